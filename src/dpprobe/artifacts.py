@@ -92,13 +92,13 @@ def is_left_behind(temporary: Path, name: str | None = None) -> bool:
 
     A file from another machine or an earlier version counts after a day without changes.
     """
-    found = _TEMPORARY.fullmatch(temporary.name)
-    if found is None or name not in (None, found["name"]):
+    parts = _TEMPORARY.fullmatch(temporary.name)
+    if parts is None or name not in (None, parts["name"]):
         return False
     try:
-        if found["machine"] != _this_machine():
+        if parts["machine"] != _this_machine():
             return time.time() - temporary.lstat().st_mtime > _DAY
-        os.kill(int(found["process"]), 0)
+        os.kill(int(parts["process"]), 0)
     except (ProcessLookupError, FileNotFoundError):
         return True
     except OSError:  # another user's process

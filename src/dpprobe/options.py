@@ -34,9 +34,9 @@ FOLDER_PATTERN = rf"/?{_FOLDER_CHARACTERS}+(/{_FOLDER_CHARACTERS}+)*/?"
 
 
 def _reject_repetition(name: str) -> str:
-    if found := _REPETITION.search(name):
+    if repetition := _REPETITION.search(name):
         raise ValueError(
-            f"{name!r} repeats {found[1]!r} 20 times, which Snakemake refuses; rename it"
+            f"{name!r} repeats {repetition[1]!r} 20 times, which Snakemake refuses; rename it"
         )
     return name
 

@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"[+-]?[\d.,]+(?:[eE][+-]?\d+)?%?|[+-]?(?:inf|nan)|[+-]", r
 
 def printable(text: str) -> str:
     """Returns a text with an escape such as `\\x1b` for each character that is not shown."""
-    return _NOT_SHOWN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _NOT_SHOWN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def spreadsheet_text(text: str) -> str:

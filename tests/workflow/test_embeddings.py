@@ -77,6 +77,9 @@ def write_code(folder: Path) -> np.ndarray:
                     rows.append((package, str(module.relative_to(folder_of.parent))))
     # Hashing learns nothing: each vector depends on its own text alone.
     vectors = HashingVectorizer(n_features=DIMENSION).transform(pieces).toarray().astype("float32")
+    # A release measures nothing on a vector that is also in the training split.
+    kept = np.sort(np.unique(vectors, axis=0, return_index=True)[1])
+    vectors, rows = vectors[kept], [rows[place] for place in kept]
     for name, step in (("code", 1), ("seen", 6)):
         np.save(folder / f"{name}.npy", vectors[::step])
         with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:

@@ -64,6 +64,7 @@ rule write_cut_manifest:
         mem_mb=memory(1000),
         runtime=minutes(10, per_gb=5),
     params:
+        promise=lambda wildcards: promise_facts(DATASETS[wildcards.dataset]).to_dict(),
         version=VERSIONS["cuts"],
     message:
         "manifest of activations of {wildcards.dataset} {wildcards.split}, {wildcards.backbone}, before its last "

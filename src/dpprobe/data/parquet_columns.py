@@ -29,19 +29,19 @@ def read_schema(path: Path, *, fault: str | None = None) -> tuple[pa.Schema, int
 
     fault = fault or f"{path}: not a readable parquet file"
     with explain_parquet(path, ConfigError, fault), pq.ParquetFile(path) as file:
-        schema, found = file.schema_arrow, file.metadata
-        if found.num_columns > MOST_COLUMNS:
+        schema, metadata = file.schema_arrow, file.metadata
+        if metadata.num_columns > MOST_COLUMNS:
             raise OSError(f"more than {MOST_COLUMNS:,} columns")
-        groups = [found.row_group(number) for number in range(found.num_row_groups)]
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         values = [
             sum(group.column(place).num_values for group in groups)
-            for place in range(found.num_columns)
+            for place in range(metadata.num_columns)
         ]
-        most = max(TEXT_BYTES * found.num_rows, _VALUE_BYTES * max(values, default=0))
+        most = max(TEXT_BYTES * metadata.num_rows, _VALUE_BYTES * max(values, default=0))
         require_proportion(path, "a column", most)
     if twice := [name for name, count in Counter(schema.names).items() if count > 1]:
         raise ConfigError(f"{path}: two columns are named {twice[0]!r}; rename one of them")
-    return schema, found.num_rows
+    return schema, metadata.num_rows
 
 
 def stream_columns(

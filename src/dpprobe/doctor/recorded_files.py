@@ -146,8 +146,8 @@ def list_unrecorded(results: Path, checked: Container[Path]) -> list[Path]:
 
 def list_left_behind(*folders: Path) -> list[Path]:
     """Lists the temporary files of killed jobs."""
-    found = chain.from_iterable(folder.rglob(f".*{PARTIAL_SUFFIX}") for folder in folders)
-    return sorted(path for path in found if path.is_file() and is_left_behind(path))
+    temporary = chain.from_iterable(folder.rglob(f".*{PARTIAL_SUFFIX}") for folder in folders)
+    return sorted(path for path in temporary if path.is_file() and is_left_behind(path))
 
 
 def read_recorded(path: Path) -> FoundRecord | None:

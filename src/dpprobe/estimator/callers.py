@@ -80,10 +80,10 @@ def check_callers(public: Sequence[str]) -> Any:
             f"public_steps {public!r}: this is a text; write a list of names, [{public!r}]"
         )
     seen: set[int] = set()
-    for found, function, values in _walk_callers(public):
-        caller = found.instance
+    for call, function, values in _walk_callers(public):
+        caller = call.instance
         if not isinstance(caller, Pipeline):
-            _check_meta_estimator(found, public)
+            _check_meta_estimator(call, public)
         elif function == "_fit" and "step_idx" in values:
             raise PrivacyError(
                 f"pipeline step {caller.steps[values['step_idx']][0]!r} contains a private fit, "
@@ -96,7 +96,7 @@ def check_callers(public: Sequence[str]) -> Any:
             seen.add(id(caller))
             raw = values["X"]
         elif id(caller) not in seen:
-            _check_meta_estimator(found, public)
+            _check_meta_estimator(call, public)
     return raw
 
 

@@ -118,8 +118,8 @@ def _find_origins(
     """Finds the stores of a fit's rows, in a pipeline also of the rows before its first step."""
     before = read_raw(raw)
     same = before is not None and read_shape(before)[0] == len(labels)
-    found = find_origins(before, labels) if before is not None and same else []
-    return found or find_origins(rows, labels)
+    origins = find_origins(before, labels) if before is not None and same else []
+    return origins or find_origins(rows, labels)
 
 
 def score_blocks(classifier: Any, X: Any) -> npt.NDArray[np.float32]:

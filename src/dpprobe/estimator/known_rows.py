@@ -128,13 +128,15 @@ def find_origins(
     if not stores:
         return []
     digests = digest_rows(rows)
-    found = {number: np.isin(digests, _digest_store(store)) for number, store in enumerate(stores)}
+    matches = {
+        number: np.isin(digests, _digest_store(store)) for number, store in enumerate(stores)
+    }
     origins, left = [], np.ones(len(digests), dtype=bool)
     # A subsample's rows are also the whole dataset's: of several stores, those with most rows.
-    while found and (most := max(int((hits & left).sum()) for hits in found.values())):
-        chosen = [number for number, hits in found.items() if int((hits & left).sum()) == most]
-        covered = np.logical_or.reduce([found[number] for number in chosen])
-        origins += [_match_rows(stores[number], digests, found.pop(number)) for number in chosen]
+    while matches and (most := max(int((hits & left).sum()) for hits in matches.values())):
+        chosen = [number for number, hits in matches.items() if int((hits & left).sum()) == most]
+        covered = np.logical_or.reduce([matches[number] for number in chosen])
+        origins += [_match_rows(stores[number], digests, matches.pop(number)) for number in chosen]
         left &= ~covered
     return origins
 

@@ -42,8 +42,8 @@ def check_usefulness(
     if record is None or not (alike or "auc" in record.summary):
         faults, source = list(_planner_faults(facts)), "the planner says"
     else:
-        found = benchmark_faults if alike else _ranking_faults
-        faults, source = list(found(record)), f"its benchmark {benchmark} shows"
+        list_faults = benchmark_faults if alike else _ranking_faults
+        faults, source = list(list_faults(record)), f"its benchmark {benchmark} shows"
     if faults:
         raise PrivacyError(
             f"release {name}: this head would be useless, {source}: {'; '.join(faults)}. No "

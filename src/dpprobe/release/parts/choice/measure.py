@@ -251,8 +251,8 @@ def _not_private(
         if laid.get(cell, True) is None or _is_exposed(study, cell)
     )
     everywhere = [*sharing, *results_there.list_unlisted(study)]
-    found = [*cells, *results_there.list_unpriced(study, everywhere), *rules]
-    return list(dict.fromkeys(_name(dataset, other, what) for other, what in found if what))
+    reasons = [*cells, *results_there.list_unpriced(study, everywhere), *rules]
+    return list(dict.fromkeys(_name(dataset, other, what) for other, what in reasons if what))
 
 
 def _is_exposed(study: Study, cell: Cell) -> bool:

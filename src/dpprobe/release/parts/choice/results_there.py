@@ -27,7 +27,7 @@ def list_sharing(study: Study, dataset: str, joined: Collection[str] = ()) -> li
     copies with rare classes do; also through other datasets. `joined` are datasets whose ledgers
     are added to this dataset's ledger.
     """
-    found, waiting = {dataset: None}, [dataset, *joined]
+    sharing, waiting = {dataset: None}, [dataset, *joined]
     while waiting:
         name = waiting.pop()
         options = study.datasets.get(name)
@@ -35,10 +35,10 @@ def list_sharing(study: Study, dataset: str, joined: Collection[str] = ()) -> li
         if options is not None:
             near |= {other for other in study.datasets if other == options.same_units_as}
             near |= {other for other, _ in shared_images(options, study)}
-        new = [other for other in {*near, name} if other in study.datasets and other not in found]
-        found |= dict.fromkeys(new)
+        new = [other for other in {*near, name} if other in study.datasets and other not in sharing]
+        sharing |= dict.fromkeys(new)
         waiting += new
-    return [dataset, *(name for name in study.datasets if name in found and name != dataset)]
+    return [dataset, *(name for name in study.datasets if name in sharing and name != dataset)]
 
 
 def list_unlisted(study: Study) -> list[str]:
