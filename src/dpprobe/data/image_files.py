@@ -29,6 +29,14 @@ EXTENSIONS = frozenset(
         ".ppm", ".tif", ".tiff", ".webp",
     }
 )  # fmt: skip
+# Names that storage systems add: Synology, QNAP, NetApp, Windows, macOS, Linux.
+_HELPERS = re.compile(
+    r"@(eadir|__thumb|sharebin|tmp|transcode|syno.*|recycle|recently-snapshot)|[#~.](recycle|"
+    r"snapshots?)|\$recycle\.bin|recycler|system volume information|lost\+found|lost\.dir|"
+    r"found\.\d{3}|__macosx|network trash folder|temporary items|thumbnails|_thumbs|"
+    r"(eh)?thumbs(_vista)?\.db|desktop\.ini|icon\r|zbthumbnail\.info|syno(photo|file)_thumb.*",
+    re.IGNORECASE,
+)
 # Rows of a picture that are hashed at a time, so that no copy of all pixels is made.
 _STRIP = 256
 # Types of ISO base media files with a still picture coded by HEVC.
@@ -56,6 +64,11 @@ def is_image_file(path: Path | str) -> bool:
             return is_dicom(stream.read(PREAMBLE + len(MAGIC)))
     except (OSError, ValueError):
         return False
+
+
+def is_helper(name: str) -> bool:
+    """Returns True for a hidden name, and for a folder or preview that a storage system added."""
+    return name.startswith(".") or _HELPERS.fullmatch(name) is not None
 
 
 def leads_back(folder: Path) -> bool:

@@ -15,14 +15,17 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
+from dpprobe.counted_nouns import count_noun
 from dpprobe.data import class_units, folder_parts
 from dpprobe.data.alike_names import find_alike, in_words, is_text
-from dpprobe.data.image_files import EXTENSIONS, is_image_file, leads_back
+from dpprobe.data.image_files import EXTENSIONS, is_helper, is_image_file, leads_back
+from dpprobe.data.image_search import names_image
 from dpprobe.data.options import ClassUnits, DatasetOptions, Embed
 from dpprobe.data.train_test_split import SplitName, SplitOptions, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError
@@ -31,7 +34,6 @@ from dpprobe.options import resolve_path
 logger = logging.getLogger("dpprobe")
 
 SHOWN = 20
-BYSTANDERS = frozenset({"thumbs.db", "desktop.ini", "__macosx"})
 
 
 class Options(SplitOptions):
@@ -73,7 +75,7 @@ class Options(SplitOptions):
         return {split: _enter_folder(root / name) for split, name in chosen.items()}
 
     def list_warnings(self) -> list[str]:
-        """Warns of folders that are read as train or test, and of folders that are not used."""
+        """Warns of folders read as train or test, of unused folders, and of likely previews."""
         root, parts = resolve_path(self.path), self.locate_parts()
         places = {split: part.relative_to(root) for split, part in parts.items()}
         read = [f"{at}/ is read as {split}/" for split, at in places.items() if str(at) != split]
@@ -83,6 +85,8 @@ class Options(SplitOptions):
         if unused:
             more = f" and {len(unused) - SHOWN} more" if len(unused) > SHOWN else ""
             lines.append(f"not used: {', '.join(unused[:SHOWN])}{more}")
+        for part in parts.values() or [root]:
+            lines += _describe_leftovers(part, root)
         return [f"{self.path}: {line}" for line in lines]
 
     def image_folders(self) -> tuple[str, ...]:
@@ -292,14 +296,45 @@ def walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
         yield current, [entry for entry in entries if not entry.is_dir()]
 
 
+def _describe_leftovers(part: Path, root: Path) -> Iterator[str]:
+    """Tells of images in files and folders that systems add, and of folders like their parents.
+
+    Such an inner folder may contain previews, and a preview may be on the other side of the split.
+    """
+    left_out = Counter[str]()
+    stems: dict[Path, set[str]] = {}  # folder -> names of its images, without extension
+    for name, folders, files in os.walk(part, followlinks=True):
+        place = Path(name)
+        for helper in filter(is_helper, folders):
+            inside = chain(*(each for *_, each in os.walk(place / helper)))
+            left_out[helper] += sum(map(names_image, inside))
+        left_out.update(file for file in filter(is_helper, files) if names_image(file))
+        folders[:] = [x for x in folders if not is_helper(x) and not leads_back(place / x)]
+        stems[place] = {Path(x).stem for x in files if names_image(x) and not is_helper(x)}
+        inner = stems[place] | {Path(folder).stem for folder in folders}
+        outer = [each for each in place.parents if each in stems and each != part]
+        same = inner.intersection(chain(*map(stems.__getitem__, outer)))
+        if outer and (place.name == place.parent.name or 2 * len(same) > len(inner)):
+            yield (
+                f"{place.relative_to(root)}/ repeats names of its parent folder, such as "
+                f"{min(same, default=place.name)}; if it has copies or previews, move it elsewhere"
+            )
+    if total := left_out.total():
+        several = f" and {len(left_out) - SHOWN} more" if len(left_out) > SHOWN else ""
+        yield (
+            f"{count_noun(total, 'image')} left out, in files and folders that systems add: "
+            f"{', '.join(sorted(+left_out)[:SHOWN])}{several}"
+        )
+
+
 def _scan_folder(folder: Path) -> list[os.DirEntry[str]]:
-    """Lists the entries of a folder by name, without files that operating systems add.
+    """Lists the entries of a folder by name, without those that systems add (`is_helper`).
 
     Raises ConfigError for a folder that cannot be listed, or a name that is not UTF-8.
     """
     try:
         with os.scandir(folder) as entries:
-            kept = [entry for entry in entries if not entry.name.startswith(".")]
+            kept = [entry for entry in entries if not is_helper(entry.name)]
         for entry in kept:
             entry.is_dir()  # raises for a link that leads to itself
     except OSError as error:
@@ -312,10 +347,7 @@ def _scan_folder(folder: Path) -> list[os.DirEntry[str]]:
             f"path: {folder}: the name {os.fsencode(other)!r} is not UTF-8; rename it, such as by "
             f"`convmv -r -f latin1 -t utf8 --notest {folder}`"
         )
-    return sorted(
-        (entry for entry in kept if entry.name.lower() not in BYSTANDERS),
-        key=lambda entry: entry.name,
-    )
+    return sorted(kept, key=lambda entry: entry.name)
 
 
 def list_folders(folder: Path) -> list[str]:
