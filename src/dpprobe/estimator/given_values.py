@@ -72,9 +72,8 @@ def check_order(**arguments: Any) -> None:
     for (first, left), (second, right) in itertools.combinations(named.items(), 2):
         if len(left) != len(right) or left.equals(right):
             continue  # other lengths are refused elsewhere
-        shared, back = left.isin(right), right.isin(left)
         default = any(isinstance(each, pd.RangeIndex) for each in (left, right))
-        if (shared.all() and back.all()) or (shared.any() and not default):
+        if {*left} == {*right} or not (default or {*left}.isdisjoint(right)):
             raise ArrayError(
                 f"{second}: its index has the rows of {first} in another order, or other rows; "
                 f"pass {second}.loc[{first}.index], or {second}.to_numpy() if its order is right"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn import config_context
 from sklearn.model_selection import cross_val_score
 
 from dpprobe import PrivateClassifier
@@ -97,12 +98,10 @@ def test_the_remedies_work() -> None:
 
 def test_folds_of_another_order_are_refused() -> None:
     rows, people = pd.DataFrame(NUMBERS), shuffled(PEOPLE, None)
-    params = {"groups": people}
-    with pytest.raises(ValueError, match="another order, or other rows"):
-        cross_val_score(
-            classifier(unit="group").set_fit_request(groups=True), rows, LABELS, params=params,
-            error_score="raise",
-        )  # fmt: skip
+    with config_context(enable_metadata_routing=True):
+        estimator = classifier(unit="group").set_fit_request(groups=True)
+        with pytest.raises(ValueError, match="another order, or other rows"):
+            cross_val_score(estimator, rows, LABELS, params={"groups": people}, error_score="raise")
 
 
 @pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
