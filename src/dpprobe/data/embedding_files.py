@@ -160,7 +160,12 @@ def explain_damage(path: Path) -> Iterator[None]:
     # h5py, zipfile, NumPy, safetensors and pyarrow raise errors of many kinds.
     except Exception as error:
         line = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ConfigError(f"{path}: cannot be read ({line}); create the file again") from error
+        remedy = "create the file again"
+        if isinstance(error, BlockingIOError) or "lock file" in line:
+            remedy = "another program is writing it: close the file there, and try again"
+        elif isinstance(error, PermissionError):
+            remedy = "correct its permissions"
+        raise ConfigError(f"{path}: cannot be read ({line}); {remedy}") from error
 
 
 def _numpy_header(shape: tuple[int, ...], kind: np.dtype[Any]) -> Header:

@@ -11,8 +11,10 @@ image that is moved to another folder may change from train to test, but no othe
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -160,13 +162,16 @@ def list_images(options: Options) -> Listing:
             "or remove their test images"
         )
     if len(files["train"]) < 2:
-        only = "".join(files["train"])
-        deeper = (
-            f", or write `path: {options.path}/{only}` if it contains the class folders or parts"
+        only, place = (
+            "".join(files["train"]),
+            Path(options.path) / places["train"].relative_to(root),
         )
+        remedy = f"write `path: {place}/{only}` if it contains the class folders or parts"
+        if parts:  # `path` contains both parts
+            remedy = f"move the folders in {only}/ up, in both parts, if they are the classes"
         raise ConfigError(
-            f"path: {options.path} has fewer than two class folders ({only or 'none'}); add the "
-            f"other class folders{deeper if only else ''}"
+            f"path: {place} has fewer than two class folders ({only or 'none'}); add the other "
+            f"class folders{f', or {remedy}' if only else ''}"
         )
     return Listing(files, tuple(sorted(files["train"])))
 
@@ -177,6 +182,7 @@ def _check_names(options: Options, names: Sequence[str]) -> None:
     if not parts:
         return
     first, *further = parts
+    exclude = f"`exclude: {json.dumps([*options.exclude, first])}`"
     classes = [name for name in names if name not in parts and name not in options.exclude]
     missing = "test" if parts[first] == "train" else "train"
     if further:
@@ -188,7 +194,7 @@ def _check_names(options: Options, names: Sequence[str]) -> None:
         fault = (
             f"{options.path}: {first}/ has the name of a part, but is beside {classes[0]}/. If it "
             f"is a class, rename the folder, such as to {first}_class; otherwise put the classes "
-            f"into {first}/ and {missing}/, or name {first} in `exclude`"
+            f"into {first}/ and {missing}/, or write {exclude}"
         )
     else:
         inside = folder_parts.find_parts(list_folders(resolve_path(options.path) / first))
@@ -228,7 +234,7 @@ def _class_faults(
             if not images:
                 yield (
                     f"path: {where / name} contains no image; add images, remove the folder, or "
-                    "name it in `exclude`"
+                    f"write `exclude: {json.dumps([*options.exclude, name], ensure_ascii=False)}`"
                 )
             if name in parts and not (
                 len(files[split]) > 1 and all(name in f for f in files.values())
@@ -345,7 +351,7 @@ def _scan_folder(folder: Path) -> list[os.DirEntry[str]]:
     if other := next((entry.name for entry in kept if not is_text(entry.name)), None):
         raise ConfigError(
             f"path: {folder}: the name {os.fsencode(other)!r} is not UTF-8; rename it, such as by "
-            f"`convmv -r -f latin1 -t utf8 --notest {folder}`"
+            f"`convmv -r -f latin1 -t utf8 --notest {shlex.quote(str(folder))}`"
         )
     return sorted(kept, key=lambda entry: entry.name)
 

@@ -48,7 +48,7 @@ def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any, raw: Any) -> No
     Args:
       raw: the rows before the first step of a pipeline; None for rows without a pipeline.
     """
-    check_order(X=X, y=y, groups=groups)
+    check_order(X=X if raw is None else raw, y=y, groups=groups)
     X = join_blocks(X)
     if isinstance(X, FeatureStore) and groups is None and classifier.unit in Plan.GROUPS:
         groups = X.units
