@@ -305,9 +305,9 @@ def walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
 def _describe_leftovers(part: Path, root: Path) -> Iterator[str]:
     """Tells of images in files and folders that systems add, and of folders like their parents.
 
-    Such an inner folder may contain previews, and a preview may be on the other side of the split.
+    These folders may have previews, and a preview may be on the other side of the split.
     """
-    left_out = Counter[str]()
+    left_out, repeats = Counter[str](), list[str]()
     stems: dict[Path, set[str]] = {}  # folder -> names of its images, without extension
     for name, folders, files in os.walk(part, followlinks=True):
         place = Path(name)
@@ -321,10 +321,11 @@ def _describe_leftovers(part: Path, root: Path) -> Iterator[str]:
         outer = [each for each in place.parents if each in stems and each != part]
         same = inner.intersection(chain(*map(stems.__getitem__, outer)))
         if outer and (place.name == place.parent.name or 2 * len(same) > len(inner)):
-            yield (
-                f"{place.relative_to(root)}/ repeats names of its parent folder, such as "
-                f"{min(same, default=place.name)}; if it has copies or previews, move it elsewhere"
-            )
+            told = f"{place.relative_to(root)}/ repeats names of its parent folder, such as "
+            repeats.append(f"{told}{min(same, default=place.name)}")
+    if repeats:
+        more = f" (and {len(repeats) - 1} more folders)" if len(repeats) > 1 else ""
+        yield f"{min(repeats)}{more}; if it has copies or previews, move it elsewhere"
     if total := left_out.total():
         several = f" and {len(left_out) - SHOWN} more" if len(left_out) > SHOWN else ""
         yield (

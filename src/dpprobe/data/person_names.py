@@ -43,14 +43,13 @@ _HAS_YEAR = re.compile(r"(?<!\d)\d{4}(?!\d)|^\d{8}$")
 _FIRST_LETTERS = "janfebmaraprmayjunjulaugsepoctnovdec"
 _MONTHS = {_FIRST_LETTERS[3 * place : 3 * place + 3]: place + 1 for place in range(12)}
 _MONTH = rf"((?:{'|'.join(_MONTHS)})[a-z]*)"
-# Notations of dates: year, month, day; m and d in that order; a and b in unknown order.
-_DATES = {
-    "y m d": re.compile(r"(\d{4})[-/. ](\d\d?)[-/. ](\d\d?)"),
-    "a b y": re.compile(r"(\d\d?)[-/. ](\d\d?)[-/. ](\d{4})"),
-    "y m d ": re.compile(r"((?:19|20)\d\d)(\d\d)(\d\d)"),
-    "d m y": re.compile(rf"(\d\d?)[-/. ]*{_MONTH}[-/., ]*(\d{{4}})"),
-    "m d y": re.compile(rf"{_MONTH}[-/. ]*(\d\d?)[-/., ]+(\d{{4}})"),
-}
+_DATES = (  # notations, in which day and month may have either order
+    re.compile(r"(\d{4})[-/. ](\d\d?)[-/. ](\d\d?)"),
+    re.compile(r"(\d\d?)[-/. ](\d\d?)[-/. ](\d{4})"),
+    re.compile(r"((?:19|20)\d\d)(\d\d)(\d\d)"),
+    re.compile(rf"(\d\d?)[-/. ]*{_MONTH}[-/., ]*(\d{{4}})"),
+    re.compile(rf"{_MONTH}[-/. ]*(\d\d?)[-/., ]+(\d{{4}})"),
+)
 
 
 def person_name(value: Any) -> str:
@@ -142,20 +141,12 @@ def _read_name(name: str) -> _Reading:
 
 def _read_date(text: str) -> _Reading | None:
     text = _MIDNIGHT.sub("", text)
-    for notation, pattern in _DATES.items():
+    for notation, pattern in enumerate(_DATES):
         if found := pattern.fullmatch(text):
-            order = notation.split()
-            part = dict(zip(order, found.groups(), strict=True))
-            month = part["m"][:3] if "m" in part else part["b"]
-            first = _MONTHS[month] if month in _MONTHS else int(month)
-            pair = sorted((first, int(part["d"] if "d" in part else part["a"])))
-            if not (1 <= pair[0] <= 12 and pair[1] <= 31):
-                return None
-            exact = " ".join(
-                str(_MONTHS.get(each[:3], each)).lstrip("0") for each in found.groups()
-            )
-            # The order of day and month may be unknown, so the comparison ignores it.
-            return _Reading(f"{part['y']} {pair}", f"{notation}: {exact}", notation)
+            parts = [_MONTHS.get(each[:3]) or int(each) for each in found.groups()]
+            month_or_day, other, _ = dates = sorted(parts)  # the year is the largest number
+            if 1 <= month_or_day <= 12 and other <= 31:
+                return _Reading(str(dates), f"{notation} {parts}", str(notation))
     return None
 
 
