@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeVar
 
+from dpprobe.counted_nouns import count_noun
 from dpprobe.data.options import ClassUnits, DatasetOptions
-from dpprobe.data.patient_sides import RowIndex, UnitOptions, assign_sides
+from dpprobe.data.patient_sides import Fault, RowIndex, UnitOptions, assign_sides
+from dpprobe.data.person_names import name_warnings
+from dpprobe.data.train_test_split import SplitName
 
 RARE = 5  # a class with fewer units (or images) is too small to learn or test
 FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)  # test fractions that a message compares
@@ -24,11 +27,18 @@ _Dataset = TypeVar("_Dataset", bound=DatasetOptions)
 
 @dataclass(frozen=True, kw_only=True)
 class SplitCounts:
-    """Counts of a split for planning: rows of both tables, training patients, units per class."""
+    """Counts of a split for planning: rows of both tables, training patients, units per class.
+
+    Attributes:
+      faults: what a run refuses in the names of units; one line each.
+      warnings: lines about names of units that a run accepts with a warning.
+    """
 
     rows: tuple[int, int]
     patients: int | None
     classes: ClassUnits | None
+    faults: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 _counted: dict[tuple[object, ...], SplitCounts] = {}
@@ -54,6 +64,11 @@ class CountedRows(UnitOptions):
     def count_class_units(self) -> ClassUnits | None:
         return self._count_split().classes
 
+    def judge_units(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Returns what a run will refuse in the names of units, and what it will warn of."""
+        counts = self._count_split()
+        return counts.faults, counts.warnings
+
     def _count_split(self) -> SplitCounts:
         """Counts rows and units of a split, and caches the counts until options or files change."""
         key = (type(self), self.model_dump_json(), self.source_state())
@@ -64,7 +79,8 @@ class CountedRows(UnitOptions):
 
 def count_split(options: CountedRows, index: RowIndex) -> SplitCounts:
     """Counts the rows of both tables, the training patients, and the units of each class."""
-    split = [*chain(*assign_sides(options, index).values())]
+    by_file = assign_sides(options, index)
+    split = [*chain(*by_file.values())]
     rows = Counter(split)
     whose = None if index.units is None else [*chain(*index.units.values())]
     names, classes = options.class_names_or_labels(), None
@@ -85,6 +101,22 @@ def count_split(options: CountedRows, index: RowIndex) -> SplitCounts:
         rows=(rows["train"], rows["test"]),
         patients=None if whose is None else len(set(trained)),
         classes=classes,
+        faults=_list_faults(options, index.list_faults(by_file, options.unit_column)),
+        warnings=tuple(name_warnings(whose or ())),
+    )
+
+
+def _list_faults(
+    options: CountedRows, faults: Mapping[SplitName, list[list[Fault]]]
+) -> tuple[str, ...]:
+    details = Counter(detail for row in chain(*faults.values()) for _, detail in row)
+    if not details:
+        return ()
+    shown = ", ".join(f"{each} ({count_noun(details[each], 'row')})" for each in [*details][:3])
+    more = f", and {len(details) - 3} more" if len(details) > 3 else ""
+    return (
+        f"unit_column: {options.unit_column}: {shown}{more}; a run refuses these rows, so keep "
+        "each patient's images in one split, under one name",
     )
 
 

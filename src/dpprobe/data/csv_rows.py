@@ -313,7 +313,9 @@ def _encode_labels(options: TableOptions, frame: pd.DataFrame) -> np.ndarray:
     if options.label_columns is None:
         assert options.label_column is not None
         blank = DROP if options.missing == "drop" else BLANK
-        codes = frame[options.label_column].map({**options.label_numbers(), "": blank})
+        numbers = options.label_numbers()
+        floats = {f"{name}.0": code for name, code in numbers.items() if name.isdecimal()}
+        codes = frame[options.label_column].map({**floats, **numbers, "": blank})
         return codes.fillna(OTHER).to_numpy(dtype=np.int64)[:, None]
     columns = []
     for name in options.label_columns:

@@ -14,7 +14,7 @@ from dpprobe.data.alike_names import find_alike, in_words
 from dpprobe.data.class_units import RARE
 from dpprobe.data.copy_counts import CopyCounter
 from dpprobe.data.group_columns import MISSING_CODE, group_name, warn_of_code
-from dpprobe.data.person_names import describe_alike
+from dpprobe.data.person_names import name_warnings
 from dpprobe.data.problems import SHOWN, Problems
 
 if TYPE_CHECKING:
@@ -247,8 +247,8 @@ class Checks:
                 )
             for value in filter(MISSING_CODE.fullmatch, values):
                 warn_of_code(group_name(column), value, "is a separate group")
-        if alike := describe_alike(self._units):
-            logger.warning("%s", alike)
+        for line in name_warnings(self._units):
+            logger.warning("%s", line)
 
     def _check_classes(self, split: str, per_class: np.ndarray) -> None:
         names = [self._class_names[k] for k in np.flatnonzero(per_class == 0).tolist()]

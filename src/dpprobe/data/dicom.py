@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpprobe.data.problems import ImageError
-from dpprobe.data.whole_files import check_whole
+from dpprobe.data.whole_files import jpeg_precision, open_whole
 from dpprobe.extras import naming_extras
 
 if TYPE_CHECKING:
@@ -167,6 +167,9 @@ def _decode_pixels(dataset: Dataset) -> np.ndarray:
     except ImageError:
         raise
     except Exception as error:  # pydicom raises errors of any kind
+        deep = "12Bit" in syntax.keyword and dataset.get("BitsStored", 8) > 8
+        if deep and {*get_decoder(syntax).available_plugins} <= {"pillow"}:
+            raise ImageError(f"DICOM: JPEG of 12 bits cannot be decoded here; {UNPACK}") from None
         raise ImageError(
             "DICOM: its pixels cannot be decoded, so the file may be cut short or damaged "
             f"({type(error).__name__}, transfer syntax {syntax.name})"
@@ -178,13 +181,16 @@ def _decode_pixels(dataset: Dataset) -> np.ndarray:
 
 def _check_coded_frame(dataset: Dataset, syntax: UID) -> None:
     """Raises ImageError if a picture in JPEG or JPEG 2000 shows signs of damage."""
-    from PIL import Image
     from pydicom import uid
     from pydicom.encaps import generate_frames
 
-    if syntax in (uid.JPEGBaseline8Bit, uid.JPEGExtended12Bit, *uid.JPEG2000TransferSyntaxes):
+    coded = {uid.JPEGBaseline8Bit: "JPEG", uid.JPEGExtended12Bit: "JPEG"}
+    coded |= dict.fromkeys(uid.JPEG2000TransferSyntaxes, "JPEG2000")
+    if syntax in coded:
         for frame in generate_frames(dataset.PixelData, number_of_frames=1):
-            check_whole(frame, Image.open(io.BytesIO(frame)))
+            # Pillow opens no JPEG of 12 bits, which pydicom's other decoders read.
+            if coded[syntax] != "JPEG" or jpeg_precision(frame) <= 8:
+                open_whole(frame, [coded[syntax], "MPO"])
 
 
 def _compute_shades(

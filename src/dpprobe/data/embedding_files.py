@@ -27,6 +27,7 @@ from dpprobe.data.parquet_columns import (
     TEXT_BYTES,
     check_same_kinds,
     describe_kind,
+    name_codes,
     read_schema,
     stream_columns,
 )
@@ -43,6 +44,9 @@ _MOST_ARRAYS = 1000  # arrays of one .npz file, whose list is read for each of t
 NUMBERS = "fiu"  # NumPy's codes of floats and integers: neither booleans nor complex numbers
 # Names of the array that is read if a file has several arrays and the study names none.
 USUAL = ("X", "embedding", "embeddings")
+# Attributes, and endings of arrays' names, with the names of a column's codes.
+_CODE_NAMES = ("levels", "labels", "value_labels", "flag_meanings", "names", "class_names")
+_CODE_BOOKS = ("categories", "classes", "levels", "names")
 
 Array = npt.NDArray[Any]
 Blocks = Iterator[Sequence[Array]]
@@ -156,7 +160,12 @@ def explain_damage(path: Path) -> Iterator[None]:
     # h5py, zipfile, NumPy, safetensors and pyarrow raise errors of many kinds.
     except Exception as error:
         line = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ConfigError(f"{path}: cannot be read ({line}); create the file again") from error
+        remedy = "create the file again"
+        if isinstance(error, BlockingIOError) or "lock file" in line:
+            remedy = "another program is writing it: close the file there, and try again"
+        elif isinstance(error, PermissionError):
+            remedy = "correct its permissions"
+        raise ConfigError(f"{path}: cannot be read ({line}); {remedy}") from error
 
 
 def _numpy_header(shape: tuple[int, ...], kind: np.dtype[Any]) -> Header:
@@ -164,10 +173,7 @@ def _numpy_header(shape: tuple[int, ...], kind: np.dtype[Any]) -> Header:
 
 
 def _write_texts(values: Array) -> list[str]:
-    return [
-        each.decode() if isinstance(each, bytes) else text_of(each).strip()
-        for each in values.tolist()
-    ]
+    return [text_of(each).strip() for each in values.tolist()]
 
 
 class NumpyFile(EmbeddingFile):
@@ -220,12 +226,20 @@ class NumpyFile(EmbeddingFile):
         return headers
 
     def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
-        texts = {}
         with explain_damage(self.path):
-            for name in names:
-                with self._open_array(name) as stream:
-                    texts[name] = _write_texts(np.lib.format.read_array(stream, allow_pickle=False))
-        return texts
+            return {name: self._read_column(name) for name in names}
+
+    def _read_column(self, name: str) -> list[str]:
+        values = self._read_array(name)
+        books = {f"{name}_{ending}" for ending in _CODE_BOOKS} & {*self._list_sizes()}
+        for book in sorted(books) if values.dtype.kind in "iu" else ():
+            if (written := self._read_array(book)).dtype.kind in "SU" and written.ndim == 1:
+                return decode(values, _write_texts(written), f"array {name!r}, named by {book!r}")
+        return _write_texts(values)
+
+    def _read_array(self, name: str) -> Array:
+        with self._open_array(name) as stream:
+            return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
 
     def stream_blocks(self, names: Sequence[str]) -> Blocks:
         with ExitStack() as stack:
@@ -336,11 +350,12 @@ class ParquetFiles(EmbeddingFile):
     def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
         check_same_kinds(self._schemas, names)
         texts: dict[str, list[str]] = {name: [] for name in names}
-        for path in self.paths:
+        for path, (schema, _) in self._schemas.items():
             with explain_damage(path):
                 for batch in stream_columns(path, list(names)):
                     for name in names:
-                        values = batch.column(name).to_pylist()
+                        column = batch.column(name).to_pylist()
+                        values = name_codes(path, schema, name, column)
                         texts[name] += [text_of(value).strip() for value in values]
         return texts
 
@@ -396,7 +411,8 @@ class AnnDataFile(EmbeddingFile):
     @property
     def columns(self) -> tuple[str, ...]:
         with self._open_file() as file:
-            return tuple(name for name, column in file["obs"].items() if _is_column(column))
+            columns = file["obs"].items()
+            return tuple(name for name, each in columns if name[:2] != "__" and _is_column(each))
 
     def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
         with self._open_file() as file:
@@ -438,16 +454,50 @@ def _is_column(column: Any) -> bool:
 
 
 def _read_obs(column: Any) -> list[str]:
-    """Reads a column of `obs`: a plain or categorical array, or an array with a mask of blanks."""
-    if hasattr(column, "dtype"):
+    """Reads a column of `obs`: plain or coded, or with a mask of blanks.
+
+    Raises ConfigError for codes whose names are kept in a way that is not known.
+    """
+    if not hasattr(column, "dtype"):
+        if "codes" in column:
+            return decode(column["codes"][:], _read_obs(column["categories"]), column.name)
+        texts, mask = _read_obs(column["values"]), column["mask"][:].tolist()
+        return ["" if missing else text for text, missing in zip(texts, mask, strict=True)]
+    if column.dtype.kind not in "iu":
         return _write_texts(column[:])
-    if "codes" in column:
-        names, codes = _write_texts(column["categories"][:]), column["codes"][:]
-        if not np.isin(codes, np.arange(-1, len(names))).all():
-            raise OSError(f"{column.name}: a code has no category")
-        return [(*names, "")[code] for code in codes.tolist()]
-    both = zip(_write_texts(column["values"][:]), column["mask"][:].tolist(), strict=True)
-    return ["" if missing else text for text, missing in both]
+    if (names := _find_code_names(column)) is None:
+        return _write_texts(column[:])
+    return decode(column[:], names, column.name)
+
+
+def _find_code_names(column: Any) -> Mapping[int, str] | Sequence[str] | None:
+    """Finds the names of a column of whole numbers; None if the numbers seem to be the values."""
+    import h5py
+
+    if enumeration := h5py.check_enum_dtype(column.dtype):  # a factor, as R writes it
+        return {number: name for name, number in enumeration.items()}
+    folder, _, name = column.name.rpartition("/")
+    attribute = column.attrs.get("categories")
+    if isinstance(attribute, h5py.Reference) and attribute:
+        return _read_obs(column.file[attribute])
+    if told := {attribute is not None and "categories", *_CODE_NAMES} & {*column.attrs}:
+        raise ConfigError(
+            f"{column.file.filename}: column {name!r} has codes, whose names in its attribute "
+            f"{min(told)!r} cannot be read; write the names instead of the codes"
+        )
+    for place in (f"{folder}/__categories/{name}", f"/uns/{name}_categories"):
+        if place in column.file:
+            return _read_obs(column.file[place])
+    return None
+
+
+def decode(codes: Array, names: Mapping[int, str] | Sequence[str], where: str) -> list[str]:
+    """Returns the names of codes; blank for -1. Raises OSError for a code without a name."""
+    known = names if isinstance(names, Mapping) else dict(enumerate(names))
+    known = {-1: "", **known}
+    if other := set(codes.tolist()) - known.keys():
+        raise OSError(f"{where}: the code {min(other)} has no name")
+    return [known[code] for code in codes.tolist()]
 
 
 FORMATS: dict[str, Callable[[Path], EmbeddingFile]] = {

@@ -1,6 +1,7 @@
 """Recognizes and decodes image files.
 
-Reads all formats of Pillow. Libraries for HEIC and DICOM are imported only if a file needs them.
+Reads the formats of `whole_files.FORMATS`, and DICOM. Libraries for HEIC and DICOM are imported
+only if a file needs them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dpprobe.artifacts import require_plain_file
 from dpprobe.data.alike_names import fold_name
 from dpprobe.data.dicom import MAGIC, PREAMBLE, is_dicom, looks_bare, open_dicom
 from dpprobe.data.problems import ImageError
-from dpprobe.data.whole_files import check_whole
+from dpprobe.data.whole_files import is_cut_tiff, open_whole
 from dpprobe.extras import naming_extras
 
 if TYPE_CHECKING:
@@ -29,6 +30,14 @@ EXTENSIONS = frozenset(
         ".ppm", ".tif", ".tiff", ".webp",
     }
 )  # fmt: skip
+# Names that storage systems add: Synology, QNAP, NetApp, Windows, macOS, Linux.
+_HELPERS = re.compile(
+    r"@(eadir|__thumb|sharebin|tmp|transcode|syno.*|recycle|recently-snapshot)|[#~.](recycle|"
+    r"snapshots?)|\$recycle\.bin|recycler|system volume information|lost\+found|lost\.dir|"
+    r"found\.\d{3}|__macosx|network trash folder|temporary items|thumbnails|_thumbs|"
+    r"(eh)?thumbs(_vista)?\.db|desktop\.ini|icon\r|zbthumbnail\.info|syno(photo|file)_thumb.*",
+    re.IGNORECASE,
+)
 # Rows of a picture that are hashed at a time, so that no copy of all pixels is made.
 _STRIP = 256
 # Types of ISO base media files with a still picture coded by HEVC.
@@ -58,6 +67,11 @@ def is_image_file(path: Path | str) -> bool:
         return False
 
 
+def is_helper(name: str) -> bool:
+    """Returns True for a hidden name, and for a folder or preview that a storage system added."""
+    return name.startswith(".") or _HELPERS.fullmatch(name) is not None
+
+
 def leads_back(folder: Path) -> bool:
     """Returns True for a link to a folder that contains the link: following it would never end."""
     if not folder.is_symlink():
@@ -81,7 +95,7 @@ def encode_png(image: Image.Image) -> bytes:
 def open_image(data: bytes) -> Image.Image:
     """Decodes an image, upright by its EXIF data; raises ImageError unless there is one image."""
     with naming_extras():
-        from PIL import Image, ImageOps, UnidentifiedImageError
+        from PIL import ImageOps, UnidentifiedImageError
 
     if is_dicom(data):
         return open_dicom(data)
@@ -91,8 +105,7 @@ def open_image(data: bytes) -> Image.Image:
 
         pillow_heif.register_heif_opener(thumbnails=False)
     try:
-        picture: Image.Image = Image.open(io.BytesIO(data))
-        check_whole(data, picture)
+        picture = open_whole(data)
         frames = "several" if _has_more(data, picture) else getattr(picture, "n_frames", 1)
         # The first image of an MPO file is the photograph; other images are previews.
         if frames == 1 or picture.format == "MPO":
@@ -105,12 +118,12 @@ def open_image(data: bytes) -> Image.Image:
             return ImageOps.exif_transpose(picture)
     except ImageError:
         raise
-    except UnidentifiedImageError as error:
-        raise ImageError(
-            f"cannot be decoded (not a known image format: {_describe_start(data)})"
-        ) from error
     except Exception as error:  # Pillow's readers raise errors of any kind
         line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if is_cut_tiff(data):
+            line = "TIFF cut short; copy the file again"
+        elif isinstance(error, UnidentifiedImageError):
+            line = f"not a known image format: {_describe_start(data)}"
         raise ImageError(f"cannot be decoded ({line})") from error
     raise ImageError(f"{frames} images in one file")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpprobe.data.image_files import EXTENSIONS
+from dpprobe.data.image_files import EXTENSIONS, is_helper
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,5 +66,5 @@ def _list_additions(folder: Path, name: str, *, deeper: bool) -> Iterator[tuple[
     if not deeper or not folder.is_dir():
         return
     for inner in sorted(entry.name for entry in folder.iterdir() if entry.is_dir()):
-        if not inner.startswith("."):
+        if not is_helper(inner):
             yield from ((f"{inner}/", suffix) for suffix in suffixes)

@@ -11,18 +11,23 @@ image that is moved to another folder may change from train to test, but no othe
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
+from dpprobe.counted_nouns import count_noun
 from dpprobe.data import class_units, folder_parts
 from dpprobe.data.alike_names import find_alike, in_words, is_text
-from dpprobe.data.image_files import EXTENSIONS, is_image_file, leads_back
+from dpprobe.data.image_files import EXTENSIONS, is_helper, is_image_file, leads_back
+from dpprobe.data.image_search import names_image
 from dpprobe.data.options import ClassUnits, DatasetOptions, Embed
 from dpprobe.data.train_test_split import SplitName, SplitOptions, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError
@@ -31,7 +36,6 @@ from dpprobe.options import resolve_path
 logger = logging.getLogger("dpprobe")
 
 SHOWN = 20
-BYSTANDERS = frozenset({"thumbs.db", "desktop.ini", "__macosx"})
 
 
 class Options(SplitOptions):
@@ -73,7 +77,7 @@ class Options(SplitOptions):
         return {split: _enter_folder(root / name) for split, name in chosen.items()}
 
     def list_warnings(self) -> list[str]:
-        """Warns of folders that are read as train or test, and of folders that are not used."""
+        """Warns of folders read as train or test, of unused folders, and of likely previews."""
         root, parts = resolve_path(self.path), self.locate_parts()
         places = {split: part.relative_to(root) for split, part in parts.items()}
         read = [f"{at}/ is read as {split}/" for split, at in places.items() if str(at) != split]
@@ -83,6 +87,8 @@ class Options(SplitOptions):
         if unused:
             more = f" and {len(unused) - SHOWN} more" if len(unused) > SHOWN else ""
             lines.append(f"not used: {', '.join(unused[:SHOWN])}{more}")
+        for part in parts.values() or [root]:
+            lines += _describe_leftovers(part, root)
         return [f"{self.path}: {line}" for line in lines]
 
     def image_folders(self) -> tuple[str, ...]:
@@ -156,13 +162,16 @@ def list_images(options: Options) -> Listing:
             "or remove their test images"
         )
     if len(files["train"]) < 2:
-        only = "".join(files["train"])
-        deeper = (
-            f", or write `path: {options.path}/{only}` if it contains the class folders or parts"
+        only, place = (
+            "".join(files["train"]),
+            Path(options.path) / places["train"].relative_to(root),
         )
+        remedy = f"write `path: {place}/{only}` if it contains the class folders or parts"
+        if parts:  # `path` contains both parts
+            remedy = f"move the folders in {only}/ up, in both parts, if they are the classes"
         raise ConfigError(
-            f"path: {options.path} has fewer than two class folders ({only or 'none'}); add the "
-            f"other class folders{deeper if only else ''}"
+            f"path: {place} has fewer than two class folders ({only or 'none'}); add the other "
+            f"class folders{f', or {remedy}' if only else ''}"
         )
     return Listing(files, tuple(sorted(files["train"])))
 
@@ -173,6 +182,7 @@ def _check_names(options: Options, names: Sequence[str]) -> None:
     if not parts:
         return
     first, *further = parts
+    exclude = f"`exclude: {json.dumps([*options.exclude, first])}`"
     classes = [name for name in names if name not in parts and name not in options.exclude]
     missing = "test" if parts[first] == "train" else "train"
     if further:
@@ -184,7 +194,7 @@ def _check_names(options: Options, names: Sequence[str]) -> None:
         fault = (
             f"{options.path}: {first}/ has the name of a part, but is beside {classes[0]}/. If it "
             f"is a class, rename the folder, such as to {first}_class; otherwise put the classes "
-            f"into {first}/ and {missing}/, or name {first} in `exclude`"
+            f"into {first}/ and {missing}/, or write {exclude}"
         )
     else:
         inside = folder_parts.find_parts(list_folders(resolve_path(options.path) / first))
@@ -224,7 +234,7 @@ def _class_faults(
             if not images:
                 yield (
                     f"path: {where / name} contains no image; add images, remove the folder, or "
-                    "name it in `exclude`"
+                    f"write `exclude: {json.dumps([*options.exclude, name], ensure_ascii=False)}`"
                 )
             if name in parts and not (
                 len(files[split]) > 1 and all(name in f for f in files.values())
@@ -292,14 +302,46 @@ def walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
         yield current, [entry for entry in entries if not entry.is_dir()]
 
 
+def _describe_leftovers(part: Path, root: Path) -> Iterator[str]:
+    """Tells of images in files and folders that systems add, and of folders like their parents.
+
+    These folders may have previews, and a preview may be on the other side of the split.
+    """
+    left_out, repeats = Counter[str](), list[str]()
+    stems: dict[Path, set[str]] = {}  # folder -> names of its images, without extension
+    for name, folders, files in os.walk(part, followlinks=True):
+        place = Path(name)
+        for helper in filter(is_helper, folders):
+            inside = chain(*(each for *_, each in os.walk(place / helper)))
+            left_out[helper] += sum(map(names_image, inside))
+        left_out.update(file for file in filter(is_helper, files) if names_image(file))
+        folders[:] = [x for x in folders if not is_helper(x) and not leads_back(place / x)]
+        stems[place] = {Path(x).stem for x in files if names_image(x) and not is_helper(x)}
+        inner = stems[place] | {Path(folder).stem for folder in folders}
+        outer = [each for each in place.parents if each in stems and each != part]
+        same = inner.intersection(chain(*map(stems.__getitem__, outer)))
+        if outer and (place.name == place.parent.name or 2 * len(same) > len(inner)):
+            told = f"{place.relative_to(root)}/ repeats names of its parent folder, such as "
+            repeats.append(f"{told}{min(same, default=place.name)}")
+    if repeats:
+        more = f" (and {len(repeats) - 1} more folders)" if len(repeats) > 1 else ""
+        yield f"{min(repeats)}{more}; if it has copies or previews, move it elsewhere"
+    if total := left_out.total():
+        several = f" and {len(left_out) - SHOWN} more" if len(left_out) > SHOWN else ""
+        yield (
+            f"{count_noun(total, 'image')} left out, in files and folders that systems add: "
+            f"{', '.join(sorted(+left_out)[:SHOWN])}{several}"
+        )
+
+
 def _scan_folder(folder: Path) -> list[os.DirEntry[str]]:
-    """Lists the entries of a folder by name, without files that operating systems add.
+    """Lists the entries of a folder by name, without those that systems add (`is_helper`).
 
     Raises ConfigError for a folder that cannot be listed, or a name that is not UTF-8.
     """
     try:
         with os.scandir(folder) as entries:
-            kept = [entry for entry in entries if not entry.name.startswith(".")]
+            kept = [entry for entry in entries if not is_helper(entry.name)]
         for entry in kept:
             entry.is_dir()  # raises for a link that leads to itself
     except OSError as error:
@@ -310,12 +352,9 @@ def _scan_folder(folder: Path) -> list[os.DirEntry[str]]:
     if other := next((entry.name for entry in kept if not is_text(entry.name)), None):
         raise ConfigError(
             f"path: {folder}: the name {os.fsencode(other)!r} is not UTF-8; rename it, such as by "
-            f"`convmv -r -f latin1 -t utf8 --notest {folder}`"
+            f"`convmv -r -f latin1 -t utf8 --notest {shlex.quote(str(folder))}`"
         )
-    return sorted(
-        (entry for entry in kept if entry.name.lower() not in BYSTANDERS),
-        key=lambda entry: entry.name,
-    )
+    return sorted(kept, key=lambda entry: entry.name)
 
 
 def list_folders(folder: Path) -> list[str]:

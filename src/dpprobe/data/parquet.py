@@ -25,7 +25,12 @@ from dpprobe.data.class_units import CountedRows
 from dpprobe.data.group_columns import GroupColumns
 from dpprobe.data.option_paths import Paths, each_once, list_patterns, match_files
 from dpprobe.data.options import DatasetOptions, Limit
-from dpprobe.data.parquet_columns import read_schema, stream_columns
+from dpprobe.data.parquet_columns import (
+    label_feature,
+    read_metadata,
+    read_schema,
+    stream_columns,
+)
 from dpprobe.data.patient_sides import RowIndex, UnitOptions
 from dpprobe.data.person_names import person_name
 from dpprobe.data.train_test_split import SplitName, SplitSeed, TestFraction
@@ -236,36 +241,17 @@ def _read_header(options: Options, path: Path) -> Header:
             f"{path}: column {options.image_column!r} is {image}, not a struct of bytes and path; "
             "name the image column"
         )
-    feature = _label_feature(schema, options.label_column, path)
+    feature = label_feature(schema, options.label_column, path)
     multi_label = _is_multi_label(schema.field(options.label_column).type, feature, path)
     names = feature.get("names")
     ours = (schema.metadata or {}).get(b"dpprobe")
     if names is None and ours is not None:
-        names = _read_metadata(ours, path).get("class_names")
+        names = read_metadata(ours, path).get("class_names")
     if names and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise ConfigError(
             f"{path}: its metadata should name the classes, but has {names!r:.60}; replace the file"
         )
     return Header(path, multi_label, tuple(names) if names else None, rows)
-
-
-def _label_feature(schema: pa.Schema, column: str, path: Path) -> dict[str, Any]:
-    """Returns the Hugging Face metadata of the label column; empty if there is none."""
-    written = (schema.metadata or {}).get(b"huggingface")
-    feature: Any = _read_metadata(written, path) if written else {}
-    for key in ("info", "features", column):
-        feature = feature.get(key, {}) if isinstance(feature, dict) else {}
-    return feature if isinstance(feature, dict) else {}
-
-
-def _read_metadata(written: bytes, path: Path) -> dict[str, Any]:
-    try:
-        values = artifacts.parse_json(written)
-    except ValueError as error:
-        raise ConfigError(
-            f"{path}: its metadata is not JSON ({error}); replace the file"
-        ) from error
-    return values if isinstance(values, dict) else {}
 
 
 def _is_multi_label(kind: pa.DataType, feature: dict[str, Any], path: Path) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dpprobe.artifacts import explain_parquet, require_proportion
+from dpprobe.artifacts import explain_parquet, parse_json, require_proportion
 from dpprobe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -115,3 +115,45 @@ def describe_kind(kind: pa.DataType) -> str:
         if is_one(kind):
             return name
     return str(kind)
+
+
+def label_feature(schema: pa.Schema, column: str, path: Path) -> dict[str, Any]:
+    """Returns the Hugging Face metadata of a column; empty if there is none.
+
+    Raises ConfigError for numbers with value labels, which only R and SPSS read.
+    """
+    from pyarrow import types
+
+    metadata, kind = schema.metadata or {}, schema.field(column).type
+    is_number = types.is_integer(kind) or types.is_floating(kind)
+    if is_number and b"haven_labelled" in metadata.get(b"r", b""):
+        raise ConfigError(
+            f"{path}: column {column!r} has codes, and the file has value labels of R's haven; "
+            "write the names, as by haven::as_factor(), or numbers by haven::zap_labels()"
+        )
+    written = metadata.get(b"huggingface")
+    feature: Any = read_metadata(written, path) if written else {}
+    for key in ("info", "features", column):
+        feature = feature.get(key, {}) if isinstance(feature, dict) else {}
+    return feature if isinstance(feature, dict) else {}
+
+
+def read_metadata(written: bytes, path: Path) -> dict[str, Any]:
+    try:
+        values = parse_json(written)
+    except ValueError as error:
+        raise ConfigError(
+            f"{path}: its metadata is not JSON ({error}); replace the file"
+        ) from error
+    return values if isinstance(values, dict) else {}
+
+
+def name_codes(path: Path, schema: pa.Schema, column: str, values: list[Any]) -> list[Any]:
+    """Returns a column's values, with names for class numbers if the file's metadata has names."""
+    names = label_feature(schema, column, path).get("names")
+    if not isinstance(names, list):
+        return values
+    known = {None: None, -1: None, **dict(enumerate(names))}
+    if other := [value for value in values if value not in known]:
+        raise OSError(f"column {column!r}: the class number {other[0]} has no name")
+    return [known[value] for value in values]

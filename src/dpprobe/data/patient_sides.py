@@ -9,9 +9,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from dpprobe.data.alike_names import find_alike
 from dpprobe.data.group_columns import Group, list_groups
-from dpprobe.data.person_names import find_equal_numbers
+from dpprobe.data.person_names import find_alike_people, find_equal_numbers
 from dpprobe.data.train_test_split import SplitName, SplitOptions
 
 Unit = Literal["image", "patient"]
@@ -154,7 +153,7 @@ def find_mistaken(sides: Mapping[SplitName, Iterable[str]]) -> dict[str, str]:
     faults = {
         name: f"is {other!r} in other rows" for name, other in find_equal_numbers(known).items()
     }
-    for group in find_alike(known):
+    for group in find_alike_people(known):
         for name in group:
             for other in group:
                 if any((name in table) != (other in table) for table in tables.values()):

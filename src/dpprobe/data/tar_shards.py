@@ -13,6 +13,7 @@ webdataset's readers give neither offsets nor an error for a truncated tar.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import tarfile
@@ -22,9 +23,12 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from dpprobe.artifacts import require_plain_file
+from dpprobe.counted_nouns import count_noun
 from dpprobe.data.alike_names import is_text
-from dpprobe.data.image_files import EXTENSIONS, is_image_start
+from dpprobe.data.image_files import EXTENSIONS, is_helper, is_image_start
 from dpprobe.errors import DataError
+
+logger = logging.getLogger("dpprobe")
 
 SUFFIX = ".tar"
 # Suffixes of tar files; compressed files are refused with an error, not skipped silently.
@@ -110,7 +114,11 @@ def read_samples(shard: Path, unnamed: list[Member]) -> Iterator[Sample]:
     last whole member, if the tar is damaged, cut short or compressed.
     """
     samples: dict[str, Sample] = {}
+    left_out: list[str] = []
     for member in _list_members(shard):
+        if any(map(is_helper, member.name.removeprefix("./").split("/")[:-1])):
+            left_out.append(member.name)
+            continue
         named = _NAME.fullmatch(member.name)
         if named is None:
             unnamed.append(member)
@@ -121,7 +129,15 @@ def read_samples(shard: Path, unnamed: list[Member]) -> Iterator[Sample]:
             sample.twice.append(extension)
         else:
             sample.members[extension] = member
+    if left_out:
+        _tell_left_out(shard, len(left_out), left_out[0])
     yield from samples.values()
+
+
+@lru_cache
+def _tell_left_out(shard: Path, files: int, first: str) -> None:
+    """Warns once about files in folders that systems add, because each check reads a tar again."""
+    logger.warning("%s: %s left out, such as %s", shard, count_noun(files, "file"), first)
 
 
 def holds_image(shard: Path, member: Member) -> bool:

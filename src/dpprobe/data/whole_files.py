@@ -6,9 +6,11 @@ a valid structure, and for long runs of zeros, which unfinished downloads and fa
 
 from __future__ import annotations
 
+import io
 import re
+import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpprobe.data.problems import ImageError
@@ -16,23 +18,43 @@ from dpprobe.data.problems import ImageError
 if TYPE_CHECKING:
     from PIL import Image
 
+FORMATS = (
+    "AVIF", "BMP", "GIF", "HEIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP",
+)  # fmt: skip
 _HOLE = 64  # run of zero bytes that an encoder writes only for a flat area
 _JPEG_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # any marker except restarts
 _END_OF_IMAGE, _START_OF_SCAN, _PROGRESSIVE = 0xD9, 0xDA, 0xC2
 _HUFFMAN_TABLES, _QUANTISATION = 0xC4, 0xDB
-# TIFF tags: compression, then offsets and sizes of strips, and of tiles.
-_COMPRESSION, _STRIPS = 259, ((273, 279), (324, 325))
+# TIFF tags: offsets and sizes of strips, and of tiles; others by name.
+_STRIPS = ((273, 279), (324, 325))
+_BITS, _COMPRESSION, _SAMPLES, _STRIP_ROWS, _PLANES = 258, 259, 277, 278, 284
+_TILE_WIDTH, _TILE_ROWS = 322, 323
+_TIFF_BYTES = {3: 2, 4: 4, 5: 8, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8}  # bytes by types of values
+# Codings of TIFF: with a checksum, and (LZW, JPEG, PackBits) without long runs of zeros.
+_DEFLATE, _NO_ZEROS, _PART = (8, 32946), (5, 7, 32773), 1 << 20
 # JPEG markers (frames, tables, comments, applications) that begin a segment with a length.
 _JPEG_SEGMENTS = frozenset({*range(0xC0, 0xD0), *range(0xDA, 0xE0), *range(0xE0, 0xF0), 0xFE})
 
 
-def check_whole(data: bytes, picture: Image.Image) -> None:
-    """Raises ImageError if an opened image shows signs of damage; much faster than decoding.
+def open_whole(data: bytes, formats: Sequence[str] = FORMATS) -> Image.Image:
+    """Opens an image, undecoded; raises ImageError if it shows signs of damage.
 
-    Damage in formats without a check is detected only by Pillow's decoder.
+    Other formats of Pillow are not opened: some start programs, such as Ghostscript. Damage in
+    formats without a check is detected only by Pillow's decoder.
     """
+    from PIL import Image
+
+    Image.init()
+    picture = Image.open(io.BytesIO(data), formats=[f for f in formats if f in Image.OPEN])
     if check := _CHECKS.get(picture.format or ""):
         check(data, picture)
+    return picture
+
+
+def jpeg_precision(data: bytes) -> int:
+    """Returns the number of bits of a JPEG file's values; 0 if the file states none."""
+    frames = (start for marker, start, _ in _walk_jpeg(data) if 0xC0 <= marker <= 0xC3)
+    return next((data[start + 2] for start in frames if start + 2 < len(data)), 0)
 
 
 def _damaged(sign: str) -> ImageError:
@@ -119,14 +141,67 @@ def _check_webp(data: bytes, picture: Image.Image) -> None:
 
 def _check_tiff(data: bytes, picture: Any) -> None:
     tags = picture.tag_v2
-    if tags.get(_COMPRESSION, 1) == 1:
-        return
+    coding = tags.get(_COMPRESSION, 1)
     for starts, sizes in _STRIPS:
         strips = list(zip(tags.get(starts, ()), tags.get(sizes, ()), strict=False))
-        for start, size in strips:
-            # Deflate shrinks a flat area to a thousandth, which may be all zeros.
-            flat = picture.width * picture.height * len(picture.getbands()) // 500 // len(strips)
-            _check_holes(data, size=_HOLE + flat, start=start, end=start + size)
+        for place, (start, size) in enumerate(strips):
+            if start >= len(data) or (coding != 1 and start + size > len(data)):
+                raise _damaged(f"it ends at byte {len(data)}, before its last strip or tile")
+            values = _count_bytes(picture, place)
+            if coding in _DEFLATE:
+                _check_deflated(data[start : start + size], values, start)
+            elif coding in _NO_ZEROS:
+                # A flat area shrinks to a thousandth, which may be all zeros.
+                size_of_hole = _HOLE + values // 500
+                _check_holes(data, size=size_of_hole, start=start, end=start + size)
+
+
+def is_cut_tiff(data: bytes) -> bool:
+    """Returns True for a TIFF that ends before its list of tags, or before a tag's values."""
+    if data[:4] not in (b"II*\0", b"MM\0*"):
+        return False
+    order = "<" if data[:1] == b"I" else ">"
+    try:
+        (start,) = struct.unpack_from(f"{order}I", data, 4)
+        if start < 8:  # no list of tags
+            return False
+        (count,) = struct.unpack_from(f"{order}H", data, start)
+        for place in range(start + 2, start + 2 + 12 * count, 12):
+            _, kind, number, value = struct.unpack_from(f"{order}HHII", data, place)
+            size = number * _TIFF_BYTES.get(kind, 1)
+            if size > 4 and value + size > len(data):
+                return True
+    except struct.error:
+        return True
+    return False
+
+
+def _count_bytes(picture: Any, place: int) -> int:
+    """Returns the least number of bytes that a TIFF's strip or tile has when it is unpacked."""
+    tags = picture.tag_v2
+    samples = 1 if tags.get(_PLANES, 1) == 2 else tags.get(_SAMPLES, 1)
+    if _TILE_WIDTH in tags:  # tiles at the edges are padded
+        width, rows = tags[_TILE_WIDTH], tags[_TILE_ROWS]
+    else:
+        width, most = picture.width, min(tags.get(_STRIP_ROWS, picture.height), picture.height)
+        strips = -(-picture.height // max(most, 1))
+        rows = min(most, picture.height - place % strips * most)
+    bits = min(tags.get(_BITS, (1,)))
+    return rows * ((width * bits * samples + 7) // 8)
+
+
+def _check_deflated(packed: bytes, values: int, start: int) -> None:
+    """Raises ImageError unless a stream has its values, and its checksum if the stream ends."""
+    unpacker, count = zlib.decompressobj(), 0
+    try:
+        while not unpacker.eof and (part := unpacker.decompress(packed, _PART)):
+            count, packed = count + len(part), unpacker.unconsumed_tail
+            if count > values + _PART:  # more than the image needs
+                return
+    except zlib.error as error:
+        raise _damaged(f"its strip or tile at byte {start}: {error}") from None
+    if count < values and not unpacker.eof:
+        raise _damaged(f"its strip or tile at byte {start} ends too early")
 
 
 def _check_heif(data: bytes, picture: Image.Image) -> None:

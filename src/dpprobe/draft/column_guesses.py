@@ -195,7 +195,8 @@ def guess_groups(columns: Columns, *, plain: bool = False) -> dict[str, Value]:
         if name == "age" and seen.holds_ages and not plain:
             groups[name] = {"column": column, "bins": list(AGE_BINS)}
         elif len(seen.values) <= MOST_GROUPS and "/" not in name:
-            groups[name] = column
+            by_case = len({value.casefold() for value in seen.values}) < len(seen.values)
+            groups[name] = {"column": column, "ignore_case": True} if by_case else column
     return groups
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dpprobe.data import csv_files, imagefolder, parquet, tar_shards
 from dpprobe.data.folder_parts import find_parts
-from dpprobe.data.image_files import EXTENSIONS, is_image_file
+from dpprobe.data.image_files import EXTENSIONS, is_helper, is_image_file
 from dpprobe.draft.seen_dataset import Line, Seen, check_counts, rare_notes
 from dpprobe.errors import ConfigError
 
@@ -52,13 +52,14 @@ def look_at_folder(place: str) -> Seen:
         notes=(
             "a folder names no patients, so the unit of privacy is one image; if people have "
             "several images, list them in a CSV with a column of patients and run init on that CSV",
+            *options.list_warnings(),
             *rare_notes(counts),
         ),
     )
 
 
 def _check_layout(root: Path, place: str) -> None:
-    entries = [entry for entry in sorted(root.iterdir()) if not entry.name.startswith(".")]
+    entries = [entry for entry in sorted(root.iterdir()) if not is_helper(entry.name)]
     folders = [entry for entry in entries if entry.is_dir()]
     tables = [entry for entry in entries if entry.name.lower().endswith(TABLES)]
     images = [entry for entry in entries if entry.is_file() and is_image_file(entry)]

@@ -112,7 +112,9 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
         )
     place = arguments.place.rstrip("/") or "/"
     if not is_text(place):
-        raise ConfigError(f"{os.fsencode(place)!r} is not UTF-8; rename it, perhaps by convmv")
+        name = f"${repr(os.fsencode(place))[1:]}"  # as bash reads bytes
+        rename = f"convmv -r -f latin1 -t utf8 --notest {name}"
+        raise ConfigError(f"{name} is not UTF-8; rename it, such as by `{rename}`")
     path = Path(place).expanduser()
     named = ("label", "image", "patient", "root")
     wishes = Wishes(**{name: getattr(arguments, name) for name in named})

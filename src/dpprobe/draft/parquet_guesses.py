@@ -52,8 +52,9 @@ def look_at_parquet(place: str, wishes: Wishes) -> Seen:
     if unit is not None:
         keys["unit_column"] = unit.write_option()
     if groups := guesses.guess_groups(columns, plain=True):
+        listed = [str(column) for column in groups.values()]
         keys["group_columns"] = Line(
-            value=[str(column) for column in groups.values()],
+            value=dict(groups) if any(isinstance(x, dict) for x in groups.values()) else listed,
             comment="Subgroups, guessed from the columns' names. Subgroups are stored with "
             "predictions, not trained on.",
         )

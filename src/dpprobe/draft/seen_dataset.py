@@ -175,7 +175,11 @@ def count_classes(
         patients=None if patients is None else len({*patients} - {""}),
         by_patient=weights or None,
         multi_label=multi_label,
-        notes=(*notes, *rare_notes(counts, multi_label=multi_label)),
+        notes=(
+            *notes,
+            *chain(*options.judge_units()),
+            *rare_notes(counts, multi_label=multi_label),
+        ),
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.data.person_names import describe_alike, person_name
+from dpprobe.data.person_names import name_warnings, person_name
 from dpprobe.errors import PrivacyError
 from dpprobe.estimator.given_values import ArrayError, check_kind, read_count
 from dpprobe.features.feature_store import FeatureStore
@@ -277,6 +277,6 @@ def number_groups(groups: Any, rows: int) -> Units:
             f"groups: row {names.index('')} has no name, so its group is unknown; name its "
             "group, or leave the row out"
         )
-    if alike := describe_alike(dict.fromkeys(names)):
-        warn_caller(alike)
+    for line in name_warnings(names):
+        warn_caller(line)
     return Units.number_units(names)

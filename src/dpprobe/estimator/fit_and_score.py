@@ -28,7 +28,7 @@ from dpprobe.estimator.array_inputs import (
     warn_caller,
 )
 from dpprobe.estimator.fitted_head import Fit
-from dpprobe.estimator.given_values import ArrayError
+from dpprobe.estimator.given_values import ArrayError, check_order
 from dpprobe.estimator.known_rows import Origin, find_origins, read_raw
 from dpprobe.estimator.planned_fit import PlannedFit, explain_searches, fit_privately, plan_fit
 from dpprobe.estimator.private_rows import compare_public_files, remember_head
@@ -48,6 +48,7 @@ def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any, raw: Any) -> No
     Args:
       raw: the rows before the first step of a pipeline; None for rows without a pipeline.
     """
+    check_order(X=X if raw is None else raw, y=y, groups=groups)
     X = join_blocks(X)
     if isinstance(X, FeatureStore) and groups is None and classifier.unit in Plan.GROUPS:
         groups = X.units

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import numbers
+import sys
 from collections.abc import Iterable, Mapping, Sized
 from typing import Any
 
 import numpy as np
 
 from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.privacy.risk import Risk
 
 MISSING = "missing"
@@ -51,6 +54,30 @@ def read_risk(name: str, value: Any) -> Risk:
     if not isinstance(value, Mapping):
         raise NumberError(f"{name} {value!r:.60}: write a mapping, such as {{'advantage': 0.1}}")
     return Risk.from_dict({key: read_number(f"{name} {key}", each) for key, each in value.items()})
+
+
+def check_order(**arguments: Any) -> None:
+    """Raises ArrayError if rows of two arguments have the same names in another order.
+
+    Names are the index of pandas, or the ids of stored features. A default index, 0 to n - 1, has
+    no names, unless the other index is a permutation of it.
+    """
+    pd = sys.modules.get("pandas")  # without pandas no argument has an index
+    named: dict[str, Any] = {}
+    for argument, values in arguments.items() if pd else ():
+        if isinstance(index := getattr(values, "index", None), pd.Index):
+            named[argument] = index
+        elif isinstance(values, FeatureStore):
+            named[argument] = pd.Index(values.ids)
+    for (first, left), (second, right) in itertools.combinations(named.items(), 2):
+        if len(left) != len(right) or left.equals(right):
+            continue  # other lengths are refused elsewhere
+        default = any(isinstance(each, pd.RangeIndex) for each in (left, right))
+        if {*left} == {*right} or not (default or {*left}.isdisjoint(right)):
+            raise ArrayError(
+                f"{second}: its index has the rows of {first} in another order, or other rows; "
+                f"pass {second}.loc[{first}.index], or {second}.to_numpy() if its order is right"
+            )
 
 
 def list_classes(classes: Any) -> list[Any]:

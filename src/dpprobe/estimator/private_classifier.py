@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.estimator.budget import Budget
 from dpprobe.estimator.callers import check_callers
+from dpprobe.estimator.given_values import check_order
 from dpprobe.estimator.parameters import PROTECTS_NOTHING, check_parameters, read_method
 
 if TYPE_CHECKING:
@@ -163,6 +164,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         from dpprobe.estimator.fit_and_score import link_scores  # late, as in `fit`
 
         return link_scores(self._score_rows(X), self.fit_.method)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Returns the accuracy; raises ValueError if an index has the rows in another order."""
+        check_order(X=X, y=y, sample_weight=sample_weight)
+        return float(super().score(X, y, sample_weight))
 
     def _score_rows(self, X: Any) -> npt.NDArray[np.float32]:
         check_is_fitted(self)

@@ -21,7 +21,7 @@ from dpprobe.artifacts import explain_parquet
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.csv_files import SUFFIXES, open_csv, other_delimiter
 from dpprobe.data.embedding_files import NumpyFile, explain_damage
-from dpprobe.data.image_files import EXTENSIONS, is_image_file, leads_back, open_image
+from dpprobe.data.image_files import EXTENSIONS, is_helper, is_image_file, leads_back, open_image
 from dpprobe.data.image_search import ImagePaths, join_roots, list_roots, search_images
 from dpprobe.data.parquet_columns import read_schema, stream_columns
 from dpprobe.data.problems import ImageError
@@ -141,12 +141,9 @@ def _images_below(folder: Path) -> list[Path]:
     images: list[Path] = []
     others: list[Path] = []
     for place, folders, names in os.walk(folder, onerror=refuse_folder, followlinks=True):
-        folders[:] = [
-            name
-            for name in folders
-            if not name.startswith(".") and not leads_back(Path(place, name))
-        ]
-        for path in (Path(place, name) for name in names if not name.startswith(".")):
+        others += [Path(place, name) for name in (*folders, *names) if is_helper(name)]
+        folders[:] = [x for x in folders if not is_helper(x) and not leads_back(Path(place, x))]
+        for path in (Path(place, name) for name in names if not is_helper(name)):
             (images if is_image_file(path) else others).append(path)
     if not images:
         kinds = ", ".join(sorted(EXTENSIONS))
@@ -155,7 +152,7 @@ def _images_below(folder: Path) -> list[Path]:
         )
     if others:
         logger.warning(
-            "%s: %s not used, such as %s", folder, count_noun(len(others), "file"), min(others)
+            "%s: %s not used, such as %s", folder, count_noun(len(others), "entry"), min(others)
         )
     return sorted(images)
 

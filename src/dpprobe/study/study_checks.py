@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from dpprobe.analysis_registry import load_analyses
 from dpprobe.data import prompts
+from dpprobe.data.class_units import CountedRows
 from dpprobe.data.options import DatasetOptions, headline_metric
 from dpprobe.errors import ConfigError
 from dpprobe.heads import tuned
@@ -127,6 +128,10 @@ def _check_class_split(study: Study, name: str, dataset: DatasetOptions, report:
     """Checks that each class is in train and in test; only once for subsamples of one dataset."""
     whole = dataset.without_subsample()
     first = next(n for n, each in study.datasets.items() if each.without_subsample() == whole)
+    if isinstance(whole, CountedRows) and name == first:
+        errors, lines = whole.judge_units()
+        report.errors += [f"config: datasets.{name}: {fault}" for fault in errors]
+        report.warnings += [f"datasets.{name}: {line}" for line in lines]
     counts = dataset.count_class_units() if name == first else None
     if counts is not None:
         errors, warnings = class_split_faults(study, name, counts)

@@ -634,7 +634,7 @@ def test_names_are_read_alike_everywhere() -> None:
         "groups": [read_group(*each) for each in (((), False), ((), True), ((0, 12.5), False),
          ((1, 2, 1000.0), True), ((-1, 1), False))],
         "numbers": person_names.find_equal_numbers(SPELLINGS),
-        "people": [person_names.describe_alike(these) for these in (["p"], ["p", "P"], SPELLINGS)],
+        "people": [person_names.name_warnings(these) for these in (["p"], ["p", "P"], SPELLINGS)],
         "faults": [alike_names.find_name_fault(these) for these in ([], ["a"], ["a", "a"],
          ["a", "A"])],
         "texts": [alike_names.text_of(value) for value in (None, float("nan"), 1, 1.0, b"a\xff",

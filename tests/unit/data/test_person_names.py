@@ -19,20 +19,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.data import dataset_preparation
-from dpprobe.data.person_names import find_equal_numbers, list_spellings, person_name
+from dpprobe.data.patient_sides import find_mistaken
+from dpprobe.data.person_names import (
+    ALIKE,
+    find_alike_people,
+    find_equal_numbers,
+    list_spellings,
+    name_warnings,
+    person_name,
+)
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable
 from dpprobe.data.train_test_split import choose_by_id
-from dpprobe.errors import DataError, PrivacyError
+from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.estimator.array_inputs import number_groups
 from dpprobe.heads.patient_groups import Units
 from dpprobe.release import unit_hashes
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import load_study
 from tests.support.shards import CLASSES, pack, png
+from tests.support.small_study import STUDY
 from tests.support.sources import write_table
 
 OTHERS = ["p3", "p4", "p5"]
 TESTED = ["q1", "q2"]
-LOOK = "differ only in case, spaces or the coding of characters, but count as 2 people"
+LOOK = f"{ALIKE}, but count as 2 people"
 Names = Sequence[Any]
 
 
@@ -138,6 +149,8 @@ SPELLINGS = [
     ("１２", "12", "refused"), ("-0", "0", "refused"), ("p1 ", "p1", "one"), (b"p1", "p1", "one"),
     ("P1", "p1", "warned"), ("p\u00a01", "p  1", "warned"), ("\u00e9va", "e\u0301va", "warned"),
     ("p\u200b1", "p1", "warned"), ("ｐ１", "p1", "warned"), ("p1", "p2", "two"),
+    ("sub-01", "sub-1", "warned"), ("MRN007", "MRN7", "warned"), ("p\u20131", "p-1", "warned"),
+    ("1,000", "1000", "warned"), ("1e3", "1000", "warned"), ("31.01.2020", "2020-01-31", "warned"),
     (1e5, "1e5x", "two"), ("00012345678901234567", "00012345678901234568", "two"),
 ]  # fmt: skip
 
@@ -215,3 +228,93 @@ def test_a_whole_number_has_one_spelling(number: int, zeros: int, places: int) -
     written = sign + "0" * zeros + digits + ("." + "0" * places if places else "")
     found = find_equal_numbers(dict.fromkeys([str(number), written]))
     assert bool(found) == (written != str(number))
+
+
+ONE_PERSON = [
+    ("sub-01", "sub-1"), ("sub_001_a", "SUB-1-A"), ("MRN007", "MRN7"), ("site 02/12", "site2/12"),
+    ("p\u20131", "p-1"), ("p\u22121", "p-1"), ("O\u2019Neil", "O'Neil"), ("Doe, J.", "doe J"),
+    ("1,000", "1000"), ("1'234'567", "1234567"), ("1\u00a0000", "1000"), ("1e3", "1000"),
+    ("2.5E4", "25000"), ('="007"', "7"), ("'p1", "p1"), ("b'p1'", "p1"), ("\u0663\u0664", "34"),
+    ("2020-01-31", "31/01/2020"), ("20200131", "Jan 31, 2020"), ("1/31/2020", "31-Jan-2020"),
+    ("2020-01-31 00:00:00", "2020-01-31"), ("3/4/2020", "03/04/2020"),
+    ("2020-12-31", "31 December 2020"), ("p\u200b01", "P1"), ("ward-03_bed-10", "ward3 bed10"),
+]  # fmt: skip
+TWO_PEOPLE = [
+    ("p1", "p10"), ("p10", "p01"), ("1-23", "12-3"), ("1.23", "12.3"), ("00a5", "0a05"),
+    ("3f0a9c", "3f00a9c"), ("1e5", "1e5x"), ("2020-03-04", "2020-04-03"),
+    ("3-10-2020", "10-3-2020"), ("1.2.3", "1.23"), ("2020-13-31", "31-13-2020"),
+    ("sub-1", "sub-1a"), ("-7", "7"), ("p0", "p00x"), ("1,00", "100"), ("1e3", "100"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "second"), ONE_PERSON)
+def test_spellings_of_one_person_are_found(first: str, second: str) -> None:
+    others = ["x1", "x2", "4-5"]
+    assert find_alike_people([first, *others, second, first]) == [(first, second)]
+    assert list_spellings(first) & list_spellings(second)
+    for sides in ({"train": [first], "test": [second]}, {"train": [second], "test": [first]}):
+        assert set(find_mistaken(sides | {})) == {first, second}
+
+
+@pytest.mark.parametrize(("first", "second"), TWO_PEOPLE)
+def test_names_of_two_people_are_not_alike(first: str, second: str) -> None:
+    assert find_alike_people([first, second]) == []
+    assert find_mistaken({"train": [first], "test": [second]}) == {}
+
+
+def test_padded_numbers_are_all_different_people() -> None:
+    """Counters, days and random hashes, as datasets have them."""
+    generator = np.random.default_rng(0)
+    hashes = {bytes(row).hex() for row in generator.integers(0, 256, (20_000, 4), dtype=np.uint8)}
+    days = pd.date_range("2000-01-01", "2009-12-31")
+    for names in (
+        [f"p{number:05d}" for number in range(20_000)], [f"{n}-{m}" for n in range(99) for m in
+         range(99)], sorted(hashes), days.strftime("%Y-%m-%d"), days.strftime("%d/%m/%Y"),
+        [f"{day.day}.{day.month}.{day.year}" for day in days], days.strftime("%Y%m%d"),
+    ):  # fmt: skip
+        assert find_alike_people(names) == []
+
+
+LONG = [1234567890123456789 + 1000003 * step for step in range(6)]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [float(LONG[0]), "p1"], [str(int(float(each))) for each in LONG],
+        [f"{float(each):.1f}" for each in LONG], [f"{each // 10**6}000000" for each in LONG],
+        [str(each) for each in np.array(LONG, dtype=float).tolist()], ["12345678901234567168.0"],
+    ],
+)  # fmt: skip
+def test_long_numbers_that_lost_digits_are_told(names: Sequence[Any]) -> None:
+    (line,) = name_warnings([person_name(name) for name in names])
+    assert "lost their last digits" in line
+    with pytest.warns(UserWarning, match="lost their last digits"):
+        number_groups(names, len(names))
+
+
+def test_whole_long_numbers_are_not_told() -> None:
+    assert name_warnings(map(str, LONG)) == []
+    assert name_warnings(["12345678901234567", "1e-5", "p" * 40, "123456789012.5"]) == []
+
+
+@pytest.mark.parametrize("source", ["csv", "parquet", "embeddings"])
+def test_a_check_says_what_a_run_refuses(tmp_path: Path, source: str) -> None:
+    write, given = SOURCES[source]
+    root = {"root": str(tmp_path)} if source != "parquet" else {}
+    files = {"train": write(tmp_path, "train", ["sub-01", "sub-02", "a", "A"])}
+    files["test"] = write(tmp_path, "test", ["sub-1", "sub-3", "sub-4"])
+    options = dataset_options(
+        {"source": source, "class_names": CLASSES, "unit_column": "who"} | root | given | files
+    )
+    faults, lines = options.judge_units()
+    assert "patient 'sub-01' looks like 'sub-1' in the other split (1 row)" in faults[0]
+    assert "'sub-01' and 'sub-1'" in lines[0]
+    datasets = {"mine": options.model_dump(mode="json", exclude_unset=True)}
+    external = {"family": "external", "model": "m", "each_by_itself": True}
+    backbones = {"mine": external} if source == "embeddings" else STUDY["backbones"]
+    study = load_study(STUDY | {"datasets": datasets, "backbones": backbones})
+    with pytest.raises(
+        ConfigError, match="datasets.mine: unit_column: who: patient 'sub-01' looks"
+    ):
+        check_study(study)

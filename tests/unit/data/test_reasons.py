@@ -1,0 +1,134 @@
+"""Errors name the reason, and a remedy that works when it is pasted."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import yaml
+
+from dpprobe.data import imagefolder
+from dpprobe.data.embedding_files import explain_damage, open_embeddings
+from dpprobe.data.registry import dataset_options
+from dpprobe.draft.csv_guesses import Wishes, look_at_csv
+from dpprobe.errors import ConfigError
+from tests.support.shards import png
+from tests.support.sources import write_table
+
+
+def make_images(root: Path, names: list[str]) -> str:
+    for number, name in enumerate(names):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(png(number))
+    return str(root)
+
+
+def refusal(path: str, **more: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        imagefolder.list_images(imagefolder.Options(path=path, **more))  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+def test_a_locked_file_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "x.h5ad"
+    with h5py.File(path, "w") as file:
+        file["X"] = np.zeros((3, 2))
+        file.create_group("obs")
+        file.flush()
+        code = (
+            "from pathlib import Path; from dpprobe.data.embedding_files import open_embeddings; "
+            f"open_embeddings(Path({str(path)!r}), option='train').columns"
+        )
+        found = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        )
+    assert "another program is writing it: close the file there" in found.stderr
+    assert open_embeddings(path, option="train").columns == ()
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (OSError("unable to lock file, errno = 11"), "close the file there"),
+        (BlockingIOError(11, "unavailable"), "close the file there"),
+        (PermissionError(13, "denied"), "correct its permissions"),
+        (OSError("truncated file"), "create the file again"),
+    ],
+)
+def test_remedies_fit_reasons(error: OSError, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=remedy), explain_damage(Path("x.h5ad")):
+        raise error
+
+
+@pytest.mark.parametrize("names", [["cat", "dog"], {"0": "cat", "1": "dog"}, ["0", "1"]])
+def test_labels_that_became_floats_are_read(tmp_path: Path, names: object) -> None:
+    labels = [0.0, 1.0] * 4
+    np.savez(tmp_path / "x.npz", X=np.eye(8), kind=np.array(labels))
+    options = dataset_options(
+        {"source": "embeddings", "root": str(tmp_path), "train": "x.npz", "label_column": "kind",
+         "class_names": names}
+    )  # fmt: skip
+    assert options.read_index().labels("train") == [0, 1] * 4
+
+
+def test_float_labels_with_names_of_their_own(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", X=np.eye(3), kind=np.array([0.0, 1.5, 2.0]))
+    options = dataset_options(
+        {"source": "embeddings", "root": str(tmp_path), "train": "x.npz", "label_column": "kind",
+         "class_names": {"0.0": "a", "0": "b", "1": "c"}}
+    )  # fmt: skip
+    assert options.read_index().labels("train")[0] == 2  # its own class, which is sorted last
+    assert options.read_index().labels("train")[1] < 0
+
+
+def test_inner_folders_of_parts_are_told(tmp_path: Path) -> None:
+    parts = [f"{part}/images/{kind}/1.png" for part in ("train", "test") for kind in "ab"]
+    message = refusal(make_images(tmp_path, parts))
+    assert f"{tmp_path}/train has fewer than two class folders (images)" in message
+    assert "move the folders in images/ up, in both parts" in message
+    assert "`path:" not in message
+    alone = refusal(make_images(tmp_path / "other", ["images/a/1.png", "images/b/2.png"]))
+    (path,) = re.findall("`path: (.*)`", alone)
+    assert imagefolder.list_images(imagefolder.Options(path=path)).class_names == ("a", "b")
+
+
+@pytest.mark.parametrize("name", ["empty", "with space", 'with "quotes"', "a: b", "no", "[x]"])
+def test_exclude_can_be_pasted(tmp_path: Path, name: str) -> None:
+    path = make_images(tmp_path, ["a/1.png", "b/2.png", "old/3.png"])
+    (tmp_path / name).mkdir()
+    message = refusal(path, exclude=["old"])
+    (written,) = re.findall("`(exclude: .*)`", message)
+    options = imagefolder.Options(path=path, **yaml.safe_load(written))
+    assert imagefolder.list_images(options).class_names == ("a", "b")
+
+
+def test_a_part_beside_classes_can_be_excluded(tmp_path: Path) -> None:
+    path = make_images(tmp_path, ["a/1.png", "b/2.png", "train/3.png"])
+    (written,) = re.findall("`(exclude: .*?)`", refusal(path))
+    options = imagefolder.Options(path=path, **yaml.safe_load(written))
+    assert imagefolder.list_images(options).class_names == ("a", "b")
+
+
+def test_convmv_can_be_pasted(tmp_path: Path) -> None:
+    folder = tmp_path / "my $HOME images"
+    path = make_images(folder, ["a/1.png"])
+    (folder / "caf\udce9").mkdir()
+    (command,) = re.findall("`(convmv .*)`", refusal(path))
+    assert shlex.split(command)[-1] == str(folder)
+
+
+@pytest.mark.parametrize(("values", "ignored"), [(["f", "F", "m"], True), (["f", "m", "x"], False)])
+def test_groups_in_two_cases_are_one(tmp_path: Path, values: list[str], ignored: bool) -> None:
+    rows = [
+        {"path": f"{row}.png", "label": "ab"[row % 2], "sex": values[row % 3]} for row in range(12)
+    ]
+    make_images(tmp_path, [row["path"] for row in rows])
+    seen = look_at_csv(str(write_table(tmp_path / "x.csv", rows) or tmp_path / "x.csv"), Wishes())
+    groups = seen.make_options().list_groups()  # type: ignore[attr-defined]
+    assert groups["group_sex"].ignore_case == ignored
