@@ -22,7 +22,7 @@ WHITE_BOX: dict[str, Any] = {
         {"name": "releases", "p_value": 0.4}, {"name": "variance", "p_value": 0.03},
         {"name": "sensitivity", "p_value": 1.0},
     ],
-    "level": 0.0005, "number_factor": 1.6, "noise_factor": 1.31, "caught_factor": 1.52,
+    "level": 0.0005, "number_factor": 1.6, "noise_factor": 1.31, "caught_factor": 1.52, "cut_caught": 0.8,
     "probability": 0.95, "direct_epsilon_lower": 0.12,
     "bundle": {"accuracy": 0.55, "epsilon_lower": 0.0}, "sensitivity_used": {"gradients": 1.0},
     "seconds": 2.5,

@@ -170,4 +170,5 @@ def test_gaps_and_their_bounds_are_as_stored() -> None:
     layout = Layout(codes=codes, groups=3)
     made["layout"] = [*layout.in_groups(np.arange(12)[::-1]), *layout.assign_blocks(rows)]
     made["ways"] = layout.shuffle_blocks(rows, 4)
-    check_values("computed_gaps", made, rel=1e-4)
+    # resamples are float32, so what is 0 on one processor may be 4e-9 on another
+    check_values("computed_gaps", made, rel=1e-4, abs=1e-7)
