@@ -20,9 +20,7 @@ WORKAROUND = r'FunctionTransformer\(operator\.methodcaller\("toarray"\)\)'
 
 
 def make_steps(*steps: object) -> Pipeline:
-    return make_pipeline(
-        HashingVectorizer(n_features=32), *steps, make_private(classes=(0, 1))
-    )
+    return make_pipeline(HashingVectorizer(n_features=32), *steps, make_private(classes=(0, 1)))
 
 
 def test_the_refusal_of_a_text_pipeline_names_a_step_that_works() -> None:
