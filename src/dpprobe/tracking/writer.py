@@ -123,7 +123,8 @@ class Writer:
             tag = view_tag(key)
             if (value := changed_view(view, now.tags.get(tag))) is not None:
                 _set_tag(self.client, now, tag, value)
-        note = self._link(wanted.note)
+        # in one paragraph, because MLflow's page of an experiment shows only the first
+        note = " ".join(filter(None, [wanted.note, self._list_links()]))
         if describe and now.tags.get(NOTE) != note:
             _set_tag(self.client, now, NOTE, note)
         return _page_of(experiment)
@@ -140,8 +141,10 @@ class Writer:
     def _link(self, note: str) -> str:
         """Writes the links below the first paragraph of a description."""
         first, *rest = note.split("\n\n")
-        links = " · ".join(f"[{words}]({place})" for words, place in self.links.items())
-        return "\n\n".join([first, *([links] if links else []), *rest])
+        return "\n\n".join(filter(None, [first, self._list_links(), *rest]))
+
+    def _list_links(self) -> str:
+        return " · ".join(f"[{words}]({place})" for words, place in self.links.items())
 
     def _search_runs(self, experiments: Sequence[str], condition: str) -> Iterator[Run]:
         search = partial(
