@@ -157,7 +157,9 @@ def list_commands(folder: Path) -> list[str]:
     page = folder / "report.html"
     made = [(_browser_command(str(page)), "report")] if page.is_file() else []
     # the receipts of datasets have the page of cells; the study's receipt has one line per study
-    receipts = sorted(folder.glob("tracking/*.json"), key=lambda path: path.stem == "_study")
+    receipts = sorted(
+        folder.glob("tracking/*.json"), key=lambda path: (path.stem == "_study", path)
+    )
     made += [_tracking_command(path) for path in receipts[:1]]
     if (table := folder / "tables/accuracy.md").is_file():
         made.append((f"less {shlex.quote(str(table))}", "all results with their 95% CIs"))
