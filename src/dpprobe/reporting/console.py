@@ -156,7 +156,6 @@ def _join_row(cells: Sequence[str], widths: Sequence[int]) -> str:
 def list_commands(folder: Path) -> list[str]:
     page = folder / "report.html"
     made = [(_browser_command(str(page)), "report")] if page.is_file() else []
-    # the receipts of datasets have the page of cells; the study's receipt has one line per study
     receipts = sorted(
         folder.glob("tracking/*.json"), key=lambda path: (path.stem == "_study", path)
     )
