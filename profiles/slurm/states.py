@@ -137,7 +137,9 @@ def explain(job: str, state: str, reason: str) -> str:
     why = reasons.get(state, f"exit code {code}" if code is not None else "no exit code")
     if state == "FAILED" and over_memory(record.get("log")):
         why = memory
-    return f"slurm: job {job} ({record.get('name')}): {state}, {why}; log: {record.get('log')}"
+    log = record.get("log")
+    place = f"; log: {log}" if log and Path(log).is_file() else ""  # a job may never have started
+    return f"slurm: job {job} ({record.get('name')}): {state}, {why}{place}"
 
 
 def raise_limit(record: dict[str, Any], name: str) -> str:

@@ -55,6 +55,8 @@ OPTIONS = {
     "slurm_account": "--account={}",
     "qos": "--qos={}",
 }
+LASTING = "another attempt would fail the same way"  # as `dpprobe.logs` ends the log of such a job
+TOO_LARGE = re.compile("CPU count per node|node configuration|Memory specification can not")
 
 
 @dataclass(frozen=True)
@@ -501,11 +503,30 @@ def main() -> None:
 
 
 def write_refusal(job: Job, error: scheduler.SlurmError) -> None:
-    """Writes sbatch's refusal to the logs of rules, from which a run prints its last lines."""
+    """Writes sbatch's refusal to the logs of rules, from which a run prints its last lines.
+
+    A refusal is final, so the run does not submit the job again; an outage passes.
+    """
     now, said = time.strftime("%H:%M:%S"), " ".join(str(error).split())
+    text = f"{now} ERROR not submitted: {said}{ask_for_less(job, said)}\n"
     for path in job.properties.get("log") or ():
         with contextlib.suppress(OSError):
-            scheduler.write(Path(path), f"{now} ERROR not submitted: {said}\n")
+            scheduler.write(Path(path), text if error.passes else f"{text}{LASTING}\n")
+
+
+def ask_for_less(job: Job, said: str) -> str:
+    """Returns the remedy if sbatch refused a job that is larger than every node; else nothing."""
+    if not TOO_LARGE.search(said):
+        return ""
+    rule, wanted = job.properties.get("rule"), job.properties.get("resources", {})
+    if rule is None:
+        return "; no node is as large as this group: make groups of fewer jobs in the profile"
+    threads, memory = int(job.properties.get("threads", 1)), int(wanted.get("mem_mb", 0))
+    return (
+        f"; no node has the {threads} CPUs and {memory} MB that it asks for: write `{rule}: "
+        f"{max(1, threads // 2)}` under set-threads of the profile, or `{rule}: {{mem_mb: "
+        f"{memory // 2}}}` under set-resources"
+    )
 
 
 def require_room() -> None:

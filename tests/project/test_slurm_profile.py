@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from dpprobe.devices import USER_PATH, put_python_on_path
-from dpprobe.logs import last_error
+from dpprobe.logs import is_lasting, last_error
 from tests.support.stored_records import check_values
 
 PROFILE = Path(__file__).resolve().parents[2] / "profiles/slurm"
@@ -678,6 +678,22 @@ def test_a_refusal_is_told_at_once(slurm: Slurm) -> None:
     # a run's last lines, which tell each failed job's cause, are read from there
     log = (slurm.folder / "logs/a.log").read_text()
     assert last_error(log) == "not submitted: sbatch: error: invalid partition specified: nowhere"
+
+
+def test_a_job_larger_than_every_node_is_refused_once_with_the_remedy(slurm: Slurm) -> None:
+    """The profile asks 4 CPUs of a node that has 2: no retry can help."""
+    slurm.refuses(
+        "sbatch",
+        "sbatch: error: CPU count per node can not be satisfied\n"
+        "sbatch: error: Batch job submission failed: Requested node configuration is not available",
+    )
+    result = submitted(slurm, script(slurm, threads=4))
+    assert result.returncode == 1
+    log = (slurm.folder / "logs/a.log").read_text()
+    assert is_lasting(log), "the same job is submitted again"
+    error = last_error(log) or ""
+    assert "4 CPUs" in error
+    assert "`train: 2` under set-threads" in error, "no remedy"
 
 
 # The watcher.

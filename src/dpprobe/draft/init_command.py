@@ -12,6 +12,8 @@ from dpprobe import artifacts
 from dpprobe.errors import ConfigError
 from dpprobe.extras import require_extra
 
+VECTORS = (".npy", ".npz", ".safetensors", ".h5ad")  # files of `source: embeddings`
+
 if TYPE_CHECKING:
     from dpprobe.draft.seen_dataset import Seen
 
@@ -133,6 +135,11 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
         return look_at_csv(place, wishes)
     if path.name.lower().endswith(parquet.SUFFIXES):
         return look_at_parquet(place, wishes)
+    if path.name.lower().endswith(VECTORS):
+        raise ConfigError(
+            f"{place}: vectors, of which init writes no study; write one with `source: embeddings` "
+            f"and `train: {place}`, as docs/embeddings.md shows"
+        )
     raise ConfigError(
         f"{place}: neither a folder nor a table; name a folder of class folders, or a file that "
         f"ends in {', '.join((*csv_files.SUFFIXES, parquet.SUFFIXES[0]))}"

@@ -152,6 +152,11 @@ def hide_values() -> Iterator[None]:
             raise
         raise ArrayError("X: a value is a text or complex, not a number; pass numbers") from None
     except TypeError as error:
+        if str(error).startswith("Sparse "):
+            raise TypeOfArrayError(
+                "X: a sparse matrix; pass X.toarray(). In a pipeline, add the step "
+                'FunctionTransformer(operator.methodcaller("toarray")) before the classifier'
+            ) from None
         raise TypeOfArrayError(f"X: {error}; pass numbers") from None
 
 

@@ -164,13 +164,21 @@ def make_handles(looks: Iterable[tuple[str, Look]], *, joined: bool = True) -> l
 
 
 def draw_error_bars(
-    axes: Axes, x: Sequence[float], values: Sequence[Interval], **line: Any
+    axes: Axes,
+    places: Sequence[float],
+    values: Sequence[Interval],
+    *,
+    across: bool = False,
+    **line: Any,
 ) -> None:
     means = [mean for mean, _, _ in values]
     # rounding may put a mean of equal values outside its interval of width 0
     below = [0.0 if low is None else max(0.0, mean - low) for mean, low, _ in values]
     above = [0.0 if high is None else max(0.0, high - mean) for mean, _, high in values]
-    axes.errorbar(x, means, yerr=[below, above], **line)
+    if across:
+        axes.errorbar(means, places, xerr=[below, above], **line)
+    else:
+        axes.errorbar(places, means, yerr=[below, above], **line)
 
 
 def draw_banded(

@@ -29,7 +29,7 @@ from dpprobe.release.documents import (
     unit_of,
 )
 from dpprobe.release.ledger import Ledger
-from dpprobe.release.parts.evaluation.show import METRICS, state_measured
+from dpprobe.release.parts.evaluation.show import METRICS, is_telling, state_measured
 from dpprobe.release.parts.predecessor.measure import named_predecessor
 from dpprobe.release.parts.spent.measure import state_spent
 from dpprobe.release.release_statement import tested_blocks
@@ -104,19 +104,30 @@ def _compare_results(new: Bundle, old: Bundle) -> list[str]:
         f"The interval adds the margins of both results, because both results may share {test}. "
         f"Different {test} may explain a part of the difference."
     )
-    return [state_difference(now, before), "", *shown, "", how]
+    told = [how] if is_telling(now) and is_telling(before) else []
+    return [state_difference(now, before), "", *shown, *(["", *told] if told else [])]
 
 
 def state_difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
-    """States the difference of two test results by one metric, with a conservative 95% CI."""
+    """States the difference of two test results by one metric, with a conservative 95% CI.
+
+    A result whose interval contains nearly all values has no difference to any other.
+    """
     low = now["interval"][0] - before["interval"][1]
     high = now["interval"][1] - before["interval"][0]
+    name = METRICS[now["metric"]]
+    if not (is_telling(now) and is_telling(before)):
+        return (
+            f"{name}: the two results cannot be compared, because at least one is not measurable. "
+            "To measure a difference, release with more test units or a larger epsilon of the test "
+            "result."
+        )
     factor, digits, unit = (1, 3, "") if now["metric"] == "auc" else (100, 1, " points")
     shown, least, most = (
         f"{factor * each:+.{digits}f}" for each in (now["value"] - before["value"], low, high)
     )
     verdict = "higher than before" if low > 0 else "lower than before" if high < 0 else None
-    told = f"{METRICS[now['metric']]}: " + (verdict or "the two results cannot be told apart")
+    told = f"{name}: " + (verdict or "the two results cannot be told apart")
     return f"{told}. Difference {shown}{unit} (95% CI {least} to {most})."
 
 

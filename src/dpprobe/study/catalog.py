@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from dpprobe import resources
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options
-from dpprobe.wrong_keys_and_values import explain_first
+from dpprobe.wrong_keys_and_values import explain_fault
 
 # Options that choose rows or make another split, so that sizes may differ from the catalog's. The
 # option `limit` is left out, because the sizes after a limit are known.
@@ -124,8 +124,10 @@ def dataset_entry(name: str) -> DatasetEntry:
     try:
         return DatasetEntry.model_validate(resources.read_yaml("catalog", f"{name}.yaml"))
     except ValidationError as error:
+        faults = "; ".join(map(explain_fault, error.errors()))
         raise ConfigError(
-            f"resources/catalog/{name}.yaml: {explain_first(error)}; correct it"
+            f"resources/catalog/{name}.yaml: {faults}; docs/extending.md#add-a-dataset-to-the-"
+            "catalog lists all keys"
         ) from error
 
 

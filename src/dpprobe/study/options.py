@@ -291,7 +291,7 @@ class PaperOptions(Options):
     datasets: dict[Name, Name] = Field(
         {},
         description="For a dataset of the study, its name in resources/published.yaml. If absent: "
-        "the name of its catalog entry, or else its name in the study.",
+        "the name of its catalog entry. Any other dataset is in no paper, whatever its name.",
     )
     methods: tuple[Name, ...] = Field(
         (), description="Methods shown beside published results; all private ones if empty."

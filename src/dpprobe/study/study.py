@@ -175,6 +175,14 @@ def _with_analyses(beginning: type[Options]) -> type[Options]:
     return create_model("_Analysed", __base__=beginning, **blocks)
 
 
+def unpublished_name(dataset: str) -> str:
+    """Names a dataset that no paper has, whatever the study calls its own images.
+
+    The space prevents that the name equals a published dataset's.
+    """
+    return f"own {dataset}"
+
+
 if TYPE_CHECKING:
     _Analysed = _Beginning
 else:
@@ -316,17 +324,20 @@ class Study(_Analysed):
                 )
 
     def published_names(self) -> dict[str, str]:
-        """Returns each dataset's name in published results."""
+        """Returns each dataset's name in published results, or an `unpublished_name`."""
         return {
             name: self.papers.datasets.get(name)
             or (None if options.subsample else options.catalog)
-            or name
+            or unpublished_name(name)
             for name, options in self.datasets.items()
         }
 
     def part_names(self) -> dict[str, str]:
         """Returns `published_names`, but with the whole dataset's name for a subsampled dataset."""
-        whole = {name: options.catalog or name for name, options in self.datasets.items()}
+        whole = {
+            name: options.catalog or unpublished_name(name)
+            for name, options in self.datasets.items()
+        }
         return whole | self.papers.datasets
 
     def paper_names(self) -> set[str]:

@@ -106,3 +106,12 @@ def test_no_label_moves_what_a_release_publishes(desk: Desk, classes: int) -> No
     said = {2: "neither training nor a release", 3: "The metric does not change a release"}[classes]
     assert said in " ".join(text.replace("#", "").split())
     assert written[25].test_metric == "macro_accuracy", "which `auto` follows, in both"
+
+
+@pytest.mark.parametrize("name", ["vectors.npy", "v.npz", "notes.safetensors", "cells.h5ad"])
+def test_files_of_vectors_lead_to_their_source(desk: Desk, name: str) -> None:
+    desk.file(name, "vectors")
+    said = desk.init(name)
+    assert "`source: embeddings`" in said
+    assert f"`train: {name}`" in said
+    assert "docs/embeddings.md" in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from dpprobe.data.group_columns import group_column
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
-from dpprobe.errors import DataError
+from dpprobe.errors import ConfigError, DataError
 from dpprobe.study import catalog
 from dpprobe.study.study_file import load_study
+from tests.conftest import REPOSITORY
 from tests.support import misbehaving_server
 from tests.support.catalog_fixtures import BUILDERS, RADIOGRAPHS, Place, is_tested
 from tests.support.hub_server import serve
@@ -224,3 +226,29 @@ def test_an_entrys_prompts_are_there(name: str) -> None:
         return
     for word in prompts.name_classes(entry.class_names or (), entry.prompt_names):
         assert not set("_/()") & set(word)
+
+
+def example_entry() -> dict[str, Any]:
+    """The entry that docs/extending.md prints."""
+    text = (REPOSITORY / "docs/extending.md").read_text(encoding="utf-8")
+    section = text.partition("## Add a dataset to the catalog")[2]
+    entry: dict[str, Any] = yaml.safe_load(re.findall("```yaml\n(.*?)```", section, re.DOTALL)[0])
+    return entry
+
+
+def test_the_page_s_entry_is_valid() -> None:
+    assert catalog.DatasetEntry.model_validate(example_entry()).options["source"] == "torchvision"
+
+
+def test_all_missing_keys_of_an_entry_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = {"title": "Flowers", "sizes": {"train": 0, "test": 1}, "colour": "red"}
+    monkeypatch.setattr(catalog, "dataset_names", lambda: ("flowers",))
+    monkeypatch.setattr(resources, "read_yaml", lambda *_: entry)
+    with pytest.raises(ConfigError) as refused:
+        catalog.dataset_entry("flowers")
+    said = str(refused.value)
+    for key in (*(example_entry().keys() - entry.keys() - {"access"}), "sizes.classes"):
+        assert f"{key}: missing" in said, key
+    assert "colour: unknown key" in said
+    assert "sizes.train: 0" in said
+    assert "docs/extending.md#add-a-dataset-to-the-catalog" in said

@@ -84,6 +84,8 @@ def plot_tsne(*, embedding: Path, dataset: str, backbone: str, split: str) -> Fi
         f"{count}. Not private: drawn from the features.",
         fontsize=8, color=style.SUBTLE, loc="left",
     )  # fmt: skip
+    if len(plane) >= NAMED_POINTS and len(facts["class_names"]) <= NAMED_CLASSES:
+        _draw_names(axes, plane, labels, [str(name) for name in facts["class_names"]])
     return figure
 
 
@@ -161,10 +163,6 @@ def _draw_plane(
         return
     handles = _class_handles(names, markersize=5)
     figure.legend(handles=handles, loc="outside right upper", title=legend, handletextpad=0.2)
-    for index, name in enumerate(names):
-        members = plane[labels == index]
-        if len(members) and len(plane) >= NAMED_POINTS:
-            _draw_name(axes, members, name)
 
 
 def _draw_points(
@@ -195,12 +193,32 @@ def _class_handles(names: Sequence[str], *, markersize: float) -> list[Line2D]:
     ]  # fmt: skip
 
 
-def _draw_name(axes: Axes, points: np.ndarray, name: str) -> None:
-    """Writes a class's name at the point nearest to the median of the class's points."""
-    distance = np.abs(points - np.median(points, axis=0)).sum(axis=1)
-    x, y = points[int(distance.argmin())]
-    text = axes.text(float(x), float(y), name, ha="center", va="center", fontsize=8.5, zorder=3)
-    text.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
+def _draw_names(axes: Axes, plane: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> None:
+    """Writes each class's name at a point of the class, near the median, where no name is.
+
+    A name without room is only in the legend. Draw all other parts of the figure first.
+    """
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()  # sets the scale of the axes
+    frame, taken = axes.get_window_extent(), []
+    for index, name in enumerate(names):
+        points = plane[labels == index]
+        if not len(points):
+            continue
+        text = axes.text(0, 0, style.fit_name(name, 24), ha="center", va="center", fontsize=8,
+                         zorder=3, linespacing=0.9)  # fmt: skip
+        text.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
+        distance = np.abs(points - np.median(points, axis=0)).sum(axis=1)
+        for x, y in points[np.argsort(distance, kind="stable")[: max(1, len(points) // 2)]]:
+            text.set_position((float(x), float(y)))
+            box = text.get_window_extent().padded(1.5)
+            inside = frame.contains(*box.min) and frame.contains(*box.max)
+            if inside and not any(box.overlaps(other) for other in taken):
+                taken.append(box)
+                break
+        else:
+            text.remove()
 
 
 def _format_percent(share: float) -> str:

@@ -22,7 +22,8 @@ PROMISES = (
     "bundle.json", "privacy.json", "price", "sites", "evaluation", "calibration", "monitor",
     "choice", "ledger", "predecessors",
 )  # fmt: skip
-_LONGEST_DETAIL = 600
+# Characters of a detail: failed checks quote values of untrusted files, others whole statements.
+_LONGEST_FAULT, _LONGEST_DETAIL = 600, 6000
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Checks:
         self.done: list[Check] = []
 
     def note_check(self, name: str, passed: bool | None, detail: str) -> None:
-        self.done.append(Check(name, passed, _one_line(detail)))
+        self.done.append(Check(name, passed, _one_line(detail, cut=passed is False)))
 
     def run_check(
         self, name: str, function: Callable[..., tuple[str, T]], *inputs: Any
@@ -116,10 +117,11 @@ class Checks:
         return result
 
 
-def _one_line(text: str) -> str:
+def _one_line(text: str, *, cut: bool) -> str:
     """Returns one printable line of bounded length: files may contain control characters."""
-    if len(text) > _LONGEST_DETAIL:  # removes the middle, because remedies come last
-        half = _LONGEST_DETAIL // 2
+    longest = _LONGEST_FAULT if cut else _LONGEST_DETAIL
+    if len(text) > longest:  # removes the middle, because remedies come last
+        half = longest // 2
         text = f"{text[: half - 3]} ... {text[2 - half :]}"
     return "".join(
         letter if letter.isprintable() else " " if letter.isspace() else "?" for letter in text

@@ -25,7 +25,8 @@ from dpprobe.results.cell_results import CellResult
 from dpprobe.study.ablations import keep_unique, same_but_size
 
 MOST_EPSILONS = 5
-WITHOUT: style.Look = (style.NEUTRAL, ("none", "_"))  # the look of results without privacy
+PAGE_WIDTH = 7.2  # inches: text of 8 points stays readable on a printed page
+WITHOUT: style.Look = (style.NEUTRAL, ("none", "|"))  # the look of results without privacy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ def backbone_figure(
 ) -> Figure:
     """Draws the best results of each backbone with and without privacy, and the gap between them.
 
-    Backbones appear in the study's order. The right half of the figure shows models for which a
+    Backbones appear in the study's order. The lower half of the figure shows models for which a
     paper prints results with and without privacy. `name` is the dataset's name in `published`.
     """
     finite = sorted({cell.epsilon for cell in cells if cell.private})
@@ -58,31 +59,33 @@ def backbone_figure(
     shown = sorted([*epsilons, *others])
     looks = dict(zip(shown, style.choose_looks(len(shown)), strict=True))
     places = len(backbones) + len(models)
-    height = max(4.4, 1.2 + style.LEGEND_LINE * (len(shown) + 4))
-    figure = Figure(figsize=(max(0.75 * places, 4.6) + 2.6, height), layout="constrained")
+    height = 1.3 + places * max(0.42, 0.13 * len(shown))
+    figure = Figure(
+        figsize=(PAGE_WIDTH, max(height, 1.2 + style.LEGEND_LINE * (len(shown) + 4))),
+        layout="constrained",
+    )
     axes = figure.add_subplot()
     gaps = _draw_measured(axes, cells, backbones, {e: looks[e] for e in epsilons})
     gaps += _draw_published(axes, models, len(backbones), looks)
     if models:
-        axes.axvline(len(backbones) - 0.5, color="#BBBBBB", linewidth=0.8, zorder=0.5)
-    names = [style.fit_name(each, 22) for each in backbones]
-    names += [f"{style.wrap_name(each.model, 22)},\n{each.source}" for each in models]
-    names = [
-        name if gap is None else f"{name}\n{gap:+.1f}"
-        for name, gap in zip(names, gaps, strict=True)
-    ]
-    axes.set_xticks(range(places), names, rotation=40, ha="right", rotation_mode="anchor",
-                    fontsize=7.5)  # fmt: skip
-    axes.set_xlim(-0.6, places - 0.4)
-    axes.set_ylim(top=min(axes.get_ylim()[1], style.TOP))
-    axes.set_ylabel(f"test {measure.title} (%)")
-    axes.grid(axis="y")
+        axes.axhline(len(backbones) - 0.5, color="#BBBBBB", linewidth=0.8, zorder=0.5)
+    names = [style.fit_name(each, 24) for each in backbones]
+    names += [f"{style.wrap_name(each.model, 24)},\n{each.source}" for each in models]
+    axes.set_yticks(range(places), names, fontsize=8)
+    axes.set_ylim(places - 0.4, -0.6)
+    for place, gap in enumerate(gaps):
+        if gap is not None:
+            axes.text(1.015, place, f"{gap:+.1f}", transform=axes.get_yaxis_transform(),
+                      fontsize=8, va="center", color=style.SUBTLE)  # fmt: skip
+    axes.set_xlim(right=min(axes.get_xlim()[1], style.TOP))
+    axes.set_xlabel(f"test {measure.title} (%)")
+    axes.grid(axis="x")
     figure.legend(
         handles=_make_handles(looks, published=bool(models)), loc="outside right upper",
         handlelength=1.6,
     )  # fmt: skip
-    caption = "best of all methods of each, by test result; bars: 95% CI\nin the study's "
-    caption += "order; below: points from the best without privacy to the largest ε"
+    caption = "best of all methods of each, by test result; bars: 95% CI\nright: points from the "
+    caption += "best without privacy to the largest ε"
     if models:
         caption += "\nhollow: published, beside their own non-private results"
     style.title_axes(axes, f"{style.shorten_middle(dataset, 40)}: results by backbone", caption)
@@ -116,9 +119,9 @@ def _draw_measured(
         last = None
         for offset, (epsilon, look) in zip(offsets, looks.items(), strict=True):
             if last := best.get((backbone, epsilon)):
-                draw_bars(axes, [(float(place), last)], offset, look)
+                draw_bars(axes, [(float(place), last)], offset, look, across=True)
         if free := without.get(backbone):
-            draw_bars(axes, [(float(place), free)], end, WITHOUT)
+            draw_bars(axes, [(float(place), free)], end, WITHOUT, across=True)
         gaps.append(None if last is None or free is None else 100 * (last.mean - free.mean))
     return gaps
 
@@ -131,10 +134,10 @@ def _draw_published(
         for epsilon, value in model.private.items():
             colour, (_, marker) = looks[epsilon]
             axes.plot(
-                place, value, color="none", marker=marker, markeredgecolor=colour,
+                value, place, color="none", marker=marker, markeredgecolor=colour,
                 markersize=6, linestyle="none",
             )  # fmt: skip
-        axes.plot(place, model.without, color=style.NEUTRAL, marker="_", markersize=9)
+        axes.plot(model.without, place, color=style.NEUTRAL, marker="|", markersize=9)
     return [model.private[max(model.private)] - model.without for model in models]
 
 

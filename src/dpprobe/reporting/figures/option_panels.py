@@ -112,15 +112,20 @@ def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[float, style.Look]) -> 
 
 
 def draw_bars(
-    axes: Axes, points: Sequence[tuple[float, CellResult]], offset: float, look: style.Look
+    axes: Axes,
+    points: Sequence[tuple[float, CellResult]],
+    offset: float,
+    look: style.Look,
+    *,
+    across: bool = False,
 ) -> None:
-    """Draws results with their intervals, `offset` to the right of their positions."""
+    """Draws results with their intervals, `offset` to the right of (below) their positions."""
     colour, (_, marker) = look
     edge: Mapping[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.5}
     style.draw_error_bars(
         axes, [x + offset for x, _ in points], [cell.percent for _, cell in points], color=colour,
-        linestyle="none", marker=marker, elinewidth=1.0,
-        **({"markersize": 9} if marker == "_" else edge),
+        linestyle="none", marker=marker, elinewidth=1.0, across=across,
+        **({"markersize": 9} if marker in "_|" else edge),
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from dpprobe.errors import NothingToShow
 from dpprobe.exhibits import style
 from dpprobe.privacy.risk import RiskEpsilon
-from dpprobe.reporting.figures.backbones import spread_values
+from dpprobe.reporting.figures.backbones import PAGE_WIDTH, spread_values
 from dpprobe.reporting.figures.option_panels import format_budget
 from dpprobe.results.cell_record import record_paths
 from dpprobe.results.cell_results import CellResult, read_cell_results
@@ -23,6 +23,7 @@ from dpprobe.study.ablations import keep_unique
 from dpprobe.study.study import Study
 
 MOST_EPSILONS = 3
+PANEL_HEIGHT = 2.1  # inches
 LEAST_SECONDS = 0.001  # records round seconds to this precision
 OTHERS: style.Look = ("#B5B5B5", ("none", "o"))
 Point = tuple[float, CellResult]  # seconds per model
@@ -51,36 +52,55 @@ def plot_time_cost(*, study: Study, results: Path, dataset: str) -> Figure:
     if {cell.backbone for _, cell in timed} <= extraction.keys():
         whole = [(seconds + extraction[cell.backbone], cell) for seconds, cell in timed]
         rows.append((", with extraction", whole))
-    several = len({cell.backbone for _, cell in timed}) > 1
-
-    def name(cell: CellResult) -> str:
-        return f"{cell.method}, {cell.backbone}" if several else cell.method
-
     fronts = [find_front(_at_epsilon(points, e)) for _, points in rows for e in epsilons]
-    names = keep_unique(name(cell) for front in fronts for _, cell in front)
-    looks = dict(zip(names, style.choose_looks(len(names)), strict=True))
-    labels = [style.fit_name(each, 28) for each in names]
-    figure, grid = style.panel_grid(
-        len(fronts), legend=style.count_lines(labels) + 2, columns=len(epsilons)
-    )
-    panels = [(words, points, e) for words, points in rows for e in epsilons]
-    for axes, front, (words, points, epsilon) in zip(grid, fronts, panels, strict=True):
-        _draw_points(axes, _at_epsilon(points, epsilon))
-        _draw_front(axes, front, {id(cell): looks[name(cell)] for _, cell in front})
-        words = words.replace(", ", "\n") if isinstance(epsilon, RiskEpsilon) else words
-        axes.set_title(f"{format_budget(epsilon)}{words}", fontsize=9)
-        axes.set_xlabel("seconds per model (log scale)", fontsize=8.5)
-    style.label_outer_panels(grid, f"test {cells[0].measure.title} (%)")
-    entries = [*zip(labels, looks.values(), strict=True), ("slower or worse", OTHERS)]
-    handles = style.make_handles(entries, joined=False)
+    looks, entries = _choose_looks([cell for front in fronts for _, cell in front], timed)
+    handles = [*style.make_handles(entries, joined=False)]
     handles.append(
         Line2D([], [], color=style.SUBTLE, linestyle="--", linewidth=0.8, label="Pareto front")
     )
-    figure.legend(handles=handles, loc="outside right upper", handlelength=1.8)
+    columns = 2 if any(len(label) > 20 for label, _ in entries) else 3
+    lines = -(-len(handles) // columns) + max(label.count("\n") for label, _ in entries)
+    figure, grid = style.panel_grid(len(fronts), legend=0, columns=len(epsilons))
+    figure.set_size_inches(PAGE_WIDTH, 0.9 + PANEL_HEIGHT * len(rows) + style.LEGEND_LINE * lines)
+    panels = [(words, points, e) for words, points in rows for e in epsilons]
+    for place, (axes, front, (words, points, epsilon)) in enumerate(
+        zip(grid, fronts, panels, strict=True)
+    ):
+        _draw_points(axes, _at_epsilon(points, epsilon))
+        _draw_front(axes, front, {id(cell): looks[cell.backbone, cell.method] for _, cell in front})
+        words = words.replace(", ", "\n") if isinstance(epsilon, RiskEpsilon) else words
+        axes.set_title(f"{format_budget(epsilon)}{words}", fontsize=9)
+        if place >= len(panels) - len(epsilons):
+            axes.set_xlabel("seconds per model (log scale)", fontsize=8.5)
+    style.label_outer_panels(grid, f"test {cells[0].measure.title} (%)")
+    figure.legend(handles=handles, loc="outside lower left", ncols=columns, handlelength=1.8)
     title = f"{style.shorten_middle(dataset, 40)}: results by the seconds they take"
     caption = _write_caption(cells, [cell for _, cell in timed], extraction=len(rows) > 1)
     style.title_figure(figure, title, caption, panels=1)
     return figure
+
+
+def _choose_looks(
+    front: Sequence[CellResult], timed: Sequence[Point]
+) -> tuple[dict[tuple[str, str], style.Look], list[tuple[str, style.Look]]]:
+    """Gives each backbone and method on a front a look; returns looks and the legend's entries.
+
+    With several backbones, colours are backbones and markers are methods, which has fewer entries
+    than pairs of both.
+    """
+    methods = keep_unique(cell.method for cell in front)
+    backbones = keep_unique(cell.backbone for cell in front)
+    plain = dict(zip(methods, style.choose_looks(len(methods)), strict=True))
+    looks = {(cell.backbone, cell.method): plain[cell.method] for cell in front}
+    entries = [(style.fit_name(name, 34), look) for name, look in plain.items()]
+    if len({cell.backbone for _, cell in timed}) > 1:
+        colours = dict(zip(backbones, style.choose_looks(len(backbones)), strict=True))
+        looks = {(b, m): (colours[b][0], look[1]) for (b, m), look in looks.items()}
+        entries = [
+            *((style.fit_name(b, 34), (look[0], ("none", "o"))) for b, look in colours.items()),
+            *((label, (style.NEUTRAL, look[1])) for label, look in entries),
+        ]
+    return looks, [*entries, ("slower or worse", OTHERS)]
 
 
 def _write_caption(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.ablations import keep_unique
 from dpprobe.study.comparisons import describe_backbones
 from dpprobe.study.run_command import run_words
-from dpprobe.study.study import Study
+from dpprobe.study.study import Study, unpublished_name
 
 # The papers as `resources/published.yaml` cites them.
 FOUNDATION, TRANSFER, FEATURES = "foundation_features", "mehta_2022", "mehta_2023"
@@ -99,6 +99,8 @@ class Run:
     def dataset_title(self, dataset: str) -> str:
         """Formats a dataset's title, with its name in the study if different."""
         name = self.published_name(dataset)
+        if name == unpublished_name(dataset):
+            return dataset
         title = TITLES.get(name, name)
         return title if dataset == name else f"{title} ({dataset})"
 
@@ -133,6 +135,11 @@ def best_of_cell(cells: Sequence[CellResult]) -> TableCell:
     """Makes the table cell of the best of several results, with the number of results."""
     cell = measured_cell(best_result(cells))
     return replace(cell, text=f"{cell.text} (of {len(cells)})") if len(cells) > 1 else cell
+
+
+def result_title(cells: Iterable[CellResult]) -> str:
+    """Returns the header of a column of results, which also names AUC if a dataset has it."""
+    return "±Accuracy or AUC" if any(c.measure.headline == "auc" for c in cells) else "±Accuracy"
 
 
 def summary_cell(record: Mapping[str, Any] | None, metric: str) -> TableCell:

@@ -19,6 +19,7 @@ from dpprobe.reporting.paper_tables.common import (
     epsilon_cell,
     measured_cell,
     printed_cell,
+    result_title,
     row_numbers,
     source_cell,
     study_command,
@@ -67,7 +68,7 @@ def ablation_table(run: Run, published: Published) -> Table:
     return make_table(
         "large_scale_transfer_table4",
         "One change at a time (table 4 of Mehta et al. 2022)",
-        ("<Data", "<Model", "ε", "<Change", "<Source", "±Accuracy", "±Difference"),
+        ("<Data", "<Model", "ε", "<Change", "<Source", result_title(run.cells), "±Difference"),
         [*rows, *ours],
         notes,
     )
@@ -200,7 +201,7 @@ def passes_table(run: Run, published: Published) -> Table:
     return make_table(
         "large_scale_transfer_figure1b",
         "Passes over the data (figure 1b of Mehta et al. 2022)",
-        ("<Data", "<Model", "<Source", "ε", "δ", "Epochs", "<Method", "±Accuracy"),
+        ("<Data", "<Model", "<Source", "ε", "δ", "Epochs", "<Method", result_title(run.cells)),
         [*rows, *ours],
         notes,
     )

@@ -94,6 +94,17 @@ def documented(folder: Path) -> None:
     files.write_sums(folder)
 
 
+def test_own_statements_are_shown_whole(original: Path) -> None:
+    """The words on a choice are several sentences: `verify` prints the bundle's, uncut."""
+    told = read_json(original / "privacy.json")
+    report = verify_bundle(original)
+    details = [check.detail for check in report.checks]
+    words = [told["choice"]["words"], *told["not_covered"]]
+    assert max(map(len, words)) > 600, "no statement here was ever cut"
+    for each in words:
+        assert any(each in detail for detail in details), f"cut: {each}"
+
+
 def test_a_bundle_in_order_passes(original: Path) -> None:
     report = verify_bundle(original)
     assert failed(report) == []
