@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def test_slurm_s_status_cites_a_log_that_exists(
     monkeypatch.syspath_prepend(str(REPOSITORY / "profiles/slurm"))
     for name in ("scheduler", "answer", "states"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    import states
+    states = importlib.import_module("states")
 
     record = {"name": "dpprobe.train.a", "log": "logs/slurm/7.log"}
     monkeypatch.setattr(states.scheduler, "read_record", lambda _: record)

@@ -153,7 +153,7 @@ def name_codes(path: Path, schema: pa.Schema, column: str, values: list[Any]) ->
     names = label_feature(schema, column, path).get("names")
     if not isinstance(names, list):
         return values
-    known = {None: None, -1: None, **dict(enumerate(names))}
+    known: dict[Any, Any] = {None: None, -1: None, **dict(enumerate(names))}
     if other := [value for value in values if value not in known]:
         raise OSError(f"column {column!r}: the class number {other[0]} has no name")
     return [known[value] for value in values]

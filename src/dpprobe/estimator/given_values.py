@@ -62,7 +62,7 @@ def check_order(**arguments: Any) -> None:
     Names are the index of pandas, or the ids of stored features. A default index, 0 to n - 1, has
     no names, unless the other index is a permutation of it.
     """
-    pd = sys.modules.get("pandas")  # without pandas no argument has an index
+    pd: Any = sys.modules.get("pandas")  # without pandas no argument has an index
     named: dict[str, Any] = {}
     for argument, values in arguments.items() if pd else ():
         if isinstance(index := getattr(values, "index", None), pd.Index):

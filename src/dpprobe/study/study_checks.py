@@ -129,8 +129,8 @@ def _check_class_split(study: Study, name: str, dataset: DatasetOptions, report:
     whole = dataset.without_subsample()
     first = next(n for n, each in study.datasets.items() if each.without_subsample() == whole)
     if isinstance(whole, CountedRows) and name == first:
-        errors, lines = whole.judge_units()
-        report.errors += [f"config: datasets.{name}: {fault}" for fault in errors]
+        mistaken, lines = whole.judge_units()
+        report.errors += [f"config: datasets.{name}: {fault}" for fault in mistaken]
         report.warnings += [f"datasets.{name}: {line}" for line in lines]
     counts = dataset.count_class_units() if name == first else None
     if counts is not None:

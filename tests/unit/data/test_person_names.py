@@ -111,7 +111,7 @@ def prepare(folder: Path, source: str, train: Names, test: Names = (), **more: A
     root = {"root": str(folder)} if source in ("csv", "embeddings") else {}
     splits = {"train": train} | ({"test": test} if test else {})
     files = {split: write(folder, split, names) for split, names in splits.items()}
-    options = dataset_options(
+    options: Any = dataset_options(
         {"source": source, "class_names": CLASSES, "unit_column": "who"} | root | given | files
         | {"missing_classes": "warn"} | more
     )  # fmt: skip
@@ -252,8 +252,8 @@ def test_spellings_of_one_person_are_found(first: str, second: str) -> None:
     others = ["x1", "x2", "4-5"]
     assert find_alike_people([first, *others, second, first]) == [(first, second)]
     assert list_spellings(first) & list_spellings(second)
-    for sides in ({"train": [first], "test": [second]}, {"train": [second], "test": [first]}):
-        assert set(find_mistaken(sides | {})) == {first, second}
+    for here, there in ((first, second), (second, first)):
+        assert set(find_mistaken({"train": [here], "test": [there]})) == {first, second}
 
 
 @pytest.mark.parametrize(("first", "second"), TWO_PEOPLE)
@@ -304,7 +304,7 @@ def test_a_check_says_what_a_run_refuses(tmp_path: Path, source: str) -> None:
     root = {"root": str(tmp_path)} if source != "parquet" else {}
     files = {"train": write(tmp_path, "train", ["sub-01", "sub-02", "a", "A"])}
     files["test"] = write(tmp_path, "test", ["sub-1", "sub-3", "sub-4"])
-    options = dataset_options(
+    options: Any = dataset_options(
         {"source": source, "class_names": CLASSES, "unit_column": "who"} | root | given | files
     )
     faults, lines = options.judge_units()

@@ -65,9 +65,9 @@ def test_another_order_is_refused(index: Any, change: Callable[[Any, Any], Any])
     with pytest.raises(DpprobeError, match=f"y: {REFUSED.format('X')}"):
         classifier().fit(rows, change(LABELS, index))
     people = change(PEOPLE, index)
-    for given, than in (((rows, LABELS), "X"), ((NUMBERS, pd.Series(LABELS, index=index)), "y")):
+    for (x, y), than in (((rows, LABELS), "X"), ((NUMBERS, pd.Series(LABELS, index=index)), "y")):
         with pytest.raises(ValueError, match=f"groups: {REFUSED.format(than)}"):
-            classifier(unit="group").fit(*given, groups=people)
+            classifier(unit="group").fit(x, y, groups=people)
 
 
 @pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)

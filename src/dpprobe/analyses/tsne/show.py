@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.markers import MarkerStyle
 from matplotlib.patheffects import withStroke
+from matplotlib.transforms import Bbox
 
 from dpprobe.analyses.tsne.measure import read_embedding
 from dpprobe.exhibits import style
@@ -201,7 +202,8 @@ def _draw_names(axes: Axes, plane: np.ndarray, labels: np.ndarray, names: Sequen
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()  # sets the scale of the axes
-    frame, taken = axes.get_window_extent(), []
+    frame = axes.get_window_extent()
+    taken: list[Bbox] = []
     for index, name in enumerate(names):
         points = plane[labels == index]
         if not len(points):

@@ -24,7 +24,7 @@ from dpprobe.heads.second_order import Design
 from dpprobe.privacy.plan import Plan
 from tests.support.audits import METHODS, head, plan_of
 
-# With a larger norm no row is clipped in three steps from zero, so `late_rows` would change nothing.
+# With a larger norm no row is clipped in three steps from zero, so `late_rows` changes nothing.
 _FULL = {
     "batch_size": "full", "steps": 3, "max_grad_norm": 0.5, "init": "zero", "engine": "exact",
     "normalize": "l2", "learning_rate": 0.1,

@@ -106,6 +106,6 @@ def test_names_of_classes_do_not_cover_each_other(tmp_path: Path, spread: float)
         named = [text for text in axes.texts if text.get_text().replace("\n", " ") in LESIONS]
         assert len(named) >= 6, "names are missing though there is room"
         assert overlapping(figure, named) == []
-        points = {tuple(np.float32(point)) for point in plane}
-        at = {tuple(np.float32(text.get_position())) for text in named}
+        points: set[Any] = {tuple(np.asarray(point, np.float32)) for point in plane}
+        at: set[Any] = {tuple(np.asarray(text.get_position(), np.float32)) for text in named}
         assert at <= points, "a name is not at a point of its class"
