@@ -142,8 +142,8 @@ def _read_name(name: str) -> _Reading:
 def _read_date(text: str) -> _Reading | None:
     text = _MIDNIGHT.sub("", text)
     for notation, pattern in enumerate(_DATES):
-        if found := pattern.fullmatch(text):
-            parts = [_MONTHS.get(each[:3]) or int(each) for each in found.groups()]
+        if match := pattern.fullmatch(text):
+            parts = [_MONTHS.get(each[:3]) or int(each) for each in match.groups()]
             month_or_day, other, _ = dates = sorted(parts)  # the year is the largest number
             if 1 <= month_or_day <= 12 and other <= 31:
                 return _Reading(str(dates), f"{notation} {parts}", str(notation))
