@@ -88,4 +88,4 @@ def test_published_results_are_known_by_the_catalog_unless_told() -> None:
     for exhibit, name in named.items():
         names = [name(study, {"dataset": dataset}) for dataset in study.datasets]
         whole = exhibit == "write_law_tables"
-        assert names == ["cifar10", "fashion_mnist", "cifar10" if whole else "part"]
+        assert names == ["cifar10", "fashion_mnist", "cifar10" if whole else "own part"]
