@@ -35,6 +35,12 @@ BACKBONES = {"pixels": {"family": "pixels"}, "small": {"family": "pixels", "size
 NETWORK = {"vit": {"family": "timm", "model": "vit_tiny_patch16_224"}}
 
 
+@pytest.fixture(autouse=True)
+def _without_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Studies count the cells of `results`, which the checkout has after `make demo`."""
+    monkeypatch.chdir(tmp_path)
+
+
 def study(methods: dict[str, Any], epsilons: list[Any], **more: Any) -> Study:
     values = {"methods": methods, "epsilons": epsilons, "seeds": SEEDS}
     return Study.model_validate({**STUDY, "backbones": BACKBONES, **values, **more})
