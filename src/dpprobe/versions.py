@@ -34,7 +34,7 @@ VERSIONS = {
     "figures": 11,
     "tables": 9,
     "papers": 8,
-    "tracking": 15,
+    "tracking": 14,
     "report": 16,
     "release": 1,
     "fine_tuning": 2,
