@@ -56,9 +56,9 @@ def step_name(event: str, arguments: tuple[Any, ...], folder: Path) -> str | Non
 
 
 def without_token(name: str) -> str:
-    """A file's name without the random token of a temporary file, and a random key's hash."""
+    """A file's name without a temporary file's machine, process and token, and a key's hash."""
     parts = re.sub("[0-9a-f]{16}", "", name).split(".")
-    return ".".join(part for part in parts if not re.fullmatch("[0-9a-f]{8}", part))
+    return ".".join(part for part in parts if not re.fullmatch(r"[0-9a-f]{8}(-\d+)?", part))
 
 
 def watch(folder: Path, reached: Callable[[str], None]) -> None:

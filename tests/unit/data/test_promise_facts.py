@@ -29,7 +29,7 @@ PLAIN = {
     **dict.fromkeys(
         ("source", "name", "path", "root", "train", "test", "files", "revision", "repo", "table",
          "test_table", "train_values", "test_values", "split_column", "joins", "extract",
-         "path_column", "path_template", "delimiter", "limit", "exclude"),
+         "path_column", "path_template", "delimiter", "limit", "exclude", "downloads"),
         "say where the rows are: a row that is missing is a null row",
     ),
     **dict.fromkeys(

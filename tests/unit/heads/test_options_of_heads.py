@@ -189,7 +189,7 @@ def test_the_rule_of_auto_over_facts() -> None:
             assert not auto.is_undecided(chosen)
             said = auto.describe_choice(chosen, facts) or {}
             assert {**facts.to_dict(), **said} == said
-            assert auto.asked_options(method)["rule"] == auto.asked_options(chosen)["rule"] == 1
+            assert auto.asked_options(method)["rule"] == auto.asked_options(chosen)["rule"] == 2
             head = auto.trained_head(chosen)
             chosen = [said["rule"], head.normalize.kind, head.link, *price(chosen, n)]
             trained[f"{head.normalize.kind} {head.link} {asked}"] = head
