@@ -171,6 +171,7 @@ def draw_error_bars(
     across: bool = False,
     **line: Any,
 ) -> None:
+    """Draws means with their intervals, upright; horizontally if `across`."""
     means = [mean for mean, _, _ in values]
     # rounding may put a mean of equal values outside its interval of width 0
     below = [0.0 if low is None else max(0.0, mean - low) for mean, low, _ in values]

@@ -59,6 +59,7 @@ def backbone_figure(
     shown = sorted([*epsilons, *others])
     looks = dict(zip(shown, style.choose_looks(len(shown)), strict=True))
     places = len(backbones) + len(models)
+    # a row per backbone, so that names are horizontal, and the width fits a page
     height = 1.3 + places * max(0.42, 0.13 * len(shown))
     figure = Figure(
         figsize=(PAGE_WIDTH, max(height, 1.2 + style.LEGEND_LINE * (len(shown) + 4))),

@@ -58,6 +58,7 @@ def plot_time_cost(*, study: Study, results: Path, dataset: str) -> Figure:
     handles.append(
         Line2D([], [], color=style.SUBTLE, linestyle="--", linewidth=0.8, label="Pareto front")
     )
+    # the legend is below, so that the width fits a page
     columns = 2 if any(len(label) > 20 for label, _ in entries) else 3
     lines = -(-len(handles) // columns) + max(label.count("\n") for label, _ in entries)
     figure, grid = style.panel_grid(len(fronts), legend=0, columns=len(epsilons))
