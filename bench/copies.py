@@ -20,7 +20,7 @@ import yaml
 
 VARIABLE = "DPPROBE_TEST_DATA"
 CHECKPOINT = Path("weights", "mobilenetv2_100_imagenet.safetensors")
-# Weights of TF-slim in timm's names, with folded batch norm: not those of the catalog's entry.
+# Weights of TF-slim in timm's names, with folded batch norm. The catalog's entry has other weights.
 MOBILENETV2 = {
     "model": "mobilenetv2_100",
     "checkpoint_sha256": "5d82b74ce8cb049b3ce48bfb4f6acf3735c08a34e18712622fc53716c1a9f69f",
