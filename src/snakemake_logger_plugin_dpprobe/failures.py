@@ -79,7 +79,9 @@ def read_wait(log: Path) -> str | None:
 
 
 def list_written_logs(job: Any, since: float) -> list[Path]:
-    return [log for log in map(Path, job.log) if log.is_file() and log.stat().st_mtime >= since]
+    """Lists logs with text; Snakemake makes an empty log for a job that was killed."""
+    logs = [log for log in map(Path, job.log) if log.is_file()]
+    return [log for log in logs if log.stat().st_size and log.stat().st_mtime >= since]
 
 
 def has_lasting_error(job: Any, since: float) -> bool:

@@ -657,14 +657,16 @@ def test_a_user_who_is_not_root_in_a_folder_with_spaces(
     with contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dpprobe-user-")))
         root.chmod(0o755)
-        # this Python, where that user can read it (Snakemake needs a Python without spaces)
-        python = root / "python"
-        python.mkdir()
-        mount = ["mount", "--bind", sys.base_prefix, str(python)]
-        answer = subprocess.run(mount, capture_output=True, text=True, check=False)
-        if answer.returncode:
-            pytest.skip(f"nothing can be mounted here: {answer.stderr.strip()}")
-        stack.callback(subprocess.run, ["umount", "--lazy", str(python)], check=True)
+        # Python and its packages, where that user can read them (Snakemake needs a Python
+        # without spaces, and this clone may lie in a private folder)
+        python, packages = root / "python", root / "packages"
+        for source, place in ((sys.base_prefix, python), (sysconfig.get_path("purelib"), packages)):
+            place.mkdir()
+            mount = ["mount", "--bind", source, str(place)]
+            answer = subprocess.run(mount, capture_output=True, text=True, check=False)
+            if answer.returncode:
+                pytest.skip(f"nothing can be mounted here: {answer.stderr.strip()}")
+            stack.callback(subprocess.run, ["umount", "--lazy", str(place)], check=True)
         clone = Workspace(checkout(repository, root / "a small study"), cluster, "slurm")
         study = DISTURBED | {"epsilons": DISTURBED["epsilons"][:1]}
         (clone.directory / "config.yaml").write_text(yaml.safe_dump(study))
@@ -674,7 +676,7 @@ def test_a_user_who_is_not_root_in_a_folder_with_spaces(
         environment = clone.environment() | {
             "HOME": str(clone.directory / "home"), "PATH": f"{python}/bin:{os.environ['PATH']}",
             "LD_LIBRARY_PATH": f"{python}/lib",
-            "PYTHONPATH": f"{clone.directory}/src:{sysconfig.get_path('purelib')}",
+            "PYTHONPATH": f"{clone.directory}/src:{packages}",
         }  # fmt: skip
         stack.callback(cluster.command, "scancel", f"--user={NOBODY}")
 

@@ -109,10 +109,10 @@ def say(
 
 
 def test_a_killed_job_is_told_with_its_signal(tmp_path: Path, repository: Path) -> None:
-    """A process that wants too much memory ends without a word in its log."""
+    """A process that wants too much memory writes no log, so none is cited."""
     lines = say(tmp_path, repository, {"a": KILLED}, *QUIET)
-    assert lines[-2] == "dpprobe: making a: killed by signal 9: perhaps out of memory"
-    assert "making a: failed; the reason follows at the end of this run; log: a.log" in lines
+    assert lines[-1] == "dpprobe: making a: killed by signal 9: perhaps out of memory"
+    assert "making a: failed; the reason follows at the end of this run" in lines
 
 
 def test_a_clock_that_jumped_is_told_with_the_file_and_the_remedy(

@@ -232,16 +232,19 @@ class _Pieces(IterableDataset[Any]):
 
 
 def _wait_for_order(orders: SimpleQueue[Order | None], parent: int) -> Order | None:
-    """Returns the parent's order; None if the parent was killed, which `get` would not notice."""
+    """Returns the parent's order; ends if the parent was killed, which `get` would not notice."""
     while orders.empty():
-        if os.getppid() != parent:
-            return None
+        _end_without(parent)
         time.sleep(0.05)
     return orders.get()
 
 
 def _prepare_process(parent: int, _number: int) -> None:
-    if os.getppid() != parent:  # the parent was killed; DataLoader would watch the new parent
-        os._exit(1)
     pa.set_cpu_count(1)  # DataLoader sets the number of torch's threads
     pa.set_io_thread_count(1)
+    _end_without(parent)  # after pyarrow's import, which takes time
+
+
+def _end_without(parent: int) -> None:
+    if os.getppid() != parent:  # the parent was killed; DataLoader may watch the new parent
+        os._exit(1)

@@ -28,7 +28,7 @@ from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.data.table import EncodedImage, SplitTable, decode_image
 from dpprobe.errors import ConfigError, DataError, WorkerError
 from dpprobe.features import decoding_workers, extraction_pipeline
-from dpprobe.features.decoding_workers import MOST_ROWS, PIECE_BYTES, Order, Workers, make_order
+from dpprobe.features.decoding_workers import MOST_ROWS, PIECE_BYTES, Workers, make_order
 from dpprobe.features.extraction_pipeline import Decoder, Features, TolerantDecoder, compute_rows
 from tests.support.backbones import load
 from tests.support.gpu import needs_gpu
@@ -210,11 +210,6 @@ def test_closing_ends_the_processes(table: SplitTable) -> None:
     assert workers_left() == 0
     with pytest.raises(RuntimeError, match="^other$"), Workers(table.read_ranges, 1):
         raise RuntimeError("other")
-    orders: Any = multiprocessing.get_context("fork").SimpleQueue()
-    assert decoding_workers._wait_for_order(orders, parent=1) is None
-    orders.put(Order(Decoder(backbone, "train"), (range(3),)))
-    sent: Any = decoding_workers._wait_for_order(orders, parent=1)
-    assert sent.pieces == (range(3),)
 
 
 def act_at(row: int, act: Callable[[], None]) -> Callable[[EncodedImage], Image.Image]:

@@ -32,6 +32,7 @@ from dpprobe.analyses.audit.reference import Numbers, Sum
 from dpprobe.analyses.audit.transcripts import Index, Release
 from dpprobe.errors import ConfigError
 from dpprobe.heads import normalisation as kinds
+from dpprobe.heads.auto import trained_head
 from dpprobe.heads.balance import CLASS_COUNTS, BalanceOptions
 from dpprobe.heads.feature_covariance import COVARIANCE
 from dpprobe.heads.fit import fit_heads
@@ -520,6 +521,7 @@ def replay_release(attack: Attack, stated: MethodOptions, made: MadeRows, seed: 
         plan = _plan_base(attack.method.base, attack.plan)
         attack = replace(attack, method=attack.method.base, plan=plan, claim=plan)
         stated = stated.base
+    stated = trained_head(stated)
     seeds = [derived_seed(seed, f"audit replay {place}") for place in range(2)]
     checker = Checker(attack, stated, made, seeds)
 

@@ -23,6 +23,7 @@ from dpprobe.analyses.audit.replay import (
     replay_release,
 )
 from dpprobe.heads.exact_sums import ExactSums
+from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.rows import Rows
@@ -41,6 +42,7 @@ N, WIDE, CLASSES = {"image": 1100, "patient": 160}, 44, 12
 _EXACT = {"engine": "exact", "steps": 3}
 _CHANNELS = {"kind": "channels", "channels": 4, "max_mean_norm": 1.0, "max_deviation_norm": 0.5}
 _THIRDS = [1.0, 0.5, 0.25] + [0.3] * (CLASSES - 3)
+FACTS = DataFacts(N["image"], WIDE, CLASSES, False, epsilon=3.0, delta=1e-5, unit="image")
 MORE: dict[str, MethodOptions] = {
     "exact_momentum": head("momentum", **_EXACT),
     "exact_adam_sampled": head("adam", engine="exact", batch_size=60, steps=4),
@@ -56,6 +58,8 @@ MORE: dict[str, MethodOptions] = {
     "covariance_weighted": head("feature_covariance", class_weights=_THIRDS),
     "newton_unclipped": head("newton", max_grad_norm=None),
     "newton_sigmoid": head("newton", loss="sigmoid", max_grad_norm=None),
+    "auto": head("auto").resolve_choice(FACTS),
+    "auto_balanced": head("auto", balanced=True).resolve_choice(FACTS),
     "tuned": head("tuned", base={"head": "prototypes"}, search={"max_row_norm": [1.0, 2.0]}),
 }  # fmt: skip
 ALL = METHODS | MORE
