@@ -28,8 +28,6 @@ from reproduction.page import reproduction_page
 REPOSITORY = Path(__file__).resolve().parents[1]
 CONFIG = project_root() / "config"
 PAGE = REPOSITORY / "docs" / "reproduction.md"
-# The heading at which the hand-written end of the page begins.
-TAIL = "\n## Hours\n"
 THROUGHPUT = REPOSITORY / "bench" / "results" / "throughput.json"
 
 
@@ -78,14 +76,8 @@ def write_page(arguments: argparse.Namespace) -> None:
     page = reproduction_page(published.read_published(), facts.read(), kept)
     if kept != before:
         kept.write(arguments.record)
-    write_text(arguments.output, page + read_tail(PAGE))
+    write_text(arguments.output, page)
     print(f"page:    {arguments.output}")
-
-
-def read_tail(page: Path) -> str:
-    """Returns the hand-written end of the page: hours, files and disk."""
-    _, mark, tail = page.read_text(encoding="utf-8").partition(TAIL)
-    return mark + tail
 
 
 def find_study(folder: Path, files: Sequence[Path]) -> tuple[Path, Any]:

@@ -82,6 +82,7 @@ class Entry(Options):
       stands_in: the part of the study that replaces a published part, for the numbers' rows.
       reasons: reasons for the difference between the published number and ours.
       missing: other needs of the run, or the reason why nothing in the project runs.
+      met: why the numbers hold without a study.
     """
 
     paper: Key
@@ -98,10 +99,11 @@ class Entry(Options):
     stands_in: Text | None = None
     reasons: tuple[Text, ...] = ()
     missing: Text | None = None
+    met: Text | None = None
 
     @model_validator(mode="after")
     def _check_command(self) -> Entry:
-        if self.study is None and self.missing is None and self.command is None:
+        if not any((self.study, self.missing, self.command, self.met)):
             raise ValueError("missing: absent; without a study say why nothing runs it")
         return self
 
@@ -111,6 +113,13 @@ class Entry(Options):
             and number.row in self.rows
             and (not self.columns or number.column in self.columns)
         )
+
+
+class Needs(Options):
+    """Hours, and gigabytes of data, weights, features and networks, that a study takes."""
+
+    hours: Text
+    gigabytes: str = ""
 
 
 class Kept(Options):
@@ -143,10 +152,12 @@ class Facts(Options):
     Attributes:
       notes: by study, its differences from the published setting that concern all numbers.
       parts: by the name of a dataset in studies, the published dataset that contains it.
+      needs: by the file of a study, its hours and gigabytes.
     """
 
     notes: dict[str, Text] = Field({})
     parts: dict[str, Key] = Field({})
+    needs: dict[str, Needs] = Field({})
     weights: dict[Key, Weights] = Field({})
     kept: tuple[Kept, ...] = ()
     entries: tuple[Entry, ...]

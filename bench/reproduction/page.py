@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import shlex
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from dpprobe.artifacts import canonical_json
 from dpprobe.exhibits.published import Number, PrintedTable, Published
@@ -14,59 +12,49 @@ from dpprobe.exhibits.tables import TableCell, make_row, make_table, mean_cell, 
 from dpprobe.reporting.paper_tables.common import epsilon_cell
 from dpprobe.study import catalog
 from dpprobe.study.ablations import keep_unique
-from dpprobe.study.run_command import run_words
 from reproduction.compare import CHANGE, Comparison, compare_all, title
-from reproduction.facts import Entry, Facts, Weights
+from reproduction.facts import Facts, Weights
 from reproduction.record import Record, all_results
 
 WIDTH = 118
 COMMAND = "python bench/reproduction_page.py RESULTS_DIR..."
-LIKE, STAND_IN, NOT_RUN = "like for like", "stand-in", "not run"
+LIKE, MET, STAND_IN, NOT_RUN = "like for like", "met", "stand-in", "not run"
+STATES = (LIKE, MET, STAND_IN, NOT_RUN)
 INTRODUCTION = (
-    "Reference: which published numbers were run here, and with which result? The page lists every "
-    "number of [resources/published.yaml](../resources/published.yaml) once, in one of three "
-    "states. "
+    "Reference: which published numbers were run here, and with which result? Each number of "
+    "[resources/published.yaml](../resources/published.yaml) has one of four states. "
     f"*{LIKE.capitalize()}*: dataset, weights, ε, δ and method are as published, as far as the "
-    f"paper says. *{STAND_IN.capitalize()}*: another setting, which the row names; its difference "
-    f"says nothing about reproduction. *{NOT_RUN.capitalize()}*: the note has the command and its "
-    "needs.",
-    "Accuracy is in percent, AUC a fraction, throughput in images per second and core, epochs in "
-    "passes over the data. The difference is ours minus the published value. The interval (95%) "
-    "covers seeds (Student's t), with one seed test images; for a change it is Welch's. With a "
-    "sweep of learning rates, a change compares the best of both sweeps by test result; epsilon "
-    "does not cover that choice.",
+    f"paper says. *{MET.capitalize()}*: a fact that holds without a study. "
+    f"*{STAND_IN.capitalize()}*: another setting, so a difference would say nothing. "
+    f"*{NOT_RUN.capitalize()}*: a study is ready, or nothing can run it.",
+    "Accuracy is in percent, AUC a fraction. The difference is ours minus the published value. The "
+    "interval (95%) covers seeds (Student's t), with one seed test images; for a change it is "
+    "Welch's. With a sweep of learning rates, a change compares the best of both sweeps by test "
+    "result; epsilon does not cover that choice.",
 )
 WRITTEN = (
-    "A command writes this page, down to [Hours](#hours). It keeps the results of studies in "
+    "A command writes this page. It keeps the results of studies in "
     "[reproduced.json](../bench/reproduction/reproduced.json), and reads the needs of each number "
     "in [reproduction.yaml](../bench/reproduction/reproduction.yaml). Without a folder it uses "
     "what it kept:"
 )
-NOTES = (
-    "Each note has the count of its numbers, the weights, the data and the command. For its hours "
-    "see [Hours](#hours), for downloads and disk [Files and disk](#files-and-disk)."
+READY = (
+    "A row per study of numbers that were not run like for like. Its command is `snakemake TARGET "
+    "--cores all --configfile STUDY`, without a target if the row names none. Hours are images "
+    "divided by a rate, for extraction or for one network, without heads: on a CPU core here at "
+    "the measured [rates](../bench/results/rates.json), or on a core of TPUv4 at those of Mehta et "
+    "al. 2022, table 8. An H200 with 16 CPU cores extracts 1,760 to 1,890 photographs per second "
+    "([measured](gpu.md#measured)). Data and weights are GB to fetch, features GB to store; split "
+    "tables with images take as much again as data. [Licences and "
+    "logins](data.md#by-name-the-catalog)."
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Note:
-    """Entries with equal text, with the note's number on the page and the comparisons."""
-
-    label: int
-    entry: Entry
-    comparisons: tuple[Comparison, ...]
-
-    @property
-    def link(self) -> str:
-        """The note's number, as a link to the note."""
-        return f"[{self.label}](#note-{self.label})"
 
 
 def reproduction_page(published: Published, facts: Facts, record: Record) -> str:
     """Returns the page; raises ConfigError unless each published number is in exactly one entry."""
     results = all_results(record, facts.kept)
     comparisons = compare_all(published, facts, results, record.throughput)
-    notes = _notes(comparisons)
+    by_state = {name: [c for c in comparisons if state(c) == name] for name in STATES}
     parts = [
         "# Reproduction: the published numbers and ours",
         _paragraph(INTRODUCTION[0]),
@@ -74,65 +62,222 @@ def reproduction_page(published: Published, facts: Facts, record: Record) -> str
         _paragraph(INTRODUCTION[1]),
         _paragraph(WRITTEN),
         f"    {COMMAND}",
-        "## What was run here",
+        f"## {LIKE.capitalize()}",
+        *_like_for_like(published, facts, by_state[LIKE]),
+        f"## {MET.capitalize()}",
+        *(_line(published, group, group[0].entry.met) for group in _by_entry(by_state[MET])),
+        f"## {STAND_IN.capitalize()}s",
+        *_stand_ins(published, facts, by_state[STAND_IN]),
+        f"## {NOT_RUN.capitalize()}",
+        *_not_run(published, facts, by_state[NOT_RUN]),
+        "## Studies that are ready",
+        *_ready(published, facts, [*by_state[STAND_IN], *by_state[NOT_RUN]]),
+        "## Studies that were run",
         _runs(facts, record),
     ]
-    for paper in keep_unique(table.paper for table in published.tables):
-        parts.append(f"## {_upper(published.citations[paper].short)}")
-        for printed in published.tables:
-            if printed.paper == paper:
-                parts += _section(printed, facts, comparisons, notes)
-    parts += ["## Notes", _paragraph(NOTES)]
-    parts += [part for note in notes for part in _note_parts(note, facts)]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
 def state(comparison: Comparison) -> str:
+    if comparison.entry.met:
+        return MET
     if not comparison.run:
         return NOT_RUN
     return LIKE if comparison.like_for_like else STAND_IN
 
 
-def _notes(comparisons: Iterable[Comparison]) -> list[_Note]:
-    """Numbers the notes in the order of their first published number; merges equal entries."""
-    notes: dict[str, list[Comparison]] = {}
+def _by_entry(comparisons: Iterable[Comparison]) -> list[list[Comparison]]:
+    """Groups comparisons whose entries say the same of them, whichever rows they name."""
+    groups: dict[str, list[Comparison]] = {}
+    places = {"table", "rows", "columns", "recipe", "ours"}
     for comparison in comparisons:
-        notes.setdefault(_said(comparison.entry), []).append(comparison)
-    return [
-        _Note(label=label, entry=group[0].entry, comparisons=tuple(group))
-        for label, group in enumerate(notes.values(), start=1)
-    ]
-
-
-def _said(entry: Entry) -> str:
-    """Returns an entry's text for its note, without places of numbers, recipe and our cells."""
-    return canonical_json(
-        entry.model_dump(
-            mode="json", exclude={"paper", "table", "rows", "columns", "recipe", "ours"}
-        )
-    )
+        said = comparison.entry.model_dump(mode="json", exclude=places)
+        groups.setdefault(canonical_json(said), []).append(comparison)
+    return list(groups.values())
 
 
 def _counts(published: Published, comparisons: Sequence[Comparison]) -> str:
     """Makes the table with the counts of each paper's numbers by state."""
-    states = (LIKE, STAND_IN, NOT_RUN)
     rows = []
     for paper in keep_unique(comparison.number.paper for comparison in comparisons):
         of = [state(c) for c in comparisons if c.number.paper == paper]
-        counts = (str(of.count(name)) for name in states)
-        rows.append(make_row(_upper(published.citations[paper].short), str(len(of)), *counts))
+        counts = (str(of.count(name)) for name in STATES)
+        rows.append(make_row(_short(published, paper), str(len(of)), *counts))
     total = [state(comparison) for comparison in comparisons]
-    rows.append(make_row("All", str(len(total)), *(str(total.count(name)) for name in states)))
-    columns = ("<Paper", "Numbers", *map(_upper, states))
+    rows.append(make_row("All", str(len(total)), *(str(total.count(name)) for name in STATES)))
+    columns = ("<Paper", "Numbers", *map(_upper, STATES))
     return write_markdown(make_table("counts", "", columns, rows, []))
+
+
+def _like_for_like(
+    published: Published, facts: Facts, comparisons: Sequence[Comparison]
+) -> list[str]:
+    """Writes the table of numbers that were run as published, and the reasons for differences."""
+    rows = [
+        make_row(
+            _place(published, c.number), c.number.row, *_privacy([c.number]),
+            f"{_column(c.number, _printed(published, c.number))} {c.number.text}", _ours(c),
+            _gap(c), _study(c, facts), "; ".join(c.silent),
+        )
+        for c in comparisons
+    ]  # fmt: skip
+    columns = (
+        "<Place", "<Row", "ε", "δ", "<Published", "<Ours", "Difference", "<Study, method",
+        "<Not stated by the paper",
+    )  # fmt: skip
+    table = write_markdown(make_table("like", "", columns, rows, []))
+    reasons = keep_unique(reason for c in comparisons for reason in c.entry.reasons)
+    return [table, _paragraph(f"Why ours differ: {' '.join(reasons)}")]
+
+
+def _stand_ins(published: Published, facts: Facts, comparisons: Sequence[Comparison]) -> list[str]:
+    """Writes a table per printed table and study, below what its rows' settings have in common."""
+    groups: dict[tuple[str, str], list[Comparison]] = {}
+    for c in comparisons:
+        groups.setdefault(
+            (_heading(published, c.number), _study(c, facts, method=False)), []
+        ).append(c)
+    parts: list[str] = []
+    for (heading, study), group in groups.items():
+        shared = [each for each in group[0].unlike if all(each in c.unlike for c in group)]
+        words = f"{study}. Other than published: {'; '.join(shared)}." if shared else f"{study}."
+        silent = keep_unique(each for c in group for each in c.silent)
+        words += f" Not stated by the paper: {'; '.join(silent)}." if silent else ""
+        settings = keep_unique(c.measured["settings"] for c in group if c.measured)
+        words += "".join(f" Measured with {each}." for each in settings)
+        words = " ".join([words, *keep_unique(each for c in group for each in c.entry.reasons)])
+        columns = ("<Row", "ε", "δ", "<Published", "<Ours", "<Remark")
+        rows = [_stand_in_row(published, c, shared) for c in group]
+        parts += [] if heading in parts else [heading]
+        parts.append(_paragraph(words))
+        parts.append(write_markdown(make_table("section", "", columns, rows, [])))
+    return parts
+
+
+def _heading(published: Published, number: Number) -> str:
+    return f"### {_place(published, number)}: {_printed(published, number).title}"
+
+
+def _stand_in_row(
+    published: Published, comparison: Comparison, shared: Sequence[str]
+) -> tuple[TableCell, ...]:
+    number, result = comparison.number, comparison.result
+    remarks = [] if result is None else [f"`{result.method}`"]
+    remarks += [each for each in comparison.unlike if each not in shared]
+    if number.metric == CHANGE:
+        remarks.append(_direction(comparison))
+    return make_row(
+        number.row, *_privacy([number]),
+        f"{_column(number, _printed(published, number))} {number.text}", _ours(comparison),
+        "; ".join(remarks),
+    )  # fmt: skip
+
+
+def _not_run(published: Published, facts: Facts, comparisons: Sequence[Comparison]) -> list[str]:
+    """Writes a line for each kind of numbers that nothing here can run."""
+    never = [c for c in comparisons if not (c.entry.study or c.entry.command)]
+    private = sum(_is_private(facts, c) for c in comparisons)
+    return [
+        *(_line(published, group, group[0].entry.missing) for group in _by_entry(never)),
+        _paragraph(
+            f"{private} numbers need weights that only their owners have, pre-trained on JFT above "
+            "all. They cannot be run like for like; their studies, below, take public weights."
+        ),
+        f"The other {len(comparisons) - len(never) - private} wait for hours or data.",
+    ]
+
+
+def _ready(published: Published, facts: Facts, comparisons: Sequence[Comparison]) -> list[str]:
+    """Makes the table of studies for numbers that were not run like for like, with their needs."""
+    groups: dict[tuple[str, str], list[Comparison]] = {}
+    for c in comparisons:
+        if run := c.entry.study or c.entry.command:
+            groups.setdefault((run, c.entry.target or ""), []).append(c)
+    rows = []
+    for (run, target), group in groups.items():
+        needs = facts.needs.get(run)
+        weights = [facts.weights[c.entry.weights] for c in group if c.entry.weights]
+        stand = keep_unique(c.entry.stands_in for c in group if c.entry.stands_in)
+        remarks = [f"{_upper(each)}." for each in stand]
+        remarks += keep_unique(c.entry.missing for c in group if c.entry.missing)
+        rows.append(
+            make_row(
+                f"`{run}`" + (f", `{target}`" if target else ""),
+                str(len(group)),
+                _places(published, group),
+                "; ".join(keep_unique(map(_name_weights, weights))),
+                "; ".join(_data([c for c in group if c.entry.study])),
+                needs.hours if needs else "",
+                needs.gigabytes if needs else "",
+                " ".join(remarks),
+            )
+        )
+    columns = (
+        "<Study, target", "Numbers", "<Of", "<Weights", "<Data", "<Hours", "<GB", "<Remark"
+    )  # fmt: skip
+    return [_paragraph(READY), write_markdown(make_table("ready", "", columns, rows, []))]
+
+
+def _is_private(facts: Facts, comparison: Comparison) -> bool:
+    weights = comparison.entry.weights
+    return weights is not None and facts.weights[weights].access == "private"
+
+
+def _name_weights(weights: Weights) -> str:
+    if weights.nearest and weights.access == "private":
+        return f"`{weights.nearest}` for {weights.title}"
+    return f"{weights.title} ({weights.access})"
+
+
+def _places(published: Published, group: Sequence[Comparison]) -> str:
+    """Names the papers and tables of numbers, each paper once."""
+    tables: dict[str, list[str]] = {}
+    for number in (c.number for c in group):
+        tables.setdefault(_short(published, number.paper), []).append(_table(number))
+    return "; ".join(", ".join([paper, *keep_unique(of)]) for paper, of in tables.items())
+
+
+def _line(published: Published, group: Sequence[Comparison], words: str | None) -> str:
+    """Writes one paragraph: how many numbers of which tables, their rows, and the reason."""
+    rows = keep_unique(f"{c.number.row}" for c in group)
+    count = f"{len(group)} {'numbers' if len(group) > 1 else 'number'}"
+    return _paragraph(f"{_places(published, group)}, {count} ({'; '.join(rows)}): {words}")
+
+
+def _printed(published: Published, number: Number) -> PrintedTable:
+    wanted = number.paper, number.table
+    return next(t for t in published.tables if (t.paper, t.table) == wanted)
+
+
+def _place(published: Published, number: Number) -> str:
+    """Returns paper and table, such as "Mehta et al. 2022, table 4"."""
+    return f"{_short(published, number.paper)}, {_table(number)}"
+
+
+def _table(number: Number) -> str:
+    return f"table {number.table}" if number.table.isdecimal() else number.table
+
+
+def _short(published: Published, paper: str) -> str:
+    return _upper(published.citations[paper].short)
+
+
+def _study(comparison: Comparison, facts: Facts, *, method: bool = True) -> str:
+    """Names our study and method, with a link if the study has differences of its own."""
+    result = comparison.result
+    if result is None:
+        return "`bench/throughput.py`"
+    name = (
+        f"[{result.study}](#studies-that-were-run)" if result.study in facts.notes else result.study
+    )
+    return f"{name}, {result.method}" if method else name
 
 
 def _runs(facts: Facts, record: Record) -> str:
     """Makes the table of the studies that were run, and of results that only pages have."""
     rows = [
         make_row(
-            name,
-            f"`{study['file']}`" if study["file"] else "not under config/",
+            f"`{study['file']}`" if study["file"] else name,
             ", ".join(
                 _data_title(name, facts)
                 for name in keep_unique(c["dataset"] for c in study["cells"])
@@ -145,12 +290,12 @@ def _runs(facts: Facts, record: Record) -> str:
     ]
     rows += [
         make_row(
-            kept.study, f"`config/{kept.study}.yaml`", title(kept.dataset), kept.backbone, "1",
+            f"`config/{kept.study}.yaml`", title(kept.dataset), kept.backbone, "1",
             f"[{kept.page}](../{kept.page}) keeps it. {facts.notes.get(kept.study, '')}".strip(),
         )
         for kept in facts.kept
     ]  # fmt: skip
-    columns = ("<Study", "<File", "<Data", "<Backbone", "Cells", "<Not as published")
+    columns = ("<Study", "<Data", "<Backbone", "Cells", "<Not as published")
     return write_markdown(make_table("runs", "", columns, rows, []))
 
 
@@ -158,41 +303,6 @@ def _data_title(name: str, facts: Facts) -> str:
     """Returns a dataset's title; for a part of a dataset, also its name in the study."""
     whole = facts.parts.get(name)
     return title(name) if whole is None else f"{title(whole)} ({name})"
-
-
-def _section(
-    printed: PrintedTable,
-    facts: Facts,
-    comparisons: Sequence[Comparison],
-    notes: Sequence[_Note],
-) -> list[str]:
-    """Writes a printed table: one row per number that was run; other numbers share a row."""
-    place = (printed.paper, printed.table)
-    of = [c for c in comparisons if (c.number.paper, c.number.table) == place]
-    rows = []
-    for row in keep_unique(comparison.number.row for comparison in of):
-        for note in notes:
-            group = [c for c in note.comparisons if c in of and c.number.row == row]
-            rows += [_run_row(c, printed, facts, note) for c in group if c.run]
-            if left := [c.number for c in group if not c.run]:
-                names = "; ".join(f"{_column(number, printed)} {number.text}" for number in left)
-                words = f"{NOT_RUN}{_stands_in(note.entry, facts)}"
-                rows.append(make_row(row, *_privacy(left), names, "", "", words, note.link))
-    columns = ("<Row", "ε", "δ", "<Published", "<Ours", "Difference", "<State", "Note")
-    number = f"Table {printed.table}" if printed.table.isdecimal() else _upper(printed.table)
-    return [
-        f"### {number}: {printed.title}",
-        write_markdown(make_table("section", "", columns, rows, [])),
-    ]
-
-
-def _stands_in(entry: Entry, facts: Facts) -> str:
-    """Tells which part of the entry's study replaces a published part; empty without one."""
-    weights = facts.weights[entry.weights] if entry.weights else None
-    words = entry.stands_in
-    if not words and weights is not None and weights.nearest:
-        words = f"`{weights.nearest}` of the catalog stands for {weights.title}"
-    return f"; in the study {words}" if words else ""
 
 
 def _privacy(numbers: Sequence[Number]) -> tuple[str, str]:
@@ -215,27 +325,6 @@ def _column(number: Number, printed: PrintedTable) -> str:
     if any(column.epsilon is not None for column in printed.columns.values()):
         return f"{number.column_title}, ε {epsilon_cell(number.epsilon).text}:"
     return number.column_title
-
-
-def _run_row(
-    comparison: Comparison, printed: PrintedTable, facts: Facts, note: _Note
-) -> tuple[TableCell, ...]:
-    """Makes the row of a number that has a result of ours."""
-    number, result = comparison.number, comparison.result
-    ran = "bench/throughput.py" if result is None else f"{result.study}, {result.method}"
-    words = [f"{state(comparison)} ({ran})"]
-    if comparison.unlike:
-        words[0] += f": {'; '.join(comparison.unlike)}"
-    elif result is not None and result.study in facts.notes:
-        words[0] += ", except for [the study's differences](#what-was-run-here)"
-    if comparison.silent:
-        words.append(f"The paper does not state {' and '.join(comparison.silent)}")
-    if number.metric == CHANGE:
-        words.append(_direction(comparison))
-    return make_row(
-        number.row, *_privacy([number]), f"{_column(number, printed)} {number.text}",
-        _ours(comparison), _gap(comparison), ". ".join(words), note.link,
-    )  # fmt: skip
 
 
 def _ours(comparison: Comparison) -> str:
@@ -278,48 +367,14 @@ def _direction(comparison: Comparison) -> str:
     return "In the published direction" if same else "Against the published direction"
 
 
-def _note_parts(note: _Note, facts: Facts) -> list[str]:
-    """Writes a note: the needs of an entry's numbers, and the reasons for differences."""
-    entry, count = note.entry, len(note.comparisons)
-    sentences = [f"{count} {'numbers' if count > 1 else 'number'}."]
-    if entry.reasons and any(c.run for c in note.comparisons):
-        sentences.append(f"Why ours differs: {' '.join(entry.reasons)}")
-    if entry.missing:
-        sentences.append(entry.missing)
-    if entry.weights:
-        sentences.append(_weights_text(facts.weights[entry.weights]))
-    if entry.study:
-        sentences += _data(note)
-    settings = keep_unique(c.measured["settings"] for c in note.comparisons if c.measured)
-    sentences += [f"Measured with {each}." for each in settings]
-    parts = [f"### Note {note.label}", _paragraph(" ".join(sentences))]
-    if entry.study:
-        targets = [entry.target] if entry.target else []
-        command = shlex.join(run_words(*targets, call=["--configfile", entry.study]))
-        parts.append(f"    {command}")
-    if entry.command:
-        parts.append(f"    {entry.command}")
-    return parts
-
-
-def _weights_text(weights: Weights) -> str:
-    text = f"Weights: {weights.title}, {weights.access}"
-    if weights.nearest:
-        text += f"; the nearest public ones are `{weights.nearest}`"
-    if not weights.stated:
-        text += "; the paper does not name its weights"
-    return f"{text}."
-
-
-def _data(note: _Note) -> list[str]:
-    """Writes the access to each dataset of a note."""
+def _data(group: Sequence[Comparison]) -> list[str]:
+    """Lists the datasets of numbers by their access."""
     by_access: dict[str, list[str]] = {}
-    for name in keep_unique(c.number.dataset for c in note.comparisons if c.number.dataset):
+    for name in keep_unique(c.number.dataset for c in group if c.number.dataset):
         known = name in catalog.dataset_names()
         access = catalog.dataset_entry(name).access if known else "not in the catalog"
         by_access.setdefault(access, []).append(title(name))
-    parts = [f"{', '.join(names)} ({access})" for access, names in by_access.items()]
-    return [f"Data: {'; '.join(parts)}."] if parts else []
+    return [f"{', '.join(names)} ({access})" for access, names in by_access.items()]
 
 
 def _upper(text: str) -> str:

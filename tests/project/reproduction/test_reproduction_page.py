@@ -44,7 +44,7 @@ def test_results_are_added_to_the_record_and_the_page(folder: Path, tmp_path: Pa
     assert set(studies) == before | {"mine"}
     assert studies["mine"]["file"] is None
     first = page.read_text(encoding="utf-8")
-    assert "| mine | not under config/ | CIFAR-10 | pixels | 1 |" in first
+    assert "| mine | CIFAR-10 | pixels | 1 |" in first
     assert run("--output", page, "--record", record) == ""
     assert page.read_text(encoding="utf-8") == first
 
