@@ -68,14 +68,14 @@ def test_the_readme_counts_published_numbers_as_the_page_does(repository: Path) 
     readme = (repository / "README.md").read_text(encoding="utf-8")
     words = " ".join(readme.partition("## Published numbers\n")[2].partition("\n## ")[0].split())
     found = re.match(
-        r"Of (\d+) numbers in (\w+) papers, (\d+) were run like for like, and (\d+) hold without "
-        r"a run. Another (\d+) were run in another setting, and (\d+) not yet ",
+        r"(\w+) papers have (\d+) numbers, of which (\d+) were run like for like, and (\d+) hold "
+        r"without a run. Another (\d+) were run in another setting, and (\d+) not yet ",
         words,
     )
     assert found is not None
-    total, named, *states = found.groups()
+    named, total, *states = found.groups()
     assert [total, *states] == counted.split(" | ")
-    assert ["four", "five", "six", "seven", "eight"][papers - 4] == named
+    assert ["Four", "Five", "Six", "Seven", "Eight"][papers - 4] == named
     differences: dict[str, list[float]] = {"MNIST": [], "CIFAR-10": []}
     for line in section("Like for like").splitlines()[3:]:
         if line.startswith("| "):
