@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-LOCKS := requirements/bootstrap.lock requirements/environment.lock
+# requirements/runtime.lock, which the container has, is without the tools of development.
+ENVIRONMENT := requirements/environment.lock
+LOCKS := requirements/bootstrap.lock $(ENVIRONMENT)
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .PHONY: help environment demo test test-real data-is-named slurm-test test-snakemake test-lowest check format schema \
@@ -34,14 +36,14 @@ SYNC := $(BIN)/uv pip sync --quiet --require-hashes --compile-bytecode --python 
 ifdef TORCH_INDEX
 # All but torch and torchvision is held against the lock's hashes; these two have its versions, and their index's hashes.
 define PACKAGES
-$(PYTHON) envs/without_cuda.py >$(VENV)/without_cuda.lock
+$(PYTHON) envs/without_cuda.py $(ENVIRONMENT) >$(VENV)/without_cuda.lock
 $(SYNC) $(VENV)/without_cuda.lock
 $(BIN)/uv pip install --quiet --no-deps --compile-bytecode --python $(BIN)/python --default-index $(TORCH_INDEX) \
-	$$($(PYTHON) envs/without_cuda.py --torch)
+	$$($(PYTHON) envs/without_cuda.py $(ENVIRONMENT) --torch)
 $(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda and "the torch of TORCH_INDEX has CUDA; name an index of builds for CPUs")'
 endef
 else
-PACKAGES = $(SYNC) requirements/environment.lock
+PACKAGES = $(SYNC) $(ENVIRONMENT)
 endif
 
 # Byte-compiled once: a start of Snakemake then costs less than half, also where PYTHONDONTWRITEBYTECODE is set.
@@ -142,6 +144,7 @@ LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashe
 lock: $(READY)
 	$(LOCK) requirements/bootstrap.in -o requirements/bootstrap.lock
 	$(LOCK) requirements/environment.in -o requirements/environment.lock
+	$(LOCK) requirements/runtime.in --constraint requirements/environment.lock -o requirements/runtime.lock
 	$(LOCK) requirements/docs.in -o requirements/docs.lock
 	$(LOCK) requirements/snakemake-oldest.in -o requirements/snakemake-oldest.lock
 	$(BIN)/python envs/from_lock.py

@@ -1,7 +1,15 @@
-"""Writes envs/dpprobe.yaml, the conda environment of `snakemake --sdm conda`, from the lock."""
+"""Writes the conda environments of `snakemake --sdm conda`, one per stage, from the lock.
+
+    python envs/from_lock.py
+
+STAGES lists what the scripts of a stage import; the resolver adds what these packages need, in the
+versions of requirements/runtime.lock. A conda file cannot name the lock's hashes.
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -9,8 +17,22 @@ from packaging.utils import canonicalize_name
 
 PYTHON = "3.12"
 ROOT = Path(__file__).resolve().parents[1]
+LOCK = ROOT / "requirements/runtime.lock"
+# For each stage: sections of requirements/runtime.in, and single packages of other sections.
+STAGES = {
+    "extraction": (("core", "images", "dicom"), ("h5py", "pandas", "tenacity", "urllib3")),
+    "training": (
+        ("core", "images", "dicom", "onnx"),
+        ("filelock", "h5py", "opentsne", "optuna", "pandas", "tenacity", "urllib3"),
+    ),
+    "report": (
+        ("core", "tracking", "postgres"),
+        ("h5py", "matplotlib", "optuna", "pandas", "pillow", "pyarrow"),
+    ),
+}
+INSTALLATION = "installation of dpprobe"
 HEADER = """\
-# For `snakemake --sdm conda`. Made by envs/from_lock.py from requirements/: do not edit.
+# For `snakemake --sdm conda`: {stage}. Made by envs/from_lock.py from requirements/: do not edit.
 channels:
   - conda-forge
   - nodefaults
@@ -18,6 +40,21 @@ dependencies:
   - python ={python}
   - pip
   - pip:
+"""
+DEPLOY = """\
+#!/usr/bin/env bash
+# Snakemake runs this once, from the working directory, in the environment it has just made.
+# `dpprobe run` says where the files of dpprobe are; without it this is the root of a clone.
+# Made by envs/from_lock.py: do not edit.
+set -euo pipefail
+root=${DPPROBE_ROOT:-.}
+if [ -f "$root/pyproject.toml" ]; then
+    python -m pip install --no-deps --no-build-isolation --editable "$root"
+else # an installed dpprobe is copied: no index need have it
+    site=$(dirname "$(dirname "$root")")
+    there=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    cp -R "$site/dpprobe" "$site"/dpprobe-*.dist-info "$there"
+fi
 """
 
 
@@ -43,18 +80,43 @@ def locked_versions(lock: str, python: str) -> dict[str, str]:
     return versions
 
 
-def direct_requirements(text: str) -> list[str]:
-    """The names in requirements/environment.in."""
-    lines = (line.partition("#")[0].strip() for line in text.splitlines())
-    return [canonicalize_name(Requirement(line).name) for line in lines if line]
+def read_sections(text: str) -> dict[str, list[str]]:
+    """Returns the names of packages in each section of requirements/runtime.in."""
+    sections: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line.startswith("# "):
+            names = sections.setdefault(line[2:], [])
+        elif line:
+            names.append(canonicalize_name(Requirement(line).name))
+    return sections
 
 
-def environment_file() -> str:
-    versions = locked_versions((ROOT / "requirements/environment.lock").read_text(), PYTHON)
-    names = direct_requirements((ROOT / "requirements/environment.in").read_text())
-    pins = "".join(f"      - {name}=={versions[name]}\n" for name in names)
-    return HEADER.format(python=PYTHON) + pins
+def list_direct(stage: str) -> list[str]:
+    """Returns the packages that a stage asks for, and those that install dpprobe itself."""
+    sections = read_sections((ROOT / "requirements/runtime.in").read_text(encoding="utf-8"))
+    whole, single = STAGES[stage]
+    return [
+        *(name for section in whole for name in sections[section]),
+        *single,
+        *sections[INSTALLATION],
+    ]
+
+
+def resolve_stage(stage: str) -> str:
+    """Returns the conda file of a stage, with each package that the stage's packages need."""
+    answer = subprocess.run(
+        [
+            sys.executable, "-m", "uv", "pip", "compile", "-", "--quiet", "--no-header",
+            "--no-annotate", "--no-emit-index-url", "--python-version", PYTHON,
+            "--python-platform", "x86_64-unknown-linux-gnu", "--constraint", str(LOCK),
+        ],
+        input="\n".join(list_direct(stage)), check=True, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    pins = "".join(f"      - {line}\n" for line in answer.stdout.splitlines())
+    return HEADER.format(stage=stage, python=PYTHON) + pins
 
 
 if __name__ == "__main__":
-    (ROOT / "envs/dpprobe.yaml").write_text(environment_file(), encoding="utf-8")
+    for name in STAGES:
+        (ROOT / f"envs/{name}.yaml").write_text(resolve_stage(name), encoding="utf-8")
+        (ROOT / f"envs/{name}.post-deploy.sh").write_text(DEPLOY, encoding="utf-8")

@@ -1,6 +1,6 @@
 """Prints the lock of packages without CUDA, Triton, torch and torchvision.
 
-Hash for hash what requirements/environment.lock has. A build of torch without CUDA is no part of
+Hash for hash what the given lock has. A build of torch without CUDA is no part of
 it, as such builds are on indexes of their own: `make environment TORCH_INDEX=ADDRESS` installs one,
 of the version that the lock names. With `--torch` the names and versions of those two are printed.
 """
@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-LOCK = Path(__file__).resolve().parents[1] / "requirements/environment.lock"
 TORCH = ("torch", "torchvision")
 CUDA = re.compile(r"(nvidia|cuda)-|triton$")
 
@@ -24,8 +23,9 @@ def entries(lock: str) -> Iterator[tuple[str, str]]:
 
 
 def main() -> None:
-    only_torch = "--torch" in sys.argv[1:]
-    for name, entry in entries(LOCK.read_text(encoding="utf-8")):
+    lock, *words = sys.argv[1:]
+    only_torch = "--torch" in words
+    for name, entry in entries(Path(lock).read_text(encoding="utf-8")):
         if only_torch and name in TORCH:
             print(re.split(r"[ ;\\]", entry, maxsplit=1)[0])
         elif not only_torch and name not in TORCH and not CUDA.match(name):

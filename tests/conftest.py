@@ -60,6 +60,19 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.fixture(autouse=True)
+def process_stays_as_it_was() -> Iterator[None]:
+    """Fails a test that leaves another folder or environment, on which later tests would depend."""
+
+    def describe() -> dict[str, str]:
+        kept = {name: text for name, text in os.environ.items() if name.startswith("DPPROBE_")}
+        return {**kept, "PATH": os.environ["PATH"], "working directory": os.getcwd()}
+
+    before = describe()
+    yield
+    assert describe() == before
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the checkout."""

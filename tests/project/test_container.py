@@ -40,10 +40,13 @@ def test_packages_are_those_of_make_environment(instructions: list[tuple[str, st
     assert "VENV=/opt/venv ${TORCH_INDEX:+TORCH_INDEX=${TORCH_INDEX}}" in made
     assert not [rest for _, rest in instructions if re.search(r"\b(pip|uv) install", rest)]
     shown = subprocess.run(
-        ["make", "--dry-run", "environment", "PYTHON=python3", "VENV=/nowhere/venv"],
+        ["make", "--dry-run", *re.findall(r"environment \S+ PYTHON=python3", made)[0].split(),
+         "VENV=/nowhere/venv"],
         cwd=REPOSITORY, check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
-    assert "/nowhere/venv/bin/uv pip sync --quiet --require-hashes" in shown
+    (synced,) = [line for line in shown.splitlines() if " pip sync " in line]
+    assert synced.startswith("/nowhere/venv/bin/uv pip sync --quiet --require-hashes")
+    assert synced.endswith(" requirements/runtime.lock")
     assert "-m pip install --quiet --require-hashes -r requirements/bootstrap.lock" in shown
     paths = [rest.split() for word, rest in instructions if word == "COPY"]
     assert ["--from=build", "/opt/venv", "/opt/venv"] in paths
@@ -54,7 +57,7 @@ def test_the_base_is_pinned_by_its_digest_and_has_the_python_of_the_conda_file(t
     (base,) = re.findall(r"^ARG BASE=(\S+)$", text, re.MULTILINE)
     image = re.fullmatch(r"docker\.io/library/python:(3\.\d+)-slim-\w+@sha256:[0-9a-f]{64}", base)
     assert image
-    conda = yaml.safe_load((REPOSITORY / "envs/dpprobe.yaml").read_text())
+    conda = yaml.safe_load((REPOSITORY / "envs/training.yaml").read_text())
     assert f"python ={image[1]}" in conda["dependencies"]
     assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) == {"${BASE}"}
 

@@ -1,4 +1,4 @@
-"""The conda file, the lock and the list of requirements say the same."""
+"""The conda files, the locks and the lists of requirements say the same."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import ast
 import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -24,15 +26,125 @@ def from_lock(repository: Path) -> ModuleType:
     return load_script(repository / "envs/from_lock.py")
 
 
-def test_the_conda_file_is_the_lock_s(repository: Path) -> None:
-    written = (repository / "envs/dpprobe.yaml").read_text()
-    assert written == from_lock(repository).environment_file(), "run envs/from_lock.py"
-    pip = yaml.safe_load(written)["dependencies"][-1]["pip"]
-    assert {"torch", "opacus", "snakemake", "mlflow"} <= {line.partition("==")[0] for line in pip}
+def listed(repository: Path) -> str:
+    return (repository / "requirements/runtime.in").read_text()
+
+
+def pins_of(path: Path) -> dict[str, str]:
+    lines = yaml.safe_load(path.read_text())["dependencies"][-1]["pip"]
+    return {
+        canonicalize_name(name): version for name, _, version in (x.partition("==") for x in lines)
+    }
+
+
+STAGES = ("extraction", "report", "training")
+
+
+def test_each_stage_has_one_conda_file(repository: Path) -> None:
+    assert sorted(path.stem for path in (repository / "envs").glob("*.yaml")) == list(STAGES)
+    assert set(from_lock(repository).STAGES) == set(STAGES)
+    for stage in STAGES:  # Snakemake looks for the script of each file beside it
+        text = (repository / f"envs/{stage}.post-deploy.sh").read_text()
+        assert text == from_lock(repository).DEPLOY
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_has_what_its_packages_need_in_the_lock_s_versions(
+    repository: Path, stage: str
+) -> None:
+    """By the metadata of the packages that are installed here; nothing of development is in it."""
+    module = from_lock(repository)
+    pins = pins_of(repository / f"envs/{stage}.yaml")
+    locked = module.locked_versions((repository / "requirements/runtime.lock").read_text(), "3.12")
+    assert pins == {name: locked[name] for name in pins}
+    wanted = set(module.list_direct(stage))
+    assert wanted <= pins.keys()
+    linux = {"python_version": "3.12", "python_full_version": "3.12.0", "sys_platform": "linux",
+             "platform_machine": "x86_64", "platform_system": "Linux", "extra": ""}  # fmt: skip
+    missing = {
+        f"{name} needs {requirement.name}"
+        for name in pins
+        for requirement in map(Requirement, requires(name) or ())
+        if requirement.marker is None or requirement.marker.evaluate(linux)
+        if canonicalize_name(requirement.name) not in pins
+    }
+    assert not missing
+    tools = (repository / "requirements/environment.in").read_text().splitlines()[2:]
+    kept = {"packaging", "psutil"}  # libraries of the stages need them too
+    assert not pins.keys() & ({canonicalize_name(tool) for tool in tools} - kept)
+
+
+# What code of a stage imports at some point, but not the scripts of that stage: who needs it.
+UNUSED = {
+    "report": {
+        "PIL": "images", "httpx2": "hub", "huggingface_hub": "hub", "pillow_heif": "images",
+        "pydicom": "images", "torchvision": "images",
+    },
+    "training": {"matplotlib": "figures, which `make_exhibit` and `write_report` draw"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_has_what_its_scripts_import(repository: Path, stage: str) -> None:
+    """Also what is imported late, in functions."""
+    rules = "\n".join(path.read_text() for path in (repository / "workflow/rules").glob("*.smk"))
+    uses = re.findall(r"envs/(\w+)\.yaml\".*?scripts/(\w+\.py)\"", rules, re.DOTALL)
+    scripts = {repository / "scripts" / script for of, script in uses if of == stage}
+    assert scripts
+    assert {script for _, script in uses} == {p.name for p in (repository / "scripts").glob("*.py")}
+    pins = pins_of(repository / f"envs/{stage}.yaml").keys()
+    provided = packages_distributions()
+    lacking = {
+        name
+        for script in scripts
+        for name in outside_imports(script, repository / "src")
+        if not {canonicalize_name(each) for each in provided[name]} & pins
+    }
+    assert lacking <= UNUSED.get(stage, {}).keys()
+    eager = {name for s in scripts for name in outside_imports(s, repository / "src", late=False)}
+    assert not eager & lacking
+
+
+def outside_imports(start: Path, source: Path, *, late: bool = True) -> set[str]:
+    """Returns the packages of others that a file imports, itself or by a module of `source`."""
+    found, seen, todo = set(), {start}, [start]
+    while todo:
+        for name in imported_names(ast.parse(todo.pop().read_text()), late=late):
+            top, *parts = name.split(".")
+            if (source / top).is_dir():
+                paths = [source.joinpath(top, *parts[:depth]) for depth in range(len(parts) + 1)]
+                files = {each / "__init__.py" for each in paths} | {
+                    p.with_suffix(".py") for p in paths
+                }
+                new = {file for file in files if file.is_file()} - seen
+                seen |= new
+                todo += new
+            elif top not in sys.stdlib_module_names:
+                found.add(top)
+    return found
+
+
+def imported_names(node: ast.AST, *, late: bool) -> Iterator[str]:
+    """Yields modules that code imports when it is read; with `late`, those of functions too."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            for other in child.orelse:
+                yield from imported_names(ast.Module([other], []), late=late)
+            continue
+        if isinstance(child, ast.FunctionDef | ast.Lambda) and not late:
+            continue
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom) and child.module:
+            yield child.module
+            yield from (f"{child.module}.{alias.name}" for alias in child.names)
+        elif late and isinstance(child, ast.Call) and "OptionalModule" in ast.dump(child.func):
+            yield from (str(ast.literal_eval(each)) for each in child.args)
+        yield from imported_names(child, late=late)
 
 
 def test_every_locked_package_has_a_hash_and_no_address(repository: Path) -> None:
-    for name in ("bootstrap", "docs", "environment"):
+    for name in ("bootstrap", "docs", "environment", "runtime"):
         lock = (repository / f"requirements/{name}.lock").read_text()
         blocks = lock.replace("\\\n", " ").splitlines()
         assert blocks
@@ -48,7 +160,7 @@ def test_this_environment_is_the_locked_one(repository: Path) -> None:
     module = from_lock(repository)
     lock = (repository / "requirements/environment.lock").read_text()
     versions = module.locked_versions(lock, python)
-    names = module.direct_requirements((repository / "requirements/environment.in").read_text())
+    names = {each for of in module.read_sections(listed(repository)).values() for each in of}
     assert {name: version(name) for name in names} == {name: versions[name] for name in names}
 
 
@@ -101,8 +213,8 @@ def test_every_import_is_of_a_package_that_is_asked_for(repository: Path) -> Non
         "markupsafe": "jinja2", "pydantic_core": "pydantic", "setuptools_scm": "hatch-vcs",
         "snakemake_interface_logger_plugins": "snakemake", "threadpoolctl": "scikit-learn",
     }  # fmt: skip
-    text = (repository / "requirements/environment.in").read_text()
-    names = set(from_lock(repository).direct_requirements(text))
+    sections = from_lock(repository).read_sections(listed(repository))
+    names = {each for of in sections.values() for each in of}
     provided = packages_distributions()
     source = repository / "src"
     own = {path.name for path in source.iterdir()} | sys.stdlib_module_names

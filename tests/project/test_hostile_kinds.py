@@ -762,11 +762,11 @@ def test_numbers_and_names_of_a_csv_stay(text: str) -> None:
     assert spreadsheet_text(text) == text
 
 
-def test_predictions_have_no_formula(tmp_path: Path) -> None:
+def test_predictions_have_no_formula(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["=cmd|' /C calc'!A0", "@SUM(A1)", "c"]
     folder = write_example(tmp_path / "bundle", classes=tuple(names))
     (path := tmp_path / "=1.png").write_bytes(png(1))
-    os.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)
     predict(folder, [Path(path.name)], output=tmp_path / "out.csv")
     header, row = csv.reader((tmp_path / "out.csv").open())
     assert row[0] == "'=1.png"

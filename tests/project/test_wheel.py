@@ -29,6 +29,7 @@ from tests.support.warm_python import asking, serving
 from tests.workflow.conftest import SMALL
 
 TIMEOUT = 1200  # a busy machine is slow
+CONDA_FILES = [path.relative_to(REPOSITORY) for path in (REPOSITORY / "envs").glob("*.yaml")]
 SHIPPED_FOLDERS = ("config", "profiles", "resources", "scripts", "workflow")
 
 
@@ -130,7 +131,7 @@ def test_the_wheel_holds_every_file_of_the_workflow(wheel: Path) -> None:
         for path in (REPOSITORY / folder).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    wanted |= dict.fromkeys(("Snakefile", "config.yaml", "envs/dpprobe.yaml"), False)
+    wanted |= dict.fromkeys(("Snakefile", "config.yaml", *map(str, CONDA_FILES)), False)
     prefix = f"dpprobe/{SHIPPED}/"
     assert not [name for name in wanted if prefix + name not in held]
     # the profile's commands are run as they lie
@@ -141,7 +142,7 @@ def test_the_wheel_holds_every_file_of_the_workflow(wheel: Path) -> None:
 
 def test_the_wheel_asks_for_what_the_environment_is_made_of(wheel: Path) -> None:
     """Each list of pyproject.toml is a section of the requirements that the lock resolves."""
-    listed = (REPOSITORY / "requirements/environment.in").read_text().partition("# development")[0]
+    listed = (REPOSITORY / "requirements/runtime.in").read_text().partition("# installation")[0]
     sections = {
         name: rows.split() for name, rows in re.findall(r"^# (\w+)\n((?:[^#\n]+\n)+)", listed, re.M)
     }
@@ -201,7 +202,7 @@ def test_an_environment_of_snakemake_gets_it(wheel: Path, scripts: Path, tmp_pat
     code = "from dpprobe import resources; print(resources.project_root())"
     root = call(scripts / "python", "-c", code, here=tmp_path).strip()
     variables = {"PATH": f"{python.parent}:{os.environ['PATH']}", "DPPROBE_ROOT": root}
-    call("bash", f"{root}/envs/dpprobe.post-deploy.sh", here=tmp_path, variables=variables)
+    call("bash", f"{root}/envs/training.post-deploy.sh", here=tmp_path, variables=variables)
     code = "import dpprobe; print(dpprobe.__version__, dpprobe.__file__)"
     version, place = call(python, "-c", code, here=tmp_path).split()
     assert version == version_of(wheel)

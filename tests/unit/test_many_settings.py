@@ -240,7 +240,8 @@ def test_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     casts = [devices.use_precision("cpu", each) for each in (None, torch.bfloat16)]
     assert [(each.device, each._enabled) for each in casts] == [("cpu", False), ("cpu", True)]
     monkeypatch.delenv("PATH")
-    monkeypatch.delenv(devices.USER_PATH, raising=False)
+    monkeypatch.setenv(devices.USER_PATH, "")  # is put back after the test
+    monkeypatch.delenv(devices.USER_PATH)
     for _ in range(2):
         devices.put_python_on_path()
     assert os.environ[devices.USER_PATH] == os.defpath

@@ -104,7 +104,7 @@ for analysis in MEASURED:
             dataset=names(analysis.datasets(STUDY)),
             backbone=names(analysis.backbones(STUDY)),
         conda:
-            "../../envs/dpprobe.yaml"
+            "../../envs/training.yaml"
         threads: analysis.measurement.threads
         resources:
             **measurement_resources(analysis),

@@ -36,7 +36,7 @@ rule audit_cells:
             sorted({cell.epsilon for cell in AUDITED_CELLS} - {INFINITE}),
         ),
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/training.yaml"
     threads: 1
     resources:
         mem_mb=training_memory,

@@ -12,7 +12,7 @@ rule calibrate:
     benchmark:
         "<benchmarks>/calibrate/{dataset}/eps-{epsilon}.tsv"
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/training.yaml"
     threads: 1
     resources:
         mem_mb=memory(2000),

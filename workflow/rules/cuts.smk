@@ -17,7 +17,7 @@ rule extract_cut:
         shard=r"\d{5}",
         shards=r"\d{5}",
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/extraction.yaml"
     threads: network_threads
     resources:
         mem_mb=extraction_memory,
@@ -58,7 +58,7 @@ rule write_cut_manifest:
     wildcard_constraints:
         blocks=r"\d+",
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/extraction.yaml"
     threads: 1
     resources:
         mem_mb=memory(1000),

@@ -13,7 +13,7 @@ rule download_data:
         "<benchmarks>/download_data/{dataset}.tsv"
     localrule: True
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/extraction.yaml"
     threads: 1
     resources:
         mem_mb=memory(1000),
@@ -44,7 +44,7 @@ rule prepare_data:
     wildcard_constraints:
         dataset=names(DATASETS),
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/extraction.yaml"
     # Every image is decoded once, as a test.
     threads: 8
     resources:

@@ -20,7 +20,7 @@ for exhibit in EXHIBITS:
         wildcard_constraints:
             **{name: names(listed(STUDY)) for name, listed in exhibit.only.items()},
         conda:
-            "../../envs/dpprobe.yaml"
+            "../../envs/report.yaml"
         threads: 1
         resources:
             mem_mb=memory(exhibit.memory_mb, factor=exhibit.memory_factor),

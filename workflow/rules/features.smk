@@ -18,7 +18,7 @@ rule extract_features:
         shard=r"\d{5}",
         shards=r"\d{5}",
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/extraction.yaml"
     threads: network_threads
     resources:
         mem_mb=extraction_memory,
@@ -64,7 +64,7 @@ rule select_features:
         shard=r"\d{5}",
         shards=r"\d{5}",
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/extraction.yaml"
     threads: 1
     resources:
         # a shard's rows are float32 in memory
@@ -94,7 +94,7 @@ rule write_manifest:
     benchmark:
         "<benchmarks>/write_manifest/{dataset}/{backbone}/{split}.tsv"
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/extraction.yaml"
     threads: 1
     resources:
         mem_mb=memory(1000),
@@ -123,7 +123,7 @@ rule embed_text:
     wildcard_constraints:
         backbone=names(TEXT_BACKBONES),
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/extraction.yaml"
     threads: network_threads
     resources:
         mem_mb=memory(4000),

@@ -35,7 +35,7 @@ rule tune_network:
         method=names(network_methods(STUDY)),
         index=r"\d+",
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/training.yaml"
     threads: network_threads
     resources:
         mem_mb=tuning_memory,
@@ -90,7 +90,7 @@ rule gather_networks:
     wildcard_constraints:
         method=names(network_methods(STUDY)),
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/training.yaml"
     threads: 1
     resources:
         mem_mb=memory(2000, factor=0.1),

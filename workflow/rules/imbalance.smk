@@ -24,7 +24,7 @@ rule compare_rare_classes:
     wildcard_constraints:
         dataset=names(IMBALANCED),
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/training.yaml"
     threads: 1
     resources:
         mem_mb=imbalance_memory,

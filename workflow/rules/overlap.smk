@@ -25,7 +25,7 @@ rule check_overlap:
     benchmark:
         "<benchmarks>/check_overlap/{dataset}/{backbone}.tsv"
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/extraction.yaml"
     threads: 4
     resources:
         mem_mb=memory(4000),

@@ -38,7 +38,7 @@ rule make_release:
     log:
         "<logs>/make_release/{release}.log",
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/training.yaml"
     threads: 1
     resources:
         mem_mb=training_memory,

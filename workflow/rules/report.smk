@@ -23,7 +23,7 @@ rule write_report:
     benchmark:
         "<benchmarks>/write_report.tsv"
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/report.yaml"
     threads: 1
     resources:
         mem_mb=memory(1000, factor=4.0),

@@ -20,7 +20,7 @@ rule measure_law:
     benchmark:
         "<benchmarks>/measure_law/{dataset}/{backbone}.tsv"
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/training.yaml"
     threads: network_threads
     resources:
         mem_mb=law_memory,

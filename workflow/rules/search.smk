@@ -21,7 +21,7 @@ rule search_options:
     wildcard_constraints:
         method=names(searched_methods(STUDY)),
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/training.yaml"
     threads: network_threads
     resources:
         mem_mb=tuning_memory,

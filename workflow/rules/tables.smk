@@ -20,7 +20,7 @@ rule summarise:
     benchmark:
         "<benchmarks>/summarise/{dataset}.tsv"
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/report.yaml"
     threads: 1
     resources:
         mem_mb=memory(1000),

@@ -37,7 +37,7 @@ rule track:
     benchmark:
         "<benchmarks>/track/{dataset}.tsv"
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/report.yaml"
     threads: 1
     resources:
         mem_mb=memory(1500),
@@ -70,7 +70,7 @@ rule write_study_run:
     benchmark:
         "<benchmarks>/write_study_run.tsv"
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/report.yaml"
     threads: 1
     resources:
         mem_mb=memory(1500),
@@ -102,7 +102,7 @@ rule track_release:
     benchmark:
         "<benchmarks>/track_release/{release}.tsv"
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/report.yaml"
     threads: 1
     resources:
         mem_mb=memory(1500),

@@ -36,7 +36,7 @@ rule train_heads:
             epsilon for epsilon in STUDY.job_epsilons() if epsilon != INFINITE
         ),
     conda:
-        "../../envs/dpprobe.yaml"
+        "../../envs/training.yaml"
     threads: 1
     resources:
         mem_mb=training_memory,
