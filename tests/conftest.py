@@ -66,7 +66,7 @@ def process_stays_as_it_was() -> Iterator[None]:
 
     def describe() -> dict[str, str]:
         kept = {name: text for name, text in os.environ.items() if name.startswith("DPPROBE_")}
-        return {**kept, "PATH": os.environ["PATH"], "working directory": os.getcwd()}
+        return {**kept, "PATH": os.environ["PATH"], "working directory": str(Path.cwd())}
 
     before = describe()
     yield
