@@ -8,7 +8,7 @@ ENVIRONMENT := requirements/environment.lock
 LOCKS := requirements/bootstrap.lock $(ENVIRONMENT)
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: help environment demo test test-real data-is-named slurm-test test-snakemake test-lowest check format schema \
+.PHONY: help environment demo test test-real data-is-named slurm-test test-snakemake test-lowest claims check format schema \
 	screenshots docs wheel lock clean clean-all
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make slurm-test  run the tests of a real Slurm of one node, as root"
 	@echo "make test-lowest  run tests on the lowest versions that pyproject.toml allows; fetches 3 GB"
 	@echo "make test-snakemake  plan the default study with the oldest Snakemake that is allowed too; downloads it once"
+	@echo "make claims   measure the numbers that README and changelog state, in ten minutes"
 	@echo "make check    lint, formatting, types, workflow lint, prose"
 	@echo "make format   format code and rules"
 	@echo "make schema   regenerate what is written from code: workflow/schemas, docs/options.md, docs/python-reference.md,"
@@ -99,6 +100,9 @@ $(OLDEST)/.ready: requirements/snakemake-oldest.lock $(READY)
 
 test-snakemake: $(OLDEST)/.ready
 	bash tests/snakemake_versions.sh $(OLDEST)/bin/python $(BIN)/python
+
+claims: $(READY)
+	@$(BIN)/python bench/claims.py
 
 check: $(READY)
 	$(BIN)/ruff check .

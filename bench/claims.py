@@ -1,0 +1,252 @@
+"""Measures the numbers that README, changelog and pages state, and says which hold here.
+
+    make claims
+
+Reads each number from its page, so that a page and its measurement cannot part. Takes some ten
+minutes on two idle cores, mostly for the demo and for Opacus. With a folder of real data in
+DPPROBE_TEST_DATA the accuracies on CIFAR-10 are measured too, which takes an hour more.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from copies import VARIABLE, find_data, list_copies
+from dpprobe.planner.predicted_accuracy import Setting, predict
+from dpprobe.results.summary import read_summaries
+
+ROOT = Path(__file__).resolve().parents[1]
+PYTHON = sys.executable
+Numbers = tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A sentence of a page that states numbers.
+
+    Attributes:
+      pattern: a regular expression of the sentence, with a group for each number; white space
+        stands for any white space.
+      measure: returns the numbers of this machine; None if something is missing here.
+      holds: compares stated with measured numbers.
+    """
+
+    page: str
+    pattern: str
+    measure: Callable[[], Numbers | None]
+    holds: Callable[[Numbers, Numbers], bool]
+
+    def read_stated(self) -> Numbers:
+        """Returns the stated numbers; raises LookupError if the page has no such sentence."""
+        text = (ROOT / self.page).read_text(encoding="utf-8")
+        found = re.search(re.sub(r"\s+", r"\\s+", self.pattern), text)
+        if found is None:
+            raise LookupError(f"{self.page}: no sentence like {self.pattern!r}; correct the claim")
+        return tuple(float(number.replace(",", "")) for number in found.groups())
+
+
+def is_at_most(stated: Numbers, measured: Numbers) -> bool:
+    """Holds on a noisy machine too: up to half as much again."""
+    return measured[0] <= 1.5 * stated[0]
+
+
+def is_within_tenth(stated: Numbers, measured: Numbers) -> bool:
+    return all(abs(a - b) <= 0.1 * a for a, b in zip(stated, measured, strict=True))
+
+
+def is_as_printed(stated: Numbers, measured: Numbers) -> bool:
+    """Compares accuracies in percent: the same seeds give the same numbers up to rounding."""
+    return all(abs(a - b) <= 0.3 for a, b in zip(stated, measured, strict=True))
+
+
+def lies_between(stated: Numbers, measured: Numbers) -> bool:
+    """Holds if all measured numbers lie in the stated range, which is rounded."""
+    return all(0.8 * stated[0] <= each <= 1.2 * stated[1] for each in measured)
+
+
+def covers_nearly(stated: Numbers, measured: Numbers) -> bool:
+    """Allows ten points, because the demo has only 50 heads."""
+    return measured[0] >= stated[0] - 10
+
+
+class Demo:
+    """One run of the default study in a new folder; its results serve several claims."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.minutes = 0.0
+        self._rows: list[dict[str, Any]] = []
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns a row per head and seed."""
+        if not self._rows:
+            started = time.monotonic()
+            run_study(self._folder, "--configfile", str(ROOT / "config.yaml"))
+            self.minutes = (time.monotonic() - started) / 60
+            self._rows = read_rows(self._folder)
+        return self._rows
+
+    def measure_minutes(self) -> Numbers:
+        self.rows()
+        return (self.minutes,)
+
+    def measure_accuracy(self) -> Numbers:
+        """Returns the best private head at epsilon 1, and the best non-private baseline."""
+        rows = self.rows()
+        return best_mean(rows, 1.0), best_mean(rows, float("inf"), head="nonprivate")
+
+    def measure_coverage(self) -> Numbers:
+        """Returns the percentage of `auto` heads in the planner's range, by their own ceiling."""
+        rows = self.rows()
+        ceilings = {
+            backbone: best_mean(rows, float("inf"), head="nonprivate", backbone=backbone) / 100
+            for backbone in {row["backbone"] for row in rows}
+        }
+        heads = [row for row in rows if row["head"] == "auto" and row["private"]]
+        inside = [is_in_range(row, ceilings[row["backbone"]]) for row in heads]
+        return (100 * sum(inside) / len(inside),)
+
+
+def is_in_range(row: dict[str, Any], ceiling: float) -> bool:
+    setting = Setting(
+        n=row["n"],
+        classes=row["num_classes"],
+        epsilon=row["epsilon"],
+        delta=row["delta"],
+        dimension=row["dimension"],
+    )
+    chance = 1 / row["num_classes"]
+    low, _, high = predict(setting).predict_accuracy(chance=chance, ceiling=ceiling)
+    return bool(low <= row["accuracy"] <= high)
+
+
+def run_study(folder: Path, *words: str) -> None:
+    call = [PYTHON, "-m", "dpprobe", "run", "--cores", "all", "--directory", str(folder), *words]
+    subprocess.run(call, cwd=ROOT, check=True, stdout=sys.stderr)
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    return read_summaries(sorted(folder.glob("results/**/summary/*.parquet"))).to_pylist()
+
+
+def best_mean(rows: Sequence[dict[str, Any]], epsilon: float, **wanted: Any) -> float:
+    """Returns the best mean accuracy over seeds, in percent, among heads at an epsilon."""
+    seeds: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        if row["epsilon"] == epsilon and all(row[name] == wanted[name] for name in wanted):
+            seeds.setdefault((row["backbone"], row["method"]), []).append(row["accuracy"])
+    return 100 * max(map(statistics.mean, seeds.values()))
+
+
+def measure_environment() -> Numbers:
+    """Returns the gigabytes of the environment."""
+    answer = subprocess.run(["du", "-sk", sys.prefix], check=True, capture_output=True, text=True)
+    return (int(answer.stdout.split()[0]) * 1024 / 1e9,)
+
+
+def measure_opacus() -> Numbers:
+    """Returns how much faster a step at batch size 32 is than Opacus's, for both sets."""
+    call = [PYTHON, "bench/heads.py", "--cases", "batch32"]
+    answer = subprocess.run(call, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    (row,) = re.findall(r"^\| Opacus hooks \|(.*)\|$", answer.stdout, re.MULTILINE)
+    return tuple(float(each.split()[0]) for each in row.split("|"))
+
+
+def measure_cifar10() -> Numbers | None:
+    """Returns `auto` at epsilon 1 and the non-private baseline, on CIFAR-10 and MobileNetV2."""
+    data = find_data()
+    if data is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="dpprobe-claims-") as name:
+        folder = Path(name)
+        study = {
+            "study": "claims",
+            "datasets": {"cifar10": {"catalog": "cifar10"}},
+            "backbones": {"mobilenetv2": {"catalog": "mobilenetv2"}},
+            "methods": {"auto": {"head": "auto"}, "nonprivate": {"head": "nonprivate"}},
+            "epsilons": [1],
+            "copies": list_copies(data),
+        }
+        (folder / "claims.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
+        run_study(folder, "--configfile", str(folder / "claims.yaml"))
+        rows = read_rows(folder)
+    return best_mean(rows, 1.0), best_mean(rows, float("inf"), head="nonprivate")
+
+
+def list_claims(demo: Demo) -> Iterator[Claim]:
+    yield Claim(
+        page="README.md",
+        pattern=r"minutes to install, ([\d.]+) minutes to train",
+        measure=demo.measure_minutes,
+        holds=is_at_most,
+    )
+    yield Claim(
+        page="README.md",
+        pattern=r"At ε = 1, the best head of the demo reaches ([\d.]+)%, the best non-private "
+        r"baseline ([\d.]+)%",
+        measure=demo.measure_accuracy,
+        holds=is_as_printed,
+    )
+    yield Claim(
+        page="docs/planner.md",
+        pattern=r"the predicted range contained (\d+)% \(digits\)",
+        measure=demo.measure_coverage,
+        holds=covers_nearly,
+    )
+    yield Claim(
+        page="README.md",
+        pattern=r"\| ([\d.]+) GB \| \| `make demo`, later",
+        measure=measure_environment,
+        holds=is_within_tenth,
+    )
+    yield Claim(
+        page="CHANGELOG.md",
+        pattern=r"batch size 32 faster than Opacus by a factor of (\d+) to (\d+)",
+        measure=measure_opacus,
+        holds=lies_between,
+    )
+    yield Claim(
+        page="README.md",
+        pattern=r"`auto` reaches ([\d.]+)% at ε = 1, and the non-private baseline ([\d.]+)%",
+        measure=measure_cifar10,
+        holds=is_as_printed,
+    )
+
+
+def main() -> None:
+    """Prints a row per claim; ends with status 1 if a claim does not hold."""
+    broken = False
+    with tempfile.TemporaryDirectory(prefix="dpprobe-claims-") as folder:
+        print("| claim | stated | measured | holds |\n|---|---|---|---|", flush=True)
+        for claim in list_claims(Demo(Path(folder))):
+            stated, measured = claim.read_stated(), claim.measure()
+            if measured is None:
+                words = f"not measured: set {VARIABLE}", ""
+            else:
+                holds = claim.holds(stated, measured)
+                broken |= not holds
+                words = ", ".join(f"{each:.3g}" for each in measured), "yes" if holds else "no"
+            sentence = re.sub(r"\\|\(\[\\d\.,?\]\+\)|\(\\d\+\)", "", claim.pattern)
+            shown = ", ".join(f"{each:g}" for each in stated)
+            print(
+                f"| {claim.page}: {sentence.strip('| ')} | {shown} | {' | '.join(words)} |",
+                flush=True,
+            )
+    sys.exit(broken)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    main()
