@@ -34,7 +34,7 @@ VERSIONS = {
     "figures": 11,
     "tables": 9,
     "papers": 8,
-    "tracking": 14,
+    "tracking": 15,
     "report": 16,
     "release": 1,
     "fine_tuning": 2,

@@ -156,8 +156,10 @@ def _join_row(cells: Sequence[str], widths: Sequence[int]) -> str:
 def list_commands(folder: Path) -> list[str]:
     page = folder / "report.html"
     made = [(_browser_command(str(page)), "report")] if page.is_file() else []
-    # the study's receipt, _study.json, sorts before the receipts of datasets
-    made += [_tracking_command(path) for path in sorted(folder.glob("tracking/*.json"))[:1]]
+    receipts = sorted(
+        folder.glob("tracking/*.json"), key=lambda path: (path.stem == "_study", path)
+    )
+    made += [_tracking_command(path) for path in receipts[:1]]
     if (table := folder / "tables/accuracy.md").is_file():
         made.append((f"less {shlex.quote(str(table))}", "all results with their 95% CIs"))
     return [f"{command}  # {words}" for command, words in made]
@@ -170,7 +172,7 @@ SERVER_VARIABLES = "MLFLOW_DISABLE_TELEMETRY=true MLFLOW_SERVER_ENABLE_JOB_EXECU
 def _tracking_command(receipt: Path) -> tuple[str, str]:
     record = read_json(receipt)
     uri, pages = str(record["uri"]), record["pages"]
-    place = pages["studies"] if "studies" in pages else pages["summary"]
+    place = next(pages[name] for name in ("cells", "summary", "studies") if name in pages)
     if uri.startswith("http"):
         return _browser_command(f"{uri.rstrip('/')}/{place}"), "runs"
     command = command_line("mlflow", "server", "--backend-store-uri", uri, "--workers", "1")

@@ -9,8 +9,9 @@ from mlflow.entities import DatasetInput
 
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
+from dpprobe.artifacts import read_json
 from dpprobe.data.table import read_info
-from dpprobe.results.cell_record import ACCURACY, Measure, read_cell, read_measures
+from dpprobe.results.cell_record import ACCURACY, read_cell, read_measures
 from dpprobe.results.summary import read_grid
 from dpprobe.tracking.baseline_runs import dataset_run, list_baseline_runs
 from dpprobe.tracking.runs import (
@@ -29,6 +30,7 @@ from dpprobe.tracking.views import (
     COMPARED,
     PRIVATE_VIEW,
     VIEW_KEY,
+    ExperimentContents,
     cells_experiment,
     nearest_to_one,
     studies_experiment,
@@ -101,9 +103,11 @@ def update_dataset(
         for backbone in {record.cell.backbone for _, record in cell_files}
     }
     summaries = _list_summary_runs(cell_files, study, shared_tags, source, files)
+    planes = {name: path for name, paths in embeddings.items() for path in paths[:1]}
+    pictures = [(path, "figures") for path in (*comparisons, *planes.values())]
     whole = dataset_run(
         baselines, dataset=dataset, study=study, shared_tags=shared_tags,
-        artifacts=[*attached, *((path, "figures") for path in comparisons)], source=source,
+        artifacts=list(dict.fromkeys([*attached, *pictures])), source=source,
         finished=max(
             (run.finished for run in [*cells, *baselines]), default=dataset_info.stat().st_mtime
         ),
@@ -112,11 +116,21 @@ def update_dataset(
         uri=uri, study=study, folder=dataset, artifact_root=artifact_root, receipt=receipt,
         lock=lock, commit=commit,
     ) as writer:  # fmt: skip
-        pages = _write_cells(writer, dataset, cells, baselines, measure)
-        page = writer.write(
-            summary_experiment(dataset, writer.location, summaries, measure), [*summaries, whole]
-        )
-        pages |= {"summary": page, "charts": f"{page}&compareRunsMode=CHART"}
+        shown = cells_experiment(dataset, writer.location, cells, baselines, measure)
+        writer.links = {"cells": writer.find_page(shown)}
+        summary = summary_experiment(dataset, writer.location, summaries, measure)
+        page = writer.find_page(summary)
+        pages = {"summary": page, "charts": f"{page}&compareRunsMode=CHART"}
+        writer.links |= {"charts": pages["charts"]}
+        # first, because other descriptions link to this run
+        writer.write(summary, [whole], outdates=lambda _: False, describe=False)
+        for backbone, picture in planes.items():
+            words = f"t-SNE of {backbone}"
+            writer.links[words] = writer.link_artifact(
+                summary, whole.key, f"figures/{picture.name}"
+            )
+        writer.write(summary, summaries, outdates=lambda key: key != whole.key)
+        pages |= _write_cells(writer, shown, [*cells, *baselines], has_baselines=bool(baselines))
     leave_receipt(receipt, writer, uri=uri, dataset=dataset, pages=pages)
 
 
@@ -164,21 +178,19 @@ def _list_summary_runs(
 
 def _write_cells(
     writer: Writer,
-    dataset: str,
-    cells: Sequence[RunContents],
-    baselines: Sequence[RunContents],
-    measure: Measure,
+    shown: ExperimentContents,
+    runs: Sequence[RunContents],
+    *,
+    has_baselines: bool,
 ) -> dict[str, str]:
     """Writes the experiment of cells and baselines; returns the addresses of its views."""
-    page = writer.write(
-        cells_experiment(dataset, writer.location, cells, baselines, measure), [*cells, *baselines]
-    )
+    page = writer.write(shown, runs)
     pages = {
         "cells": page,
         "private": page.replace(VIEW_KEY, PRIVATE_VIEW),
         "all": page.replace(VIEW_KEY, ALL_VIEW),
     }
-    if baselines:
+    if has_baselines:
         pages["baselines"] = page.replace(VIEW_KEY, BASELINES_VIEW)
         pages["baseline_charts"] = f"{pages['baselines']}&compareRunsMode=CHART"
     return pages
@@ -212,6 +224,12 @@ def ingest_study(
         uri=uri, study=study, folder=STUDY_FOLDER, artifact_root=artifact_root, receipt=receipt,
         lock=lock, commit=commit,
     ) as writer:  # fmt: skip
+        for name in dataset_infos:
+            if (written := receipt.parent / f"{name}.json").is_file():
+                pages = read_json(written)["pages"]
+                writer.links |= {
+                    f"{words} of {name}": pages[words] for words in ("cells", "charts")
+                }
         pages = {"studies": writer.write(studies_experiment(writer.location, run), [run])}
         for name in writer.retire_datasets(dataset_infos):
             # if a study names the dataset again, the missing receipt makes tracking run again

@@ -58,6 +58,7 @@ RESULT_KEY = "result_key"  # tag: name of the result that a run shows
 CONTENT_HASH = "content_hash"  # tag: hash of the result when the run was written
 METRICS_A_CALL = 900  # MLflow accepts 1000 entities per call, including params and tags
 PARAMS_A_CALL = 90  # MLflow accepts 100 params per call
+NOTE = "mlflow.note.content"  # the tag with the description of a run or an experiment
 TAG_LENGTH = 7900  # PostgreSQL refuses tags of more than 8000 characters
 
 
@@ -68,6 +69,7 @@ class Writer:
       location: the folder of the experiments' artifacts; None if a server chooses the folder.
       created, replaced, kept: numbers of runs.
       runs: the id of each result's run, by the result's key.
+      links: addresses of pages by the words to show, in the descriptions of runs and experiments.
 
     Args:
       changed: the ids of runs to write again, because somebody changed their params or metrics.
@@ -89,6 +91,7 @@ class Writer:
         self._changed = changed
         self.created = self.replaced = self.kept = 0
         self.runs: dict[str, str] = {}
+        self.links: dict[str, str] = {}
 
     def write(
         self,
@@ -96,10 +99,12 @@ class Writer:
         contents: Sequence[RunContents],
         *,
         outdates: Callable[[str], bool] = lambda _: True,
+        describe: bool = True,
     ) -> str:
         """Brings one experiment up to date; returns the address of its page on the MLflow server.
 
         `outdates` tells by key if a result that `contents` lacks is out of date; by default yes.
+        `describe` is False while a later call adds runs and links.
         """
         experiment = _find_experiment(self.client, wanted)
         present: dict[str, list[Run]] = {}  # runs in MLflow, finished or not, by result key
@@ -118,10 +123,28 @@ class Writer:
             tag = view_tag(key)
             if (value := changed_view(view, now.tags.get(tag))) is not None:
                 _set_tag(self.client, now, tag, value)
-        return (
-            f"#/experiments/{experiment.experiment_id}/runs"
-            f"?workflowType=machine_learning&viewStateShareKey={VIEW_KEY}"
-        )
+        # in one paragraph, because MLflow's page of an experiment shows only the first
+        note = " ".join(filter(None, [wanted.note, self._list_links()]))
+        if describe and now.tags.get(NOTE) != note:
+            _set_tag(self.client, now, NOTE, note)
+        return _page_of(experiment)
+
+    def find_page(self, wanted: ExperimentContents) -> str:
+        """Returns the address of an experiment's page; creates or restores the experiment."""
+        return _page_of(_find_experiment(self.client, wanted))
+
+    def link_artifact(self, wanted: ExperimentContents, key: str, path: str) -> str:
+        """Returns the address of an artifact's page, of a run that is already written."""
+        experiment = _find_experiment(self.client, wanted)
+        return f"#/experiments/{experiment.experiment_id}/runs/{self.runs[key]}/artifacts/{path}"
+
+    def _link(self, note: str) -> str:
+        """Writes the links below the first paragraph of a description."""
+        first, *rest = note.split("\n\n")
+        return "\n\n".join(filter(None, [first, self._list_links(), *rest]))
+
+    def _list_links(self) -> str:
+        return " · ".join(f"[{words}]({place})" for words, place in self.links.items())
 
     def _search_runs(self, experiments: Sequence[str], condition: str) -> Iterator[Run]:
         search = partial(
@@ -162,6 +185,8 @@ class Writer:
             self.kept += 1
             run_id = current.info.run_id
             self._mark_run(current, current=True)
+            if current.data.tags.get(NOTE) != (note := fit_to_tag(self._link(item.note))):
+                self.client.set_tag(run_id, NOTE, note)  # the pages have other addresses now
         else:
             run_id = self._create_run(experiment, item)
             if any(run.info.status == "FINISHED" for run in present):
@@ -202,7 +227,7 @@ class Writer:
                 CONTENT_HASH: item.content_hash,
                 ROWS_HASH: hash_rows(logged, item.params),
                 CURRENT: "true",
-                "mlflow.note.content": fit_to_tag(item.note),
+                NOTE: fit_to_tag(self._link(item.note)),
                 "mlflow.source.name": "dpprobe",
                 "mlflow.source.type": "PROJECT",
                 **self.commit,
@@ -298,6 +323,13 @@ def fit_to_tag(note: str, *, length: int = TAG_LENGTH) -> str:
     return f"{whole or note[:length]}\n\nToo long for MLflow: the rest is in the artifacts."
 
 
+def _page_of(experiment: Experiment) -> str:
+    return (
+        f"#/experiments/{experiment.experiment_id}/runs"
+        f"?workflowType=machine_learning&viewStateShareKey={VIEW_KEY}"
+    )
+
+
 def _list_copies(run: Run, item: RunContents) -> list[Path]:
     """Lists the artifacts of a run; returns an empty list if a server has them."""
     local = _local_folder(run)
@@ -311,7 +343,7 @@ def _local_folder(run: Run) -> Path | None:
 
 
 def _find_experiment(client: MlflowClient, wanted: ExperimentContents) -> Experiment:
-    """Returns the experiment, after setting its note; creates or restores it if needed."""
+    """Returns the experiment; creates or restores it if needed."""
     location = None if wanted.location is None else wanted.location.resolve().as_uri()
     experiment = client.get_experiment_by_name(wanted.name) or _new_experiment(
         client, wanted.name, location
@@ -324,10 +356,7 @@ def _find_experiment(client: MlflowClient, wanted: ExperimentContents) -> Experi
             f"the results are now at {location}; move the results back, or delete the MLflow "
             "database and run the study again, which recreates every run"
         )
-    present = experiment.tags
-    if present.get("mlflow.note.content") != wanted.note:
-        _set_tag(client, experiment, "mlflow.note.content", wanted.note)
-    if present.get("mlflow.experimentKind") is None:
+    if experiment.tags.get("mlflow.experimentKind") is None:
         _set_tag(client, experiment, "mlflow.experimentKind", "custom_model_development")
     return experiment
 

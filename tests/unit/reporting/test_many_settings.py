@@ -150,7 +150,7 @@ def test_the_words_of_studies_are_as_stored(
                 (folder / file).touch()
             uri = "http://host/" if name == "labels" else "sqlite:///x/mlflow.db"
             pages = {"studies": "#/a"} if name == "plain" else {"summary": "#/b"}
-            for file, of in (("digits", {}), ("_study", pages)):
+            for file, of in (("digits", {"cells": "#/c"}), ("_study", pages)):
                 write_json(folder / f"tracking/{file}.json", {"uri": uri, "pages": of})
         grid, table = read_grid(summaries), make_accuracy_table(summaries)
         bests = best_private(grid, {})

@@ -38,6 +38,7 @@ class Noted:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.notes: list[Any] = []
+        self.links: dict[str, str] = {}
 
     @contextmanager
     def open(self, **named: Any) -> Iterator[Noted]:
@@ -45,6 +46,12 @@ class Noted:
             {key: str(each).replace(str(self.root), "") for key, each in named.items()}
         )
         yield self
+
+    def find_page(self, wanted: Any) -> str:
+        return f"#{wanted.name} key=dpprobe"
+
+    def link_artifact(self, wanted: Any, key: str, path: str) -> str:
+        return f"#{wanted.name} {key} {path}"
 
     def write(self, wanted: Any, contents: Any, **_: Any) -> str:
         described = {
@@ -158,3 +165,29 @@ def test_a_changed_baseline_renews_its_run_alone(study: Study) -> None:
     # the probe of one image and the other two are of one file
     last = study.ingest(**baselines(study.root, zero=0.6, one=0.4))["runs"]
     assert ZERO not in {key for key, run in last.items() if after[key] != run}
+
+
+def test_every_description_leads_to_cells_charts_and_t_sne(study: Study) -> None:
+    """A newcomer who clicks on any run or experiment gets to the pages of results."""
+    (study.root / "tsne_pixels.png").write_bytes(b"picture")
+    receipt = study.ingest()
+    pages = receipt["pages"]
+    whole = receipt["runs"]["study/digits"]
+    described = {}
+    for name in ("digits", "digits/summary"):
+        experiment = study.find_experiment(name)
+        described[name] = experiment.tags["mlflow.note.content"]
+        described |= {
+            key: run.data.tags["mlflow.note.content"]
+            for key, run in study.runs(name).items()
+            if key != "study/digits"
+        }
+    assert len(described) > 8
+    for key, note in described.items():
+        assert f"[cells]({pages['cells']})" in note, key
+        assert f"[charts]({pages['charts']})" in note, key
+        assert f"/runs/{whole}/artifacts/figures/tsne_pixels.png)" in note, key
+        assert not note.startswith("["), "links come before the result"
+    again = study.ingest()
+    assert (again["created"], again["replaced"]) == (0, 0)
+    assert again["kept"] == len(receipt["runs"])
