@@ -22,7 +22,7 @@ from dpprobe.resources import clone_root
 
 VERSIONS = {
     "download": 1,
-    "data": 2,
+    "data": 3,
     "features": 2,
     "manifest": 4,  # before manifests counted copies, they used the number of "features"
     "text": 2,

@@ -14,9 +14,13 @@ from itertools import chain
 from typing import TypeVar
 
 from dpprobe.counted_nouns import count_noun
+from dpprobe.data.alike_names import text_of
+from dpprobe.data.group_columns import find_spellings
 from dpprobe.data.options import ClassUnits, DatasetOptions
 from dpprobe.data.patient_sides import Fault, RowIndex, UnitOptions, assign_sides
+from dpprobe.data.patient_sides import Sides as PatientSides
 from dpprobe.data.person_names import name_warnings
+from dpprobe.data.problems import KINDS
 from dpprobe.data.train_test_split import SplitName
 
 RARE = 5  # a class with fewer units (or images) is too small to learn or test
@@ -30,7 +34,7 @@ class SplitCounts:
     """Counts of a split for planning: rows of both tables, training patients, units per class.
 
     Attributes:
-      faults: what a run refuses in the names of units; one line each.
+      faults: what a run refuses in the names of units and groups; one line each.
       warnings: lines about names of units that a run accepts with a warning.
     """
 
@@ -65,7 +69,7 @@ class CountedRows(UnitOptions):
         return self._count_split().classes
 
     def judge_units(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns what a run will refuse in the names of units, and what it will warn of."""
+        """Returns what a run will refuse in names of units and groups, and warn of."""
         counts = self._count_split()
         return counts.faults, counts.warnings
 
@@ -101,7 +105,10 @@ def count_split(options: CountedRows, index: RowIndex) -> SplitCounts:
         rows=(rows["train"], rows["test"]),
         patients=None if whose is None else len(set(trained)),
         classes=classes,
-        faults=_list_faults(options, index.list_faults(by_file, options.unit_column)),
+        faults=(
+            *_list_faults(options, index.list_faults(by_file, options.unit_column)),
+            *_list_spellings(options, index, by_file),
+        ),
         warnings=tuple(name_warnings(whose or ())),
     )
 
@@ -118,6 +125,22 @@ def _list_faults(
         f"unit_column: {options.unit_column}: {shown}{more}; a run refuses these rows, so keep "
         "each patient's images in one split, under one name",
     )
+
+
+def _list_spellings(options: CountedRows, index: RowIndex, sides: PatientSides) -> Iterator[str]:
+    """Yields faults of groups in two spellings; rows that are left out do not count."""
+    used = {
+        name: {
+            text_of(value): None
+            for split, of_rows in sides.items()
+            for value, side in zip(index.groups(split, group.column), of_rows, strict=False)
+            if side is not None and text_of(value)
+        }
+        for name, group in options.list_groups().items()
+        if not group.bins and not group.ignore_case
+    }
+    for fault in find_spellings(used):
+        yield f"group_columns: {fault}; {KINDS['group'][2]}, because a run refuses them"
 
 
 def count_classes(

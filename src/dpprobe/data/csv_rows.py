@@ -72,15 +72,17 @@ def _make_index(options: TableOptions, parts: Mapping[SplitName, ManifestRows]) 
         ids=lambda: _make_ids(options, parts["train"]),
         labels=lambda name: (parts[name].codes if several else parts[name].codes[:, 0]).tolist(),
         units=units or None,
+        groups=lambda name, column: parts[name].frame[column].tolist(),
     )
 
 
 def _columns_that_decide(options: TableOptions) -> set[str]:
-    """Returns the columns that determine which rows are used, and whether as train or test."""
+    """Returns the columns of groups, and those that determine which rows are train or test."""
     single = {options.label_column, options.split_column, options.unit_column}
     if options.unit_column is None and not options.has_test():
         single |= {options.id_column} if options.id_column else {*options.path_columns()}
     named = {column for column in single if column is not None}
+    named |= {group.column for group in options.list_groups().values()}
     return named | {*options.filters, *(options.label_columns or ())}
 
 

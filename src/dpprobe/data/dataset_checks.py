@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dpprobe.counted_nouns import count_noun
-from dpprobe.data.alike_names import find_alike, in_words
 from dpprobe.data.class_units import RARE
 from dpprobe.data.copy_counts import CopyCounter
-from dpprobe.data.group_columns import MISSING_CODE, group_name, warn_of_code
+from dpprobe.data.group_columns import MISSING_CODE, find_spellings, group_name, warn_of_code
 from dpprobe.data.person_names import name_warnings
 from dpprobe.data.problems import SHOWN, Problems
 
@@ -239,12 +238,9 @@ class Checks:
             )  # fmt: skip
 
     def _check_spelling(self) -> None:
+        for fault in find_spellings(self._groups):
+            self._problems.add_problem("group", fault)
         for column, values in self._groups.items():
-            for names in find_alike(values):
-                name = column.removeprefix("group_")
-                self._problems.add_problem(
-                    "group", f"{name}: {in_words(names)} are separate groups"
-                )
             for value in filter(MISSING_CODE.fullmatch, values):
                 warn_of_code(group_name(column), value, "is a separate group")
         for line in name_warnings(self._units):

@@ -7,13 +7,13 @@ import itertools
 import logging
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, field_validator
 
-from dpprobe.data.alike_names import text_of
+from dpprobe.data.alike_names import find_alike, in_words, text_of
 from dpprobe.options import Options as Block
 
 logger = logging.getLogger("dpprobe")
@@ -118,6 +118,13 @@ def list_groups(given: Groups) -> dict[str, Group]:
     return {
         group_column(name): Group(column=of) if isinstance(of, str) else of for name, of in pairs
     }
+
+
+def find_spellings(groups: Mapping[str, Iterable[str]]) -> Iterator[str]:
+    """Yields faults of groups (column -> values) in two spellings, such as `f` beside `F`."""
+    for column, values in groups.items():
+        for names in find_alike(values):
+            yield f"{group_name(column)}: {in_words(names)} are separate groups"
 
 
 @cache

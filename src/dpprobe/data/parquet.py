@@ -155,6 +155,7 @@ class Options(ColumnOptions, CountedRows):
             ids=lambda: _make_ids(self, "train"),
             labels=lambda name: _read_column(self, name, self.label_column),
             units=units,
+            groups=lambda name, column: _read_column(self, name, column),
         )
 
     def multi_label(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -90,12 +90,14 @@ class RowIndex:
       ids: returns the ids of the training split; called only if ids decide the sides.
       labels: returns a split's labels, in the form of `class_units.list_pairs`.
       units: the unit of each row, if a column names it.
+      groups: returns a split's values of a source column that `group_columns` names.
     """
 
     rows: Mapping[SplitName, int]
     ids: Callable[[], Sequence[str]]
     labels: Callable[[SplitName], Sequence[int | Sequence[int] | None]]
     units: Mapping[SplitName, Sequence[str]] | None
+    groups: Callable[[SplitName, str], Sequence[Any]] = lambda *_: ()
 
     def list_faults(self, sides: Sides, column: str | None) -> dict[SplitName, list[list[Fault]]]:
         """Lists the problems of each row's unit, which `column` names; none without units."""

@@ -124,13 +124,13 @@ def update_dataset(
         writer.links |= {"charts": pages["charts"]}
         # first, because other descriptions link to this run
         writer.write(summary, [whole], outdates=lambda _: False, describe=False)
-        for backbone, picture in planes.items():
+        for backbone, picture in sorted(planes.items()):
             words = f"t-SNE of {backbone}"
             writer.links[words] = writer.link_artifact(
                 summary, whole.key, f"figures/{picture.name}"
             )
-        writer.write(summary, summaries, outdates=lambda key: key != whole.key)
         pages |= _write_cells(writer, shown, [*cells, *baselines], has_baselines=bool(baselines))
+        writer.write(summary, summaries, outdates=lambda key: key != whole.key)
     leave_receipt(receipt, writer, uri=uri, dataset=dataset, pages=pages)
 
 

@@ -6,6 +6,8 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,16 @@ import pytest
 import yaml
 
 from dpprobe.data import imagefolder
+from dpprobe.data.dataset_preparation import prepare_dataset
 from dpprobe.data.embedding_files import explain_damage, open_embeddings
 from dpprobe.data.registry import dataset_options
 from dpprobe.draft.csv_guesses import Wishes, look_at_csv
-from dpprobe.errors import ConfigError
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import load_study
 from tests.support.shards import png
-from tests.support.sources import write_table
+from tests.support.small_study import STUDY
+from tests.support.sources import write_manifest, write_parquet, write_table
 
 
 def make_images(root: Path, names: list[str]) -> str:
@@ -134,3 +140,41 @@ def test_groups_in_two_cases_are_one(tmp_path: Path, values: list[str], ignored:
     seen = look_at_csv(str(tmp_path / "x.csv"), Wishes())
     groups = seen.make_options().list_groups()  # type: ignore[attr-defined]
     assert groups["group_sex"].ignore_case == ignored
+
+
+ROWS = [
+    {"path": f"{row}.png", "kind": "ab"[row % 2], "sex": ("f", "F", "m")[row % 3]}
+    for row in range(12)
+]
+GROUPED: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "csv": lambda root: write_manifest(root, ROWS, class_names=["a", "b"]),
+    "parquet": lambda root: {
+        "source": "parquet",
+        "train": write_parquet(root / "a.parquet", [0, 1] * 6, sex=[row["sex"] for row in ROWS]),
+    },
+}
+
+
+@pytest.mark.parametrize("source", GROUPED)
+def test_a_check_says_that_a_run_refuses_groups_in_two_cases(tmp_path: Path, source: str) -> None:
+    block = GROUPED[source](tmp_path)
+    found: dict[str, Any] = {}
+    for name, groups in (
+        ("refused", ["sex"]), ("merged", {"sex": {"column": "sex", "ignore_case": True}}),
+    ):  # fmt: skip
+        options: Any = dataset_options(block | {"group_columns": groups})
+        found[name], _ = options.judge_units()
+        with nullcontext() if name == "merged" else pytest.raises(DataError):
+            prepare_dataset(options, tmp_path / name)
+    assert found["merged"] == ()
+    (fault,) = found["refused"]
+    assert "sex: 'f' and 'F' are separate groups" in fault
+    assert "`ignore_case: true`" in fault
+    assert "'f' and 'F' are separate groups" in (tmp_path / "refused/problems.csv").read_text()
+
+
+def test_a_check_of_a_study_by_hand_refuses_class_folders_in_two_cases(tmp_path: Path) -> None:
+    path = make_images(tmp_path, [f"{name}/{row}.png" for name in "fFm" for row in range(9)])
+    study = load_study(STUDY | {"datasets": {"pics": {"source": "imagefolder", "path": path}}})
+    with pytest.raises(ConfigError, match="class folders 'F' and 'f' are spellings of one name"):
+        check_study(study)

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from mlflow import MlflowClient
 
 from dpprobe.artifacts import read_json, write_json, write_text
 from dpprobe.errors import DataError, TrackingError
@@ -98,7 +100,8 @@ def test_what_is_written_is_as_stored(study: Study, monkeypatch: pytest.MonkeyPa
         write_text(root / "receipt.json", "{}")
         study.ingest(**study_parts)
     for name in ("letters", "signs", "digits"):
-        write_text(root / f"{name}.json", "{}")
+        pages = {"cells": f"#{name}", "charts": f"#{name} chart"}
+        write_json(root / f"{name}.json", {"pages": pages})
     write_text(root / "_study.json", "{}")
     os.utime(root / "receipt.json", (50, 50))
     write_text(root / "report.html", "report")
@@ -167,21 +170,24 @@ def test_a_changed_baseline_renews_its_run_alone(study: Study) -> None:
     assert ZERO not in {key for key, run in last.items() if after[key] != run}
 
 
+def read_notes(study: Study) -> dict[str, str]:
+    """Returns the descriptions of experiments and runs, except of the run with the t-SNE plots."""
+    notes = dict[str, str]()
+    for name in ("digits", "digits/summary"):
+        notes[name] = study.find_experiment(name).tags["mlflow.note.content"]
+        runs = study.runs(name)
+        notes |= {key: run.data.tags["mlflow.note.content"] for key, run in runs.items()}
+    del notes["study/digits"]
+    return notes
+
+
 def test_every_description_leads_to_cells_charts_and_t_sne(study: Study) -> None:
     """A newcomer who clicks on any run or experiment gets to the pages of results."""
     (study.root / "tsne_pixels.png").write_bytes(b"picture")
     receipt = study.ingest()
     pages = receipt["pages"]
     whole = receipt["runs"]["study/digits"]
-    described = {}
-    for name in ("digits", "digits/summary"):
-        experiment = study.find_experiment(name)
-        described[name] = experiment.tags["mlflow.note.content"]
-        described |= {
-            key: run.data.tags["mlflow.note.content"]
-            for key, run in study.runs(name).items()
-            if key != "study/digits"
-        }
+    described = read_notes(study)
     assert len(described) > 8
     for key, note in described.items():
         assert f"[cells]({pages['cells']})" in note, key
@@ -191,3 +197,20 @@ def test_every_description_leads_to_cells_charts_and_t_sne(study: Study) -> None
     again = study.ingest()
     assert (again["created"], again["replaced"]) == (0, 0)
     assert again["kept"] == len(receipt["runs"])
+
+
+def test_a_crash_before_links_are_renewed_is_repaired_by_the_next_run(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run with the t-SNE plots is replaced first, and every description links to this run."""
+    before = study.ingest()["runs"]["study/digits"]
+    write_text(study.root / "tsne_pixels.png", "drawn again")
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "set_tag", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            study.ingest()
+    assert study.runs("digits/summary")["study/digits"].info.run_id != before
+    assert all(f"/runs/{before}/" in note for note in read_notes(study).values())
+    after = study.ingest()["runs"]["study/digits"]
+    assert after != before
+    assert all(f"/runs/{after}/artifacts" in note for note in read_notes(study).values())
