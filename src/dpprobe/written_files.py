@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -104,6 +104,15 @@ def list_changed(record: Path, results: Path, *, refresh: bool = False) -> list[
         with suppress(OSError):  # this user may only read the results
             _write(record, files)
     return changed
+
+
+def forget_files(record: Path, names: Collection[str]) -> None:
+    """Removes files from a record, and the record if it names no other file."""
+    left = {name: written for name, written in read_written(record).items() if name not in names}
+    if left:
+        _write(record, left)
+    else:
+        record.unlink()
 
 
 def add_file(path: Path) -> None:

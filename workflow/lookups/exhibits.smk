@@ -84,6 +84,14 @@ def shown_paper_tables():
     return exhibit_paths(None, names=("write_paper_tables",))
 
 
+def shown_files():
+    """Paths, within the results, of all summaries, tables and figures of the study."""
+    shown = StudyFiles(STUDY, results="").list_summaries()
+    for exhibit in EXHIBITS:
+        shown += exhibit.list_files(STUDY, "", exhibit.shown(STUDY))
+    return [path.removeprefix("/") for path in shown]
+
+
 def exhibit_outputs(exhibit):
     """Lists the outputs of an exhibit, and marks public outputs for Snakemake's report."""
 

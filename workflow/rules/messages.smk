@@ -5,6 +5,7 @@ from functools import cache
 
 from snakemake.settings.enums import Quietness
 
+from dpprobe.dropped_files import describe_removed, remove_dropped
 from dpprobe.study.run_command import command_line, profile_words, run_words
 from dpprobe.logs import BRIEF
 from snakemake_logger_plugin_dpprobe import RUN as TOLD_RUN
@@ -46,6 +47,15 @@ def start_run():
         os.environ[BRIEF] = "1"
 
 
+def end_run():
+    """Notes the success, and removes figures and tables that the study no longer has."""
+    TOLD_RUN.note_success()
+    files = [os.path.abspath(file) for file in workflow.overwrite_configfiles or []]
+    study = [STUDY.study, os.getcwd(), *files]
+    if removed := remove_dropped(Path(STUDY.results_dir), study, shown_files()):
+        print("dpprobe:", describe_removed(removed), file=sys.stderr)
+
+
 def before(act, block):
     """Acts before a block of the Snakefile."""
 
@@ -64,4 +74,4 @@ def before(act, block):
 def follow_run():
     """Has the run's start and success noted, when all rule files are read."""
     workflow._onstart = before(start_run, workflow._onstart)
-    workflow._onsuccess = before(TOLD_RUN.note_success, workflow._onsuccess)
+    workflow._onsuccess = before(end_run, workflow._onsuccess)

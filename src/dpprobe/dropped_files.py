@@ -1,0 +1,67 @@
+"""Removes figures, tables and summaries that a study no longer has, such as of a removed backbone.
+
+Studies may share a results folder. So a run lists the files that its study shows, and a later run
+removes a file only if its own study listed it before, no other study lists it, and its bytes are
+those that a job wrote. Cells and features stay, because a later study may need them, and because
+a release counts cells that somebody may have seen.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+from dpprobe.artifacts import hash_value, read_json, sha256_file, write_record
+from dpprobe.counted_nouns import count_noun
+from dpprobe.written_files import FOLDER as WRITTEN_FOLDER
+from dpprobe.written_files import SHA256, forget_files, locate_file, read_written
+
+logger = logging.getLogger("dpprobe")
+
+FOLDER = ".shown"  # in results_dir, with one list per study
+FORMAT, FORMAT_VERSION = "dpprobe-shown", 1
+
+
+def remove_dropped(results: Path, study: object, shown: Collection[str]) -> list[Path]:
+    """Removes files that `study` showed at an earlier run and shows no longer; returns their paths.
+
+    `study` identifies the study in JSON: by its name, folder and files. `shown` has the paths of
+    all its figures, tables and summaries, relative to `results`.
+    """
+    own = results / FOLDER / f"{hash_value(study)[:16]}.json"
+    lists = {path: _read_list(path) for path in {own, *own.parent.glob("[!.]*.json")}}
+    dropped = lists.pop(own) - {*shown}.union(*lists.values())
+    removed = list[Path]()
+    for record in sorted((results / WRITTEN_FOLDER).rglob("[!.]*.json")) if dropped else ():
+        with suppress(OSError, ValueError):  # the next run repairs a damaged record
+            files = read_written(record)
+            gone = [
+                name
+                for name in sorted(dropped & files.keys())
+                if (path := locate_file(results, name)).is_file()
+                and sha256_file(path) == files[name].get(SHA256)
+            ]
+            for name in gone:
+                locate_file(results, name).unlink()
+                removed.append(locate_file(results, name))
+            if gone:
+                forget_files(record, gone)
+    with suppress(OSError):  # a read-only folder: the list of an earlier run stays
+        values = {"format": FORMAT, "format_version": FORMAT_VERSION}
+        write_record(own, {**values, "files": sorted(shown)})
+    return removed
+
+
+def describe_removed(removed: Collection[Path]) -> str:
+    first = min(removed)
+    more = f", such as {first}" if len(removed) > 1 else f": {first}"
+    return f"removed {count_noun(len(removed), 'file')} that the study no longer has{more}"
+
+
+def _read_list(path: Path) -> set[str]:
+    try:
+        return set(read_json(path)["files"])
+    except (OSError, KeyError, TypeError, ValueError):
+        return set()
