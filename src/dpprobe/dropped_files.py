@@ -1,9 +1,9 @@
 """Removes figures, tables and summaries that a study no longer has, such as of a removed backbone.
 
-Studies may share a results folder. So a run lists the files that its study shows, and a later run
-removes a file only if its own study listed it before, no other study lists it, and its bytes are
-those that a job wrote. Cells and features stay, because a later study may need them, and because
-a release counts cells that somebody may have seen.
+Studies may share a results folder. So a run lists the files that its study shows. A later run
+removes a listed file only if no other study lists it, and if its bytes are those that a job wrote.
+Cells and features stay, because the backbone may come back, and a release counts cells that
+somebody may have seen.
 """
 
 from __future__ import annotations

@@ -325,7 +325,7 @@ class TrackingOptions(Options):
     uri: str | None = Field(
         None,
         description="MLflow tracking URI: sqlite:///relative/path or http(s)://server. If absent, "
-        "an SQLite file in results_dir.",
+        "mlflow.db in results_dir, so each results_dir has a store of its own.",
         json_schema_extra={"pattern": f"^{URI_PATTERN}$"},
     )
 
