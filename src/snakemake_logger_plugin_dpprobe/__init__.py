@@ -373,7 +373,8 @@ def sum_up_plan(rules: Mapping[str, int], reasons: Mapping[str, int]) -> str:
             f"  and {count_noun(sum(rest), 'job')} of {count_noun(len(rest), 'other rule')}"
         )
     if reasons:
-        lines.append("why: " + ", ".join(f"{count} {why}" for why, count in reasons.items()))
+        told = (f"{why} ({count_noun(count, 'job')})" for why, count in reasons.items())
+        lines.append("why: " + ", ".join(told))
     return "\n".join(
         [*lines, "to print each job with its reason, add -p; to run the jobs, leave out -n"]
     )

@@ -100,8 +100,16 @@ def test_a_dry_run_is_a_summary(
         rest = sum(jobs.values()) - sum(most)
         assert told == shown + [f"  and {rest} jobs of 28 other rules"] * (rules == 50)
         why_each = ("missing output files", "input files updated by another job")
-        assert why == "why: " + ", ".join(f"{rules + 1} {reason}" for reason in why_each)
+        assert why == "why: " + ", ".join(f"{reason} ({rules + 1} jobs)" for reason in why_each)
         assert last.endswith("add -p; to run the jobs, leave out -n")
+
+
+def test_added_images_are_told_as_files_of_the_dataset() -> None:
+    text = "Params have changed since last execution: before: {'state': 'a'}, now: {'state': 'b'}"
+    (reason,) = plugin.list_reasons(text, "prepare_data")
+    assert plugin.sum_up_plan({"prepare_data": 1}, {reason: 1}).splitlines()[2] == (
+        "why: the dataset's options or files have changed (1 job)"
+    )
 
 
 def test_a_dry_run_says_more_or_less_as_it_is_told(

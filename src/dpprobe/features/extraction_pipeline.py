@@ -226,7 +226,8 @@ class _Sizes:
         if shape != self._first:
             raise DataError(
                 f"{self._split} row {row[0]} (id {row[1]}): the image has shape {list(shape)}, "
-                f"but earlier images have {list(self._first)}; write `size: 32` (or another) in the backbone"
+                f"but earlier images have {list(self._first)}; write a size in the backbone, such "
+                "as `size: 32`"
             )
 
 
