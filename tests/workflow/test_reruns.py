@@ -65,6 +65,21 @@ def test_adding_a_seed_trains_that_seed_alone(trained: Workspace, small: dict[st
     assert record(trained.cell("sgd", "2"))["seeds"] == before["seeds"]
 
 
+def test_figures_of_a_removed_backbone_go_and_its_features_stay(
+    trained: Workspace, small: dict[str, Any]
+) -> None:
+    results = trained.directory / "results"
+    figures = [results / f"figures/digits/tsne_{name}.png" for name in ("other", "pixels")]
+    small["backbones"]["other"] = {"family": "pixels", "size": 4}
+    trained.run(small, "results/figures/digits/tsne_other.png")
+    assert figures[0].exists()
+    del small["backbones"]["other"]
+    said = trained.run(small, "results/figures/digits/tsne_pixels.png").stdout
+    assert "that the study no longer has" in said
+    assert [figure.exists() for figure in figures] == [False, True]
+    assert (results / "features/digits/other/test/manifest.json").exists()
+
+
 def test_adding_an_epsilon_starts_no_other_job(trained: Workspace, small: dict[str, Any]) -> None:
     trained.run(small, "heads")
     small["epsilons"] = [2, 4]
