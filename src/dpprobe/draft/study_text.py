@@ -216,8 +216,8 @@ def _write_rest(draft: Draft) -> Iterator[str]:
     )  # fmt: skip
     yield ""
     yield from write_comment(
-        "Keep results_dir and data_dir outside the folder of images, or results are read as images. "
-        "Each results_dir has its own MLflow store (docs/tracking.md)."
+        "Keep results_dir and data_dir outside the folder of images, or results are read as "
+        "images. Each results_dir has its own MLflow store (docs/tracking.md)."
     )
     yield f"results_dir: {_choose_folder('results', draft.study_name, draft.seen)}"
     if draft.study_name != name:

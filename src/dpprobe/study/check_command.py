@@ -11,10 +11,11 @@ from typing import Any
 import yaml
 
 from dpprobe.counted_nouns import count_noun
+from dpprobe.errors import ConfigError
 from dpprobe.extras import require_extra
 from dpprobe.shown_text import printable
 from dpprobe.study.dimension_checks import check_dimensions
-from dpprobe.study.run_command import STUDY, run_command
+from dpprobe.study.run_command import STUDY, run_command, similar_study
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
@@ -43,6 +44,10 @@ def add_command(commands: Any) -> None:
 
 def _run_check(arguments: argparse.Namespace) -> int:
     require_extra("workflow", "dpprobe check")
+    for file in arguments.files:
+        if not file.exists():
+            meant = similar_study(str(file))
+            raise ConfigError(f"{file}: no such file; name the file of a study{meant}")
     study = read_study(arguments.files, network=True)
     named = " ".join(map(str, arguments.files))
     default = arguments.files == [Path(STUDY)]

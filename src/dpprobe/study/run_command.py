@@ -13,6 +13,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
@@ -74,6 +75,10 @@ def start_snakemake(words: Sequence[str]) -> NoReturn:
         )
     typed = snakemake_words(words, root, here)
     _check_files(typed, here)
+    own = [] if _names_study(words) else _list_studies(_directory(words, here))
+    if typed[-1] == str(root / STUDY) and own:
+        line = command_line("dpprobe", "run", *words, "--configfile", own[0])
+        print(f"dpprobe: runs the default study; to run {own[0]}: {line}", file=sys.stderr)
     command = [sys.executable, "-m", "snakemake", *typed]
     sys.stdout.flush()
     os.execve(sys.executable, command, make_environment(root, os.environ))
@@ -91,11 +96,14 @@ def snakemake_words(words: Sequence[str], root: Path, here: Path) -> list[str]:
     sized = any(_SIZES.match(word) for word in words) or os.environ.get("SNAKEMAKE_PROFILE")
     if not sized:
         before += ALL_CORES
-    chosen = any(word.partition("=")[0] in _FILES for word in words)
-    if not chosen and not (_directory(words, here) / STUDY).exists():
+    if not _names_study(words) and not (_directory(words, here) / STUDY).exists():
         # --configfile stands last, because it takes every word that follows
         return [*before, *named, "--configfile", str(root / STUDY)]
     return [*before, *named]
+
+
+def _names_study(words: Sequence[str]) -> bool:
+    return any(word.partition("=")[0] in _FILES for word in words)
 
 
 def _directory(words: Sequence[str], here: Path) -> Path:
@@ -123,16 +131,30 @@ def _check_files(words: Sequence[str], here: Path) -> None:
         check_yaml(written_path((here / file).absolute()))
 
 
+def _list_studies(folder: Path) -> list[str]:
+    """Lists YAML files of a folder that have a block of datasets, the newest first."""
+    found = dict[str, float]()
+    for path in folder.glob("*.y*ml"):
+        with suppress(OSError, UnicodeDecodeError):
+            if re.search("^datasets:", path.read_text(encoding="utf-8"), re.MULTILINE):
+                found[path.name] = path.stat().st_mtime
+    return sorted(found, key=lambda name: (-found[name], name))
+
+
 def missing_study(file: str, here: Path = Path()) -> str:
     """Explains that a study's file is missing, with the most similar name of the folder."""
+    return (
+        f"--configfile {file}: no such file; correct it{similar_study(file, here)} (targets stand "
+        "before --configfile, which takes all words that follow)"
+    )
+
+
+def similar_study(file: str, here: Path = Path()) -> str:
+    """Names the file of a study that was probably meant; empty if there is none."""
     places = (here, here / "config")
     known = [path.relative_to(here).as_posix() for at in places for path in at.glob("*.y*ml")]
-    close = difflib.get_close_matches(file, known, n=1)
-    meant = f", as in {close[0]}" if close else ""
-    return (
-        f"--configfile {file}: no such file; correct it{meant} (targets stand before --configfile, "
-        "which takes all words that follow)"
-    )
+    close = difflib.get_close_matches(file, known, n=1) or _list_studies(here)
+    return f", as in {close[0]}" if close else ""
 
 
 def _option_values(words: Sequence[str], *options: str) -> Iterator[str]:

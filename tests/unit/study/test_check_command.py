@@ -62,6 +62,20 @@ def test_a_fault_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
         check(monkeypatch, path)
 
 
+@pytest.mark.parametrize("typed", [[], ["lesion.yaml"], ["lesions"]])
+def test_the_study_that_was_meant_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("lesions.yaml").write_text(yaml.safe_dump(STUDY))
+    name = (typed or ["config.yaml"])[0]
+    with pytest.raises(SystemExit) as ended:
+        check(monkeypatch, *map(Path, typed))
+    assert ended.value.code == (
+        f"dpprobe: {name}: no such file; name the file of a study, as in lesions.yaml"
+    )
+
+
 def test_only_readers_that_check_a_study_read_it(repository: Path) -> None:
     """`init` checks its draft but for the classes, which it lists itself."""
     places = ("src/dpprobe/**/*.py", "scripts/*.py", "workflow/**/*.smk")

@@ -96,6 +96,19 @@ def test_what_each_command_becomes(
     check_values("run_commands", told)
 
 
+@pytest.mark.parametrize(
+    ("words", "told"), [("-n", True), ("-n --configfile config.yaml", False), ("-d config", False)]
+)
+def test_a_study_that_a_plain_run_does_not_take_is_named(
+    here: Path, started: list[Any], capsys: pytest.CaptureFixture[str], words: str, told: bool
+) -> None:
+    (here / "mine.yaml").write_text("study: mine\ndatasets: {}\n")
+    start_snakemake(words.split())
+    line = "dpprobe: runs the default study; to run mine.yaml: "
+    assert capsys.readouterr().err.startswith(line) == told
+    assert len(started) == 1
+
+
 def test_the_clone_that_one_stands_in_has_the_rules(here: Path) -> None:
     assert workflow_root(here) == project_root() == clone_root() == REPOSITORY
     clone = here / "other"
