@@ -79,7 +79,7 @@ def test_a_drawn_picture_has_the_texts_of_today(name: str) -> None:
 def test_the_tutorial_s_figure_has_the_texts_of_today(tmp_path: Path) -> None:
     cells = write_study(
         tmp_path, dataset="lesions", backbones=["scattering"], methods=["auto", "nonprivate"],
-        headline="auc", class_names=["benign", "malignant"], patients=50, seeds=5,
+        headline="macro_accuracy", class_names=["benign", "malignant"], patients=50, seeds=5,
     )  # fmt: skip
     with style.use_settings():
         figure = curves.epsilon_accuracy(summarise(tmp_path / "summary.parquet", *cells))

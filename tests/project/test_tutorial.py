@@ -61,7 +61,7 @@ def test_the_page_shows_the_study_that_its_commands_write(folder: Path) -> None:
     assert shown_study() == re.sub(r"(?m)^ *#.*\n", "", written)
     study = read(folder / "lesions.yaml")
     assert study.dataset_unit("lesions") == "patient"
-    assert study.datasets["lesions"].metric == "auc"
+    assert study.datasets["lesions"].metric == "macro_accuracy"
 
 
 def test_the_page_makes_a_release_of_the_comment(folder: Path) -> None:

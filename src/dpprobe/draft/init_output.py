@@ -64,18 +64,12 @@ def _describe_imbalance(seen: Seen) -> Iterator[str]:
     elif not seen.is_imbalanced:
         yield f"{ratio}; metric: accuracy (classes are balanced)"
     else:
-        metric = "AUC" if len(seen.counts) == 2 else "macro accuracy"
         mean = "" if seen.by_patient is None else " (mean over patients)"
         yield (
-            f"{ratio}; metric: {metric}, because always predicting {seen.largest_class} "
+            f"{ratio}; metric: macro accuracy, because always predicting {seen.largest_class} "
             f"already has an accuracy of {100 * seen.majority_share:.1f}%{mean}"
         )
-        yield (
-            "             With macro accuracy, `auto` gives rare classes equal weight."
-            if len(seen.counts) > 2
-            else f"             If {seen.smallest_class} is predicted too rarely, uncomment the "
-            "method with `balanced: true` in the study."
-        )
+        yield "             With macro accuracy, `auto` gives rare classes equal weight."
 
 
 def _list_expected(draft: Draft) -> Iterator[str]:
@@ -105,9 +99,7 @@ def _list_expected(draft: Draft) -> Iterator[str]:
     yield f"Expected accuracy at epsilon {EPSILON:g}, predicted from public images of other kinds:"
     yield from (f"  {words}" for words in accuracies)
     yield "  Backbones are not compared: a better backbone has a higher non-private accuracy."
-    if seen.is_imbalanced and len(seen.counts) == 2:
-        yield "  The study reports AUC, whose values differ from accuracy."
-    elif seen.is_imbalanced:
+    if seen.is_imbalanced:
         yield (
             "  The study reports macro accuracy, which is below accuracy when classes are unequal."
         )

@@ -77,10 +77,6 @@ class Seen:
         return "image" if self.patients is None else "patient"
 
     @property
-    def smallest_class(self) -> str:
-        return min(self.counts, key=lambda name: self.counts[name])
-
-    @property
     def largest_class(self) -> str:
         weights = self._class_weights
         return max(weights, key=lambda name: weights[name])

@@ -67,12 +67,11 @@ METRIC_WORDS: dict[Headline, str] = {
     "releases have a result.",
     "auc": "\n#     # auc is the mean over labels; labels that few {unit}s have are left out.",
 }
-# Sentences on what else a dataset's metric decides.
-FOLLOWED = {
-    "auc": "The metric changes neither training nor a release, which names its own metric.",
-    "macro_accuracy": "With this metric the cells of `auto` give rare classes equal weight. The "
-    "metric does not change a release, which names its own metric.",
-}
+# The effects of a dataset's metric on training and releases.
+FOLLOWED = (
+    "With this metric the cells of `auto` give rare classes equal weight. The metric does not "
+    "change a release, which names its own metric."
+)
 SCHEMA = Path("workflow/schemas/study.schema.json")
 
 
@@ -122,11 +121,10 @@ def make_draft(seen: Seen, backbone: Chosen, output: Path, init_words: Sequence[
     if not seen.make_options().has_test():
         keys |= SPLIT
     if seen.is_imbalanced and not seen.multi_label:
-        metric = "auc" if len(seen.counts) == 2 else "macro_accuracy"
         keys["metric"] = Line(
-            value=metric,
+            value="macro_accuracy",
             comment="The classes are unequal: accuracy would reward always predicting the largest "
-            f"class. This metric is used in tables and the report. {FOLLOWED[metric]} `init` chose "
+            f"class. This metric is used in tables and the report. {FOLLOWED} `init` chose "
             "the metric from the labels without noise, which reveals that the classes are unequal.",
         )
     split = replace(seen, keys=keys)

@@ -16,6 +16,7 @@ lamb follow rules of public quantities: n, d, the number of classes, and the noi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -232,6 +233,16 @@ class GradientOptions(BalanceOptions):
         """The constant appended to each row: an example's gradient is r [x, constant]."""
         return 1.0
 
+    @property
+    def has_unit_rows(self) -> bool:
+        """True if all rows have norm 1, without the constant."""
+        return isinstance(self.normalize, L2 | AroundCentre)
+
+    def longest_gradient(self, classes: int) -> float:
+        """Returns the largest norm of an example's gradient before clipping, for any weights."""
+        residual = math.sqrt(classes if self.loss == "sigmoid" else 2)
+        return residual * math.hypot(1, self.constant) if self.has_unit_rows else math.inf
+
     def choose_rate(self, steps: int, *, noise: float, classes: int, dimension: int) -> float:
         """Returns the rate by the head's rule; `noise` is per number of a mean gradient."""
         raise NotImplementedError(f"head {self.head} has no rule for its learning rate")
@@ -297,8 +308,7 @@ class UnitRowOptions(GradientOptions):
 
     @model_validator(mode="after")
     def _check_rule(self) -> UnitRowOptions:
-        unit = isinstance(self.normalize, L2 | AroundCentre)
-        if self.UNIT_ROWS and self.learning_rate is None and not unit:
+        if self.UNIT_ROWS and self.learning_rate is None and not self.has_unit_rows:
             raise ValueError(
                 f"normalize: {self.normalize.kind} needs a learning_rate, because the default "
                 "rate is for rows of norm 1; write a learning_rate, or normalize: l2, centred "

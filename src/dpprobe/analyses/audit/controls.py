@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,8 +22,10 @@ from dpprobe.analyses.audit.canary_attack import Attack, Shape, make_worlds
 from dpprobe.analyses.audit.replay import MadeRows
 from dpprobe.analyses.audit.transcripts import Release
 from dpprobe.heads import clipping
+from dpprobe.heads.auto import trained_head
 from dpprobe.heads.exact_sums import Data, ExactSums, Index
 from dpprobe.heads.fitted import Heads
+from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.normalisation import AroundCentre, NoNormalisation
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.second_order import Design
@@ -158,8 +161,11 @@ def _list_inapplicable(attack: Attack, made: MadeRows | None) -> dict[str, Attac
         )
     if made is None or made.sizes.max() <= 1:
         reasons["light_patients"] = "every unit has one row"
+    head = trained_head(attack.method)
     if rows <= LATE_ROW:
         reasons["late_rows"] = f"there are at most {LATE_ROW} rows"
+    elif isinstance(head, GradientOptions) and head.longest_gradient(classes) <= head.max_grad_norm:
+        reasons["late_rows"] = "the method's normalisation keeps all gradients within the bound"
     if rows <= LAST_ROW:
         reasons["dropped_rows"] = f"there are at most {LAST_ROW:,} rows"
     if classes * (columns + 1) <= _WORDS:
@@ -355,10 +361,17 @@ class PairedUnits:
         return pairs.ravel(), 2 * np.bincount(step, minlength=steps)
 
 
+class _PlacedData(Data):
+    """Rows of a sum, which may be copies, and which of them follow the 128th row of the fit."""
+
+    late: npt.NDArray[np.bool_]
+
+
 @contextmanager
 def lengthen_late_rows() -> Iterator[None]:
     """Has the heads' code clip the rows after the 128th to a longer bound, in this process only."""
     make_design, add_rows, bounds = Design.__init__, ExactSums._add_rows, clipping.clip_bounds
+    make_data = ExactSums._make_data
 
     def make_loose(design: Design, *args: Any, **options: Any) -> None:
         make_design(design, *args, **options)
@@ -366,13 +379,17 @@ def lengthen_late_rows() -> Iterator[None]:
             if values is not None:
                 values[LATE_ROW:] *= UNCLIPPED
 
+    def make_placed(sums: ExactSums, features: Any, index: Any, *rest: Any) -> Data:
+        data = _PlacedData(*make_data(sums, features, index, *rest))
+        data.late = (torch.arange(len(sums._rows))[index] >= LATE_ROW).numpy()
+        return data
+
     def add_loose(sums: ExactSums, data: Data, index: Index, *rest: Any) -> None:
-        late = index >= LATE_ROW
+        assert isinstance(data, _PlacedData)
+        late, loose = data.late[index], copy(sums)
+        loose._given = (*sums._given[:2], sums._given[2] * UNCLIPPED, *sums._given[3:])
         add_rows(sums, data, index[~late], *rest)
-        given = sums._given
-        sums._given = (*given[:2], given[2] * UNCLIPPED, *given[3:])
-        add_rows(sums, data, index[late], *rest)
-        sums._given = given
+        add_rows(loose, data, index[late], *rest)
 
     def bound_loosely(norms: torch.Tensor, clip: float) -> torch.Tensor:
         longest = bounds(norms, clip)
@@ -381,11 +398,13 @@ def lengthen_late_rows() -> Iterator[None]:
 
     try:
         setattr(Design, "__init__", make_loose)  # noqa: B010 mypy sees no methods that change
+        setattr(ExactSums, "_make_data", make_placed)  # noqa: B010
         setattr(ExactSums, "_add_rows", add_loose)  # noqa: B010
         clipping.clip_bounds = bound_loosely
         yield
     finally:
         setattr(Design, "__init__", make_design)  # noqa: B010
+        setattr(ExactSums, "_make_data", make_data)  # noqa: B010
         setattr(ExactSums, "_add_rows", add_rows)  # noqa: B010
         clipping.clip_bounds = bounds
 

@@ -5,7 +5,9 @@ of up to 50 rows, rows above and below every clipping norm, and unusable rows. T
 together, once observed and once as in a release. The reference computes each sum from the same rows
 and weights, and each noise number and Poisson batch from the same random words. So a difference is
 a fault, and never chance. The head shows its weights between releases (`Releases.show_values`).
-They follow from earlier releases, and a sum must be right for any weights.
+They follow from earlier releases, and a sum must be right for any weights. At small weights all
+gradients of rows of norm 1 may be shorter than the clipping norm. Heads of such rows therefore
+begin at large random weights, which give many rows a wrong class (`begin_apart`).
 
 Some random words of the noise are bent, in the fit and in the reference alike. So some numbers lie
 beyond 8 deviations, where random words would give one in 10^15.
@@ -67,6 +69,8 @@ _NUMBERS, _PRODUCTS, _DRAWS = 10**6, 2 * 10**10, 2 * 10**7
 _BENT = 2**16
 # Relative rounding of float32 sums.
 _FLOATS = 1e-4
+# The standard deviation of first weights, for logits that are far apart on rows of norm 1.
+_APART = 10.0
 SUMS, NOISE, BATCHES = "replayed_sums", "replayed_noise", "replayed_batches"
 # Releases with one row per class, which are no symmetric matrices even if they are square.
 TABLES = (GRADIENTS, TARGETS, CLASS_SUMS)
@@ -350,8 +354,7 @@ class Expected:
         entry = ref.power_of_two(short, ref.entry_bits(self._n))
         step = ref.power_of_two(clip, ref.factor_bits(self._n))
         if self._kept is None:
-            direct = isinstance(options.normalize, kinds.L2 | kinds.AroundCentre)
-            rows = self._rows if direct else self._rows.multiplied()
+            rows = self._rows if options.has_unit_rows else self._rows.multiplied()
             scales = (each / np.float32(constant) for each in (rows.scale, rows.shift))
             values = np.hstack([rows.scaled(*scales), np.ones((len(rows.scale), 1))])
             lengths = ref.norms_of(values) * (rows.usable & (self._shares > 0))
@@ -511,6 +514,15 @@ class _CheckedSampler:
         return units, sizes
 
 
+def begin_apart(method: MethodOptions) -> MethodOptions:
+    """Begins a head's steps at large random weights, if rows have norm 1."""
+    head = trained_head(method)
+    if not isinstance(head, GradientOptions) or not head.has_unit_rows:
+        return method
+    head = head.model_copy(update={"init": "scaled", "init_scale": _APART, "init_file": None})
+    return head if head.head == method.head else method.model_copy(update={"chosen": head})
+
+
 def replay_release(attack: Attack, stated: MethodOptions, made: MadeRows, seed: int) -> Replay:
     """Replays fits of an attack's method by two seeds; `stated` is the method that is claimed.
 
@@ -521,7 +533,8 @@ def replay_release(attack: Attack, stated: MethodOptions, made: MadeRows, seed: 
         plan = _plan_base(attack.method.base, attack.plan)
         attack = replace(attack, method=attack.method.base, plan=plan, claim=plan)
         stated = stated.base
-    stated = trained_head(stated)
+    attack = replace(attack, method=begin_apart(attack.method))
+    stated = trained_head(begin_apart(stated))
     seeds = [derived_seed(seed, f"audit replay {place}") for place in range(2)]
     checker = Checker(attack, stated, made, seeds)
 

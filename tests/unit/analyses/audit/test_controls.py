@@ -24,10 +24,10 @@ from dpprobe.heads.second_order import Design
 from dpprobe.privacy.plan import Plan
 from tests.support.audits import METHODS, head, plan_of
 
-# With a larger norm no row is clipped in three steps from zero, so `late_rows` changes nothing.
+# The heads' own clipping norms: no gradient is longer in three steps from zero.
 _FULL = {
-    "batch_size": "full", "steps": 3, "max_grad_norm": 0.5, "init": "zero", "engine": "exact",
-    "normalize": "l2", "learning_rate": 0.1,
+    "batch_size": "full", "steps": 3, "init": "zero", "engine": "exact", "normalize": "l2",
+    "learning_rate": 0.1,
 }  # fmt: skip
 # For each fault the tests that are made for it, whatever else may notice it.
 NOTICED = {
@@ -121,7 +121,7 @@ def test_every_control_is_caught(name: str) -> None:
 
 
 def read_patched() -> set[object]:
-    return {Design.__init__, ExactSums._add_rows, clipping.clip_bounds}
+    return {Design.__init__, ExactSums._make_data, ExactSums._add_rows, clipping.clip_bounds}
 
 
 def test_controls_leave_the_code_as_it_was() -> None:
@@ -136,6 +136,25 @@ def test_controls_leave_the_code_as_it_was() -> None:
         fail_inside()
     assert not before & seen[0]
     assert read_patched() == before
+
+
+@pytest.mark.parametrize(("norm", "reason"), [(1.9, None), (2.1, "keeps all gradients within")])
+def test_late_rows_do_not_apply_where_no_gradient_is_longer_than_the_bound(
+    norm: float, reason: str | None
+) -> None:
+    """Rows [x, 1] with |x| = 1 and a residual of at most sqrt(2) have gradients of at most 2."""
+    cell = cell_of(SEVEN["sgd"].model_copy(update={"max_grad_norm": norm}))
+    given: dict[str, Any] = {"group": cell.canary_count, "seed": 5, "made": cell.made}
+    (late,) = (
+        control
+        for control in make_controls(cell.attack, cell.shape, **given)
+        if control.name == "late_rows"
+    )
+    if reason is None:
+        assert "replayed_sums" in cell.attack_control(late, "test")[1]["refuted_by"]
+    else:
+        assert isinstance(late.attack, str)
+        assert reason in late.attack
 
 
 @pytest.mark.parametrize("name", [*SEVEN, *OTHERS])
