@@ -266,18 +266,22 @@ class Options(GradientOptions):
         if self.tune == "head" and self.backbone_rate != 1:
             raise ValueError("backbone_rate has no effect with `tune: head`; remove it")
         if self.engine == "opacus":
-            for wanted, option in (
-                ("clipping: automatic divides by norms", self.clipping == "automatic"),
-                ("precision: bfloat16 sums in float32", self.precision != "float32"),
-                ("augment.views averages views before the clip", self.augment and self.augment.views > 1),
-            ):
-                if option:
-                    raise ValueError(self._refuse_engine(wanted))
+            self._check_opacus()
         if self.probe is not None:
             self._check_probe(self.probe)
         if self.search is not None:
             self._check_search(self.search)
         return self
+
+    def _check_opacus(self) -> None:
+        views = 1 if self.augment is None else self.augment.views
+        for option, action, written in (
+            ("clipping automatic", "divide gradients by their norms", self.clipping != "fixed"),
+            ("precision bfloat16", "sum such gradients in float32", self.precision != "float32"),
+            (f"augment.views {views}", "average views before it clips", views > 1),
+        ):
+            if written:
+                raise ValueError(self._describe_opacus(option, action))
 
     def _check_probe(self, probe: Probe) -> None:
         if self.init != "zero" or self.init_bias is not None:
@@ -341,7 +345,7 @@ class Options(GradientOptions):
     @property
     def units_fault(self) -> str | None:
         probed = None if self.probe is None else self.probe.method.units_fault
-        return super().units_fault or probed and f"probe: {probed}"
+        return super().units_fault or (probed and f"probe: {probed}")
 
     @property
     def private_choices(self) -> str | None:

@@ -217,12 +217,12 @@ class GradientOptions(BalanceOptions):
                 "remove it, or write `average: ema`"
             )
         if self.engine == "opacus" and self.class_weights:
-            raise ValueError(self._refuse_engine("class_weights weigh clipped gradients"))
+            raise ValueError(self._describe_opacus("class_weights", "weigh clipped gradients"))
         return self
 
-    def _refuse_engine(self, wanted: str) -> str:
+    def _describe_opacus(self, option: str, action: str) -> str:
         other = type(self).model_fields["engine"].default
-        return f"{wanted}, which Opacus cannot; remove this option, or write `engine: {other}`"
+        return f"{option}: Opacus does not {action}; remove it, or write `engine: {other}`"
 
     @property
     def units_fault(self) -> str | None:

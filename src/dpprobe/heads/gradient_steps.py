@@ -199,8 +199,9 @@ class Training:
             from dpprobe.heads.opacus_engine import OpacusHead  # imports Opacus, which takes time
 
             return OpacusHead(
-                gradients, self._parameters, samplers[0] if samplers else None, self._releases,
-                self._add_noise, divisor=self._divisor,
+                gradients, self._parameters, samplers[0] if samplers else None,
+                noise_multiplier=self._releases.noise_multiplier(GRADIENTS),
+                divisor=self._divisor, add=self._add_noise,
             )  # fmt: skip
         if not samplers and self._native:
             return NativeFullBatchSum(gradients, self._weights, pool)

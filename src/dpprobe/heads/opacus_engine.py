@@ -32,8 +32,6 @@ from torch import nn
 
 from dpprobe.errors import PrivacyError
 from dpprobe.heads.clipping import ClippedGradients, drawn_rows
-from dpprobe.heads.gradient_options import GRADIENTS
-from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import Sampler
 
 AddNoise = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -62,6 +60,9 @@ class OpacusSteps(DPOptimizer):  # type: ignore[misc]
 
     Args:
       parameters: the trained parameters, in the order of the noise.
+      max_grad_norm: the clipping norm C; infinite for no clipping.
+      noise_multiplier: the plan's, which a hook of Opacus's accountants reads; the caller passes
+        noise of this deviation, times C.
       divisor: the public expected batch size.
       add: returns a sum plus noise; an audit's observer replaces it.
     """
@@ -70,8 +71,9 @@ class OpacusSteps(DPOptimizer):  # type: ignore[misc]
         self,
         model: nn.Module,
         parameters: Sequence[nn.Parameter],
-        releases: Releases,
         *,
+        max_grad_norm: float,
+        noise_multiplier: float,
         divisor: float,
         add: AddNoise = torch.add,
     ) -> None:
@@ -81,8 +83,8 @@ class OpacusSteps(DPOptimizer):  # type: ignore[misc]
         self._noise: tuple[torch.Tensor, ...] | None = None
         super().__init__(
             self._receiver,
-            noise_multiplier=releases.noise_multiplier(GRADIENTS),
-            max_grad_norm=releases.sensitivity(GRADIENTS),
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=max_grad_norm,
             expected_batch_size=divisor,
             loss_reduction="mean",  # divides the noisy sum by the expected batch size
         )
@@ -145,10 +147,10 @@ class OpacusHead:
         gradients: ClippedGradients,
         parameters: torch.Tensor,
         sampler: Sampler | None,
-        releases: Releases,
-        add: AddNoise,
         *,
+        noise_multiplier: float,
         divisor: float,
+        add: AddNoise,
     ) -> None:
         self.gradients = gradients
         self._parameters, self._sampler = parameters, sampler
@@ -159,7 +161,8 @@ class OpacusHead:
             linear = nn.Linear(columns, classes, bias=False, device=parameters.device)
             self._weight = linear.weight
             self._steps = OpacusSteps(
-                linear, [self._weight], releases, divisor=divisor,
+                linear, [self._weight], max_grad_norm=gradients.clip,
+                noise_multiplier=noise_multiplier, divisor=divisor,
                 add=lambda sums, noise: add(sums[None], noise[None])[0],
             )  # fmt: skip
 
