@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from opacus.utils.module_utils import trainable_modules
+from torch import nn
 
 from dpprobe.backbones.network_forward import one_line
 from dpprobe.errors import ConfigError
-from dpprobe.finetune.gradients import lay_inputs
+from dpprobe.finetune.lora import replace_module
 from dpprobe.finetune.losses import row_losses
 from dpprobe.heads.opacus_engine import OpacusSteps
 
@@ -22,6 +23,18 @@ if TYPE_CHECKING:
 
 # Opacus keeps the gradients of all rows in a pass.
 _GRADIENT_BYTES = 2**30
+
+
+class _Cloned(nn.Module):
+    """A layer whose output the network may change in place, which torch forbids after a hook."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        output = self.layer(*inputs, **options)
+        return output.clone() if isinstance(output, torch.Tensor) else output
 
 
 class OpacusSums:
@@ -44,8 +57,10 @@ class OpacusSums:
         parameters = list(network.trained.values())
         shared = {id(one): one for one in network.module.parameters()}
         module = copy.deepcopy(network.module, shared)
-        for _, child in trainable_modules(module):
+        for path, child in reversed(list(trainable_modules(module))):  # children first
             child.training = True  # Opacus ignores layers in evaluation mode
+            if path:
+                replace_module(module, path, _Cloned(child))
         try:
             self._steps = OpacusSteps(
                 module, parameters,
@@ -83,5 +98,7 @@ class OpacusSums:
         return gradients
 
     def _compute_losses(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        scores = self._steps.model(lay_inputs(inputs, self._dimensions))
+        # Opacus has wrong gradients of convolutions in another memory format.
+        flat = inputs.flatten(0, 1) if inputs.ndim == self._dimensions + 2 else inputs
+        scores = self._steps.model(flat.contiguous())
         return row_losses(scores, labels, sigmoid=self._sigmoid)
