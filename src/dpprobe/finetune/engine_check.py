@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import torch
 
@@ -25,12 +25,13 @@ from dpprobe.backbones.row_mixing import (
 from dpprobe.devices import use_full_float32, use_precision
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.ghost import Ghost
-from dpprobe.finetune.gradients import PRECISIONS, ClippedSums, Precision
+from dpprobe.finetune.gradients import PRECISIONS, ClippedSums, Precision, lay_inputs
 from dpprobe.finetune.losses import row_losses
 
 if TYPE_CHECKING:
     from dpprobe.finetune.tuned_network import TunedNetwork
 
+Engine = Literal["ghost", "opacus"]
 ROWS = 3
 _SEED = 16
 # Relative tolerances for a parameter's gradient. Engine and autograd have equal activations and
@@ -51,6 +52,7 @@ def check_network(
     *,
     sigmoid: bool,
     precision: Precision,
+    engine: Engine = "ghost",
     example: torch.Tensor,
     classes: int,
     views: int = 1,
@@ -82,10 +84,10 @@ def check_network(
                 f"parameter {others[0]}: it is used outside its layer, so its gradient would be "
                 "incomplete; choose another backbone"
             )
-        _check_gradients(network, inputs, labels, sigmoid, precision)
+        _check_gradients(network, inputs, labels, sigmoid, precision, engine)
         if precision != "float32":
             # A wrong gradient is easier to detect in float32, where rounding is smaller.
-            _check_gradients(network, inputs, labels, sigmoid, "float32")
+            _check_gradients(network, inputs, labels, sigmoid, "float32", engine)
 
 
 def _draw_inputs(example: torch.Tensor, views: int, generator: torch.Generator) -> torch.Tensor:
@@ -167,29 +169,58 @@ def _check_gradients(
     labels: torch.Tensor,
     sigmoid: bool,
     precision: Precision,
+    engine: Engine,
 ) -> None:
     """Raises ConfigError if a row's gradient or its norm is wrong."""
+    # Engine and autograd use one batch, so that rounding turns off the same activations in both.
+    laid = lay_inputs(inputs, len(network.shape), PRECISIONS[precision])
+    with torch.enable_grad():
+        with use_precision(inputs.device, PRECISIONS[precision]):
+            scores = network.module(laid)
+        losses = row_losses(scores, labels, sigmoid=sigmoid)
+    form = _form_by_opacus if engine == "opacus" else partial(_form_by_ghost, precision=precision)
+    gradients = form(network, inputs, labels, sigmoid=sigmoid)
+    for row in range(ROWS):
+        truth = _differentiate_loss(network, losses[row])
+        try:
+            gradient, norm = next(gradients)
+        except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise ConfigError(
+                f"engine {engine}: this network's gradients cannot be computed per row ({error}); "
+                "choose another backbone or engine"
+            ) from error
+        _compare_gradients(truth, gradient, norm, precision, engine)
+
+
+def _form_by_ghost(
+    network: TunedNetwork,
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    sigmoid: bool,
+    precision: Precision,
+) -> Iterator[tuple[torch.Tensor, float]]:
+    """Yields each row's gradient [size], as a sum of this row alone, and its norm."""
     sums = ClippedSums(
         network, sigmoid=sigmoid, max_grad_norm=math.inf, clipping="fixed", precision=precision
     )
-    # Engine and autograd use one batch, so that rounding turns off the same activations in both.
-    with torch.enable_grad():
-        with use_precision(inputs.device, PRECISIONS[precision]):
-            scores = network.module(sums.lay_inputs(inputs))
-        losses = row_losses(scores, labels, sigmoid=sigmoid)
-    for row in range(ROWS):
-        truth = _differentiate_loss(network, losses[row])
+    for row, chosen in enumerate(torch.eye(ROWS, device=inputs.device)):
         total = torch.zeros(sums.size, device=inputs.device)
-        chosen = torch.zeros(ROWS, device=inputs.device)
-        chosen[row] = 1
-        try:
-            norms = sums.add_rows(total, inputs, labels, chosen)
-        except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise ConfigError(
-                f"this network's gradients cannot be computed per row ({error}); choose another "
-                "backbone"
-            ) from error
-        _compare_gradients(truth, total, float(norms[row]), precision)
+        yield total, float(sums.add_rows(total, inputs, labels, chosen)[row])
+
+
+def _form_by_opacus(
+    network: TunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, *, sigmoid: bool
+) -> Iterator[tuple[torch.Tensor, float]]:
+    """Yields each row's gradient [size] by Opacus, and its norm."""
+    from dpprobe.finetune.opacus_sums import OpacusSums  # imports Opacus, which takes time
+
+    sums = OpacusSums(
+        network, sigmoid=sigmoid, max_grad_norm=math.inf, noise_multiplier=0.0, divisor=1.0
+    )
+    with torch.enable_grad():
+        gradients = sums.form_gradients(inputs, labels)
+    yield from ((gradient, float(gradient.double().norm())) for gradient in gradients)
 
 
 def _differentiate_loss(network: TunedNetwork, loss: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -207,7 +238,11 @@ def _differentiate_loss(network: TunedNetwork, loss: torch.Tensor) -> dict[str, 
 
 
 def _compare_gradients(
-    truth: dict[str, torch.Tensor], total: torch.Tensor, norm: float, precision: Precision
+    truth: dict[str, torch.Tensor],
+    total: torch.Tensor,
+    norm: float,
+    precision: Precision,
+    engine: Engine,
 ) -> None:
     tolerance, smallest = _TOLERANCES[precision], _SMALLEST[precision]
     length = float(torch.cat(list(truth.values())).norm())
@@ -222,14 +257,14 @@ def _compare_gradients(
         off = float((part - value).norm())
         if not off <= tolerance * scale:
             raise ConfigError(
-                f"engine ghost gives a wrong gradient of {name}, off by {off:.1e} of "
-                f"{scale:.1e}; choose another backbone"
+                f"engine {engine} gives a wrong gradient of {name}, off by {off:.1e} of "
+                f"{scale:.1e}; choose another backbone or engine"
             )
     # The norm that decides a row's clipping must not be below the norm of the row's gradient.
     norm = norm if float(total.double().norm()) <= norm * _SUMMED else math.nan
     # The engine's norm may exceed the true norm by the margin for rounding, but not be smaller.
     if not -tolerance * length <= norm - length <= (tolerance + _ABOVE) * length:
         raise ConfigError(
-            f"engine ghost gives a wrong gradient norm, {norm:.6g} instead of {length:.6g}; "
-            "choose another backbone"
+            f"engine {engine} gives a wrong gradient norm, {norm:.6g} instead of {length:.6g}; "
+            "choose another backbone or engine"
         )

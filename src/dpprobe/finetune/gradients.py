@@ -92,7 +92,10 @@ class ClippedSums:
         if len(inputs) == 0:
             return torch.zeros(0, dtype=torch.float64, device=total.device)
         batch = self._ghost.compute_gradients(
-            self.lay_inputs(inputs), labels, sigmoid=self._sigmoid, precision=self._precision
+            lay_inputs(inputs, self._dimensions, self._precision),
+            labels,
+            sigmoid=self._sigmoid,
+            precision=self._precision,
         )
         norms = batch.squared_norms().sqrt_()
         usable = norms.isfinite()
@@ -107,10 +110,16 @@ class ClippedSums:
         batch.add_sum(dict(zip(self._sizes, parts, strict=True)), as_float32(factors))
         return norms
 
-    def lay_inputs(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Returns inputs in the network's form: views in sequence, in the fastest memory format."""
-        flat = inputs.flatten(0, 1) if inputs.ndim == self._dimensions + 2 else inputs
-        if flat.ndim == 4 and (flat.device.type == "cpu" or self._precision is not None):
-            # channels_last is the fastest memory format for convolutions, and later layers keep it.
-            return flat.contiguous(memory_format=torch.channels_last)
-        return flat
+
+def lay_inputs(
+    inputs: torch.Tensor, dimensions: int, precision: torch.dtype | None = None
+) -> torch.Tensor:
+    """Returns inputs in the network's form: views in sequence, in the fastest memory format.
+
+    `dimensions` is the number of dimensions of one view of a row.
+    """
+    flat = inputs.flatten(0, 1) if inputs.ndim == dimensions + 2 else inputs
+    if flat.ndim == 4 and (flat.device.type == "cpu" or precision is not None):
+        # channels_last is the fastest memory format for convolutions, and later layers keep it.
+        return flat.contiguous(memory_format=torch.channels_last)
+    return flat

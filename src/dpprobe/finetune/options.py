@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
 
-from dpprobe.heads.gradient_options import GradientOptions
+from dpprobe.heads.gradient_options import OPACUS_LIMITS, GradientOptions
 from dpprobe.heads.normalisation import Priced, Share
 from dpprobe.heads.options import ClippingNorm
 from dpprobe.heads.registry import AnyMethod
@@ -230,10 +230,11 @@ class Options(GradientOptions):
         description="Number format of forward and backward passes; in each format, gradients are "
         "summed in float32.",
     )
-    engine: Literal["ghost"] = Field(  # type: ignore[assignment]
+    engine: Literal["ghost", "opacus"] = Field(  # type: ignore[assignment]
         "ghost",
         description="Method for per-example gradients: ghost works layer by layer, without forming "
-        "most gradients. Sums are float32: for benchmarks, not for release.",
+        "most gradients. opacus: Opacus's code forms, clips and adds all gradients, for a second "
+        "opinion. Sums are float32: for benchmarks, not for release.",
     )
     probe: Probe | None = Field(
         None, description="A private head from which the network's training starts."
@@ -264,11 +265,23 @@ class Options(GradientOptions):
             )
         if self.tune == "head" and self.backbone_rate != 1:
             raise ValueError("backbone_rate has no effect with `tune: head`; remove it")
+        if self.engine == "opacus":
+            self._check_opacus()
         if self.probe is not None:
             self._check_probe(self.probe)
         if self.search is not None:
             self._check_search(self.search)
         return self
+
+    def _check_opacus(self) -> None:
+        views = 1 if self.augment is None else self.augment.views
+        for option, action, written in (
+            ("clipping automatic", "divide gradients by their norms", self.clipping != "fixed"),
+            ("precision bfloat16", "sum such gradients in float32", self.precision != "float32"),
+            (f"augment.views {views}", "average views before it clips", views > 1),
+        ):
+            if written:
+                raise ValueError(self._describe_opacus(option, action))
 
     def _check_probe(self, probe: Probe) -> None:
         if self.init != "zero" or self.init_bias is not None:
@@ -330,6 +343,11 @@ class Options(GradientOptions):
         return f"probe: {fault}" if fault else None
 
     @property
+    def units_fault(self) -> str | None:
+        probed = None if self.probe is None else self.probe.method.units_fault
+        return super().units_fault or (probed and f"probe: {probed}")
+
+    @property
     def private_choices(self) -> str | None:
         return SEARCHED if self.search else None
 
@@ -339,6 +357,8 @@ class Options(GradientOptions):
 
     @property
     def engine_limits(self) -> str | None:
+        if self.engine == "opacus":
+            return OPACUS_LIMITS
         passes = ", passes bfloat16" if self.precision == "bfloat16" else ""
         return LIMITS.format(passes=passes)
 

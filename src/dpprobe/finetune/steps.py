@@ -30,6 +30,7 @@ from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import PoissonSampler, RowIndices
 
 if TYPE_CHECKING:
+    from dpprobe.finetune.opacus_sums import OpacusSums
     from dpprobe.finetune.tuned_network import TunedNetwork
 
 Tensors = dict[str, torch.Tensor]
@@ -49,11 +50,16 @@ class Training:
         self.network, self.taken = network, 0
         self._options, self._inputs, self._releases = options, inputs, releases
         self._mechanism = mechanism
-        self._rows_at_once = rows_at_once(network, physical_batch, inputs.views or 1)
         self._parameters = {name: one.detach() for name, one in network.trained.items()}
         self._device = next(iter(self._parameters.values())).device
         self._sigmoid = options.loss == "sigmoid"
-        self._sums = ClippedSums(
+        # The divisor comes from the plan's public n and rate, because a batch's size is private.
+        self._divisor = mechanism.sample_rate * releases.plan.n
+        self._rows_at_once = rows_at_once(network, physical_batch, inputs.views or 1)
+        self._opacus = self._make_opacus(network)
+        if self._opacus is not None:
+            self._rows_at_once = min(self._rows_at_once, self._opacus.most_rows)
+        self._sums: ClippedSums | OpacusSums = self._opacus or ClippedSums(
             network,
             sigmoid=self._sigmoid,
             max_grad_norm=releases.sensitivity(GRADIENTS),
@@ -66,8 +72,6 @@ class Training:
             name: part.view(one.shape)
             for (name, one), part in zip(self._parameters.items(), parts, strict=True)
         }
-        # The divisor comes from the plan's public n and rate, because a batch's size is private.
-        self._divisor = mechanism.sample_rate * releases.plan.n
         self._deviation = releases.noise_deviation(GRADIENTS)
         self._noise = releases.make_noise(GRADIENTS, self._sums.size)
         (seed,) = releases.seeds
@@ -82,6 +86,19 @@ class Training:
         if self._mixing is not None:
             self._average = {name: one.clone() for name, one in self._parameters.items()}
 
+    def _make_opacus(self, network: TunedNetwork) -> OpacusSums | None:
+        if self._options.engine != "opacus":
+            return None
+        from dpprobe.finetune.opacus_sums import OpacusSums  # imports Opacus, which takes time
+
+        return OpacusSums(
+            network,
+            sigmoid=self._sigmoid,
+            max_grad_norm=self._releases.sensitivity(GRADIENTS),
+            noise_multiplier=self._releases.noise_multiplier(GRADIENTS),
+            divisor=self._divisor,
+        )
+
     @torch.no_grad()
     def take_step(self, advance: Callable[[int], None]) -> None:
         """Takes one noisy step, even if the batch is empty; `advance` gets counts of rows done."""
@@ -90,8 +107,11 @@ class Training:
         for rows, batch in self._physical_batches(self._drawn_rows()):
             self._add_batch(rows, batch)
             advance(len(rows))
-        noise = self._noise.draw_steps(1, self._deviation)[0, 0]
-        self._total.add_(noise.to(self._device)).div_(self._divisor)
+        noise = self._noise.draw_steps(1, self._deviation)[0, 0].to(self._device)
+        if self._opacus is None:
+            self._total.add_(noise).div_(self._divisor)
+        else:
+            self._total.copy_(self._opacus.release_mean(noise))
         if self._longest is not None:
             norm = torch.linalg.vector_norm(self._total, dtype=torch.float64)
             self._total.mul_((self._longest / norm).clamp_(max=1))

@@ -122,7 +122,7 @@ def train_network(
 
 def _check_releases(options: Options, inputs: Inputs, releases: Releases) -> None:
     """Raises PrivacyError if plan, seeds or observer do not fit the training, or ConfigError if
-    the method does not fit the classes."""
+    the method does not fit the classes or units."""
     plan = releases.plan
     if plan.n != inputs.n:
         raise PrivacyError(
@@ -141,6 +141,8 @@ def _check_releases(options: Options, inputs: Inputs, releases: Releases) -> Non
             "observer"
         )
     if fault := options.class_fault(inputs.num_classes, multi_label=inputs.labels.ndim == 2):
+        raise ConfigError(f"head {options.head}: {fault}")
+    if inputs.units is not None and (fault := options.units_fault):
         raise ConfigError(f"head {options.head}: {fault}")
 
 

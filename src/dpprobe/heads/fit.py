@@ -54,7 +54,8 @@ def fit_heads(
       kept: receives noisy released second moments by name, except second moments of a search.
 
     Raises:
-      ConfigError: if there are more features than the method supports.
+      ConfigError: if there are more features than the method supports, or units have several rows
+        that its engine cannot clip together.
       PrivacyError: if the plan is for another method or data, if releases are not in the plan, or
         if a public file was not compared.
     """
@@ -145,6 +146,8 @@ def check_inputs(
         )
     if fault := dimension_fault(trained_head(method), data.dimension):
         raise ConfigError(fault)
+    if data.units is not None and (fault := method.units_fault):
+        raise ConfigError(f"head {method.head}: {fault}")
     if data.multi_label and not method.multi_label:
         raise PrivacyError(
             f"head {method.head}: it takes one label per row, but these rows have several"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -36,6 +37,9 @@ from dpprobe.privacy.randomness import open_stream
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import PoissonSampler
 from dpprobe.progress import Progress
+
+if TYPE_CHECKING:
+    from dpprobe.heads.opacus_engine import OpacusHead
 
 # The noise drawn at a time has _NOISE_BYTES, which fit into half of a core's second-level cache.
 # Batches drawn at a time have _BLOCK_ROWS expected rows per seed.
@@ -69,10 +73,11 @@ def train_heads(
     history = History(rows, mechanism.sample_rate, record, options.link)
     clip, sigmoid = releases.sensitivity(GRADIENTS), options.loss == "sigmoid"
     gradients = [ClippedGradients(each, clip, sigmoid, options.constant) for each in rows.crops]
-    alone = is_native(rows) and mechanism.sample_rate < 1
+    opacus = options.engine == "opacus"
+    alone = opacus or (is_native(rows) and mechanism.sample_rate < 1)
     groups = [(seed,) for seed in releases.seeds] if alone else [releases.seeds]
     with ExitStack() as stack, torch.inference_mode():
-        threads = torch.get_num_threads() if is_native(rows) else 1
+        threads = torch.get_num_threads() if is_native(rows) and not opacus else 1
         pool = stack.enter_context(ThreadPoolExecutor(threads)) if threads > 1 else None
         side_by_side = len(groups) > 1
         trainings = [
@@ -156,7 +161,8 @@ class Training:
         self._noise = releases.make_noise(GRADIENTS, size, seeds=seeds)
         self._optimiser = optimiser()
         self._gradients, self._rate = gradients, mechanism.sample_rate
-        self._sum = self._gradient_sum(gradients[0], mechanism, seeds, pool)
+        self._sum: ClippedGradientSum | OpacusHead
+        self._sum = self._gradient_sum(gradients[0], mechanism, seeds, pool, options.engine)
         self._longest = None if releases.plan.private else options.max_batch_grad_norm
         # True if compiled code can take the steps.
         self._plain = (
@@ -180,18 +186,25 @@ class Training:
         mechanism: Mechanism,
         seeds: Sequence[int],
         pool: Executor | None,
-    ) -> ClippedGradientSum:
-        if mechanism.sample_rate == 1:
-            if self._native:
-                return NativeFullBatchSum(gradients, self._weights, pool)
-            return TorchSum(gradients, self._weights)
+        engine: str,
+    ) -> ClippedGradientSum | OpacusHead:
         n, rate = gradients.rows.n, mechanism.sample_rate
         samplers = [
             self._releases.choose_sampler(
                 seed, PoissonSampler(n, rate, open_stream(seed, "sampling"))
             )
-            for seed in seeds
+            for seed in (seeds if rate < 1 else ())
         ]
+        if engine == "opacus":
+            from dpprobe.heads.opacus_engine import OpacusHead  # imports Opacus, which takes time
+
+            return OpacusHead(
+                gradients, self._parameters, samplers[0] if samplers else None,
+                noise_multiplier=self._releases.noise_multiplier(GRADIENTS),
+                divisor=self._divisor, add=self._add_noise,
+            )  # fmt: skip
+        if not samplers and self._native:
+            return NativeFullBatchSum(gradients, self._weights, pool)
         if self._native:
             (sampler,) = samplers
             return NativePoissonSum(gradients, self._weights, sampler, pool)
@@ -242,20 +255,11 @@ class Training:
         return True
 
     def _take_step(self, noise: torch.Tensor) -> None:
-        release, weights = self._view_heads(self._release), self._view_heads(self._weights)
-        if self._releases.observer is None and self._constant == 1:
-            release.copy_(noise)
-            self._sum.add_to(self._release)
+        weights = self._view_heads(self._weights)
+        if isinstance(self._sum, ClippedGradientSum):
+            release = self._release_mean(self._sum, noise)
         else:
-            release.zero_()
-            self._sum.add_to(self._release)
-            release[..., -1] *= self._constant
-            if self._releases.observer is None:
-                release.add_(noise)
-            else:
-                self._releases.observer.see_values("weights", self._seeds, weights)
-                release.copy_(self._releases.observe_sums(GRADIENTS, release, noise, self._seeds))
-        release.div_(self._divisor)
+            release = self._sum.release_mean(noise)
         if self._longest is not None:
             norms = torch.linalg.vector_norm(release, dim=(1, 2), keepdim=True)
             release.mul_((self._longest / norms).clamp_(max=1))
@@ -266,6 +270,26 @@ class Training:
         if self._average is not None and self._mixing is not None:
             self._view_heads(self._average).lerp_(weights, float(self._mixing[self.taken]))
         self.taken += 1
+
+    def _release_mean(self, sums: ClippedGradientSum, noise: torch.Tensor) -> torch.Tensor:
+        """Returns the noisy mean gradients of the next batches, in a buffer."""
+        release = self._view_heads(self._release)
+        if self._releases.observer is None and self._constant == 1:
+            release.copy_(noise)
+            sums.add_to(self._release)
+        else:
+            release.zero_()
+            sums.add_to(self._release)
+            release[..., -1] *= self._constant
+            release.copy_(self._add_noise(release, noise))
+        return release.div_(self._divisor)
+
+    def _add_noise(self, sums: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        """Returns sums of gradients plus noise, or what an audit's observer makes of them."""
+        if self._releases.observer is None:
+            return sums.add_(noise)
+        self._releases.observer.see_values("weights", self._seeds, self._view_heads(self._weights))
+        return self._releases.observe_sums(GRADIENTS, sums, noise, self._seeds)
 
 
 def heads_of(trainings: Sequence[Training]) -> torch.Tensor:

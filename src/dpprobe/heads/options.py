@@ -124,6 +124,11 @@ class MethodOptions(Options, ABC):
         return None
 
     @property
+    def units_fault(self) -> str | None:
+        """Explains why a unit of privacy cannot have several rows; None if it can."""
+        return None
+
+    @property
     def releases_priors(self) -> bool:
         """True if the head releases class frequencies, to predict as if these were equal."""
         return False

@@ -176,6 +176,10 @@ class Options(MethodOptions):
         return self.base.class_fault(classes, multi_label=multi_label)
 
     @property
+    def units_fault(self) -> str | None:
+        return self.base.units_fault
+
+    @property
     def engine_limits(self) -> str | None:
         return self.base.engine_limits
 

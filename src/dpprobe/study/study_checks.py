@@ -402,6 +402,8 @@ def _list_method_faults(
         where = f"config: methods.{name} on datasets.{dataset}"
         if classes and (fault := method.class_fault(classes, multi_label=multi_label)):
             yield f"{where}: {fault}"
+        if study.dataset_unit(dataset) == "patient" and (fault := method.units_fault):
+            yield f"{where}: {fault}"
         if multi_label and not method.multi_label:
             yield (
                 f"{where}: the rows have several labels, but head {method.head} with these "

@@ -125,6 +125,7 @@ class Material:
             network,
             sigmoid=options.loss == "sigmoid",
             precision=options.precision,
+            engine=options.engine,
             example=example.to(self.device),
             classes=self.stores[0].num_classes,
             views=views,

@@ -34,6 +34,7 @@ CASES: list[dict[str, Any]] = [
     {"optimiser": "adam", "average": "ema", "batch_size": 8},
     {"optimiser": "lamb", "average": "mean", "batch_size": 8},
     {"optimiser": "sgd", "average": "ema", "batch_size": "full"},
+    {"optimiser": "momentum", "average": "ema", "batch_size": 8, "engine": "opacus"},
 ]
 CASES += [{"batch_size": 5, "units": True, "schedule": "warmup_cosine"}, {
     "batch_size": 1, "units": True, "class_weights": [1, 0.5, 0.5],

@@ -158,6 +158,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize("unit", ["patient", "image"])
+def test_a_study_of_patients_refuses_opacus(folder: Path, unit: str) -> None:
+    """Opacus clips the gradients of images, and cannot average them per patient."""
+    assert folder.exists()
+    methods = {"theirs": {"head": "sgd", "engine": "opacus", "batch_size": "full"}}
+    study = load_study(STUDY | {
+        "datasets": {"p": PATIENTS | {"unit": unit}}, "delta": 0.2, "methods": methods,
+    })  # fmt: skip
+    with pytest.raises(ConfigError) as error:
+        check_study(study)
+    said = "methods.theirs on datasets.p: engine opacus clips gradients of images"
+    assert (said in str(error.value)) == (unit == "patient")
+
+
 def test_what_checks_say(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[str, list[str]] = {}
     for name, changes in STUDIES.items():

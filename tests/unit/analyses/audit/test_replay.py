@@ -57,6 +57,7 @@ MORE: dict[str, MethodOptions] = {
     "exact_sgd_channels": head("sgd", **_EXACT, learning_rate=1.0, normalize=_CHANNELS),
     "exact_weighted": head("momentum", **_EXACT, class_weights=_THIRDS),
     "exact_balanced": head("momentum", **_EXACT, class_priors="released"),
+    "opacus_sampled": head("momentum", engine="opacus", batch_size=60, steps=3),
     "sampled_often": head("sgd", batch_size=600, steps=3, learning_rate=0.1),
     "least_squares_rows": head("least_squares", normalize="none"),
     "covariance_whitened": head("feature_covariance", normalize="whitened"),
@@ -104,6 +105,8 @@ def replayed(name: str, unit: str = "image", **changes: Any) -> tuple[Replay, di
 def test_a_right_release_is_what_the_reference_computes(name: str, unit: str) -> None:
     if ALL[name] == ALL["sampled_often"] and unit == "patient":
         pytest.skip("its batches have more units than there are patients")
+    if ALL[name].units_fault and unit == "patient":
+        pytest.skip(ALL[name].units_fault)
     replay, values = replayed(name, unit)
     assert values == {SUMS: 1, NOISE: 1, BATCHES: 1}
     assert replay.head_change <= (0 if ALL[name].is_exact else 1e-4)
