@@ -140,7 +140,9 @@ docs: $(DOCS)/.ready
 	NO_MKDOCS_2_WARNING=true $(DOCS)/bin/python -m mkdocs build --quiet
 	@echo "the site: build/site/index.html"
 
+# Without an earlier wheel, dist/dpprobe-*.whl names one file, as docs write it.
 wheel: $(READY)
+	rm -f dist/dpprobe-*.whl
 	$(BIN)/python -m hatchling build -t wheel
 
 LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \

@@ -13,7 +13,10 @@ import pytest
 from dpprobe import __main__ as command_line
 from tests.conftest import REPOSITORY
 
-PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md"]
+PAGES = [
+    REPOSITORY / name
+    for name in ("README.md", "CONTRIBUTING.md", "config/README.md", "bench/README.md")
+]
 PAGES += sorted((REPOSITORY / "docs").rglob("*.md"))
 COMMAND = re.compile(
     r"(?m)^(?: {4}| {6})((?:\.venv/bin/)?(?:dpprobe|make|python|snakemake) (?:.*\\\n)*.*)$"
