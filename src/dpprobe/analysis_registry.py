@@ -29,7 +29,7 @@ ANALYSES: dict[str, Registered] = {
     "audit": Registered("dpprobe.analyses.audit", 5, "audit"),
     "long_tail": Registered("dpprobe.analyses.long_tail", 2, "long_tail"),
     "representation_law": Registered("dpprobe.analyses.representation_law", 2, "layers"),
-    "fairness": Registered("dpprobe.analyses.fairness", 3, "fairness"),
+    "fairness": Registered("dpprobe.analyses.fairness", 4, "fairness"),
     "imbalance": Registered("dpprobe.analyses.imbalance", 2, "imbalance"),
     "tsne": Registered("dpprobe.analyses.tsne", 1, "embeddings"),
     "sites": Registered("dpprobe.analyses.sites", 1, "sites"),

@@ -66,6 +66,8 @@ INTERRUPTED = "Terminating processes on user request"
 _FAULTS = re.compile(
     r'StudyError(?: in file ".*", line \d+)?:\n(.*?)(?:\n  File ".*", line \d+, in .*)*', re.DOTALL
 )
+# A wrong study that is found late, by a function that computes a job's inputs or resources.
+_LATE_FAULTS = re.compile(r"\nError:\n  StudyError:\n    (.*?)\nWildcards:", re.DOTALL)
 _LOCKED = re.compile(r"in the following directory:\n(.+)")
 _NO_RULE = re.compile(r"No rule to produce (\S+)")
 # The last words of a traceback, or of an error in a rule file, with the places that led there.
@@ -403,6 +405,8 @@ def is_quiet_typed(words: Collection[str]) -> bool:
 def shorten_error(text: str, exception: str | None) -> str:
     """Shortens the error of a wrong study or an unwritable file to one line."""
     if exception == "StudyError" and (faults := _FAULTS.fullmatch(text.strip("\n"))):
+        return f"dpprobe: {faults[1]}"
+    if exception == "InputFunctionException" and (faults := _LATE_FAULTS.search(text)):
         return f"dpprobe: {faults[1]}"
     if exception == "LockException" and (folder := _LOCKED.search(text)):
         return (

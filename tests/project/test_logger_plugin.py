@@ -252,6 +252,10 @@ def test_what_snakemake_says_in_many_lines_is_told_in_one(
     (tmp_path / "lesions.yaml").touch()
     rules = [SimpleNamespace(name=name) for name in ("all", "plan", "paper_tables")]
     monkeypatch.setattr(RUN, "workflow", SimpleNamespace(rules=rules))
+    late = 'InputFunctionException in rule a in file "b.smk", line 4:\nError:\n  StudyError:\n    '
+    late += "device: auto: c; write cpu\nWildcards:\n  split=train\nTraceback:\n  File x"
+    told = plugin.shorten_error(late, "InputFunctionException")
+    assert told == "dpprobe: device: auto: c; write cpu"
     found = {text: plugin.shorten_error(text, kind) for kind, text in ERRORS}
     assert all(len(told.splitlines()) == 1 for told in found.values())
     text = "Missing output files: a; Params have changed since last execution: before: 1, now: 2"

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 
 from dpprobe.artifacts import read_json
 
-from .conftest import PREPARED, Template, Workspace, write_scripts
+from .conftest import PREPARED, TIMEOUT, Template, WarmPython, Workspace, write_scripts
 from .test_fine_tuning import NETWORK, VIT
 
 # Takes what Snakemake says of a job, and refuses the job.
@@ -112,10 +114,42 @@ def test_short_shards_are_one_job_with_one_gpu(
         assert job["runtime"] == 4 * alone[0]["runtime"]
 
 
+def test_a_dry_run_by_the_slurm_profile_shows_what_is_submitted(
+    workspace: Workspace, small: dict[str, Any], template: Template
+) -> None:
+    study = small | {"backbones": {"vit": VIT}, "device": "cpu"}
+    template(workspace, study, "data")
+    write_scripts(workspace.directory, recorder=RECORDER)
+    command = [sys.executable, "-m", "snakemake", "--quiet", "host", "--retries", "0"]
+    command += ["--snakefile", str(workspace.repository / "Snakefile")]
+    command += ["--profile", str(workspace.repository / "profiles/slurm")]
+    command += ["--directory", str(workspace.directory), "--cluster-generic-submit-cmd"]
+    command += ["./recorder", "--configfile", str(workspace.write(study)), "--", "features"]
+    planned, said = (
+        subprocess.run(
+            WarmPython.asked([*command[:3], *more, *command[3:]]),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=TIMEOUT,
+        ).stdout
+        for more in (["-n", "-p"], [])
+    )
+    assert "Error submitting jobscript" in said, said
+    lines = (workspace.directory / "properties.txt").read_text().splitlines()
+    numbers = ("threads", "mem_mb", "runtime")
+    submitted = [job | job["resources"] for job in map(json.loads, lines)]
+    extraction = read_requests(planned)["extract_features"]
+    assert [[job[name] for name in numbers] for job in submitted] == [
+        [job[name] for name in numbers] for job in extraction
+    ]
+    assert [(job["threads"], job["mem_mb"]) for job in extraction] == [(4, 4800)] * 2
+
+
 # GPUs.
 
 PARTITIONS = "main*|(null)\nmixed|lscratch:1,gpu:a100:2\n"
-NO_ANSWER = "dpprobe: Slurm does not answer, so jobs ask for no GPU"
 RUN_NETWORKS = {"extract_features", "extract_cut", "search_options", "tune_network", "measure_law"}
 USE_DEVICE = {"train_heads", "probe_few_shot", "audit_cells"}
 Requests = dict[str, list[dict[str, int]]]
@@ -226,7 +260,7 @@ def test_heads_ask_for_a_gpu_where_a_fit_pays_on_it(
 @pytest.mark.parametrize(("device", "resources", "gpus", "questions"), [
     ("auto", ["slurm_partition=mixed"], 1, 1), ("auto", [], 0, 1),
     ("auto", ["slurm_partition=main", "gpu_partition=mixed"], 1, 1),
-    ("auto", ["slurm_partition=mixed", "--resources", "gpu=0"], 0, 1),
+    ("auto", ["slurm_partition=mixed", "--resources", "gpu=0"], 0, 0),
     ("cpu", ["slurm_partition=mixed"], 0, 0), ("cuda", [], 1, 0),
 ])  # fmt: skip
 def test_jobs_on_slurm_ask_for_a_gpu_of_their_partition(
@@ -243,23 +277,65 @@ def test_jobs_on_slurm_ask_for_a_gpu_of_their_partition(
     assert (len(written.read_text().splitlines()) if written.exists() else 0) == questions
 
 
-def test_only_networks_ask_and_a_slurm_that_says_nothing_has_no_gpu(
+def test_only_networks_ask_slurm(
     workspace: Workspace, networks: dict[str, Any], sinfo: Path
 ) -> None:
-    command = ("--dry-run", "features", *on_slurm("slurm_partition=mixed"))
     pixels = networks | {"backbones": {"pixels": {"family": "pixels"}}}
     pixels["methods"] = {"sgd": networks["methods"]["sgd"]}
     for key in ("few_shot", "audit", "representation_law"):
         del pixels[key]
-    output = workspace.run(pixels, *command).stdout
+    words = on_slurm("slurm_partition=mixed")
+    output = workspace.run(pixels, "--dry-run", "features", *words).stdout
     assert count_gpus(read_requests(output))["extract_features"] == {0}
     assert not (sinfo / "questions").exists()
-    (sinfo / "sinfo").write_text("#!/bin/sh\necho sinfo: error: no controller >&2\nexit 1\n")
-    output = workspace.run(networks, *command).stdout
-    assert count_gpus(read_requests(output))["extract_features"] == {0}
-    (line,) = (line for line in output.splitlines() if line.startswith("dpprobe: Slurm"))
-    assert line.startswith(NO_ANSWER)
-    assert line.endswith(": sinfo: error: no controller")
+
+
+def leave_out_sinfo(folder: Path) -> str:
+    """Returns this machine's PATH without Slurm's command, which some machines have."""
+    parts = []
+    for place, part in enumerate(map(Path, os.environ["PATH"].split(":"))):
+        if (part / "sinfo").exists():
+            linked = folder / f"path-{place}"
+            linked.mkdir()
+            for command in part.iterdir():
+                if command.name != "sinfo":
+                    (linked / command.name).symlink_to(command)
+            part = linked
+        parts.append(str(part))
+    return ":".join(parts)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_no_run_takes_a_slurm_that_says_nothing_for_one_without_gpus(
+    workspace: Workspace,
+    networks: dict[str, Any],
+    sinfo: Path,
+    fails: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = "error: no controller" if fails else "command not found"
+    (sinfo / "sinfo").write_text(f"#!/bin/sh\necho sinfo: {said} >&2\nexit 1\n")
+    if not fails:
+        monkeypatch.setenv("PATH", leave_out_sinfo(sinfo))
+    words = ("features", *on_slurm("slurm_partition=mixed"))
+    for dry in (["--dry-run"], []):
+        refused = workspace.run(networks, *dry, *words, check=False)
+        assert refused.returncode
+        (line,) = (line for line in refused.stdout.splitlines() if "sinfo" in line)
+        assert line.startswith(f"dpprobe: device: auto: sinfo: {said}, so no partition is known")
+        assert "`device: cpu`" in line
+        assert "Traceback" not in refused.stdout
+    assert not (workspace.directory / "data").exists(), "before any work"
+    unasked = [("cpu", [], 0), ("cuda", [], 1), ("auto", ["--resources", "gpu=0"], 0)]
+    for device, resources, gpus in unasked:
+        study = networks | {"device": device}
+        output = workspace.run(study, "--dry-run", *words, *resources).stdout
+        assert count_gpus(read_requests(output))["extract_features"] == {gpus}
+        assert "sinfo" not in output
+    # a run that insists is not stopped, but says that nobody has looked
+    submitted = workspace.run(networks | {"device": "cuda"}, *words, check=False).stdout
+    assert f"dpprobe: sinfo: {said}: jobs request GPUs unchecked\n" in submitted
+    assert "device: cuda" not in submitted
 
 
 def test_a_run_says_at_its_start_that_networks_have_no_gpu(

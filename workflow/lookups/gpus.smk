@@ -16,15 +16,26 @@ def jobs_leave():
 
 @cache
 def known_partitions():
-    """Slurm's partitions, requested once; None, with a logged reason, if Slurm does not answer."""
+    """Slurm's partitions, requested once; None if Slurm does not answer and the study's device is "cuda".
+
+    Otherwise raises StudyError, because jobs would silently run on CPUs for days.
+    """
     try:
         return ask_partitions()
     except DpprobeError as error:
-        print(
-            f"dpprobe: Slurm does not answer, so jobs ask for no GPU (device: cuda asks anyway): {error}",
-            file=sys.stderr,
-        )
-        return None
+        if STUDY.device == "cuda":
+            print(f"dpprobe: {error}: jobs request GPUs unchecked", file=sys.stderr)
+            return None
+        raise StudyError(
+            f"device: {STUDY.device}: {error}, so no partition is known to have GPUs; repair sinfo, or write "
+            "`device: cpu` (no GPUs) or `device: cuda` (one GPU per job) in the study"
+        ) from None
+
+
+def gpus_forbidden():
+    """Returns True for `--resources gpu=0`, with which no job requests a GPU."""
+    limit = workflow.global_resources.get("gpu")
+    return limit is not None and limit.value == 0
 
 
 def asked_resource(name, rulename, wildcards, input, attempt):
@@ -57,14 +68,13 @@ def wanted_partition(rulename, wildcards, input, attempt):
 
 def gpus_at_hand(rulename, wildcards, input, attempt):
     """Returns 1 if a GPU is available to a job, here or in its partition; else 0."""
+    if gpus_forbidden():
+        return 0
     # a submitted job has the GPUs that its partition gave it
     if not (workflow.is_main_process and jobs_leave()):
         return min(count_devices(), 1)
-    partitions = known_partitions()
-    if partitions is None:
-        return 0
     partition = wanted_partition(rulename, wildcards, input, attempt)
-    return int(partitions.has_gpus(partition))
+    return int(known_partitions().has_gpus(partition))
 
 
 def network_gpus(wildcards, input, attempt, rulename):
@@ -136,7 +146,7 @@ def check_devices():
         if runs_network(job)
         or (insists and has_gpu(job.wildcards, job.input, 1, job.rule.name))
     ]
-    if not jobs or STUDY.device == "cpu":
+    if not jobs or STUDY.device == "cpu" or (gpus_forbidden() and not insists):
         return
     lack = partition_lack(jobs) if jobs_leave() else machine_lack(insists)
     if lack and insists:

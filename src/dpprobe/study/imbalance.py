@@ -81,13 +81,9 @@ def with_rare_classes(values: Any) -> Any:
 def imbalance_faults(
     options: ImbalanceOptions | None, datasets: Mapping[str, DatasetOptions]
 ) -> Iterator[str]:
+    """Yields the faults that the study's lines alone show; reads no file of a dataset."""
     for name in options.datasets if options else ():
         if name not in datasets:
             yield f"datasets: {name!r} is not in this study; write a dataset of this study"
         elif datasets[name].subsample:
             yield f"datasets: {name} already has a subsample; name the whole dataset"
-        elif datasets[name].multi_label():
-            yield (
-                f"datasets: rows of {name} have several labels, so no row belongs to one class; "
-                "write another dataset"
-            )

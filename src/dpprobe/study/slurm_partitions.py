@@ -60,6 +60,8 @@ def ask_partitions() -> Partitions:
         )
     except FileNotFoundError:
         raise DpprobeError("sinfo: command not found") from None
+    except OSError as error:
+        raise DpprobeError(f"sinfo: cannot be started: {error.strerror}") from None
     except subprocess.TimeoutExpired:
         raise DpprobeError(f"sinfo: no answer in {TIMEOUT} s") from None
     if result.returncode:

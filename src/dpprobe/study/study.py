@@ -396,19 +396,19 @@ class Study(_Analysed):
 
     def dataset_unit(self, dataset: str) -> Unit:
         """Returns a dataset's unit of privacy, by default the study's."""
-        named = self.dataset_promise(dataset).unit_column is not None
-        of_dataset = self.datasets[dataset].named_unit()
-        return of_dataset or self.privacy.unit or ("patient" if named else "image")
+        options = self.datasets[dataset]
+        by_columns: Unit = "patient" if options.names_units() else "image"
+        return options.named_unit() or self.privacy.unit or by_columns
 
     def dataset_patients(self, dataset: str) -> dict[str, int | None] | None:
         """Returns the `images` per patient if the unit is one image of a patient.
 
         Returns None if patients are the unit, or are not named.
         """
-        facts = self.dataset_promise(dataset)
-        if facts.unit_column is None or self.dataset_unit(dataset) == "patient":
+        options = self.datasets[dataset]
+        if not options.names_units() or self.dataset_unit(dataset) == "patient":
             return None
-        return {"images": facts.images_per_patient}
+        return {"images": options.images_per_patient()}
 
     def job_epsilons(self) -> tuple[str, ...]:
         """Returns the epsilons at which methods train; non-private methods train only at inf."""

@@ -24,6 +24,7 @@ from dpprobe.privacy.risk import budget_words, nominal_epsilon, read_budget
 from dpprobe.release_part_registry import load_parts
 from dpprobe.study.class_split_checks import class_split_faults
 from dpprobe.study.folders import folder_faults
+from dpprobe.study.imbalance import rare_classes
 from dpprobe.study.network_methods import network_faults
 from dpprobe.study.options import ReleaseOptions
 from dpprobe.study.public_file_checks import PublicFiles
@@ -40,11 +41,18 @@ def check_study(study: Study, *, check_classes: bool = True) -> list[str]:
     """
     report = _Report()
     report.errors += [f"config: {fault}" for fault in folder_faults(study)]
+    whole = {rare.name: rare.dataset for rare in rare_classes(study.imbalance)}
+    faulty: set[str] = set()
     for name, dataset in study.datasets.items():
+        if whole.get(name) in faulty:
+            continue  # each copy with a rare class would repeat the dataset's faults
+        known = len(report.errors)
         with report.report_part(f"datasets.{name}"):
             _check_private(study, name, dataset, report)
             if check_classes:
                 _check_class_split(study, name, dataset, report)
+        if len(report.errors) > known:
+            faulty.add(name)
     for name in study.releases:
         with report.report_part(f"releases.{name}"):
             report.errors += _check_release(study, name)
@@ -96,6 +104,11 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
         raise ConfigError(
             "subsample: fractions and per_class need one label per row, but these rows have "
             "several; write fraction"
+        )
+    if multi_label and study.imbalance and name in study.imbalance.datasets:
+        report.errors.append(
+            f"config: imbalance.datasets: rows of {name} have several labels, so no row belongs to "
+            "one class; write another dataset"
         )
     classes = dataset.count_classes() if dataset.metric == "auc" else None
     headline_metric(dataset.metric, num_classes=classes, multi_label=multi_label)

@@ -18,7 +18,7 @@ from mlflow.entities import Dataset, DatasetInput
 
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
-from dpprobe.analyses.fairness.fairness_table import shown_metric
+from dpprobe.analyses.fairness.fairness_table import shown_metrics
 from dpprobe.artifacts import hash_value, sha256_file
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.table import DatasetInfo, read_info
@@ -470,14 +470,14 @@ def _audit_metrics(audit: AuditRecord) -> list[MetricValue]:
 
 
 def _fairness_metrics(record: FairnessRecord, cell: CellName) -> list[MetricValue]:
-    """Lists the gaps between the groups of each attribute, in the metric that the report shows."""
+    """Lists the gaps between the groups of each attribute, in the metrics that the report shows."""
     values: dict[str, float | None] = {}
     compared = record.find_cell(cell.method, cell.epsilon)
     for attribute in compared.attributes if compared else ():
-        metric = shown_metric(record, attribute.attribute)
-        if metric is not None and (gap := attribute.gaps.get(metric)):
-            title = f"fairness/{metric_name(attribute.attribute)}_{metric}"
-            values |= {f"{title}_{part}": getattr(gap, part) for part in GAP_PARTS}
+        for metric in shown_metrics(record, attribute.attribute):
+            if gap := attribute.gaps.get(metric):
+                title = f"fairness/{metric_name(attribute.attribute)}_{metric}"
+                values |= {f"{title}_{part}": getattr(gap, part) for part in GAP_PARTS}
     return list_metrics(values)
 
 

@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from dpprobe.__main__ import main
 from dpprobe.study import check_command
 from dpprobe.study.study import Study
+from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY
+from tests.support.sources import write_parquet
+
+RARE_CLASSES = """\
+study: rare
+datasets:
+  scans:
+    source: parquet
+    train: a/*.parquet
+    class_names: [x, y]
+backbones: {{pixels: {{family: pixels}}}}
+methods: {{sgd: {{head: sgd, loss: sigmoid}}}}
+epsilons: [2]
+imbalance: {{datasets: [scans], classes: [x], fractions: [0.1, 0.01]}}
+{more}
+"""
 
 
 def check(monkeypatch: pytest.MonkeyPatch, *files: Path) -> None:
@@ -91,3 +110,137 @@ def test_only_readers_that_check_a_study_read_it(repository: Path) -> None:
         "src/dpprobe/study/snapshot.py: study = load_study(values)",  # of a run that was checked
         "workflow/rules/common.smk: STUDY = load_study(config)",  # in a job of that run
     }
+
+
+def test_faults_of_lines_are_told_before_files_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dataset's files are missing too, and `imbalance` makes two more datasets of them."""
+    monkeypatch.chdir(tmp_path)
+    path = Path("study.yaml")
+    text = RARE_CLASSES.format(more="overlap: {public: [nowhere]}")
+    path.write_text(text)
+    place = len(text.splitlines())
+    with pytest.raises(SystemExit) as told:
+        check(monkeypatch, path)
+    assert told.value.args == (
+        f"dpprobe: study.yaml:{place}: overlap.public: 'nowhere' is not under public_datasets; add "
+        "it",
+    )
+    path.write_text(RARE_CLASSES.format(more="fairness: {reference: nobody}"))
+    with pytest.raises(SystemExit) as told:
+        check(monkeypatch, path)
+    missing, reference = str(told.value).splitlines()
+    assert missing.startswith("dpprobe: study.yaml:5: datasets.scans: train: no file a/*.parquet;")
+    assert reference.startswith(f"study.yaml:{place}: fairness: reference: no cell trains nobody")
+    Path("a").mkdir()
+    write_parquet(Path("a/b.parquet"), [[1, 0], [0, 1]], None)
+    path.write_text(RARE_CLASSES.format(more="seeds: 2"))
+    with pytest.raises(SystemExit) as told:
+        check(monkeypatch, path)
+    several, *_ = str(told.value).splitlines()
+    assert several.startswith(f"dpprobe: study.yaml:{place - 1}: imbalance.datasets: rows of scans")
+
+
+# Every kind of dataset, whose files lie below raw/, as private and as public one.
+KINDS: dict[str, dict[str, Any]] = {
+    "parquet": {"train": "raw/a.parquet", "test": "raw/*.parquet"},
+    "csv": {
+        "root": "raw",
+        "train": "a.csv",
+        "path_column": "file",
+        "label_column": "kind",
+        "class_names": ["x", "y"],
+        "unit_column": "who",
+        "group_columns": ["sex"],
+    },
+    "imagefolder": {"path": "raw"},
+    "webdataset": {"train": "raw/*.tar", "class_names": ["x", "y"]},
+    "huggingface": {
+        "repo": "a/b",
+        "train": "*.parquet",
+        "revision": "0" * 40,
+        "class_names": ["x", "y"],
+        "expect": {"train": 9, "test": 9},
+    },
+    "url": {
+        "files": [{"url": "http://h/x.zip", "sha256": "0" * 64}],
+        "layout": {"source": "imagefolder", "path": "x"},
+    },
+    "torchvision": {"name": "CIFAR10"},
+    "sklearn": {"name": "digits"},
+    "embeddings": {
+        "train": "raw/a.parquet",
+        "test": "raw/b.parquet",
+        "label_column": "kind",
+        "class_names": ["x", "y"],
+        "unit_column": "who",
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_validation_opens_no_file_of_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, watched: list[str]
+) -> None:
+    """Neither where the files are missing, nor where none of them could be read."""
+    monkeypatch.chdir(tmp_path)
+    dataset = {"source": kind} | KINDS[kind]
+    backbone = {"family": "pixels"}
+    if kind == "embeddings":
+        backbone = {"family": "external", "model": "m", "each_by_itself": True}
+    values = {
+        "datasets": {"scans": dataset, "others": dataset | {"metric": "macro_accuracy"}},
+        "public_datasets": {"public": dataset},
+        "backbones": {"pixels": backbone},
+        "methods": {"exact": {"head": "sgd", "engine": "exact"}, "full": {"head": "nonprivate"}},
+        "epsilons": [1, "inf"],
+        "imbalance": {"datasets": ["scans"], "classes": ["x"], "fractions": [0.1]},
+        "releases": {
+            "one": {
+                "dataset": "scans",
+                "backbone": "pixels",
+                "method": "exact",
+                "epsilon": 1.0,
+                "evaluate": {"epsilon": 1},
+            }
+        },
+        "overlap": {"public": ["public"]},
+        "fairness": {},
+        "audit": {},
+        "long_tail": {},
+        "papers": {"datasets": {"scans": "cifar10"}},
+    }
+    for there in (False, True):
+        if there:
+            for name in ("a.parquet", "b.parquet", "a.csv", "a.tar", "x/1.png"):
+                Path("raw", name).parent.mkdir(parents=True, exist_ok=True)
+                Path("raw", name).write_bytes(b"what no reader takes")
+        watched[:] = [str(Path("raw").absolute()), "raw"]
+        study = load_study(values)
+        assert [*study.datasets] == ["scans", "others", "scans_x_0p1"]
+        assert watched == watched[:2], "opened"
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Two folders, absolute and relative; what is opened below either is appended."""
+    WATCHED.clear()
+    if not HOOKED:
+        HOOKED.append(True)
+        sys.addaudithook(_watch)  # which stays for the rest of the process
+    for name in ("ParquetFile", "read_schema", "read_metadata", "read_table"):
+        monkeypatch.setattr(pq, name, lambda path, *_, **__: WATCHED.append(str(path)))
+    yield WATCHED
+    WATCHED.clear()
+
+
+WATCHED: list[str] = []
+HOOKED: list[bool] = []
+
+
+def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    if WATCHED and event in {"open", "os.listdir", "os.scandir"}:
+        path = str(arguments[0])
+        if path.startswith(tuple(WATCHED[:2])):
+            WATCHED.append(path)

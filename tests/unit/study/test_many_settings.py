@@ -77,7 +77,6 @@ STUDIES: dict[str, dict[str, Any]] = {
         "digits": DIGITS, "again": DIGITS | {"split_seed": 4}}},
     "a rare class of a name": {"datasets": {"digits": {"catalog": "cifar10"}},
         "imbalance": RARE | {"classes": ["A-b c", "(d!)", "?"], "fractions": [1e-4, 0.3]}},
-    "a rare class of labels": {"imbalance": RARE, "datasets": {"digits": CHEXPERT}},
     "rare classes of both": {"imbalance": RARE | {"datasets": ["b", "digits"]}, "datasets": {
         "digits": DIGITS, "b": DIGITS | {"split_seed": 4}, "other": DIGITS | {"split_seed": 5}}},
     "a rare class of a part": {"imbalance": RARE, "datasets": {"digits": PART}},

@@ -52,16 +52,19 @@ def sinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     ("script", "said"), [("echo a line >&2; echo sinfo: fatal: no cluster >&2; exit 1",
-    "fatal: no cluster"), ("exit 3", "exit code 3"), ("exec sleep 60", "no answer"), (None,
-    "command not found")],
+    "fatal: no cluster"), ("exit 3", "exit code 3"), ("exec sleep 60", "no answer"),
+    ("sleep 60; exit 1", "no answer"), (None, "command not found"),
+    ("\0", "cannot be started: Exec format error")],
 )  # fmt: skip
 def test_why_slurm_does_not_answer(
     sinfo: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, said: str
 ) -> None:
     monkeypatch.setattr("dpprobe.study.slurm_partitions.TIMEOUT", 0.5)
-    sinfo.write_text(f"#!/bin/sh\n{script}\n")
+    sinfo.write_text(script if script == "\0" else f"#!/bin/sh\n{script}\n")
     if script is None:
         monkeypatch.setenv("PATH", "/nowhere")
+    if script == "\0":  # else the search goes on after a file that cannot be started
+        monkeypatch.setenv("PATH", str(sinfo.parent))
     with pytest.raises(DpprobeError, match=f"^sinfo: {said}"):
         ask_partitions()
 

@@ -172,13 +172,25 @@ DATASET_RECORDS = many(
 FAIRNESS_FIGURES = Exhibit(
     name="plot_fairness",
     kind="figure",
-    files={"gap": "figures/{dataset}/fairness_gap", "auc": "figures/{dataset}/fairness_auc"},
+    files={
+        "gap": "figures/{dataset}/fairness_gap",
+        "auc": "figures/{dataset}/fairness_auc",
+        "parity": "figures/{dataset}/fairness_parity",
+    },
     needs={"records": DATASET_RECORDS},
     make=f"{PACKAGE}.show:plot_fairness",
     words="gaps between the subgroups of {dataset}",
     category="Subgroups",
-    caption={"gap": "fairness_gap.rst", "auc": "fairness_auc.rst"},
-    group_labels={"gap": {"against": "epsilon"}, "auc": {"against": "quality"}},
+    caption={
+        "gap": "fairness_gap.rst",
+        "auc": "fairness_auc.rst",
+        "parity": "fairness_parity.rst",
+    },
+    group_labels={
+        "gap": {"against": "epsilon"},
+        "auc": {"against": "quality"},
+        "parity": {"against": "epsilon, by parity"},
+    },
     places=_fairness_places,
 )
 
@@ -257,6 +269,7 @@ ANALYSIS = Analysis(
         figures={
             "fairness_gap": "Gaps between groups against epsilon",
             "fairness_auc": "Gaps between groups against quality",
+            "fairness_parity": "Recall, equalised odds and demographic parity against epsilon",
         },
         tables=("_fairness",),
         not_covered=(

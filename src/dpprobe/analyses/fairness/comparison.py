@@ -1,7 +1,12 @@
-"""Compares the groups of an attribute (such as age) by one metric, for the heads of one cell."""
+"""Compares the groups of an attribute (such as age) by one metric, for the heads of one cell.
+
+The values of a comparison have one column per label, or per rate and label. A metric that is a mean
+over labels is reduced to a single column before groups are compared.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +17,7 @@ import numpy.typing as npt
 from dpprobe.analyses.fairness.fairness_record import (
     ALL_LABELS,
     GROUP_METRICS,
+    PARITY_RATES,
     Compared,
     Gap,
     Minimum,
@@ -35,8 +41,9 @@ from dpprobe.analyses.fairness.groupings import (
 )
 from dpprobe.results.intervals import wilson_interval
 
-# Metrics that are means over labels; each group needs units with each label (AUC: also without).
-OF_LABELS = ("auc", "recall")
+# Metrics that need units with each label in each group, and those that need units without it too.
+OF_LABELS = ("auc", "recall", "equalised_odds")
+OF_BOTH = ("auc", "equalised_odds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +54,8 @@ class Comparison:
       compared: the labels of the metric's mean, and the groups that only this metric leaves out.
       kept: the groups that are compared, as indices into the attribute's groups.
       labels: the labels for which the metric is computed; empty if a metric has no labels.
-      positives: int64 [all groups, labels], numbers of units with each label; None if not needed.
-      units: int64 [all groups, labels or 1], numbers of units that decide a value's variance. For
+      positives: int64 [all groups, columns], numbers of units with each label; None if not needed.
+      units: int64 [all groups, columns or 1], numbers of units that decide a value's variance. For
         AUC, the number is the smaller of the numbers of units with and without the label.
       ways: random assignments of blocks of rows to groups; None if groups are labels, or if there
         are fewer than two groups.
@@ -83,17 +90,48 @@ class Comparison:
             return Layout.layout_whole(len(self.rows.labels))
         return Layout.layout_groups(self.grouping, self.kept)
 
+    @property
+    def rates(self) -> tuple[str, ...]:
+        return PARITY_RATES.get(self.metric, (self.metric,))
+
+    @property
+    def is_parity(self) -> bool:
+        return self.metric in PARITY_RATES
+
+    @property
+    def columns(self) -> list[tuple[str, str]]:
+        """The rate and the label of each column."""
+        return [(rate, label) for rate in self.rates for label in self.labels]
+
     def compute_metric(self, head: Head, resamples: Resamples) -> tuple[Values, Drawn]:
-        """Returns the metric, [groups, labels], and its resamples, [groups, labels, resamples]."""
-        values, drawn = head.compute_metric(self.metric, self.layout, self.labels, resamples)
+        """Returns the metric, [groups, columns], and in resamples, [groups, columns, resamples]."""
+        parts = [
+            head.compute_metric(rate, self.layout, self.labels, resamples) for rate in self.rates
+        ]
+        values, drawn = (np.concatenate(each, axis=1) for each in zip(*parts, strict=True))
         if self.grouping.by_label:
             return values.T, np.swapaxes(drawn, 0, 1)
         return values, drawn
 
     def compute_whole(self, head: Head, once: Resamples) -> Values:
-        """Computes the metric over all rows, [labels], or [groups] if groups are labels."""
+        """Computes the metric over all rows, [columns], or [groups] if groups are labels."""
         layout = Layout.layout_whole(len(self.rows.labels))
-        return np.asarray(head.compute_metric(self.metric, layout, self.labels, once)[0][0])
+        parts = [head.compute_metric(rate, layout, self.labels, once)[0][0] for rate in self.rates]
+        return np.concatenate(parts)
+
+    def compute_shuffled(self, head: Head, ways: Ways) -> Values:
+        """Returns the metric of random groups, [compared columns, groups, permutations]."""
+        parts = [head.compute_shuffled(rate, self.layout, self.labels, ways) for rate in self.rates]
+        return self.reduce(np.concatenate(parts, axis=1))
+
+    def reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Makes [compared columns, groups, ...] of [groups, columns, ...]; a mean is one column."""
+        return np.moveaxis(values, 1, 0) if self.is_parity else values.mean(axis=1)[None]
+
+    def count_units(self) -> Values:
+        """Returns the effective numbers of units, [compared columns, kept groups]."""
+        units = np.array([self.units[group] for group in self.kept], dtype=np.float64)
+        return units.T if self.is_parity else count_units(units)[None]
 
 
 def make_comparisons(
@@ -101,16 +139,17 @@ def make_comparisons(
 ) -> list[Comparison]:
     """Returns an attribute's comparisons, one for each metric that is defined for its groups.
 
-    If the groups are classes, AUC is undefined and recall equals accuracy, so both are left out. If
-    the groups are labels, the calibration error is left out.
+    Classes as groups have no AUC and no parity, and their recall equals their accuracy. Labels as
+    groups have no calibration error and no parity.
     """
     made: list[Comparison] = []
-    for metric in GROUP_METRICS:
+    for metric in (*GROUP_METRICS, *PARITY_RATES):
         names = rows.ranked_labels if metric == "auc" else rows.recalled_labels
+        of_classes = metric in OF_LABELS or metric in PARITY_RATES
         if grouping.by_label:
-            fits = metric != "calibration_error"
+            fits = metric in GROUP_METRICS and metric != "calibration_error"
         else:
-            fits = metric not in OF_LABELS or (bool(names) and not grouping.classes)
+            fits = not of_classes or (bool(names) and not grouping.classes)
         if fits:
             made.append(_make_comparison(rows, grouping, metric, names, minimum))
     ways: dict[tuple[int, ...], Ways] = {}
@@ -126,6 +165,8 @@ def _make_comparison(
     kept, chosen = kept_groups(grouping, grouping.left_out), Compared(labels=(), left_out={})
     labels: tuple[str, ...] = rows.class_names if metric == "accuracy" and rows.multi_label else ()
     positives, units = None, grouping.units[:, None]
+    if metric == "demographic_parity":
+        labels, units = names, np.repeat(units, len(names), axis=1)
     if grouping.by_label or metric in OF_LABELS:
         counts = label_counts(rows, grouping, names)
         positives, fewest = counts.positives, counts.positives
@@ -135,7 +176,7 @@ def _make_comparison(
             labels = tuple(grouping.names[index] for index in kept)
         else:
             chosen = choose_compared(
-                rows, grouping, names, counts, minimum, negatives=metric == "auc"
+                rows, grouping, names, counts, minimum, negatives=metric in OF_BOTH
             )
             kept, labels = (
                 kept_groups(grouping, {**grouping.left_out, **chosen.left_out}),
@@ -143,6 +184,9 @@ def _make_comparison(
             )
             columns = [names.index(name) for name in labels]
             positives, fewest = positives[:, columns], fewest[:, columns]
+            if metric == "equalised_odds":
+                fewest = np.concatenate([positives, counts.negatives[:, columns]], axis=1)
+                positives = np.tile(positives, (1, 2))
         units = fewest if metric in OF_LABELS else units
     return Comparison(
         rows=rows, grouping=grouping, metric=metric, compared=chosen, kept=kept, labels=labels,
@@ -155,9 +199,9 @@ class Measured:
     """A comparison of groups for one cell's heads.
 
     Attributes:
-      values: [groups, labels], the metric on the test examples, as means over heads.
-      drawn: [groups, labels, resamples], the metric in resamples, as means over heads.
-      whole: [labels], the metric over all rows.
+      values: [groups, columns], the metric on the test examples, as means over heads.
+      drawn: [groups, columns, resamples], the metric in resamples, as means over heads.
+      whole: [columns], the metric over all rows.
       chance_gap: the gap by chance alone, for the first head; None if rows cannot be exchanged.
     """
 
@@ -170,7 +214,7 @@ class Measured:
 
     @property
     def usable_resamples(self) -> int:
-        return int(np.isfinite(self.heads[0].deviations).all(axis=0).sum()) if self.heads else 0
+        return int(np.isfinite(self.heads[0].deviations).all(axis=(0, 1)).sum())
 
 
 def measure_comparison(
@@ -183,12 +227,11 @@ def measure_comparison(
     """Computes a comparison for one cell; `once` has all test examples, without resampling."""
     whole = np.mean([comparison.compute_whole(head, once) for head in heads], axis=0)
     chance_gap, excess, spread = _compute_chance(comparison, heads[0], once)
-    units = np.array([comparison.units[group] for group in comparison.kept], dtype=np.float64)
-    least = np.maximum(smallest_deviation(count_units(units), confidence), spread)
+    least = np.maximum(smallest_deviation(comparison.count_units(), confidence), spread)
     groups, values, drawn = [], np.zeros(()), np.zeros((), dtype=np.float32)
     for head in heads:
         of_head, resampled = comparison.compute_metric(head, resamples)
-        part = of_head.mean(axis=1), resampled.mean(axis=1)
+        part = comparison.reduce(of_head), comparison.reduce(resampled)
         groups.append(Groups.prepare_groups(*part, least=least, excess=excess))
         values, drawn = values + of_head, drawn + resampled
     return Measured(
@@ -207,39 +250,44 @@ def _compute_chance(
     """Returns the 95% quantile of gaps between random groups, and each group's excess and spread.
 
     The excess is the mean metric of random groups minus the metric over all rows. The spread is the
-    metric's standard deviation over random groups. Only calibration errors depend on a group's
-    size, so other metrics have excess 0.
+    metric's standard deviation over random groups; both are [compared columns, groups]. Only
+    calibration errors depend on a group's size, so other metrics have excess 0.
     """
-    excess = np.zeros(len(comparison.kept))
     if comparison.ways is None:
-        return None, excess, excess
-    metric, labels = comparison.metric, comparison.labels
-    shuffled = head.compute_shuffled(metric, comparison.layout, labels, comparison.ways)
+        none = np.zeros(())
+        return None, none, none
+    shuffled = comparison.compute_shuffled(head, comparison.ways)
     there = np.isfinite(shuffled)
-    means = np.where(there, shuffled, 0.0).sum(axis=1) / np.maximum(there.sum(axis=1), 1)
-    if metric == "calibration_error":
-        excess = np.where(
-            there.any(axis=1), means - comparison.compute_whole(head, once).mean(), 0.0
-        )
-    largest = np.where(there, shuffled, -np.inf).max(axis=0)
-    smallest = np.where(there, shuffled, np.inf).min(axis=0)
-    gaps = (largest - smallest)[there.sum(axis=0) >= 2]
-    apart = np.where(there, shuffled - means[:, None], 0.0)
-    spread = np.sqrt(np.square(apart).sum(axis=1) / np.maximum(there.sum(axis=1), 1))
+    count = np.maximum(there.sum(axis=-1), 1)
+    means = np.where(there, shuffled, 0.0).sum(axis=-1) / count
+    excess = np.zeros(means.shape)
+    if comparison.metric == "calibration_error":
+        whole = comparison.compute_whole(head, once).mean()
+        excess = np.where(there.any(axis=-1), means - whole, 0.0)
+    largest = np.where(there, shuffled, -np.inf).max(axis=1)
+    smallest = np.where(there, shuffled, np.inf).min(axis=1)
+    gaps = np.where(there.sum(axis=1) >= 2, largest - smallest, -np.inf).max(axis=0)
+    gaps = gaps[np.isfinite(gaps)]
+    apart = np.where(there, shuffled - means[..., None], 0.0)
+    spread = np.sqrt(np.square(apart).sum(axis=-1) / count)
     return (float(np.quantile(gaps, CHANCE)) if len(gaps) else None), excess, spread
 
 
 def gap_of(measured: Measured, reference: Sequence[Groups] | None, confidence: float) -> Gap:
     """Returns a cell's gap, and its difference to the gap of the reference if one is given."""
     comparison, heads = measured.comparison, measured.heads
-    means = measured.values.mean(axis=1)
+    columns = comparison.reduce(measured.values)
+    column = int(np.ptp(columns, axis=1).argmax())
+    means = columns[column]
+    rate, label = comparison.columns[column] if comparison.is_parity else (None, None)
     low, high = mean_gap_interval(heads, confidence)
     gaps = [head.gap for head in heads]
     between = gap_difference(heads, reference, confidence) if reference else (None, None, None)
-    ranked = means if GROUP_METRICS[comparison.metric] else -means
+    is_error = rate == "false_positive_rate" or not GROUP_METRICS.get(comparison.metric, True)
+    ranked = -means if is_error else means
     worst, best = int(ranked.argmin()), int(ranked.argmax())
     return Gap(
-        overall=float(measured.whole.mean()),
+        overall=float(measured.whole[column] if rate else measured.whole.mean()),
         worst_group=comparison.group_names[worst],
         worst=means[worst],
         best_group=comparison.group_names[best],
@@ -254,25 +302,29 @@ def gap_of(measured: Measured, reference: Sequence[Groups] | None, confidence: f
         difference_high=between[2],
         groups=len(comparison.kept),
         resamples=measured.usable_resamples,
+        label=label,
+        rate=rate,
     )
 
 
 def no_gap(comparison: Comparison) -> Gap:
     """Returns an empty gap, for an attribute with fewer than two groups."""
-    undefined = dict.fromkeys(set(Gap.model_fields) - {"groups", "resamples"})
+    undefined = dict.fromkeys(set(Gap.model_fields) - {"groups", "resamples", "label", "rate"})
     return Gap.model_validate({**undefined, "groups": len(comparison.kept), "resamples": 0})
 
 
 def group_rows(measured: Measured, confidence: float) -> Iterator[dict[str, Any]]:
     """Yields the rows of compared groups in the table of all groups and metrics."""
     comparison = measured.comparison
-    means = measured.values.mean(axis=1, keepdims=True)
-    several = comparison.labels and not comparison.grouping.by_label
-    overall = measured.whole.mean(keepdims=True)
-    parts = [([ALL_LABELS], means, measured.drawn.mean(axis=1, keepdims=True), overall)]
-    if several:
-        parts.append((list(comparison.labels), measured.values, measured.drawn, measured.whole))
-    for labels, values, drawn, whole in parts:
+    parts = []
+    if not comparison.is_parity:
+        means = measured.values.mean(axis=1, keepdims=True)
+        overall, drawn = measured.whole.mean(keepdims=True), measured.drawn
+        mean = [(comparison.metric, ALL_LABELS)]
+        parts.append((mean, means, drawn.mean(axis=1, keepdims=True), overall))
+    if comparison.labels and not comparison.grouping.by_label:
+        parts.append((comparison.columns, measured.values, measured.drawn, measured.whole))
+    for columns, values, drawn, whole in parts:
         units = np.array([comparison.units[group] for group in comparison.kept], dtype=np.float64)
         if values.shape[1] != units.shape[1]:
             units = np.broadcast_to(count_units(units)[:, None], values.shape)
@@ -280,11 +332,12 @@ def group_rows(measured: Measured, confidence: float) -> Iterator[dict[str, Any]
         for (place, column), value in np.ndenumerate(values):
             group = comparison.kept[place]
             positives = comparison.positives
-            one = positives is not None and (labels != [ALL_LABELS] or positives.shape[1] == 1)
+            metric, label = columns[column]
+            one = positives is not None and (label != ALL_LABELS or positives.shape[1] == 1)
             yield {
                 "group": comparison.grouping.names[group],
-                "label": labels[column],
-                "metric": comparison.metric,
+                "label": label,
+                "metric": metric,
                 "value": value,
                 "low": low[place, column],
                 "high": high[place, column],
@@ -299,10 +352,11 @@ def group_rows(measured: Measured, confidence: float) -> Iterator[dict[str, Any]
 def left_out_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
     """Yields the rows of omitted groups in the table of all groups and metrics."""
     reasons = {**comparison.grouping.left_out, **comparison.compared.left_out}
-    for index, name in enumerate(comparison.grouping.names):
+    places = itertools.product(enumerate(comparison.grouping.names), comparison.rates)
+    for (index, name), rate in places:
         if name in reasons:
             yield {
-                "group": name, "label": ALL_LABELS, "metric": comparison.metric,
+                "group": name, "label": ALL_LABELS, "metric": rate,
                 "rows": comparison.grouping.rows[index],
                 "units": comparison.grouping.units[index],
                 "left_out": reasons[name],

@@ -25,6 +25,12 @@ FAIRNESS_SUFFIXES = (RECORD_SUFFIX, TABLE_SUFFIX)
 
 # Metrics of a group: True if larger values are better.
 GROUP_METRICS = {"auc": True, "accuracy": True, "recall": True, "calibration_error": False}
+# Metrics that compare rates label by label, each with its rates. Their gap is the largest of any
+# rate and label: differences of labels may cancel in a mean, as selection rates of classes do.
+PARITY_RATES = {
+    "equalised_odds": ("true_positive_rate", "false_positive_rate"),
+    "demographic_parity": ("selection_rate",),
+}
 # The columns of the parquet table, which has one row for each cell, group and metric.
 COLUMNS = (
     "method", "epsilon", "attribute", "group", "label", "metric", "value", "low", "high",
@@ -96,6 +102,8 @@ class Gap(Part):
       difference_low, difference_high: the interval of `difference`.
       groups: the number of compared groups.
       resamples: the number of resamples in which the metric is defined for each compared group.
+      label, rate: where a metric of `PARITY_RATES` has its largest gap. The other values are of
+        this rate and label: `worst` is the highest false-positive rate, or the lowest other rate.
     """
 
     overall: float | None
@@ -113,6 +121,8 @@ class Gap(Part):
     difference_high: float | None
     groups: int
     resamples: int
+    label: str | None = Field(None, exclude_if=lambda label: label is None)
+    rate: str | None = Field(None, exclude_if=lambda rate: rate is None)
 
     @property
     def is_apart(self) -> bool:

@@ -17,6 +17,7 @@ from dpprobe.analyses.analysis import Page
 from dpprobe.analyses.fairness.fairness_record import (
     ALL_LABELS,
     GROUP_METRICS,
+    PARITY_RATES,
     TABLE_SUFFIX,
     Attribute,
     FairnessCell,
@@ -50,7 +51,23 @@ METRIC_TITLES = {
     "accuracy": "accuracy",
     "recall": "recall",
     "calibration_error": "calibration error",
+    "equalised_odds": "equalised odds",
+    "demographic_parity": "demographic parity",
 }
+RATE_TITLES = {
+    "true_positive_rate": "true-positive rate",
+    "false_positive_rate": "false-positive rate",
+    "selection_rate": "share predicted",
+}
+# Shown beside the metric of an attribute. For one label, the recall gap is equal opportunity.
+BESIDE = ("recall", *PARITY_RATES)
+NOT_MEASURABLE = "not measurable"
+PARITY_NOTE = (
+    "Gaps in equalised odds and demographic parity are the largest of any label: in true-positive "
+    "or false-positive rates, and in the share of rows for which the label is predicted. If a "
+    "label is more frequent in one group, even a perfect head has a gap in demographic parity. A "
+    "head that always predicts the same has no gap."
+)
 BY_ACCURACY = (
     "The headline metric of these cells is macro accuracy. Groups are compared by accuracy "
     "instead, because a group may lack classes. A rare class has little weight in accuracy. "
@@ -97,7 +114,8 @@ def fairness_table(parts: Sequence[Subgroups]) -> Table:
 
     For each backbone, method and attribute, the table lists the groups: ranges of numbers by
     number, other groups by size. The gap, the gap by chance, and the difference to the reference's
-    gap follow. Notes list omitted groups. Cells without a run are blank.
+    gap follow, and the gaps by the metrics `BESIDE`. Notes list omitted groups. Cells without a run
+    are blank.
     """
     epsilons = keep_unique(cell.epsilon for part in parts for cell in part.record.cells)
     epsilons.sort(key=budget_order)
@@ -118,6 +136,18 @@ def shown_metric(record: FairnessRecord, attribute: str) -> str | None:
     return None
 
 
+def shown_metrics(record: FairnessRecord, attribute: str) -> list[str]:
+    """Returns `shown_metric`, and the metrics `BESIDE` that are defined for an attribute's groups.
+
+    Their gaps may not be measurable. Returns nothing if no metric compares two groups.
+    """
+    first = shown_metric(record, attribute)
+    if first is None:
+        return []
+    beside = (m for m in BESIDE if any(cell.find_gap(attribute, m) for cell in record.cells))
+    return list(dict.fromkeys([first, *beside]))
+
+
 def metric_title(record: FairnessRecord, metric: str) -> str:
     title = METRIC_TITLES[metric]
     return f"mean {title} over labels" if record.multi_label and metric == "auc" else title
@@ -131,22 +161,34 @@ def _make_rows(part: Subgroups, epsilons: Sequence[str]) -> Iterator[tuple[Table
     record = part.record
     for method in keep_unique(cell.method for cell in record.cells):
         for attribute in record.attributes:
-            metric = shown_metric(record, attribute.attribute)
-            if metric is None:
-                continue
-            names = (record.backbone, method, attribute.attribute, METRIC_TITLES[metric])
-            for group in _order_groups(attribute):
-                values = [
-                    part.values.get((method, epsilon, attribute.attribute, metric, group.group))
-                    for epsilon in epsilons
-                ]
-                if any(values):
-                    shown = [BLANK if value is None else mean_cell(*value) for value in values]
-                    units = TableCell(text=f"{group.units:,}", value=group.units)
-                    yield make_row(*names, group.group, units, *shown)
             cells = [record.find_cell(method, epsilon) for epsilon in epsilons]
-            gaps = [cell.find_gap(attribute.attribute, metric) if cell else None for cell in cells]
-            yield from _gap_rows(names, gaps, [cell.reference if cell else None for cell in cells])
+            references = [cell.reference if cell else None for cell in cells]
+            for metric in shown_metrics(record, attribute.attribute):
+                names = (record.backbone, method, attribute.attribute, METRIC_TITLES[metric])
+                if metric == shown_metric(record, attribute.attribute):
+                    yield from _group_rows(part, names, attribute, (method, metric), epsilons)
+                gaps = [c.find_gap(attribute.attribute, metric) if c else None for c in cells]
+                yield from _gap_rows(names, gaps, references)
+
+
+def _group_rows(
+    part: Subgroups,
+    names: Sequence[str],
+    attribute: Attribute,
+    key: tuple[str, str],
+    epsilons: Sequence[str],
+) -> Iterator[tuple[TableCell, ...]]:
+    """Yields one row per group; `key` is the method and the metric."""
+    method, metric = key
+    for group in _order_groups(attribute):
+        values = [
+            part.values.get((method, epsilon, attribute.attribute, metric, group.group))
+            for epsilon in epsilons
+        ]
+        if any(values):
+            shown = [BLANK if value is None else mean_cell(*value) for value in values]
+            units = TableCell(text=f"{group.units:,}", value=group.units)
+            yield make_row(*names, group.group, units, *shown)
 
 
 def _order_groups(attribute: Attribute) -> Sequence[Group]:
@@ -165,6 +207,8 @@ def _gap_rows(
 ) -> Iterator[tuple[TableCell, ...]]:
     title = TableCell(text="gap, best to worst", bold=True)
     yield make_row(*names, title, "", *(_gap_cell(gap) for gap in gaps))
+    if all(gap is None or gap.gap is None for gap in gaps):
+        return
     chance = [_make_cell(None if gap is None else gap.chance_gap) for gap in gaps]
     yield make_row(*names, "gap by chance alone (95%)", "", *chance)
     named = keep_unique((one.method, one.epsilon) for one in references if one)
@@ -182,7 +226,11 @@ def _make_cell(
 
 
 def _gap_cell(gap: Gap | None) -> TableCell:
-    return BLANK if gap is None else _make_cell(gap.gap, gap.low, gap.high, bold=beyond_chance(gap))
+    if gap is None:
+        return BLANK
+    if gap.gap is None:
+        return TableCell(text=NOT_MEASURABLE)
+    return _make_cell(gap.gap, gap.low, gap.high, bold=beyond_chance(gap))
 
 
 def _difference_cell(gap: Gap | None) -> TableCell:
@@ -230,6 +278,14 @@ def _write_notes(parts: Sequence[Subgroups]) -> list[str]:
         notes.append(f"{risks}.")
     if any(part.record.cell_headline == "macro_accuracy" for part in parts):
         notes.append(BY_ACCURACY)
+    shown = [
+        (part.record, attribute, metric)
+        for part in parts
+        for attribute in part.record.attributes
+        for metric in shown_metrics(part.record, attribute.attribute)
+    ]
+    if any(metric in PARITY_RATES for _, _, metric in shown):
+        notes.append(PARITY_NOTE)
     left = dict.fromkeys(
         f"{attribute.attribute}: {words}"
         for part in parts
@@ -238,10 +294,8 @@ def _write_notes(parts: Sequence[Subgroups]) -> list[str]:
     )
     partial = dict.fromkeys(
         f"{attribute.attribute}, {METRIC_TITLES[metric]}: {group} ({reason})"
-        for part in parts
-        for attribute in part.record.attributes
-        if (metric := shown_metric(part.record, attribute.attribute))
-        and metric in attribute.compared
+        for _, attribute, metric in shown
+        if metric in attribute.compared
         for group, reason in attribute.compared[metric].left_out.items()
     )
     if left or partial:
@@ -271,7 +325,7 @@ def _make_part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
         (record, attribute, metric)
         for record in records
         for attribute in record.attributes
-        if (metric := shown_metric(record, attribute.attribute))
+        for metric in shown_metrics(record, attribute.attribute)
     ]
     gaps = [row for each in shown for row in _list_gaps(*each)]
     table = fairness_table(parts)
@@ -294,6 +348,8 @@ def _make_part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
         "gaps_count": len(gaps),
         "points": _format_points,
         "ends": _format_ends,
+        "parity": PARITY_NOTE if any(metric in PARITY_RATES for _, _, metric in shown) else None,
+        "extreme": describe_extreme,
         "beyond_chance": beyond_chance,
         "stands_apart": stands_apart,
         "reference": reference_in_words,
@@ -303,6 +359,12 @@ def _make_part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
         if len(write_markdown(table).encode()) <= TABLE_BYTES
         else None,
     }
+
+
+def describe_extreme(group: str, value: float, gap: Gap) -> str:
+    """Formats the worst or the best group of a gap, with the rate and the label of a parity gap."""
+    where = f", {RATE_TITLES[gap.rate]} of {gap.label}" if gap.rate else ""
+    return f"{group} ({_format_points(value)}{where})"
 
 
 def _count_gaps(record: FairnessRecord, attribute: Attribute, metric: str) -> dict[str, Any]:
@@ -326,7 +388,7 @@ def _count_gaps(record: FairnessRecord, attribute: Attribute, metric: str) -> di
         "larger": sum((gap.difference_low or 0) > 0 for gap in compared),
         "smaller": sum((gap.difference_high or 0) < 0 for gap in compared),
         "by_chance": f"{(1 - record.confidence) / 2 * len(compared):.1f}",
-        "widest": _format_points(max(gaps)) if gaps else "",
+        "widest": _format_points(max(gaps)) if gaps else NOT_MEASURABLE,
     }
 
 

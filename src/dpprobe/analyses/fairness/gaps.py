@@ -4,7 +4,9 @@ The largest of several estimates minus the smallest is too large by chance, even
 So a percentile interval of the gap almost never contains a true gap of 0. Intervals are therefore
 computed from differences of two groups in resamples, for which the bootstrap is valid.
 
-The gap is phi = max over (g, h) of v_g - v_h, where v_g is the true metric of group g. With the
+The gap is phi = max over (g, h) of v_g - v_h, where v_g is the true metric of group g. A metric of
+several rates or labels has one column for each, and phi is the largest gap of any column: all that
+follows holds with the pairs of groups of every column. With the
 estimates v', and the resamples' deviations e from their mean, the interval [low, high] of phi is:
 
 - low: the largest of v'_g - v'_h - c s_gh over pairs of groups. The standard deviation of e_g - e_h
@@ -51,10 +53,11 @@ class Groups:
     """One head's metric in each group, with the deviations in resamples.
 
     Attributes:
-      values: [groups], the metric on the test examples.
-      corrected: [groups], `values` minus the excess by chance.
-      deviations: [groups, resamples], from the resamples' mean; NaN if a resample lacks a group.
-      errors: [groups, groups], the standard deviation of the difference of two groups.
+      values: [columns, groups], the metric on the test examples.
+      corrected: [columns, groups], `values` minus the excess by chance.
+      deviations: [columns, groups, resamples], from the resamples' mean; NaN if a resample lacks
+        what a group's value needs.
+      errors: [columns, groups, groups], the standard deviation of the difference of two groups.
     """
 
     values: Values
@@ -69,44 +72,49 @@ class Groups:
         """Prepares the groups of one head.
 
         Args:
-          values, drawn: the metric on test examples, [groups], and resamples, [groups, resamples].
-          least: [groups], a lower limit of each group's standard deviation.
-          excess: [groups], the part of each value that is due to chance alone.
+          values, drawn: the metric on test examples, [columns, groups], and in resamples,
+            [columns, groups, resamples].
+          least: [columns, groups], a lower limit of each value's standard deviation.
+          excess: [columns, groups], the part of each value that is due to chance alone.
         """
         there = np.isfinite(drawn)
-        counts = np.maximum(there.sum(axis=1), 1)
-        means = np.where(there, drawn, 0.0).sum(axis=1, dtype=np.float64) / counts
-        deviations = np.ascontiguousarray(drawn - means[:, None], dtype=np.float32)
+        counts = np.maximum(there.sum(axis=-1), 1)
+        means = np.where(there, drawn, 0.0).sum(axis=-1, dtype=np.float64) / counts
+        deviations = np.ascontiguousarray(drawn - means[..., None], dtype=np.float32)
         variance = _compute_variances(deviations)
         return cls(
             values=values,
             corrected=values - excess,
             deviations=deviations,
-            errors=np.sqrt(np.maximum(variance, np.add.outer(least**2, least**2))),
+            errors=np.sqrt(np.maximum(variance, _subtract_pairs(least**2, -(least**2)))),
         )
 
     @property
     def gap(self) -> float:
-        return float(np.ptp(self.values))
+        return float(np.ptp(self.values, axis=1).max())
 
     @property
-    def extremes(self) -> tuple[int, int]:
-        return int(self.values.argmax()), int(self.values.argmin())
+    def extremes(self) -> tuple[int, int, int]:
+        """The column of the gap, and the best and the worst group there."""
+        column = int(np.ptp(self.values, axis=1).argmax())
+        values = self.values[column]
+        return column, int(values.argmax()), int(values.argmin())
 
     def gap_interval(self, confidence: float) -> tuple[float, float]:
         """Returns the interval [low, high] of the gap; low may be negative."""
-        still = np.zeros(self.deviations.shape[1])
+        still = np.zeros(self.deviations.shape[-1])
         low = self.lower_bound(0.0, still, confidence)
         z = float(ndtri((1 + confidence) / 2))
-        high = float((np.subtract.outer(self.corrected, self.corrected) + z * self.errors).max())
+        high = float((_subtract_pairs(self.corrected, self.corrected) + z * self.errors).max())
         return low, high
 
     @property
     def gap_spread(self) -> tuple[float, Values]:
         """The gap minus the excess by chance, and the gap's deviations in resamples."""
-        best, worst = self.extremes
-        distance = float(self.corrected[best] - self.corrected[worst])
-        return distance, self.deviations[best].astype(np.float64) - self.deviations[worst]
+        column, best, worst = self.extremes
+        corrected, deviations = self.corrected[column], self.deviations[column]
+        distance = float(corrected[best] - corrected[worst])
+        return distance, deviations[best].astype(np.float64) - deviations[worst]
 
     def lower_bound(self, shift: float, moved: Values, level: float) -> float:
         """Returns a lower bound, at confidence `level`, on the gap minus another gap.
@@ -117,17 +125,19 @@ class Groups:
         """
         errors = self._errors_with(moved) if moved.any() else self.errors
         scale = np.divide(1.0, errors, out=np.zeros_like(errors), where=errors > 0)
-        largest = np.full(self.deviations.shape[1], -np.inf)
-        for group, deviations in enumerate(self.deviations):
-            scaled = (deviations - self.deviations - np.nan_to_num(moved)) * scale[group, :, None]
+        largest = np.full(self.deviations.shape[-1], -np.inf)
+        shift_drawn = np.nan_to_num(moved)
+        for column, group in np.ndindex(*self.values.shape):
+            deviations = self.deviations[column]
+            scaled = (deviations[group] - deviations - shift_drawn) * scale[column, group, :, None]
             scaled[group] = -np.inf
             # A resample that lacks a group has NaN, which `fmax` ignores.
             largest = np.fmax(largest, np.fmax.reduce(scaled, axis=0))
         seen = largest[np.isfinite(largest)]
         quantile = float(np.quantile(seen, level)) if len(seen) else np.inf
         factor = max(quantile, float(ndtri((1 + level) / 2)))
-        bounds = np.subtract.outer(self.corrected, self.corrected) - shift - factor * errors
-        np.fill_diagonal(bounds, -np.inf)
+        bounds = _subtract_pairs(self.corrected, self.corrected) - shift - factor * errors
+        bounds[:, *np.diag_indices(bounds.shape[-1])] = -np.inf
         return float(bounds.max())
 
     def _errors_with(self, moved: Values) -> Values:
@@ -136,7 +146,7 @@ class Groups:
         shift = np.where(there, moved, 0.0)
         numbers = np.nan_to_num(self.deviations)
         together = numbers @ shift / max(int(there.sum()), 1)
-        variance = self.errors**2 + shift.var() - 2 * np.subtract.outer(together, together)
+        variance = self.errors**2 + shift.var() - 2 * _subtract_pairs(together, together)
         # Rounding, and the lower limits of variances, may make `variance` negative.
         return np.sqrt(np.maximum(variance, 1e-6 * self.errors**2))
 
@@ -169,12 +179,24 @@ def _mean_bound(heads: Sequence[Groups], others: Sequence[Groups], level: float)
 
 
 def _compute_variances(deviations: npt.NDArray[np.floating]) -> Values:
-    """Returns variances [groups, groups] of two groups' difference, in resamples that have both."""
-    there = np.isfinite(deviations)
-    numbers = np.where(there, deviations, 0.0).astype(np.float64)
-    both = np.maximum(there.astype(np.float64) @ there.T.astype(np.float64), 1)
-    squares = numbers**2 @ there.T / both
-    return np.maximum(squares + squares.T - 2 * (numbers @ numbers.T) / both, 0.0)
+    """Returns the variance of two groups' difference, in resamples that have both.
+
+    Args:
+      deviations: [columns, groups, resamples].
+
+    Returns:
+      Variances [columns, groups, groups].
+    """
+    there = np.isfinite(deviations).astype(np.float64)
+    numbers = np.where(there > 0, deviations, 0.0).astype(np.float64)
+    both = np.maximum(there @ there.mT, 1)
+    squares = numbers**2 @ there.mT / both
+    return np.maximum(squares + squares.mT - 2 * (numbers @ numbers.mT) / both, 0.0)
+
+
+def _subtract_pairs(first: Values, second: Values) -> Values:
+    """Returns first_g - second_h for each pair of groups (g, h), [columns, groups, groups]."""
+    return first[..., :, None] - second[..., None, :]
 
 
 def smallest_deviation(units: npt.NDArray[np.floating], confidence: float) -> Values:

@@ -7,16 +7,18 @@ Each row of a unit with m rows has weight 1 / m. `dpprobe.results.metrics` defin
 - recall: the share of rows with a label for which the label is predicted; with two classes, only
   for the second class.
 - calibration error: one value for all labels together; undefined for scores that are no logits.
+- selection rate: the share of rows for which a label is predicted.
+- true-positive rate, false-positive rate: the same share of the rows with, or without, the label.
 
-A group's metric is the mean over the compared labels. If a resample lacks rows that a label needs,
-the group has no value in the resample.
+A group's metric is the mean over the compared labels; rates are compared label by label. If a
+resample lacks rows that a label needs, the group has no value in the resample.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -34,6 +36,7 @@ Ways = npt.NDArray[np.int16]
 _LANES = 64  # number of resamples that are computed together, whose counts fill one cache line
 _MOST = 255  # the largest count that uint8 can hold
 PERMUTATIONS = 500
+_ROUNDING = 1e-9  # far above rounding errors, far below the weight of a row
 _TOGETHER = 2**14  # rows (of several permutations) that are summed in one call, to fit the cache
 
 
@@ -168,7 +171,7 @@ class Head:
     def metrics(self) -> tuple[str, ...]:
         several, two = self.rows.multi_label, bool(self.rows.ranked_labels)
         wanted = "sigmoid" if several else "softmax"
-        names = ["auc"] * two + ["accuracy", "recall"]
+        names = ["auc"] * two + ["accuracy", "recall", "equalised_odds", "demographic_parity"]
         return (*names, *(["calibration_error"] * (self.link == wanted)))
 
     @cached_property
@@ -183,12 +186,12 @@ class Head:
         labels = self.rows.labels
         if self.rows.multi_label:
             return np.asarray((self.scores > THRESHOLDS[self.link]) == labels)
-        return np.asarray(self.scores.argmax(axis=1) == labels)[:, None]
+        return np.asarray(self._predictions == labels)[:, None]
 
     def compute_metric(
         self, metric: str, layout: Layout, labels: Sequence[str], resamples: Resamples
     ) -> tuple[Values, Drawn]:
-        """Computes a metric of each group and label.
+        """Computes a metric or rate of each group and label.
 
         Args:
           labels: the compared labels; ignored for calibration errors and single-label accuracy.
@@ -231,19 +234,22 @@ class Head:
     def compute_shuffled(
         self, metric: str, layout: Layout, labels: Sequence[str], ways: Ways
     ) -> Values:
-        """Computes a metric's mean over labels for random groups, [groups, permutations]."""
+        """Computes a metric or rate for random groups, [groups, labels, permutations].
+
+        AUCs are averaged over labels: [groups, 1, permutations].
+        """
         block, _ = layout.assign_blocks(self.rows)
         if metric != "auc":
             sums = self._make_sums(metric, labels)
             parts = (part.sum_permutations(block, layout.groups, ways) for part in sums)
-            return np.asarray(_divide_sums(metric, *parts).mean(axis=1))
+            return _divide_sums(metric, *parts)
         once = np.ones((self.rows.count, 1), dtype=np.uint8)
-        out = np.zeros((layout.groups, len(ways)))
+        out = np.zeros((layout.groups, 1, len(ways)))
         for way, groups in enumerate(ways):
             codes = np.where(groups < layout.groups, groups, -1).astype(np.int32)[block]
             shuffled = Layout(codes=codes, groups=layout.groups)
             for label in labels:
-                out[:, way] += self._area_function(label, shuffled)(once)[:, 0] / len(labels)
+                out[:, 0, way] += self._area_function(label, shuffled)(once)[:, 0] / len(labels)
         return out
 
     def _order_rows(self, label: str) -> np.ndarray:
@@ -256,26 +262,26 @@ class Head:
     def _orders(self) -> dict[str, np.ndarray]:
         return {}
 
-    def _make_sums(self, metric: str, labels: Sequence[str]) -> tuple[_Sum, _Sum]:
-        """Returns the numerator and the denominator of a metric, each as terms of sums."""
-        weights, count = self.rows.weights, len(self.rows.labels)
+    def _make_sums(self, metric: str, labels: Sequence[str]) -> tuple[_Sum, ...]:
+        """Returns the terms of a metric's sums, whose ratio `_divide_sums` computes."""
+        rows, weights, count = self.rows, self.rows.weights, len(self.rows.labels)
         everything = np.arange(count, dtype=np.int32)
+        total = _Sum(row=everything, place=0 * everything, value=weights, places=1)
         if metric == "accuracy":
             right = self.right_predictions
-            if self.rows.multi_label:
-                right = right[:, [self.rows.class_names.index(name) for name in labels]]
+            if rows.multi_label:
+                right = right[:, [rows.class_names.index(name) for name in labels]]
             row, place = np.indices(right.shape, dtype=np.int32).reshape(2, -1)
             value = (weights[:, None] * right).ravel()
-            above = _Sum(row=row, place=place, value=value, places=right.shape[1])
-            return above, _Sum(row=everything, place=0 * everything, value=weights, places=1)
-        if metric == "recall":
-            rows = [np.flatnonzero(self.rows.rows_with(name)).astype(np.int32) for name in labels]
-            row = np.concatenate(rows) if rows else everything[:0]
-            place = np.repeat(np.arange(len(rows), dtype=np.int32), [len(part) for part in rows])
-            hits = [self._right_of(name)[part] for name, part in zip(labels, rows, strict=True)]
-            hit = np.concatenate(hits) if hits else np.zeros(0)
-            above = _Sum(row=row, place=place, value=weights[row] * hit, places=len(rows))
-            return above, _Sum(row=row, place=place, value=weights[row], places=len(rows))
+            return _Sum(row=row, place=place, value=value, places=right.shape[1]), total
+        if metric == "selection_rate":
+            return self._sum_weights(map(self._predicted, labels)), total
+        if metric == "false_positive_rate":
+            wrong = (self._predicted(name) & ~rows.rows_with(name) for name in labels)
+            return self._sum_weights(wrong), self._sum_weights(map(rows.rows_with, labels)), total
+        if metric in ("recall", "true_positive_rate"):
+            hits = (self._predicted(name) & rows.rows_with(name) for name in labels)
+            return self._sum_weights(hits), self._sum_weights(map(rows.rows_with, labels))
         probability, outcome = self._calibrated
         edges = np.linspace(0.0, 1.0, CALIBRATION_BINS + 1)[1:-1]
         row = np.indices(probability.shape, dtype=np.int32)[0].ravel()
@@ -285,12 +291,25 @@ class Head:
             value=(weights[:, None] * (probability - outcome)).ravel(),
             places=CALIBRATION_BINS,
         )
-        each = weights * probability.shape[1]
-        return above, _Sum(row=everything, place=0 * everything, value=each, places=1)
+        return above, replace(total, value=weights * probability.shape[1])
 
-    def _right_of(self, label: str) -> np.ndarray:
+    def _sum_weights(self, masks: Iterable[npt.NDArray[np.bool_]]) -> _Sum:
+        """Returns the terms of one sum per mask: the weights of the rows in the mask."""
+        rows = [np.flatnonzero(mask).astype(np.int32) for mask in masks]
+        row = np.concatenate([np.zeros(0, dtype=np.int32), *rows])
+        place = np.repeat(np.arange(len(rows), dtype=np.int32), [len(part) for part in rows])
+        return _Sum(row=row, place=place, value=self.rows.weights[row], places=len(rows))
+
+    def _predicted(self, label: str) -> npt.NDArray[np.bool_]:
+        """Returns the rows for which a label is predicted, bool [n]."""
         index = self.rows.class_names.index(label)
-        return self.right_predictions[:, index if self.rows.multi_label else 0]
+        if self.rows.multi_label:
+            return np.asarray(self.scores[:, index] > THRESHOLDS[self.link])
+        return np.asarray(self._predictions == index)
+
+    @cached_property
+    def _predictions(self) -> npt.NDArray[np.int64]:
+        return np.asarray(self.scores.argmax(axis=1))
 
     @property
     def _calibrated(self) -> tuple[Values, np.ndarray]:
@@ -301,9 +320,13 @@ class Head:
         return np.exp(log_softmax(scores, axis=1).max(axis=1))[:, None], self.right_predictions
 
 
-def _divide_sums(metric: str, above: Values, below: Values) -> Values:
-    """Returns the ratio of sums [groups, labels, ...]; NaN if the denominator is 0."""
+def _divide_sums(metric: str, above: Values, below: Values, total: Values | None = None) -> Values:
+    """Returns the ratio of sums [groups, labels, ...]; NaN if the denominator is 0.
+
+    With `total`, the denominator is `total` minus `below`, which may be 0 but for rounding.
+    """
     if metric == "calibration_error":
         above = np.abs(above).sum(axis=1, keepdims=True)
-    below = np.broadcast_to(below, above.shape)
-    return np.divide(above, below, out=np.full(above.shape, np.nan), where=below > 0)
+    below = np.broadcast_to(below if total is None else total - below, above.shape)
+    ratio = np.divide(above, below, out=np.full(above.shape, np.nan), where=below > _ROUNDING)
+    return np.minimum(ratio, 1.0)

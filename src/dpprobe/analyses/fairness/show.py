@@ -17,7 +17,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpprobe.analyses.fairness.fairness_record import FairnessCell, FairnessRecord, Gap
-from dpprobe.analyses.fairness.fairness_table import beyond_chance, metric_title, shown_metric
+from dpprobe.analyses.fairness.fairness_table import (
+    BESIDE,
+    METRIC_TITLES,
+    beyond_chance,
+    metric_title,
+    shown_metric,
+    shown_metrics,
+)
 from dpprobe.exhibits import style
 from dpprobe.exhibits.epsilon_axis import EpsilonScale, draw_epsilon_axis
 from dpprobe.privacy.limits import INFINITE
@@ -46,10 +53,10 @@ class _Panel:
 
 def plot_fairness(records: Sequence[Path]) -> list[Figure]:
     read = [FairnessRecord.read(path) for path in records]
-    return [gap_figure(read), quality_figure(read)]
+    return [gap_figure(read), quality_figure(read), gap_figure(read, parity=True)]
 
 
-def gap_figure(records: Sequence[FairnessRecord]) -> Figure:
+def gap_figure(records: Sequence[FairnessRecord], *, parity: bool = False) -> Figure:
     """Draws gaps against epsilon, one panel per attribute and backbone.
 
     Methods at one epsilon are drawn side by side, with the intervals of their gaps. The mark of a
@@ -57,8 +64,12 @@ def gap_figure(records: Sequence[FairnessRecord]) -> Figure:
     non-private reference, with its interval. A short line across an interval is the gap by chance.
 
     If no cell has two groups to compare, the figure shows only a sentence.
+
+    Args:
+      parity: draws one panel for each of the metrics `BESIDE`, instead of the metric that tables
+        show first.
     """
-    panels, looks = _make_panels(records)
+    panels, looks = _make_panels(records, parity=parity)
     epsilons = {c.place for panel in panels for c, _ in panel.points}
     finite = tuple(sorted(filter(math.isfinite, epsilons)))
     # Methods at epsilon infinity need the width of `curves` curves.
@@ -88,7 +99,9 @@ def gap_figure(records: Sequence[FairnessRecord]) -> Figure:
 
     return _save_panels(
         records, panels, looks, draw_gaps,
-        title="gap between the best and the worst group",
+        title="recall, equalised odds and demographic parity" if parity
+        else "gap between the best and the worst group",
+        per_panel=parity,
         without=Line2D([], [], color=style.NEUTRAL, linestyle=style.CEILING_STYLE, linewidth=1.2,
                        label="gap without privacy,\nand its interval"),
         more=[
@@ -136,13 +149,18 @@ def quality_figure(records: Sequence[FairnessRecord]) -> Figure:
     )  # fmt: skip
 
 
-def _make_panels(records: Sequence[FairnessRecord]) -> tuple[list[_Panel], Looks]:
+def _make_panels(
+    records: Sequence[FairnessRecord], *, parity: bool = False
+) -> tuple[list[_Panel], Looks]:
     panels = []
     for attribute in keep_unique(a.attribute for record in records for a in record.attributes):
-        for record in records:
-            metric = shown_metric(record, attribute)
-            if metric is None:
-                continue
+        places = [
+            (record, metric)
+            for record in records
+            for metric in shown_metrics(record, attribute)
+            if (metric in BESIDE if parity else metric == shown_metric(record, attribute))
+        ]
+        for record, metric in places:
             points = [
                 (cell, gap)
                 for cell in sorted(record.cells, key=lambda cell: cell.place)
@@ -150,11 +168,14 @@ def _make_panels(records: Sequence[FairnessRecord]) -> tuple[list[_Panel], Looks
             ]
             named = {(c.reference.method, c.reference.epsilon) for c in record.cells if c.reference}
             beside = [point for point in points if (point[0].method, point[0].epsilon) in named]
+            if not points:
+                continue
             groups = max(gap.groups for _, gap in points)
             where = f", {record.backbone}" if len(records) > 1 else ""
+            named_metric = f": {METRIC_TITLES[metric]}" if parity else ""
             panels.append(
                 _Panel(
-                    title=f"{attribute}, {groups} groups{where}",
+                    title=f"{attribute}, {groups} groups{where}{named_metric}",
                     metric=metric_title(record, metric),
                     points=tuple(point for point in points if point not in beside),
                     references=tuple(beside),
@@ -212,10 +233,16 @@ def _save_panels(
     *,
     title: str,
     note: str = "",
+    per_panel: bool = False,
     without: Line2D,
     more: Sequence[Line2D] = (),
 ) -> Figure:
-    """Draws panels with one legend; `without` is the legend's entry for heads without privacy."""
+    """Draws panels with one legend.
+
+    Args:
+      per_panel: True if the titles of panels name their metrics.
+      without: the legend's entry for heads without privacy.
+    """
     first = records[0]
     units = "patients" if first.units is not None else "rows"
     figure, grid = style.panel_grid(max(1, len(panels)), legend=len(looks) + 7)
@@ -228,7 +255,7 @@ def _save_panels(
     bottom, top = grid[0].get_ylim()
     grid[0].set_ylim(min(0.0, bottom), top)  # sets all panels, which share the vertical axis
     metrics = " or ".join(keep_unique(panel.metric for panel in panels))
-    style.label_outer_panels(grid, f"gap in {metrics} (points)")
+    style.label_outer_panels(grid, "gap (points)" if per_panel else f"gap in {metrics} (points)")
     beside = [without] if any(panel.references for panel in panels) else []
     marks = style.make_handles(looks.items())
     kinds = [

@@ -109,9 +109,9 @@ def test_chance_is_that_of_random_groups_with_a_metric(missing: float, metric: s
     shuffled = generator.random((3, 50))
     shuffled[generator.random((3, 50)) < missing] = np.nan
     whole = {"compute_whole": lambda *_: np.array([0.2, 0.4])}
-    made: Any = SimpleNamespace(kept=range(3), ways=0, metric=metric, labels=(), layout=0, **whole)
-    of: Any = SimpleNamespace(compute_shuffled=lambda *_: shuffled)
-    gap, excess, spread = _compute_chance(made, of, _resamples(2, 0))
+    of_groups = {"compute_shuffled": lambda *_: shuffled[None]}
+    made: Any = SimpleNamespace(ways=0, metric=metric, **of_groups, **whole)
+    gap, (excess,), (spread,) = _compute_chance(made, SimpleNamespace(), _resamples(2, 0))  # type: ignore[arg-type]
     groups, ways = ([one[np.isfinite(one)] for one in each] for each in (shuffled, shuffled.T))
     gaps = [np.ptp(one) for one in ways if len(one) > 1]
     assert gap == (pytest.approx(np.quantile(gaps, 0.95)) if gaps else None)
@@ -124,18 +124,21 @@ def test_the_error_of_a_difference_leaves_out_what_both_groups_share() -> None:
     """Groups of the same patients go up and down together in resamples."""
     shared, own = np.random.default_rng(0).normal(size=(2, 4000))
     drawn = np.stack([shared + 0.1 * own, shared - 0.1 * own, 3 * own])
-    groups = Groups.prepare_groups(np.zeros(3), drawn, least=np.zeros(3), excess=np.zeros(3))
+    none = np.zeros((1, 3))
+    (errors,) = Groups.prepare_groups(none, drawn[None], least=none, excess=none).errors
     for first in range(3):
         wanted = (drawn[first] - drawn).std(axis=1)
-        np.testing.assert_allclose(groups.errors[first], wanted, rtol=1e-3, atol=1e-3)
-    assert groups.errors[0, 1] < 0.25 < 1 < groups.errors[0, 2]
+        np.testing.assert_allclose(errors[first], wanted, rtol=1e-3, atol=1e-3)
+    assert errors[0, 1] < 0.25 < 1 < errors[0, 2]
 
 
 def test_one_head_of_several_that_stands_out_lifts_no_bound() -> None:
-    drawn = np.random.default_rng(0).normal(size=(2, 500), scale=0.1)
-    none = np.zeros(2)
-    heads = [Groups.prepare_groups(np.array([0.5 + gap, 0.5]), drawn, least=none, excess=none)
-        for gap in (0.5, 0.0, 0.0, 0.0, 0.0)]  # fmt: skip
+    drawn = np.random.default_rng(0).normal(size=(1, 2, 500), scale=0.1)
+    none = np.zeros((1, 2))
+    heads = [
+        Groups.prepare_groups(np.array([[0.5 + gap, 0.5]]), drawn, least=none, excess=none)
+        for gap in (0.5, 0.0, 0.0, 0.0, 0.0)
+    ]
     assert mean_gap_interval(heads[:1], 0.95)[0] > 0.1
     low, high = mean_gap_interval(heads, 0.95)
     assert low == 0
@@ -167,9 +170,9 @@ def test_a_calibration_error_that_rows_explain_is_not_taken_for_a_gap(shared: bo
 
 def _two_groups(values: list[float], seed: int) -> Groups:
     """Two groups whose resamples are independent and normal."""
-    drawn = np.random.default_rng(seed).normal(size=(2, 20_000), scale=0.05)
-    none = np.zeros(2)
-    return Groups.prepare_groups(np.array(values), drawn, least=none, excess=none)
+    drawn = np.random.default_rng(seed).normal(size=(1, 2, 20_000), scale=0.05)
+    none = np.zeros((1, 2))
+    return Groups.prepare_groups(np.array([values]), drawn, least=none, excess=none)
 
 
 def test_bounds_of_two_groups_are_normal_quantiles() -> None:

@@ -7,7 +7,12 @@ import pytest
 
 from dpprobe.analyses.fairness import groupings
 from dpprobe.analyses.fairness.comparison import make_comparisons
-from dpprobe.analyses.fairness.fairness_record import Compared, Minimum
+from dpprobe.analyses.fairness.fairness_record import (
+    GROUP_METRICS,
+    PARITY_RATES,
+    Compared,
+    Minimum,
+)
 from tests.support.fairness_rows import FEW, made_rows
 
 LABELS = np.array([0, 1, 0, 1, 0, 1])
@@ -52,7 +57,7 @@ def test_a_column_called_class_is_no_class() -> None:
     (column,) = groupings.make_groupings(rows, groups=("class",), pairs=(), minimum=FEW)
     assert (column.attribute, column.names) == ("class", ("first", "second"))
     metrics = [item.metric for item in make_comparisons(rows, column, FEW, seed=0)]
-    assert metrics == ["auc", "accuracy", "recall", "calibration_error"]
+    assert metrics == [*GROUP_METRICS, *PARITY_RATES]
 
 
 def test_a_label_with_exactly_as_many_patients_as_needed_is_compared() -> None:

@@ -1,4 +1,7 @@
-"""Comparisons of groups over many settings, against stored ones, and their steps against loops."""
+"""Comparisons of groups over many settings, against stored ones, and their steps against loops.
+
+`test_parity.py` has the metrics that compare rates, with sources of their own.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import pyarrow.parquet as pq
 
 from dpprobe.analyses.fairness import gaps, groupings
 from dpprobe.analyses.fairness.comparison import _compute_intervals
-from dpprobe.analyses.fairness.fairness_record import FairnessRecord, Minimum
+from dpprobe.analyses.fairness.fairness_record import GROUP_METRICS, FairnessRecord, Minimum
 from dpprobe.analyses.fairness.gaps import gap_difference, mean_gap_interval
 from dpprobe.analyses.fairness.group_metrics import Layout, Resamples
 from dpprobe.analyses.fairness.measure import compare_groups
@@ -86,9 +89,14 @@ def run(
     cells = record.pop("cells")
     gaps = [{"at": f"{cell['method']} {cell['epsilon']} {part['attribute']} {metric}", **gap}
         for cell in cells for part in cell.pop("attributes")
-        for metric, gap in part["gaps"].items()]  # fmt: skip
+        for metric, gap in part["gaps"].items() if metric in GROUP_METRICS]  # fmt: skip
     rows_of = pq.read_table(root / "groups.parquet").to_pylist()
-    return [record.pop("attributes"), record, by_column(cells), by_column(gaps), by_column(rows_of)]
+    rows_of = [row for row in rows_of if row["metric"] in GROUP_METRICS]
+    attributes = record.pop("attributes")
+    for attribute in attributes:
+        compared = attribute["compared"]
+        attribute["compared"] = {m: compared[m] for m in compared if m in GROUP_METRICS}
+    return [attributes, record, by_column(cells), by_column(gaps), by_column(rows_of)]
 
 
 def test_groups_are_compared_as_stored(tmp_path: Path) -> None:
@@ -130,6 +138,10 @@ def test_groups_and_labels_are_chosen_as_stored() -> None:
     check_values("sorted_groups", [ordered, [groupings.natural_key(text) for text in texts]])
 
 
+def prepare(values: Any, drawn: Any, least: Any, excess: Any) -> gaps.Groups:
+    return gaps.Groups.prepare_groups(values, drawn, least=least, excess=excess)
+
+
 def test_gaps_and_their_bounds_are_as_stored() -> None:
     made: dict[str, Any] = {}
     for seed in range(8):
@@ -142,14 +154,14 @@ def test_gaps_and_their_bounds_are_as_stored() -> None:
             drawn[0, : 10 * seed] = np.nan
             excess = (0.05 + (seed == 7)) * generator.random(groups) * (seed % 2)
             least = np.full(groups, 0.02 * head * (seed == 3))
-            heads.append(gaps.Groups.prepare_groups(values, drawn, least=least, excess=excess))
+            each = (part[None] for part in (values, drawn, least, excess))
+            heads.append(prepare(*each))
         intervals = [mean_gap_interval(heads[:k], level) for k in (1, 3) for level in (0.8, 0.95)]
         differences = [gap_difference(heads[:k], heads[k:], 0.9) for k in (1, 2)]
         made[f"seed {seed}"] = np.array([x for each in intervals + differences for x in each])
-        made[f"errors {seed}"] = heads[0].errors
-    none = gaps.Groups.prepare_groups(
-        np.ones(3), np.full((3, 5), np.nan), least=np.zeros(3), excess=np.zeros(3)
-    )
+        (made[f"errors {seed}"],) = heads[0].errors
+    still = np.zeros((1, 3))
+    none = prepare(still + 1, np.full((1, 3, 5), np.nan), still, still)
     made["no resample"] = mean_gap_interval([none], 0.95)
     units = np.array([[1, 2], [0, 100], [30, 30]])
     made["units"] = [gaps.count_units(units), gaps.smallest_deviation(np.array([0.5, 1, 40]), 0.9)]
