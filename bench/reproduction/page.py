@@ -155,7 +155,7 @@ def _stand_ins(published: Published, facts: Facts, comparisons: Sequence[Compari
 
 
 def _heading(published: Published, number: Number) -> str:
-    return f"### {_place(published, number)}: {_printed(published, number).title}"
+    return f"### {_place(published, number)}\n\n{_paragraph(_printed(published, number).title)}."
 
 
 def _stand_in_row(
