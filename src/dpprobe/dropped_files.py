@@ -30,9 +30,9 @@ def remove_dropped(results: Path, study: object, shown: Collection[str]) -> list
     `study` identifies the study in JSON: by its name, folder and files. `shown` has the paths of
     all its figures, tables and summaries, relative to `results`.
     """
-    own = results / FOLDER / f"{hash_value(study)[:16]}.json"
-    lists = {path: _read_list(path) for path in {own, *own.parent.glob("[!.]*.json")}}
-    dropped = lists.pop(own) - {*shown}.union(*lists.values())
+    listed = results / FOLDER / f"{hash_value(study)[:16]}.json"
+    lists = {path: _read_list(path) for path in {listed, *listed.parent.glob("[!.]*.json")}}
+    dropped = lists.pop(listed) - {*shown}.union(*lists.values())
     removed = list[Path]()
     for record in sorted((results / WRITTEN_FOLDER).rglob("[!.]*.json")) if dropped else ():
         with suppress(OSError, ValueError):  # the next run repairs a damaged record
@@ -50,7 +50,7 @@ def remove_dropped(results: Path, study: object, shown: Collection[str]) -> list
                 forget_files(record, gone)
     with suppress(OSError):  # a read-only folder: the list of an earlier run stays
         values = {"format": FORMAT, "format_version": FORMAT_VERSION}
-        write_record(own, {**values, "files": sorted(shown)})
+        write_record(listed, {**values, "files": sorted(shown)})
     return removed
 
 

@@ -134,7 +134,7 @@ def state_difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
 def _list_privacy(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[str]:
     def test_epsilon(statement: Mapping[str, Any]) -> str:
         prices = [block["epsilon"] for block in tested_blocks(statement)]
-        return " and ".join(map(format_price, prices)) or "none"
+        return ", ".join(map(format_price, prices)) or "none"
 
     rows = {
         "epsilon of training": lambda each: format_price(each["epsilon_realised"]),

@@ -18,6 +18,7 @@ from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 
+from dpprobe.artifacts import read_bounded
 from dpprobe.devices import USER_PATH
 from dpprobe.errors import ConfigError
 from dpprobe.extras import require_extra
@@ -75,10 +76,10 @@ def start_snakemake(words: Sequence[str]) -> NoReturn:
         )
     typed = snakemake_words(words, root, here)
     _check_files(typed, here)
-    own = [] if _names_study(words) else _list_studies(_directory(words, here))
-    if typed[-1] == str(root / STUDY) and own:
-        line = command_line("dpprobe", "run", *words, "--configfile", own[0])
-        print(f"dpprobe: runs the default study; to run {own[0]}: {line}", file=sys.stderr)
+    studies = [] if _names_study(words) else _list_studies(_directory(words, here))
+    if typed[-1] == str(root / STUDY) and studies:
+        line = command_line("dpprobe", "run", *words, "--configfile", studies[0])
+        print(f"dpprobe: runs the default study; to run {studies[0]}: {line}", file=sys.stderr)
     command = [sys.executable, "-m", "snakemake", *typed]
     sys.stdout.flush()
     os.execve(sys.executable, command, make_environment(root, os.environ))
@@ -133,12 +134,12 @@ def _check_files(words: Sequence[str], here: Path) -> None:
 
 def _list_studies(folder: Path) -> list[str]:
     """Lists YAML files of a folder that have a block of datasets, the newest first."""
-    found = dict[str, float]()
+    changed = dict[str, float]()
     for path in folder.glob("*.y*ml"):
-        with suppress(OSError, UnicodeDecodeError):
-            if re.search("^datasets:", path.read_text(encoding="utf-8"), re.MULTILINE):
-                found[path.name] = path.stat().st_mtime
-    return sorted(found, key=lambda name: (-found[name], name))
+        with suppress(OSError):
+            if re.search(b"^datasets:", read_bounded(path), re.MULTILINE):
+                changed[path.name] = path.stat().st_mtime
+    return sorted(changed, key=lambda name: (-changed[name], name))
 
 
 def missing_study(file: str, here: Path = Path()) -> str:

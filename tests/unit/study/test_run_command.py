@@ -103,6 +103,7 @@ def test_a_study_that_a_plain_run_does_not_take_is_named(
     here: Path, started: list[Any], capsys: pytest.CaptureFixture[str], words: str, told: bool
 ) -> None:
     (here / "mine.yaml").write_text("study: mine\ndatasets: {}\n")
+    os.mkfifo("never.yaml")
     start_snakemake(words.split())
     line = "dpprobe: runs the default study; to run mine.yaml: "
     assert capsys.readouterr().err.startswith(line) == told
