@@ -63,9 +63,12 @@ class OpacusSums:
                 replace_module(module, path, _Cloned(child))
         try:
             self._steps = OpacusSteps(
-                module, parameters,
-                max_grad_norm=max_grad_norm, noise_multiplier=noise_multiplier, divisor=divisor,
-            )  # fmt: skip
+                module,
+                parameters,
+                max_grad_norm=max_grad_norm,
+                noise_multiplier=noise_multiplier,
+                divisor=divisor,
+            )
         except NotImplementedError as error:
             raise ConfigError(
                 f"engine opacus: this network has a layer without gradients of rows "

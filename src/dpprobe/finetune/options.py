@@ -232,9 +232,9 @@ class Options(GradientOptions):
     )
     engine: Literal["ghost", "opacus"] = Field(  # type: ignore[assignment]
         "ghost",
-        description="Method for per-example gradients: ghost works layer by layer, without forming "
-        "most gradients. opacus: Opacus's code forms, clips and adds all gradients, for a second "
-        "opinion. Sums are float32: for benchmarks, not for release.",
+        description="Method for per-example gradients. ghost: layer by layer, without forming most "
+        "gradients. opacus: by Opacus's code, which forms all gradients; for a second opinion. "
+        "Sums are float32: for benchmarks, not for release.",
     )
     probe: Probe | None = Field(
         None, description="A private head from which the network's training starts."

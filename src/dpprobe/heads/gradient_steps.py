@@ -199,10 +199,13 @@ class Training:
             from dpprobe.heads.opacus_engine import OpacusHead  # imports Opacus, which takes time
 
             return OpacusHead(
-                gradients, self._parameters, samplers[0] if samplers else None,
+                gradients,
+                self._parameters,
+                samplers[0] if samplers else None,
                 noise_multiplier=self._releases.noise_multiplier(GRADIENTS),
-                divisor=self._divisor, add=self._add_noise,
-            )  # fmt: skip
+                divisor=self._divisor,
+                add=self._add_noise,
+            )
         if not samplers and self._native:
             return NativeFullBatchSum(gradients, self._weights, pool)
         if self._native:
@@ -272,7 +275,7 @@ class Training:
         self.taken += 1
 
     def _release_mean(self, sums: ClippedGradientSum, noise: torch.Tensor) -> torch.Tensor:
-        """Returns the noisy mean gradients of the next batches, in a buffer."""
+        """Returns the noisy mean gradients of the next batches."""
         release = self._view_heads(self._release)
         if self._releases.observer is None and self._constant == 1:
             release.copy_(noise)
@@ -281,7 +284,7 @@ class Training:
             release.zero_()
             sums.add_to(self._release)
             release[..., -1] *= self._constant
-            release.copy_(self._add_noise(release, noise))
+            release = self._add_noise(release, noise)
         return release.div_(self._divisor)
 
     def _add_noise(self, sums: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:

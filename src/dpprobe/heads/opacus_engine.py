@@ -1,18 +1,18 @@
 """`engine: opacus`: noisy gradient steps in which Opacus forms, clips, adds and averages gradients.
 
-The engine repeats benchmarks on a library that others audit. Options, plan, Poisson batches, noise,
-learning rates, optimisers and averages are the other engine's, so both engines train equal weights
-from one seed, up to float32 rounding.
+The engine repeats benchmarks on a library that others audit. All else is the other engine's code:
+plan, Poisson batches, noise, learning rates, optimisers and averages. So from one seed both engines
+train equal weights, up to float32 rounding.
 
 **Released** in each step: the sum of the sampled rows' clipped gradients plus noise, divided by the
-public expected batch size. `GradSampleModule` forms each row's gradient g, and `DPOptimizer`
-multiplies g by min(1, C / (|g| + 1e-6)), adds up, adds noise and divides.
+public expected batch size. `GradSampleModule` forms each row's gradient g. `DPOptimizer` multiplies
+g by min(1, C / (|g| + 1e-6)), adds the products and noise, and divides.
 
 **Sensitivity**: C = `max_grad_norm`. A row adds at most one clipped gradient, a null row nothing.
-Opacus would pass a NaN on to all weights, so a row whose gradient is not finite, or too long for
-float32, gets a gradient of zeros before Opacus clips it. Opacus adds up a gradient's squares in
-float32: on a CPU it finds a tensor of 1e8 normal numbers 1.1% too short, and clips it that much too
-little. So the engine is only for benchmarks.
+Opacus would pass a NaN on to all weights. So a gradient that is not finite, or too long for
+float32, becomes zeros before Opacus clips it. Opacus adds a gradient's squares in float32. On a CPU
+it finds a tensor of 1e8 normal numbers 1.1% too short, so the clipped tensor is longer than C by as
+much. The engine is therefore only for benchmarks.
 
 **Noise**: the plan's normals, drawn by `privacy.gradient_noise` instead of torch's generator.
 
@@ -161,10 +161,13 @@ class OpacusHead:
             linear = nn.Linear(columns, classes, bias=False, device=parameters.device)
             self._weight = linear.weight
             self._steps = OpacusSteps(
-                linear, [self._weight], max_grad_norm=gradients.clip,
-                noise_multiplier=noise_multiplier, divisor=divisor,
+                linear,
+                list(linear.parameters()),
+                max_grad_norm=gradients.clip,
+                noise_multiplier=noise_multiplier,
+                divisor=divisor,
                 add=lambda sums, noise: add(sums[None], noise[None])[0],
-            )  # fmt: skip
+            )
 
     def draw_batches(self, steps: int) -> None:
         """Draws the next `steps` steps' batches."""

@@ -104,7 +104,9 @@ def test_the_network_keeps_its_modules() -> None:
 @pytest.mark.parametrize("name", ["resnet10t", "vit_tiny_patch16_224"])
 def test_opacus_has_right_gradients_of_networks_of_timm(name: str) -> None:
     size = 224 if name.startswith("vit") else 32
-    more = {"depth": 1, "embed_dim": 24, "num_heads": 2} if name.startswith("vit") else {}
+    more: dict[str, Any] = (
+        {"depth": 1, "embed_dim": 24, "num_heads": 2} if name.startswith("vit") else {}
+    )
     """A ResNet adds to the output of a layer in place, which hooks alone would forbid."""
     network = of_timm(name, size, **more)
     for child in network.module.modules():

@@ -112,7 +112,7 @@ def test_rows_without_a_gradient_add_nothing(batch_size: Any) -> None:
 
 def clipped_sum(kind: Any, gradients: torch.Tensor, clip: float) -> torch.Tensor:
     """The sum of a class's clipped gradients, [size], of given gradients of rows."""
-    weight = torch.nn.Parameter(torch.zeros(gradients.shape[1]))
+    weight: Any = torch.nn.Parameter(torch.zeros(gradients.shape[1]))
     if kind is OpacusSteps:
         linear = torch.nn.Linear(gradients.shape[1], 1, bias=False)
         weight = linear.weight
@@ -121,7 +121,7 @@ def clipped_sum(kind: Any, gradients: torch.Tensor, clip: float) -> torch.Tensor
     else:
         steps = kind(torch.optim.SGD([weight]), noise_multiplier=0.0, max_grad_norm=clip,
                      expected_batch_size=1)  # fmt: skip
-    weight.grad_sample = gradients.clone()  # type: ignore[attr-defined]
+    weight.grad_sample = gradients.clone()
     steps.clip_and_accumulate()
     return torch.as_tensor(weight.summed_grad).flatten()
 
