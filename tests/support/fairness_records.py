@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from dpprobe.analyses.fairness.fairness_record import (
     FAIRNESS,
+    PARITY_RATES,
     RECORD_SUFFIX,
     TABLE_SUFFIX,
     FairnessRecord,
@@ -37,6 +38,7 @@ NO_INTERVAL = {"low": None, "high": None, "chance_gap": None, "std": None}
 def write_fairness(
     results: Path, *, backbone: str = "pixels", names: Mapping[str, str] | None = None,
     gap: Mapping[str, Any] | None = None, reference: bool = True, compared: bool = True,
+    parity: bool = False,
     changes: Mapping[str, Any] | None = None,
 ) -> Path:  # fmt: skip
     """Writes the record and its table below the folder of results; returns the record's path.
@@ -45,6 +47,7 @@ def write_fairness(
       names: other names of methods, epsilons, attributes and groups.
       gap: values of every gap.
       reference: False where no cell is compared with another.
+      parity: True for the gaps between rates too.
       compared: False for the group "unknown" alone, which is too small to be compared.
       changes: of values of the record, by their paths.
     """
@@ -65,6 +68,8 @@ def write_fairness(
         cell["reference"] = cell["reference"] if reference else None
         cell["attributes"] = [each for each in cell["attributes"] if each["attribute"] in kept]
         for attribute in cell["attributes"]:
+            for metric in () if parity else PARITY_RATES:
+                attribute["gaps"].pop(metric, None)
             for metric in attribute["gaps"]:
                 attribute["gaps"][metric] |= gap
     record = _rename(change_values(record, changes or {}), names or {})

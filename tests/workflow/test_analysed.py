@@ -18,7 +18,7 @@ from .conftest import Workspace
 AUDIT = "audit/digits/pixels/{}/eps-{}.json"
 FIGURES = (
     "audit.png", "membership_pixels-sgd-eps-2.png", "imbalance_pixels.png", "long_tail.png",
-    *(f"{name}.{kind}" for name in ("fairness_gap", "fairness_auc") for kind in ("svg", "png")),
+    *(f"fairness_{name}.{kind}" for name in ("gap", "auc", "parity") for kind in ("svg", "png")),
 )  # fmt: skip
 TABLES = {
     "long_tail.md": ("ot private",), "long_tail_gap.md": ("ot private",),

@@ -119,7 +119,7 @@ def show_fairness(root: Path) -> Shown:
                         for *place, cell, gap in part["gaps"]]  # fmt: skip
         yield f"{name}: section", plain(part)
         if name in ("as run", "apart", "no interval", "nothing", "a risk", "two references"):
-            for figure in fairness_show.plot_fairness(paths[:1] if name == "apart" else paths):
+            for figure in fairness_show.plot_fairness(paths[:1] if name == "apart" else paths)[:2]:
                 yield f"{name}: figure {figure.get_suptitle()}", describe_figure(figure)
     size = len(write_markdown(table).encode())
     for gaps, most in ((0, size), (1, size - 1), (3, size)):

@@ -186,7 +186,7 @@ def test_validation_opens_no_file_of_data(
     """Neither where the files are missing, nor where none of them could be read."""
     monkeypatch.chdir(tmp_path)
     dataset = {"source": kind} | KINDS[kind]
-    backbone = {"family": "pixels"}
+    backbone: dict[str, Any] = {"family": "pixels"}
     if kind == "embeddings":
         backbone = {"family": "external", "model": "m", "each_by_itself": True}
     values = {

@@ -205,7 +205,9 @@ def _order_groups(attribute: Attribute) -> Sequence[Group]:
 def _gap_rows(
     names: Sequence[str], gaps: Sequence[Gap | None], references: Sequence[Reference | None]
 ) -> Iterator[tuple[TableCell, ...]]:
-    title = TableCell(text="gap, best to worst", bold=True)
+    parity = names[-1] in {METRIC_TITLES[metric] for metric in PARITY_RATES}
+    words = "gap, largest of any label" if parity else "gap, best to worst"
+    title = TableCell(text=words, bold=True)
     yield make_row(*names, title, "", *(_gap_cell(gap) for gap in gaps))
     if all(gap is None or gap.gap is None for gap in gaps):
         return

@@ -137,7 +137,8 @@ class Groups:
         quantile = float(np.quantile(seen, level)) if len(seen) else np.inf
         factor = max(quantile, float(ndtri((1 + level) / 2)))
         bounds = _subtract_pairs(self.corrected, self.corrected) - shift - factor * errors
-        bounds[:, *np.diag_indices(bounds.shape[-1])] = -np.inf
+        same = np.arange(bounds.shape[-1])
+        bounds[:, same, same] = -np.inf
         return float(bounds.max())
 
     def _errors_with(self, moved: Values) -> Values:

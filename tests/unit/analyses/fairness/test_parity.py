@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,19 @@ from dpprobe.analyses.fairness.comparison import (
     measure_comparison,
     no_gap,
 )
-from dpprobe.analyses.fairness.fairness_record import PARITY_RATES, Gap, Minimum
+from dpprobe.analyses.fairness.fairness_record import (
+    PARITY_RATES,
+    FairnessRecord,
+    Gap,
+    Minimum,
+)
+from dpprobe.analyses.fairness.fairness_table import NOT_MEASURABLE, make_fairness_table
 from dpprobe.analyses.fairness.group_metrics import Resamples
 from dpprobe.analyses.fairness.groupings import TestRows
+from dpprobe.analyses.fairness.show import plot_fairness
+from dpprobe.results.cell_record import CellName
+from dpprobe.tracking.runs import _fairness_metrics
+from tests.support.fairness_records import RECORD, write_fairness
 from tests.support.fairness_rows import FEW, compare, head, made_rows
 
 FAIRLEARN = {
@@ -33,9 +44,9 @@ def measure(
 ) -> Gap:
     """Returns the gap of a cell with these heads; without resamples, only values count."""
     heads = [head(rows, each) for each in scores]
-    draws = [Resamples(rows.count, number, seed=1) for number in (max(resamples, 2), 0)]
+    drawn, once = (Resamples(rows.count, number, seed=1) for number in (max(resamples, 2), 0))
     comparison = compare(rows, metric, minimum=minimum)
-    return gap_of(measure_comparison(comparison, heads, *draws, 0.95), None, 0.95)
+    return gap_of(measure_comparison(comparison, heads, drawn, once, 0.95), None, 0.95)
 
 
 def difference_of(
@@ -151,7 +162,8 @@ def test_a_mean_of_selection_rates_would_hide_every_difference() -> None:
     values, _ = comparison.compute_metric(head(rows, scores), Resamples(300, 0, seed=0))
     assert values.mean(axis=1) == pytest.approx([1 / 3] * 2)
     gap = measure(rows, "demographic_parity", scores)
-    assert (gap.gap, gap.label) == (pytest.approx(2 / 3), "a")
+    assert gap.gap == pytest.approx(2 / 3)
+    assert gap.label == "a"
 
 
 def test_groups_without_a_class_are_not_measured_instead_of_equal() -> None:
@@ -193,9 +205,9 @@ def test_groups_without_a_class_are_not_measured_instead_of_equal() -> None:
 def test_rows_of_the_table_name_rate_label_and_counts() -> None:
     labels, scores, groups, units = draw_case("two classes", 0)
     rows = made_rows(labels, {"site": groups.tolist()}, units=units)
-    draws = [Resamples(rows.count, number, seed=1) for number in (200, 0)]
+    drawn, once = (Resamples(rows.count, number, seed=1) for number in (200, 0))
     comparison = compare(rows, "equalised_odds")
-    measured = measure_comparison(comparison, [head(rows, scores)], *draws, 0.95)
+    measured = measure_comparison(comparison, [head(rows, scores)], drawn, once, 0.95)
     lines = list(group_rows(measured, 0.95))
     assert [(line["metric"], line["label"]) for line in lines[:2]] == [
         ("true_positive_rate", "b"), ("false_positive_rate", "b"),
@@ -259,3 +271,55 @@ def test_of_many_labels_that_are_alike_no_gap_stands_out() -> None:
         rows = made_rows(labels, {"site": groups.tolist()})
         apart += measure(rows, "equalised_odds", told - 0.5, resamples=200).is_apart
     assert apart <= 8  # of 60 at 5%, more than 8 are one case of a hundred
+
+
+def test_what_is_not_measurable_is_said_in_the_table_and_absent_elsewhere(tmp_path: Path) -> None:
+    """In the record of a real run, equalised odds of the groups of `ink` lose their gaps."""
+    record = RECORD.model_dump(mode="json")
+    numbers = set(Gap.model_fields) - {"groups", "resamples", "label", "rate"}
+    for cell in record["cells"]:
+        (ink,) = (each for each in cell["attributes"] if each["attribute"] == "ink")
+        ink["gaps"]["equalised_odds"] = dict.fromkeys(numbers) | {"groups": 0, "resamples": 0}
+    path = write_fairness(tmp_path)
+    FairnessRecord.model_validate(record).write(path)
+    table = make_fairness_table([path])
+    lines = [[cell.text for cell in row] for row in table.rows]
+    shown = {metric: [line for line in lines if line[2:4] == ["ink", metric] and "sgd" in line]
+             for metric in ("AUC", "recall", "equalised odds", "demographic parity")}  # fmt: skip
+    assert [line[4:7] for line in shown["equalised odds"]] == [
+        ["gap, largest of any label", "", NOT_MEASURABLE]
+    ]
+    assert [line[4] for line in shown["demographic parity"]] == [
+        "gap, largest of any label",
+        "gap by chance alone (95%)",
+        "gap minus the gap of nonprivate at ∞",
+    ]
+    assert shown["recall"][0][4] == "gap, best to worst"
+    assert [line[4] for line in shown["AUC"]][:2] == ["bold", "thin"]
+    (cell, *_) = RECORD.cells
+    (gap,) = (
+        g for a in cell.attributes if a.attribute == "side" for g in [a.gaps["equalised_odds"]]
+    )
+    printed = next(line for line in lines if line[1:4] == ["sgd", "side", "equalised odds"])
+    assert printed[6].startswith(f"{100 * gap.gap:.1f} (")  # type: ignore[operator]
+    names = {"dataset": "digits", "backbone": "pixels"}
+    name = CellName(**names, method=cell.method, epsilon=cell.epsilon)
+    found = {key: value for key, value, *_ in _fairness_metrics(FairnessRecord.read(path), name)}
+    assert found["fairness/side_equalised_odds_gap"] == pytest.approx(gap.gap, abs=1e-4)
+    assert found["fairness/side_equalised_odds_low"] == pytest.approx(gap.low, abs=1e-4)
+    parity = cell.find_gap("ink", "demographic_parity")
+    assert found["fairness/ink_demographic_parity_gap"] == pytest.approx(parity.gap, abs=1e-4)  # type: ignore[union-attr]
+    assert not [key for key in found if key.startswith("fairness/ink_equalised_odds")]
+    *_, figure = plot_fairness([path])
+    titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
+    assert titles == [
+        "ink, 2 groups: recall",
+        "ink, 2 groups: demographic parity",
+        "side, 3 groups: recall",
+        "side, 3 groups: equalised odds",
+        "side, 3 groups: demographic parity",
+    ]
+    odds = next(axes for axes in figure.axes if axes.get_title().startswith("side, 3 groups: eq"))
+    drawn = [np.asarray(line.get_ydata()) for line in odds.lines]
+    heights = np.concatenate([each for each in drawn if len(each) == 1])
+    assert np.isclose(heights, 100 * (gap.gap or 0.0)).any()
