@@ -164,6 +164,8 @@ def _list_inapplicable(attack: Attack, made: MadeRows | None) -> dict[str, Attac
     head = trained_head(attack.method)
     if rows <= LATE_ROW:
         reasons["late_rows"] = f"there are at most {LATE_ROW} rows"
+    elif isinstance(head, GradientOptions) and head.engine == "opacus":
+        reasons["late_rows"] = "Opacus clips the rows, but this control changes dpprobe's code"
     elif isinstance(head, GradientOptions) and head.longest_gradient(classes) <= head.max_grad_norm:
         reasons["late_rows"] = "the method's normalisation keeps all gradients within the bound"
     if rows <= LAST_ROW:

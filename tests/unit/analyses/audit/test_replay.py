@@ -114,9 +114,12 @@ def test_a_right_release_is_what_the_reference_computes(name: str, unit: str) ->
     assert compared == released != "0"
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [name for name in ALL if "opacus" not in name])
 def test_rows_after_the_128th_that_are_not_clipped_are_found(name: str) -> None:
-    """Whatever the normalisation and the clipping norm, some of these rows are beyond the bound."""
+    """Whatever the normalisation and the clipping norm, some of these rows are beyond the bound.
+
+    The fault is in dpprobe's clipping, which `engine: opacus` does not use.
+    """
     _, values = replayed(name, patch=lengthen_late_rows)
     assert values[SUMS] == 0
 
