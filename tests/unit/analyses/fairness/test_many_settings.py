@@ -1,6 +1,6 @@
 """Comparisons of groups over many settings, against stored ones, and their steps against loops.
 
-`test_parity.py` has the metrics that compare rates, with sources of their own.
+`test_comparison_parity.py` has the metrics that compare rates, with sources of their own.
 """
 
 from __future__ import annotations
