@@ -41,6 +41,8 @@ _LEVELS = 64
 _ASK_TORCH = "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"
 # Locks of GPUs that this process keeps until it ends.
 _held: list[BinaryIO] = []
+# The GPUs that this process saw before it hid all but one.
+_seen: list[str] = []
 
 
 def resolve_device(name: str) -> str:
@@ -147,18 +149,43 @@ def take_device(
     devices = visible_devices(given, _device_nodes() if nodes is None else nodes)
     if len(devices) < 2:
         return None
+    return next(iter(_lock_devices(devices, 1, given, folder)), None)
+
+
+def reserve_devices(count: int, *, folder: Path | None = None) -> list[str]:
+    """Reserves different GPUs, one for each process that this process starts, until it ends.
+
+    Raises DeviceError if this process sees fewer GPUs.
+    """
+    devices = _seen or visible_devices(os.environ, _device_nodes())
+    if len(devices) < count:
+        raise DeviceError(
+            f"fine_tuning.processes: {count}, but the job sees {len(devices)} GPU(s); write "
+            f"`processes: {max(1, len(devices))}`, or give the job gpu={count}"
+        )
+    return _lock_devices(devices, count, os.environ, folder)
+
+
+def _lock_devices(
+    devices: Sequence[str], count: int, environment: Mapping[str, str], folder: Path | None
+) -> list[str]:
+    """Locks `count` different devices with the fewest users."""
     place = folder or Path(tempfile.gettempdir(), f"dpprobe-gpus-{os.getuid()}")
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name, device in slot_names(devices, given):
-        if (lock := _lock_file(place / name)) is not None:
+    taken: list[str] = []
+    for name, device in slot_names(devices, environment):
+        if len(taken) == count:
+            break
+        if device not in taken and (lock := _lock_file(place / name)) is not None:
             _held.append(lock)
-            return device
-    return None
+            taken.append(device)
+    return taken
 
 
 def keep_one_device() -> None:
     """Hides all GPUs but one from this process; call it before CUDA starts."""
     if not _held and (device := take_device()) is not None:
+        _seen.extend(visible_devices(os.environ, _device_nodes()))
         os.environ[VISIBLE] = device
         logger.info("GPU %s of several", device)
 

@@ -22,6 +22,7 @@ from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.losses import row_losses
 from dpprobe.finetune.network_optimisers import OPTIMISERS
 from dpprobe.finetune.options import Options
+from dpprobe.finetune.ranks import ALONE, Ranks
 from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.schedules import learning_rates, mixing_rates
 from dpprobe.privacy.plan import Mechanism
@@ -46,8 +47,9 @@ class Training:
         mechanism: Mechanism,
         *,
         physical_batch: int,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.network, self.taken = network, 0
+        self.network, self.taken, self._ranks = network, 0, ranks
         self._options, self._inputs, self._releases = options, inputs, releases
         self._mechanism = mechanism
         self._parameters = {name: one.detach() for name, one in network.trained.items()}
@@ -73,7 +75,7 @@ class Training:
             for (name, one), part in zip(self._parameters.items(), parts, strict=True)
         }
         self._deviation = releases.noise_deviation(GRADIENTS)
-        self._noise = releases.make_noise(GRADIENTS, self._sums.size)
+        self._noise = releases.make_noise(GRADIENTS, self._sums.size) if ranks.leads else None
         (seed,) = releases.seeds
         generator = open_stream(seed, "sampling")
         self._sampler = PoissonSampler(inputs.n, mechanism.sample_rate, generator)
@@ -104,14 +106,19 @@ class Training:
         """Takes one noisy step, even if the batch is empty; `advance` gets counts of rows done."""
         self._releases.count_releases(GRADIENTS, 1)
         self._total.zero_()
-        for rows, batch in self._physical_batches(self._drawn_rows()):
+        drawn = self._drawn_rows()
+        self._ranks.require_equal("the batches", [torch.from_numpy(drawn)])
+        for rows, batch in self._physical_batches(self._ranks.share_of(drawn)):
             self._add_batch(rows, batch)
-            advance(len(rows))
-        noise = self._noise.draw_steps(1, self._deviation)[0, 0].to(self._device)
-        if self._opacus is None:
-            self._total.add_(noise).div_(self._divisor)
-        else:
-            self._total.copy_(self._opacus.release_mean(noise))
+            advance(len(rows) * self._ranks.count)
+        self._ranks.add_up(self._total)
+        if self._noise is not None:  # on rank 0 alone
+            noise = self._noise.draw_steps(1, self._deviation)[0, 0].to(self._device)
+            if self._opacus is None:
+                self._total.add_(noise).div_(self._divisor)
+            else:
+                self._total.copy_(self._opacus.release_mean(noise))
+        self._ranks.send_from_leader(self._total)
         if self._longest is not None:
             norm = torch.linalg.vector_norm(self._total, dtype=torch.float64)
             self._total.mul_((self._longest / norm).clamp_(max=1))
@@ -197,12 +204,21 @@ class Training:
             total += float(row_losses(scores, labels, sigmoid=self._sigmoid).sum())
         return total / len(rows)
 
+    def check_ranks(self) -> None:
+        """Raises PrivacyError unless all ranks have equal parameters after equally many steps."""
+        taken = torch.tensor([self.taken])
+        self._ranks.require_equal("the weights", [taken, *self._parameters.values()])
+
     @property
     def is_finite(self) -> bool:
         return all(bool(one.isfinite().all()) for one in self._parameters.values())
 
     def collect_state(self, values: Mapping[str, Any]) -> State:
-        """Returns `values` and all state that the next steps depend on; tensors are not copied."""
+        """Returns `values` and all state that the next steps depend on; tensors are not copied.
+
+        Only rank 0 has the whole state, because only rank 0 draws noise.
+        """
+        assert self._noise is not None, "not on rank 0"
         tensors = {f"parameter/{name}": one for name, one in self._parameters.items()}
         tensors |= {f"average/{name}": one for name, one in self._average.items()}
         tensors |= {f"noise/{name}": one for name, one in self._noise.copy_state().items()}
@@ -227,7 +243,8 @@ class Training:
         for name, one in _tensors_under("average/", state.tensors).items():
             self._average[name].copy_(one)
         self._sampler.restore_state(state.values["sampler"])
-        self._noise.restore_state(_tensors_under("noise/", state.tensors))
+        if self._noise is not None:
+            self._noise.restore_state(_tensors_under("noise/", state.tensors))
         numbers = state.values["optimisers"]
         parts: dict[str, dict[str, torch.Tensor | int]] = {
             name: dict(numbers.get(name, {})) for name in self._optimisers

@@ -21,6 +21,7 @@ from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.finetune.checkpoint import Checkpoints
 from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.options import Options
+from dpprobe.finetune.ranks import ALONE, Ranks
 from dpprobe.finetune.steps import Training
 from dpprobe.heads.fit import check_plan
 from dpprobe.heads.gradient_options import GRADIENTS
@@ -70,6 +71,7 @@ def train_network(
     public: PublicInputs = NOTHING_CHECKED,
     record: Record | None = None,
     label: str = "fine_tune",
+    ranks: Ranks = ALONE,
 ) -> Trained:
     """Runs the plan's gradient steps on a network, which changes its parameters.
 
@@ -90,20 +92,26 @@ def train_network(
       public: the public files that were compared with the private examples.
       record: called with (step, network) at the start, about twenty times in between, and at the
         end. At a call, the network has the parameters that training would return at that step.
+      ranks: the processes that call this function together, with equal arguments. Only rank 0
+        writes checkpoints and calls `record`. Averages of iterates, and so results, are equal on
+        all ranks.
     """
     public.require_files(options)
+    _check_engine(options, ranks)
     _check_releases(options, inputs, releases)
     mechanism = releases.plan.find_mechanism(GRADIENTS)
     with use_full_float32():
         training = Training(
-            options, network, inputs, releases, mechanism, physical_batch=physical_batch
-        )
+            options, network, inputs, releases, mechanism,
+            physical_batch=physical_batch, ranks=ranks,
+        )  # fmt: skip
         run = _Run(
             options=options,
             training=training,
             mechanism=mechanism,
             loss_rows=np.arange(min(inputs.rows, LOSS_ROWS)),
-            record=record,
+            record=record if ranks.leads else None,
+            leads=ranks.leads,
         )
         run.start_run(checkpoint, label)
         expected = (mechanism.count - training.taken) * mechanism.sample_rate * inputs.rows
@@ -118,6 +126,14 @@ def train_network(
         history=run.history,
         seconds=run.elapsed_seconds,
     )
+
+
+def _check_engine(options: Options, ranks: Ranks) -> None:
+    if ranks.count > 1 and options.engine != "ghost":
+        raise ConfigError(
+            f"fine_tuning.processes: {ranks.count}, but engine {options.engine} adds up gradients "
+            "in one process; write `processes: 1`, or `engine: ghost`"
+        )
 
 
 def _check_releases(options: Options, inputs: Inputs, releases: Releases) -> None:
@@ -153,6 +169,7 @@ class _Run:
     mechanism: Mechanism
     loss_rows: RowIndices
     record: Record | None
+    leads: bool
     history: list[dict[str, Any]] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
 
@@ -162,10 +179,12 @@ class _Run:
 
     def start_run(self, checkpoint: Checkpoints | None, label: str) -> None:
         state = None if checkpoint is None else checkpoint.load_state()
+        if state is not None:
+            self.training.restore_state(state)
+        self.training.check_ranks()
         if state is None:
             self._add_record()
             return
-        self.training.restore_state(state)
         self.history = list(state.values["history"])
         self.started -= state.values["seconds"]
         logger.info(
@@ -179,8 +198,9 @@ class _Run:
             training.take_step(progress.advance_by)
             if training.taken in stops:
                 self._check_finite()
+                training.check_ranks()
                 self._add_record()
-            if checkpoint is not None and checkpoint.is_due():
+            if checkpoint is not None and self.leads and checkpoint.is_due():
                 self._check_finite()
                 values = {"history": self.history, "seconds": self.elapsed_seconds}
                 checkpoint.save_state(training.collect_state(values))

@@ -42,13 +42,20 @@ class FeatureOptions(Options):
 
 
 class FineTuningOptions(Options):
-    """Resources of jobs that train networks; no option here changes the released networks."""
+    """Resources of jobs that train networks; options here change networks only by rounding."""
 
     physical_batch: int = Field(
         64,
         ge=1,
         description="Images per pass through a network, each with all its augmented views; a step "
         "adds up the gradients of as many passes as it needs. More images need more memory.",
+    )
+    processes: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Processes of one machine that train a network together, each on its share of "
+        "every batch: one GPU each, or CPUs. Epsilon and noise do not depend on this number.",
     )
     checkpoint_minutes: float = Field(
         5.0,

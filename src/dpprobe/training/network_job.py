@@ -12,7 +12,8 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,13 @@ from dpprobe.artifacts import (
     when_there_is_room,
     write_json,
 )
-from dpprobe.devices import resolve_device
+from dpprobe.devices import limit_threads, resolve_device
 from dpprobe.errors import DataError
 from dpprobe.finetune.checkpoint import Checkpoints
 from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.options import Options
+from dpprobe.finetune.rank_processes import run_ranks
+from dpprobe.finetune.ranks import ALONE, Ranks
 from dpprobe.finetune.starting_probe import fit_probe, start_from
 from dpprobe.finetune.steps import network_scores
 from dpprobe.finetune.train import Record, Trained, train_network
@@ -72,10 +75,16 @@ _RECORDS_BYTES = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Resources of a job, which do not change the released network."""
+    """Resources of a job, which do not change the released network but for rounding.
+
+    Attributes:
+      threads: of all processes together.
+      processes: how many processes train the network together.
+    """
 
     device: str = "auto"
     threads: int = 1
+    processes: int = 1
     physical_batch: int = 64
     checkpoint_minutes: float = 5.0
 
@@ -84,6 +93,7 @@ class Limits:
         return cls(
             device=study.device,
             threads=threads,
+            processes=study.fine_tuning.processes,
             physical_batch=study.fine_tuning.physical_batch,
             checkpoint_minutes=study.fine_tuning.checkpoint_minutes,
         )
@@ -93,8 +103,23 @@ def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -
     """Trains one seed's network, even if its folder already has a network; see `keep_network`.
 
     Raises DpprobeError if the method has no plan; PrivacyError if the plan belongs to another
-    method, or if the number of steps differs from the plan's.
+    method, or if the number of steps differs from the plan's. Raises DeviceError if there are fewer
+    GPUs than processes, WorkerError if a process was killed.
     """
+    if limits.processes == 1:
+        _tune_network(ALONE, job=job, files=files, index=index, limits=limits)
+        return
+    # copies without the open files that earlier checks have cached
+    work = partial(_tune_network, job=job, files=replace(files), index=index, limits=limits)
+    run_ranks(work, limits.processes, device=resolve_device(limits.device))
+
+
+def _tune_network(
+    ranks: Ranks, *, job: Job, files: NetworkFiles, index: int, limits: Limits
+) -> None:
+    threads = max(1, limits.threads // ranks.count)
+    if ranks.count > 1:
+        limit_threads(threads)
     opened = open_network_job(job, files)
     task = network_task(opened, files, device=limits.device)
     folder = files.network(task.name.key, index)
@@ -110,7 +135,7 @@ def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -
     )
     material = Material(
         options=options, files=files, stores=opened.stores, inputs=inputs,
-        memory_mb=job.memory_mb, device=resolve_device(limits.device), threads=limits.threads,
+        memory_mb=job.memory_mb, device=resolve_device(limits.device), threads=threads,
     )  # fmt: skip
     started = time.monotonic()
     seed = task.derive_seed(index)
@@ -119,7 +144,9 @@ def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -
     plan = plan_for(task.plan, options)
     releases = Releases(plan, [seed], torch.device(material.device))
     if options.probe is not None:  # releases the head from which the network starts
-        start_from(network, *fit_probe(options, material.features, releases, seed))
+        start_from(network, *ranks.compute_once(
+            lambda: fit_probe(options, material.features, releases, seed)
+        ))  # fmt: skip
     trained = train_network(
         options,
         network,
@@ -128,9 +155,14 @@ def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -
         checkpoint=checkpoints,
         physical_batch=limits.physical_batch,
         public=inputs.public,
-        record=make_curve(material.test, link=task.link, rows=limits.physical_batch),
+        record=make_curve(material.test, link=task.link, rows=limits.physical_batch)
+        if ranks.leads
+        else None,
         label=f"{task.name.method} eps {task.name.epsilon}",
+        ranks=ranks,
     )
+    if not ranks.leads:
+        return
     releases.check_counts()
     _publish_network(
         folder,

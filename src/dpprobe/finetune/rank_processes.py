@@ -1,0 +1,173 @@
+"""Starts the processes of `ranks` on this machine, and ends all of them if one fails.
+
+`torchrun` could start them too. But its errors are tracebacks, and a job needs one line, the log
+lines of rank 0, and a GPU for each process among those that other jobs leave free. The ranks meet
+in a private temporary folder and talk over the loopback device, so no port is open to others.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import pairwise
+from logging.handlers import QueueHandler
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any
+
+from dpprobe.devices import VISIBLE, is_gpu, reserve_devices
+from dpprobe.errors import WorkerError
+from dpprobe.finetune.ranks import TIMEOUT, Ranks, join_ranks
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
+
+_END_SECONDS = 10
+_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+
+Work = Callable[[Ranks], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where a rank runs: all that its process needs beside its work; picklable."""
+
+    rank: int
+    count: int
+    device: str
+    meeting: str
+    timeout: timedelta
+    environment: dict[str, str]
+
+
+def run_ranks(work: Work, count: int, *, device: str, timeout: timedelta = TIMEOUT) -> None:
+    """Calls `work(ranks)` in `count` new processes; returns when all have ended well.
+
+    If a rank fails, ends the others and raises its error; WorkerError if it was killed, or a rank
+    did not answer within `timeout`. Raises DeviceError if there are fewer GPUs than ranks. Log
+    lines of rank 0 go to this process's handlers.
+
+    Args:
+      work: a picklable function.
+      device: "cpu", or "cuda" for one GPU per rank.
+    """
+    gpus = reserve_devices(count) if is_gpu(device) else []
+    local = _LOOPBACK if sys.platform == "linux" else {}
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="dpprobe-ranks-") as folder, _ending() as processes:
+        receivers = []
+        for rank in range(count):
+            place = _Place(
+                rank=rank, count=count, device=device, meeting=f"file://{folder}/meeting",
+                timeout=timeout, environment=local | ({VISIBLE: gpus[rank]} if gpus else {}),
+            )  # fmt: skip
+            receiver, sender = context.Pipe(duplex=False)
+            process = context.Process(target=_run_rank, args=(work, place, sender))
+            process.start()
+            sender.close()  # so that the end of the process ends the pipe
+            processes.append(process)
+            receivers.append(receiver)
+        _watch(processes, receivers)
+
+
+@contextmanager
+def _ending() -> Iterator[list[SpawnProcess]]:
+    """Yields a list of processes, which are ended with the block."""
+    processes: list[SpawnProcess] = []
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join(_END_SECONDS)
+            process.kill()
+            process.join()
+
+
+def _watch(processes: list[SpawnProcess], receivers: list[Connection]) -> None:
+    """Handles the ranks' log lines until all have ended; raises the error of the first failure."""
+    errors: dict[int, BaseException] = {}
+    ranks: dict[Any, int] = {receiver: rank for rank, receiver in enumerate(receivers)}
+    while ranks:
+        for receiver in wait([*ranks]):
+            try:
+                sent = receiver.recv()  # type: ignore[union-attr]
+            except (EOFError, OSError):  # the second if it was killed while it sent
+                rank = ranks.pop(receiver)
+                _check_end(processes[rank], rank, len(processes), errors.get(rank))
+                continue
+            if isinstance(sent, logging.LogRecord):
+                logging.getLogger(sent.name).handle(sent)
+            else:
+                errors[ranks[receiver]] = _join_chain(sent)
+
+
+def _check_end(process: SpawnProcess, rank: int, count: int, error: BaseException | None) -> None:
+    process.join()
+    if error is not None:
+        raise error
+    code = process.exitcode or 0
+    if code:
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        raise WorkerError(
+            f"fine_tuning.processes: process {rank} of {count} {how}, often for lack of memory; "
+            "run again with more memory to resume from the last checkpoint"
+        )
+
+
+def _run_rank(work: Work, place: _Place, sender: Connection) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets Ctrl-C too, and ends the ranks
+    os.environ.update(place.environment)
+    logging.captureWarnings(True)
+    logging.getLogger().handlers = [_Sender(sender)]  # type: ignore[arg-type]
+    # other ranks would repeat the lines of rank 0
+    logging.getLogger().setLevel(logging.WARNING if place.rank == 0 else logging.ERROR)
+    logging.getLogger("dpprobe").setLevel(logging.INFO if place.rank == 0 else logging.ERROR)
+    try:
+        with join_ranks(
+            place.device, place=place.meeting, rank=place.rank, count=place.count,
+            timeout=place.timeout,
+        ) as ranks:  # fmt: skip
+            work(ranks)
+    except Exception as error:
+        error.add_note(traceback.format_exc())  # which would be lost on the way
+        sender.send([*_list_chain(error)])
+        sys.exit(1)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+class _Sender(QueueHandler):
+    """Sends log records through a pipe."""
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        self.queue.send(record)  # type: ignore[attr-defined]
+
+
+def _list_chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an error and its causes, which pickle leaves out, and by which jobs are retried."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _join_chain(errors: list[BaseException]) -> BaseException:
+    for error, cause in pairwise(errors):
+        error.__cause__ = cause
+    return errors[0]
