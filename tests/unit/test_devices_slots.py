@@ -6,12 +6,20 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from dpprobe import devices
-from dpprobe.devices import lacks_gpu, slot_names, take_device, visible_devices
+from dpprobe.devices import (
+    lacks_gpu,
+    reserve_devices,
+    slot_names,
+    take_device,
+    visible_devices,
+)
+from dpprobe.errors import DeviceError
 
 FOUR = ["nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm", "null"]
 
@@ -19,6 +27,7 @@ FOUR = ["nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm", "
 @pytest.fixture(autouse=True)
 def let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "_held", [])
+    monkeypatch.setattr(devices, "_seen", [])
 
 
 @pytest.mark.parametrize(("environment", "nodes", "wanted"), [
@@ -95,6 +104,28 @@ def test_processes_side_by_side_take_devices_of_their_own(tmp_path: Path) -> Non
         for process, _ in processes:
             process.kill()
             process.communicate()
+
+
+def test_processes_that_train_one_network_have_different_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    taken = [take_device({"CUDA_VISIBLE_DEVICES": "4,5"}, folder=tmp_path) for _ in range(2)]
+    assert taken == ["4", "5"], "by other jobs"
+    assert reserve_devices(2, folder=tmp_path) == ["6", "4"]
+    with pytest.raises(DeviceError, match=r"processes: 4, but .* 3 GPU\(s\).*`processes: 3`"):
+        reserve_devices(4, folder=tmp_path)
+
+
+def test_all_devices_that_a_process_saw_are_for_its_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    monkeypatch.setattr(devices, "take_device", partial(take_device, folder=tmp_path))
+    devices.keep_one_device()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4"
+    assert sorted(reserve_devices(2, folder=tmp_path)) == ["4", "5"]
 
 
 def test_a_device_is_chosen_before_torch_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

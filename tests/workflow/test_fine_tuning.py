@@ -144,6 +144,20 @@ def test_only_the_seed_that_is_lost_is_trained_again(
     assert workspace.planned(study, "heads")["tune_network"] >= 3
 
 
+def test_two_processes_train_a_network_in_a_run(
+    workspace: Workspace, study: dict[str, Any]
+) -> None:
+    study |= {"seeds": 1, "fine_tuning": {"processes": 2}}
+    workspace.run(study, "networks")
+    folder = network(workspace, "head", 0)
+    assert NetworkRecord.read(folder / "result.json").steps == 2
+    assert "head eps 2: train: " in logs(workspace), "the lines of the first process"
+    assert not list(folder.parent.glob(".*.checkpoint"))
+    # the number of processes is no part of what a network is
+    study["fine_tuning"] = {}
+    assert "Nothing to be done" in workspace.run(study, "networks").stdout
+
+
 def logs(workspace: Workspace) -> str:
     paths = (workspace.directory / "results/logs/tune_network").rglob("*.log")
     return "\n".join(path.read_text() for path in paths)

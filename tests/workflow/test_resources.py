@@ -231,6 +231,29 @@ def test_jobs_that_run_a_network_ask_for_the_gpu_of_this_machine(
     }
 
 
+def test_a_network_on_two_processes_has_two_gpus(
+    workspace: Workspace, networks: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the memory of two; other jobs have what they had."""
+    several = networks | {"fine_tuning": {"processes": 2}}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    one, two = (
+        read_requests(workspace.run(study, "--dry-run", "networks").stdout)
+        for study in (networks, several)
+    )
+    for before, after in zip(one.pop("tune_network"), two.pop("tune_network"), strict=True):
+        assert (before["gpu"], after["gpu"]) == (1, 2)
+        assert after["mem_mb"] == 2 * before["mem_mb"]
+        assert after["runtime"] == before["runtime"]
+    assert one == two
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    refused = workspace.run(several, "networks", check=False)
+    assert refused.returncode
+    said = "dpprobe: fine_tuning.processes: 2, but this machine has 1 GPU(s); write `processes: 1` "
+    assert said in refused.stdout
+    assert not (workspace.directory / "data").exists(), "before any work"
+
+
 def test_heads_ask_for_a_gpu_where_a_fit_pays_on_it(
     workspace: Workspace, small: dict[str, Any], template: Template,
     monkeypatch: pytest.MonkeyPatch,

@@ -84,6 +84,12 @@ def network_gpus(wildcards, input, attempt, rulename):
     return gpus_at_hand(rulename, wildcards, input, attempt)
 
 
+def tuning_gpus(wildcards, input, attempt, rulename):
+    """The GPUs of a job that trains a network: one for each of its processes."""
+    one = network_gpus(wildcards, input, attempt, rulename)
+    return STUDY.fine_tuning.processes * one
+
+
 def device_gpus(wildcards):
     """The GPUs of a job that is fast on a CPU: 1 only if the study's device is "cuda"."""
     return int(STUDY.device == "cuda")
@@ -148,6 +154,8 @@ def check_devices():
     ]
     if not jobs or STUDY.device == "cpu" or (gpus_forbidden() and not insists):
         return
+    if not jobs_leave():
+        check_processes(jobs)
     lack = partition_lack(jobs) if jobs_leave() else machine_lack(insists)
     if lack and insists:
         raise StudyError(f"device: cuda: {lack}; write auto or cpu")
@@ -158,8 +166,19 @@ def check_devices():
 
 def runs_network(job):
     """Returns True if a job runs a network, and no setting decides its GPUs."""
-    asks = job.rule.resources.get("gpu") == network_gpus
+    asks = job.rule.resources.get("gpu") in (network_gpus, tuning_gpus)
     return asks and STUDY.backbones[job.wildcards.backbone].network
+
+
+def check_processes(jobs):
+    """Raises StudyError if a job would train a network on more GPUs than this machine has, but not on the CPU."""
+    processes, gpus = STUDY.fine_tuning.processes, count_devices()
+    trains = any(job.rule.resources.get("gpu") == tuning_gpus for job in jobs)
+    if trains and 0 < gpus < processes:
+        raise StudyError(
+            f"fine_tuning.processes: {processes}, but this machine has {gpus} GPU(s); write `processes: {gpus}` or "
+            "`device: cpu`"
+        )
 
 
 def machine_lack(insists):

@@ -36,11 +36,11 @@ rule tune_network:
         index=r"\d+",
     conda:
         "../../envs/training.yaml"
-    threads: network_threads
+    threads: tuning_threads
     resources:
         mem_mb=tuning_memory,
         runtime=tuning_minutes,
-        gpu=network_gpus,
+        gpu=tuning_gpus,
     params:
         methods=lambda wildcards: {
             wildcards.method: dumped(STUDY.methods[wildcards.method])

@@ -59,6 +59,11 @@ def network_threads(wildcards):
     return 4 if STUDY.backbones[wildcards.backbone].network else 1
 
 
+def tuning_threads(wildcards):
+    """Threads to train a network: of each process as of other jobs that run a network."""
+    return STUDY.fine_tuning.processes * network_threads(wildcards)
+
+
 def training_memory(wildcards, input, attempt):
     """Memory of training in MB."""
     return int(estimate_memory_mb(STUDY, size_mb(input)) * attempt)
@@ -140,7 +145,12 @@ def training_minutes(wildcards, input, attempt):
 
 
 def tuning_memory(wildcards, input, attempt):
-    """Memory in MB to train a network: rows, at most features.memory_mb of each split, and passes.
+    """Memory in MB to train a network: each process has its own rows and network."""
+    return STUDY.fine_tuning.processes * searching_memory(wildcards, input, attempt)
+
+
+def searching_memory(wildcards, input, attempt):
+    """Memory in MB to train networks in one process: rows, at most features.memory_mb of each split, and passes.
 
     Activations may be float16 on disk; images in memory are bytes, larger than their files.
     """

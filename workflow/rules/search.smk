@@ -24,7 +24,7 @@ rule search_options:
         "../../envs/training.yaml"
     threads: network_threads
     resources:
-        mem_mb=tuning_memory,
+        mem_mb=searching_memory,
         runtime=searching_minutes,
         gpu=network_gpus,
     params:

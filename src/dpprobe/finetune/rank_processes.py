@@ -1,8 +1,8 @@
 """Starts the processes of `ranks` on this machine, and ends all of them if one fails.
 
-`torchrun` could start them too. But its errors are tracebacks, and a job needs one line, the log
-lines of rank 0, and a GPU for each process among those that other jobs leave free. The ranks meet
-in a private temporary folder and talk over the loopback device, so no port is open to others.
+`torchrun` could start them too, but its errors are tracebacks. A job needs one line per error, the
+log lines of rank 0, and GPUs that other jobs leave free. The ranks meet in a private temporary
+folder and talk over the loopback device, so no port is open to other machines.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Work = Callable[[Ranks], None]
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """Where a rank runs: all that its process needs beside its work; picklable."""
+    """The place of a rank: all that its process needs beside its work; picklable."""
 
     rank: int
     count: int

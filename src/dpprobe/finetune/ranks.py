@@ -6,9 +6,8 @@ The number of ranks changes nothing but rounding. In particular, the plan never 
   draw the same batch from the fit's seed, compare it, and take disjoint shares by position.
 - Sensitivity: `max_grad_norm`, because each row is in one share and so adds one clipped gradient.
 - Noise: of the plan's deviation, drawn once, by rank 0, after it has added up all sums. Rank 0
-  sends the noisy sum to the other ranks, which have no noise at all. If each rank drew the same
-  stream, secret noise would be in several processes, and adding it to each share would release more
-  noise than was planned.
+  sends the noisy sum to the other ranks, which have no noise at all. So no other process ever holds
+  a stream of secret noise, and no rank can add noise a second time.
 - Price: the plan's, for the number of steps.
 
 Sums without noise pass between ranks, so all ranks must be as trusted as the private images.
@@ -34,7 +33,7 @@ from dpprobe.privacy.sampling import RowIndices
 
 T = TypeVar("T")
 
-# How long a rank waits for the others: rank 0 fits probes and measures learning curves alone.
+# The longest wait for other ranks: rank 0 alone fits probes and measures learning curves.
 TIMEOUT = timedelta(minutes=30)
 # Seconds that a rank waits before it reports lost contact, so that the failure of the rank that
 # ended ends the job first.

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe import devices
+from dpprobe.artifacts import write_json
 from dpprobe.errors import ConfigError, DeviceError, WorkerError, may_pass
 from dpprobe.finetune.rank_processes import run_ranks
 from dpprobe.finetune.ranks import Ranks
@@ -28,6 +29,7 @@ from tests.support.killed_training import norm
 from tests.support.shared_training import (
     Case,
     inputs_of,
+    refuse_differences,
     train,
     train_and_fail,
     train_cases,
@@ -68,6 +70,14 @@ def on_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train_all(ranks: Ranks, folder: Path) -> None:
     train_cases(ranks, folder, CASES)
     refuse_differences(ranks, folder, CASES[2])
+    calls: list[int] = []
+
+    def release() -> dict[str, int]:
+        calls.append(1)
+        return {"made by": ranks.rank}
+
+    made = ranks.compute_once(release)
+    write_json(folder / f"once-{ranks.rank}.json", {"made": made, "calls": len(calls)})
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
@@ -132,12 +142,17 @@ def test_processes_that_differ_end_the_training(on_two: Path, how: str, what: st
         )
 
 
+def test_one_process_makes_a_private_release_for_all(on_two: Path) -> None:
+    told = [json.loads((on_two / f"once-{rank}.json").read_text()) for rank in range(2)]
+    assert told == [{"made": {"made by": 0}, "calls": calls} for calls in (1, 0)]
+
+
 def test_a_process_that_hangs_ends_the_job(tmp_path: Path) -> None:
     work = partial(train_and_fail, folder=tmp_path, case=CASES[2], how="hangs")
     started = time.monotonic()
     words = r"process 0 of 2 gets no answer from the others \(.*run again to resume"
     with pytest.raises(WorkerError, match=words) as found:
-        run_ranks(work, 2, device="cpu", timeout=timedelta(seconds=20))
+        run_ranks(work, 2, device="cpu", timeout=timedelta(seconds=40))
     assert time.monotonic() - started < 400, "the other process would wait for 600 seconds"
     assert not list(tmp_path.glob("*.npy"))
     assert isinstance(found.value.__cause__, RuntimeError)

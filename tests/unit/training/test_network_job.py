@@ -366,3 +366,20 @@ def test_seeds_and_options_have_networks_of_their_own_and_physical_batches_none(
     assert run.record(0).fingerprint == fingerprint
     for name, values in load_file(run.network(0) / "network.safetensors").items():
         np.testing.assert_allclose(values, whole[name], rtol=1e-4, atol=1e-6)
+
+
+def test_two_processes_make_the_network_of_one(run: Run) -> None:
+    """With a probe, which is another release that only the first process may make."""
+    probe = {"share": 0.3, "method": {"head": "feature_covariance", "steps": 5}}
+    run = of(run, HEAD | {"probe": probe})
+    run.tune(0)
+    whole, record = load_file(run.network(0) / "network.safetensors"), run.record(0)
+    (run.network(0) / "result.json").unlink()
+    run.tune(0, processes=2, checkpoint_minutes=0)
+    again = run.record(0)
+    assert (again.fingerprint, again.steps) == (record.fingerprint, 3)
+    state = load_file(run.network(0) / "network.safetensors")
+    assert state.keys() == whole.keys()
+    for name, values in state.items():
+        np.testing.assert_allclose(values, whole[name], rtol=1e-4, atol=1e-6)
+    assert not list(run.network(0).parent.glob(".*")), "and no checkpoint is left"
