@@ -99,9 +99,10 @@ def _watch(processes: list[SpawnProcess], receivers: list[Connection]) -> None:
     errors: dict[int, BaseException] = {}
     ranks: dict[Any, int] = {receiver: rank for rank, receiver in enumerate(receivers)}
     while ranks:
+        receiver: Any
         for receiver in wait([*ranks]):
             try:
-                sent = receiver.recv()  # type: ignore[union-attr]
+                sent = receiver.recv()
             except (EOFError, OSError):  # the second if it was killed while it sent
                 rank = ranks.pop(receiver)
                 _check_end(processes[rank], rank, len(processes), errors.get(rank))
