@@ -41,6 +41,12 @@ def network_faults(study: Study) -> Iterator[str]:
     for name in network_methods(study):
         options = network_options(study.methods[name])
         assert options is not None
+        processes = study.fine_tuning.processes
+        if options.engine == "opacus" and processes > 1:
+            yield (
+                f"methods.{name}: engine opacus trains a network in one process, but "
+                f"fine_tuning.processes is {processes}; remove one of them"
+            )
         for backbone in study.backbones:
             if fault := _backbone_fault(study, backbone, options):
                 yield f"methods.{name}: backbones.{backbone}: {fault}"
