@@ -15,9 +15,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from itertools import pairwise
 from logging.handlers import QueueHandler
@@ -37,18 +35,6 @@ _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 Work = Callable[[Ranks], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Place:
-    """The place of a rank: all that its process needs beside its work; picklable."""
-
-    rank: int
-    count: int
-    device: str
-    meeting: str
-    timeout: timedelta
-    environment: dict[str, str]
-
-
 def run_ranks(work: Work, count: int, *, device: str, timeout: timedelta = TIMEOUT) -> None:
     """Calls `work(ranks)` in `count` new processes; returns when all have ended well.
 
@@ -63,35 +49,35 @@ def run_ranks(work: Work, count: int, *, device: str, timeout: timedelta = TIMEO
     gpus = reserve_devices(count) if is_gpu(device) else []
     local = _LOOPBACK if sys.platform == "linux" else {}
     context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory(prefix="dpprobe-ranks-") as folder, _ending() as processes:
-        receivers = []
-        for rank in range(count):
-            place = _Place(
-                rank=rank, count=count, device=device, meeting=f"file://{folder}/meeting",
-                timeout=timeout, environment=local | ({VISIBLE: gpus[rank]} if gpus else {}),
-            )  # fmt: skip
-            receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(target=_run_rank, args=(work, place, sender))
-            process.start()
-            sender.close()  # so that the end of the process ends the pipe
-            processes.append(process)
-            receivers.append(receiver)
-        _watch(processes, receivers)
-
-
-@contextmanager
-def _ending() -> Iterator[list[SpawnProcess]]:
-    """Yields a list of processes, which are ended with the block."""
     processes: list[SpawnProcess] = []
-    try:
-        yield processes
-    finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.join(_END_SECONDS)
-            process.kill()
-            process.join()
+    receivers = []
+    with tempfile.TemporaryDirectory(prefix="dpprobe-ranks-") as folder:
+        try:
+            for rank in range(count):
+                place = {
+                    "device": device,
+                    "place": f"file://{folder}/meeting",
+                    "rank": rank,
+                    "count": count,
+                    "timeout": timeout,
+                }
+                environment = local | ({VISIBLE: gpus[rank]} if gpus else {})
+                receiver, sender = context.Pipe(duplex=False)
+                process = context.Process(
+                    target=_run_rank, args=(work, sender, environment), kwargs=place
+                )
+                process.start()
+                sender.close()  # so that the end of the process ends the pipe
+                processes.append(process)
+                receivers.append(receiver)
+            _watch(processes, receivers)
+        finally:
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                process.join(_END_SECONDS)
+                process.kill()
+                process.join()
 
 
 def _watch(processes: list[SpawnProcess], receivers: list[Connection]) -> None:
@@ -126,20 +112,20 @@ def _check_end(process: SpawnProcess, rank: int, count: int, error: BaseExceptio
         )
 
 
-def _run_rank(work: Work, place: _Place, sender: Connection) -> None:
+def _run_rank(
+    work: Work, sender: Connection, environment: Mapping[str, str], *, rank: int, **place: Any
+) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets Ctrl-C too, and ends the ranks
-    os.environ.update(place.environment)
+    os.environ.update(environment)
     logging.captureWarnings(True)
-    logging.getLogger().handlers = [_Sender(sender)]  # type: ignore[arg-type]
+    root, ours = logging.getLogger(), logging.getLogger("dpprobe")
+    root.handlers = [_Sender(sender)]  # type: ignore[arg-type]
     # other ranks would repeat the lines of rank 0
-    logging.getLogger().setLevel(logging.WARNING if place.rank == 0 else logging.ERROR)
-    logging.getLogger("dpprobe").setLevel(logging.INFO if place.rank == 0 else logging.ERROR)
+    for logger, level in ((root, logging.WARNING), (ours, logging.INFO)):
+        logger.setLevel(level if rank == 0 else logging.ERROR)
     try:
-        with join_ranks(
-            place.device, place=place.meeting, rank=place.rank, count=place.count,
-            timeout=place.timeout,
-        ) as ranks:  # fmt: skip
+        with join_ranks(rank=rank, **place) as ranks:
             work(ranks)
     except Exception as error:
         error.add_note(traceback.format_exc())  # which would be lost on the way

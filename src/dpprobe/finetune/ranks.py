@@ -121,7 +121,10 @@ def join_ranks(
     """
     distributed.init_process_group(
         "nccl" if is_gpu(device) else "gloo",
-        init_method=place, rank=rank, world_size=count, timeout=timeout,
-    )  # fmt: skip
+        init_method=place,
+        rank=rank,
+        world_size=count,
+        timeout=timeout,
+    )
     yield Ranks(rank=distributed.get_rank(), count=distributed.get_world_size(), device=device)
     distributed.destroy_process_group()

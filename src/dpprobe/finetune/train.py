@@ -102,9 +102,14 @@ def train_network(
     mechanism = releases.plan.find_mechanism(GRADIENTS)
     with use_full_float32():
         training = Training(
-            options, network, inputs, releases, mechanism,
-            physical_batch=physical_batch, ranks=ranks,
-        )  # fmt: skip
+            options,
+            network,
+            inputs,
+            releases,
+            mechanism,
+            physical_batch=physical_batch,
+            ranks=ranks,
+        )
         run = _Run(
             options=options,
             training=training,

@@ -144,9 +144,10 @@ def _tune_network(
     plan = plan_for(task.plan, options)
     releases = Releases(plan, [seed], torch.device(material.device))
     if options.probe is not None:  # releases the head from which the network starts
-        start_from(network, *ranks.compute_once(
-            lambda: fit_probe(options, material.features, releases, seed)
-        ))  # fmt: skip
+        start_from(
+            network,
+            *ranks.compute_once(lambda: fit_probe(options, material.features, releases, seed)),
+        )
     trained = train_network(
         options,
         network,

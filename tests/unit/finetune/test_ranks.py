@@ -43,12 +43,13 @@ TWO_ROWS: Case = {"rows": 2, "batch_size": "full", "optimiser": "adam"}
 # No row takes part, so a step releases its noise and nothing else.
 ONLY_NOISE: Case = {"null": True, "batch_size": 8, "average": "ema"}
 CASES: list[Case] = [
-    TWO_ROWS, ONLY_NOISE,
+    TWO_ROWS,
+    ONLY_NOISE,
     {"optimiser": "momentum", "average": "mean", "batch_size": 8},
     {"optimiser": "lamb", "average": "ema", "batch_size": "full"},
     {"optimiser": "sgd", "batch_size": 5, "units": True, "class_weights": [1, 0.5, 0.5]},
     {"optimiser": "sgd", "batch_size": 1, "schedule": "warmup_cosine"},  # many empty shares
-]  # fmt: skip
+]
 
 
 @given(rows=st.lists(st.integers(0, 10**9), max_size=40), count=st.integers(1, 9))
@@ -99,10 +100,24 @@ def test_two_processes_train_the_network_of_one(on_two: Path, number: int) -> No
 
 def test_torchrun_starts_the_same_training(on_two: Path, tmp_path: Path) -> None:
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", "2",
-        "--master-addr", "127.0.0.1", "--master-port", "0", "--local-addr", "127.0.0.1",
-        "-m", "tests.support.shared_training", str(tmp_path), json.dumps(CASES),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes",
+        "1",
+        "--nproc-per-node",
+        "2",
+        "--master-addr",
+        "127.0.0.1",
+        "--master-port",
+        "0",
+        "--local-addr",
+        "127.0.0.1",
+        "-m",
+        "tests.support.shared_training",
+        str(tmp_path),
+        json.dumps(CASES),
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     subprocess.run(command, cwd=REPOSITORY, env=environment, check=True, timeout=300)
     names = sorted(path.name for path in on_two.iterdir())
@@ -212,6 +227,9 @@ def test_an_engine_that_adds_up_by_itself_is_refused() -> None:
     inputs = inputs_of({})
     with pytest.raises(ConfigError, match=r"processes: 2, but engine opacus.*`processes: 1`"):
         train_network(
-            options, mlp_network(), inputs, releases_of(options, inputs.n, 1.0),
+            options,
+            mlp_network(),
+            inputs,
+            releases_of(options, inputs.n, 1.0),
             ranks=Ranks(count=2),
-        )  # fmt: skip
+        )
