@@ -90,10 +90,11 @@ def _watch(processes: list[SpawnProcess], receivers: list[Connection]) -> None:
             try:
                 sent = receiver.recv()
             except (EOFError, OSError):  # the second if it was killed while it sent
+                sent = None
+            if sent is None:
                 rank = ranks.pop(receiver)
                 _check_end(processes[rank], rank, len(processes), errors.get(rank))
-                continue
-            if isinstance(sent, logging.LogRecord):
+            elif isinstance(sent, logging.LogRecord):
                 logging.getLogger(sent.name).handle(sent)
             else:
                 errors[ranks[receiver]] = _join_chain(sent)

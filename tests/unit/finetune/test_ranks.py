@@ -99,25 +99,9 @@ def test_two_processes_train_the_network_of_one(on_two: Path, number: int) -> No
 
 
 def test_torchrun_starts_the_same_training(on_two: Path, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nnodes",
-        "1",
-        "--nproc-per-node",
-        "2",
-        "--master-addr",
-        "127.0.0.1",
-        "--master-port",
-        "0",
-        "--local-addr",
-        "127.0.0.1",
-        "-m",
-        "tests.support.shared_training",
-        str(tmp_path),
-        json.dumps(CASES),
-    ]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "tests.support.shared_training"]
+    command += [str(tmp_path), json.dumps(CASES)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     subprocess.run(command, cwd=REPOSITORY, env=environment, check=True, timeout=300)
     names = sorted(path.name for path in on_two.iterdir())
