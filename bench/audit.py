@@ -28,9 +28,13 @@ MARKS = "<!-- begin: written by bench/audit.py -->", "<!-- end -->"
 NOISE, DELTA = 3.0, 1e-5
 # Heads of steps keep their own clipping norm.
 STEPS: dict[str, Any] = {
-    "batch_size": "full", "steps": 3, "init": "zero", "engine": "exact", "learning_rate": 0.1,
+    "batch_size": "full",
+    "steps": 3,
+    "init": "zero",
+    "engine": "exact",
+    "learning_rate": 0.1,
     "normalize": "l2",
-}  # fmt: skip
+}
 METHODS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("sgd", "momentum", "adam", "lamb"), STEPS),
     "sgd": STEPS | {"batch_size": 60, "steps": 12},
@@ -73,13 +77,24 @@ def run_audit(
     n, unit, dimension, classes = size
     plan = Plan(
         mechanisms=tuple(item.scale_noise(NOISE) for item in method.list_mechanisms(n)),
-        n=n, epsilon=1.0, delta=DELTA, accountant="pld", realised_epsilon=1.0,
-    )  # fmt: skip
+        n=n,
+        epsilon=1.0,
+        delta=DELTA,
+        accountant="pld",
+        realised_epsilon=1.0,
+    )
     record, _ = audit_plan(
-        method, replace(plan, unit=unit), dimension=dimension, num_classes=classes,
-        multi_label=False, runs=runs, confidence=0.95, seed=5, controls=controls,
+        method,
+        replace(plan, unit=unit),
+        dimension=dimension,
+        num_classes=classes,
+        multi_label=False,
+        runs=runs,
+        confidence=0.95,
+        seed=5,
+        controls=controls,
         progress_label=method.head,
-    )  # fmt: skip
+    )
     return record
 
 

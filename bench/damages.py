@@ -222,8 +222,12 @@ def list_damages() -> list[Damage]:
         ("t-SNE: two swapped", swap, TSNE / "pixels/tsne.parquet", TSNE / "coarse/tsne.parquet"),
         ("t-SNE: cut", cut, TSNE / "pixels/tsne.parquet"),
         ("figure: zeros", zero, RESULTS / "figures/digits/accuracy.png"),
-        ("figure: another", swap, RESULTS / "figures/digits/tsne_pixels.png",
-         RESULTS / "figures/digits/tsne_coarse.png"),
+        (
+            "figure: another",
+            swap,
+            RESULTS / "figures/digits/tsne_pixels.png",
+            RESULTS / "figures/digits/tsne_coarse.png",
+        ),
         ("report: edited, old time", keep_time(flip), RESULTS / "report.html"),
         ("report: empty", empty, RESULTS / "report.html"),
         ("receipt: cut", cut, RECEIPT),
@@ -233,23 +237,39 @@ def list_damages() -> list[Damage]:
         ("cell: a link to itself", link_to_itself, CELL),
         ("cell record: a link to itself", link_to_itself, CELL / "metrics.json"),
         ("shard: half of a killed job", leave_partial, SHARD),
-        ("MLflow: metrics 0.999", edit_store(
-            "update metrics set value = 0.999 where key = 'test/accuracy'",
-            "update latest_metrics set value = 0.999 where key = 'test/accuracy'"), STORE),
-        ("MLflow: latest metrics 0.999", edit_store(
-            "update latest_metrics set value = 0.999 where key = 'test/accuracy'"), STORE),
-        ("MLflow: a parameter", edit_store(
-            "update params set value = '100' where key = 'epsilon'"), STORE),
-        ("MLflow: ten runs deleted", edit_store(
-            "update runs set lifecycle_stage = 'deleted' where run_uuid in "
-            "(select run_uuid from runs limit 10)"), STORE),
+        (
+            "MLflow: metrics 0.999",
+            edit_store(
+                "update metrics set value = 0.999 where key = 'test/accuracy'",
+                "update latest_metrics set value = 0.999 where key = 'test/accuracy'",
+            ),
+            STORE,
+        ),
+        (
+            "MLflow: latest metrics 0.999",
+            edit_store("update latest_metrics set value = 0.999 where key = 'test/accuracy'"),
+            STORE,
+        ),
+        (
+            "MLflow: a parameter",
+            edit_store("update params set value = '100' where key = 'epsilon'"),
+            STORE,
+        ),
+        (
+            "MLflow: ten runs deleted",
+            edit_store(
+                "update runs set lifecycle_stage = 'deleted' where run_uuid in "
+                "(select run_uuid from runs limit 10)"
+            ),
+            STORE,
+        ),
         ("MLflow: store cut", cut, STORE),
         ("MLflow: store empty", empty, STORE),
         ("MLflow: store half-made", halve_store, STORE),
         ("MLflow: store deleted", remove, STORE),
         ("MLflow: artifacts edited", change_artifact, RESULTS / "mlartifacts/digits"),
         ("MLflow: artifacts deleted", remove, RESULTS / "mlartifacts"),
-    ]  # fmt: skip
+    ]
     return [Damage(name, do, tuple(paths)) for name, do, *paths in listed]
 
 
@@ -262,9 +282,15 @@ class Tool(NamedTuple):
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
         variables = {**os.environ, "PYTHONPATH": str(self.clone / "src")}
         return subprocess.run(
-            [sys.executable, "-m", *words], cwd=self.folder, env=variables, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=900,
-        )  # fmt: skip
+            [sys.executable, "-m", *words],
+            cwd=self.folder,
+            env=variables,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+            timeout=900,
+        )
 
     def run(self) -> subprocess.CompletedProcess[str]:
         profile = self.clone / "profiles/default"
@@ -297,8 +323,10 @@ def hash_results(folder: Path) -> dict[str, str]:
         hashes["runs"] = repr(sorted(rows))
     except sqlite3.Error as error:
         hashes["runs"] = str(error)
-    copies = {json.loads(path.read_text())["summary"]["accuracy"]["mean"]
-              for path in (folder / RESULTS / "mlartifacts").rglob("metrics.json")}  # fmt: skip
+    copies = {
+        json.loads(path.read_text())["summary"]["accuracy"]["mean"]
+        for path in (folder / RESULTS / "mlartifacts").rglob("metrics.json")
+    }
     hashes["copies"] = repr(sorted(copies))
     return hashes
 

@@ -174,8 +174,10 @@ class Measured:
         rows = [len(whole[start : start + PIECE_ROWS]) for start in whole[::PIECE_ROWS]]
         work = in_order(
             lambda count: self.backbone.forward(self.batch[:count]),
-            rows, threads=threads, ahead=AHEAD * threads,
-        )  # fmt: skip
+            rows,
+            threads=threads,
+            ahead=AHEAD * threads,
+        )
         list(work)
 
     def decode(self) -> None:

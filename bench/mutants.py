@@ -125,8 +125,11 @@ def copied_tree() -> Iterator[Path]:
         root = Path(folder) / "tree"
         listed = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            cwd=ROOT, check=True, capture_output=True, text=True,
-        ).stdout.split("\0")  # fmt: skip
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.split("\0")
         for name in filter(None, listed):
             source = ROOT / name
             if source.is_file():

@@ -74,8 +74,12 @@ def make_plan(head: str, batch: int | str, steps: int, cache: Path) -> Plan:
 
 def make_values(head: str, batch: int | str, steps: int) -> dict[str, object]:
     return {
-        "head": head, "batch_size": batch, "steps": steps, "normalize": "l2", "init": "torch",
-    }  # fmt: skip
+        "head": head,
+        "batch_size": batch,
+        "steps": steps,
+        "normalize": "l2",
+        "init": "torch",
+    }
 
 
 def fit(

@@ -139,9 +139,11 @@ def methods() -> Figure:
     handles, labels = axes.get_legend_handles_labels()
     ceiling_line = style.make_ceiling_handle()
     figure.legend(
-        [*handles, ceiling_line], [*labels, str(ceiling_line.get_label())],
-        loc="outside right upper", handlelength=3,
-    )  # fmt: skip
+        [*handles, ceiling_line],
+        [*labels, str(ceiling_line.get_label())],
+        loc="outside right upper",
+        handlelength=3,
+    )
     return figure
 
 
@@ -161,18 +163,35 @@ def read_sites(text: str, *, epsilon: str) -> SitesRecord:
     assert pooled is not None
     cells = tuple(
         SitesCell(
-            split=split, sites=int(count), epsilon=epsilon, smallest=0, largest=0,
-            alone=_estimate(alone), averaged=_estimate(averaged), together=_estimate(together),
-            worst=_fraction(between.split(" to ")[0]), best=_fraction(between.split(" to ")[1]),
-            pooled=_estimate(pooled[1]), untrained=0, reason="", one_class=0,
+            split=split,
+            sites=int(count),
+            epsilon=epsilon,
+            smallest=0,
+            largest=0,
+            alone=_estimate(alone),
+            averaged=_estimate(averaged),
+            together=_estimate(together),
+            worst=_fraction(between.split(" to ")[0]),
+            best=_fraction(between.split(" to ")[1]),
+            pooled=_estimate(pooled[1]),
+            untrained=0,
+            reason="",
+            one_class=0,
         )
         for budget, split, count, alone, between, averaged, together in read_table(part)
         if budget == epsilon
-    )  # fmt: skip
+    )
     return SitesRecord(
-        dataset="chest_xray", backbone="mobilenetv2", method="least_squares", metric="auc",
-        unit="patient", n=2106, colluders=1, seeds=5, cells=cells,
-    )  # fmt: skip
+        dataset="chest_xray",
+        backbone="mobilenetv2",
+        method="least_squares",
+        metric="auc",
+        unit="patient",
+        n=2106,
+        colluders=1,
+        seeds=5,
+        cells=cells,
+    )
 
 
 def _estimate(text: str) -> Estimate:

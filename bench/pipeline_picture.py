@@ -21,12 +21,18 @@ from dpprobe.artifacts import write_text
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs/images/pipeline.svg"
 COMMAND = (
-    "all", "releases", "--rulegraph", "--snakefile", ROOT / "Snakefile",
-    "--configfile", ROOT / "config/scatternet_mnist.yaml",
-    "--config", "audit={membership: {shadows: 64, rows: 500}}",
+    "all",
+    "releases",
+    "--rulegraph",
+    "--snakefile",
+    ROOT / "Snakefile",
+    "--configfile",
+    ROOT / "config/scatternet_mnist.yaml",
+    "--config",
+    "audit={membership: {shadows: 64, rows: 500}}",
     "methods={prototypes: {head: prototypes}}",
     "releases={mnist: {dataset: mnist, backbone: scatternet, method: prototypes, epsilon: 1}}",
-)  # fmt: skip
+)
 TARGETS = {"all", "releases"}
 WIDTH, HEIGHT, LEFT, TOP = 132, 58, 44, 36  # size of a box, and the space left of and above a box
 
@@ -73,7 +79,7 @@ def read_graph() -> str:
         command = [sys.executable, "-m", "snakemake", *map(str, COMMAND)]
         return subprocess.run(
             command, cwd=folder, check=True, capture_output=True, text=True
-        ).stdout  # fmt: skip
+        ).stdout
 
 
 def condense_graph(graph: str) -> Edges:

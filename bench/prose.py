@@ -29,9 +29,16 @@ RULES = yaml.safe_load((ROOT / "bench/prose.yaml").read_text(encoding="utf-8"))
 ALLOWED = ROOT / "tests/stored/prose.json"
 GENERATED = {ROOT / "docs/options.md"}  # a page of sentences from the code, which are linted there
 FILES = (
-    "*.md", "docs/**/*.md", "src/**/*.py", "scripts/**/*.py", "bench/**/*.py", "Snakefile",
-    "workflow/**/*.smk", "profiles/**/*.py", "profiles/**/*.yaml",
-)  # fmt: skip
+    "*.md",
+    "docs/**/*.md",
+    "src/**/*.py",
+    "scripts/**/*.py",
+    "bench/**/*.py",
+    "Snakefile",
+    "workflow/**/*.smk",
+    "profiles/**/*.py",
+    "profiles/**/*.yaml",
+)
 # Ends of sentences: blank lines, cells, entries of lists, headings, full stops.
 END = re.compile(r"\n\s*\n|\||\n\s*(?:[-*#]+|\d+\.|[\w, `*\[\]]+:)\s|(?<=[.!?])\s+(?=[A-Z`\"(*\[])")
 QUOTES = CheckFlags(allow_quotes=True)

@@ -94,9 +94,12 @@ def _convert(lines: list[str]) -> Iterator[str]:
         item = starts if line.startswith("  ") and not line.startswith("   ") else None
         if (heading or item or not line.strip()) and paragraph:
             yield from textwrap.wrap(
-                " ".join(paragraph), 112, subsequent_indent="  " * paragraph[0].startswith("- "),
-                break_long_words=False, break_on_hyphens=False,
-            )  # fmt: skip
+                " ".join(paragraph),
+                112,
+                subsequent_indent="  " * paragraph[0].startswith("- "),
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
             paragraph = []
         if heading:
             section = heading[1]

@@ -52,9 +52,11 @@ def main(words: Sequence[str] | None = None) -> None:
         "--copies", type=Path, help="the file of copies with which the folders' studies were run"
     )
     parser.add_argument(
-        "--throughput", type=Path, default=THROUGHPUT,
+        "--throughput",
+        type=Path,
+        default=THROUGHPUT,
         help="measured by bench/throughput.py; %(default)s",
-    )  # fmt: skip
+    )
     try:
         write_page(parser.parse_args(words))
     except DpprobeError as error:

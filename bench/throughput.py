@@ -135,9 +135,11 @@ def main(words: Sequence[str] | None = None) -> None:
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "networks", nargs="*", metavar="NETWORK",
+        "networks",
+        nargs="*",
+        metavar="NETWORK",
         help=f"some of {', '.join(NETWORKS)}; `published`: the networks of table 8; default: small",
-    )  # fmt: skip
+    )
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--rows", type=int, default=4, help="images at once; %(default)s")
     parser.add_argument("--batch", type=int, default=2**20, help="images of a step; %(default)s")
@@ -176,9 +178,15 @@ def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     }
     for way in arguments.ways:
         case = Case(
-            name, way, arguments.rows, arguments.rounds, arguments.device, arguments.precision,
-            arguments.threads, arguments.optimiser,
-        )  # fmt: skip
+            name,
+            way,
+            arguments.rows,
+            arguments.rounds,
+            arguments.device,
+            arguments.precision,
+            arguments.threads,
+            arguments.optimiser,
+        )
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, mp_context=context) as pool:
             try:

@@ -45,10 +45,25 @@ SLURM_LOG = re.compile(r"\d+\.log")
 # Of what a study writes; MLflow keeps copies, of other kinds too.
 KINDS = frozenset(
     {
-        ".bib", ".csv", ".db", ".done", ".h5", ".html", ".json", ".lock", ".log", ".md", ".parquet",
-        ".partial", ".png", ".safetensors", ".svg", ".tex", ".tsv",
+        ".bib",
+        ".csv",
+        ".db",
+        ".done",
+        ".h5",
+        ".html",
+        ".json",
+        ".lock",
+        ".log",
+        ".md",
+        ".parquet",
+        ".partial",
+        ".png",
+        ".safetensors",
+        ".svg",
+        ".tex",
+        ".tsv",
     }
-)  # fmt: skip
+)
 ARTIFACTS = "mlartifacts"
 # Records that tell a results_dir from a person's folder, and the format that each names.
 MARKS = {

@@ -106,12 +106,28 @@ def resolve_stage(stage: str) -> str:
     """Returns the conda file of a stage, with each package that the stage's packages need."""
     answer = subprocess.run(
         [
-            sys.executable, "-m", "uv", "pip", "compile", "-", "--quiet", "--no-header",
-            "--no-annotate", "--no-emit-index-url", "--python-version", PYTHON,
-            "--python-platform", "x86_64-unknown-linux-gnu", "--constraint", str(LOCK),
+            sys.executable,
+            "-m",
+            "uv",
+            "pip",
+            "compile",
+            "-",
+            "--quiet",
+            "--no-header",
+            "--no-annotate",
+            "--no-emit-index-url",
+            "--python-version",
+            PYTHON,
+            "--python-platform",
+            "x86_64-unknown-linux-gnu",
+            "--constraint",
+            str(LOCK),
         ],
-        input="\n".join(list_direct(stage)), check=True, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        input="\n".join(list_direct(stage)),
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     pins = "".join(f"      - {line}\n" for line in answer.stdout.splitlines())
     return HEADER.format(stage=stage, python=PYTHON) + pins
 

@@ -101,9 +101,13 @@ def _compare_throughput(
                 *measured["unlike"],
             )
             return Comparison(
-                number=number, entry=entry, measured=measured, value=value,
-                gap=value - number.value, unlike=unlike,
-            )  # fmt: skip
+                number=number,
+                entry=entry,
+                measured=measured,
+                value=value,
+                gap=value - number.value,
+                unlike=unlike,
+            )
     return Comparison(number=number, entry=entry)
 
 

@@ -115,16 +115,28 @@ def _like_for_like(
     """Writes the table of numbers that were run as published, and the reasons for differences."""
     rows = [
         make_row(
-            _place(published, c.number), c.number.row, *_privacy([c.number]),
-            f"{_column(c.number, _printed(published, c.number))} {c.number.text}", _ours(c),
-            _gap(c), _study(c, facts), "; ".join(c.silent),
+            _place(published, c.number),
+            c.number.row,
+            *_privacy([c.number]),
+            f"{_column(c.number, _printed(published, c.number))} {c.number.text}",
+            _ours(c),
+            _gap(c),
+            _study(c, facts),
+            "; ".join(c.silent),
         )
         for c in comparisons
-    ]  # fmt: skip
+    ]
     columns = (
-        "<Place", "<Row", "ε", "δ", "<Published", "<Ours", "Difference", "<Study, method",
+        "<Place",
+        "<Row",
+        "ε",
+        "δ",
+        "<Published",
+        "<Ours",
+        "Difference",
+        "<Study, method",
         "<Not stated by the paper",
-    )  # fmt: skip
+    )
     table = write_markdown(make_table("like", "", columns, rows, []))
     reasons = keep_unique(reason for c in comparisons for reason in c.entry.reasons)
     return [table, _paragraph(f"Why ours differ: {' '.join(reasons)}")]
@@ -167,10 +179,12 @@ def _stand_in_row(
     if number.metric == CHANGE:
         remarks.append(_direction(comparison))
     return make_row(
-        number.row, *_privacy([number]),
-        f"{_column(number, _printed(published, number))} {number.text}", _ours(comparison),
+        number.row,
+        *_privacy([number]),
+        f"{_column(number, _printed(published, number))} {number.text}",
+        _ours(comparison),
         "; ".join(remarks),
-    )  # fmt: skip
+    )
 
 
 def _not_run(published: Published, facts: Facts, comparisons: Sequence[Comparison]) -> list[str]:
@@ -212,9 +226,7 @@ def _ready(published: Published, facts: Facts, comparisons: Sequence[Comparison]
                 " ".join(remarks),
             )
         )
-    columns = (
-        "<Study, target", "Numbers", "<Of", "<Weights", "<Data", "<Hours", "<GB", "<Remark"
-    )  # fmt: skip
+    columns = ("<Study, target", "Numbers", "<Of", "<Weights", "<Data", "<Hours", "<GB", "<Remark")
     return [_paragraph(READY), write_markdown(make_table("ready", "", columns, rows, []))]
 
 
@@ -290,11 +302,14 @@ def _runs(facts: Facts, record: Record) -> str:
     ]
     rows += [
         make_row(
-            f"`config/{kept.study}.yaml`", title(kept.dataset), kept.backbone, "1",
+            f"`config/{kept.study}.yaml`",
+            title(kept.dataset),
+            kept.backbone,
+            "1",
             f"[{kept.page}](../{kept.page}) keeps it. {facts.notes.get(kept.study, '')}".strip(),
         )
         for kept in facts.kept
-    ]  # fmt: skip
+    ]
     columns = ("<Study", "<Data", "<Backbone", "Cells", "<Not as published")
     return write_markdown(make_table("runs", "", columns, rows, []))
 

@@ -24,11 +24,22 @@ MARK = "dpprobe"
 SUCCESS = "COMPLETED"
 ALIVE = frozenset(
     {
-        "PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING",
-        "RESIZING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "STAGE_OUT",
+        "PENDING",
+        "RUNNING",
+        "CONFIGURING",
+        "COMPLETING",
+        "SUSPENDED",
+        "STOPPED",
+        "SIGNALING",
+        "RESIZING",
+        "REQUEUED",
+        "REQUEUE_FED",
+        "REQUEUE_HOLD",
+        "RESV_DEL_HOLD",
+        "STAGE_OUT",
         "REVOKED",
     }
-)  # fmt: skip
+)
 # States that Slurm does not have, for jobs that would stay in the queue forever. Slurm holds a job
 # that its node could not start, and lets a job wait that requests more than any node has.
 LAUNCH_FAILED = "LAUNCH_FAILED"

@@ -42,9 +42,18 @@ GONE = 120  # seconds for a cancelled job to end
 CODE = ("Snakefile", "workflow", "scripts", "src/dpprobe")
 # Options of a job's command that decide what the job makes, besides parameters and inputs.
 DECIDING = (
-    "snakefile", "target-jobs", "allowed-rules", "configfiles", "configfile", "config", "directory",
-    "replace-workflow-config", "software-deployment-method", "sdm", "conda-prefix",
-)  # fmt: skip
+    "snakefile",
+    "target-jobs",
+    "allowed-rules",
+    "configfiles",
+    "configfile",
+    "config",
+    "directory",
+    "replace-workflow-config",
+    "software-deployment-method",
+    "sdm",
+    "conda-prefix",
+)
 # The options of sbatch by resource of Snakemake.
 OPTIONS = {
     "mem_mb": "--mem={}M",

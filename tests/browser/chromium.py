@@ -20,10 +20,17 @@ needed = [
     ),
 ]
 FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--disable-dev-shm-usage", "--window-size=1500,900",
-)  # fmt: skip
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--window-size=1500,900",
+)
 # MLflow's page asks who is logged in, and a server without logins answers 404.
 OWN_ERROR = "/ajax-api/2.0/mlflow/users/current"
 # A layout that took two frames on a busy machine, says the standard: nothing is lost.
@@ -58,8 +65,10 @@ def text_of(browser: Any) -> str:
 
 
 def await_text(browser: Any, awaited: str, *, where: str = "the page") -> None:
-    await_that(lambda: awaited in text_of(browser), lambda: f"{awaited!r} is not on {where}, which "
-               f"shows: {text_of(browser)[:2000]}")  # fmt: skip
+    await_that(
+        lambda: awaited in text_of(browser),
+        lambda: f"{awaited!r} is not on {where}, which shows: {text_of(browser)[:2000]}",
+    )
 
 
 def await_that(found: Callable[[], Any], otherwise: Callable[[], str]) -> Any:

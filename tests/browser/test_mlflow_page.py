@@ -41,21 +41,32 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dropped = write_cell(root, method="dropped")
     for metrics_files in ([*cells, dropped], cells):
         Study(root).ingest(
-            metrics_files=metrics_files, figures=[svg, png], embeddings={},
-            tables=[csv, markdown], zero_shot=[write_zero_shot(root, accuracy=0.71)],
+            metrics_files=metrics_files,
+            figures=[svg, png],
+            embeddings={},
+            tables=[csv, markdown],
+            zero_shot=[write_zero_shot(root, accuracy=0.71)],
             few_shot=[write_few_shot(root, {1: 0.42, 16: 0.88, None: 0.96})],
-        )  # fmt: skip
+        )
     scans = [
         write_cell(
-            root / "scans", dataset="scans", backbone="a_backbone_with_a_long_name_" * 2,
-            method="a_method_with_a_long_name_" * 2, epsilon=epsilon, multi_label=True,
+            root / "scans",
+            dataset="scans",
+            backbone="a_backbone_with_a_long_name_" * 2,
+            method="a_method_with_a_long_name_" * 2,
+            epsilon=epsilon,
+            multi_label=True,
         )
         for epsilon in ("0.5", "1", "2")
-    ]  # fmt: skip
+    ]
     Study(root).ingest(
-        dataset="scans", metrics_files=scans, figures=[], embeddings={}, tables=[],
+        dataset="scans",
+        metrics_files=scans,
+        figures=[],
+        embeddings={},
+        tables=[],
         receipt=root / "scans.json",
-    )  # fmt: skip
+    )
     return root
 
 

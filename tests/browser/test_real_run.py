@@ -33,8 +33,9 @@ STUDY: dict[str, Any] = copy.deepcopy(SMALL) | {
         "full": {"head": "sgd", "batch_size": "full", "steps": 20, "learning_rate": 0.5},
         "nonprivate": {"head": "nonprivate"},
     },
-    "epsilons": [0.5, 2, 8], "tsne": {"points": 100},
-}  # fmt: skip
+    "epsilons": [0.5, 2, 8],
+    "tsne": {"points": 100},
+}
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +81,10 @@ def test_runs_are_found_by_a_filter(results: Path, server: str, browser: Any) ->
     text = open_page(browser, f"{server}/{receipt(results)['pages']['all']}", "sgd ε2 pixels")
     assert "7 matching runs" in " ".join(text.split())
     (box,) = [
-        e for e in browser.find_elements("css selector", "input")
+        e
+        for e in browser.find_elements("css selector", "input")
         if "tags.current" in (e.get_attribute("value") or "")
-    ]  # fmt: skip
+    ]
     box.send_keys(Keys.CONTROL, "a")
     box.send_keys('tags.method = "sgd" and tags.private = "true" and tags.epsilon = "2"')
     box.send_keys(Keys.ENTER)

@@ -26,14 +26,18 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     hostile = facts.model_copy(update={"class_names": releases.HOSTILE * 100, "name": "x" * 200})
     measured = {**statement, "evaluation": releases.measured()}
     whole = measured | {
-        "calibration": releases.calibrated(), "monitor": releases.watched(),
+        "calibration": releases.calibrated(),
+        "monitor": releases.watched(),
         "cohort": releases.following(),
-    }  # fmt: skip
+    }
     long = releases.long_release((facts, statement))
     made: dict[str, releases.Release] = {
-        "plain": (facts, statement), "measured": (facts, measured), "calibrated": (facts, whole),
-        "long": long, "hostile": (hostile, long[1]),
-    }  # fmt: skip
+        "plain": (facts, statement),
+        "measured": (facts, measured),
+        "calibrated": (facts, whole),
+        "long": long,
+        "hostile": (hostile, long[1]),
+    }
     for kind, release in made.items():
         (root / kind).mkdir()
         write_page(root / kind, *release)

@@ -39,39 +39,62 @@ KEPT = {
     "data/downloads/scans/x.extracted.json": UNPACKED,
     # another program's record beside a person's tables
     "data/hospital/dataset.json": '{"name": "Hospital", "labels": {"0": "background"}}',
-} | dict.fromkeys((
-    f"data/digits/{LEDGER_FILE}", "data/photographs/a.png", "data/mine/train.parquet",
-    "images/lesions/benign/a.png", "results/releases/first/bundle.json",
-    "results/own_images/releases/first/bundle.json", "results/notes.txt",
-    "weights/vit.safetensors", "data/hospital/train.parquet", "data/hospital/test.parquet",
-    "data/hospital/downloads/photo1.png", "data/downloads/by_hand/images.zip",
-    "data/downloads/mine.zip", "data/downloads/scans/mine.png",
-    # a ledger of a dataset that is called as the folder of downloads
-    f"data/downloads/downloads/{LEDGER_FILE}",
-    # a folder of a person's, with names that a study writes
-    "results/my_paper/figures/f.png", "results/my_paper/summary/x.parquet",
-    "results/figures/f.pptx",
-    # a bundle that somebody laid among results, and all with it
-    "results/own_images/tables/kept/bundle.json", "results/own_images/tables/accuracy.csv",
-    "logs/server.log", "logs/slurm/notes.txt", "benchmarks/mine.tsv",
-), "x")  # fmt: skip
+} | dict.fromkeys(
+    (
+        f"data/digits/{LEDGER_FILE}",
+        "data/photographs/a.png",
+        "data/mine/train.parquet",
+        "images/lesions/benign/a.png",
+        "results/releases/first/bundle.json",
+        "results/own_images/releases/first/bundle.json",
+        "results/notes.txt",
+        "weights/vit.safetensors",
+        "data/hospital/train.parquet",
+        "data/hospital/test.parquet",
+        "data/hospital/downloads/photo1.png",
+        "data/downloads/by_hand/images.zip",
+        "data/downloads/mine.zip",
+        "data/downloads/scans/mine.png",
+        # a ledger of a dataset that is called as the folder of downloads
+        f"data/downloads/downloads/{LEDGER_FILE}",
+        # a folder of a person's, with names that a study writes
+        "results/my_paper/figures/f.png",
+        "results/my_paper/summary/x.parquet",
+        "results/figures/f.pptx",
+        # a bundle that somebody laid among results, and all with it
+        "results/own_images/tables/kept/bundle.json",
+        "results/own_images/tables/accuracy.csv",
+        "logs/server.log",
+        "logs/slurm/notes.txt",
+        "benchmarks/mine.tsv",
+    ),
+    "x",
+)
 OF_THE_DEFAULT_STUDY = {
-    "data/digits/dataset.json": DATASET, "data/digits/train.parquet": "x",
+    "data/digits/dataset.json": DATASET,
+    "data/digits/train.parquet": "x",
     "results/cells/digits/pixels/sgd/eps-2/metrics.json": CELL,
-    "results/cells/digits/pixels/.eps-2.done": "", "results/figures/digits/accuracy.png": "x",
-    "results/tracking/releases/first.json": "{}", "results/mlflow.db": "x",
+    "results/cells/digits/pixels/.eps-2.done": "",
+    "results/figures/digits/accuracy.png": "x",
+    "results/tracking/releases/first.json": "{}",
+    "results/mlflow.db": "x",
     "results/report.html": "x",
-}  # fmt: skip
+}
 OF_OTHERS = {
-    ".snakemake/metadata/x": "x", "data/own_images/lesions/dataset.json": DATASET,
-    "data/own_images/lesions/test.parquet": "x", "data/downloads/scans/receipt.json": RECEIPT,
-    "data/downloads/scans/a.zip": "x", "data/downloads/scans/.a.extracted.json": UNPACKED,
-    "data/downloads/scans/a/image.png": "x", "data/downloads/downloads/dataset.json": DATASET,
+    ".snakemake/metadata/x": "x",
+    "data/own_images/lesions/dataset.json": DATASET,
+    "data/own_images/lesions/test.parquet": "x",
+    "data/downloads/scans/receipt.json": RECEIPT,
+    "data/downloads/scans/a.zip": "x",
+    "data/downloads/scans/.a.extracted.json": UNPACKED,
+    "data/downloads/scans/a/image.png": "x",
+    "data/downloads/downloads/dataset.json": DATASET,
     "data/downloads/downloads/train.parquet": "x",
     "data/downloads/downloads/downloads/receipt.json": RECEIPT,
     "results/own_images/cells/lesions/vit/sgd/eps-2/metrics.json": CELL,
-    "results/own_images/report.html": "x", "logs/slurm/train_heads/digits/17.log": "x",
-}  # fmt: skip
+    "results/own_images/report.html": "x",
+    "logs/slurm/train_heads/digits/17.log": "x",
+}
 EMPTY = ("data/empty", "results/empty", "results/my_paper/empty")
 
 
@@ -91,9 +114,13 @@ def files_in(root: Path) -> set[str]:
     return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(("words", "kept", "gone"), [
-    ((), {*KEPT, *OF_OTHERS}, "cells"), (("--all",), set(KEPT), "own_images/cells"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "kept", "gone"),
+    [
+        ((), {*KEPT, *OF_OTHERS}, "cells"),
+        (("--all",), set(KEPT), "own_images/cells"),
+    ],
+)
 def test_clean_removes_the_default_study_or_all_and_keeps_releases_and_other_files(
     tmp_path: Path, words: tuple[str, ...], kept: set[str], gone: str
 ) -> None:
@@ -109,9 +136,13 @@ def test_clean_removes_the_default_study_or_all_and_keeps_releases_and_other_fil
 OTHER_STUDIES: list[dict[str, Any]] = [
     {".snakemake/dpprobe/a-0.json": {"_run": {"study": {"results_dir": "results", "study": "w"}}}},
     {"results/tracking/_study.json": {"format": "dpprobe-tracking", "study": "w"}},
-    {"results/cells/photos/pixels/sgd/eps-2/metrics.json": {
-        "format": CELL_FORMAT, "cell": {"dataset": "photos"}}},
-]  # fmt: skip
+    {
+        "results/cells/photos/pixels/sgd/eps-2/metrics.json": {
+            "format": CELL_FORMAT,
+            "cell": {"dataset": "photos"},
+        }
+    },
+]
 
 
 @pytest.mark.parametrize("other", OTHER_STUDIES)

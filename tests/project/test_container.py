@@ -40,10 +40,17 @@ def test_packages_are_those_of_make_environment(instructions: list[tuple[str, st
     assert "VENV=/opt/venv ${TORCH_INDEX:+TORCH_INDEX=${TORCH_INDEX}}" in made
     assert not [rest for _, rest in instructions if re.search(r"\b(pip|uv) install", rest)]
     shown = subprocess.run(
-        ["make", "--dry-run", *re.findall(r"environment \S+ PYTHON=python3", made)[0].split(),
-         "VENV=/nowhere/venv"],
-        cwd=REPOSITORY, check=True, capture_output=True, text=True,
-    ).stdout  # fmt: skip
+        [
+            "make",
+            "--dry-run",
+            *re.findall(r"environment \S+ PYTHON=python3", made)[0].split(),
+            "VENV=/nowhere/venv",
+        ],
+        cwd=REPOSITORY,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     (synced,) = [line for line in shown.splitlines() if " pip sync " in line]
     assert synced.startswith("/nowhere/venv/bin/uv pip sync --quiet --require-hashes")
     assert synced.endswith(" requirements/runtime.lock")
@@ -155,9 +162,15 @@ def test_the_default_study_runs_in_the_image(image: str, tmp_path: Path, reposit
     shutil.copy(repository / "config.yaml", tmp_path)
     tmp_path.chmod(0o777)
     command = [
-        *RUNS, f"--volume={tmp_path}:/study", image,
-        "snakemake", "--snakefile", "/opt/dpprobe/Snakefile", "--cores", "2",
-    ]  # fmt: skip
+        *RUNS,
+        f"--volume={tmp_path}:/study",
+        image,
+        "snakemake",
+        "--snakefile",
+        "/opt/dpprobe/Snakefile",
+        "--cores",
+        "2",
+    ]
     subprocess.run(command, check=True)
     assert (tmp_path / "results/report.html").is_file()
     again = subprocess.run([*command, "--dry-run"], check=True, text=True, capture_output=True)

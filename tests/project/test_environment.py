@@ -59,8 +59,14 @@ def test_a_stage_has_what_its_packages_need_in_the_lock_s_versions(
     assert pins == {name: locked[name] for name in pins}
     wanted = set(module.list_direct(stage))
     assert wanted <= pins.keys()
-    linux = {"python_version": "3.12", "python_full_version": "3.12.0", "sys_platform": "linux",
-             "platform_machine": "x86_64", "platform_system": "Linux", "extra": ""}  # fmt: skip
+    linux = {
+        "python_version": "3.12",
+        "python_full_version": "3.12.0",
+        "sys_platform": "linux",
+        "platform_machine": "x86_64",
+        "platform_system": "Linux",
+        "extra": "",
+    }
     missing = {
         f"{name} needs {requirement.name}"
         for name in pins
@@ -77,11 +83,15 @@ def test_a_stage_has_what_its_packages_need_in_the_lock_s_versions(
 # What code of a stage imports at some point, but not the scripts of that stage: who needs it.
 UNUSED = {
     "report": {
-        "PIL": "images", "httpx2": "hub", "huggingface_hub": "hub", "pillow_heif": "images",
-        "pydicom": "images", "torchvision": "images",
+        "PIL": "images",
+        "httpx2": "hub",
+        "huggingface_hub": "hub",
+        "pillow_heif": "images",
+        "pydicom": "images",
+        "torchvision": "images",
     },
     "training": {"matplotlib": "figures, which `make_exhibit` and `write_report` draw"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -209,10 +219,15 @@ def test_an_extra_is_named_by_what_is_imported(repository: Path) -> None:
 def test_every_import_is_of_a_package_that_is_asked_for(repository: Path) -> None:
     """Directly, or as a part of a library that is: the right side names the library."""
     parts = {
-        "absl": "dp-accounting", "httpx2": "huggingface-hub", "llvmlite": "numba",
-        "markupsafe": "jinja2", "pydantic_core": "pydantic", "setuptools_scm": "hatch-vcs",
-        "snakemake_interface_logger_plugins": "snakemake", "threadpoolctl": "scikit-learn",
-    }  # fmt: skip
+        "absl": "dp-accounting",
+        "httpx2": "huggingface-hub",
+        "llvmlite": "numba",
+        "markupsafe": "jinja2",
+        "pydantic_core": "pydantic",
+        "setuptools_scm": "hatch-vcs",
+        "snakemake_interface_logger_plugins": "snakemake",
+        "threadpoolctl": "scikit-learn",
+    }
     sections = from_lock(repository).read_sections(listed(repository))
     names = {each for of in sections.values() for each in of}
     provided = packages_distributions()

@@ -38,10 +38,15 @@ STORED = REPOSITORY / "tests/stored"
 # A file of the cache of calibrations is named by the hash of all that it follows from.
 UNVERSIONED = {"dpprobe-calibration"}
 FOLDERS = {
-    "dpprobe-bundle": "bundle", "dpprobe-ledger": "ledger", "dpprobe-units": "units",
-    "dpprobe-cohort": "cohort", "dpprobe-dataset": "dataset", "dpprobe-features": "features",
-    "dpprobe-manifest": "features", "dpprobe-cell": "cell",
-}  # fmt: skip
+    "dpprobe-bundle": "bundle",
+    "dpprobe-ledger": "ledger",
+    "dpprobe-units": "units",
+    "dpprobe-cohort": "cohort",
+    "dpprobe-dataset": "dataset",
+    "dpprobe-features": "features",
+    "dpprobe-manifest": "features",
+    "dpprobe-cell": "cell",
+}
 
 
 def documented() -> dict[str, tuple[int, list[int]]]:
@@ -134,11 +139,15 @@ def test_stored_files_of_kept_versions_are_read() -> None:
     check_values("stored_formats", found)
 
 
-@pytest.mark.parametrize(("stored", "read"), [
-    ("cell-4/metrics.json", read_cell), ("dataset-1/dataset.json", read_info),
-    ("features-2/manifest.json", read_manifest),
-    ("cell-4/metrics.json", lambda path: whole_cell(path.parent, "any")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("stored", "read"),
+    [
+        ("cell-4/metrics.json", read_cell),
+        ("dataset-1/dataset.json", read_info),
+        ("features-2/manifest.json", read_manifest),
+        ("cell-4/metrics.json", lambda path: whole_cell(path.parent, "any")),
+    ],
+)
 def test_a_file_of_a_newer_dpprobe_is_refused_and_not_to_be_deleted(
     tmp_path: Path, stored: str, read: Callable[[Path], Any]
 ) -> None:
@@ -177,9 +186,10 @@ def write_embedding(path: Path, described: str) -> None:
 
 def test_records_of_a_newer_dpprobe_are_not_to_be_deleted(tmp_path: Path) -> None:
     records: tuple[tuple[str, int, Any, Any], ...] = (
-        ("plans", 4, Path.write_text, read_plans), ("download", 2, Path.write_text, Receipt.read),
+        ("plans", 4, Path.write_text, read_plans),
+        ("download", 2, Path.write_text, Receipt.read),
         ("embedding", 2, write_embedding, read_embedding),
-    )  # fmt: skip
+    )
     for kind, version, write, read in records:
         write(tmp_path / kind, f'{{"format": "dpprobe-{kind}", "format_version": {version}}}')
         with pytest.raises(DataError, match=f"dpprobe-{kind} of version {version}, newer"):

@@ -70,22 +70,34 @@ ROWS = 24
 CLASSES = ["cat", "dog"]
 # Kinds and numbers of inputs that failed.
 CORPUS = [
-    "bundle 8000000062", "shard 8000000111", "command 8000000254", "tar 4102000000257",
+    "bundle 8000000062",
+    "shard 8000000111",
+    "command 8000000254",
+    "tar 4102000000257",
     "tar 4103000000780",
-]  # fmt: skip
+]
 
 STUDY: dict[str, Any] = {
     "study": "fuzzed",
     "datasets": {
         "digits": {"source": "sklearn", "name": "digits", "delta": 1e-5, "split_by": "id"},
         "rows": {
-            "source": "csv", "root": ".", "train": "rows.csv", "label_column": "label",
-            "class_names": CLASSES, "unit_column": "patient",
+            "source": "csv",
+            "root": ".",
+            "train": "rows.csv",
+            "label_column": "label",
+            "class_names": CLASSES,
+            "unit_column": "patient",
             "group_columns": {"age": {"column": "age", "bins": [18, 40]}},
         },
         "folder": {"source": "imagefolder", "path": "images"},
-        "hub": {"source": "huggingface", "repo": "a/b", "revision": "0" * 40,
-                "train": "x.parquet", "class_names": CLASSES},
+        "hub": {
+            "source": "huggingface",
+            "repo": "a/b",
+            "revision": "0" * 40,
+            "train": "x.parquet",
+            "class_names": CLASSES,
+        },
     },
     "backbones": {
         "pixels": {"family": "pixels", "size": 8, "color": "gray"},
@@ -95,26 +107,41 @@ STUDY: dict[str, Any] = {
     "methods": {
         "sgd": {"head": "sgd", "batch_size": 16, "steps": 20, "normalize": "l2"},
         "adam": {"head": "adam", "schedule": "warmup_cosine", "batch_size": 8},
-        "newton": {"head": "newton"}, "auto": {"head": "auto"},
-        "tuned": {"head": "tuned", "base": {"head": "sgd", "batch_size": 8},
-                  "search": {"learning_rate": [0.1, 1.0]}},
+        "newton": {"head": "newton"},
+        "auto": {"head": "auto"},
+        "tuned": {
+            "head": "tuned",
+            "base": {"head": "sgd", "batch_size": 8},
+            "search": {"learning_rate": [0.1, 1.0]},
+        },
         "ceiling": {"head": "nonprivate"},
     },
-    "epsilons": [0.5, 1, "inf"], "seeds": 2, "tsne": {}, "features": {"shards": 1},
-    "privacy": {"unit": "image"}, "fairness": {}, "audit": {"epsilons": [1]},
+    "epsilons": [0.5, 1, "inf"],
+    "seeds": 2,
+    "tsne": {},
+    "features": {"shards": 1},
+    "privacy": {"unit": "image"},
+    "fairness": {},
+    "audit": {"epsilons": [1]},
     "releases": {
         "one": {"dataset": "digits", "backbone": "pixels", "method": "newton", "epsilon": 1.0}
     },
-}  # fmt: skip
+}
 COMMANDS = [
-    ["check", "study.yaml"], ["check", "study.yaml", "rows.csv"], ["catalog", "cifar10"],
+    ["check", "study.yaml"],
+    ["check", "study.yaml", "rows.csv"],
+    ["catalog", "cifar10"],
     ["init", "rows.csv", "--label", "label", "--force", "--output", "new.yaml"],
-    ["init", "rows.parquet", "--force"], ["init", "images", "--force"],
-    ["init", "rows.tar", "--force"], ["verify", "bundle"],
+    ["init", "rows.parquet", "--force"],
+    ["init", "images", "--force"],
+    ["init", "rows.tar", "--force"],
+    ["verify", "bundle"],
     ["predict", "bundle", "images", "--output", "out.csv"],
-    ["predict", "bundle", "rows.csv", "rows.parquet"], ["ledger", "data", "--delta", "1e-5"],
-    ["plan", "--n", "1000", "--classes", "10", "--epsilon", "1"], ["results", "."],
-]  # fmt: skip
+    ["predict", "bundle", "rows.csv", "rows.parquet"],
+    ["ledger", "data", "--delta", "1e-5"],
+    ["plan", "--n", "1000", "--classes", "10", "--epsilon", "1"],
+    ["results", "."],
+]
 
 
 @dataclass
@@ -127,10 +154,15 @@ class Desk:
     @cached_property
     def kinds(self) -> dict[str, Callable[[random.Random], object]]:
         return {
-            "study": self.study, "csv": self.csv, "parquet": self.parquet, "tar": self.tar,
-            "image": self.image, "bundle": self.bundle, "shard": self.shard,
+            "study": self.study,
+            "csv": self.csv,
+            "parquet": self.parquet,
+            "tar": self.tar,
+            "image": self.image,
+            "bundle": self.bundle,
+            "shard": self.shard,
             "command": self.command,
-        }  # fmt: skip
+        }
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -145,7 +177,7 @@ class Desk:
         self.cells = [["path", "label", "patient", "age", "sex"]] + [
             [f"images/{name}/{row}.png", name, f"p{row // 2}", str(row), "fm"[row % 2]]
             for row, name in zip(range(ROWS), itertools.cycle(CLASSES), strict=False)
-        ]  # fmt: skip
+        ]
         (self.folder / "rows.csv").write_text("\n".join(map(",".join, self.cells)))
         self.columns: dict[str, Any] = {
             "image": [{"bytes": png(row), "path": None} for row in range(ROWS)],
@@ -250,10 +282,17 @@ class Desk:
         name = chance.choice(list(columns))
         values: list[Any] = chance.choice([[0, 1, -1, 2**62, 10**12, 5], list(TEXTS)])
         kept = [each for each in chance.choices(values, k=ROWS) if type(each) is type(values[0])]
-        columns[name] = chance.choice([
-            kept * ROWS, [*columns[name][1:], None], [10**12, *range(ROWS - 1)], [[0, 1]] * ROWS,
-            [b"\xff"] * ROWS, [None] * ROWS, [{"bytes": b"", "path": "/dev/zero"}] * ROWS,
-        ])[:ROWS]  # fmt: skip
+        columns[name] = chance.choice(
+            [
+                kept * ROWS,
+                [*columns[name][1:], None],
+                [10**12, *range(ROWS - 1)],
+                [[0, 1]] * ROWS,
+                [b"\xff"] * ROWS,
+                [None] * ROWS,
+                [{"bytes": b"", "path": "/dev/zero"}] * ROWS,
+            ]
+        )[:ROWS]
         try:
             table = pa.table(columns)
         except (pa.ArrowException, ValueError, TypeError):

@@ -26,11 +26,26 @@ def test_a_test_that_hangs_is_named(tmp_path: Path, repository: Path, hang: str)
     # the margin between both ends is a tenth, too little here for a busy machine
     ends = f"faulthandler_exit_on_timeout={str(held).lower()}"
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c",
-         str(repository / "pyproject.toml"), "-o", "faulthandler_timeout=3", "-o", ends,
-         str(file)],
-        capture_output=True, text=True, timeout=50, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-c",
+            str(repository / "pyproject.toml"),
+            "-o",
+            "faulthandler_timeout=3",
+            "-o",
+            ends,
+            str(file),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
     assert run.returncode == 1
     if held:
         assert "test_hang" in run.stderr, "the process ended with the places of its threads"

@@ -213,9 +213,10 @@ def test_groups_are_made_in_the_same_way_of_every_source(
     caplog.clear()
     warn_of_code.cache_clear()
     many = {
-        "range": {"column": "age", "bins": [18, 40]}, "years": "age",
+        "range": {"column": "age", "bins": [18, 40]},
+        "years": "age",
         "sex": {"column": "sex", "ignore_case": True},
-    }  # fmt: skip
+    }
     groups = prepare(tmp_path / "c", options(group_columns=many)).read_groups()
     for age, place in (("age: -1", "falls into <18"), ("years: -99", "is a separate group")):
         assert caplog.text.count(f"{age} may be a code for unknown, but {place}") == 1

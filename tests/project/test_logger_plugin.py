@@ -45,9 +45,15 @@ def make_record(event: LogEvent | None, text: str = "", **fields: Any) -> loggin
 def job_record(number: int, message: str, **changes: Any) -> logging.LogRecord:
     """What Snakemake tells of a job that starts."""
     fields: dict[str, Any] = {
-        "jobid": number, "rule_name": "train", "rule_msg": message, "reason": "", "output": ["a"],
-        "threads": 1, "resources": {}, "local": False,
-    }  # fmt: skip
+        "jobid": number,
+        "rule_name": "train",
+        "rule_msg": message,
+        "reason": "",
+        "output": ["a"],
+        "threads": 1,
+        "resources": {},
+        "local": False,
+    }
     return make_record(LogEvent.JOB_INFO, **fields | changes)
 
 
@@ -237,12 +243,17 @@ ERRORS = (
     ("LockException", "LockException:\nError: not locked, in the following directory:\n/a b\nIf"),
     ("Traceback", "Traceback (most recent call last):\nPermissionError: [Errno 13] x: '.x'"),
     ("WorkflowError", "WorkflowError:\nFailed to create a/logs.\nOSError: [Errno 30] No: 'a/logs'"),
-    ("PermissionError", "PermissionError in file \"a.smk\", line 5:\n[Errno 13] No: '/a b/.runs'\n"
-     '  File "run.smk", line 4, in begin_run\n  File "x.py", line 3, in stat\n'),
+    (
+        "PermissionError",
+        "PermissionError in file \"a.smk\", line 5:\n[Errno 13] No: '/a b/.runs'\n"
+        '  File "run.smk", line 4, in begin_run\n  File "x.py", line 3, in stat\n',
+    ),
     ("WorkflowError", "WorkflowError:\nInsufficient permissions to access data/a.parquet. Please"),
-    *(("MissingRuleException", NO_RULE.format(name)) for name in
-      ("x/y.csv", "pln", "paper-tables", "zzz")),
-)  # fmt: skip
+    *(
+        ("MissingRuleException", NO_RULE.format(name))
+        for name in ("x/y.csv", "pln", "paper-tables", "zzz")
+    ),
+)
 
 
 def test_what_snakemake_says_in_many_lines_is_told_in_one(

@@ -37,8 +37,9 @@ def standin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     script, images = REPOSITORY / "bench/medical_standin.py", root / "cifar.parquet"
     subprocess.run(
         [sys.executable, script, "--images", images, "--folder", root / "chexpert"],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        check=True,
+        capture_output=True,
+    )
     return root / "chexpert"
 
 

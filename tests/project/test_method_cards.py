@@ -16,9 +16,10 @@ from dpprobe.study.study_file import load_study
 from tests.support.script_modules import load_script
 
 STUDY: dict[str, Any] = {
-    "datasets": {"digits": {"source": "sklearn"}}, "backbones": {"pixels": {"family": "pixels"}},
+    "datasets": {"digits": {"source": "sklearn"}},
+    "backbones": {"pixels": {"family": "pixels"}},
     "epsilons": [1],
-}  # fmt: skip
+}
 ROWS = 1438
 FACTS = DataFacts(
     n=ROWS, dimension=64, classes=10, multi_label=False, epsilon=1.0, delta=1e-5, unit="image"

@@ -40,18 +40,28 @@ def write_results(folder: Path) -> None:
         write_split(stores / split, *make_rows(seed))
     for epsilon in (1.0, 4.0):
         job = make_job(
-            dataset="digits", backbone="pixels", methods={"momentum": method_options(FAST)},
-            epsilon=f"{epsilon:g}", delta=DELTA,
-        )  # fmt: skip
+            dataset="digits",
+            backbone="pixels",
+            methods={"momentum": method_options(FAST)},
+            epsilon=f"{epsilon:g}",
+            delta=DELTA,
+        )
         plans = folder / f"calibration/digits/eps-{job.epsilon}.json"
         write_plans(
-            job.methods, job.make_target(ROWS), output=plans, cache=folder / "calibration",
+            job.methods,
+            job.make_target(ROWS),
+            output=plans,
+            cache=folder / "calibration",
             seeds=job.seeds,
-        )  # fmt: skip
+        )
         train_job(
-            job, train=stores / "train/manifest.json", test=stores / "test/manifest.json",
-            plans=plans, cells=folder / "cells", device="cpu",
-        )  # fmt: skip
+            job,
+            train=stores / "train/manifest.json",
+            test=stores / "test/manifest.json",
+            plans=plans,
+            cells=folder / "cells",
+            device="cpu",
+        )
     records = sorted(folder.glob("cells/**/metrics.json"))
     summarise_cells(records, folder / "summary/digits.parquet", study="demo")
 

@@ -49,25 +49,32 @@ def test_studies_have_the_options_that_the_papers_print() -> None:
         bases = [getattr(each, "base", each) for each in study.methods.values()]
         written = {f"{each.head}: {' '.join(sorted(each.model_fields_set))}" for each in bases}
         found[path.stem] = {
-            "options": options, "written": written,
-            "backbones": {name: as_text(each.extraction_params())
-                          for name, each in study.backbones.items()},
+            "options": options,
+            "written": written,
+            "backbones": {
+                name: as_text(each.extraction_params()) for name, each in study.backbones.items()
+            },
             "budgets": [study.epsilons, study.seeds, study.delta, study.accountant],
-            "datasets": {name: [study.dataset_delta(name), study.dataset_unit(name), one.has_test()]
-                         for name, one in study.datasets.items()},
-        }  # fmt: skip
+            "datasets": {
+                name: [study.dataset_delta(name), study.dataset_unit(name), one.has_test()]
+                for name, one in study.datasets.items()
+            },
+        }
     check_values("paper_studies", found)
 
 
-@pytest.mark.parametrize(("name", "method", "rows", "batch", "noise"), [
-    ("scatternet_mnist_rdp", "channels", 60_000, 4096, 3.04),
-    ("scatternet_fashion_mnist_rdp", "group_norm", 60_000, 8192, 4.05),
-    ("scatternet_cifar10_rdp", "channels", 50_000, 8192, 5.67),
-    ("cnn_mnist", "from_scratch", 60_000, 512, 1.23),
-    ("cnn_fashion_mnist", "from_scratch", 60_000, 2048, 2.15),
-    ("cnn_cifar10", "from_scratch", 50_000, 1024, 1.54),
-    ("scatternet_cnn_mnist", "from_scratch", 60_000, 1024, 1.35),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "method", "rows", "batch", "noise"),
+    [
+        ("scatternet_mnist_rdp", "channels", 60_000, 4096, 3.04),
+        ("scatternet_fashion_mnist_rdp", "group_norm", 60_000, 8192, 4.05),
+        ("scatternet_cifar10_rdp", "channels", 50_000, 8192, 5.67),
+        ("cnn_mnist", "from_scratch", 60_000, 512, 1.23),
+        ("cnn_fashion_mnist", "from_scratch", 60_000, 2048, 2.15),
+        ("cnn_cifar10", "from_scratch", 50_000, 1024, 1.54),
+        ("scatternet_cnn_mnist", "from_scratch", 60_000, 1024, 1.35),
+    ],
+)
 def test_tramer_and_boneh_s_noise_comes_out_at_epsilon_3(
     tmp_path: Path, name: str, method: str, rows: int, batch: int, noise: float
 ) -> None:

@@ -78,9 +78,15 @@ def test_a_drawn_picture_has_the_texts_of_today(name: str) -> None:
 
 def test_the_tutorial_s_figure_has_the_texts_of_today(tmp_path: Path) -> None:
     cells = write_study(
-        tmp_path, dataset="lesions", backbones=["scattering"], methods=["auto", "nonprivate"],
-        headline="macro_accuracy", class_names=["benign", "malignant"], patients=50, seeds=5,
-    )  # fmt: skip
+        tmp_path,
+        dataset="lesions",
+        backbones=["scattering"],
+        methods=["auto", "nonprivate"],
+        headline="macro_accuracy",
+        class_names=["benign", "malignant"],
+        patients=50,
+        seeds=5,
+    )
     with style.use_settings():
         figure = curves.epsilon_accuracy(summarise(tmp_path / "summary.parquet", *cells))
         drawn = load_pictures().read_svg_texts(style.draw_svg(figure).decode())
@@ -91,8 +97,9 @@ def test_a_text_that_is_not_written_any_more_is_found() -> None:
     today = "mean of 3 seeds; bands: 95% CI over seeds. At ε = 0.5, 2, inf: 97.0%"
     assert find_stale(["mean of 5 seeds;", "95% CI over seeds", "At ε = 1: 99.1%"], today) == []
     assert find_stale(["bands: 95 %, t over seeds", "means of 5 seeds"], today) == [
-        "bands: 95 %, t over seeds", "means of 5 seeds",
-    ]  # fmt: skip
+        "bands: 95 %, t over seeds",
+        "means of 5 seeds",
+    ]
 
 
 def test_the_pipeline_is_drawn_from_the_rules(repository: Path) -> None:
@@ -106,8 +113,11 @@ def test_snakemake_lists_every_rule_with_what_it_makes(repository: Path, tmp_pat
     words += ["--configfile", repository / "config/scatternet_mnist.yaml"]
     listed = subprocess.run(
         [sys.executable, "-m", "snakemake", *map(str, words)],
-        cwd=tmp_path, check=True, capture_output=True, text=True,
-    ).stdout.splitlines()  # fmt: skip
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
     assert all(re.fullmatch(r"\w+ \(.+\)", line) for line in listed), listed
     names = {line.partition(" ")[0] for line in listed}
     assert names >= {exhibit.name for exhibit in EXHIBITS}

@@ -26,23 +26,40 @@ def linter() -> ModuleType:
     return linter
 
 
-@pytest.mark.parametrize(("text", "rules"), [
-    ("Returns one row per cell. Of `what is code` nothing is read?", set()),
-    ("Returns a row a cell.", {"per"}), ("Trains anew.", {"terms"}),
-    ("Reads one. Such rows stay.", {"starts"}), ("Where files lie.", {"starts"}),
-    ("Where files lie, nothing changes. What else is there?", set()),
-    ("Reads " + "one " * 25, {"long"}), ("Reads one.\n\n- Reads " + "one " * 24, set()),
-])  # fmt: skip
-@pytest.mark.parametrize(("name", "source"), [
-    ("page.md", "# Title\n\n{}"), ("docstring.py", 'def read():\n    """{}"""'),
-    ("comment.py", "x = 1\n\n# {}\n"), ("comment.yaml", "x: 1\n\n# {}\n"),
-    ("rules.smk", 'rule all:\n    """{}"""'), ("option.py", "x = Field(1, description={!r})"),
-    ("error.py", "raise ConfigError({!r})"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [
+        ("Returns one row per cell. Of `what is code` nothing is read?", set()),
+        ("Returns a row a cell.", {"per"}),
+        ("Trains anew.", {"terms"}),
+        ("Reads one. Such rows stay.", {"starts"}),
+        ("Where files lie.", {"starts"}),
+        ("Where files lie, nothing changes. What else is there?", set()),
+        ("Reads " + "one " * 25, {"long"}),
+        ("Reads one.\n\n- Reads " + "one " * 24, set()),
+    ],
+)
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("page.md", "# Title\n\n{}"),
+        ("docstring.py", 'def read():\n    """{}"""'),
+        ("comment.py", "x = 1\n\n# {}\n"),
+        ("comment.yaml", "x: 1\n\n# {}\n"),
+        ("rules.smk", 'rule all:\n    """{}"""'),
+        ("option.py", "x = Field(1, description={!r})"),
+        ("error.py", "raise ConfigError({!r})"),
+    ],
+)
 def test_the_linter_finds_faults_of_prose(
-    text: str, rules: set[str], name: str, source: str, linter: ModuleType, tmp_path: Path,
+    text: str,
+    rules: set[str],
+    name: str,
+    source: str,
+    linter: ModuleType,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(linter, "ROOT", tmp_path)
     page = tmp_path / name
     page.write_text(source.format(text.replace("\n", "\n# ") if "comment" in name else text))

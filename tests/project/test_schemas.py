@@ -60,10 +60,15 @@ def test_the_studies_in_the_repository_validate(repository: Path, validator: Val
 def test_the_schema_refuses_what_the_code_refuses(validator: Validator) -> None:
     validator.validate(STUDY)
     refused: list[tuple[str, Any]] = [
-        ("methods.sgd.batchsize", 3), ("methods.sgd.head", "sdg"), ("epsilons", [0]),
-        ("epsilons", [0.001]), ("delta", 1e-12), ("results_dir", "a b"),
-        ("tracking", {"uri": "postgresql://h/db"}), ("unknown", 1),
-    ]  # fmt: skip
+        ("methods.sgd.batchsize", 3),
+        ("methods.sgd.head", "sdg"),
+        ("epsilons", [0]),
+        ("epsilons", [0.001]),
+        ("delta", 1e-12),
+        ("results_dir", "a b"),
+        ("tracking", {"uri": "postgresql://h/db"}),
+        ("unknown", 1),
+    ]
     for path, value in refused:
         with pytest.raises(jsonschema.ValidationError):
             validator.validate(changed(path, value))

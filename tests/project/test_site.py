@@ -37,16 +37,27 @@ def test_files_that_pages_link_are_of_the_site(site: ModuleType, tmp_path: Path)
     )
     pages = {
         "docs/a.md": "[c](../config/c.yaml)\n![d](images/d.png) [results](../bench/results.md)",
-        "bench/results.md": "[e](e.csv)", "bench/e.csv": "", "bench/unlinked.csv": "",
-        "config/c.yaml": "", "docs/images/d.png": "",
-    }  # fmt: skip
+        "bench/results.md": "[e](e.csv)",
+        "bench/e.csv": "",
+        "bench/unlinked.csv": "",
+        "config/c.yaml": "",
+        "docs/images/d.png": "",
+    }
     for name, text in pages.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert [path.as_posix() for path in site.linked(tmp_path)] == [
-        "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "README.md", "SECURITY.md",
-        "bench/e.csv", "bench/results.md", "config/c.yaml", "docs/a.md", "docs/images/d.png",
-    ]  # fmt: skip
+        "CHANGELOG.md",
+        "CODE_OF_CONDUCT.md",
+        "CONTRIBUTING.md",
+        "README.md",
+        "SECURITY.md",
+        "bench/e.csv",
+        "bench/results.md",
+        "config/c.yaml",
+        "docs/a.md",
+        "docs/images/d.png",
+    ]
 
 
 def write_small_site(folder: Path, text: str) -> None:
@@ -64,15 +75,22 @@ def write_small_site(folder: Path, text: str) -> None:
 
 
 @pytest.mark.skipif(not MKDOCS.exists(), reason="`make docs` was not run here")
-@pytest.mark.parametrize(("link", "builds"), [
-    ("[x](docs/page.md#a-part)", True), ("[x](docs/none.md)", False),
-    ("[x](docs/page.md#nowhere)", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("link", "builds"),
+    [
+        ("[x](docs/page.md#a-part)", True),
+        ("[x](docs/none.md)", False),
+        ("[x](docs/page.md#nowhere)", False),
+    ],
+)
 def test_a_link_that_leads_nowhere_fails(link: str, builds: bool, tmp_path: Path) -> None:
     write_small_site(tmp_path, link)
     done = subprocess.run(
         [MKDOCS.with_name("python"), "-m", "mkdocs", "build"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode == 0) == builds, done.stderr
     assert builds or "README.md" in done.stderr

@@ -80,9 +80,13 @@ class Slurm:
 
     def call(self, *words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            words, cwd=self.folder, env=self.environment(**variables), capture_output=True,
-            text=True, check=False,
-        )  # fmt: skip
+            words,
+            cwd=self.folder,
+            env=self.environment(**variables),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     def status(self, job: str = "17", **variables: str) -> tuple[str, str]:
         """Returns what status.py prints and notes, asked anew, not from an answer a moment old."""
@@ -112,8 +116,10 @@ def ask() -> Iterator[Callable[[dict[str, Any]], int]]:
     """Has a command run, and returns its exit status."""
     with subprocess.Popen(
         [sys.executable, "-S", "-E", COMMANDS_OF_PROFILE, PROFILE],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as server:  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
         stdin, stdout = server.stdin, server.stdout
         assert stdin
         assert stdout
@@ -146,9 +152,14 @@ def line(state: str = "RUNNING", job: str = "17", reason: str = "None") -> str:
 
 WAITS = ("Priority", "Resources", "QOSMaxJobsPerUserLimit", "AssocGrpCpuLimit", "BeginTime")
 STUCK = (
-    "PartitionTimeLimit", "BadConstraints", "QOSMaxWallDurationPerJobLimit",
-    "AssocMaxCpuPerJobLimit", "InvalidQOS", "launch failed requeued held", "JobHeldUser",
-)  # fmt: skip
+    "PartitionTimeLimit",
+    "BadConstraints",
+    "QOSMaxWallDurationPerJobLimit",
+    "AssocMaxCpuPerJobLimit",
+    "InvalidQOS",
+    "launch failed requeued held",
+    "JobHeldUser",
+)
 ENDED = ("OUT_OF_MEMORY", "TIMEOUT", "CANCELLED", "NODE_FAIL")
 
 
@@ -266,11 +277,15 @@ def test_jobs_run_while_slurmctld_is_away(slurm: Slurm) -> None:
 
 def test_comments_of_other_jobs_may_hold_anything(slurm: Slurm) -> None:
     slurm.says(
-        "squeue", "3|RUNNING|N/A|other|None|x",
-        f"4|RUNNING|{int(time.time())}|other|None|two", "lines | and | bars",
+        "squeue",
+        "3|RUNNING|N/A|other|None|x",
+        f"4|RUNNING|{int(time.time())}|other|None|two",
+        "lines | and | bars",
         f"5|RUNNING|{int(time.time())}|other|None|\udcff\udcfe",
-        f"6_[1-9%2]|PENDING|{int(time.time())}|other|Priority|", "", line(),
-    )  # fmt: skip
+        f"6_[1-9%2]|PENDING|{int(time.time())}|other|Priority|",
+        "",
+        line(),
+    )
     assert slurm.status() == ("running\n", "")
 
 
@@ -302,10 +317,17 @@ cd /somewhere && python -m snakemake --snakefile {snakefile} --target-jobs train
 def script(slurm: Slurm, *, folder: str = "tmp.new", more: str = "", **changes: Any) -> Path:
     """A jobscript as Snakemake writes it, with more words for its Snakemake."""
     properties = {
-        "type": "single", "rule": "train", "wildcards": {"name": "a"}, "threads": 2,
-        "input": [], "output": ["out/a"], "params": {}, "log": ["logs/a.log"],
-        "resources": {"mem_mb": 500, "runtime": 7, "gpu": 0, "tmpdir": "/tmp"}, "jobid": 1,
-    } | changes  # fmt: skip
+        "type": "single",
+        "rule": "train",
+        "wildcards": {"name": "a"},
+        "threads": 2,
+        "input": [],
+        "output": ["out/a"],
+        "params": {},
+        "log": ["logs/a.log"],
+        "resources": {"mem_mb": 500, "runtime": 7, "gpu": 0, "tmpdir": "/tmp"},
+        "jobid": 1,
+    } | changes
     path = slurm.folder / ".snakemake" / folder / "snakejob.train.1.sh"
     path.parent.mkdir(parents=True, exist_ok=True)
     snakefile = slurm.folder / "Snakefile"
@@ -355,14 +377,19 @@ def test_a_job_is_submitted_with_what_it_asks_for(slurm: Slurm) -> None:
 
 
 RESOURCES: tuple[dict[str, Any], ...] = (
-    {"gpu": 2}, {"gpu": 0, "gres": ""}, {"gpu": 0, "gres": "lscratch:50"},
-    {"gpu": 1, "gres": "lscratch:50"}, {"gpu": 1, "gres": "lscratch:50,gpu:a100:1"},
-    {"gpu": 1, "gpu_model": "a100"}, {"gpu": 0, "gpu_model": "a100"}, {"slurm_partition": "main"},
+    {"gpu": 2},
+    {"gpu": 0, "gres": ""},
+    {"gpu": 0, "gres": "lscratch:50"},
+    {"gpu": 1, "gres": "lscratch:50"},
+    {"gpu": 1, "gres": "lscratch:50,gpu:a100:1"},
+    {"gpu": 1, "gpu_model": "a100"},
+    {"gpu": 0, "gpu_model": "a100"},
+    {"slurm_partition": "main"},
     {"gpu": 1, "slurm_partition": "main", "gpu_partition": "cards"},
     {"gpu": 1, "gpu_partition": "cards"},
     {"gpu": 0, "slurm_partition": "main", "gpu_partition": "cards"},
     {"gpu": 0, "gpu_partition": "cards"},
-)  # fmt: skip
+)
 
 
 def test_devices_and_partitions_are_one_option_each(slurm: Slurm) -> None:
@@ -446,12 +473,18 @@ FILE, OTHER = ["out/a"], {"log": ["other/logs/a.log"], "output": ["other/a"], "p
 GROUPS = [{"type": "group", "groupid": "small", "jobid": f"{name}0000000"} for name in "ab"]
 # What was left behind, what is asked for now, and whether the first is cancelled.
 LEFT_BEHIND: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
-    ({}, {"params": {"x": 1}}, True), ({}, OTHER, False), (GROUPS[0], GROUPS[0] | OTHER, False),
-    (ask_for("ab"), ask_for("bc"), True), (ask_for("ab"), ask_for("cd"), False),
-    (ask_for("ab"), ask_for("b"), True), (ask_for("b"), ask_for("ab"), True),
-    *((GROUPS[0] | {"output": old}, GROUPS[1] | {"output": new}, True)
-      for old, new in ((FILE, None), (None, FILE), (None, None))),
-]  # fmt: skip
+    ({}, {"params": {"x": 1}}, True),
+    ({}, OTHER, False),
+    (GROUPS[0], GROUPS[0] | OTHER, False),
+    (ask_for("ab"), ask_for("bc"), True),
+    (ask_for("ab"), ask_for("cd"), False),
+    (ask_for("ab"), ask_for("b"), True),
+    (ask_for("b"), ask_for("ab"), True),
+    *(
+        (GROUPS[0] | {"output": old}, GROUPS[1] | {"output": new}, True)
+        for old, new in ((FILE, None), (None, FILE), (None, None))
+    ),
+]
 
 
 @pytest.mark.parametrize(("left", "wanted", "cancelled"), LEFT_BEHIND)
@@ -493,14 +526,23 @@ def test_a_job_of_a_snakemake_that_still_runs_is_not_cancelled(slurm: Slurm) -> 
 
 # The state of the first job, its exit code, what became of its files, and whether it is taken over.
 FIRST_JOBS = [
-    ("RUNNING", None, "", True), ("RUNNING", None, "younger input", False),
-    ("RUNNING", None, "no input", False), ("PENDING", None, "", True),
-    ("PENDING", None, "no folder", True), ("COMPLETED", 0, "", True), ("COMPLETING", 0, "", True),
-    ("COMPLETED", None, "", False), ("FAILED", 1, "", False), ("forgotten", 0, "", True),
-    ("forgotten", 0, "younger input", False), ("forgotten", None, "", False),
-    *(("COMPLETED", 0, what, False)
-      for what in ("no output", "reported", "younger output", "younger input")),
-]  # fmt: skip
+    ("RUNNING", None, "", True),
+    ("RUNNING", None, "younger input", False),
+    ("RUNNING", None, "no input", False),
+    ("PENDING", None, "", True),
+    ("PENDING", None, "no folder", True),
+    ("COMPLETED", 0, "", True),
+    ("COMPLETING", 0, "", True),
+    ("COMPLETED", None, "", False),
+    ("FAILED", 1, "", False),
+    ("forgotten", 0, "", True),
+    ("forgotten", 0, "younger input", False),
+    ("forgotten", None, "", False),
+    *(
+        ("COMPLETED", 0, what, False)
+        for what in ("no output", "reported", "younger output", "younger input")
+    ),
+]
 
 
 @pytest.mark.parametrize(("state", "code", "what", "taken"), FIRST_JOBS)
@@ -583,12 +625,15 @@ def test_a_study_counts_by_its_parameters_and_its_file_only_if_a_person_wrote_it
 SHORT_PAUSES = "import submit; submit.PAUSE = 1; submit.main()"
 
 
-@pytest.mark.parametrize(("command", "error", "why"), [
-    ("sbatch", "Unable to contact slurm controller (connect failure)", b"slurmctld is away"),
-    ("sbatch", "AssocMaxSubmitJobLimit\nJob violates policy", b"takes no more jobs: AssocMax"),
-    ("sbatch", "slurm controller in standby mode", b"slurmctld is away"),
-    ("squeue", "Invalid user id", b"squeue fails"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("command", "error", "why"),
+    [
+        ("sbatch", "Unable to contact slurm controller (connect failure)", b"slurmctld is away"),
+        ("sbatch", "AssocMaxSubmitJobLimit\nJob violates policy", b"takes no more jobs: AssocMax"),
+        ("sbatch", "slurm controller in standby mode", b"slurmctld is away"),
+        ("squeue", "Invalid user id", b"squeue fails"),
+    ],
+)
 def test_a_submission_waits_for_what_passes(
     slurm: Slurm, command: str, error: str, why: bytes
 ) -> None:
@@ -596,9 +641,11 @@ def test_a_submission_waits_for_what_passes(
     path = script(slurm)
     with subprocess.Popen(
         [sys.executable, "-c", SHORT_PAUSES, path],
-        cwd=slurm.folder, env=slurm.environment(PYTHONPATH=str(PROFILE)),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
+        cwd=slurm.folder,
+        env=slurm.environment(PYTHONPATH=str(PROFILE)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
         assert process.stderr
         note = process.stderr.readline()
         assert b"waiting" in note
@@ -615,10 +662,13 @@ THIRD_TIME = FAKE.replace(
 )
 
 
-@pytest.mark.parametrize(("error", "tries", "output"), [
-    ("Batch job submission failed: Job violates policy (QOSMaxSubmitJobPerUserLimit)", 3, "18"),
-    ("Unable to contact slurm controller (connect failure)", 1, ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "tries", "output"),
+    [
+        ("Batch job submission failed: Job violates policy (QOSMaxSubmitJobPerUserLimit)", 3, "18"),
+        ("Unable to contact slurm controller (connect failure)", 1, ""),
+    ],
+)
 def test_a_full_queue_is_waited_for_longer_than_an_outage(
     slurm: Slurm, error: str, tries: int, output: str
 ) -> None:
@@ -731,10 +781,12 @@ def test_the_watcher_cancels_what_is_left_unless_snakemake_was_killed(
         signals = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM}
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         watcher = subprocess.Popen(
-            words, cwd=slurm.folder, env=slurm.environment(),
+            words,
+            cwd=slurm.folder,
+            env=slurm.environment(),
             # as in a terminal, also where the tests run in a script's background, which ignores it
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )  # fmt: skip
+        )
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
         until_it_watches(watcher)
         if ending == "interrupted twice":

@@ -114,8 +114,10 @@ def test_system_packages_are_installed_as_root_or_by_sudo(
     assert added in text
     done = subprocess.run(
         ["/bin/sh", "-c", text.replace(added, f"PATH={shlex.quote(str(tmp_path))}"), "sh", "slurm"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     said = done.stdout + done.stderr
     assert words in said
     assert "munge slurmctld slurmd slurm-client mariadb-server slurmdbd" in said

@@ -62,13 +62,19 @@ def test_work_that_would_take_the_memory_is_refused_before_it_begins() -> None:
         throughput.check_memory(10**15, case)
 
 
-@pytest.mark.parametrize(("words", "error"), [
-    (["resnet"], "no network 'resnet'"), (["--device", "cuda"], "torch sees no GPU"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["resnet"], "no network 'resnet'"),
+        (["--device", "cuda"], "torch sees no GPU"),
+    ],
+)
 def test_unknown_networks_and_absent_gpus_are_named(
-    words: list[str], error: str, capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    error: str,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(SystemExit):
         throughput.main(words)

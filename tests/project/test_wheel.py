@@ -37,8 +37,11 @@ def build(folder: Path, target: str, output: Path) -> Path:
     """Builds without a network, by what the environment has."""
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", output],
-        cwd=folder, check=True, capture_output=True, timeout=TIMEOUT,
-    )  # fmt: skip
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        timeout=TIMEOUT,
+    )
     (path,) = output.glob("*.whl" if target == "wheel" else "*.tar.gz")
     return path
 
@@ -58,10 +61,21 @@ def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (site / "environment.pth").write_text(sysconfig.get_path("purelib"))
     uv = Path(sys.executable).with_name("uv")
     subprocess.run(
-        [uv, "pip", "install", "--offline", "--no-deps", "--compile-bytecode",
-         "--python", folder / "bin/python", wheel],
-        check=True, capture_output=True, timeout=TIMEOUT,
-    )  # fmt: skip
+        [
+            uv,
+            "pip",
+            "install",
+            "--offline",
+            "--no-deps",
+            "--compile-bytecode",
+            "--python",
+            folder / "bin/python",
+            wheel,
+        ],
+        check=True,
+        capture_output=True,
+        timeout=TIMEOUT,
+    )
     source = REPOSITORY / "src/dpprobe"
     for path in source.rglob("__pycache__/*"):
         if path.suffix != ".pyc":  # machine code of the same modules
@@ -115,9 +129,14 @@ VARIABLES = {name: value for name, value in os.environ.items() if name not in OF
 def call(*command: str | Path, here: Path, variables: Mapping[str, str] = VARIABLES) -> str:
     """Runs a command of the installed package."""
     done = subprocess.run(
-        command, cwd=here, env=variables, capture_output=True, text=True, timeout=TIMEOUT,
+        command,
+        cwd=here,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -304,8 +323,13 @@ def test_a_study_in_a_folder_of_its_own(scripts: Path, wheel: Path, tmp_path: Pa
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(SMALL))
     asked = subprocess.run(
         [python, "-c", BECOMES, "--configfile", "study.yaml"],
-        cwd=tmp_path, env=VARIABLES, capture_output=True, text=True, timeout=TIMEOUT, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=VARIABLES,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
     (first, *words), variables = json.loads(asked.stderr)
     assert first == str(python)
     with serving(first, VARIABLES) as socket:

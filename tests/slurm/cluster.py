@@ -167,9 +167,13 @@ class Cluster:
     def command(self, *words: str, check: bool = True, timeout: float = 60) -> str:
         """The standard output of a Slurm command."""
         result = subprocess.run(
-            words, env=self.environment(), capture_output=True, text=True, timeout=timeout,
+            words,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
             check=False,
-        )  # fmt: skip
+        )
         if check and result.returncode:
             raise RuntimeError(f"{shlex.join(words)}: {result.stderr or result.stdout}")
         return result.stdout
@@ -287,12 +291,17 @@ class Cluster:
         prolog.chmod(0o755)
         self.config.write_text(
             CONFIG.format(
-                host=self.host, root=self.root, ports=ports, accounting=accounting,
+                host=self.host,
+                root=self.root,
+                ports=ports,
+                accounting=accounting,
                 devices="GresTypes=gpu" if gpus else "",
-                gres=f"Gres=gpu:{self.gpus}" if gpus else "", cpus=self.cpus,
-                memory_mb=self.memory_mb, min_job_age=self.min_job_age,
+                gres=f"Gres=gpu:{self.gpus}" if gpus else "",
+                cpus=self.cpus,
+                memory_mb=self.memory_mb,
+                min_job_age=self.min_job_age,
             ),
-        )  # fmt: skip
+        )
 
     def _start_munge(self) -> None:
         """Unless there is one, of the system or of another cluster."""
@@ -305,9 +314,13 @@ class Cluster:
         folder.mkdir(mode=0o755, exist_ok=True)
         os.chown(folder, 0, 0)
         self.command(
-            "munged", "--force", f"--key-file={key}", f"--pid-file={MUNGE_PID}",
-            f"--log-file={self.root}/log/munged.log", f"--seed-file={self.root}/munge/seed",
-        )  # fmt: skip
+            "munged",
+            "--force",
+            f"--key-file={key}",
+            f"--pid-file={MUNGE_PID}",
+            f"--log-file={self.root}/log/munged.log",
+            f"--seed-file={self.root}/munge/seed",
+        )
         wait_until(
             lambda: (
                 subprocess.run(["munge", "-n"], capture_output=True, check=False).returncode == 0
@@ -323,22 +336,35 @@ class Cluster:
         data, sock = self.root / "database", self.root / "pid" / "mariadb.sock"
         if not (data / "mysql").is_dir():
             self.command(
-                "mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={data}",
-                "--auth-root-authentication-method=normal", "--skip-test-db",
-            )  # fmt: skip
+                "mariadb-install-db",
+                "--no-defaults",
+                "--user=root",
+                f"--datadir={data}",
+                "--auth-root-authentication-method=normal",
+                "--skip-test-db",
+            )
         if not self._alive("mariadbd"):
             with (self.root / "log" / "mariadbd.log").open("ab") as log:
                 subprocess.Popen(
                     [
-                        "mariadbd", "--no-defaults", "--user=root", f"--datadir={data}",
-                        f"--socket={sock}", f"--port={settings['StoragePort']}",
-                        "--bind-address=127.0.0.1", f"--pid-file={self.root}/pid/mariadbd.pid",
-                        "--innodb-buffer-pool-size=128M", "--innodb-lock-wait-timeout=900",
+                        "mariadbd",
+                        "--no-defaults",
+                        "--user=root",
+                        f"--datadir={data}",
+                        f"--socket={sock}",
+                        f"--port={settings['StoragePort']}",
+                        "--bind-address=127.0.0.1",
+                        f"--pid-file={self.root}/pid/mariadbd.pid",
+                        "--innodb-buffer-pool-size=128M",
+                        "--innodb-lock-wait-timeout=900",
                         "--innodb-flush-log-at-trx-commit=2",
                     ],
-                    env=self.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    env=self.environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
                     start_new_session=True,
-                )  # fmt: skip
+                )
         mariadb = ["mariadb", "--no-defaults", f"--socket={sock}", "-uroot", "-e"]
         wait_until(lambda: bool(self.command(*mariadb, "select 1", check=False)), "mariadbd")
         user = f"'slurm'@'localhost' identified by '{settings['StoragePass']}'"

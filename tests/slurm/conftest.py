@@ -96,8 +96,13 @@ class Workspace:
         with log.open("w") as stream:
             process = subprocess.Popen(
                 [
-                    *snakemake, "--profile", self.profile,
-                    "--seconds-between-status-checks", "1", "--latency-wait", "10",
+                    *snakemake,
+                    "--profile",
+                    self.profile,
+                    "--seconds-between-status-checks",
+                    "1",
+                    "--latency-wait",
+                    "10",
                     *arguments,
                 ],
                 cwd=self.directory,
@@ -109,7 +114,7 @@ class Workspace:
                 start_new_session=True,
                 # as in a terminal, also where the tests run in a script's background
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-            )  # fmt: skip
+            )
         return Run(process, log, self.cluster)
 
     def run(self, *arguments: str, succeeds: bool = True) -> str:

@@ -63,10 +63,13 @@ def half_written(workspace: Workspace) -> list[Path]:
 def test_jobs_that_fail_in_every_way_and_one_that_does_not(workspace: Workspace) -> None:
     """One run: exit 1, scancel, too much memory, too much time, and jobs that have no fault."""
     workspace.study(
-        good="true", wrong="echo the reason is in here; exit 1",
-        cancelled="test -e seen && exit 0; touch seen; sleep 200", hungry=ALLOCATE,
-        slow="test -e tried && exit 0; touch tried; sleep 200", later="sleep 2",
-    )  # fmt: skip
+        good="true",
+        wrong="echo the reason is in here; exit 1",
+        cancelled="test -e seen && exit 0; touch seen; sleep 200",
+        hungry=ALLOCATE,
+        slow="test -e tried && exit 0; touch tried; sleep 200",
+        later="sleep 2",
+    )
     run = workspace.start("--retries", "1")
     until(lambda: workspace.started("cancelled"), "the job to cancel", run)
     workspace.cluster.command("scancel", workspace.queued()["dpprobe.make.cancelled"])
@@ -294,8 +297,10 @@ def test_the_database_lists_the_jobs_and_remembers_them(workspace: Workspace) ->
     # slurmctld forgets; the database does not
     answers = {name: forgotten_status(workspace, job) for name, (_, job) in states.items()}
     assert {name.split(".")[-1]: answer.stdout for name, answer in answers.items()} == {
-        "good": "success\n", "wrong": "failed\n", "cancelled": "failed\n",
-    }  # fmt: skip
+        "good": "success\n",
+        "wrong": "failed\n",
+        "cancelled": "failed\n",
+    }
     assert "CANCELLED" in answers["dpprobe.make.cancelled"].stderr
 
 
@@ -307,10 +312,13 @@ def forgotten_status(workspace: Workspace, job: str) -> subprocess.CompletedProc
     (folder / "squeue").write_text("#!/bin/sh\n")
     (folder / "squeue").chmod(0o755)
     return subprocess.run(
-        [f"{workspace.profile}/status.py", job], cwd=workspace.directory,
-        env={**environment, "PATH": f"{folder}:{environment['PATH']}"}, capture_output=True,
-        text=True, check=True,
-    )  # fmt: skip
+        [f"{workspace.profile}/status.py", job],
+        cwd=workspace.directory,
+        env={**environment, "PATH": f"{folder}:{environment['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
 
 
 # The rest runs the real workflow, from the root of a copy of the repository.
@@ -319,9 +327,12 @@ SMALL: dict[str, Any] = {
     "study": "small",
     "datasets": {name: {"source": "sklearn", "name": "digits"} for name in ("left", "right")},
     "backbones": {"pixels": {"family": "pixels"}},
-    "methods": {"sgd": {"head": "sgd", "batch_size": 64, "epochs": 2}}, "epsilons": [2], "seeds": 2,
-    "features": {"shards": 1}, "tsne": {"points": 100},
-}  # fmt: skip
+    "methods": {"sgd": {"head": "sgd", "batch_size": 64, "epochs": 2}},
+    "epsilons": [2],
+    "seeds": 2,
+    "features": {"shards": 1},
+    "tsne": {"points": 100},
+}
 
 
 def states(workspace: Workspace, *folders: str) -> dict[str, tuple[int, str]]:
@@ -358,9 +369,15 @@ def test_the_default_study(clone: Workspace) -> None:
     config.write_text(yaml.safe_dump(study | {"epsilons": [1, "inf"]}))
     planned = count_rules(clone.run("--dry-run", "--quiet", "host"))
     result = subprocess.run(
-        ["snakemake", "--profile", "slurm"], cwd=clone.directory, env=clone.environment(),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=2400, check=False,
-    )  # fmt: skip
+        ["snakemake", "--profile", "slurm"],
+        cwd=clone.directory,
+        env=clone.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=2400,
+        check=False,
+    )
     assert result.returncode == 0, result.stdout[-6000:]
     results = clone.directory / "results"
     assert (results / "tables/accuracy.md").is_file()
@@ -452,8 +469,9 @@ def test_a_failed_job_leaves_finished_cells_alone(clone: Workspace) -> None:
     """Whether it ran and failed, was killed in mid-run, or never started."""
     study = {**SMALL, "datasets": {"left": SMALL["datasets"]["left"]}}
     study["methods"] = {
-        **SMALL["methods"], "full": {"head": "sgd", "batch_size": "full", "steps": 5},
-    }  # fmt: skip
+        **SMALL["methods"],
+        "full": {"head": "sgd", "batch_size": "full", "steps": 5},
+    }
     write = (clone.directory / "config.yaml").write_text
     write(yaml.safe_dump(study))
     assert "next: snakemake --profile slurm\n" in clone.run("heads")
@@ -501,12 +519,15 @@ def test_a_failed_job_leaves_finished_cells_alone(clone: Workspace) -> None:
 # What disturbs a run and is to leave no trace in its results.
 
 DISTURBED: dict[str, Any] = {
-    **SMALL, "datasets": {"left": SMALL["datasets"]["left"]}, "epsilons": [1, 4],
-}  # fmt: skip
+    **SMALL,
+    "datasets": {"left": SMALL["datasets"]["left"]},
+    "epsilons": [1, 4],
+}
 EDITED: dict[str, Any] = {
-    **DISTURBED, "methods": {"sgd": {**SMALL["methods"]["sgd"], "learning_rate": 0.001}},
+    **DISTURBED,
+    "methods": {"sgd": {**SMALL["methods"]["sgd"], "learning_rate": 0.001}},
     "epsilons": [1, 4, 8],
-}  # fmt: skip
+}
 
 
 def heads(directory: Path) -> dict[str, str]:
@@ -674,19 +695,27 @@ def test_a_user_who_is_not_root_in_a_folder_with_spaces(
             os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         environment = clone.environment() | {
-            "HOME": str(clone.directory / "home"), "PATH": f"{python}/bin:{os.environ['PATH']}",
+            "HOME": str(clone.directory / "home"),
+            "PATH": f"{python}/bin:{os.environ['PATH']}",
             "LD_LIBRARY_PATH": f"{python}/lib",
             "PYTHONPATH": f"{clone.directory}/src:{packages}",
-        }  # fmt: skip
+        }
         stack.callback(cluster.command, "scancel", f"--user={NOBODY}")
 
         def run() -> str:
             result = subprocess.run(
                 [f"{python}/bin/{version}", "-m", "snakemake", "--profile", "slurm", "heads"],
-                cwd=clone.directory, env=environment, user=NOBODY, group=NOBODY, extra_groups=[],
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT,
+                cwd=clone.directory,
+                env=environment,
+                user=NOBODY,
+                group=NOBODY,
+                extra_groups=[],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=TIMEOUT,
                 check=False,
-            )  # fmt: skip
+            )
             logs = clone.directory.glob("logs/slurm/*/*/*.log")
             said = "".join(path.read_text()[-2000:] for path in logs)
             assert result.returncode == 0, f"{result.stdout[-4000:]}\n{said[-4000:]}"

@@ -25,21 +25,27 @@ _UNIT = _FULL | {"max_grad_norm": 0.5, "learning_rate": 0.1}
 _BATCHES = {"batch_size": 60, "steps": 12, "max_grad_norm": 1.0}
 
 METHODS: dict[str, MethodOptions] = {
-    "least_squares": head("least_squares"), "prototypes": head("prototypes"),
-    "feature_covariance": head("feature_covariance", normalize="l2"), "newton": head("newton"),
+    "least_squares": head("least_squares"),
+    "prototypes": head("prototypes"),
+    "feature_covariance": head("feature_covariance", normalize="l2"),
+    "newton": head("newton"),
     "newton_per_class": head("newton", hessian="per_class", loss="sigmoid"),
     "sgd": head("sgd", **_FULL, learning_rate=0.1),
     "momentum_centred": head("momentum", **_UNIT, normalize="centred"),
     "momentum_whitened": head("momentum", **_UNIT, normalize="whitened"),
     "momentum_balanced": head(
-        "momentum", **_UNIT, normalize="centred", class_priors="released", prior_share=0.2,
+        "momentum",
+        **_UNIT,
+        normalize="centred",
+        class_priors="released",
+        prior_share=0.2,
     ),
     "adam_layer_norm": head("adam", **_FULL, learning_rate=0.01, normalize="layer_norm"),
     "exact_sgd": head("sgd", **_FULL, learning_rate=0.1, engine="exact"),
     "sampled_sgd": head("sgd", **_BATCHES, learning_rate=0.1),
     "sampled_exact_sgd": head("sgd", **_BATCHES, learning_rate=0.1, engine="exact"),
     "sampled_lamb_centred": head("lamb", **_BATCHES, learning_rate=0.01, normalize="centred"),
-}  # fmt: skip
+}
 
 
 def plan_of(method: MethodOptions, n: int, *, noise: float = 4.0, epsilon: float = 1.0) -> Plan:

@@ -18,22 +18,36 @@ CPU = Runtime(device="cpu", precision="float32")
 
 # Random timm networks with few parameters, one of each kind that fine-tuning meets.
 TINY: dict[str, dict[str, Any]] = {
-    "vit": {"model": "vit_tiny_patch16_224", "preprocessing": {"size": 32},
-        "model_args": {"depth": 4, "embed_dim": 48}},
+    "vit": {
+        "model": "vit_tiny_patch16_224",
+        "preprocessing": {"size": 32},
+        "model_args": {"depth": 4, "embed_dim": 48},
+    },
     "resnet": {"model": "test_resnet", "preprocessing": {"size": 64}},
-    "resnet_fused_norm": {"model": "resnetv2_50", "preprocessing": {"size": 32},
-        "model_args": {"layers": [1, 2, 1, 2], "channels": [16, 32, 64, 128]}},
+    "resnet_fused_norm": {
+        "model": "resnetv2_50",
+        "preprocessing": {"size": 32},
+        "model_args": {"layers": [1, 2, 1, 2], "channels": [16, 32, 64, 128]},
+    },
     "group_norm": {"model": "test_efficientnet_gn", "preprocessing": {"size": 64}},
-    "mobilenet": {"model": "mobilenetv2_035", "model_args": {"pad_type": "same"},
-        "preprocessing": {"size": 32}},
+    "mobilenet": {
+        "model": "mobilenetv2_035",
+        "model_args": {"pad_type": "same"},
+        "preprocessing": {"size": 32},
+    },
     "convnext": {"model": "test_convnext", "preprocessing": {"size": 64}},
     "nfnet": {"model": "test_nfnet", "preprocessing": {"size": 64}},
-}  # fmt: skip
+}
 # Their blocks.
 DEPTHS = {
-    "vit": 4, "resnet": 4, "resnet_fused_norm": 6, "group_norm": 5, "mobilenet": 17, "convnext": 9,
+    "vit": 4,
+    "resnet": 4,
+    "resnet_fused_norm": 6,
+    "group_norm": 5,
+    "mobilenet": 17,
+    "convnext": 9,
     "nfnet": 4,
-}  # fmt: skip
+}
 
 
 def load(runtime: Runtime = CPU, /, **options: Any) -> Backbone:
@@ -70,10 +84,12 @@ def open_clip_backbone(model: str, **changed: Any) -> Backbone:
 def real_mobilenet(test_data: Path) -> Backbone:
     """Loads the real MobileNetV2 as its studies do, at 128 pixels."""
     return load(
-        family="timm", model="mobilenetv2_100",
+        family="timm",
+        model="mobilenetv2_100",
         checkpoint=str(test_data / "weights" / "mobilenetv2_100_imagenet.safetensors"),
-        model_args={"pad_type": "same"}, preprocessing={"size": 128},
-    )  # fmt: skip
+        model_args={"pad_type": "same"},
+        preprocessing={"size": 128},
+    )
 
 
 def stir(model: torch.nn.Module | None) -> None:

@@ -26,11 +26,15 @@ def write_zero_shot(
     headline, value = next(iter(metrics.items()))
     record = {
         **ZERO_SHOT,
-        "dataset": dataset, "backbone": backbone, "note": "No training row is used.",
-        "headline": headline, "summary": _summarise(value, headline), "metrics": metrics,
+        "dataset": dataset,
+        "backbone": backbone,
+        "note": "No training row is used.",
+        "headline": headline,
+        "summary": _summarise(value, headline),
+        "metrics": metrics,
         "prompts": {"set": "photo", "templates": ["a photo of a {c}."]},
         "text_encoder": {"model": "ViT-B-32", "weights_sha256": "abc"},
-    }  # fmt: skip
+    }
     write_json(path, record)
     return path
 
@@ -41,14 +45,21 @@ def write_few_shot(
     """Writes the record of few-shot probes, accuracy by N, on the features of `pixels`."""
     path = root / f"few_shot/{dataset}/pixels.json"
     results = [
-        {"shots": shots, "seeds": 3, "summary": _summarise(accuracy),
-         "train_rows": [10 * (shots or 100) + more for more in (0, 2, 1)]}
+        {
+            "shots": shots,
+            "seeds": 3,
+            "summary": _summarise(accuracy),
+            "train_rows": [10 * (shots or 100) + more for more in (0, 2, 1)],
+        }
         for shots, accuracy in accuracies.items()
-    ]  # fmt: skip
+    ]
     record = {
         **FEW_SHOT,
-        "dataset": dataset, "backbone": "pixels", "note": "Not private.",
-        "headline": "accuracy", "results": results,
-    }  # fmt: skip
+        "dataset": dataset,
+        "backbone": "pixels",
+        "note": "Not private.",
+        "headline": "accuracy",
+        "results": results,
+    }
     write_json(path, record)
     return path

@@ -21,8 +21,13 @@ from dpprobe.release.release_statement import release_statement
 CLASSES = ("naevus", "melanoma", "keratosis")
 PRIORS = np.array([0.7, 0.25, 0.05], dtype=np.float32)
 LEDGER: dict[str, Any] = {
-    "entry": 1, "releases": 1, "unit": "image", "delta": 1e-5, "epsilon": 1.0, "exact": True,
-}  # fmt: skip
+    "entry": 1,
+    "releases": 1,
+    "unit": "image",
+    "delta": 1e-5,
+    "epsilon": 1.0,
+    "exact": True,
+}
 CHOICE: dict[str, Any] = {"cells": 0, "epsilon": None, "words": NO_CHOICE}
 
 
@@ -30,10 +35,14 @@ def describe_backbone(loaded: Backbone, **facts: Any) -> BackboneFacts:
     """What a bundle says of a backbone as it is loaded here."""
     facts = {"checkpoint": None, "precision": "float32", "dtype": "float32", "versions": {}} | facts
     return BackboneFacts(
-        weights_sha256=loaded.weights_sha256, architecture=loaded.architecture,
-        pretrained_tag=loaded.pretrained_tag, trained=loaded.trained,
-        preprocessing=dict(loaded.preprocessing), probe=take_probe(loaded), **facts,
-    )  # fmt: skip
+        weights_sha256=loaded.weights_sha256,
+        architecture=loaded.architecture,
+        pretrained_tag=loaded.pretrained_tag,
+        trained=loaded.trained,
+        preprocessing=dict(loaded.preprocessing),
+        probe=take_probe(loaded),
+        **facts,
+    )
 
 
 def write_files(folder: Path, facts: BundleFacts, **contents: Any) -> Path:
@@ -47,11 +56,19 @@ def write_files(folder: Path, facts: BundleFacts, **contents: Any) -> Path:
 
 
 def write_example(
-    folder: Path, *, options: dict[str, Any] | None = None, epsilon: float = 1.0, n: int = 1500,
-    evaluation: dict[str, Any] | None = None, choice: dict[str, Any] | None = None,
-    ledger: dict[str, Any] | None = None, subsample: dict[str, Any] | None = None,
-    name: str = "lesions_v1", predecessor: Path | None = None, classes: tuple[str, ...] = CLASSES,
-) -> Path:  # fmt: skip
+    folder: Path,
+    *,
+    options: dict[str, Any] | None = None,
+    epsilon: float = 1.0,
+    n: int = 1500,
+    evaluation: dict[str, Any] | None = None,
+    choice: dict[str, Any] | None = None,
+    ledger: dict[str, Any] | None = None,
+    subsample: dict[str, Any] | None = None,
+    name: str = "lesions_v1",
+    predecessor: Path | None = None,
+    classes: tuple[str, ...] = CLASSES,
+) -> Path:
     """Writes a bundle of random weights, all files but the documents real; returns its folder."""
     from dpprobe.backbones.loading import load_backbone
     from dpprobe.backbones.pixels import Options as Pixels
@@ -59,32 +76,47 @@ def write_example(
     folder.mkdir(parents=True)
     method = method_options(options or {"head": "feature_covariance", "normalize": "l2"})
     plan = calibrate(
-        method.list_mechanisms(n), Target(n=n, epsilon=epsilon, delta=1e-5),
-        cache=folder.parent / "calibration", selection=method.priced_selection(n),
-    )  # fmt: skip
+        method.list_mechanisms(n),
+        Target(n=n, epsilon=epsilon, delta=1e-5),
+        cache=folder.parent / "calibration",
+        selection=method.priced_selection(n),
+    )
     backbone = Pixels(family="pixels", size=8)
     loaded = load_backbone(backbone, runtime=Runtime(device="cpu"))
     generator = np.random.default_rng(0)
     weights = generator.normal(size=(len(classes), 64 + 1)).astype(np.float32)
     facts = BundleFacts(
-        name=name, study="clinic", dataset="lesions", dpprobe="0.1.0", class_names=classes,
-        multi_label=False, dimension=64,
+        name=name,
+        study="clinic",
+        dataset="lesions",
+        dpprobe="0.1.0",
+        class_names=classes,
+        multi_label=False,
+        dimension=64,
         backbone=describe_backbone(loaded, name="pixels", options=backbone.extraction_params()),
         head=HeadFacts(
-            options=method.model_dump(mode="json"), method="covariance", chosen=None,
+            options=method.model_dump(mode="json"),
+            method="covariance",
+            chosen=None,
             class_priors=tuple(PRIORS.tolist()) if method.releases_priors else None,
             link=method.link_on(False),
         ),
-    )  # fmt: skip
+    )
     statement = release_statement(
-        plan, method="covariance", options=method, study="clinic",
-        public_data=facts.backbone.public_data, file_hashes={},
+        plan,
+        method="covariance",
+        options=method,
+        study="clinic",
+        public_data=facts.backbone.public_data,
+        file_hashes={},
         blocks={
-            "evaluation": evaluation, "choice": CHOICE if choice is None else choice,
+            "evaluation": evaluation,
+            "choice": CHOICE if choice is None else choice,
             "ledger": LEDGER if ledger is None else ledger,
             "predecessor": identify_bundle(predecessor) if predecessor else None,
         },
-        subsample=subsample, parts=facts.hash_parts(),
-    )  # fmt: skip
+        subsample=subsample,
+        parts=facts.hash_parts(),
+    )
     arrays = {CLASS_PRIORS: PRIORS} if method.releases_priors else {}
     return write_files(folder, facts, weights=weights, arrays=arrays, statement=statement)

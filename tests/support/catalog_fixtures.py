@@ -196,10 +196,21 @@ def _write_csv(path: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]]
 
 
 FINDINGS = (
-    "No Finding", "Enlarged Cardiomediastinum", "Cardiomegaly", "Lung Opacity", "Lung Lesion",
-    "Edema", "Consolidation", "Pneumonia", "Atelectasis", "Pneumothorax", "Pleural Effusion",
-    "Pleural Other", "Fracture", "Support Devices",
-)  # fmt: skip
+    "No Finding",
+    "Enlarged Cardiomediastinum",
+    "Cardiomegaly",
+    "Lung Opacity",
+    "Lung Lesion",
+    "Edema",
+    "Consolidation",
+    "Pneumonia",
+    "Atelectasis",
+    "Pneumothorax",
+    "Pleural Effusion",
+    "Pleural Other",
+    "Fracture",
+    "Support Devices",
+)
 
 
 def _findings(row: int) -> list[str]:
@@ -262,13 +273,21 @@ def mimic_cxr(entry: DatasetEntry, place: Place) -> Small:  # noqa: ARG001
 
 
 TORCHVISION = {
-    "cifar10": "CIFAR10", "cifar100": "CIFAR100", "eurosat": "EuroSAT",
-    "fashion_mnist": "FashionMNIST", "mnist": "MNIST", "places365": "Places365",
-}  # fmt: skip
+    "cifar10": "CIFAR10",
+    "cifar100": "CIFAR100",
+    "eurosat": "EuroSAT",
+    "fashion_mnist": "FashionMNIST",
+    "mnist": "MNIST",
+    "places365": "Places365",
+}
 OTHERS = {
-    "chest_xray": chest_xray, "chest_xray_patients": chest_xray_patients, "chexpert": chexpert,
-    "imagenet": imagenet, "mimic_cxr": mimic_cxr, "plantdisease": plantdisease,
-}  # fmt: skip
+    "chest_xray": chest_xray,
+    "chest_xray_patients": chest_xray_patients,
+    "chexpert": chexpert,
+    "imagenet": imagenet,
+    "mimic_cxr": mimic_cxr,
+    "plantdisease": plantdisease,
+}
 BUILDERS: dict[str, Callable[[DatasetEntry, Place], Small]] = {
     **OTHERS,
     **{name: functools.partial(serve_torchvision, kind) for name, kind in TORCHVISION.items()},

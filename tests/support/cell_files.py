@@ -33,12 +33,22 @@ BARE: dict[str, Any] = {"mean": 0.5, "std": None, "count": 3} | {
 
 
 def write_cell(
-    root: Path, *, dataset: str = "digits", backbone: str = "pixels", method: str = "sgd",
-    epsilon: str = "1", seeds: int = 3, quality: float = 2.0,
-    class_names: Sequence[str] = ("zero", "one", "two", "three"), multi_label: bool = False,
-    headline: Headline | None = None, patients: int | None = None,
-    shares: Sequence[float] | None = None, rows: int = TEST_ROWS, note: str = "",
-) -> Path:  # fmt: skip
+    root: Path,
+    *,
+    dataset: str = "digits",
+    backbone: str = "pixels",
+    method: str = "sgd",
+    epsilon: str = "1",
+    seeds: int = 3,
+    quality: float = 2.0,
+    class_names: Sequence[str] = ("zero", "one", "two", "three"),
+    multi_label: bool = False,
+    headline: Headline | None = None,
+    patients: int | None = None,
+    shares: Sequence[float] | None = None,
+    rows: int = TEST_ROWS,
+    note: str = "",
+) -> Path:
     """Writes one cell's folder below `root` and returns its metrics.json.
 
     Scores are Gaussian noise plus `quality`, damped by a small epsilon, at the label; with
@@ -70,12 +80,19 @@ def write_cell(
     scores = np.broadcast_to(scores, (seeds, rows, classes)) + signal * present
     units = None if patients is None else np.arange(rows) % patients
     shown: Headline = headline or headline_metric(
-        None, num_classes=classes, multi_label=multi_label,
+        None,
+        num_classes=classes,
+        multi_label=multi_label,
         test_counts=() if shares is None else class_counts(labels, classes),
-    )  # fmt: skip
-    records = [{"index": i, **metrics.evaluate_scores(scores[i], labels, link=link, units=units),
-        "halves": half_values(shown, scores[i], labels, link=link, units=units)}
-        for i in range(seeds)]  # fmt: skip
+    )
+    records = [
+        {
+            "index": i,
+            **metrics.evaluate_scores(scores[i], labels, link=link, units=units),
+            "halves": half_values(shown, scores[i], labels, link=link, units=units),
+        }
+        for i in range(seeds)
+    ]
     correct = metrics.right_predictions(scores[0], labels, link=link)
     summary = summarise_records(
         records, correct=correct, labels=labels, scores=scores[0], units=units
@@ -87,24 +104,37 @@ def write_cell(
     weights = generator.normal(size=(seeds, classes, DIMENSION + 1)).astype(np.float32)
     save_file({"weights": weights}, folder / "heads.safetensors")
     record: dict[str, Any] = {
-        "format": "dpprobe-cell", "format_version": 4,
+        "format": "dpprobe-cell",
+        "format_version": 4,
         "cell": {"dataset": dataset, "backbone": backbone, "method": method, "epsilon": epsilon},
-        "head": head, "private": private, "fingerprint": hash_value(identity),
+        "head": head,
+        "private": private,
+        "fingerprint": hash_value(identity),
         "content_hash": hash_value([identity, seeds, quality, note]),
-        "delta": 1e-5 if private else None, "noise_multiplier": 1.23456789 if private else None,
+        "delta": 1e-5 if private else None,
+        "noise_multiplier": 1.23456789 if private else None,
         "realised_epsilon": 0.996 * budget if private else None,
         "options": {"head": head, "normalize": "none"}
         | ({} if head == "nonprivate" else {"batch_size": 32, "learning_rate": 0.1}),
         "rows": {"train": TRAIN_ROWS, "test": rows},
         "units": None if patients is None else {"train": 5 * patients, "test": patients},
-        "unit": "image" if patients is None else "patient", "n": TRAIN_ROWS,
-        "accountant": "pld" if private else None, "study_seed": 0, "dimension": DIMENSION,
-        "class_names": list(class_names), "multi_label": multi_label, "headline": shown,
-        "metric_named": headline is not None, "test_counts": class_counts(labels, classes),
+        "unit": "image" if patients is None else "patient",
+        "n": TRAIN_ROWS,
+        "accountant": "pld" if private else None,
+        "study_seed": 0,
+        "dimension": DIMENSION,
+        "class_names": list(class_names),
+        "multi_label": multi_label,
+        "headline": shown,
+        "metric_named": headline is not None,
+        "test_counts": class_counts(labels, classes),
         "constant_accuracy": metrics.constant_accuracy(labels, units=units),
-        "auc_labels": len(metrics.ranked_labels(labels, classes)), "seeds": records,
-        "summary": summary, "files": {}, "seconds": 1.5,
-    }  # fmt: skip
+        "auc_labels": len(metrics.ranked_labels(labels, classes)),
+        "seeds": records,
+        "summary": summary,
+        "files": {},
+        "seconds": 1.5,
+    }
     write_json(folder / "metrics.json", record)
     return folder / "metrics.json"
 
@@ -114,29 +144,52 @@ def _statement(identity: Sequence[str], *, seeds: int, private: bool) -> dict[st
     _, backbone, method, epsilon = identity
     stored = read_stored(f"statement_{'sgd' if private else 'nonprivate'}.json")
     stored["public_data"]["backbone"] = backbone
-    values = {"method": method, "n": TRAIN_ROWS, "seeds": [hash_value([*identity, index])[:32]
-        for index in range(seeds)]}  # fmt: skip
+    values = {
+        "method": method,
+        "n": TRAIN_ROWS,
+        "seeds": [hash_value([*identity, index])[:32] for index in range(seeds)],
+    }
     if private:
         value = nominal_epsilon(epsilon, 1e-5)
-        values |= {"promise": stored["promise"].replace("(2, 1e-05)", f"({epsilon}, 1e-05)"),
-            "epsilon_target": value, "epsilon_realised": 0.996 * value,
-            "epsilon_all_heads": 2.0 * value}  # fmt: skip
+        values |= {
+            "promise": stored["promise"].replace("(2, 1e-05)", f"({epsilon}, 1e-05)"),
+            "epsilon_target": value,
+            "epsilon_realised": 0.996 * value,
+            "epsilon_all_heads": 2.0 * value,
+        }
     return stored | values
 
 
 def write_study(
-    root: Path, *, dataset: str = "digits", backbones: Sequence[str] = ("pixels", "scattering"),
+    root: Path,
+    *,
+    dataset: str = "digits",
+    backbones: Sequence[str] = ("pixels", "scattering"),
     methods: Sequence[str] = ("sgd", "sgd_full", "nonprivate"),
-    epsilons: Sequence[str] = ("0.5", "1", "2", "inf"), seeds: int = 3, **options: Any,
-) -> list[Path]:  # fmt: skip
+    epsilons: Sequence[str] = ("0.5", "1", "2", "inf"),
+    seeds: int = 3,
+    **options: Any,
+) -> list[Path]:
     """Writes the cells of a study on one dataset; the non-private method at inf alone.
 
     Further options are those of `write_cell`.
     """
-    return [write_cell(root, dataset=dataset, backbone=backbone, method=method, epsilon=epsilon,
-        seeds=seeds, quality=2.0 + 0.8 * b + 0.3 * m, **options)
-        for b, backbone in enumerate(backbones) for m, method in enumerate(methods)
-        for epsilon in epsilons if method != "nonprivate" or epsilon == "inf"]  # fmt: skip
+    return [
+        write_cell(
+            root,
+            dataset=dataset,
+            backbone=backbone,
+            method=method,
+            epsilon=epsilon,
+            seeds=seeds,
+            quality=2.0 + 0.8 * b + 0.3 * m,
+            **options,
+        )
+        for b, backbone in enumerate(backbones)
+        for m, method in enumerate(methods)
+        for epsilon in epsilons
+        if method != "nonprivate" or epsilon == "inf"
+    ]
 
 
 def summarise(path: Path, *cells: Path) -> Path:
@@ -151,21 +204,45 @@ def grid_of(folder: Path, *cells: Path) -> Grid:
 
 def write_dataset_info(path: Path, *, note: str = "") -> Path:
     """Writes a dataset.json; another `note` makes it another dataset."""
-    splits = {name: {"rows": rows, "per_class": [rows // 4] * 4,
-        "fingerprint": hash_value([name, note]), "sha256": hash_value([name, note, "file"])}
-        for name, rows in (("train", TRAIN_ROWS), ("test", TEST_ROWS))}  # fmt: skip
-    write_json(path, {"format": "dpprobe-dataset", "format_version": 1,
-        "source": {"source": "sklearn", "name": "digits"}, "revision": None,
-        "class_names": ["zero", "one", "two", "three"], "multi_label": False, "groups": [],
-        "splits": splits, "fingerprint": hash_value(["digits", note])})  # fmt: skip
+    splits = {
+        name: {
+            "rows": rows,
+            "per_class": [rows // 4] * 4,
+            "fingerprint": hash_value([name, note]),
+            "sha256": hash_value([name, note, "file"]),
+        }
+        for name, rows in (("train", TRAIN_ROWS), ("test", TEST_ROWS))
+    }
+    write_json(
+        path,
+        {
+            "format": "dpprobe-dataset",
+            "format_version": 1,
+            "source": {"source": "sklearn", "name": "digits"},
+            "revision": None,
+            "class_names": ["zero", "one", "two", "three"],
+            "multi_label": False,
+            "groups": [],
+            "splits": splits,
+            "fingerprint": hash_value(["digits", note]),
+        },
+    )
     return path
 
 
 def _write_history(path: Path, records: Sequence[dict[str, Any]]) -> None:
-    rows = [{"seed_index": record["index"], "step": step, "epoch": step / STEPS[-1],
-        "train_loss": 2.0 / step, "test_accuracy": record["accuracy"] * step / STEPS[-1],
-        "test_auc": record["auc"] * step / STEPS[-1] if "auc" in record else None}
-        for record in records for step in STEPS]  # fmt: skip
+    rows = [
+        {
+            "seed_index": record["index"],
+            "step": step,
+            "epoch": step / STEPS[-1],
+            "train_loss": 2.0 / step,
+            "test_accuracy": record["accuracy"] * step / STEPS[-1],
+            "test_auc": record["auc"] * step / STEPS[-1] if "auc" in record else None,
+        }
+        for record in records
+        for step in STEPS
+    ]
     write_table(path, pa.Table.from_pylist(rows, schema=HISTORY))
 
 
@@ -175,8 +252,13 @@ def write_predictions(path: Path, scores: np.ndarray, labels: np.ndarray, **more
     flat = pa.array(scores.astype(np.float32).reshape(-1))
     every = np.concatenate([labels] * seeds)
     column = pa.array(every.tolist(), pa.list_(pa.int8())) if labels.ndim == 2 else pa.array(every)
-    table = pa.table({"seed_index": pa.array(np.repeat(np.arange(seeds, dtype=np.int32), rows)),
-        "id": pa.array([f"test-{row}" for row in range(rows)] * seeds), "label": column,
-        "scores": pa.FixedSizeListArray.from_arrays(flat, classes).cast(pa.list_(pa.float32())),
-        **{name: pa.array(list(values) * seeds) for name, values in more.items()}})  # fmt: skip
+    table = pa.table(
+        {
+            "seed_index": pa.array(np.repeat(np.arange(seeds, dtype=np.int32), rows)),
+            "id": pa.array([f"test-{row}" for row in range(rows)] * seeds),
+            "label": column,
+            "scores": pa.FixedSizeListArray.from_arrays(flat, classes).cast(pa.list_(pa.float32())),
+            **{name: pa.array(list(values) * seeds) for name, values in more.items()},
+        }
+    )
     write_table(path, table)

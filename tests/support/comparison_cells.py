@@ -14,11 +14,15 @@ EPSILONS = ("0.1", "1", "8", "inf")
 
 
 def compared_cells(
-    root: Path, *, datasets: Sequence[str] = ("digits",),
+    root: Path,
+    *,
+    datasets: Sequence[str] = ("digits",),
     backbones: Sequence[str] = ("small", "large"),
-    methods: Sequence[str] = ("sgd", "feature_covariance"), epsilons: Sequence[str] = EPSILONS,
-    changes: Mapping[str, Mapping[str, Any]] | None = None, real: float | None = None,
-) -> list[CellResult]:  # fmt: skip
+    methods: Sequence[str] = ("sgd", "feature_covariance"),
+    epsilons: Sequence[str] = EPSILONS,
+    changes: Mapping[str, Mapping[str, Any]] | None = None,
+    real: float | None = None,
+) -> list[CellResult]:
     """Writes cells of every combination and the ceilings, better from name to name.
 
     Args:
@@ -31,9 +35,13 @@ def compared_cells(
             for m, method in enumerate((*methods, "nonprivate")):
                 for epsilon in epsilons if method != "nonprivate" else ("inf",):
                     path = write_cell(
-                        root, dataset=dataset, backbone=backbone, method=method, epsilon=epsilon,
+                        root,
+                        dataset=dataset,
+                        backbone=backbone,
+                        method=method,
+                        epsilon=epsilon,
                         quality=1.2 + 0.3 * d + 0.5 * b + 0.2 * (m % 7),
-                    )  # fmt: skip
+                    )
                     record = read_json(path) | dict((changes or {}).get(dataset, {}))
                     record["head"] = method
                     if method != "sgd":  # whose options `write_cell` gives

@@ -29,5 +29,7 @@ def digits_file(path: Path, *, mirrored: bool = False) -> dict[str, Any]:
         images.append({"bytes": content.getvalue(), "path": None})
     pq.write_table(pa.table({"image": images, "label": data.target}), path)
     return {
-        "source": "parquet", "train": path.name, "class_names": [str(digit) for digit in range(10)],
-    }  # fmt: skip
+        "source": "parquet",
+        "train": path.name,
+        "class_names": [str(digit) for digit in range(10)],
+    }

@@ -29,18 +29,30 @@ from tests.support.stored_records import FOLDER, read_stored
 RECORD = FairnessRecord.model_validate(read_stored("fairness.json"))
 TABLE = pq.read_table(FOLDER / "fairness.parquet")
 # Intervals that stand apart from 0 and from chance.
-APART = {"gap": 0.06, "low": 0.025, "high": 0.09, "chance_gap": 0.03, "difference": 0.03,
-    "difference_low": 0.01, "difference_high": 0.05}  # fmt: skip
+APART = {
+    "gap": 0.06,
+    "low": 0.025,
+    "high": 0.09,
+    "chance_gap": 0.03,
+    "difference": 0.03,
+    "difference_low": 0.01,
+    "difference_high": 0.05,
+}
 NO_REFERENCE = {"difference": None, "difference_low": None, "difference_high": None}
 NO_INTERVAL = {"low": None, "high": None, "chance_gap": None, "std": None}
 
 
 def write_fairness(
-    results: Path, *, backbone: str = "pixels", names: Mapping[str, str] | None = None,
-    gap: Mapping[str, Any] | None = None, reference: bool = True, compared: bool = True,
+    results: Path,
+    *,
+    backbone: str = "pixels",
+    names: Mapping[str, str] | None = None,
+    gap: Mapping[str, Any] | None = None,
+    reference: bool = True,
+    compared: bool = True,
     parity: bool = False,
     changes: Mapping[str, Any] | None = None,
-) -> Path:  # fmt: skip
+) -> Path:
     """Writes the record and its table below the folder of results; returns the record's path.
 
     Args:

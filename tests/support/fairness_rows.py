@@ -26,10 +26,13 @@ def made_rows(
     """Returns rows whose classes are named a, b, c, ..."""
     several = labels.ndim == 2
     count = labels.shape[1] if several else classes or int(labels.max()) + 1
-    return TestRows(labels=labels.astype(bool) if several else labels,
+    return TestRows(
+        labels=labels.astype(bool) if several else labels,
         class_names=tuple("abcdefghijklmn"[:count]),
-        units=np.arange(len(labels)) if units is None else units, named_units=units is not None,
-        groups={f"group_{name}": values for name, values in (groups or {}).items()})  # fmt: skip
+        units=np.arange(len(labels)) if units is None else units,
+        named_units=units is not None,
+        groups={f"group_{name}": values for name, values in (groups or {}).items()},
+    )
 
 
 def compare(rows: TestRows, metric: str, *, minimum: Minimum = FEW) -> Comparison:

@@ -25,13 +25,20 @@ def separable(labels: np.ndarray, dimension: int, *, seed: int, apart: float = 2
 
 
 def write_split(
-    folder: Path, features: np.ndarray, labels: np.ndarray, *, ids: Sequence[str] | None = None,
-    units: Sequence[str] | None = None, groups: Mapping[str, Sequence[str]] | None = None,
-    accepted: Sequence[list[int]] | None = None, probe: Mapping[str, Any] | None = None,
+    folder: Path,
+    features: np.ndarray,
+    labels: np.ndarray,
+    *,
+    ids: Sequence[str] | None = None,
+    units: Sequence[str] | None = None,
+    groups: Mapping[str, Sequence[str]] | None = None,
+    accepted: Sequence[list[int]] | None = None,
+    probe: Mapping[str, Any] | None = None,
     copies: Mapping[str, Mapping[str, int]] | None = None,
-    layers: Mapping[str, np.ndarray] | None = None, promise: PromiseFacts | None = PLAIN,
+    layers: Mapping[str, np.ndarray] | None = None,
+    promise: PromiseFacts | None = PLAIN,
     **header: Any,
-) -> Path:  # fmt: skip
+) -> Path:
     """Writes a split named as its folder; returns its manifest.
 
     Args:
@@ -43,18 +50,28 @@ def write_split(
     """
     rows, split, shards = len(labels), header.get("split", folder.name), header.get("shards", 1)
     values: dict[str, Any] = {
-        "split": split, "rows": rows, "shards": shards, "class_names": ("a", "b", "c"),
-        "multi_label": labels.ndim == 2, "dtype": "float32", "dataset_fingerprint": "d",
-        "backbone": "none", "backbone_options": {}, "backbone_fingerprint": "b",
-        "weights_sha256": None, "preprocessing": {}, **header,
-    }  # fmt: skip
+        "split": split,
+        "rows": rows,
+        "shards": shards,
+        "class_names": ("a", "b", "c"),
+        "multi_label": labels.ndim == 2,
+        "dtype": "float32",
+        "dataset_fingerprint": "d",
+        "backbone": "none",
+        "backbone_options": {},
+        "backbone_fingerprint": "b",
+        "weights_sha256": None,
+        "preprocessing": {},
+        **header,
+    }
     names = [f"{split}-{row}" for row in range(rows)] if ids is None else ids
     paths = []
     for shard in range(shards):
         part = slice(*row_range(rows, shard, shards))
         paths.append(folder / f"shard-{shard:05d}-of-{shards:05d}.h5")
         write_shard(
-            paths[-1], ShardHeader(**values, shard=shard),
+            paths[-1],
+            ShardHeader(**values, shard=shard),
             RowColumns(
                 labels[part],
                 list(names[part]),
@@ -62,15 +79,20 @@ def write_split(
                 None if accepted is None else list(accepted[part]),
                 None if units is None else list(units[part]),
             ),
-            features[part], probe=probe,
+            features[part],
+            probe=probe,
             layers={name: values[part] for name, values in (layers or {}).items()},
-        )  # fmt: skip
+        )
     manifest = folder / "manifest.json"
     fingerprint = values["dataset_fingerprint"]
     write_manifest(
-        paths[::-1], manifest, rows=rows, dataset_fingerprint=fingerprint, copies=copies,
+        paths[::-1],
+        manifest,
+        rows=rows,
+        dataset_fingerprint=fingerprint,
+        copies=copies,
         promise=promise,
-    )  # fmt: skip
+    )
     return manifest
 
 
@@ -86,6 +108,12 @@ def write_store(folder: Path, rows: int, dimension: int, classes: int) -> Path:
             part[np.arange(len(part)), labels[first:end]] += 3
             features[first:end] = part
     return write_split(
-        folder, features, labels, split="train", shards=2, dtype="float16",
-        ids=[str(row) for row in range(rows)], class_names=tuple("abcdefghij"[:classes]),
-    )  # fmt: skip
+        folder,
+        features,
+        labels,
+        split="train",
+        shards=2,
+        dtype="float16",
+        ids=[str(row) for row in range(rows)],
+        class_names=tuple("abcdefghij"[:classes]),
+    )

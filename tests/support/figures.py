@@ -26,10 +26,12 @@ mpl.rcParams.update(style.SETTINGS)  # figures are drawn as `make_exhibit` draws
 
 
 def write_summary(
-    root: Path, *, backbones: Sequence[str] = ("pixels", "scattering"),
+    root: Path,
+    *,
+    backbones: Sequence[str] = ("pixels", "scattering"),
     methods: Sequence[str] = ("sgd", "sgd_full", "nonprivate"),
     epsilons: Sequence[str] = ("0.5", "1", "8", "inf"),
-) -> Path:  # fmt: skip
+) -> Path:
     """Writes a study of one dataset and returns its summary."""
     cells = write_study(root, backbones=backbones, methods=methods, epsilons=epsilons)
     summarise_cells(cells, root / "summary.parquet", study="study")
@@ -49,14 +51,28 @@ def write_embedding(path: Path, *, classes: int, rows: int = 300, **changes: Any
     labels = generator.integers(classes, size=rows)
     plane = generator.normal(size=(rows, 2)) + 8 * generator.normal(size=(classes, 2))[labels]
     facts = {
-        "format": "dpprobe-embedding", "format_version": 1, "rows": 2 * rows, "points": rows,
-        "class_names": [f"class {index}" for index in range(classes)], "perplexity": 30.0,
-        "neighbours": 15, "components": 50, "pca_agreement": 0.973, "tsne_agreement": 0.614,
-        "method": "t-SNE", "legend": "class",
-    }  # fmt: skip
+        "format": "dpprobe-embedding",
+        "format_version": 1,
+        "rows": 2 * rows,
+        "points": rows,
+        "class_names": [f"class {index}" for index in range(classes)],
+        "perplexity": 30.0,
+        "neighbours": 15,
+        "components": 50,
+        "pca_agreement": 0.973,
+        "tsne_agreement": 0.614,
+        "method": "t-SNE",
+        "legend": "class",
+    }
     facts |= changes
-    table = pa.table({"id": [str(row) for row in range(rows)], "label": labels,
-        "x": plane[:, 0].astype(np.float32), "y": plane[:, 1].astype(np.float32)})  # fmt: skip
+    table = pa.table(
+        {
+            "id": [str(row) for row in range(rows)],
+            "label": labels,
+            "x": plane[:, 0].astype(np.float32),
+            "y": plane[:, 1].astype(np.float32),
+        }
+    )
     write_table(path, table.replace_schema_metadata({b"dpprobe": json.dumps(facts).encode()}))
     return path
 
@@ -88,9 +104,21 @@ def varied_cells(root: Path, option: str, values: Sequence[Any]) -> list[Any]:
 
 
 LOOKS = (
-    "color", "facecolor", "edgecolor", "linestyle", "linewidth", "marker", "markersize",
-    "markerfacecolor", "markeredgewidth", "fontsize", "ha", "va", "alpha", "zorder",
-)  # fmt: skip
+    "color",
+    "facecolor",
+    "edgecolor",
+    "linestyle",
+    "linewidth",
+    "marker",
+    "markersize",
+    "markerfacecolor",
+    "markeredgewidth",
+    "fontsize",
+    "ha",
+    "va",
+    "alpha",
+    "zorder",
+)
 
 
 def describe_figure(figure: Figure) -> list[str]:
@@ -117,13 +145,18 @@ def describe_figure(figure: Figure) -> list[str]:
         ]
     for legend in legends:
         room = (
-            legend.handlelength, legend.handletextpad, legend.labelspacing, vars(legend)["_ncols"],
-        )  # fmt: skip
+            legend.handlelength,
+            legend.handletextpad,
+            legend.labelspacing,
+            vars(legend)["_ncols"],
+        )
         sizes = {text.get_fontsize() for text in legend.get_texts()}
         lines.append(f"legend of {legend.get_title().get_text()!r} {room} {sizes}")
         handles = map(_look_in_words, filter(None, legend.legend_handles))
-        lines += [f"legend {text.get_text()!r} {handle}"
-                  for text, handle in zip(legend.get_texts(), handles, strict=True)]  # fmt: skip
+        lines += [
+            f"legend {text.get_text()!r} {handle}"
+            for text, handle in zip(legend.get_texts(), handles, strict=True)
+        ]
     return lines
 
 

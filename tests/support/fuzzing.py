@@ -19,17 +19,81 @@ T = TypeVar("T")
 
 # Texts that readers stumble over.
 TEXTS = (
-    "", " ", "nan", "NaN", "-1", "1e999", "0x10", "1_000", "\0", "a\0b", "\ud800", "\u202e", "é",
-    "e\u0301", "../..", "/dev/zero", "/dev/null", "/dev/stdin", "/", "~", "~nobody", "a/b", "a\\b",
-    "a\nb", "a,b", '"', "'", "*", "[", "{", "{x}", "{x:}", "${HOME}", "%s", "x" * 5000,
-    "#offset=0,size=99,member=a.png", "9" * 30, "inf", "null", "true", "2024-13-45", "sgd", "csv",
-    "parquet", "timm", "pixels",
-)  # fmt: skip
+    "",
+    " ",
+    "nan",
+    "NaN",
+    "-1",
+    "1e999",
+    "0x10",
+    "1_000",
+    "\0",
+    "a\0b",
+    "\ud800",
+    "\u202e",
+    "é",
+    "e\u0301",
+    "../..",
+    "/dev/zero",
+    "/dev/null",
+    "/dev/stdin",
+    "/",
+    "~",
+    "~nobody",
+    "a/b",
+    "a\\b",
+    "a\nb",
+    "a,b",
+    '"',
+    "'",
+    "*",
+    "[",
+    "{",
+    "{x}",
+    "{x:}",
+    "${HOME}",
+    "%s",
+    "x" * 5000,
+    "#offset=0,size=99,member=a.png",
+    "9" * 30,
+    "inf",
+    "null",
+    "true",
+    "2024-13-45",
+    "sgd",
+    "csv",
+    "parquet",
+    "timm",
+    "pixels",
+)
 VALUES: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 2**31, 2**63 - 1, 2**63, 10**400, 0.5, -0.0, 1e308, 5e-324,
-    float("nan"), float("inf"), [], [[]], {}, {"x": 1}, [None], ["a", "a"], [1, "a"], {"": {}},
-    {1: 2}, *TEXTS,
-)  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    2**31,
+    2**63 - 1,
+    2**63,
+    10**400,
+    0.5,
+    -0.0,
+    1e308,
+    5e-324,
+    float("nan"),
+    float("inf"),
+    [],
+    [[]],
+    {},
+    {"x": 1},
+    [None],
+    ["a", "a"],
+    [1, "a"],
+    {"": {}},
+    {1: 2},
+    *TEXTS,
+)
 
 
 class Hang(BaseException):
@@ -105,9 +169,13 @@ def _edit_bytes(chance: random.Random, data: bytes) -> bytes:
     before, part, after = data[:place], data[place : place + size], data[place + size :]
     flipped = bytes(byte ^ (1 << (size & 7)) for byte in part)
     edits = [
-        before + new + after, before + new + part + after, before + after, before,
-        before + part * 3 + after, before + flipped + after,
-    ]  # fmt: skip
+        before + new + after,
+        before + new + part + after,
+        before + after,
+        before,
+        before + part * 3 + after,
+        before + flipped + after,
+    ]
     return chance.choice(edits)
 
 

@@ -21,6 +21,9 @@ def built(folder: Path) -> str:
     """Returns the version that a build in a folder would have."""
     done = subprocess.run(
         [sys.executable, "-m", "hatchling", "version"],
-        cwd=folder, check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return done.stdout.strip()

@@ -105,8 +105,11 @@ def numpy_sum(arrays: fused_step.Arrays, rows: Any, weights: Any) -> npt.NDArray
     x, logits, rows = x[used], logits[used], rows[used]
     powers = np.exp(logits - logits.max(1, initial=-np.inf, keepdims=True))
     residual = 1 / (1 + np.exp(-logits)) if arrays.sigmoid else powers / powers.sum(1)[:, None]
-    residual -= arrays.multi_hot[rows] if len(arrays.multi_hot) else (
-        np.eye(len(weights))[arrays.labels[rows]])  # fmt: skip
+    residual -= (
+        arrays.multi_hot[rows]
+        if len(arrays.multi_hot)
+        else (np.eye(len(weights))[arrays.labels[rows]])
+    )
     length = np.linalg.norm(residual, axis=1)
     parts = arrays.parts[rows] if len(arrays.parts) else 1.0
     residual *= (np.minimum(1, arrays.bounds[rows] / length) * parts)[:, None]

@@ -121,12 +121,14 @@ class _Handler(BaseHTTPRequestHandler):
         # Another host name makes another origin, as the real store is.
         store = self.hub.url.replace("127.0.0.1", "localhost")
         headers = {
-            **commit, "X-Linked-Etag": f'"{hashlib.sha256(data).hexdigest()}"',
-            "X-Linked-Size": str(len(data)), "X-Xet-Hash": hashlib.sha256(data[::-1]).hexdigest(),
+            **commit,
+            "X-Linked-Etag": f'"{hashlib.sha256(data).hexdigest()}"',
+            "X-Linked-Size": str(len(data)),
+            "X-Xet-Hash": hashlib.sha256(data[::-1]).hexdigest(),
             "Link": f"<{self.hub.url}/api/datasets/{name}/xet-read-token/{revision}>; "
             'rel="xet-auth"',
             "Location": f"{store}/store/{name}/{quote(path)}",
-        }  # fmt: skip
+        }
         self._send(302, b"", headers)
 
     def _stored(self, name: str, path: str) -> None:

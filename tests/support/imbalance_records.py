@@ -23,13 +23,25 @@ def rare_cell(
 ) -> RareCell:
     """A private cell whose reference has a recall of 0.8."""
     values: dict[str, Any] = {
-        "training_set": f"digits_{class_rows}", "class_name": "cat", "fraction": class_rows / 5000,
-        "class_rows": class_rows, "rows": 45_000 + class_rows, "method": "sgd", "epsilon": epsilon,
-        "private": epsilon != INFINITE, "seeds": 5, "recall": share(recall), "auc": share(0.9),
-        "never_predicted": 5 if recall == 0 else 0, "macro_accuracy": 0.8,
-        "reference": ("nonprivate", INFINITE), "reference_recall": 0.8, "drop": 0.8 - recall,
-        "drop_low": 0.75 - recall, "drop_high": 0.85 - recall,
-    } | changes  # fmt: skip
+        "training_set": f"digits_{class_rows}",
+        "class_name": "cat",
+        "fraction": class_rows / 5000,
+        "class_rows": class_rows,
+        "rows": 45_000 + class_rows,
+        "method": "sgd",
+        "epsilon": epsilon,
+        "private": epsilon != INFINITE,
+        "seeds": 5,
+        "recall": share(recall),
+        "auc": share(0.9),
+        "never_predicted": 5 if recall == 0 else 0,
+        "macro_accuracy": 0.8,
+        "reference": ("nonprivate", INFINITE),
+        "reference_recall": 0.8,
+        "drop": 0.8 - recall,
+        "drop_low": 0.75 - recall,
+        "drop_high": 0.85 - recall,
+    } | changes
     recalled = values["reference_recall"] or 0.0
     values.setdefault("reference_learnt", recalled > least_reference(10))
     return RareCell(**values)
@@ -37,9 +49,12 @@ def rare_cell(
 
 def lawful_cells(half: float = 200.0, **changes: Any) -> list[RareCell]:
     """Cells that keep half of the reference's recall at n_c * epsilon = `half`."""
-    return [rare_cell(0.8 * odds / (1 + odds), class_rows=rows, epsilon=token, **changes)
-        for rows in ROWS for token in EPSILONS
-        for odds in [rows * epsilon_value(token) / half]]  # fmt: skip
+    return [
+        rare_cell(0.8 * odds / (1 + odds), class_rows=rows, epsilon=token, **changes)
+        for rows in ROWS
+        for token in EPSILONS
+        for odds in [rows * epsilon_value(token) / half]
+    ]
 
 
 def imbalance_record(cells: Sequence[RareCell]) -> ImbalanceRecord:
@@ -49,7 +64,16 @@ def imbalance_record(cells: Sequence[RareCell]) -> ImbalanceRecord:
     whole = Trained(
         name="digits", class_name=None, fraction=1.0, rows=50_000, per_class=(5000, 5000)
     )
-    return ImbalanceRecord(dataset="digits", backbone="pixels", classes=tuple(names),
-        cells=tuple(cells), class_names=(*names, *(f"other {k}" for k in range(10 - len(names)))),
-        training_sets=(whole,), break_downs=tuple(break_down(cells, class_name=name, method=method)
-        for name in names for method in methods))  # fmt: skip
+    return ImbalanceRecord(
+        dataset="digits",
+        backbone="pixels",
+        classes=tuple(names),
+        cells=tuple(cells),
+        class_names=(*names, *(f"other {k}" for k in range(10 - len(names)))),
+        training_sets=(whole,),
+        break_downs=tuple(
+            break_down(cells, class_name=name, method=method)
+            for name in names
+            for method in methods
+        ),
+    )

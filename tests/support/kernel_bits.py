@@ -79,9 +79,12 @@ def step_results() -> list[np.ndarray]:
         if sigmoid:
             labels = torch.nn.functional.one_hot(labels, classes).to(torch.uint8)
         data = fused_step.Arrays.make_arrays(
-            torch.randn(rows, columns, generator=source), torch.rand(rows, generator=source) + 0.5,
-            labels, torch.rand(rows, generator=source, dtype=torch.float64) * 0.3, sigmoid=sigmoid,
-        )  # fmt: skip
+            torch.randn(rows, columns, generator=source),
+            torch.rand(rows, generator=source) + 0.5,
+            labels,
+            torch.rand(rows, generator=source, dtype=torch.float64) * 0.3,
+            sigmoid=sigmoid,
+        )
         weights = fused_step.padded_zeros(2, classes, columns + 1)
         weights[:, :classes, : columns + 1] = 0.1 * torch.randn(
             2, classes, columns + 1, generator=source
@@ -95,10 +98,19 @@ def step_results() -> list[np.ndarray]:
         rates = np.full(steps, 0.01, dtype=np.float32)
         unseen = 2 * [np.zeros((0, 0, 0), dtype=np.float32)]  # no observer
         fused_step.take_steps(
-            *data, np.arange(rows), np.full(steps, rows // steps), *noise.noise_source(0.5), rates,
-            head.numpy(), classes, torch.zeros_like(head).numpy(), rates, average.numpy(),
-            *unseen, False,
-        )  # fmt: skip
+            *data,
+            np.arange(rows),
+            np.full(steps, rows // steps),
+            *noise.noise_source(0.5),
+            rates,
+            head.numpy(),
+            classes,
+            torch.zeros_like(head).numpy(),
+            rates,
+            average.numpy(),
+            *unseen,
+            False,
+        )
         found += [tensor.numpy() for tensor in (releases, head, average)]
     return found
 

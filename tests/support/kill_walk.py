@@ -38,8 +38,14 @@ from tests.support.compiled_templates import keep_templates
 from tests.support.release_study import release, study, write_features
 
 EVENTS = {
-    "open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.truncate", "shutil.rmtree",
-}  # fmt: skip
+    "open",
+    "os.rename",
+    "os.mkdir",
+    "os.rmdir",
+    "os.remove",
+    "os.truncate",
+    "shutil.rmtree",
+}
 # The draws that are steps: how many more there are depends on what was drawn.
 DRAWS = 4
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

@@ -71,10 +71,14 @@ def train(folder: Path, values: dict[str, Any], place: str) -> None:
     options = network_options(**values)
     releases = releases_of(options, inputs.n, 0.7)
     trained = train_network(
-        options, mlp_network(), inputs, releases,
+        options,
+        mlp_network(),
+        inputs,
+        releases,
         checkpoint=Checkpoints(folder=folder / "checkpoint", fingerprint="f", minutes=0),
-        physical_batch=3, record=norm,
-    )  # fmt: skip
+        physical_batch=3,
+        record=norm,
+    )
     releases.check_counts()
     np.save(folder / "end.npy", flat(trained.state))
     write_json(folder / "history.json", trained.history)

@@ -108,9 +108,14 @@ def oracle_residual(
 
 
 def oracle_sum(
-    rows: Rows, weights: npt.NDArray[Any], index: npt.NDArray[np.int64], clip: float, *,
-    sigmoid: bool = False, constant: float = 1.0,
-) -> npt.NDArray[np.float64]:  # fmt: skip
+    rows: Rows,
+    weights: npt.NDArray[Any],
+    index: npt.NDArray[np.int64],
+    clip: float,
+    *,
+    sigmoid: bool = False,
+    constant: float = 1.0,
+) -> npt.NDArray[np.float64]:
     """Every row's gradient, one by one, in float64: clipped, summed."""
     features = whole(rows).double().numpy()
     targets = rows.make_targets(0, rows.n).double().numpy()

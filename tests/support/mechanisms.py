@@ -19,9 +19,13 @@ MEANS = [3.0, 10.0, 100.0]
 
 def gaussians(noise: float, rate: float = 1.0, count: int = 1, name: str = "g") -> Mechanism:
     return Mechanism(
-        name=name, released="a sum", sensitivity=1.0, noise_multiplier=noise, sample_rate=rate,
+        name=name,
+        released="a sum",
+        sensitivity=1.0,
+        noise_multiplier=noise,
+        sample_rate=rate,
         count=count,
-    )  # fmt: skip
+    )
 
 
 def made_plan(mechanisms: Sequence[Mechanism], n: int, noise: float = 1.0, **values: Any) -> Plan:
@@ -30,9 +34,14 @@ def made_plan(mechanisms: Sequence[Mechanism], n: int, noise: float = 1.0, **val
     silent = not scaled or any(item.noise_multiplier == 0 for item in scaled)
     epsilon = values.pop("epsilon", math.inf if silent else 1.0)
     return Plan(
-        mechanisms=scaled, n=n, epsilon=epsilon, delta=1e-5, accountant="pld",
-        realised_epsilon=epsilon, **values,
-    )  # fmt: skip
+        mechanisms=scaled,
+        n=n,
+        epsilon=epsilon,
+        delta=1e-5,
+        accountant="pld",
+        realised_epsilon=epsilon,
+        **values,
+    )
 
 
 def mixed(noise: float, rate: float = RATE, count: int = STEPS) -> list[Mechanism]:

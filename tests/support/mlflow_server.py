@@ -26,11 +26,21 @@ def serve(store: Path, backend: str | None = None) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [
-        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port),
-        "--backend-store-uri", backend or f"sqlite:///{store}/mlflow.db",
-        "--workers", "1",
-        "--artifacts-destination", str(store / "server_artifacts"),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--backend-store-uri",
+        backend or f"sqlite:///{store}/mlflow.db",
+        "--workers",
+        "1",
+        "--artifacts-destination",
+        str(store / "server_artifacts"),
+    ]
     environment = os.environ | {
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",

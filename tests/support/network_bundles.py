@@ -25,13 +25,20 @@ CALIBRATED: dict[str, Any] = {
 
 
 def write_release(
-    folder: Path, backbone: Mapping[str, Any], *,
+    folder: Path,
+    backbone: Mapping[str, Any],
+    *,
     classes: tuple[str, ...] = ("naevus", "melanoma", "keratosis"),
-    head: Mapping[str, Any] | None = None, link: str | None = None, multi_label: bool = False,
-    dtype: str = "float32", precision: str = "float32", dimension: int | None = None,
-    arrays: Mapping[str, npt.NDArray[np.float32]] | None = None, scale: float = 1.0,
+    head: Mapping[str, Any] | None = None,
+    link: str | None = None,
+    multi_label: bool = False,
+    dtype: str = "float32",
+    precision: str = "float32",
+    dimension: int | None = None,
+    arrays: Mapping[str, npt.NDArray[np.float32]] | None = None,
+    scale: float = 1.0,
     calibration: Mapping[str, Any] | None = None,
-) -> Path:  # fmt: skip
+) -> Path:
     """Writes a bundle of a backbone as it loads here; returns its folder."""
     options = backbone_options(backbone)
     loaded = load_backbone(options, runtime=Runtime(device="cpu", precision=precision))  # type: ignore[arg-type]
@@ -41,20 +48,34 @@ def write_release(
     checkpoint = backbone.get("checkpoint")
     example = read_bundle(write_example(folder.with_name(f"{folder.name}-example")))
     described = describe_backbone(
-        loaded, name="mine", options=options.extraction_params(), precision=precision, dtype=dtype,
-        checkpoint=checkpoint and Path(checkpoint).name, versions={"timm": "1.0"},
-    )  # fmt: skip
-    facts = example.facts.model_copy(update={
-        "class_names": classes, "multi_label": multi_label, "dimension": width,
-        "backbone": described,
-        "head": HeadFacts(
-            options=method.model_dump(mode="json"), method="mine", chosen=None,
-            link=link or method.link_on(multi_label),
-        ),
-    })  # fmt: skip
+        loaded,
+        name="mine",
+        options=options.extraction_params(),
+        precision=precision,
+        dtype=dtype,
+        checkpoint=checkpoint and Path(checkpoint).name,
+        versions={"timm": "1.0"},
+    )
+    facts = example.facts.model_copy(
+        update={
+            "class_names": classes,
+            "multi_label": multi_label,
+            "dimension": width,
+            "backbone": described,
+            "head": HeadFacts(
+                options=method.model_dump(mode="json"),
+                method="mine",
+                chosen=None,
+                link=link or method.link_on(multi_label),
+            ),
+        }
+    )
     weights = np.random.default_rng(1).normal(scale=scale, size=(len(classes), width + 1))
     more = {} if calibration is None else {"calibration": dict(calibration)}
     return write_files(
-        folder, facts, weights=weights.astype(np.float32), arrays=arrays or {},
+        folder,
+        facts,
+        weights=weights.astype(np.float32),
+        arrays=arrays or {},
         statement={**example.statement, **more},
-    )  # fmt: skip
+    )

@@ -25,9 +25,13 @@ class Watching(Observer):
         self.batches: list[np.ndarray] = []
 
     def observe_release(
-        self, name: str, seed: int, sums: torch.Tensor, draw: Callable[[], torch.Tensor],
+        self,
+        name: str,
+        seed: int,
+        sums: torch.Tensor,
+        draw: Callable[[], torch.Tensor],
         step: float | None = None,
-    ) -> torch.Tensor:  # fmt: skip
+    ) -> torch.Tensor:
         del seed
         square = sums.ndim == 2 and sums.shape[0] == sums.shape[1]
         output = torch.eye(len(sums), dtype=sums.dtype) if square else torch.zeros_like(sums)

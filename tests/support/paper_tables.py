@@ -17,9 +17,14 @@ LAMB = {"head": "lamb", "batch_size": "full", "learning_rate": 0.001, "init": "z
 
 
 def paper_cell(
-    root: Path, *, head: str = "sgd", options: dict[str, Any] | None = None, n: int = TRAIN_ROWS,
-    delta: float | None = None, **where: Any,
-) -> Path:  # fmt: skip
+    root: Path,
+    *,
+    head: str = "sgd",
+    options: dict[str, Any] | None = None,
+    n: int = TRAIN_ROWS,
+    delta: float | None = None,
+    **where: Any,
+) -> Path:
     """Writes a made-up cell of another head, with other options, or of another n or delta."""
     path = write_cell(root, **where)
     record = read_json(path)
@@ -32,9 +37,11 @@ def paper_cell(
 def paper_run(paths: list[Path], **changes: Any) -> Run:
     """Reads cells as the results of a study."""
     facts: dict[str, Any] = {
-        "study": "mine", "cells": read_cell_results(paths), "names": {},
+        "study": "mine",
+        "cells": read_cell_results(paths),
+        "names": {},
         "backbones": {"pixels": {"family": "pixels"}, "clip": {"family": "open_clip"}},
-    }  # fmt: skip
+    }
     return Run(**facts | changes)
 
 
@@ -58,12 +65,15 @@ def batch_cells(tmp_path: Path) -> list[Path]:
     """Writes cells of DP-LAMB at three batch sizes, and their ceiling."""
     return [
         paper_cell(
-            tmp_path, method=f"lamb_{size}", epsilon=epsilon, head="lamb",
+            tmp_path,
+            method=f"lamb_{size}",
+            epsilon=epsilon,
+            head="lamb",
             options=LAMB | {"batch_size": size, "learning_rate": 0.1 / (1 + index)},
         )
         for index, size in enumerate((64, 256, "full"))
         for epsilon in ("8", "inf")
-    ] + [paper_cell(tmp_path, method="nonprivate", epsilon="inf", head="nonprivate")]  # fmt: skip
+    ] + [paper_cell(tmp_path, method="nonprivate", epsilon="inf", head="nonprivate")]
 
 
 def ablation_cells(tmp_path: Path) -> list[Path]:
@@ -77,4 +87,4 @@ def ablation_cells(tmp_path: Path) -> list[Path]:
         paper_cell(tmp_path, method="other", head="momentum", options=momentum, quality=2.0),
         paper_cell(tmp_path, method="two", head="lamb", options=two),
         paper_cell(tmp_path, method="base", head="lamb", options=LAMB, backbone="clip", quality=3),
-    ]  # fmt: skip
+    ]

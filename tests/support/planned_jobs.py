@@ -38,28 +38,35 @@ def describe_files(files: Any) -> dict[str, Any]:
         "updated": sorted(str(path) for path in files if "update" in (path.flags or {})),
         "reported": {
             str(path): [
-                Path(str(report.caption)).name, report.category, report.subcategory, report.labels,
+                Path(str(report.caption)).name,
+                report.category,
+                report.subcategory,
+                report.labels,
             ]
             for path in files
             if (report := (path.flags or {}).get("report"))
         },
-    }  # fmt: skip
+    }
 
 
 def describe_job(job: Any) -> Job:
     """Describes a job as plain values; paths are relative to the working directory."""
     return {
-        "rule": job.rule.name, "wildcards": dict(job.wildcards_dict),
-        "input": describe_files(job.input), "output": describe_files(job.output),
+        "rule": job.rule.name,
+        "wildcards": dict(job.wildcards_dict),
+        "input": describe_files(job.input),
+        "output": describe_files(job.output),
         # `call` names the Snakefile by its place; `state` and `files` have the times of files
         "params": {
             name: repr("files" if name in {"state", "files"} and value else value)
             for name, value in sorted(job.params.items())
             if name != "call"
         },
-        "log": [str(path) for path in job.log], "benchmark": str(job.benchmark),
-        "message": job.message, "threads": job.threads,
-    }  # fmt: skip
+        "log": [str(path) for path in job.log],
+        "benchmark": str(job.benchmark),
+        "message": job.message,
+        "threads": job.threads,
+    }
 
 
 def plan_jobs(snakefile: Path, study: Path | None) -> list[Job]:

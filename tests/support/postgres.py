@@ -50,9 +50,16 @@ def _run(program: Path, *arguments: str) -> None:
     user = USER if os.getuid() == 0 else None
     try:
         done = subprocess.run(
-            [str(program), *arguments], user=user, cwd="/", timeout=60, check=False, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            [str(program), *arguments],
+            user=user,
+            cwd="/",
+            timeout=60,
+            check=False,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
     except (OSError, LookupError) as error:
         pytest.skip(f"{program.name} cannot be run as {USER}: {error}")
     if done.returncode:

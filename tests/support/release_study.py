@@ -18,18 +18,27 @@ PROBE = {"sha256": "0" * 64, "norm": 1.0, "sample": [0.5]}
 
 OF_IMAGES = {"source": "sklearn", "name": "digits", "split_by": "id"}
 OF_PATIENTS = {
-    "source": "csv", "root": ".", "train": "rows.csv", "label_column": "kind",
-    "class_names": CLASSES, "unit_column": "who", "split_by": "id",
-}  # fmt: skip
+    "source": "csv",
+    "root": ".",
+    "train": "rows.csv",
+    "label_column": "kind",
+    "class_names": CLASSES,
+    "unit_column": "who",
+    "split_by": "id",
+}
 METHODS: dict[str, Any] = {
     "auto": {"head": "auto"},
     "balanced": {"head": "auto", "balanced": True},
     "covariance": {"head": "feature_covariance", "normalize": "l2", "steps": 2},
     "sums": {"head": "prototypes", "normalize": "l2"},
     "steps": {"head": "sgd", "engine": "exact", "batch_size": 30, "steps": 5},
-    "search": {"head": "tuned", "base": {"head": "prototypes", "normalize": "l2"},
-               "search": {"max_row_norm": [0.5, 1.0]}, "trials": 3},
-}  # fmt: skip
+    "search": {
+        "head": "tuned",
+        "base": {"head": "prototypes", "normalize": "l2"},
+        "search": {"max_row_norm": [0.5, 1.0]},
+        "trials": 3,
+    },
+}
 
 
 def study(folder: Path, **release: Any) -> Study:
@@ -42,22 +51,40 @@ def study(folder: Path, **release: Any) -> Study:
     named = release.pop("name", "first")
     limits = {name: release.pop(name, None) for name in ("max_epsilon", "max_risk")}
     of_patients = release.pop("of_patients", False)
-    return load_study({
-        "study": "unit",
-        "datasets": {called: {**(OF_PATIENTS if of_patients else OF_IMAGES), **more}},
-        "backbones": {"pixels": {"family": "pixels"}}, "methods": METHODS, "epsilons": [1],
-        "seeds": 1, "delta": 1e-4, "privacy": limits,
-        "releases": {named: {"dataset": called, "backbone": "pixels", "method": "covariance",
-                             "epsilon": 2, **release}},
-        "data_dir": str(folder / "data"), "results_dir": str(folder / "results"),
-    })  # fmt: skip
+    return load_study(
+        {
+            "study": "unit",
+            "datasets": {called: {**(OF_PATIENTS if of_patients else OF_IMAGES), **more}},
+            "backbones": {"pixels": {"family": "pixels"}},
+            "methods": METHODS,
+            "epsilons": [1],
+            "seeds": 1,
+            "delta": 1e-4,
+            "privacy": limits,
+            "releases": {
+                named: {
+                    "dataset": called,
+                    "backbone": "pixels",
+                    "method": "covariance",
+                    "epsilon": 2,
+                    **release,
+                }
+            },
+            "data_dir": str(folder / "data"),
+            "results_dir": str(folder / "results"),
+        }
+    )
 
 
 def write_features(
-    folder: Path, *, shift: float = 0.0, copies: dict[str, dict[str, int]] | None = None,
-    images_per_patient: int | None = None, fingerprint: str = "secret-fingerprint",
+    folder: Path,
+    *,
+    shift: float = 0.0,
+    copies: dict[str, dict[str, int]] | None = None,
+    images_per_patient: int | None = None,
+    fingerprint: str = "secret-fingerprint",
     shares: tuple[int, ...] = (1, 1, 1),
-) -> None:  # fmt: skip
+) -> None:
     """Writes two small splits of three classes that can be told apart.
 
     Args:
@@ -75,24 +102,47 @@ def write_features(
         if images_per_patient is not None:
             units = [f"{split} {row // images_per_patient}" for row in range(rows)]
         write_split(
-            folder / split, features, labels, ids=ids, units=units, probe=PROBE,
+            folder / split,
+            features,
+            labels,
+            ids=ids,
+            units=units,
+            probe=PROBE,
             copies=copies if split == "train" else None,
-            class_names=CLASSES, dataset_fingerprint=fingerprint, backbone="pixels",
-            backbone_options={"family": "pixels", "color": "gray", "size": None, "mean": 0.0,
-                              "std": 1.0},
-            preprocessing={"color": "gray"}, precision="float32",
-        )  # fmt: skip
+            class_names=CLASSES,
+            dataset_fingerprint=fingerprint,
+            backbone="pixels",
+            backbone_options={
+                "family": "pixels",
+                "color": "gray",
+                "size": None,
+                "mean": 0.0,
+                "std": 1.0,
+            },
+            preprocessing={"color": "gray"},
+            precision="float32",
+        )
 
 
 def release(
-    folder: Path, made: Study, name: str = "first", *, benchmark: Path | None = None,
-    audit: Path | None = None, cache: Path | None = None,
-) -> Path:  # fmt: skip
+    folder: Path,
+    made: Study,
+    name: str = "first",
+    *,
+    benchmark: Path | None = None,
+    audit: Path | None = None,
+    cache: Path | None = None,
+) -> Path:
     """Makes a release of the study from the features in the folder; returns the bundle's."""
     output = folder / "results/releases" / name
     ReleaseTask(
-        study=made, name=name, output=output, audit=audit, benchmark=benchmark,
-        train=folder / "train/manifest.json", test=folder / "test/manifest.json",
+        study=made,
+        name=name,
+        output=output,
+        audit=audit,
+        benchmark=benchmark,
+        train=folder / "train/manifest.json",
+        test=folder / "test/manifest.json",
         cache=cache or folder / "results/calibration",
-    ).run()  # fmt: skip
+    ).run()
     return output

@@ -68,10 +68,15 @@ class Page(HTMLParser):
 def section_page(*datasets: str) -> analysis.Page:
     """The page of a study of these datasets, without results, for a section of an analysis."""
     grid = Grid(
-        rows=(), columns=(), entries={}, deltas={}, above=frozenset(),
+        rows=(),
+        columns=(),
+        entries={},
+        deltas={},
+        above=frozenset(),
         measures={name: Measure(headline="accuracy") for name in datasets},
-        choices={}, reasons={},
-    )  # fmt: skip
+        choices={},
+        reasons={},
+    )
     return analysis.Page(grid=grid, names={}, folder=Path("results"))
 
 
@@ -99,12 +104,15 @@ class Made:
         self.root = root
         self.results = root / "results"
         shutil.copytree(_write_files(datasets, **options), root, dirs_exist_ok=True)
-        self.study: dict[str, Any] = Study.model_validate({
-            "study": "small", "epsilons": [0.5, 1, 2, "inf"],
-            "datasets": {name: {"source": "sklearn", "name": "digits"} for name in datasets},
-            "backbones": {name: {"family": "pixels"} for name in ("pixels", "scattering")},
-            "methods": {"sgd": {"head": "sgd"}, "nonprivate": {"head": "nonprivate"}},
-        }).model_dump(mode="json")  # fmt: skip
+        self.study: dict[str, Any] = Study.model_validate(
+            {
+                "study": "small",
+                "epsilons": [0.5, 1, 2, "inf"],
+                "datasets": {name: {"source": "sklearn", "name": "digits"} for name in datasets},
+                "backbones": {name: {"family": "pixels"} for name in ("pixels", "scattering")},
+                "methods": {"sgd": {"head": "sgd"}, "nonprivate": {"head": "nonprivate"}},
+            }
+        ).model_dump(mode="json")
         self.origin = Origin(study=self.study, results=Path("results"), commit="abc123")
         summaries = [self.results / f"summary/{name}.parquet" for name in datasets]
         tables = ["accuracy", *(f"{name}_accuracy" for name in datasets)]
@@ -117,10 +125,13 @@ class Made:
             datasets={name: self.root / f"data/{name}/dataset.json" for name in datasets},
             tables=study_tables(self.table_files, summaries, None),
             figures=[
-                self.results / f"figures/{name}/{stem}.{kind}" for name in datasets
-                for stem in ("accuracy", "tsne_pixels") for kind in ("svg", "png")],
+                self.results / f"figures/{name}/{stem}.{kind}"
+                for name in datasets
+                for stem in ("accuracy", "tsne_pixels")
+                for kind in ("svg", "png")
+            ],
             captions=sorted((REPOSITORY / "resources/captions").glob("*.rst")),
-        )  # fmt: skip
+        )
 
     def page(self, **changes: Any) -> Page:
         output = self.results / "report.html"

@@ -24,9 +24,14 @@ SEEDS = (11, 12)
 
 
 def classes_of(
-    rows: int = 400, dimension: int = 12, classes: int = 4, *, noise: float = 0.7, seed: int = 0,
+    rows: int = 400,
+    dimension: int = 12,
+    classes: int = 4,
+    *,
+    noise: float = 0.7,
+    seed: int = 0,
     several: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Features with a large mean in common, and labels."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(rows) % classes
@@ -47,9 +52,15 @@ def rows_of(
 
 
 def fit(
-    options: MethodOptions, features: Any, labels: torch.Tensor, classes: int, *,
-    noise: float = 0.0, seeds: tuple[int, ...] = SEEDS, record: Any = None,
-) -> Heads:  # fmt: skip
+    options: MethodOptions,
+    features: Any,
+    labels: torch.Tensor,
+    classes: int,
+    *,
+    noise: float = 0.0,
+    seeds: tuple[int, ...] = SEEDS,
+    record: Any = None,
+) -> Heads:
     if isinstance(features, torch.Tensor):
         features = features.clone()
     data = TrainingSet(features, labels, classes, public=SYNTHETIC_ROWS)

@@ -30,9 +30,17 @@ def of_test_rows(
     rows = torch.from_numpy(scores.astype(np.float32))
     return JobFeatures(
         train=TrainingSet(
-            rows, torch.from_numpy(labels), num_classes=classes, device="cpu", units=None,
+            rows,
+            torch.from_numpy(labels),
+            num_classes=classes,
+            device="cpu",
+            units=None,
         ),
-        test=rows, test_labels=labels, test_ids=[str(index) for index in range(len(rows))],
-        test_groups={}, test_accepted=None, test_units=units,
+        test=rows,
+        test_labels=labels,
+        test_ids=[str(index) for index in range(len(rows))],
+        test_groups={},
+        test_accepted=None,
+        test_units=units,
         class_names=tuple("abcdefgh"[:classes]),
-    )  # fmt: skip
+    )

@@ -33,16 +33,22 @@ class Site:
     def task(self, **changes: Any) -> ReleaseTask:
         """The release as the site's study has it today."""
         sites = {
-            "name": self.name, "members": self.members, "key": str(self.folder / "site.pem"),
-            "exchange": str(self.exchange), **self.options.get("sites", {}),
+            "name": self.name,
+            "members": self.members,
+            "key": str(self.folder / "site.pem"),
+            "exchange": str(self.exchange),
+            **self.options.get("sites", {}),
             **changes.pop("sites", {}),
-        }  # fmt: skip
+        }
         made = study(self.folder, **{**self.options, **changes, "sites": sites})
         return ReleaseTask(
-            study=made, name="first", output=self.folder / "results/releases/first",
-            train=self.folder / "train/manifest.json", test=self.folder / "test/manifest.json",
+            study=made,
+            name="first",
+            output=self.folder / "results/releases/first",
+            train=self.folder / "train/manifest.json",
+            test=self.folder / "test/manifest.json",
             cache=self.folder.parent / "calibration",
-        )  # fmt: skip
+        )
 
     @property
     def ledger(self) -> Ledger:
@@ -71,13 +77,20 @@ def make_sites(folder: Path, **options: Any) -> list[Site]:
         for place, name in enumerate(SITES):
             rows = slice(edges[place], edges[place + 1])
             write_split(
-                folder / name / split, features[rows], labels[rows],
+                folder / name / split,
+                features[rows],
+                labels[rows],
                 ids=[f"{name}-{split}-{row}" for row in range(sizes[place])],
                 units=[f"{name} {split} {row // 2}" for row in range(sizes[place])]
-                if options.get("of_patients") else None,
-                probe=PROBE, class_names=CLASSES, dataset_fingerprint=f"data of {name}",
-                backbone="pixels", backbone_options={"family": "pixels", "color": "gray"},
-                preprocessing={"color": "gray"}, precision="float32",
-            )  # fmt: skip
+                if options.get("of_patients")
+                else None,
+                probe=PROBE,
+                class_names=CLASSES,
+                dataset_fingerprint=f"data of {name}",
+                backbone="pixels",
+                backbone_options={"family": "pixels", "color": "gray"},
+                preprocessing={"color": "gray"},
+                precision="float32",
+            )
     exchange = folder / "exchange"
     return [Site(name, folder / name, members, exchange, options) for name in SITES]

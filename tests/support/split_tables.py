@@ -31,17 +31,33 @@ def write_tables(
 ) -> str:
     """Writes tables of images, or of texts in their place; returns the dataset's fingerprint."""
     options = dataset_options(
-        {"source": "sklearn", "name": "digits", "verify": verify, "duplicates": "warn",
-         "missing_classes": "warn"}
-    )  # fmt: skip
-    batches = [(split, make_batch(
-        ids=[f"{split}-{row}" for row in range(len(texts))], paths=[None] * len(texts),
-        labels=[row % len(CLASSES) for row in range(len(texts))],
-        images=[text.encode() if isinstance(text, str) else text for text in texts],
-        units=None if units is None else units[split],
-    )) for split, texts in images.items()]  # fmt: skip
+        {
+            "source": "sklearn",
+            "name": "digits",
+            "verify": verify,
+            "duplicates": "warn",
+            "missing_classes": "warn",
+        }
+    )
+    batches = [
+        (
+            split,
+            make_batch(
+                ids=[f"{split}-{row}" for row in range(len(texts))],
+                paths=[None] * len(texts),
+                labels=[row % len(CLASSES) for row in range(len(texts))],
+                images=[text.encode() if isinstance(text, str) else text for text in texts],
+                units=None if units is None else units[split],
+            ),
+        )
+        for split, texts in images.items()
+    ]
     write_dataset(
-        folder, iter(batches), options=options, class_names=CLASSES, units=units is not None,
+        folder,
+        iter(batches),
+        options=options,
+        class_names=CLASSES,
+        units=units is not None,
         rows=sum(map(len, images.values())),
-    )  # fmt: skip
+    )
     return read_info(folder / "dataset.json").fingerprint

@@ -87,9 +87,12 @@ def to_plain(value: Any) -> Any:
             return f"{type(value).__name__}: {value}"
         case pa.Table():
             return {
-                column: {"type": str(value.schema.field(column).type), "values": to_plain(
-                    value.column(column).to_pylist())} for column in value.column_names
-            }  # fmt: skip
+                column: {
+                    "type": str(value.schema.field(column).type),
+                    "values": to_plain(value.column(column).to_pylist()),
+                }
+                for column in value.column_names
+            }
         case BaseModel():
             return to_plain(value.model_dump())
         case bytes():
@@ -110,8 +113,11 @@ def _digest_array(array: np.ndarray) -> Any:
     assert array.dtype != object, "name what is to be compared"
     listed = array.reshape(-1)
     if listed.size <= 40 or array.dtype.kind not in "biuf":
-        return {"dtype": str(array.dtype), "shape": list(array.shape), "values": [
-            to_plain(each) for each in listed.tolist()]}  # fmt: skip
+        return {
+            "dtype": str(array.dtype),
+            "shape": list(array.shape),
+            "values": [to_plain(each) for each in listed.tolist()],
+        }
     numbers = listed.astype(np.float64)
     weights = np.arange(1, listed.size + 1) / listed.size
     # each sees another change: of all, of the order, of single numbers
@@ -120,9 +126,15 @@ def _digest_array(array: np.ndarray) -> Any:
 
 
 def find_differences(
-    first: Any, second: Any, place: str = "", *, varying: Set[str] = frozenset(VARYING),
-    prose: bool = False, rel: float = 1e-3, abs: float = 1e-4,
-) -> Iterator[str]:  # fmt: skip
+    first: Any,
+    second: Any,
+    place: str = "",
+    *,
+    varying: Set[str] = frozenset(VARYING),
+    prose: bool = False,
+    rel: float = 1e-3,
+    abs: float = 1e-4,
+) -> Iterator[str]:
     """Finds where two records differ by more than rounding and, unless `prose`, by sentences."""
     options: dict[str, Any] = {"varying": varying, "prose": prose, "rel": rel, "abs": abs}
     if not prose and _is_prose(first) and _is_prose(second):

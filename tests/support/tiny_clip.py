@@ -9,23 +9,45 @@ from typing import Any
 import pytest
 
 VISION: dict[str, Any] = {
-    "image_size": 32, "layers": 3, "width": 32, "head_width": 16, "patch_size": 8,
-}  # fmt: skip
+    "image_size": 32,
+    "layers": 3,
+    "width": 32,
+    "head_width": 16,
+    "patch_size": 8,
+}
 TEXT: dict[str, Any] = {
-    "context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 2,
-}  # fmt: skip
+    "context_length": 77,
+    "vocab_size": 49408,
+    "width": 16,
+    "heads": 2,
+    "layers": 2,
+}
 CONFIGS: dict[str, dict[str, Any]] = {
     "tiny": {"embed_dim": 24, "vision_cfg": VISION, "text_cfg": TEXT},
-    "tiny-quickgelu": {"embed_dim": 24, "quick_gelu": True, "vision_cfg": VISION,
-        "text_cfg": TEXT},
-    "tiny-resnet": {"embed_dim": 24, "vision_cfg": {"image_size": 64, "layers": [1, 1, 1, 1],
-        "width": 8, "patch_size": None}, "text_cfg": TEXT},
-    "tiny-timm": {"embed_dim": 24, "custom_text": True, "init_logit_bias": -10.0,
-        "vision_cfg": {"timm_model_name": "test_vit", "timm_pool": "", "timm_proj": "linear",
-        "image_size": 160}, "text_cfg": TEXT},
-    "tiny-tokenizer": {"embed_dim": 24, "vision_cfg": VISION, "text_cfg": TEXT
-        | {"hf_tokenizer_name": "nobody/nothing"}},
-}  # fmt: skip
+    "tiny-quickgelu": {"embed_dim": 24, "quick_gelu": True, "vision_cfg": VISION, "text_cfg": TEXT},
+    "tiny-resnet": {
+        "embed_dim": 24,
+        "vision_cfg": {"image_size": 64, "layers": [1, 1, 1, 1], "width": 8, "patch_size": None},
+        "text_cfg": TEXT,
+    },
+    "tiny-timm": {
+        "embed_dim": 24,
+        "custom_text": True,
+        "init_logit_bias": -10.0,
+        "vision_cfg": {
+            "timm_model_name": "test_vit",
+            "timm_pool": "",
+            "timm_proj": "linear",
+            "image_size": 160,
+        },
+        "text_cfg": TEXT,
+    },
+    "tiny-tokenizer": {
+        "embed_dim": 24,
+        "vision_cfg": VISION,
+        "text_cfg": TEXT | {"hf_tokenizer_name": "nobody/nothing"},
+    },
+}
 
 
 def register(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

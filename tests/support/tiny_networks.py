@@ -44,9 +44,11 @@ def mlp_network(seed: int = 0) -> TunedNetwork:
         for parameter in module.parameters():
             parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator))
     return TunedNetwork(
-        module=module, trained=dict(module.named_parameters()), shape=(DIMENSION,),
+        module=module,
+        trained=dict(module.named_parameters()),
+        shape=(DIMENSION,),
         from_images=False,
-    )  # fmt: skip
+    )
 
 
 def mlp_inputs(rows: int = 40, *, several: bool = False, units: bool = False) -> Inputs:
@@ -59,9 +61,12 @@ def mlp_inputs(rows: int = 40, *, several: bool = False, units: bool = False) ->
         labels = torch.randint(0, 2, shape, generator=generator).to(torch.uint8)
     names = [f"p{row * 7 % (rows // 2)}" for row in range(rows - 4)] + ["last"] * 4
     return Inputs(
-        features, labels, CLASSES, shape=(DIMENSION,),
+        features,
+        labels,
+        CLASSES,
+        shape=(DIMENSION,),
         units=Units.number_units(names) if units else None,
-    )  # fmt: skip
+    )
 
 
 def network_options(**values: Any) -> Options:
@@ -83,18 +88,26 @@ class NaiveSums:
     """The same sums as `ClippedSums`, from one backward pass a view of a row, in float64."""
 
     def __init__(
-        self, network: TunedNetwork, *, sigmoid: bool, max_grad_norm: float, clipping: str,
+        self,
+        network: TunedNetwork,
+        *,
+        sigmoid: bool,
+        max_grad_norm: float,
+        clipping: str,
         precision: str = "float32",
-    ) -> None:  # fmt: skip
+    ) -> None:
         del precision
         self._network, self._sigmoid = network, sigmoid
         self._limit, self._clipping = max_grad_norm, clipping
         self.size = sum(one.numel() for one in network.trained.values())
 
     def add_rows(
-        self, total: torch.Tensor, inputs: torch.Tensor, labels: torch.Tensor,
+        self,
+        total: torch.Tensor,
+        inputs: torch.Tensor,
+        labels: torch.Tensor,
         weights: torch.Tensor | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         for row in range(len(inputs)):
             gradient = self.clipped(inputs[row], labels[row])
             total += (gradient * (1 if weights is None else weights[row])).to(total.dtype)

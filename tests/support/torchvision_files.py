@@ -23,17 +23,29 @@ from PIL import Image
 from dpprobe.data import torchvision_datasets
 
 EUROSAT_CLASSES = (
-    "AnnualCrop", "Forest", "HerbaceousVegetation", "Highway", "Industrial", "Pasture",
-    "PermanentCrop", "Residential", "River", "SeaLake",
-)  # fmt: skip
+    "AnnualCrop",
+    "Forest",
+    "HerbaceousVegetation",
+    "Highway",
+    "Industrial",
+    "Pasture",
+    "PermanentCrop",
+    "Residential",
+    "River",
+    "SeaLake",
+)
 PLACES = ("/b/bow_window/indoor", "/a/airfield", "/a/airplane_cabin")
 NAMES = ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100", "EuroSAT", "Places365")
 
 
 def serve_dataset(
-    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *, per_class: int = 2,
+    name: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    per_class: int = 2,
     class_names: Sequence[str] | None = None,
-) -> tuple[int, int, int]:  # fmt: skip
+) -> tuple[int, int, int]:
     """Writes the files that `name` is downloaded as, and makes torchvision expect them.
 
     Args:

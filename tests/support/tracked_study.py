@@ -33,11 +33,18 @@ class Study:
     def ingest(self, **changes: Any) -> dict[str, Any]:
         """Ingests the cells; returns the receipt."""
         arguments: dict[str, Any] = {
-            "uri": self.uri, "study": "study", "dataset": "digits", "metrics_files": self.cells,
-            "dataset_info": self.info, "figures": self.figures, "embeddings": self.embeddings,
-            "tables": self.tables, "artifact_root": self.root / "mlartifacts",
-            "receipt": self.root / "receipt.json", "lock": self.root / "lock",
-        }  # fmt: skip
+            "uri": self.uri,
+            "study": "study",
+            "dataset": "digits",
+            "metrics_files": self.cells,
+            "dataset_info": self.info,
+            "figures": self.figures,
+            "embeddings": self.embeddings,
+            "tables": self.tables,
+            "artifact_root": self.root / "mlartifacts",
+            "receipt": self.root / "receipt.json",
+            "lock": self.root / "lock",
+        }
         update_dataset(**(arguments | changes))
         receipt: dict[str, Any] = read_json(self.root / "receipt.json")
         return receipt
@@ -50,12 +57,17 @@ class Study:
         if not report.exists():
             write_text(report, "<html></html>")
         arguments: dict[str, Any] = {
-            "uri": self.uri, "study": name, "report": report, "summaries": [summary],
-            "dataset_infos": {"digits": self.info}, "figures": [],
+            "uri": self.uri,
+            "study": name,
+            "report": report,
+            "summaries": [summary],
+            "dataset_infos": {"digits": self.info},
+            "figures": [],
             "tables": sorted((self.root / "tables").rglob("*.md")),
-            "artifact_root": self.root / "mlartifacts", "receipt": self.root / "_study.json",
+            "artifact_root": self.root / "mlartifacts",
+            "receipt": self.root / "_study.json",
             "lock": self.root / "lock",
-        }  # fmt: skip
+        }
         ingest_study(**(arguments | changes))
         receipt: dict[str, Any] = read_json(self.root / "_study.json")
         return receipt

@@ -15,10 +15,19 @@ from dpprobe.training.tasks import Job
 def make_job(**changes: Any) -> Job:
     """Makes a job of two seeds at epsilon 4 on the dataset `toy`, its values changed as given."""
     values: dict[str, Any] = {
-        "study": "unit", "private_datasets": ("toy",), "dataset": "toy", "backbone": "none",
-        "epsilon": "4", "methods": {}, "seeds": 2, "study_seed": 0, "delta": 1e-4,
-        "accountant": "pld", "mode": "benchmark", "memory_mb": 1000,
-    }  # fmt: skip
+        "study": "unit",
+        "private_datasets": ("toy",),
+        "dataset": "toy",
+        "backbone": "none",
+        "epsilon": "4",
+        "methods": {},
+        "seeds": 2,
+        "study_seed": 0,
+        "delta": 1e-4,
+        "accountant": "pld",
+        "mode": "benchmark",
+        "memory_mb": 1000,
+    }
     return Job(**values | changes)
 
 
@@ -31,9 +40,11 @@ def plan_job(job: Job, n: int, plans: Path, cache: Path) -> Path:
 def run_job(folder: Path, job: Job, plans: Path, **given: Any) -> None:
     """Trains a job on the splits in a folder, into its `cells`."""
     places: dict[str, Any] = {
-        "train": folder / "train/manifest.json", "test": folder / "test/manifest.json",
-        "cells": folder / "cells", "device": "cpu",
-    }  # fmt: skip
+        "train": folder / "train/manifest.json",
+        "test": folder / "test/manifest.json",
+        "cells": folder / "cells",
+        "device": "cpu",
+    }
     train_job(job, plans=plans, **places | given)
 
 

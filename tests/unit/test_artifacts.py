@@ -65,9 +65,11 @@ def test_equal_values_have_equal_fingerprints() -> None:
     first, second = np.arange(6), np.ones(6)
     alike: list[dict[str, np.ndarray]] = [{"a": first, "b": second}, {"b": second, "a": first}]
     others: list[dict[str, np.ndarray]] = [
-        {"a": second, "b": first}, {"a": first.astype(np.int32), "b": second},
-        {"a": first.reshape(2, 3), "b": second}, {"a": first},
-    ]  # fmt: skip
+        {"a": second, "b": first},
+        {"a": first.astype(np.int32), "b": second},
+        {"a": first.reshape(2, 3), "b": second},
+        {"a": first},
+    ]
     assert len({artifacts.hash_arrays(arrays) for arrays in alike}) == 1
     assert len({artifacts.hash_arrays(arrays) for arrays in [*alike, *others]}) == 5
 
@@ -200,8 +202,9 @@ def test_an_error_names_the_file_that_was_wanted(tmp_path: Path) -> None:
     path = tmp_path / "metrics.json"
     with (
         Path("/dev/full").open("wb", buffering=0) as full,
-        pytest.raises(OSError, match="No space") as caught, atomic_path(path),
-    ):  # fmt: skip
+        pytest.raises(OSError, match="No space") as caught,
+        atomic_path(path),
+    ):
         full.write(b"x")
     assert caught.value.filename == str(path)
     assert list(tmp_path.iterdir()) == []
@@ -209,10 +212,11 @@ def test_an_error_names_the_file_that_was_wanted(tmp_path: Path) -> None:
 
 NOISE = np.random.default_rng(0).integers(0, 255, (300, 300), np.uint8)
 WRITES: list[Callable[[Path], Any]] = [
-    lambda path: save_file({"x": np.zeros(9000)}, path), lambda path: path.write_text("x" * 99_999),
+    lambda path: save_file({"x": np.zeros(9000)}, path),
+    lambda path: path.write_text("x" * 99_999),
     lambda path: pq.write_table(pa.table({"x": NOISE.reshape(-1)}), path, compression="none"),
     lambda path: Image.fromarray(NOISE).save(path, format="PNG"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("write", WRITES)

@@ -20,10 +20,14 @@ from tests.support.gpu import needs_gpu
 # heads on a device without our kernels
 
 HEADS: dict[str, dict[str, Any]] = {
-    "momentum": {"steps": 20, "batch_size": 30}, "adam": {"steps": 20, "batch_size": "full"},
-    "sgd": {"steps": 20, "batch_size": 30}, "feature_covariance": {}, "newton": {},
-    "least_squares": {}, "prototypes": {},
-}  # fmt: skip
+    "momentum": {"steps": 20, "batch_size": 30},
+    "adam": {"steps": 20, "batch_size": "full"},
+    "sgd": {"steps": 20, "batch_size": 30},
+    "feature_covariance": {},
+    "newton": {},
+    "least_squares": {},
+    "prototypes": {},
+}
 
 
 def training_set(device: str = "cpu") -> TrainingSet:
@@ -75,8 +79,10 @@ def test_heads_give_the_same_sums_on_a_gpu(head: str, tmp_path: Path) -> None:
 
 def test_spare_memory_includes_what_torch_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (
-        ("mem_get_info", (300, 1000)), ("memory_reserved", 500), ("memory_allocated", 200)
-    ):  # fmt: skip
+        ("mem_get_info", (300, 1000)),
+        ("memory_reserved", 500),
+        ("memory_allocated", 200),
+    ):
         monkeypatch.setattr(torch.cuda, name, lambda _, value=value: value)
     assert devices.spare_bytes(torch.device("cuda")) == 300
     assert devices.spare_bytes(torch.device("cpu")) == 0

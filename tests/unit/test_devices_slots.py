@@ -30,14 +30,20 @@ def let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "_seen", [])
 
 
-@pytest.mark.parametrize(("environment", "nodes", "wanted"), [
-    ({}, [], ()), ({}, FOUR, ("0", "1", "2", "3")), ({"CUDA_VISIBLE_DEVICES": ""}, FOUR, ()),
-    ({"CUDA_VISIBLE_DEVICES": "-1"}, FOUR, ()), ({"CUDA_VISIBLE_DEVICES": "2"}, FOUR, ("2",)),
-    ({"CUDA_VISIBLE_DEVICES": "3, 1"}, FOUR, ("3", "1")),
-    ({"CUDA_VISIBLE_DEVICES": "0,-1,2"}, FOUR, ("0",)),
-    ({"CUDA_VISIBLE_DEVICES": "1,1"}, FOUR, ("1",)),
-    ({"CUDA_VISIBLE_DEVICES": "GPU-1a,GPU-2b"}, [], ("GPU-1a", "GPU-2b")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("environment", "nodes", "wanted"),
+    [
+        ({}, [], ()),
+        ({}, FOUR, ("0", "1", "2", "3")),
+        ({"CUDA_VISIBLE_DEVICES": ""}, FOUR, ()),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, FOUR, ()),
+        ({"CUDA_VISIBLE_DEVICES": "2"}, FOUR, ("2",)),
+        ({"CUDA_VISIBLE_DEVICES": "3, 1"}, FOUR, ("3", "1")),
+        ({"CUDA_VISIBLE_DEVICES": "0,-1,2"}, FOUR, ("0",)),
+        ({"CUDA_VISIBLE_DEVICES": "1,1"}, FOUR, ("1",)),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-1a,GPU-2b"}, [], ("GPU-1a", "GPU-2b")),
+    ],
+)
 def test_what_a_process_sees(
     environment: dict[str, str], nodes: list[str], wanted: tuple[str, ...]
 ) -> None:
@@ -86,8 +92,10 @@ def test_processes_side_by_side_take_devices_of_their_own(tmp_path: Path) -> Non
     def start() -> tuple[subprocess.Popen[str], str]:
         process = subprocess.Popen(
             [sys.executable, "-c", program, str(tmp_path)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert process.stdout is not None
         return process, process.stdout.readline().strip()
 

@@ -84,8 +84,9 @@ def test_a_brief_run_shows_warnings_and_how_far_long_work_is(
         log.warning("seed 1 failed")
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(" ")[2].partition(" (")[0] for line in lines] == [
-        "INFO train: 1/4 rows", "WARNING seed 1 failed",
-    ]  # fmt: skip
+        "INFO train: 1/4 rows",
+        "WARNING seed 1 failed",
+    ]
     assert len((tmp_path / "job.log").read_text().splitlines()) == 4
 
 
@@ -94,17 +95,21 @@ def caused(error: Exception, cause: Exception) -> Exception:
     return error
 
 
-@pytest.mark.parametrize(("error", "lasting"), [
-    (StoreError("shard.h5: damaged"), True), (WrongDownloadError("a.zip: 404"), True),
-    (DownloadError("a.zip: no answer"), False),
-    (caused(StoreError("shard.h5"), OSError("bad object header")), True),
-    (caused(StoreError("shard.h5"), OSError(errno.EIO, "Input/output error")), False),
-    (caused(DataError("a.png"), FileNotFoundError(errno.ENOENT, "No such file")), True),
-    (caused(DataError("data"), OSError(errno.ENOSPC, "No space left on device")), False),
-    (caused(DataError("a.png"), MemoryError()), False),
-    (caused(DataError("tables"), caused(DataError("table"), MemoryError())), False),
-    (ValueError("x"), False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "lasting"),
+    [
+        (StoreError("shard.h5: damaged"), True),
+        (WrongDownloadError("a.zip: 404"), True),
+        (DownloadError("a.zip: no answer"), False),
+        (caused(StoreError("shard.h5"), OSError("bad object header")), True),
+        (caused(StoreError("shard.h5"), OSError(errno.EIO, "Input/output error")), False),
+        (caused(DataError("a.png"), FileNotFoundError(errno.ENOENT, "No such file")), True),
+        (caused(DataError("data"), OSError(errno.ENOSPC, "No space left on device")), False),
+        (caused(DataError("a.png"), MemoryError()), False),
+        (caused(DataError("tables"), caused(DataError("table"), MemoryError())), False),
+        (ValueError("x"), False),
+    ],
+)
 def test_a_log_says_when_another_try_would_end_the_same_way(
     tmp_path: Path, error: Exception, lasting: bool
 ) -> None:
@@ -126,22 +131,36 @@ def met(cause: Exception, *, within: bool = False) -> ConfigError:
 
 
 PASSING = [
-    DiskError("no room"), DeviceError("no GPU"), ValueError("nobody foresaw this"),
+    DiskError("no room"),
+    DeviceError("no GPU"),
+    ValueError("nobody foresaw this"),
     met(TimeoutError("timed out"), within=True),
-    *map(met, [
-        TimeoutError("timed out"), http.client.RemoteDisconnected("gone"),
-        requests.HTTPError("503 Server Error"), OSError(5, "Input/output error"), MemoryError(),
-        RuntimeError("CUDA out of memory"),
-    ]),
-]  # fmt: skip
+    *map(
+        met,
+        [
+            TimeoutError("timed out"),
+            http.client.RemoteDisconnected("gone"),
+            requests.HTTPError("503 Server Error"),
+            OSError(5, "Input/output error"),
+            MemoryError(),
+            RuntimeError("CUDA out of memory"),
+        ],
+    ),
+]
 STAYING = [
-    ConfigError("learning_rate"), DataError("a damaged image"), met(KeyError(), within=True),
-    *map(met, [
-        ValueError("unknown model"), OSError("file signature not found"),
-        FileNotFoundError(2, "No such file or directory", "weights.pt"),
-        PermissionError(13, "Permission denied", "weights.pt"),
-    ]),
-]  # fmt: skip
+    ConfigError("learning_rate"),
+    DataError("a damaged image"),
+    met(KeyError(), within=True),
+    *map(
+        met,
+        [
+            ValueError("unknown model"),
+            OSError("file signature not found"),
+            FileNotFoundError(2, "No such file or directory", "weights.pt"),
+            PermissionError(13, "Permission denied", "weights.pt"),
+        ],
+    ),
+]
 
 
 def test_only_what_nobody_need_mend_is_tried_again() -> None:

@@ -35,9 +35,14 @@ from tests.support.stored_records import answer_of, check_values
 
 WORDS = [["plan"], ["plan", "--odd"], ["run", "--odd", "x"], ["catalog", "digits"], ["--version"]]
 ENDS: list[Any] = [
-    0, 3, ConfigError("epsilon: wrong"), KeyboardInterrupt(), BrokenPipeError(), OSError(5, "x"),
+    0,
+    3,
+    ConfigError("epsilon: wrong"),
+    KeyboardInterrupt(),
+    BrokenPipeError(),
+    OSError(5, "x"),
     OSError(errno.ENAMETOOLONG, "File name too long", "y" * 90),
-]  # fmt: skip
+]
 
 
 def test_how_a_command_ends(
@@ -96,11 +101,15 @@ def test_files_and_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             )
             found[f"{metadata} {version} {size - largest}"] = answer.replace(str(tmp_path), "")
     errors: list[Exception] = [
-        OSError(5, "Input/output error"), OSError("plain\nsecond"), pa.ArrowInvalid("bad\nfile"),
-        pa.ArrowException(), UnicodeDecodeError("utf-8", b"x", 0, 1, "odd"), KeyError("x"),
+        OSError(5, "Input/output error"),
+        OSError("plain\nsecond"),
+        pa.ArrowInvalid("bad\nfile"),
+        pa.ArrowException(),
+        UnicodeDecodeError("utf-8", b"x", 0, 1, "odd"),
+        KeyError("x"),
         *(OSError(number, "refused", "some/file") for number in artifacts.UNWRITABLE),
         *(RuntimeError(f"id (errno = {number}, buf = 0x1)") for number in artifacts.UNWRITABLE),
-    ]  # fmt: skip
+    ]
     for place, error in enumerate(errors):
         found[f"error {place}"] = [
             told_by(fail_within, artifacts.explain_parquet(path, DataError, "table"), error),
@@ -165,10 +174,13 @@ def test_times(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
         )
         found[f"disk {number}"] = [clock.slept, ended, *caplog.messages]
     steps: list[tuple[int, bool, list[tuple[float, int]]]] = [
-        (10, True, [(1, 2), (5, 2), (4.9, 1), (0.1, 1), (20, 4)]), (0, True, [(5, 1)]),
-        (100, False, [(9, 5), (9, 5)]), (3, True, [(7, 2), (7, 2)]), (9_000, True, [(50, 1)] * 3),
+        (10, True, [(1, 2), (5, 2), (4.9, 1), (0.1, 1), (20, 4)]),
+        (0, True, [(5, 1)]),
+        (100, False, [(9, 5), (9, 5)]),
+        (3, True, [(7, 2), (7, 2)]),
+        (9_000, True, [(50, 1)] * 3),
         (5, True, []),
-    ]  # fmt: skip
+    ]
     for total, last_line, advances in steps:
         caplog.clear()
         clock = Clock()
@@ -200,9 +212,15 @@ def test_times(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 
 
 VISIBLE = {
-    None: "0 1 2 3", "": "", "-1": "", "2": "2", "3, 1": "3 1", "0,-1,2": "0", "1,1": "1",
+    None: "0 1 2 3",
+    "": "",
+    "-1": "",
+    "2": "2",
+    "3, 1": "3 1",
+    "0,-1,2": "0",
+    "1,1": "1",
     "GPU-1a,GPU-2b": "GPU-1a GPU-2b",
-}  # fmt: skip
+}
 
 
 def test_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,9 +273,11 @@ def test_clones_and_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for path in (whole / "Snakefile", whole / "src/dpprobe/resources.py", other / "Snakefile"):
         path.touch()
     packages = {
-        whole / "src/dpprobe": whole, whole / "lib/dpprobe": None, other / "src/dpprobe": None,
+        whole / "src/dpprobe": whole,
+        whole / "lib/dpprobe": None,
+        other / "src/dpprobe": None,
         bare / "src/dpprobe": None,
-    }  # fmt: skip
+    }
     for package, clone in packages.items():
         monkeypatch.setattr(resources, "PACKAGE", package)
         assert resources.clone_root.__wrapped__() == clone
@@ -305,8 +325,9 @@ def test_marks_of_several_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         fcntl.flock(held[-1], fcntl.LOCK_EX)
     found = run_marks.find_other_runs([old, new, old])
     assert [(run.folder, run.host, run.shared) for run in found] == [
-        ("/a", socket.gethostname(), old), ("/z", "far", old),
-    ]  # fmt: skip
+        ("/a", socket.gethostname(), old),
+        ("/z", "far", old),
+    ]
     monkeypatch.setenv(run_marks.MARKED, json.dumps([str(new), str(old)]))
     assert "in /a, process" in str(run_marks.explain_missing_file(DataError("x")))
     held[0].close()
@@ -345,18 +366,29 @@ def test_damaged_records_of_written_files(
     job.finish()
     files = json.loads(record.read_text())["files"]
     assert {name: each.get("output") for name, each in files.items()} == {
-        "cells/a.json": None, "cells/b.json": None, "cells/c": "cells/a.json",
-        "cells/e": "cells/a.json", "y": "cells/a.json", "z": "cells/a.json",
-    }  # fmt: skip
+        "cells/a.json": None,
+        "cells/b.json": None,
+        "cells/c": "cells/a.json",
+        "cells/e": "cells/a.json",
+        "y": "cells/a.json",
+        "z": "cells/a.json",
+    }
     damages: list[Any] = [{"bytes": 3}, 3, None, [], {}]
     for damage in damages:
-        artifacts.write_record(record, {"format": written_files.FORMAT, "files": files | {
-            "cells/c": damage, "cells/a.json/x": {"bytes": 1}}})  # fmt: skip
+        artifacts.write_record(
+            record,
+            {
+                "format": written_files.FORMAT,
+                "files": files | {"cells/c": damage, "cells/a.json/x": {"bytes": 1}},
+            },
+        )
         changed = written_files.list_changed(record, results)
         assert changed == [paths[2], paths[1] / "x"], damage
     wrong: list[Any] = [
-        {"format": written_files.FORMAT}, {"files": {}}, {"format": "x", "files": {}},
-    ]  # fmt: skip
+        {"format": written_files.FORMAT},
+        {"files": {}},
+        {"format": "x", "files": {}},
+    ]
     for values in wrong:
         artifacts.write_record(record, values)
         with pytest.raises(ValueError, match="lacks|not a"):
@@ -381,8 +413,11 @@ def test_damaged_records_of_written_files(
     told = [text.replace(str(results), "").partition(":")[0] for text in caplog.messages]
     assert told == ["/cells/b.json", "/cells/c", "/y"]
     assert [path.is_symlink() or path.exists() for path in (*paths[:3], results / "z")] == [
-        False, True, False, True,
-    ]  # fmt: skip
+        False,
+        True,
+        False,
+        True,
+    ]
     assert [*json.loads(record.read_text())["files"]] == ["z"], "of no folder of this job"
 
 

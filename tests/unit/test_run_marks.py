@@ -37,8 +37,11 @@ def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     place.mkdir()
     process = subprocess.Popen(
         [sys.executable, "-c", MARK, str(tmp_path / "results")],
-        cwd=place, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=place,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "marked\n"
     yield process

@@ -23,9 +23,13 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "clone"
     (folder / "src/dpprobe").mkdir(parents=True)
     for name in (
-        ".gitattributes", ".git_archival.txt", "pyproject.toml", "README.md", "LICENSE",
+        ".gitattributes",
+        ".git_archival.txt",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
         "src/dpprobe/__init__.py",
-    ):  # fmt: skip
+    ):
         shutil.copy(REPOSITORY / name, folder / name)
     git(tmp_path, "init", "-q", str(folder))
     git(folder, "add", ".")
@@ -91,10 +95,13 @@ def test_without_a_history_it_is_what_was_installed(
 @pytest.mark.parametrize(
     ("said", "installed"),
     [
-        ('{"url": "file:///a%20b/c"}', True), ('{"url": "file:///a%20b/c/../d"}', False),
-        (None, False), ("{}", False), ("{", False),
+        ('{"url": "file:///a%20b/c"}', True),
+        ('{"url": "file:///a%20b/c/../d"}', False),
+        (None, False),
+        ("{}", False),
+        ("{", False),
     ],
-)  # fmt: skip
+)
 def test_only_an_editable_installation_is_of_its_folder(
     monkeypatch: pytest.MonkeyPatch, said: str | None, installed: bool
 ) -> None:

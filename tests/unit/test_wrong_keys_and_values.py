@@ -40,8 +40,9 @@ def test_each_mistake_is_named_in_one_line() -> None:
     for _ in range(33):
         nested = [nested]
     for path, written in [
-        *MISTAKES, *(("deep", each) for each in (nested, nested[0], nested[0][0])),
-    ]:  # fmt: skip
+        *MISTAKES,
+        *(("deep", each) for each in (nested, nested[0], nested[0][0])),
+    ]:
         value = ... if written == "..." else written
         lines = ["accepted"]
         try:
@@ -59,9 +60,10 @@ def test_each_mistake_is_named_in_one_line() -> None:
 def test_serialised_options_read_back_the_same() -> None:
     study = load_study(STUDY)
     for options, read in (
-        (study.datasets["digits"], dataset_options), (study.backbones["pixels"], backbone_options),
+        (study.datasets["digits"], dataset_options),
+        (study.backbones["pixels"], backbone_options),
         (study.methods["sgd"], method_options),
-    ):  # fmt: skip
+    ):
         values = json.loads(json.dumps(options.model_dump(mode="json")))
         assert read(values) == options
 
@@ -74,10 +76,37 @@ RAW = re.compile(
     r"Value error|write another value"
 )
 WRONG: list[Any] = [
-    None, True, -1, 0, 1, 10**9, 0.5, -0.5, math.nan, math.inf, "", "x", "1", "a b", b"x", [], [1],
-    ["x"], ["x", "x"], [None], [[]], {}, {"x": 1}, {1: 2}, {"x": "y"}, {"x": {}}, {"x": [1]},
-    {1, 2}, "x" * 10_000, datetime.date(2020, 1, 1),
-]  # fmt: skip
+    None,
+    True,
+    -1,
+    0,
+    1,
+    10**9,
+    0.5,
+    -0.5,
+    math.nan,
+    math.inf,
+    "",
+    "x",
+    "1",
+    "a b",
+    b"x",
+    [],
+    [1],
+    ["x"],
+    ["x", "x"],
+    [None],
+    [[]],
+    {},
+    {"x": 1},
+    {1: 2},
+    {"x": "y"},
+    {"x": {}},
+    {"x": [1]},
+    {1, 2},
+    "x" * 10_000,
+    datetime.date(2020, 1, 1),
+]
 
 
 def list_blocks() -> list[type[Options]]:

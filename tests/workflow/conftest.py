@@ -27,11 +27,15 @@ TIMEOUT = 900  # a busy machine is slow
 
 # One backbone, small seeds: what the tests of reruns change again and again.
 SMALL: dict[str, Any] = {
-    "study": "small", "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
+    "study": "small",
+    "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
     "backbones": {"pixels": {"family": "pixels"}},
-    "methods": {"sgd": {"head": "sgd", "batch_size": 64, "epochs": 2}}, "epsilons": [2], "seeds": 2,
-    "features": {"shards": 1}, "tsne": {"points": 100},
-}  # fmt: skip
+    "methods": {"sgd": {"head": "sgd", "batch_size": 64, "epochs": 2}},
+    "epsilons": [2],
+    "seeds": 2,
+    "features": {"shards": 1},
+    "tsne": {"points": 100},
+}
 
 # All analyses but those of networks, with one report.
 ANALYSED: dict[str, Any] = SMALL | {
@@ -151,14 +155,21 @@ class Workspace:
 
     def command(self, *arguments: str) -> list[str]:
         return [
-            sys.executable, "-m", "snakemake",
-            "--snakefile", str(self.repository / "Snakefile"),
-            "--directory", str(self.directory),
-            "--profile", "none",
-            "--quiet", "host",  # all on its jobs, which profiles/default keeps quiet
-            "--cores", "2",
+            sys.executable,
+            "-m",
+            "snakemake",
+            "--snakefile",
+            str(self.repository / "Snakefile"),
+            "--directory",
+            str(self.directory),
+            "--profile",
+            "none",
+            "--quiet",
+            "host",  # all on its jobs, which profiles/default keeps quiet
+            "--cores",
+            "2",
             *arguments,
-        ]  # fmt: skip
+        ]
 
     def run(
         self,
@@ -174,9 +185,13 @@ class Workspace:
         results = self.directory / study.get("results_dir", "results")
         with nullcontext() if "--dry-run" in arguments else Calibrations.lent(results):
             result = subprocess.run(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                timeout=TIMEOUT, check=False,
-            )  # fmt: skip
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=TIMEOUT,
+                check=False,
+            )
         if check and result.returncode:
             pytest.fail(f"snakemake exited with {result.returncode}:\n{result.stdout[-6000:]}")
         return result
@@ -190,8 +205,12 @@ class Workspace:
         """Runs a command of dpprobe in the working directory."""
         return subprocess.run(
             WarmPython.asked([sys.executable, "-m", "dpprobe", *arguments]),
-            cwd=self.directory, capture_output=True, text=True, check=False, timeout=TIMEOUT,
-        )  # fmt: skip
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT,
+        )
 
     @contextmanager
     def started(
@@ -200,8 +219,10 @@ class Workspace:
         """Starts a run, and gives its process once it is ready for the caller to kill."""
         process = subprocess.Popen(
             self.command(target, "--configfile", str(self.write(study))),
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         wait_until(ready, process)
         yield process.pid
         assert process.wait(TIMEOUT) != 0

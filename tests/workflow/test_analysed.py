@@ -17,17 +17,25 @@ from .conftest import Workspace
 
 AUDIT = "audit/digits/pixels/{}/eps-{}.json"
 FIGURES = (
-    "audit.png", "membership_pixels-sgd-eps-2.png", "imbalance_pixels.png", "long_tail.png",
+    "audit.png",
+    "membership_pixels-sgd-eps-2.png",
+    "imbalance_pixels.png",
+    "long_tail.png",
     *(f"fairness_{name}.{kind}" for name in ("gap", "auc", "parity") for kind in ("svg", "png")),
-)  # fmt: skip
+)
 TABLES = {
-    "long_tail.md": ("ot private",), "long_tail_gap.md": ("ot private",),
+    "long_tail.md": ("ot private",),
+    "long_tail_gap.md": ("ot private",),
     "digits_fairness.md": ("**gap, best to worst**", "gap minus the gap of nonprivate at ∞"),
-}  # fmt: skip
+}
 REPORT = (
-    '<section id="audits"', '<section id="imbalance"', "Recall of rare classes",
-    '<section id="long-tail"', 'id="subgroups"', 'id="gaps-digits"',
-)  # fmt: skip
+    '<section id="audits"',
+    '<section id="imbalance"',
+    "Recall of rare classes",
+    '<section id="long-tail"',
+    'id="subgroups"',
+    'id="gaps-digits"',
+)
 TARGETS = ("audit_digits", "imbalance", "long_tail")
 
 

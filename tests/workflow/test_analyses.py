@@ -18,8 +18,10 @@ ANALYSES: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, Any], str]]
         "audit: epsilons: 3 is not in this study",
     ),
     "fairness": (
-        {"resamples": 200}, ("compare_groups", "plot_fairness", "write_fairness_table"),
-        {"groups": ["sex"]}, "fairness: groups: sex is not a group of any dataset",
+        {"resamples": 200},
+        ("compare_groups", "plot_fairness", "write_fairness_table"),
+        {"groups": ["sex"]},
+        "fairness: groups: sex is not a group of any dataset",
     ),
     "imbalance": (
         {"datasets": ["digits"], "classes": [3], "fractions": [0.1]},
@@ -28,20 +30,24 @@ ANALYSES: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, Any], str]]
         "'cat' is not a class of the dataset; write some of 0, 1",
     ),
     "long_tail": (
-        {"clusters": [4]}, ("measure_long_tail", "write_long_tail_tables", "plot_long_tail"),
-        {"datasets": ["digit"]}, "long_tail: datasets: digit is not in this study",
+        {"clusters": [4]},
+        ("measure_long_tail", "write_long_tail_tables", "plot_long_tail"),
+        {"datasets": ["digit"]},
+        "long_tail: datasets: digit is not in this study",
     ),
     "representation_law": (
-        {"rows": 100, "shuffles": 1}, ("measure_law", "plot_law", "write_law_tables"),
+        {"rows": 100, "shuffles": 1},
+        ("measure_law", "plot_law", "write_law_tables"),
         {"methods": ["least_squares"]},
         "representation_law: methods: least_squares: head least_squares",
     ),
     "sites": (
-        {"counts": 3}, ("simulate_sites", "write_sites_table", "plot_sites"),
+        {"counts": 3},
+        ("simulate_sites", "write_sites_table", "plot_sites"),
         {"method": "nonprivate"},
         "sites: method: nonprivate: head nonprivate: sites need one private head",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture

@@ -55,8 +55,12 @@ def test_what_the_demo_prints_at_its_end(finished: tuple[Workspace, Counter[str]
     workspace, _ = finished
     done = subprocess.run(
         [sys.executable, "-m", "dpprobe", "results"],
-        cwd=workspace.directory, capture_output=True, text=True, check=True, timeout=120,
-    )  # fmt: skip
+        cwd=workspace.directory,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     assert (workspace.directory / SAID).read_text().endswith(done.stdout), "as every run ends"
     lines = done.stdout.splitlines()
     store = "server --backend-store-uri sqlite:///results/mlflow.db"
@@ -100,13 +104,20 @@ def test_every_private_cell_states_what_was_promised(
 
 
 HEALED = (
-    "data/digits/dataset.json", "results/features/digits/pixels/test/manifest.json",
-    "results/calibration/digits/eps-8.json", "results/cells/digits/pixels/.eps-8.done",
-    "results/embeddings/digits/pixels/tsne.parquet", "results/summary/digits.parquet",
-    "results/figures/digits/accuracy.svg", "results/figures/digits/tsne_pixels.png",
-    "results/tables/accuracy.md", "results/tables/digits_accuracy.csv",
-    "results/tracking/digits.json", "results/tracking/_study.json", "results/report.html",
-)  # fmt: skip
+    "data/digits/dataset.json",
+    "results/features/digits/pixels/test/manifest.json",
+    "results/calibration/digits/eps-8.json",
+    "results/cells/digits/pixels/.eps-8.done",
+    "results/embeddings/digits/pixels/tsne.parquet",
+    "results/summary/digits.parquet",
+    "results/figures/digits/accuracy.svg",
+    "results/figures/digits/tsne_pixels.png",
+    "results/tables/accuracy.md",
+    "results/tables/digits_accuracy.csv",
+    "results/tracking/digits.json",
+    "results/tracking/_study.json",
+    "results/report.html",
+)
 
 
 @contextmanager
@@ -137,13 +148,18 @@ def test_deleted_files_are_planned_again(
 
 # By target, what is deleted: it makes that again, and all between.
 STAGES = {
-    "data": ["data/digits"], "features": ["results/features"],
-    "calibrations": ["results/calibration"], "heads": ["results/cells", "results/calibration"],
-    "embeddings": ["results/embeddings"], "summaries": ["results/summary"],
-    "tables": ["results/tables", "results/summary"], "paper_tables": ["results/tables"],
-    "figures": ["results/figures"], "html_report": ["results/report.html"],
+    "data": ["data/digits"],
+    "features": ["results/features"],
+    "calibrations": ["results/calibration"],
+    "heads": ["results/cells", "results/calibration"],
+    "embeddings": ["results/embeddings"],
+    "summaries": ["results/summary"],
+    "tables": ["results/tables", "results/summary"],
+    "paper_tables": ["results/tables"],
+    "figures": ["results/figures"],
+    "html_report": ["results/report.html"],
     "tracking": ["results/tracking"],
-}  # fmt: skip
+}
 
 
 def test_a_stage_makes_all_that_it_names(
@@ -159,9 +175,14 @@ def test_a_stage_makes_all_that_it_names(
 
 # What belongs to no dataset alone.
 STUDY_WIDE = {
-    "all", "plot_datasets", "plot_distribution_shift", "write_tables", "write_paper_tables",
-    "write_report", "write_study_run",
-}  # fmt: skip
+    "all",
+    "plot_datasets",
+    "plot_distribution_shift",
+    "write_tables",
+    "write_paper_tables",
+    "write_report",
+    "write_study_run",
+}
 
 
 def test_a_dataset_s_target_makes_all_of_the_dataset(
@@ -239,10 +260,11 @@ def test_the_pictures_of_the_readme_show_what_a_run_writes_today(
 
 # Each picture of MLflow: experiment and key of the view that it shows.
 VIEWS = {
-    "mlflow_runs.png": ("digits", "dpprobe"), "mlflow_charts.png": ("digits/summary", "dpprobe"),
+    "mlflow_runs.png": ("digits", "dpprobe"),
+    "mlflow_charts.png": ("digits/summary", "dpprobe"),
     "mlflow_private.png": ("digits", "dpprobe-private"),
     "mlflow_studies.png": ("all studies", "dpprobe"),
-}  # fmt: skip
+}
 
 
 def test_the_pictures_of_mlflow_show_the_notes_and_views_of_today(

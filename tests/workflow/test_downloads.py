@@ -39,10 +39,11 @@ def archive(shade: int) -> bytes:
 
 def study_of(small: dict[str, Any], address: str, content: bytes) -> dict[str, Any]:
     scans = {
-        "source": "url", "files": [{"url": address, "sha256": hashlib.sha256(content).hexdigest()}],
+        "source": "url",
+        "files": [{"url": address, "sha256": hashlib.sha256(content).hexdigest()}],
         "layout": {"source": "imagefolder", "path": "scans/scans", "embed": True},
         "expect": {"classes": 2},
-    }  # fmt: skip
+    }
     # A batch above the number of rows is found out only once they are there.
     return small | {"datasets": {"scans": scans}, "delta": 1e-3, "features": {"shards": 1}}
 

@@ -22,21 +22,32 @@ from .conftest import Workspace
 PACKAGES = ("asyncio", "email", "unittest", "xml")
 LINES, DIMENSION = 12, 64
 METHODS = {
-    "squares": {"head": "least_squares", "normalize": "l2"}, "ceiling": {"head": "nonprivate"},
-}  # fmt: skip
+    "squares": {"head": "least_squares", "normalize": "l2"},
+    "ceiling": {"head": "nonprivate"},
+}
 STUDY: dict[str, Any] = {
     "study": "text",
     "datasets": {
         "code": {
-            "source": "embeddings", "train": "code.npy", "table": "code.csv",
-            "label_column": "package", "class_names": PACKAGES, "unit_column": "module",
-            "split_by": "id", "duplicates": "warn", "missing_classes": "warn", "delta": 1e-3,
+            "source": "embeddings",
+            "train": "code.npy",
+            "table": "code.csv",
+            "label_column": "package",
+            "class_names": PACKAGES,
+            "unit_column": "module",
+            "split_by": "id",
+            "duplicates": "warn",
+            "missing_classes": "warn",
+            "delta": 1e-3,
         },
     },
     "backbones": {
         "hashing": {
-            "family": "external", "model": "HashingVectorizer", "version": "1",
-            "pretrained": False, "each_by_itself": True,
+            "family": "external",
+            "model": "HashingVectorizer",
+            "version": "1",
+            "pretrained": False,
+            "each_by_itself": True,
         },
     },
     "methods": METHODS,
@@ -47,19 +58,26 @@ STUDY: dict[str, Any] = {
     "audit": {"runs": 40, "membership": {"shadows": 8, "rows": 60}},
     "public_datasets": {
         "seen": {
-            "source": "embeddings", "train": "seen.npy", "table": "seen.csv",
-            "label_column": "package", "class_names": PACKAGES, "duplicates": "warn",
+            "source": "embeddings",
+            "train": "seen.npy",
+            "table": "seen.csv",
+            "label_column": "package",
+            "class_names": PACKAGES,
+            "duplicates": "warn",
         },
     },
     "overlap": {"public": ["seen"], "threshold": 0.99},
     "releases": {
         "first": {
-            "dataset": "code", "backbone": "hashing", "method": "squares", "epsilon": 8,
+            "dataset": "code",
+            "backbone": "hashing",
+            "method": "squares",
+            "epsilon": 8,
             "allow_useless": True,  # 100 modules of four packages are few
             "evaluate": {"epsilon": 8, "metric": "macro_accuracy"},
         },
     },
-}  # fmt: skip
+}
 TARGETS = ("results/report.html", "releases", "audits", "overlaps", "tracking")
 
 

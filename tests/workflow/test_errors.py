@@ -111,9 +111,12 @@ def test_a_disk_that_snakemake_cannot_write_is_told_in_one_line(
     mount = f"mount -t tmpfs -o ro none {notes}"
     words = workspace.command("data", "--configfile", str(workspace.write(small)))
     result = subprocess.run(
-        [*space, "sh", "-c", f'{mount} && exec "$@"', "sh", *words], stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, check=False,
-    )  # fmt: skip
+        [*space, "sh", "-c", f'{mount} && exec "$@"', "sh", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
     assert result.returncode != 0
     assert "Traceback" not in result.stdout
     last = result.stdout.strip().splitlines()[-1]

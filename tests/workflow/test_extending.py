@@ -67,10 +67,15 @@ def extended(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def run(folder: Path, *words: str) -> str:
     command = [sys.executable, *words]
     result = subprocess.run(
-        command if words[0] == "-c" else WarmPython.asked(command), cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(folder / "src")}, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT, check=False,
-    )  # fmt: skip
+        command if words[0] == "-c" else WarmPython.asked(command),
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(folder / "src")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
     assert result.returncode == 0, result.stdout[-6000:]
     return result.stdout
 
@@ -83,9 +88,18 @@ def test_the_page_s_head_goes_through_the_whole_workflow(
     small["epsilons"] = [1, 8, "inf"]
     (extended / "study.yaml").write_text(yaml.safe_dump(small))
     run(
-        extended, "-m", "snakemake", "--profile", "none", "--cores", "2", "tables", f"{FIGURE}.svg",
-        "--configfile", "study.yaml",
-    )  # fmt: skip
+        extended,
+        "-m",
+        "snakemake",
+        "--profile",
+        "none",
+        "--cores",
+        "2",
+        "tables",
+        f"{FIGURE}.svg",
+        "--configfile",
+        "study.yaml",
+    )
     table = pq.read_table(extended / "results/summary/digits.parquet").to_pandas()
     accuracy = table[table["method"] == "nearest_mean"].groupby("epsilon")["accuracy"].mean()
     assert accuracy[8.0] > 0.8
@@ -101,9 +115,16 @@ def test_the_page_s_head_goes_through_the_whole_workflow(
     assert "digits" in (extended / f"{FIGURE}.svg").read_text()
     (extended / f"{FIGURE}.svg").unlink()
     planned = run(
-        extended, "-m", "snakemake", "--profile", "none", "-n", "results/report.html",
-        "--configfile", "study.yaml",
-    )  # fmt: skip
+        extended,
+        "-m",
+        "snakemake",
+        "--profile",
+        "none",
+        "-n",
+        "results/report.html",
+        "--configfile",
+        "study.yaml",
+    )
     assert "results of all cells of digits" in planned  # the report shows it
 
 
@@ -161,9 +182,17 @@ def test_the_page_s_analysis_goes_through_the_whole_workflow(
     template(Workspace(repository=extended, directory=folder), small, *PREPARED)
     study = folder / "study.yaml"
     command = (
-        "-m", "snakemake", "--profile", "none", "--cores", "2", "--directory", str(folder),
-        "--configfile", str(study),
-    )  # fmt: skip
+        "-m",
+        "snakemake",
+        "--profile",
+        "none",
+        "--cores",
+        "2",
+        "--directory",
+        str(folder),
+        "--configfile",
+        str(study),
+    )
     study.write_text(yaml.safe_dump(small | {"lengths": {"rows": 500}}))
     assert "lengths of digits, pixels" in run(extended, *command, "--", "lengths_digits")
     record = json.loads((folder / "results/lengths/digits/pixels.json").read_text())

@@ -90,10 +90,21 @@ def describe_run(folder: Path, repository: Path, scripts: dict[str, str], *words
     for name, text in scripts.items():
         (folder / f"{name}.py").write_text(text)
     return [
-        sys.executable, "-m", "snakemake", "--directory", str(folder), "--cores", "2",
-        "--snakefile", str(folder / "Snakefile"), "--profile", "none",
-        "--logger", "dpprobe", *words,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--directory",
+        str(folder),
+        "--cores",
+        "2",
+        "--snakefile",
+        str(folder / "Snakefile"),
+        "--profile",
+        "none",
+        "--logger",
+        "dpprobe",
+        *words,
+    ]
 
 
 def say(
@@ -102,8 +113,12 @@ def say(
     """Runs scripts to their end, and returns what the run says."""
     result = subprocess.run(
         WarmPython.asked(describe_run(folder, repository, scripts, *words)),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT, check=False,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
     assert result.returncode == code, result.stdout
     return result.stdout.splitlines()
 
@@ -227,10 +242,13 @@ def test_a_failure_before_a_person_ends_the_run_is_told(
     }
     process = subprocess.Popen(
         describe_run(tmp_path, repository, scripts, *QUIET, "--keep-going"),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
         # a shell has what it starts in the background ignore Ctrl-C
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+    )
     assert process.stdout is not None
     said: list[str] = []
     deadline = time.monotonic() + TIMEOUT
@@ -261,6 +279,10 @@ def test_a_signal_meets_a_scheduler_that_holds_its_lock(tmp_path: Path, reposito
         snakefile.write(SIGNAL)
     done = subprocess.run(
         WarmPython.asked(command),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert "Will exit after finishing currently running jobs" in done.stdout

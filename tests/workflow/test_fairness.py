@@ -24,9 +24,11 @@ RECORD = "results/fairness/digits/pixels.json"
 def study(workspace: Workspace, small: dict[str, Any]) -> dict[str, Any]:
     write_digits(workspace.directory / "raw")
     return small | {
-        "datasets": {"digits": DATASET}, "methods": METHODS, "epsilons": [0.5, 2],
+        "datasets": {"digits": DATASET},
+        "methods": METHODS,
+        "epsilons": [0.5, 2],
         "fairness": {"resamples": 200},
-    }  # fmt: skip
+    }
 
 
 def test_groups_are_compared_once_and_again_when_an_option_changes(

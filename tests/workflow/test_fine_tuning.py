@@ -19,13 +19,18 @@ from dpprobe.results.network_record import STATE_FILE, NetworkRecord
 from .conftest import Template, Workspace, contents
 
 VIT = {
-    "family": "timm", "model": "test_vit", "pretrained": False,
-    "model_args": {"img_size": 32}, "preprocessing": {"size": 32},
-}  # fmt: skip
+    "family": "timm",
+    "model": "test_vit",
+    "pretrained": False,
+    "model_args": {"img_size": 32},
+    "preprocessing": {"size": 32},
+}
 FROM_SCRATCH = {
-    "family": "convolutional", "preprocessing": {"size": 8},
-    "stages": [{"filters": 3, "pool": 2}], "hidden": 4,
-}  # fmt: skip
+    "family": "convolutional",
+    "preprocessing": {"size": 8},
+    "stages": [{"filters": 3, "pool": 2}],
+    "hidden": 4,
+}
 NETWORK = {"head": "fine_tune", "batch_size": 16, "steps": 2, "learning_rate": 0.1}
 SGD = {"head": "sgd", "batch_size": 16, "epochs": 1}
 # the cheapest: stored features, and no pass through a network
@@ -36,13 +41,17 @@ HEAD = NETWORK | {"tune": "head"}
 def study(template: Template, workspace: Workspace, small: dict[str, Any]) -> dict[str, Any]:
     """A study of one network, whose features are in the workspace of the test."""
     digits = {
-        "source": "sklearn", "name": "digits", "test_fraction": 0.03,
+        "source": "sklearn",
+        "name": "digits",
+        "test_fraction": 0.03,
         "subsample": {"per_class": 3},
-    }  # fmt: skip
+    }
     study = small | {
-        "datasets": {"digits": digits}, "backbones": {"vit": VIT}, "methods": {"head": HEAD},
+        "datasets": {"digits": digits},
+        "backbones": {"vit": VIT},
+        "methods": {"head": HEAD},
         "tsne": {"points": 50},
-    }  # fmt: skip
+    }
     template(workspace, study, "features")
     return study
 
@@ -57,10 +66,12 @@ def test_networks_make_cells_like_any_other(
 ) -> None:
     study["seeds"] = 1
     study["methods"] = {
-        "sgd": SGD, "head": HEAD, "blocks": NETWORK | {"tune": {"blocks": 1}},
+        "sgd": SGD,
+        "head": HEAD,
+        "blocks": NETWORK | {"tune": {"blocks": 1}},
         "all": NETWORK | {"tune": "all", "augment": {"views": 2}},
         "lora": NETWORK | {"tune": {"lora": {"rank": 2}}, "probe": {"method": SGD}},
-    }  # fmt: skip
+    }
     workspace.run(study, "heads", "tables", "html_report")
     for method in ("head", "blocks", "all", "lora"):
         cell = workspace.cell(method, "2", "vit")

@@ -26,9 +26,13 @@ def say(
     asked = words.index("--quiet")
     words = words[:asked] + words[asked + 2 :]
     result = subprocess.run(
-        words if cold else WarmPython.asked(words), stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT, check=False,
-    )  # fmt: skip
+        words if cold else WarmPython.asked(words),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
     assert result.returncode == code, result.stdout
     return result.stdout.splitlines()
 
@@ -70,8 +74,10 @@ def test_a_run_from_another_folder_on_the_same_results_is_named(
     elsewhere.mkdir()
     with subprocess.Popen(
         [sys.executable, "-c", program, str(results)],
-        cwd=elsewhere, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    ) as other:  # fmt: skip
+        cwd=elsewhere,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
         assert other.stdout is not None
         other.stdout.readline()
         lines = say(workspace, small, "data")
@@ -94,8 +100,10 @@ def test_a_failure_is_told_once_and_its_cause_last(workspace: Workspace, tmp_pat
     study = {
         "datasets": {"scans": {"source": "imagefolder", "path": str(images), "test_fraction": 0.2}},
         "backbones": {"pixels": {"family": "pixels"}},
-        "methods": {"sgd": {"head": "sgd", "batch_size": 8}}, "epsilons": [1], "delta": 1e-3,
-    }  # fmt: skip
+        "methods": {"sgd": {"head": "sgd", "batch_size": 8}},
+        "epsilons": [1],
+        "delta": 1e-3,
+    }
     wrong = {**study, "seeds": 0, "methods": {"sgd": {"head": "sgd", "epochs": 0}}}
     assert say(workspace, wrong, "data", code=1)[-2:] == [
         "dpprobe: study.yaml:14: methods.sgd.epochs: 0: write a number above 0",

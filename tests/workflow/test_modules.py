@@ -24,8 +24,10 @@ from .conftest import SMALL, TIMEOUT, WarmPython, copy_code, count_rules, on_clu
 
 # Non-private heads alone, which need no noise.
 TINY: dict[str, Any] = SMALL | {
-    "study": "tiny", "methods": {"ceiling": {"head": "nonprivate"}}, "epsilons": ["inf"],
-}  # fmt: skip
+    "study": "tiny",
+    "methods": {"ceiling": {"head": "nonprivate"}},
+    "epsilons": ["inf"],
+}
 
 # What snakedeploy 0.17.1 writes: templates/use_module.smk.jinja, as deploy.py fills it.
 DEPLOYED = """from snakemake.utils import min_version
@@ -115,10 +117,15 @@ def snakemake(
     options = ["--profile", "none", "--quiet", "host", "--cores", "2"]
     command = [sys.executable, "-m", "snakemake", *options, *words]
     done = subprocess.run(
-        command if variables else WarmPython.asked(command), cwd=folder,
+        command if variables else WarmPython.asked(command),
+        cwd=folder,
         env=os.environ | dict(variables or {}),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT, check=False,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
     assert (done.returncode == 0) == check, done.stdout[-6000:]
     return done.stdout
 
@@ -173,9 +180,11 @@ def test_a_deployed_workflow_comes_from_a_tag_of_a_host(repository: Path, tmp_pa
     folder = deploy(repository, tmp_path / "deployed", place)
     (folder / "config/config.yaml").write_text(yaml.safe_dump(TINY))
     variables = {
-        "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.file://{tmp_path}/host/.insteadOf",
-        "GIT_CONFIG_VALUE_0": "https://github.com/", "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }  # fmt: skip
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": f"url.file://{tmp_path}/host/.insteadOf",
+        "GIT_CONFIG_VALUE_0": "https://github.com/",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
     planned = planned_jobs(folder, variables=variables)
     assert (planned["train_heads_without_privacy"], planned["study"]) == (1, 1)
     # a script, too, comes from the host
@@ -189,9 +198,10 @@ def test_a_module_runs_beside_the_rules_and_blocks_of_its_workflow(
     """Its jobs run elsewhere, its study is a part of the config, and its rules are renamed."""
     write(tmp_path, MIXED.replace("SNAKEFILE", f'"{shim}"'), {"mine": 1, "probe": TINY})
     words = on_cluster(
-        tmp_path, f"{WarmPython.job()} >>jobs.log 2>&1; echo $? >ended; echo 17",
+        tmp_path,
+        f"{WarmPython.job()} >>jobs.log 2>&1; echo $? >ended; echo 17",
         'test "$(cat ended)" = 0 && echo success || echo failed',
-    )  # fmt: skip
+    )
     said = snakemake(tmp_path, *words, "--latency-wait", "2")
     assert ("own start" in said, "own success" in said) == (True, True)
     assert "| digits | inf | 9" in (tmp_path / "copy.md").read_text()
@@ -209,9 +219,12 @@ def test_a_module_runs_beside_the_rules_and_blocks_of_its_workflow(
 
 @pytest.mark.parametrize(
     ("line", "folder"),
-    [("", "results"), ("    prefix: 'a'", "a/results"),
-     ("    replace_prefix: {'results/': 'b/'}", "b")],
-)  # fmt: skip
+    [
+        ("", "results"),
+        ("    prefix: 'a'", "a/results"),
+        ("    replace_prefix: {'results/': 'b/'}", "b"),
+    ],
+)
 def test_a_prefix_moves_the_folders_of_the_study(
     shim: Path, tmp_path: Path, line: str, folder: str
 ) -> None:
@@ -244,7 +257,7 @@ WRONG: dict[str, Any] = TINY | {"seeds": -1}
         ({"a": {"b": WRONG}}, "config['a']['b']", r"own\.yaml:\d+: seeds: -1"),
         (WRONG, "dict(config)", "config of the module dpprobe: seeds: -1"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_module_is_one_line(
     shim: Path, tmp_path: Path, values: dict[str, Any], config: str | None, message: str
 ) -> None:
@@ -287,9 +300,13 @@ def test_without_the_package_one_line_says_what_to_install(
     )
     # isolated, because the environment of the tests may name the package's folder
     done = subprocess.run(
-        [sys.executable, "-I", "-c", start], cwd=tmp_path,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-I", "-c", start],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1, done.stdout
     assert [text for text in done.stdout.splitlines() if "pip install" in text] == [
         "dpprobe: the Python of Snakemake lacks the package dpprobe; run there: "

@@ -60,9 +60,11 @@ def _png(image: np.ndarray) -> bytes:
 
 def _dataset(name: str, classes: tuple[str, ...]) -> dict[str, Any]:
     return {
-        "source": "parquet", "train": f"raw/{name}_train.parquet",
-        "test": f"raw/{name}_test.parquet", "class_names": list(classes),
-    }  # fmt: skip
+        "source": "parquet",
+        "train": f"raw/{name}_train.parquet",
+        "test": f"raw/{name}_test.parquet",
+        "class_names": list(classes),
+    }
 
 
 STUDY: dict[str, Any] = {

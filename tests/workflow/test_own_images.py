@@ -59,12 +59,15 @@ def write_manifest(root: Path, rows: int) -> list[dict[str, Any]]:
     listed = []
     for number, path in enumerate(sorted(root.rglob("*.png"))):
         kind = path.relative_to(root).parts[0]
-        listed.append({
-            "file": path.relative_to(root).as_posix(),
-            "diagnosis": {"across": "benign", "along": "malignant"}[kind],
-            "patient": f"p{kind}{number // 2}", "sex": "fm"[number % 2],
-            "age": 15 + number % 70 if number % 9 else "",
-        })  # fmt: skip
+        listed.append(
+            {
+                "file": path.relative_to(root).as_posix(),
+                "diagnosis": {"across": "benign", "along": "malignant"}[kind],
+                "patient": f"p{kind}{number // 2}",
+                "sex": "fm"[number % 2],
+                "age": 15 + number % 70 if number % 9 else "",
+            }
+        )
     with (root / "lesions.csv").open("w", newline="") as stream:
         writer = csv.DictWriter(stream, list(listed[0]))
         writer.writeheader()

@@ -22,11 +22,16 @@ STUDY: dict[str, Any] = {
     "methods": {
         "small": {"head": "lamb", "batch_size": 8, "epochs": 2},
         "large": {"head": "lamb", "batch_size": 16, "epochs": 2},
-        "full": {"head": "momentum", "epochs": 2}, "ceiling": {"head": "nonprivate"},
+        "full": {"head": "momentum", "epochs": 2},
+        "ceiling": {"head": "nonprivate"},
     },
-    "epsilons": [0.5], "delta": 1e-3, "seeds": 2, "few_shot": {"shots": [1, 4, "full"], "seeds": 2},
-    "papers": {"datasets": {"pets": "cifar10"}}, "features": {"dtype": "float32"},
-}  # fmt: skip
+    "epsilons": [0.5],
+    "delta": 1e-3,
+    "seeds": 2,
+    "few_shot": {"shots": [1, 4, "full"], "seeds": 2},
+    "papers": {"datasets": {"pets": "cifar10"}},
+    "features": {"dtype": "float32"},
+}
 
 
 def _pets(folder: Path) -> None:
@@ -53,10 +58,13 @@ def test_the_papers_tables_and_figures_hold_what_was_run(finished: Workspace) ->
     folder = finished.directory / "results/tables/papers"
     names = {path.stem for path in folder.iterdir()}
     assert names == {
-        "foundation_features_table2", "foundation_features_table3",
+        "foundation_features_table2",
+        "foundation_features_table3",
         *(f"large_scale_transfer_table{number}" for number in (1, 2, 3, 4)),
-        "large_scale_transfer_figure1b", "features_second_order_headline", "references",
-    }  # fmt: skip
+        "large_scale_transfer_figure1b",
+        "features_second_order_headline",
+        "references",
+    }
     assert len(list(folder.iterdir())) == 3 * (len(names) - 1) + 1
     with (folder / "foundation_features_table2.csv").open(newline="") as stream:
         rows = [row for row in csv.DictReader(stream) if row["Data"] == "CIFAR-10"]
@@ -82,8 +90,9 @@ def test_a_rerun_has_nothing_to_do_and_one_file_is_made_again(finished: Workspac
     (finished.directory / "results/zero_shot/pets/clip/metrics.json").unlink()
     planned = finished.planned(STUDY, *targets)
     assert set(planned) - {"paper_tables", "zero_shot"} == {
-        "classify_zero_shot", "write_paper_tables",
-    }  # fmt: skip
+        "classify_zero_shot",
+        "write_paper_tables",
+    }
 
 
 def test_a_head_starts_at_the_text_embeddings(finished: Workspace) -> None:

@@ -25,11 +25,14 @@ STUDY: dict[str, Any] = copy.deepcopy(SMALL) | {
     "audit": {"methods": ["auto"], "epsilons": [ADVANTAGE], "runs": 40},
     "releases": {
         "first": {
-            "dataset": "digits", "backbone": "pixels", "method": "auto", "epsilon": ADVANTAGE,
+            "dataset": "digits",
+            "backbone": "pixels",
+            "method": "auto",
+            "epsilon": ADVANTAGE,
             "evaluate": {"epsilon": 2},
         },
     },
-}  # fmt: skip
+}
 
 
 def test_risks_are_budgets_of_cells_audits_tables_and_releases(workspace: Workspace) -> None:

@@ -26,13 +26,19 @@ RECORD = REPOSITORY / "tests/stored/planned_jobs.json"
 # Their tables must have as many rows as the real ones before anything is planned.
 LEFT_OUT = {
     "config.yaml",  # the root's, by another name
-    "medical_fairness.yaml", "medical_fine_tuning.yaml", "medical_fine_tuning_mimic.yaml",
+    "medical_fairness.yaml",
+    "medical_fine_tuning.yaml",
+    "medical_fine_tuning_mimic.yaml",
     "medical_standin.yaml",
-}  # fmt: skip
-STUDIES = ["config.yaml", *sorted(
-    f"config/{path.name}"
-    for path in (REPOSITORY / "config").glob("*.yaml") if path.name not in LEFT_OUT
-)]  # fmt: skip
+}
+STUDIES = [
+    "config.yaml",
+    *sorted(
+        f"config/{path.name}"
+        for path in (REPOSITORY / "config").glob("*.yaml")
+        if path.name not in LEFT_OUT
+    ),
+]
 
 
 def write_lesions(root: Path) -> None:
@@ -61,10 +67,13 @@ def digest_plan(study: str, directory: Path) -> dict[str, str]:
     words = ["--digest", str(REPOSITORY / "Snakefile"), str(REPOSITORY / study)]
     command = [sys.executable, "-m", "tests.support.planned_jobs", *words]
     result = subprocess.run(
-        WarmPython.asked(command), cwd=directory,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(places)}, capture_output=True, text=True,
+        WarmPython.asked(command),
+        cwd=directory,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(places)},
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert result.returncode == 0, result.stderr
     planned: dict[str, str] = json.loads(result.stdout)
     return planned

@@ -28,9 +28,11 @@ def test_a_public_dataset_lends_its_covariance(
     small["methods"] = {
         "lent": {"head": "feature_covariance", "public_covariance": manifest},
         "started": {
-            "head": "momentum", "init": "file", "init_file": "{dataset}-{backbone}.safetensors",
+            "head": "momentum",
+            "init": "file",
+            "init_file": "{dataset}-{backbone}.safetensors",
         },
-    }  # fmt: skip
+    }
     workspace.run(small, "heads")
     statement = json.loads((workspace.cell("lent", "2") / "privacy.json").read_text())
     assert [item["name"] for item in statement["mechanisms"]] == ["centre", "gradients"]

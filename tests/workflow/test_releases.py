@@ -21,18 +21,26 @@ STUDY: dict[str, Any] = copy.deepcopy(SMALL) | {
         "sgd": {"head": "sgd", "batch_size": 64, "epochs": 2},
         "covariance": {"head": "feature_covariance", "normalize": "l2"},
     },
-    "features": {"shards": 1}, "privacy": {"max_epsilon": 12},
+    "features": {"shards": 1},
+    "privacy": {"max_epsilon": 12},
     "releases": {
         "first": {
-            "dataset": "digits", "backbone": "pixels", "method": "covariance", "epsilon": 8,
-            "evaluate": {"epsilon": 2}, "card": {"license": "apache-2.0"},
+            "dataset": "digits",
+            "backbone": "pixels",
+            "method": "covariance",
+            "epsilon": 8,
+            "evaluate": {"epsilon": 2},
+            "card": {"license": "apache-2.0"},
         },
         "second": {
-            "dataset": "digits", "backbone": "pixels", "method": "covariance", "epsilon": 1,
+            "dataset": "digits",
+            "backbone": "pixels",
+            "method": "covariance",
+            "epsilon": 1,
             "predecessor": "first",
         },
     },
-}  # fmt: skip
+}
 
 
 def changed(**options: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from .conftest import (
     on_cluster,
     wait_until,
     write_scripts,
-)  # fmt: skip
+)
 
 # Runs the job at once, and does not come back until long after it has ended.
 SBATCH = """
@@ -41,9 +41,11 @@ def test_what_nobody_noted_down_is_not_taken_for_current(
     with log.open("w") as stream:
         main = subprocess.Popen(
             [*words, "--configfile", study],
-            env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}, stdout=stream,
-            stderr=stream, start_new_session=True,
-        )  # fmt: skip
+            env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"},
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
+        )
     ended = workspace.directory / ".snakemake/slurm/17.exit"
     wait_until(ended.exists, main)
     os.killpg(main.pid, signal.SIGKILL)

@@ -60,8 +60,10 @@ def test_a_cell_is_made_again_by_its_command(finished: Workspace, page: str) -> 
     shutil.rmtree(cell)
     subprocess.run(
         WarmPython.asked([sys.executable, "-m", *command, "--profile", "none"]),
-        cwd=finished.directory, check=True, timeout=TIMEOUT,
-    )  # fmt: skip
+        cwd=finished.directory,
+        check=True,
+        timeout=TIMEOUT,
+    )
     after = read_json(cell / "metrics.json")
     assert {**after, "seconds": None} == {**before, "seconds": None}
 
@@ -95,6 +97,10 @@ def test_what_the_command_line_changed_is_part_of_the_command(finished: Workspac
     assert command[-3:] == ["--config", 'epsilons=["1"]', "seeds=1"]
     done = subprocess.run(
         WarmPython.asked([sys.executable, "-m", *command, "--profile", "none", "-n"]),
-        cwd=finished.directory, check=True, timeout=TIMEOUT, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=finished.directory,
+        check=True,
+        timeout=TIMEOUT,
+        capture_output=True,
+        text=True,
+    )
     assert "Nothing to be done" in done.stdout + done.stderr

@@ -11,10 +11,12 @@ from dpprobe.artifacts import read_json
 from .conftest import Workspace
 
 TINY = {
-    "family": "timm", "model": "vit_tiny_patch16_224", "pretrained": False,
+    "family": "timm",
+    "model": "vit_tiny_patch16_224",
+    "pretrained": False,
     "model_args": {"img_size": 32, "depth": 4, "embed_dim": 48, "num_heads": 3},
     "preprocessing": {"size": 32},
-}  # fmt: skip
+}
 TUNED = {"head": "fine_tune", "batch_size": "full", "steps": 2, "tune": {"blocks": 2}}
 
 
@@ -24,8 +26,10 @@ def study(small: dict[str, Any]) -> dict[str, Any]:
     return small | {
         "backbones": {"tiny": TINY},
         "methods": {"two_blocks": TUNED, "least_squares": {"head": "least_squares"}},
-        "epsilons": [1], "representation_law": {"rows": 100, "shuffles": 1}, "seeds": 1,
-    }  # fmt: skip
+        "epsilons": [1],
+        "representation_law": {"rows": 100, "shuffles": 1},
+        "seeds": 1,
+    }
 
 
 def test_laws_are_made_kept_and_shown(workspace: Workspace, study: dict[str, Any]) -> None:

@@ -161,11 +161,13 @@ def test_what_doctor_deletes_is_made_again_byte_by_byte(
     trained.run(small, "heads")
     here = trained.directory
     places = [
-        trained.cell("sgd", "2") / PREDICTIONS_FILE, trained.cell("sgd", "4") / METRICS_FILE,
+        trained.cell("sgd", "2") / PREDICTIONS_FILE,
+        trained.cell("sgd", "4") / METRICS_FILE,
         here / "results/features/digits/pixels/test/shard-00000-of-00001.h5",
         here / "results/features/digits/pixels/train/manifest.json",
-        here / "results/calibration/digits/eps-2.json", here / "data/digits/train.parquet",
-    ]  # fmt: skip
+        here / "results/calibration/digits/eps-2.json",
+        here / "data/digits/train.parquet",
+    ]
     before = {path: path.read_bytes() for path in places}
     for path in places:
         content = bytearray(before[path])

@@ -97,12 +97,17 @@ def test_short_shards_are_one_job_with_one_gpu(
     template(workspace, small, "data")
     small["features"] = {"shards": 8}
     grouped = [
-        "--set-resources", "extract_features:gpu=1",
-        "--groups", "extract_features=extraction",
-        "--group-components", "extraction=4",
-        "--resources", "gpu=1",
-        "--set-resource-scopes", "gpu=local",
-    ]  # fmt: skip
+        "--set-resources",
+        "extract_features:gpu=1",
+        "--groups",
+        "extract_features=extraction",
+        "--group-components",
+        "extraction=4",
+        "--resources",
+        "gpu=1",
+        "--set-resource-scopes",
+        "gpu=local",
+    ]
     alone = asked(workspace, small, "features")
     together = asked(workspace, small, "features", *grouped)
     assert {job["rule"] for job in alone} == {"extract_features"}
@@ -162,11 +167,13 @@ def networks(small: dict[str, Any]) -> dict[str, Any]:
     blocks = NETWORK | {"tune": {"blocks": 1}, "steps": 2000}
     search = {"trials": 2, "space": {"learning_rate": [0.1, 0.5]}, "held_out": 0.3}
     return small | {
-        "datasets": {"digits": digits}, "backbones": {"vit": VIT},
+        "datasets": {"digits": digits},
+        "backbones": {"vit": VIT},
         "methods": {**small["methods"], "blocks": blocks, "searched": blocks | {"search": search}},
-        "few_shot": {"backbones": ["vit"]}, "audit": {"methods": ["sgd"], "membership": {}},
+        "few_shot": {"backbones": ["vit"]},
+        "audit": {"methods": ["sgd"], "membership": {}},
         "representation_law": {"methods": ["blocks"]},
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture
@@ -255,9 +262,11 @@ def test_a_network_on_two_processes_has_two_gpus(
 
 
 def test_heads_ask_for_a_gpu_where_a_fit_pays_on_it(
-    workspace: Workspace, small: dict[str, Any], template: Template,
+    workspace: Workspace,
+    small: dict[str, Any],
+    template: Template,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     small["methods"] = {"sgd": {"head": "sgd", "batch_size": 32, "steps": 10}}
     template(workspace, small, *PREPARED)
     (manifest,) = (workspace.directory / "results/features").rglob("train/manifest.json")
@@ -280,22 +289,33 @@ def test_heads_ask_for_a_gpu_where_a_fit_pays_on_it(
     assert gpus("cpu", "0", many, **full) == {0}
 
 
-@pytest.mark.parametrize(("device", "resources", "gpus", "questions"), [
-    ("auto", ["slurm_partition=mixed"], 1, 1), ("auto", [], 0, 1),
-    ("auto", ["slurm_partition=main", "gpu_partition=mixed"], 1, 1),
-    ("auto", ["slurm_partition=mixed", "--resources", "gpu=0"], 0, 0),
-    ("cpu", ["slurm_partition=mixed"], 0, 0), ("cuda", [], 1, 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("device", "resources", "gpus", "questions"),
+    [
+        ("auto", ["slurm_partition=mixed"], 1, 1),
+        ("auto", [], 0, 1),
+        ("auto", ["slurm_partition=main", "gpu_partition=mixed"], 1, 1),
+        ("auto", ["slurm_partition=mixed", "--resources", "gpu=0"], 0, 0),
+        ("cpu", ["slurm_partition=mixed"], 0, 0),
+        ("cuda", [], 1, 0),
+    ],
+)
 def test_jobs_on_slurm_ask_for_a_gpu_of_their_partition(
-    workspace: Workspace, networks: dict[str, Any], sinfo: Path, device: str,
-    resources: list[str], gpus: int, questions: int,
-) -> None:  # fmt: skip
+    workspace: Workspace,
+    networks: dict[str, Any],
+    sinfo: Path,
+    device: str,
+    resources: list[str],
+    gpus: int,
+    questions: int,
+) -> None:
     study = networks | {"device": device}
     output = workspace.run(study, "--dry-run", "cuts", "features", *on_slurm(*resources)).stdout
     asked = count_gpus(read_requests(output))
     assert {rule: asked[rule] for rule in ("extract_features", "extract_cut")} == {
-        "extract_features": {gpus}, "extract_cut": {gpus},
-    }  # fmt: skip
+        "extract_features": {gpus},
+        "extract_cut": {gpus},
+    }
     written = sinfo / "questions"
     assert (len(written.read_text().splitlines()) if written.exists() else 0) == questions
 

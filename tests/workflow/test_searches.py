@@ -21,9 +21,11 @@ RATES = {"learning_rate": [0.1, 0.5, 2.0]}
 @pytest.fixture
 def study(small: dict[str, Any]) -> dict[str, Any]:
     digits = {
-        "source": "sklearn", "name": "digits", "test_fraction": 0.03,
+        "source": "sklearn",
+        "name": "digits",
+        "test_fraction": 0.03,
         "subsample": {"per_class": 3},
-    }  # fmt: skip
+    }
     return small | {
         "datasets": {"digits": digits},
         "backbones": {"vit": VIT},

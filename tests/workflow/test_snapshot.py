@@ -88,9 +88,13 @@ def test_an_edit_while_jobs_wait_belongs_to_the_next_run(
 
 @pytest.mark.parametrize("remote", [False, True], ids=["local", "cluster"])
 def test_a_job_of_edited_code_refuses(
-    cluster: Workspace, study: dict[str, Any], repository: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, remote: bool,
-) -> None:  # fmt: skip
+    cluster: Workspace,
+    study: dict[str, Any],
+    repository: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    remote: bool,
+) -> None:
     clone = copy_code(repository, tmp_path / "clone")
     monkeypatch.setenv("PYTHONPATH", str(clone / "src"))
     cloned = Workspace(repository=clone, directory=cluster.directory)

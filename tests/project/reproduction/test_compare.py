@@ -15,42 +15,79 @@ from tests.support.stored_records import check_values
 PAPER = {"short": "A et al. 2020", "authors": "A", "title": "T", "year": 2020, "venue": "V"}
 FIRST = {"row": "first", "values": {"a": 90.0}}
 TABLE: dict[str, Any] = {
-    "paper": "a_2020", "table": "1", "title": "Accuracy", "metric": "accuracy",
-    "dataset": "cifar10", "epsilon": 2, "delta": 1e-5,
+    "paper": "a_2020",
+    "table": "1",
+    "title": "Accuracy",
+    "metric": "accuracy",
+    "dataset": "cifar10",
+    "epsilon": 2,
+    "delta": 1e-5,
     "columns": {"a": {"title": "A"}, "change": {"title": "Change", "metric": "accuracy change"}},
-}  # fmt: skip
+}
 ENTRY: dict[str, Any] = {
-    "paper": "a_2020", "table": "1", "rows": ["first"], "study": "config/mine.yaml",
-    "weights": "pixels", "recipe": {"head": "sgd", "batch_size": 32},
+    "paper": "a_2020",
+    "table": "1",
+    "rows": ["first"],
+    "study": "config/mine.yaml",
+    "weights": "pixels",
+    "recipe": {"head": "sgd", "batch_size": 32},
     "ours": [{"study": "mine", "methods": ["sgd"]}],
-}  # fmt: skip
+}
 PIXELS = {"title": "pixels", "access": "none needed", "backbone": {"family": "pixels"}}
 RESULT: dict[str, Any] = {
-    "study": "mine", "dataset": "cifar10", "backbone": "pixels",
-    "backbone_options": {"family": "pixels", "size": 32}, "method": "sgd", "head": "sgd",
-    "options": {"head": "sgd", "batch_size": 32}, "epsilon": 2.0, "delta": 1e-5, "private": True,
-    "network": False, "metric": "accuracy", "values": (0.88, 0.90), "mean": 0.89, "low": 0.87,
-    "high": 0.91, "train_rows": 50000, "seeds": 2,
-}  # fmt: skip
+    "study": "mine",
+    "dataset": "cifar10",
+    "backbone": "pixels",
+    "backbone_options": {"family": "pixels", "size": 32},
+    "method": "sgd",
+    "head": "sgd",
+    "options": {"head": "sgd", "batch_size": 32},
+    "epsilon": 2.0,
+    "delta": 1e-5,
+    "private": True,
+    "network": False,
+    "metric": "accuracy",
+    "values": (0.88, 0.90),
+    "mean": 0.89,
+    "low": 0.87,
+    "high": 0.91,
+    "train_rows": 50000,
+    "seeds": 2,
+}
 # What differs from the published setting; the first ones make a stand-in of a result, the last
 # ones set it beside no number.
 DIFFERENT: tuple[dict[str, Any], ...] = (
-    {}, {"backbone_options": {"family": "timm", "model": "m"}}, {"train_rows": 1000},
-    {"delta": 1e-6}, {"options": {"head": "sgd", "batch_size": 64}}, {"options": {"head": "sgd"}},
-    {"network": True}, {"private": False}, {"epsilon": 4.0}, {"dataset": "mnist"},
-    {"study": "another"}, {"method": "another"}, {"metric": "auc"}, {"epsilon": math.inf},
-)  # fmt: skip
+    {},
+    {"backbone_options": {"family": "timm", "model": "m"}},
+    {"train_rows": 1000},
+    {"delta": 1e-6},
+    {"options": {"head": "sgd", "batch_size": 64}},
+    {"options": {"head": "sgd"}},
+    {"network": True},
+    {"private": False},
+    {"epsilon": 4.0},
+    {"dataset": "mnist"},
+    {"study": "another"},
+    {"method": "another"},
+    {"metric": "auc"},
+    {"epsilon": math.inf},
+)
 CHANGED = {"ours": [{"study": "mine", "methods": ["b_*"], "base": "a_*", "take": "highest"}]}
 SWEEPS = {
-    "a_1": (0.5, (0.4, 0.6)), "a_2": (0.8, (0.79, 0.81)), "b_1": (0.83, (0.82, 0.84)),
+    "a_1": (0.5, (0.4, 0.6)),
+    "a_2": (0.8, (0.79, 0.81)),
+    "b_1": (0.83, (0.82, 0.84)),
     "b_2": (0.2, (0.1, 0.3)),
-}  # fmt: skip
+}
 PRIVATE = {"title": "JFT", "access": "private", "backbone": {"family": "timm"}}
 # Entries of facts with changes; None for the usual one.
 REFUSED: tuple[dict[str, Any], ...] = (
-    {"rows": ["first", "gone"]}, {"columns": ["a", "b"]}, {"weights": "gone"}, {"study": None},
+    {"rows": ["first", "gone"]},
+    {"columns": ["a", "b"]},
+    {"weights": "gone"},
+    {"study": None},
     {"note": "x"},
-)  # fmt: skip
+)
 
 
 def printed(*rows: dict[str, Any]) -> published.Published:

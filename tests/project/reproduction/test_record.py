@@ -70,8 +70,12 @@ def test_a_study_replaces_its_cells_and_leaves_others(tmp_path: Path) -> None:
     again = record.record_study(study(), tmp_path / "b", file=None)
     both = first.with_parts(other).with_parts(again)
     assert [(r.study, r.epsilon, r.seeds) for r in both.results()] == [
-        ("mine", 1.0, 3), ("mine", 2.0, 3), ("mine", 10.0, 5), ("other", 1.0, 3), ("other", 10.0, 3)
-    ]  # fmt: skip
+        ("mine", 1.0, 3),
+        ("mine", 2.0, 3),
+        ("mine", 10.0, 5),
+        ("other", 1.0, 3),
+        ("other", 10.0, 3),
+    ]
 
 
 def test_a_folder_without_cells_is_refused(tmp_path: Path) -> None:

@@ -35,14 +35,21 @@ def study() -> Study:
     """A study that asks for every analysis whose rule is made from its declaration."""
     heads = {"sgd": "sgd", "least_squares": "least_squares", "ceiling": "nonprivate"}
     clip = {"family": "open_clip", "model": "ViT-B-32", "pretrained": "openai"}
-    return load_study({
-        "study": "contract", "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
-        "backbones": {"pixels": {"family": "pixels"}, "clip": clip},
-        "methods": {name: {"head": head} for name, head in heads.items()},
-        "epsilons": [1, "inf"], "delta": 1e-5, "long_tail": {"clusters": [2]}, "sites": {},
-        "fairness": {}, "few_shot": {"backbones": ["pixels"], "shots": [1], "seeds": 1},
-        "imbalance": {"datasets": ["digits"], "classes": ["3"], "fractions": [0.5]},
-    })  # fmt: skip
+    return load_study(
+        {
+            "study": "contract",
+            "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
+            "backbones": {"pixels": {"family": "pixels"}, "clip": clip},
+            "methods": {name: {"head": head} for name, head in heads.items()},
+            "epsilons": [1, "inf"],
+            "delta": 1e-5,
+            "long_tail": {"clusters": [2]},
+            "sites": {},
+            "fairness": {},
+            "few_shot": {"backbones": ["pixels"], "shots": [1], "seeds": 1},
+            "imbalance": {"datasets": ["digits"], "classes": ["3"], "fractions": [0.5]},
+        }
+    )
 
 
 @EVERY
@@ -82,15 +89,21 @@ def test_a_job_measures_a_small_study_within_what_it_requests(
     outputs = [str(tmp_path / path.format(**place)) for path in declared.outputs.values()]
     started = time.process_time()
     measure_analysis(
-        analysis, inputs=inputs, outputs=outputs, params=params | {"version": analysis.version},
-        wildcards=place, threads=declared.threads, read_study=lambda: study,
-    )  # fmt: skip
+        analysis,
+        inputs=inputs,
+        outputs=outputs,
+        params=params | {"version": analysis.version},
+        wildcards=place,
+        threads=declared.threads,
+        read_study=lambda: study,
+    )
     seconds = time.process_time() - started
     assert all(Path(path).stat().st_size for path in outputs)
     size = JobSize(
-        inputs=inputs, measure_mb=lambda paths: sum(Path(path).stat().st_size
-        for path in paths) / 1e6, count_rows=lambda: (ROWS, ROWS // 2),
-    )  # fmt: skip
+        inputs=inputs,
+        measure_mb=lambda paths: sum(Path(path).stat().st_size for path in paths) / 1e6,
+        count_rows=lambda: (ROWS, ROWS // 2),
+    )
     cost = declared.cost(study, place, size)
     # a busy machine starts Python and imports libraries in minutes
     assert 60 * cost.minutes > 300 + 20 * seconds
@@ -112,9 +125,13 @@ def _write_inputs(files: StudyFiles, backbone: str) -> None:
         features = generator.normal(size=(rows, 16)) + 2 * np.eye(16)[labels]
         folder = Path(files.locate_manifest("digits", backbone, split)).parent
         write_split(
-            folder, features.astype(np.float32), labels, class_names=names, backbone=backbone,
+            folder,
+            features.astype(np.float32),
+            labels,
+            class_names=names,
+            backbone=backbone,
             backbone_options=files.study.backbones[backbone].extraction_params(),
-        )  # fmt: skip
+        )
     write_text(folder.with_name("text.safetensors"), np.eye(3, 16), class_names=names)
     for cell in files.list_study_cells("digits"):
         if cell.backbone == backbone:

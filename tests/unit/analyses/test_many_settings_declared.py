@@ -28,9 +28,12 @@ from tests.support.stored_records import check_values
 SGD = {"head": "sgd", "batch_size": 32, "epochs": 1}
 TUNED = {"head": "fine_tune", "tune": {"blocks": 2}}
 METHODS: dict[str, Any] = {
-    "sgd": SGD, "ours": {"head": "least_squares"}, "ceiling": {"head": "nonprivate"},
-    "tuned": TUNED, "auto": {"head": "auto"},
-}  # fmt: skip
+    "sgd": SGD,
+    "ours": {"head": "least_squares"},
+    "ceiling": {"head": "nonprivate"},
+    "tuned": TUNED,
+    "auto": {"head": "auto"},
+}
 BACKBONES = {
     "pixels": {"family": "pixels"},
     "clip": {"family": "open_clip", "model": "ViT-B-32", "pretrained": "openai"},
@@ -38,70 +41,119 @@ BACKBONES = {
 }
 DIGITS = {"source": "sklearn", "name": "digits"}
 CHEST = {
-    "source": "csv", "root": ".", "train": "rows.csv", "label_columns": ["one", "two"],
+    "source": "csv",
+    "root": ".",
+    "train": "rows.csv",
+    "label_columns": ["one", "two"],
     "group_columns": ["sex", "age"],
-}  # fmt: skip
+}
 SKIN = CHEST | {"group_columns": ["site"]}
 FULL: dict[str, Any] = {
-    "study": "full", "datasets": {"digits": DIGITS, "chest": CHEST, "skin": SKIN},
-    "backbones": BACKBONES, "methods": METHODS, "epsilons": [1, 10, "inf"], "delta": 1e-5,
+    "study": "full",
+    "datasets": {"digits": DIGITS, "chest": CHEST, "skin": SKIN},
+    "backbones": BACKBONES,
+    "methods": METHODS,
+    "epsilons": [1, 10, "inf"],
+    "delta": 1e-5,
     "seeds": 2,
-}  # fmt: skip
+}
 ASKED: dict[str, Any] = {
-    "audit": {"membership": {}, "methods": ["sgd", "ceiling", "ours"]}, "long_tail": {},
+    "audit": {"membership": {}, "methods": ["sgd", "ceiling", "ours"]},
+    "long_tail": {},
     "sites": {"splits": ["equal", "labels"]},
-    "fairness": {}, "representation_law": {}, "few_shot": {},
+    "fairness": {},
+    "representation_law": {},
+    "few_shot": {},
     "imbalance": {"datasets": ["digits"], "classes": ["3"], "fractions": [0.5]},
-}  # fmt: skip
+}
 ONLY = {"datasets": {"chest": CHEST}}
 STUDIES: dict[str, dict[str, Any]] = {
     "nothing": {},
     "everything": ASKED,
     "few": {
-        "audit": {"methods": ["sgd"], "epsilons": [10]}, "tsne": {"split": "train"},
+        "audit": {"methods": ["sgd"], "epsilons": [10]},
+        "tsne": {"split": "train"},
         "long_tail": {"datasets": ["digits"], "memorisation": None, "rows": 1000},
         "sites": {"method": "ours", "backbones": ["clip"], "counts": 4},
         "fairness": {"methods": ["sgd"], "epsilons": [10], "reference": "ours"},
         "representation_law": {"methods": ["tuned"], "epsilons": ["inf"]},
-        "few_shot": {"backbones": ["clip"]}, "methods": {**METHODS, "more": TUNED},
+        "few_shot": {"backbones": ["clip"]},
+        "methods": {**METHODS, "more": TUNED},
     },
-    "one of each": {"datasets": {"digits": DIGITS}, "backbones": {"pixels": BACKBONES["pixels"]},
-                    "methods": {"sgd": SGD}, **{name: ASKED[name] for name in ("audit", "fairness",
-                                                                               "long_tail")}},
+    "one of each": {
+        "datasets": {"digits": DIGITS},
+        "backbones": {"pixels": BACKBONES["pixels"]},
+        "methods": {"sgd": SGD},
+        **{name: ASKED[name] for name in ("audit", "fairness", "long_tail")},
+    },
     "unknown names": {
         "audit": {"methods": ["sgd", "gone", "sgd"], "epsilons": [3]},
         "long_tail": {"datasets": ["gone", "digits", "digits"]},
-        "sites": {"backbones": ["gone"]}, "fairness": {"methods": ["gone"]},
+        "sites": {"backbones": ["gone"]},
+        "fairness": {"methods": ["gone"]},
         "representation_law": {"epsilons": [7]},
     },
     "faults": {
         "audit": {"methods": ["ceiling", "tuned"], "epsilons": ["inf", 1]},
-        "long_tail": {"datasets": ["chest", "digits"]}, "sites": {"method": "other"},
-        "fairness": {"groups": ["sex", "group_sex", "race"], "reference": "auto",
-                     "pairs": [["sex", "sex"], ["sex", "age"], ["age", "group_sex"],
-                               ["class", "sex"], ["sex", "site"], ["age", "race"]]},
+        "long_tail": {"datasets": ["chest", "digits"]},
+        "sites": {"method": "other"},
+        "fairness": {
+            "groups": ["sex", "group_sex", "race"],
+            "reference": "auto",
+            "pairs": [
+                ["sex", "sex"],
+                ["sex", "age"],
+                ["age", "group_sex"],
+                ["class", "sex"],
+                ["sex", "site"],
+                ["age", "race"],
+            ],
+        },
         "representation_law": {"methods": ["tuned", "sgd"]},
     },
     "no cell": {
-        "audit": {"methods": ["ceiling"], "epsilons": [1]}, "sites": {"method": "sgd"},
+        "audit": {"methods": ["ceiling"], "epsilons": [1]},
+        "sites": {"method": "sgd"},
         "fairness": {"methods": ["ceiling"], "epsilons": [1]},
     },
-    "inf for the ceiling alone": {"epsilons": [10, 1], "audit": {"membership": {}}, "sites": {},
-                                  "fairness": {"reference": "ours"}, "representation_law": {}},
+    "inf for the ceiling alone": {
+        "epsilons": [10, 1],
+        "audit": {"membership": {}},
+        "sites": {},
+        "fairness": {"reference": "ours"},
+        "representation_law": {},
+    },
     "inf with membership": {"audit": {"membership": {}, "epsilons": ["inf"], "methods": ["ours"]}},
-    "none private": {"epsilons": ["inf"], "audit": {}, "sites": {},
-                     "fairness": {"methods": ["sgd"]}},
-    "several labels": {**ONLY, "long_tail": {}, "sites": {}, "representation_law": {},
-                       "backbones": {"pixels": BACKBONES["pixels"]}, "methods": {"tuned": TUNED},
-                       "audit": {}},
+    "none private": {
+        "epsilons": ["inf"],
+        "audit": {},
+        "sites": {},
+        "fairness": {"methods": ["sgd"]},
+    },
+    "several labels": {
+        **ONLY,
+        "long_tail": {},
+        "sites": {},
+        "representation_law": {},
+        "backbones": {"pixels": BACKBONES["pixels"]},
+        "methods": {"tuned": TUNED},
+        "audit": {},
+    },
     "a column called class": {
-        "datasets": {"chest": CHEST | {"group_columns": ["sex"]},
-                     "skin": CHEST | {"group_columns": ["class"]}},
-        "fairness": {"pairs": [["class", "sex"]], "reference": "sgd"}, "epsilons": [1],
-        "methods": {"sgd": SGD}},
-    "no trainer": {"methods": {"auto": {"head": "auto"}, "tuned": TUNED}, "sites": {},
-                   "audit": {"membership": {"shadows": 8}}},
-}  # fmt: skip
+        "datasets": {
+            "chest": CHEST | {"group_columns": ["sex"]},
+            "skin": CHEST | {"group_columns": ["class"]},
+        },
+        "fairness": {"pairs": [["class", "sex"]], "reference": "sgd"},
+        "epsilons": [1],
+        "methods": {"sgd": SGD},
+    },
+    "no trainer": {
+        "methods": {"auto": {"head": "auto"}, "tuned": TUNED},
+        "sites": {},
+        "audit": {"membership": {"shadows": 8}},
+    },
+}
 
 
 @pytest.fixture
@@ -132,9 +184,10 @@ def describe_job(analysis: Any, study: Study, files: StudyFiles) -> dict[str, An
         costs = []
         for mb, rows in ((1.0, 1000), (5000.0, 60_000)):
             size = JobSize(
-                inputs=inputs, measure_mb=lambda paths, mb=mb: mb * len(list(paths)),  # type: ignore[misc]
+                inputs=inputs,
+                measure_mb=lambda paths, mb=mb: mb * len(list(paths)),  # type: ignore[misc]
                 count_rows=lambda rows=rows: (rows, rows // 5),  # type: ignore[misc]
-            )  # fmt: skip
+            )
             costs += [*declared.cost(study, place, size)]
         if place["backbone"] != backbones[0]:
             inputs = {}
@@ -160,9 +213,11 @@ def describe(analysis: Any, study: Study, files: StudyFiles) -> dict[str, Any]:
             for place in places[-1:]
         ]
         params = [
-            str(value(study, place)) for name, value in exhibit.params.items()
-            for place in places[:1] if name != "published"
-        ]  # fmt: skip
+            str(value(study, place))
+            for name, value in exhibit.params.items()
+            for place in places[:1]
+            if name != "published"
+        ]
         listed = shorten(exhibit.list_files(study, "r", places[:2]))
         found[exhibit.name] = [len(places), *map(str, places[:12]), *needs, *params, listed]
     if analysis.section:
@@ -198,12 +253,13 @@ def test_cells_and_references_of_a_study_are_as_stored(
             "compared": [" ".join(cell) for cell in fairness.fairness_cells(study)[::4]],
             "references": [fairness.reference_of(study, *key) for key in keys],
             "with reference": fairness.list_references(study, place)
-            if name not in ("unknown names", "faults") else [],
+            if name not in ("unknown names", "faults")
+            else [],
             "networks": representation_law.list_law_networks(study),
             "law marks": representation_law.list_law_marks(files, "digits"),
             "trained at sites": or_error(sites.choose_method, study),
             "budgets": sites.list_budgets(study),
-        }  # fmt: skip
+        }
 
     made["chosen"] = list_single_label(studies["nothing"], ["skin", "digits"])
     unreadable = Mock(side_effect=DataError("gone"))
@@ -211,28 +267,52 @@ def test_cells_and_references_of_a_study_are_as_stored(
     assert not has_several_labels(study, "chest"), "nor is its fault stated here"
     made["method faults"] = [
         sites.method_fault(method_options(each))
-        for each in ({"head": "newton"}, {"head": "tuned", "base": {"head": "prototypes"},
-                     "search": {"max_row_norm": [1.0, 2.0]}}, *METHODS.values())
-    ]  # fmt: skip
+        for each in (
+            {"head": "newton"},
+            {
+                "head": "tuned",
+                "base": {"head": "prototypes"},
+                "search": {"max_row_norm": [1.0, 2.0]},
+            },
+            *METHODS.values(),
+        )
+    ]
     check_values("cells_of_analyses", made)
 
 
 def test_titles_words_and_options_are_as_stored() -> None:
     names = (
-        "audit", "membership_clip-sgd-eps-1", "law_residual_pixels", "law_residual_one_hot_pixels",
-        "law_fuzziness_a_b", "imbalance_net", "sites_clip", "fairness_gap", "fairness_auc", "tsne",
-        "fairness", "law_", "law",
-    )  # fmt: skip
+        "audit",
+        "membership_clip-sgd-eps-1",
+        "law_residual_pixels",
+        "law_residual_one_hot_pixels",
+        "law_fuzziness_a_b",
+        "imbalance_net",
+        "sites_clip",
+        "fairness_gap",
+        "fairness_auc",
+        "tsne",
+        "fairness",
+        "law_",
+        "law",
+    )
     made: dict[str, Any] = {
         analysis.name: [analysis.section.title_figure(name) for name in names]
         for analysis in load_analyses()
         if analysis.section
     }
-    section = Section(anchor="a", title="A", template="t", make="m", needs={"first": many(list)},  # type: ignore[arg-type]
-                      figures={"law_a_": "{} of a", "law_": "{}"})  # fmt: skip
+    section = Section(
+        anchor="a",
+        title="A",
+        template="t",
+        make="m",
+        needs={"first": many(list)},  # type: ignore[arg-type]
+        figures={"law_a_": "{} of a", "law_": "{}"},
+    )
     made["records"] = [section.records, section.title_figure("law_a_b")]
-    made["at least"] = [at_least(v) for v in (-1.0, 0.0, 1e-5, 0.1, 0.57, 0.71299, 1.0, 12.399,
-                                              999.9, 12345.0, 0.3)]  # fmt: skip
+    made["at least"] = [
+        at_least(v) for v in (-1.0, 0.0, 1e-5, 0.1, 0.57, 0.71299, 1.0, 12.399, 999.9, 12345.0, 0.3)
+    ]
     box = {"probability": 0.9}
     made["power"] = [
         power_in_words(each and {**box, "caught_factor": each["factor"]})
@@ -241,10 +321,17 @@ def test_titles_words_and_options_are_as_stored() -> None:
     made["path"] = str(audit_path("a", ("d", "b", "m", "1"), ".json"))
     made["audits"] = {
         str(options): or_error(lambda given: str(AuditOptions(**given)), options)
-        for options in ({}, {"runs": 10}, {"runs": 10, "confidence": 0.999}, {"runs": 9},
-                        {"runs": 11, "confidence": 0.9999}, {"runs": 13, "confidence": 0.9999},
-                        {"runs": 14, "confidence": 0.9999}, {"epsilons": [1.0, "inf"]})
-    }  # fmt: skip
+        for options in (
+            {},
+            {"runs": 10},
+            {"runs": 10, "confidence": 0.999},
+            {"runs": 9},
+            {"runs": 11, "confidence": 0.9999},
+            {"runs": 13, "confidence": 0.9999},
+            {"runs": 14, "confidence": 0.9999},
+            {"epsilons": [1.0, "inf"]},
+        )
+    }
     made["membership"] = [
         or_error(lambda given: str(MembershipOptions(**given)), options)
         for options in ({"targets": 8, "shadows": 8}, {"targets": 9, "shadows": 8}, {"targets": 0})
@@ -253,42 +340,75 @@ def test_titles_words_and_options_are_as_stored() -> None:
     search = {"space": {"learning_rate": [0.1, 1.0]}}
     made["tuning"] = [
         representation_law.describe_tuning(method_options(options))
-        for options in (SGD, *({"head": "fine_tune", "tune": tune} for tune in tunes),
-                        {"head": "fine_tune", "tune": {"blocks": 4}, "search": search})
-    ]  # fmt: skip
+        for options in (
+            SGD,
+            *({"head": "fine_tune", "tune": tune} for tune in tunes),
+            {"head": "fine_tune", "tune": {"blocks": 4}, "search": search},
+        )
+    ]
     check_values("words_of_analyses", made)
 
 
 def test_a_job_gets_the_arguments_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs = {name: ["in/a", "in/b"] for name in ("train", "test", "shards", "metrics",
-                                                 "predictions", "marks")}  # fmt: skip
+    inputs = {
+        name: ["in/a", "in/b"]
+        for name in ("train", "test", "shards", "metrics", "predictions", "marks")
+    }
     made: dict[str, Any] = {}
-    for rule in ("compare_groups", "simulate_sites", "measure_long_tail", "embed_tsne",
-                 "classify_zero_shot", "probe_few_shot"):  # fmt: skip
+    for rule in (
+        "compare_groups",
+        "simulate_sites",
+        "measure_long_tail",
+        "embed_tsne",
+        "classify_zero_shot",
+        "probe_few_shot",
+    ):
         given: dict[str, Any] = {}
         analysis = find_analysis(rule)
         declared = analysis.measurement
         assert declared
 
         def job(
-            folder: Any, dataset: Any, threads: Any, options: Any, study: Any, seed: Any,
-            record: Any = 0, table: Any = 0, output: Any = 0, rows: Any = 0, *, got: Any = given,
+            folder: Any,
+            dataset: Any,
+            threads: Any,
+            options: Any,
+            study: Any,
+            seed: Any,
+            record: Any = 0,
+            table: Any = 0,
+            output: Any = 0,
+            rows: Any = 0,
+            *,
+            got: Any = given,
             **needed: Any,
-        ) -> None:  # fmt: skip
-            got |= {"folder": folder, "dataset": dataset, "threads": threads, "study": study,
-                    "seed": seed, "outputs": [record, table, output, rows], **needed,
-                    "options": type(options).__name__}  # fmt: skip
+        ) -> None:
+            got |= {
+                "folder": folder,
+                "dataset": dataset,
+                "threads": threads,
+                "study": study,
+                "seed": seed,
+                "outputs": [record, table, output, rows],
+                **needed,
+                "options": type(options).__name__,
+            }
 
         monkeypatch.setattr("dpprobe.analyses.measuring.find_function", lambda _, job=job: job)
         needs = {name: inputs.get(name, ["in/one"]) for name in declared.needs}
-        outputs = [f"r/{path.format(dataset='d', backbone='b')}" for path in
-                   declared.outputs.values()]  # fmt: skip
+        outputs = [
+            f"r/{path.format(dataset='d', backbone='b')}" for path in declared.outputs.values()
+        ]
         options: dict[str, Any] = {"counts": [2]} if rule == "simulate_sites" else {}
         measure_analysis(
-            analysis, inputs=needs, outputs=outputs, wildcards={"dataset": "d", "backbone": "b"},
-            params={"seed": 3, "version": 1, "options": options}, threads=2,
+            analysis,
+            inputs=needs,
+            outputs=outputs,
+            wildcards={"dataset": "d", "backbone": "b"},
+            params={"seed": 3, "version": 1, "options": options},
+            threads=2,
             read_study=lambda: "the study",  # type: ignore[arg-type, return-value]
-        )  # fmt: skip
+        )
         made[rule] = {name: str(value) for name, value in given.items()}
     chosen = {"a": one(lambda *_: None), "b": many(lambda *_: []), "c": waits(lambda *_: [])}
     made["read"] = str(read_needs(chosen, {"a": [], "b": ["x", "y"], "c": ["z"]}))

@@ -39,9 +39,14 @@ from tests.unit.analyses.zero_shot.test_measure import write_text
 
 
 def clouds(
-    rows: int, columns: int, classes: int, *, seed: int = 0, apart: float = 2.0,
+    rows: int,
+    columns: int,
+    classes: int,
+    *,
+    seed: int = 0,
+    apart: float = 2.0,
     several: bool = False,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+) -> tuple[np.ndarray, np.ndarray]:
     """Rows of classes of unequal sizes, or of several labels, which lie apart."""
     generator = np.random.default_rng(seed)
     shares = np.arange(1, classes + 1) / sum(range(classes + 1))
@@ -56,10 +61,15 @@ def clouds(
 
 def further_columns(labels: np.ndarray) -> dict[str, Any]:
     """A group of each row, and the labels that count as right where a row has one label."""
-    groups = {"group_sex": ["FM"[row % 7 > 2] for row in range(len(labels))],
-              "group_age": [f"{10 * (row % 4)}" for row in range(len(labels))]}  # fmt: skip
-    accepted = [[int(label), 2][: 1 + (row % 4 == 0)] for row, label in enumerate(labels)
-                ] if labels.ndim == 1 else None  # fmt: skip
+    groups = {
+        "group_sex": ["FM"[row % 7 > 2] for row in range(len(labels))],
+        "group_age": [f"{10 * (row % 4)}" for row in range(len(labels))],
+    }
+    accepted = (
+        [[int(label), 2][: 1 + (row % 4 == 0)] for row, label in enumerate(labels)]
+        if labels.ndim == 1
+        else None
+    )
     return {"groups": groups, "accepted": accepted}
 
 
@@ -70,13 +80,19 @@ def without(record: dict[str, Any], *names: str) -> dict[str, Any]:
 def test_long_tails_are_as_stored(tmp_path: Path) -> None:
     made: dict[str, Any] = {}
     settings: dict[str, dict[str, Any]] = {
-        "images": {}, "patients": {"patients": 60, "rows": 100}, "few": {"count": 19},
-        "unscored": {"memorisation": None, "clusters": [2, 10]}, "twenty": {"count": 20},
+        "images": {},
+        "patients": {"patients": 60, "rows": 100},
+        "few": {"count": 19},
+        "unscored": {"memorisation": None, "clusters": [2, 10]},
+        "twenty": {"count": 20},
         "a sample": {"rows": 60, "memorisation": {"heads": 50, "rows": 30}},
-        "one class": {"classes": 1, "clusters": [4]}, "labels": {"several": True},
-        "no number": {"bad": np.nan}, "infinite": {"bad": -np.inf}, "equal": {"scale": 0.0},
+        "one class": {"classes": 1, "clusters": [4]},
+        "labels": {"several": True},
+        "no number": {"bad": np.nan},
+        "infinite": {"bad": -np.inf},
+        "equal": {"scale": 0.0},
         "not in order": {"clusters": [9, 2, 4], "memorisation": None},
-    }  # fmt: skip
+    }
     for name, given in settings.items():
         count, patients = given.pop("count", 150), given.pop("patients", 0)
         several = given.pop("several", False)
@@ -87,10 +103,14 @@ def test_long_tails_are_as_stored(tmp_path: Path) -> None:
         folder, values = tmp_path / name, {"clusters": [3], "memorisation": {"heads": 50}, **given}
         error = or_error(
             long_tail.long_tail_job,
-            write_store(folder / "train", features, labels, units=units), folder,
-            dataset="digits", backbone="pixels", options=LongTailOptions.model_validate(values),
-            seed=2, threads=1,
-        )  # fmt: skip
+            write_store(folder / "train", features, labels, units=units),
+            folder,
+            dataset="digits",
+            backbone="pixels",
+            options=LongTailOptions.model_validate(values),
+            seed=2,
+            threads=1,
+        )
         if error:
             made[name] = error.replace(str(tmp_path), "")
             assert not (folder / "digits").exists()
@@ -117,16 +137,22 @@ def test_sub_classes_and_memorisation_are_as_stored(monkeypatch: pytest.MonkeyPa
         made[f"sizes {shape}"] = [sub_classes.cluster_sizes(rows, k, seed=1) for k in (1, 2, 5, 9)]
         made[f"reference {shape}"] = sub_classes.draw_reference(np.abs(rows), seed=1)
     sizes = {
-        "equal": [[5, 5], [5, 5, 5]], "one": [[9]], "steep": [[90, 5, 3, 1, 1], [40, 2]],
-        "lone": [[7], [3, 1]], "very steep": [[999, 1]], "many": [list(range(30, 0, -1))],
-    }  # fmt: skip
+        "equal": [[5, 5], [5, 5, 5]],
+        "one": [[9]],
+        "steep": [[90, 5, 3, 1, 1], [40, 2]],
+        "lone": [[7], [3, 1]],
+        "very steep": [[999, 1]],
+        "many": [list(range(30, 0, -1))],
+    }
     for name, each in sizes.items():
         arrays = [np.array(one) for one in each]
         index = sub_classes.tail_index(arrays, seed=4)
         made[name] = [
-            None if index is None else index.model_dump(), sub_classes.effective_number(arrays),
-            sub_classes.few_rows(arrays), sub_classes.shares_by_rank(arrays),
-        ]  # fmt: skip
+            None if index is None else index.model_dump(),
+            sub_classes.effective_number(arrays),
+            sub_classes.few_rows(arrays),
+            sub_classes.shares_by_rank(arrays),
+        ]
     made["drawn sizes"] = sub_classes._draw_sizes(np.array([5, 4, 1]), 1.2, generator)
     features, labels = clouds(60, 4, 3, apart=1.0)
     for name, units in (("rows", np.arange(60)), ("units", np.arange(60) // 2)):
@@ -136,55 +162,84 @@ def test_sub_classes_and_memorisation_are_as_stored(monkeypatch: pytest.MonkeyPa
             rows, labels, num_classes=3, units=units, heads=50, seed=2
         )
         made[f"scores of {name}"] = [
-            measured.right_in, measured.heads_in, measured.right_out, measured.standard_errors,
+            measured.right_in,
+            measured.heads_in,
+            measured.right_out,
+            measured.standard_errors,
             np.nan_to_num(measured.scores),
             *(measured.share_above(t) for t in (-0.5, 0.0, 0.1)),
             *(measured.expected_share_above(t) for t in (-0.5, 0.0, 0.1, 0.25)),
-        ]  # fmt: skip
+        ]
     counts: Any = [*map(np.array, ([1, 0, 2], [2, 0, 2], [1, 1, 0], [2, 2, 0])), 1.0]
     empty = memorisation.Memorisation(*counts)
-    made["never trained"] = [empty.share_above(-0.5), empty.expected_share_above(0.0),
-                             np.isnan(empty.scores)]  # fmt: skip
+    made["never trained"] = [
+        empty.share_above(-0.5),
+        empty.expected_share_above(0.0),
+        np.isnan(empty.scores),
+    ]
     made["columns"] = [memorisation.scale_columns(np.ones((3, 2))), rows[:5]]
     units = np.array([3, 1, 1, 2, 3, 3, 5])
     made["positions"] = [long_tail._draw_positions(units, most, 1) for most in (1, 3, 4, 6, 7)]
-    made["a unit"] = [long_tail._draw_positions(units, most, seed)
-                      for most in (0, 1, 2) for seed in range(4)]  # fmt: skip
+    made["a unit"] = [
+        long_tail._draw_positions(units, most, seed) for most in (0, 1, 2) for seed in range(4)
+    ]
     check_values("sub_classes", made, rel=1e-4)
 
 
 def test_representation_laws_are_as_stored(tmp_path: Path) -> None:
     made: dict[str, Any] = {}
     for name, (rows, columns, classes) in {
-        "tall": (60, 5, 3), "wide": (20, 40, 2), "square": (30, 30, 4), "one class": (20, 3, 1),
-    }.items():  # fmt: skip
+        "tall": (60, 5, 3),
+        "wide": (20, 40, 2),
+        "square": (30, 30, 4),
+        "one class": (20, 3, 1),
+    }.items():
         x, labels = clouds(rows, columns, classes)
         others, other_labels = clouds(15, columns, classes, seed=1)
         made[name] = [
             flatten(vars(law_measures.measure_scatter(x, labels))),
-            flatten(vars(law_measures.measure_residuals(x, labels, held_out=others,
-                                           held_out_labels=other_labels))),
-        ]  # fmt: skip
+            flatten(
+                vars(
+                    law_measures.measure_residuals(
+                        x, labels, held_out=others, held_out_labels=other_labels
+                    )
+                )
+            ),
+        ]
     x, labels = np.eye(3, 8)[np.arange(12) % 3], np.arange(12) % 3
-    for name, each in {"equal": np.ones((12, 2)), "exact": x, "same means": np.repeat(x[:4], 3, 0),
-                       "no number": x * np.inf, "zeros": 0 * x}.items():  # fmt: skip
+    for name, each in {
+        "equal": np.ones((12, 2)),
+        "exact": x,
+        "same means": np.repeat(x[:4], 3, 0),
+        "no number": x * np.inf,
+        "zeros": 0 * x,
+    }.items():
         with np.errstate(invalid="ignore"):
             made[name] = [
                 flatten(vars(law_measures.measure_scatter(each, labels))),
-                flatten(vars(law_measures.measure_residuals(each, labels, held_out=each,
-                                               held_out_labels=labels))),
-            ]  # fmt: skip
+                flatten(
+                    vars(
+                        law_measures.measure_residuals(
+                            each, labels, held_out=each, held_out_labels=labels
+                        )
+                    )
+                ),
+            ]
     series: list[list[float | None]] = [
-        [1.0, 0.5, 0.25], [1.0, None, 0.5, 0.2, 1e-9, 1e-12], [2.0] * 4, [None, 1.0, 3.0],
+        [1.0, 0.5, 0.25],
+        [1.0, None, 0.5, 0.2, 1e-9, 1e-12],
+        [2.0] * 4,
+        [None, 1.0, 3.0],
         [0.9, 0.7, 0.8, 0.1, 0.05],
-    ]  # fmt: skip
+    ]
     made["laws"] = [
         [law and law.model_dump(), fault]
         for law, fault in (law_measures.fit_law(range(len(values)), values) for values in series)
     ]
     cloud: Any = clouds(30, 5, 3)
     made["a class alone"] = law_measure._measure_values(
-        cloud[0], cloud[0], {"train": cloud[1], "test": 0 * cloud[1]})[2]  # fmt: skip
+        cloud[0], cloud[0], {"train": cloud[1], "test": 0 * cloud[1]}
+    )[2]
     record = make_laws(tmp_path, rows=60, seed=3).model_dump(mode="json")
     networks = record.pop("networks")
     for network in networks:
@@ -211,38 +266,65 @@ def test_rare_classes_are_as_stored(tmp_path: Path) -> None:
     }
     made: dict[str, Any] = {}
     cells = [
-        ("sgd", "1"), ("sgd", "3"), ("newton", "10"), ("newton", "inf"),
+        ("sgd", "1"),
+        ("sgd", "3"),
+        ("newton", "10"),
+        ("newton", "inf"),
         ("nonprivate", "inf"),
-    ]  # fmt: skip
-    for name, kept in {"ceiling": cells, "none": cells[:4], "free": cells[4:],
-                       "one seed": cells[::4]}.items():  # fmt: skip
+    ]
+    for name, kept in {
+        "ceiling": cells,
+        "none": cells[:4],
+        "free": cells[4:],
+        "one seed": cells[::4],
+    }.items():
         folder = tmp_path / name
         shares = (0.6, 0.1, 0.3, 0.0) if name != "free" else (1.0, 0.0, 0.0, 0.0)
         for dataset in infos:
             for method, epsilon in kept:
-                path = write_cell(folder, dataset=dataset, method=method, epsilon=epsilon,
-                                  seeds=1 if name == "one seed" else 3, shares=shares,
-                                  quality=1.5 + 3 * (method == "nonprivate") - (name == "none"),
-                                  patients=40 if name == "none" else None)  # fmt: skip
+                path = write_cell(
+                    folder,
+                    dataset=dataset,
+                    method=method,
+                    epsilon=epsilon,
+                    seeds=1 if name == "one seed" else 3,
+                    shares=shares,
+                    quality=1.5 + 3 * (method == "nonprivate") - (name == "none"),
+                    patients=40 if name == "none" else None,
+                )
                 if name == "none":
                     file = path.with_name("predictions.parquet")
                     table = pq.read_table(file)
                     units = np.tile(np.arange(200) % 40, 3)
                     pq.write_table(table.append_column("unit", [units]), file)
-        names = [CellName(dataset=dataset, backbone="pixels", method=method, epsilon=epsilon)
-                 for dataset in infos for method, epsilon in kept]  # fmt: skip
+        names = [
+            CellName(dataset=dataset, backbone="pixels", method=method, epsilon=epsilon)
+            for dataset in infos
+            for method, epsilon in kept
+        ]
         imbalance.imbalance_job(
-            names, cells=folder / "cells", infos=infos, dataset="digits", backbone="pixels",
-            classes=["three", "one", "zero"], folder=folder,
-        )  # fmt: skip
+            names,
+            cells=folder / "cells",
+            infos=infos,
+            dataset="digits",
+            backbone="pixels",
+            classes=["three", "one", "zero"],
+            folder=folder,
+        )
         record = ImbalanceRecord.read(folder / "digits/pixels.json").model_dump(mode="json")
         rows = record.pop("cells")
         made[name] = [record.pop("break_downs"), record, by_column(rows)]
-    given: dict[str, Any] = {"cells": tmp_path, "dataset": "digits", "backbone": "b",
-                             "folder": tmp_path}  # fmt: skip
+    given: dict[str, Any] = {
+        "cells": tmp_path,
+        "dataset": "digits",
+        "backbone": "b",
+        "folder": tmp_path,
+    }
     made["unknown"] = or_error(imbalance.imbalance_job, [], infos=infos, classes=["four"], **given)
-    wrongs: dict[str, Any] = {"other": {"class_names": list(classes[::-1])},
-                         "several": {"multi_label": True}}  # fmt: skip
+    wrongs: dict[str, Any] = {
+        "other": {"class_names": list(classes[::-1])},
+        "several": {"multi_label": True},
+    }
     for name, change in wrongs.items():
         wrong = infos | {name: write_info(tmp_path / "wrong.json", None, **change)}
         error = or_error(imbalance.imbalance_job, [], infos=wrong, classes=["one"], **given)
@@ -253,9 +335,10 @@ def test_rare_classes_are_as_stored(tmp_path: Path) -> None:
 def test_shares_and_break_downs_of_rare_classes_are_as_stored() -> None:
     made: dict[str, Any] = {}
     made["shares"] = [
-        imbalance.estimate_share(values, counted).model_dump() for values in ([0.5], [0.0] * 3,
-        [0.1, 0.2, 0.4], [1.0, 1.0 - 1e-13], [0.9, 1.0]) for counted in (1, 50)
-    ]  # fmt: skip
+        imbalance.estimate_share(values, counted).model_dump()
+        for values in ([0.5], [0.0] * 3, [0.1, 0.2, 0.4], [1.0, 1.0 - 1e-13], [0.9, 1.0])
+        for counted in (1, 50)
+    ]
     made["least"] = [imbalance.least_reference(classes) for classes in (2, 4, 19, 20, 21, 100)]
     scores = np.random.default_rng(3).normal(size=(5, 4)).astype(np.float32) * 9
     links: Any = ("sigmoid", "softmax", "none")
@@ -266,18 +349,26 @@ def test_shares_and_break_downs_of_rare_classes_are_as_stored() -> None:
     made["retained"] = [
         imbalance.retained_recall(rare_cell(each, **changes)) for each in (0.0, 0.3, 0.9)
     ]
-    points = [rare_cell(recall, class_rows=rows, epsilon=epsilon, method=method)
-              for rows, epsilon, recall, method in (
-                  (100, "1", 0.1, "sgd"), (100, "2", 0.4, "sgd"), (300, "1", 0.39, "sgd"),
-                  (400, "1", 0.5, "sgd"), (50, "10", 0.6, "sgd"), (9, "1", 0.7, "other"),
-              )]  # fmt: skip
+    points = [
+        rare_cell(recall, class_rows=rows, epsilon=epsilon, method=method)
+        for rows, epsilon, recall, method in (
+            (100, "1", 0.1, "sgd"),
+            (100, "2", 0.4, "sgd"),
+            (300, "1", 0.39, "sgd"),
+            (400, "1", 0.5, "sgd"),
+            (50, "10", 0.6, "sgd"),
+            (9, "1", 0.7, "other"),
+        )
+    ]
     points += [rare_cell(0.7, epsilon="inf"), rare_cell(0.7, reference_learnt=False)]
     points += [rare_cell(0.7, epsilon="advantage-0.1"), rare_cell(0.7, class_name="dog")]
     made["points"] = [
-        imbalance.break_down(points[::step], class_name="cat",
-        method=method).model_dump(mode="json") for step in (1, -1, 2, 3) for method in ("sgd",
-        "other", "none")
-    ]  # fmt: skip
+        imbalance.break_down(points[::step], class_name="cat", method=method).model_dump(
+            mode="json"
+        )
+        for step in (1, -1, 2, 3)
+        for method in ("sgd", "other", "none")
+    ]
     check_values("rare_shares", made, rel=1e-5)
 
 
@@ -290,17 +381,29 @@ def test_sites_are_as_stored(tmp_path: Path) -> None:
     )
     made: dict[str, Any] = {}
     for unit in ("image", "patient"):
-        record = simulate(tmp_path / unit, stores, unit, counts=[11, 4], colluders=1,
-                          splits=["sizes", "labels"], epsilons=["1", "30"])  # fmt: skip
+        record = simulate(
+            tmp_path / unit,
+            stores,
+            unit,
+            counts=[11, 4],
+            colluders=1,
+            splits=["sizes", "labels"],
+            epsilons=["1", "30"],
+        )
         values = record.model_dump(mode="json")
         # noise shares of sites that sum together are drawn by the system
         cells = [without(cell, "together") for cell in values.pop("cells")]
         made[unit] = [values, by_column(cells)]
         pool = read_pool(stores, unit)
-        made[f"pool of {unit}"] = [pool.n, pool.labels, pool.codes,
-                                   pool.select(np.array([0, 5, 99])).labels]  # fmt: skip
-        plans = sites._plan_sizes(method_options(HEAD), "1", {
-            "delta": 1e-4, "accountant": "pld", "unit": unit}, tmp_path)  # fmt: skip
+        made[f"pool of {unit}"] = [
+            pool.n,
+            pool.labels,
+            pool.codes,
+            pool.select(np.array([0, 5, 99])).labels,
+        ]
+        plans = sites._plan_sizes(
+            method_options(HEAD), "1", {"delta": 1e-4, "accountant": "pld", "unit": unit}, tmp_path
+        )
         made[f"plan for {unit}"] = [plans(80).realised_epsilon, plans(80).unit, plans(80).n]
 
         def few(n: int, plans: Any = plans, least: int = 37 if unit == "image" else 11) -> Any:
@@ -328,9 +431,13 @@ def test_embeddings_are_as_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     made: dict[str, Any] = {}
     monkeypatch.setattr(tsne, "ANCHORS", 25)
     settings: dict[str, dict[str, Any]] = {
-        "all": {"rows": 40}, "sample": {"rows": 80, "points": 50}, "few": {"rows": 9},
-        "ten": {"rows": 10}, "labels": {"rows": 50, "several": True}, "equal": {"rows": 30},
-    }  # fmt: skip
+        "all": {"rows": 40},
+        "sample": {"rows": 80, "points": 50},
+        "few": {"rows": 9},
+        "ten": {"rows": 10},
+        "labels": {"rows": 50, "several": True},
+        "equal": {"rows": 30},
+    }
     for name, given in settings.items():
         features, labels = clouds(given["rows"], 12, 4, several=given.get("several", False))
         features = features * (name != "equal")
@@ -350,8 +457,13 @@ def test_embeddings_are_as_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     anchors = np.arange(0, 40, 3)
     truth = tsne.find_nearest(rows, anchors)
     made["nearest"] = [np.sort(tsne.find_nearest(rows, anchors, k=k), axis=1) for k in (1, 4, 99)]
-    for components, wanted in ((2, truth), (8, truth), (30, truth), (2, truth[::-1]),
-                               (12, truth[::-1])):  # fmt: skip
+    for components, wanted in (
+        (2, truth),
+        (8, truth),
+        (30, truth),
+        (2, truth[::-1]),
+        (12, truth[::-1]),
+    ):
         reduced, kept = tsne._reduce_dimension(rows, anchors, wanted, components=components, seed=0)
         made[f"components {components} {wanted is truth}"] = [reduced.shape, kept]
     made["agreement"] = tsne.measure_agreement(truth[:, :4], truth[:, 2:9])
@@ -369,11 +481,18 @@ def test_few_shot_probes_are_as_stored(
 
     def probe(*stores: Path, shots: Any = (1,), metric: Any = None, memory_mb: int = 1000) -> Any:
         few_shot.probe_few_shot(
-            *stores, rows=tmp_path / "rows.parquet", record=tmp_path / "record.json",
-            options={"shots": shots, "seeds": 2}, metric=metric, seed=4, threads=1,
-            memory_mb=memory_mb, dataset="d", backbone="b",
+            *stores,
+            rows=tmp_path / "rows.parquet",
+            record=tmp_path / "record.json",
+            options={"shots": shots, "seeds": 2},
+            metric=metric,
+            seed=4,
+            threads=1,
+            memory_mb=memory_mb,
+            dataset="d",
+            backbone="b",
             study=cast("Study", SimpleNamespace(device="cpu")),
-        )  # fmt: skip
+        )
         return read_few_shot(tmp_path / "record.json")
 
     for patients in (0, 40):
@@ -381,9 +500,16 @@ def test_few_shot_probes_are_as_stored(
         for seed, split in enumerate(("train", "test")):
             features, labels = clouds(90, 5, 3, seed=seed, several=several, apart=3.0)
             units = [f"p{row * 7 % patients}" for row in range(90)] if patients else None
-            stores.append(write_store(tmp_path / f"{split}{patients}", features, labels,
-                                      class_names=tuple("abc"), units=units,
-                                      **further_columns(labels)))  # fmt: skip
+            stores.append(
+                write_store(
+                    tmp_path / f"{split}{patients}",
+                    features,
+                    labels,
+                    class_names=tuple("abc"),
+                    units=units,
+                    **further_columns(labels),
+                )
+            )
         record = probe(*stores, shots=(1, 3, 4, "full"), memory_mb=0 if patients else 1000)
         results = by_column(record.pop("results"))
         rows = by_column(pq.read_table(tmp_path / "rows.parquet").to_pylist())
@@ -394,8 +520,12 @@ def test_few_shot_probes_are_as_stored(
     made["headlines"] = [several or probe(stores[0], each)["headline"] for each in (even, *stores)]
     labels = clouds(40, 5, 4, several=several)[1]
     taken = np.arange(40) * 3 % 17
-    made["draws"] = [few_shot.draw_shots(labels, count, seed, each)
-                     for count in (1, 5) for seed in (0, 1) for each in (None, taken)]  # fmt: skip
+    made["draws"] = [
+        few_shot.draw_shots(labels, count, seed, each)
+        for count in (1, 5)
+        for seed in (0, 1)
+        for each in (None, taken)
+    ]
     check_values(f"few_shot_{several}", made, rel=1e-3, abs=1e-4)
 
 
@@ -409,28 +539,55 @@ def test_zero_shot_classifiers_are_as_stored(
             features, labels = clouds(80, 6, 3, several=several, apart=1.0)
             features[0] = 0.0
             units = [f"p{row * 7 % patients}" for row in range(80)] if patients else None
-            manifest = write_store(tmp_path / f"{several}{patients}", features, labels,
-                                   class_names=tuple("abc"), units=units,
-                                   **further_columns(labels))  # fmt: skip
+            manifest = write_store(
+                tmp_path / f"{several}{patients}",
+                features,
+                labels,
+                class_names=tuple("abc"),
+                units=units,
+                **further_columns(labels),
+            )
             for bias, metric in ((None, None), (-3.0, "macro_accuracy")):
-                text = write_text(tmp_path / "t", np.eye(3, 6), logit_bias=bias, logit_scale=7.0,
-                                  class_names=tuple("abc"))  # fmt: skip
+                text = write_text(
+                    tmp_path / "t",
+                    np.eye(3, 6),
+                    logit_bias=bias,
+                    logit_scale=7.0,
+                    class_names=tuple("abc"),
+                )
                 given: Any = {"metric": None if several else metric}
                 zero_shot.classify_zero_shot(
-                    manifest, text, metrics=tmp_path / "m.json", predictions=tmp_path / "p.parquet",
-                    dataset="d", backbone="b", model="tiny", seed=1, **given,
-                )  # fmt: skip
+                    manifest,
+                    text,
+                    metrics=tmp_path / "m.json",
+                    predictions=tmp_path / "p.parquet",
+                    dataset="d",
+                    backbone="b",
+                    model="tiny",
+                    seed=1,
+                    **given,
+                )
                 record = flatten(read_zero_shot(tmp_path / "m.json"))
-                words = {k: v for k, v in record.items() if isinstance(v, str | None)
-                         and k != "features" and not k.startswith("files")}  # fmt: skip
+                words = {
+                    k: v
+                    for k, v in record.items()
+                    if isinstance(v, str | None) and k != "features" and not k.startswith("files")
+                }
                 numbers = {k: v for k, v in record.items() if not isinstance(v, str | None)}
                 rows = by_column(pq.read_table(tmp_path / "p.parquet").to_pylist())
                 made[f"{several} {patients} {bias}"] = [words, numbers, without(rows, "id")]
     manifest = write_store(tmp_path / "one", features, 0 * labels, class_names=tuple("abc"))
     made["no AUC"] = or_error(
-        zero_shot.classify_zero_shot, manifest, text, metrics=tmp_path / "n.json",
-        predictions=tmp_path / "n.parquet", dataset="d", backbone="b", model="tiny", seed=1,
+        zero_shot.classify_zero_shot,
+        manifest,
+        text,
+        metrics=tmp_path / "n.json",
+        predictions=tmp_path / "n.parquet",
+        dataset="d",
+        backbone="b",
+        model="tiny",
+        seed=1,
         metric="auc",
-    ).replace(str(tmp_path), "")  # fmt: skip
+    ).replace(str(tmp_path), "")
     assert not (tmp_path / "n.parquet").exists()
     check_values("zero_shot", made, rel=1e-4)

@@ -76,32 +76,68 @@ def fairness_settings() -> dict[str, dict[str, Any]]:
     partly = {"auc": {"labels": [ones[1]], "left_out": small}}
     return {
         "as run": {},
-        "apart": {"gap": APART, "changes": {
-            f"{second}.chance_gap": 0.06, f"{second}.low": 0.0, f"{first}.groups": 1,
-            f"{first}.difference_low": 0.0, f"{second}.difference_high": 0.0}},
-        "by chance": {"gap": APART | {"chance_gap": 0.07, "difference": -0.03,
-                                      "difference_low": -0.05, "difference_high": -0.01}},
-        "two references": {"names": {"0.5": "20"}, "changes": {
-            "cells.1.reference": {"method": "sgd", "epsilon": "0.5"},
-            "attributes.0.groups.0.units": 7}},
+        "apart": {
+            "gap": APART,
+            "changes": {
+                f"{second}.chance_gap": 0.06,
+                f"{second}.low": 0.0,
+                f"{first}.groups": 1,
+                f"{first}.difference_low": 0.0,
+                f"{second}.difference_high": 0.0,
+            },
+        },
+        "by chance": {
+            "gap": APART
+            | {
+                "chance_gap": 0.07,
+                "difference": -0.03,
+                "difference_low": -0.05,
+                "difference_high": -0.01,
+            }
+        },
+        "two references": {
+            "names": {"0.5": "20"},
+            "changes": {
+                "cells.1.reference": {"method": "sgd", "epsilon": "0.5"},
+                "attributes.0.groups.0.units": 7,
+            },
+        },
         "no interval": {"gap": NO_INTERVAL, "reference": False},
         "nothing": {"compared": False},
-        "ranges": {"names": ages | {"ink": "outside"}, "changes": {"units": 321, "confidence": 0.9,
-                                              "attributes.1.groups.3.left_out": None}},
+        "ranges": {
+            "names": ages | {"ink": "outside"},
+            "changes": {"units": 321, "confidence": 0.9, "attributes.1.groups.3.left_out": None},
+        },
         "pairs of ranges": {"names": {side: f"{age} x f" for side, age in ages.items()}},
-        "a risk": {"changes": {"cells.0.epsilon": "advantage-0.1",
-                               "cells.0.epsilon_at_delta": 0.46,
-                               "cells.1.epsilon": "10", "cell_headline": "macro_accuracy",
-                               "headline": "accuracy"}},
-        "left out": {"changes": {"attributes.0.compared": partly, "multi_label": False,
-                                 "class_names": ones[:2],
-                                 **{f"cells.{k}.private": True for k in cells}}},
-        "left out of one metric alone": {"changes": {
-            "attributes.0.compared": partly, "attributes.1.groups.3.left_out": None,
-            f"{second}.gap": None, f"{first}.difference": None}},
-        "not the headline": {"changes": {
-            f"cells.{k}.attributes.{a}.gaps.auc": ... for k in cells for a in (0, 1)}},
-    }  # fmt: skip
+        "a risk": {
+            "changes": {
+                "cells.0.epsilon": "advantage-0.1",
+                "cells.0.epsilon_at_delta": 0.46,
+                "cells.1.epsilon": "10",
+                "cell_headline": "macro_accuracy",
+                "headline": "accuracy",
+            }
+        },
+        "left out": {
+            "changes": {
+                "attributes.0.compared": partly,
+                "multi_label": False,
+                "class_names": ones[:2],
+                **{f"cells.{k}.private": True for k in cells},
+            }
+        },
+        "left out of one metric alone": {
+            "changes": {
+                "attributes.0.compared": partly,
+                "attributes.1.groups.3.left_out": None,
+                f"{second}.gap": None,
+                f"{first}.difference": None,
+            }
+        },
+        "not the headline": {
+            "changes": {f"cells.{k}.attributes.{a}.gaps.auc": ... for k in cells for a in (0, 1)}
+        },
+    }
 
 
 def show_fairness(root: Path) -> Shown:
@@ -115,8 +151,9 @@ def show_fairness(root: Path) -> Shown:
         page = replace(section_page("other", "digits"), folder=root / name)
         (part,) = fairness_table.make_section(paths[::-1], page)
         part["groups"] = len(str(part["groups"]))
-        part["gaps"] = [f"{place} {cell.method} {cell.epsilon} {gap.gap}"
-                        for *place, cell, gap in part["gaps"]]  # fmt: skip
+        part["gaps"] = [
+            f"{place} {cell.method} {cell.epsilon} {gap.gap}" for *place, cell, gap in part["gaps"]
+        ]
         yield f"{name}: section", plain(part)
         if name in ("as run", "apart", "no interval", "nothing", "a risk", "two references"):
             for figure in fairness_show.plot_fairness(paths[:1] if name == "apart" else paths)[:2]:
@@ -139,11 +176,24 @@ def show_fairness(root: Path) -> Shown:
     assert auc is not None
     zeros = ((0.0, 0.1), (-0.1, 0.0), (0.01, 0.1), (-0.1, -0.01), (0.0, 0.0), (None, None))
     for low, high in zeros:
-        gap = auc.model_copy(update={
-            "difference_low": low, "difference_high": high, "difference": high, "gap": 0.1,
-            "chance_gap": high, "low": low})  # fmt: skip
-        yield f"gap {low} {high}", [fairness_table.stands_apart(gap), str(
-            fairness_table._difference_cell(gap)), fairness_table.beyond_chance(gap)]  # fmt: skip
+        gap = auc.model_copy(
+            update={
+                "difference_low": low,
+                "difference_high": high,
+                "difference": high,
+                "gap": 0.1,
+                "chance_gap": high,
+                "low": low,
+            }
+        )
+        yield (
+            f"gap {low} {high}",
+            [
+                fairness_table.stands_apart(gap),
+                str(fairness_table._difference_cell(gap)),
+                fairness_table.beyond_chance(gap),
+            ],
+        )
     ends = ((None, 1.0), (0.0, None), (0.0, 0.25))
     yield "ends", [fairness_table._format_ends(*each) for each in ends]
     points = (None, 0.0, 0.1234, -0.5)
@@ -156,44 +206,70 @@ def show_audit(root: Path) -> Shown:
     boxes = {
         "0.5": WHITE_BOX | {"epsilon_lower": 0.0, "caught_factor": 3.0},
         "2": WHITE_BOX | {"epsilon_lower": 0.01},
-        "8": WHITE_BOX | {"epsilon_lower": "inf", "holds": False, "caught_factor": 11.0,
-                          "tests": [{"name": "releases", "p_value": 0.0},
-                                    {"name": "variance", "p_value": WHITE_BOX["level"]}]},
-        "10": WHITE_BOX | {"epsilon_lower": 40.0, "caught_factor": 2.0, "runs": 80,
-                           "confidence": 0.9},
-    }  # fmt: skip
+        "8": WHITE_BOX
+        | {
+            "epsilon_lower": "inf",
+            "holds": False,
+            "caught_factor": 11.0,
+            "tests": [
+                {"name": "releases", "p_value": 0.0},
+                {"name": "variance", "p_value": WHITE_BOX["level"]},
+            ],
+        },
+        "10": WHITE_BOX
+        | {"epsilon_lower": 40.0, "caught_factor": 2.0, "runs": 80, "confidence": 0.9},
+    }
     missed = {**CONTROLS[1], "caught": False, "refuted_by": []}
     given: dict[str, Any] = {"controls": (*CONTROLS, missed)}
     members = MEMBERSHIP | {"rows": [*MEMBERSHIP["rows"], ATTACK | {"rows": "rarest_classes"}]}
     audits = [
-        write_audit(root, backbone=backbone, method=method, epsilon=epsilon, white_box=box,
-                    membership=members if epsilon == "2" else None, **given)
+        write_audit(
+            root,
+            backbone=backbone,
+            method=method,
+            epsilon=epsilon,
+            white_box=box,
+            membership=members if epsilon == "2" else None,
+            **given,
+        )
         for backbone in ("pixels", "clip")
         for method in ("sgd", "newton", "adam")[: 2 + (backbone == "clip")]
         for epsilon, box in boxes.items()
-    ]  # fmt: skip
+    ]
     lone = write_audit(root / "lone", white_box=weak, epsilon="1")
     other = write_audit(root / "lone", dataset="other", epsilon="3")
     inf = write_audit(root / "lone", white_box=None, epsilon="inf", membership=MEMBERSHIP)
     for name, paths in {
-        "many": audits, "one": [lone], "none": [inf], "two": [lone, inf], "strong": audits[:1],
+        "many": audits,
+        "one": [lone],
+        "none": [inf],
+        "two": [lone, inf],
+        "strong": audits[:1],
         "of two datasets": [lone, other],
-    }.items():  # fmt: skip
+    }.items():
         made = or_error(audit_show.plot_audit, audits=paths, dataset="digits")
         yield f"figure of {name}", made if isinstance(made, str) else describe_figure(made)
         for part in plain(audit_show.make_section(paths[::-1], section_page("digits", "other"))):
-            part["cells"] = [f"{one['backbone']} {one['method']} {one['epsilon']}"
-                             for one in part["cells"]]  # fmt: skip
-            part["attacks"] = [f"{one['method']} {one['epsilon']} {each['rows']} {each['attack']}"
-                               for one, _, each in part["attacks"]]  # fmt: skip
+            part["cells"] = [
+                f"{one['backbone']} {one['method']} {one['epsilon']}" for one in part["cells"]
+            ]
+            part["attacks"] = [
+                f"{one['method']} {one['epsilon']} {each['rows']} {each['attack']}"
+                for one, _, each in part["attacks"]
+            ]
             yield f"section of {name}", part
     (part,) = audit_show.make_section([lone], section_page("digits"))
     numbers = (0.0, 0.01234, 0.5, 1.23456, 12.349, 123.456, math.inf)
-    yield "numbers", {
-        name: [part[name](value) for value in (*numbers, *([None] if name in ("factor", "rate")
-                                                          else []))]
-        for name in ("claim", "bound", "factor", "rate")
-    }  # fmt: skip
+    yield (
+        "numbers",
+        {
+            name: [
+                part[name](value)
+                for value in (*numbers, *([None] if name in ("factor", "rate") else []))
+            ]
+            for name in ("claim", "bound", "factor", "rate")
+        },
+    )
     controls = AuditRecord.read(audits[0]).controls
     yield "controls", [str(part["control"](control)) for control in controls]
     yield "words", [AuditRecord.read(path).in_words for path in (*audits[:4], lone, inf)]
@@ -204,23 +280,43 @@ def show_attacks(root: Path) -> Shown:
     roc = membership_record(groups=("mislabelled", "all"))
     roc["roc"]["curves"][-1]["tpr"][2] = 0.0
     free = roc | {"roc": roc["roc"] | {"allowed": [1.0] * 9}}
-    for name, one, beside in (("private", roc, None), ("with a ceiling", roc, free),
-                              ("free", free, None)):  # fmt: skip
+    for name, one, beside in (
+        ("private", roc, None),
+        ("with a ceiling", roc, free),
+        ("free", free, None),
+    ):
         made = audit_show.membership_roc(one, title="digits, sgd", beside=beside)
         yield f"attacks, {name}", describe_figure(made)
     paths = [
-        write_audit(root / "m", method=name, epsilon="inf" if name == "c" else "1",
-                    membership=MEMBERSHIP | {"roc": kind["roc"], "rows": [
-                        {**ATTACK, "attack": a} for a in ("loss", "lira", "rmia")]})
+        write_audit(
+            root / "m",
+            method=name,
+            epsilon="inf" if name == "c" else "1",
+            membership=MEMBERSHIP
+            | {
+                "roc": kind["roc"],
+                "rows": [{**ATTACK, "attack": a} for a in ("loss", "lira", "rmia")],
+            },
+        )
         for name, kind in (("a", roc), ("c", free))
-    ]  # fmt: skip
+    ]
     figure = audit_show.plot_membership(
         audit=paths[0], ceiling=paths[1], dataset="digits", backbone="clip", method="a", epsilon="1"
     )
     yield "a cell's attacks", describe_figure(figure)
-    yield "without a ceiling", describe_figure(audit_show.plot_membership(
-        audit=paths[1], ceiling=None, dataset="digits", backbone="b", method="c", epsilon="inf"
-    ))  # fmt: skip
+    yield (
+        "without a ceiling",
+        describe_figure(
+            audit_show.plot_membership(
+                audit=paths[1],
+                ceiling=None,
+                dataset="digits",
+                backbone="b",
+                method="c",
+                epsilon="inf",
+            )
+        ),
+    )
     roc = membership_record(groups=("mislabelled",))
     yield "no attack", or_error(audit_show.membership_roc, roc, title="digits")
 
@@ -229,33 +325,54 @@ def show_long_tail(root: Path) -> Shown:
     high = {**FREQUENCIES, "index": {"value": 4.9, "low": 4.1, "high": None}}
     part = {"clusters": 7, "measured": high, "reference": FREQUENCIES, "m_ln_n": 1234.5}
     records: dict[str, Any] = {
-        "pixels": {}, "scattering": {"memorisation": None, "notes": ["8 units", "another"],
-                                     "sub_classes": [part | {"clusters": 5}]},
-        "clip": {"sub_classes": [part | {"clusters": 3, "m_ln_n": 1.0}, part],
-                 "memorisation": SCORES | {"share": 0.02}},
+        "pixels": {},
+        "scattering": {
+            "memorisation": None,
+            "notes": ["8 units", "another"],
+            "sub_classes": [part | {"clusters": 5}],
+        },
+        "clip": {
+            "sub_classes": [part | {"clusters": 3, "m_ln_n": 1.0}, part],
+            "memorisation": SCORES | {"share": 0.02},
+        },
         "other": {"memorisation": SCORES | {"share": 0.01}, "units": 50},
-        "dino": {"memorisation": SCORES | {"share": 0.3}}, "vit": {},
-    }  # fmt: skip
+        "dino": {"memorisation": SCORES | {"share": 0.3}},
+        "vit": {},
+    }
     paths = [write_long_tail(root, backbone=name, **values) for name, values in records.items()]
     paths.append(write_long_tail(root, dataset="apples"))
     cells = [
         write_cell(root, backbone=backbone, method=method, epsilon=epsilon, quality=1 + number / 3)
         for number, backbone in enumerate(("vit", "clip", "other", "dino", "pixels"))
-        for method, epsilon in (("sgd", "1"), ("newton", "1"), ("sgd", "10"), ("sgd", "2"),
-                                ("nonprivate", "inf"), ("sgd", "inf"))
+        for method, epsilon in (
+            ("sgd", "1"),
+            ("newton", "1"),
+            ("sgd", "10"),
+            ("sgd", "2"),
+            ("nonprivate", "inf"),
+            ("sgd", "inf"),
+        )
         if (backbone, method) != ("other", "nonprivate")
-    ]  # fmt: skip
+    ]
     grid = grid_of(root, *cells)
     gaps = long_tail_tables.private_gaps(grid)
     yield "gaps", gaps
     made = long_tail_tables.make_long_tail_tables(paths, [root / "summary.parquet"])
     yield "tables", [in_words(table) for table in made]
     read = read_long_tails(paths)
-    yield "near", in_words(long_tail_tables.gap_table(read[1:3], [
-        long_tail_tables.Gap("digits", "clip", "1", 2.0),
-        long_tail_tables.Gap("digits", "clip", "10", 1.0),
-        long_tail_tables.Gap("digits", "dino", "2", 2.1),
-    ]))  # fmt: skip
+    yield (
+        "near",
+        in_words(
+            long_tail_tables.gap_table(
+                read[1:3],
+                [
+                    long_tail_tables.Gap("digits", "clip", "1", 2.0),
+                    long_tail_tables.Gap("digits", "clip", "10", 1.0),
+                    long_tail_tables.Gap("digits", "dino", "2", 2.1),
+                ],
+            )
+        ),
+    )
     same = [replace(gap, points=1.0) for gap in gaps]
     even = [one.model_copy(update={"memorisation": read[1].memorisation}) for one in read]
     pairs = ((read, gaps), (read, gaps[:9]), (read, same), (even, gaps))
@@ -274,21 +391,27 @@ def show_imbalance(root: Path) -> Shown:
     none |= dict.fromkeys(("drop_low", "drop_high"))
     ants: dict[str, Any] = {"class_name": "ant", "class_rows": 5000, "method": "newton"}
     several = [
-        rare_cell(0.3, class_name="ant", seeds=1), rare_cell(0.2, epsilon="1"),
-        rare_cell(0.5, method="prototypes", never_predicted=2), rare_cell(0.5, method="newton"),
+        rare_cell(0.3, class_name="ant", seeds=1),
+        rare_cell(0.2, epsilon="1"),
+        rare_cell(0.5, method="prototypes", never_predicted=2),
+        rare_cell(0.5, method="newton"),
         rare_cell(0.0, epsilon="10"),
         rare_cell(0.39, epsilon="2", class_rows=3, fraction=0.02, reference=("sgd", "inf")),
         rare_cell(0.4, epsilon="2", class_rows=3, fraction=0.01, reference_recall=0.7),
-        rare_cell(0.7, epsilon="inf", **none), rare_cell(0.6, epsilon="10", **ants),
+        rare_cell(0.7, epsilon="inf", **none),
+        rare_cell(0.6, epsilon="10", **ants),
         rare_cell(0.4, epsilon="advantage-0.1", class_name="ant", reference_learnt=False),
         rare_cell(0.75, class_rows=5000, epsilon="8", class_name="ant", **none),
         rare_cell(0.3, epsilon="4", fraction=0.05, reference_learnt=False),
-        rare_cell(0.4, epsilon="8", seeds=8, **ants), rare_cell(0.7, epsilon="20"),
-    ]  # fmt: skip
+        rare_cell(0.4, epsilon="8", seeds=8, **ants),
+        rare_cell(0.7, epsilon="20"),
+    ]
     records = {
-        "several": several, "lawful": [*lawful_cells(), *lawful_cells(20.0, method="other")],
-        "one": several[1:2], "free": several[7:8],
-    }  # fmt: skip
+        "several": several,
+        "lawful": [*lawful_cells(), *lawful_cells(20.0, method="other")],
+        "one": several[1:2],
+        "free": several[7:8],
+    }
     paths = []
     for name, cells in records.items():
         made = imbalance_record(cells).model_copy(update={"backbone": name})
@@ -306,15 +429,20 @@ def show_imbalance(root: Path) -> Shown:
 
 def show_laws(root: Path) -> Shown:
     lone = type(law_record()).model_validate(
-        law_record().model_dump(mode="json") | {"networks": [network(rho=0.9)]})  # fmt: skip
+        law_record().model_dump(mode="json") | {"networks": [network(rho=0.9)]}
+    )
     odd = law_record().model_dump(mode="json") | {
-        "backbone": "clip", "token": "class",
-        "networks": [network(first=False), *tuned_networks()[:3], network(
-            "nine", "10", tuned="last 9 blocks", setting="constant", blocks=9), network(
-            "four", "2", tuned="last 4 blocks", setting="searched", blocks=4), network(
-            "lora", "10", "searched", "lora 8", None, rho=0.7), network(
-            "full", "inf", "searched", "all", None, rho=0.9, first=False)],
-    }  # fmt: skip
+        "backbone": "clip",
+        "token": "class",
+        "networks": [
+            network(first=False),
+            *tuned_networks()[:3],
+            network("nine", "10", tuned="last 9 blocks", setting="constant", blocks=9),
+            network("four", "2", tuned="last 4 blocks", setting="searched", blocks=4),
+            network("lora", "10", "searched", "lora 8", None, rho=0.7),
+            network("full", "inf", "searched", "all", None, rho=0.9, first=False),
+        ],
+    }
     for split, place in (("test", 3), ("train", 10), ("test", 2), ("test", 2), ("train", 3)):
         left = {"layer": place, "split": split, "measures": ["residual"], "reason": f"in {split}"}
         odd["networks"][2]["left_out"].append(left)
@@ -329,10 +457,16 @@ def show_laws(root: Path) -> Shown:
     cells = [
         write_cell(root, backbone=backbone, method=method, epsilon=epsilon)
         for backbone in ("pixels", "clip")
-        for method, epsilon in (("constant_0", "1"), ("searched_2", "8"), ("full", "2"),
-                                ("sgd", "10"), ("nonprivate", "inf"), ("searched_9", "8"),
-                                ("searched_9", "1"))
-    ]  # fmt: skip
+        for method, epsilon in (
+            ("constant_0", "1"),
+            ("searched_2", "8"),
+            ("full", "2"),
+            ("sgd", "10"),
+            ("nonprivate", "inf"),
+            ("searched_9", "8"),
+            ("searched_9", "1"),
+        )
+    ]
     search = {"trials": 2, "space": {"learning_rate": [0.1, 1.0]}, "held_out": 0.2}
     tuned = cells[5:7] + cells[12:]
     for path, options in zip(tuned, ({"search": search}, {}, {}, {}), strict=True):
@@ -349,9 +483,12 @@ def show_laws(root: Path) -> Shown:
         record.write(path)
     for name in ("digits", "cifar10"):
         made = law_tables.make_law_tables(
-            records=paths, summary=root / "summary.parquet", published=read_published(),
-            name=name, dataset="digits",
-        )  # fmt: skip
+            records=paths,
+            summary=root / "summary.parquet",
+            published=read_published(),
+            name=name,
+            dataset="digits",
+        )
         yield f"tables of {name}", [in_words(table) for table in made[name == "cifar10" :]]
     page = Page(grid=grid, names={"digits": "cifar10"}, folder=root)
     (section,) = law_show.make_section(paths, page)
@@ -364,20 +501,42 @@ def sites_record(**changes: Any) -> SitesRecord:
         return {"mean": mean, "low": mean - 0.03, "high": mean + 0.02}
 
     cells: list[dict[str, Any]] = [
-        {"split": split, "sites": sites, "epsilon": epsilon, "smallest": 1000 // sites - place,
-         "largest": 1000 // sites, "alone": share(0.5 - sites / 100), "worst": 0.31, "best": 0.62,
-         "averaged": share(0.7), "together": share(0.8), "pooled": share(0.82), "untrained": 0,
-         "reason": "", "one_class": place}
+        {
+            "split": split,
+            "sites": sites,
+            "epsilon": epsilon,
+            "smallest": 1000 // sites - place,
+            "largest": 1000 // sites,
+            "alone": share(0.5 - sites / 100),
+            "worst": 0.31,
+            "best": 0.62,
+            "averaged": share(0.7),
+            "together": share(0.8),
+            "pooled": share(0.82),
+            "untrained": 0,
+            "reason": "",
+            "one_class": place,
+        }
         for place, split in enumerate(("equal", "labels", "sizes"))
         for sites in (10, 2)
         for epsilon in ("1", "10")
-    ]  # fmt: skip
+    ]
     cells[-1] |= {"untrained": 3, "reason": "too few: 3 units"}
     cells[0] |= dict.fromkeys(("alone", "worst", "best", "averaged")) | {"untrained": 1}
     return SitesRecord.model_validate(
-        {"dataset": "digits", "backbone": "pixels", "method": "head", "metric": "accuracy",
-         "unit": "image", "n": 1000, "colluders": 1, "seeds": 2, "cells": cells} | changes
-    )  # fmt: skip
+        {
+            "dataset": "digits",
+            "backbone": "pixels",
+            "method": "head",
+            "metric": "accuracy",
+            "unit": "image",
+            "n": 1000,
+            "colluders": 1,
+            "seeds": 2,
+            "cells": cells,
+        }
+        | changes
+    )
 
 
 def show_sites(root: Path) -> Shown:
@@ -400,12 +559,20 @@ def show_tsne(root: Path) -> Shown:
 
     empty: dict[str, Any] = {"method": None, "note": "no points: 9 rows", "points": 0}
     paths = [
-        embed("digits/pixels", 4, rows=40), embed("wide/clip", 20, seed=3),
-        embed("cells/pixels", 21, points=600), embed("cells/clip", 4, **empty),
-        embed("moles/clip", 9, rows=50, seed=4, points=100,
-              class_names=[f"{k} a class with names"[: 18 + k % 2] for k in range(10)]),
+        embed("digits/pixels", 4, rows=40),
+        embed("wide/clip", 20, seed=3),
+        embed("cells/pixels", 21, points=600),
+        embed("cells/clip", 4, **empty),
+        embed(
+            "moles/clip",
+            9,
+            rows=50,
+            seed=4,
+            points=100,
+            class_names=[f"{k} a class with names"[: 18 + k % 2] for k in range(10)],
+        ),
         embed("several/clip", 25, legend="positive labels", rows=1500),
-    ]  # fmt: skip
+    ]
     for path in paths:
         names = {"dataset": path.parts[-3], "backbone": path.parts[-2], "split": "test"}
         yield f"{path.parts[-3:-1]}", describe_figure(plot_tsne(embedding=path, **names))
@@ -414,9 +581,14 @@ def show_tsne(root: Path) -> Shown:
 
 
 SHOWN: dict[str, Callable[[Path], Shown]] = {
-    "audit": show_audit, "fairness": show_fairness, "imbalance": show_imbalance,
-    "laws": show_laws, "long_tail": show_long_tail, "sites": show_sites, "tsne": show_tsne,
-}  # fmt: skip
+    "audit": show_audit,
+    "fairness": show_fairness,
+    "imbalance": show_imbalance,
+    "laws": show_laws,
+    "long_tail": show_long_tail,
+    "sites": show_sites,
+    "tsne": show_tsne,
+}
 
 
 @pytest.mark.parametrize("name", SHOWN)
@@ -437,11 +609,14 @@ def test_sections_of_a_report_are_as_stored(made: Made) -> None:
     sites_record().write(files[1])
     records = {
         "fairness": [write_fairness(made.results, gap=APART, names=names)],
-        "representation_law": [law], "imbalance": files[:1], "sites": files[1:],
+        "representation_law": [law],
+        "imbalance": files[:1],
+        "sites": files[1:],
         "long_tail": [write_long_tail(made.results, notes=["no memorisation: 8 units"])],
-        "audit": [write_audit(audit, white_box=WHITE_BOX, controls=CONTROLS,
-                              membership=MEMBERSHIP)],
-    }  # fmt: skip
+        "audit": [
+            write_audit(audit, white_box=WHITE_BOX, controls=CONTROLS, membership=MEMBERSHIP)
+        ],
+    }
     page = made.page(records=records)
     assert page.all("script") == [{}]
     sections = re.findall(r'<section id="([a-z-]+)".*?</section>', page.text, re.DOTALL)

@@ -27,33 +27,47 @@ from tests.support.backbones import CPU, load
 from tests.unit.finetune.small_networks import Small, added, clipped, gradients, sums
 
 SMALL: dict[str, Any] = {
-    "family": "convolutional", "preprocessing": {"size": 12},
-    "stages": [{"filters": 4, "kernel": 4, "stride": 2, "padding": 0, "pool": 2, "pool_stride": 1},
-        {"filters": 6}],
+    "family": "convolutional",
+    "preprocessing": {"size": 12},
+    "stages": [
+        {"filters": 4, "kernel": 4, "stride": 2, "padding": 0, "pool": 2, "pool_stride": 1},
+        {"filters": 6},
+    ],
     "hidden": 5,
-}  # fmt: skip
+}
 SCATTERED: dict[str, Any] = {
-    "family": "convolutional", "color": "rgb", "preprocessing": {"size": 16},
+    "family": "convolutional",
+    "color": "rgb",
+    "preprocessing": {"size": 16},
     "scattering": {"J": 2, "L": 2, "groups": 3},
     "stages": [{"filters": 4, "pool": 2}, {"filters": 6}],
-}  # fmt: skip
+}
 
 
 def network_of(backbone: Backbone, tune: Any = "all", classes: int = 10) -> TunedNetwork:
     return build_network(
-        backbone, Options(tune=tune, init="torch"), classes=classes, seed=0, device="cpu",
+        backbone,
+        Options(tune=tune, init="torch"),
+        classes=classes,
+        seed=0,
+        device="cpu",
         transform=Transform(NoNormalisation()),
-    )  # fmt: skip
+    )
 
 
 # The studies' networks have the numbers of parameters that Tramer and Boneh 2021 count: 26 thousand
 # and 551 thousand on pixels, 33 thousand and 187 thousand on scattering coefficients.
-@pytest.mark.parametrize(("study", "backbone", "parameters", "features", "blocks"), [
-    ("cnn_mnist", "cnn", 26_010, 32, 2), ("cnn_fashion_mnist", "cnn", 26_010, 32, 2),
-    ("cnn_cifar10", "cnn", 550_570, 128, 6), ("cnn_fashion_mnist", "scatternet_cnn", 33_066, 32, 2),
-    ("scatternet_cnn_mnist", "scatternet_cnn", 33_066, 32, 2),
-    ("scatternet_cnn_cifar10", "scatternet_cnn", 187_210, 1024, 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("study", "backbone", "parameters", "features", "blocks"),
+    [
+        ("cnn_mnist", "cnn", 26_010, 32, 2),
+        ("cnn_fashion_mnist", "cnn", 26_010, 32, 2),
+        ("cnn_cifar10", "cnn", 550_570, 128, 6),
+        ("cnn_fashion_mnist", "scatternet_cnn", 33_066, 32, 2),
+        ("scatternet_cnn_mnist", "scatternet_cnn", 33_066, 32, 2),
+        ("scatternet_cnn_cifar10", "scatternet_cnn", 187_210, 1024, 2),
+    ],
+)
 def test_a_study_s_network_is_the_published_one(
     repository: Path, study: str, backbone: str, parameters: int, features: int, blocks: int
 ) -> None:
@@ -130,9 +144,12 @@ def test_the_check_before_training_takes_it(values: dict[str, Any], tune: Any) -
     network = network_of(load(**values), tune, classes=3)
     dtype = torch.uint8 if network.from_images else torch.float32
     check_network(
-        network, sigmoid=False, precision="float32",
-        example=torch.zeros(3, *network.shape, dtype=dtype), classes=3,
-    )  # fmt: skip
+        network,
+        sigmoid=False,
+        precision="float32",
+        example=torch.zeros(3, *network.shape, dtype=dtype),
+        classes=3,
+    )
 
 
 @pytest.mark.parametrize(("values", "shape"), [(SMALL, (1, 12, 12)), (SCATTERED, (27, 4, 4))])

@@ -45,12 +45,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("changed", [
-    {}, {"model": "test_efficientnet"},
-    {"model": "test_resnet", "model_args": {"global_pool": "catavgmax"}},
-    {"model": "test_vit", "preprocessing": {"size": 64, "flip": True}, "layers": "all"},
-    {"model_args": {"in_chans": 1}, "preprocessing": {"mean": 0.5, "std": 0.5}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"model": "test_efficientnet"},
+        {"model": "test_resnet", "model_args": {"global_pool": "catavgmax"}},
+        {"model": "test_vit", "preprocessing": {"size": 64, "flip": True}, "layers": "all"},
+        {"model_args": {"in_chans": 1}, "preprocessing": {"mean": 0.5, "std": 0.5}},
+    ],
+)
 def test_a_network_without_weights_gives_as_many_as_the_loaded_one(changed: dict[str, Any]) -> None:
     options = backbone_options(TINY | changed)
     loaded = load(**TINY | changed)
@@ -162,18 +166,25 @@ def test_a_checkpoint_that_is_written_anew_is_looked_at_again(
     assert asked == ["vit"] * 6
 
 
-@pytest.mark.parametrize(("changed", "message"), [
-    ({"model": "test_vit.r160_in1l"}, "no weights 'r160_in1l' of test_vit; write r160_in1k"),
-    ({"model_args": {"no_such": 1}}, "model_args: no_such is no argument of test_vit"),
-    ({"model_args": {"global_pol": "avg"}}, r"global_pol is no .*ormer.; write global_pool"),
-    ({"model_args": {"global_pool": ""}}, "global_pool"),
-    ({"layers": [99]}, "test_vit has no block 99"),
-    *(({"model_args": {"patch_size": patch}, "preprocessing": {"size": 168}}, message) for patch,
-        message in (([16, 16], r"patches of \[16, 16\] do not tile.* multiple of 16"), ([16, 8],
-        r"patches of \[16, 8\] do not tile.* multiple of 16"), ([8, 16],
-        r"patches of \[8, 16\] do not tile.* multiple of 16"))),
-    ({"dimension": 63}, "63 features per image are expected, but the backbone gives 64"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model": "test_vit.r160_in1l"}, "no weights 'r160_in1l' of test_vit; write r160_in1k"),
+        ({"model_args": {"no_such": 1}}, "model_args: no_such is no argument of test_vit"),
+        ({"model_args": {"global_pol": "avg"}}, r"global_pol is no .*ormer.; write global_pool"),
+        ({"model_args": {"global_pool": ""}}, "global_pool"),
+        ({"layers": [99]}, "test_vit has no block 99"),
+        *(
+            ({"model_args": {"patch_size": patch}, "preprocessing": {"size": 168}}, message)
+            for patch, message in (
+                ([16, 16], r"patches of \[16, 16\] do not tile.* multiple of 16"),
+                ([16, 8], r"patches of \[16, 8\] do not tile.* multiple of 16"),
+                ([8, 16], r"patches of \[8, 16\] do not tile.* multiple of 16"),
+            )
+        ),
+        ({"dimension": 63}, "63 features per image are expected, but the backbone gives 64"),
+    ],
+)
 @pytest.mark.usefixtures("asked")
 def test_faults_are_those_of_loading(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as error:
@@ -212,14 +223,17 @@ def test_one_process_answers_for_all(tmp_path: Path) -> None:
     assert first.warnings == []
 
 
-@pytest.mark.parametrize(("ended", "said"), [
-    (subprocess.CalledProcessError(1, ["python"], stderr="\nNo module 'torch'\n"), "'torch'"),
-    (subprocess.TimeoutExpired(["python"], 600, stderr=b"a\nlast words"), "last words"),
-    (subprocess.TimeoutExpired(["python"], 600), "timed out after 600"),
-    (OSError("no such Python"), "no such Python"),
-    (SimpleNamespace(stdout="what\n{is no JSON"), "Expecting property name"),
-    (SimpleNamespace(stdout=""), "list index out of range"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        (subprocess.CalledProcessError(1, ["python"], stderr="\nNo module 'torch'\n"), "'torch'"),
+        (subprocess.TimeoutExpired(["python"], 600, stderr=b"a\nlast words"), "last words"),
+        (subprocess.TimeoutExpired(["python"], 600), "timed out after 600"),
+        (OSError("no such Python"), "no such Python"),
+        (SimpleNamespace(stdout="what\n{is no JSON"), "Expecting property name"),
+        (SimpleNamespace(stdout=""), "list index out of range"),
+    ],
+)
 def test_a_process_that_fails_is_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: Any, said: str
 ) -> None:

@@ -63,11 +63,16 @@ def fetch(cache: Path, file: HubFile, name: str, *, revision: str = "main") -> N
     (folder / "snapshots" / "c0ffee" / name).write_bytes(b"x")
 
 
-@pytest.mark.parametrize(("error", "said"), [
-    (httpx2.ConnectError("no  route"), "no route"), (httpx2.ConnectTimeout(""), "ConnectTimeout"),
-    (httpx2.ProxyError("of the proxy"), "of the proxy"), (httpx2.ReadTimeout("slow"), None),
-    (httpx2.RemoteProtocolError("cut off"), None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (httpx2.ConnectError("no  route"), "no route"),
+        (httpx2.ConnectTimeout(""), "ConnectTimeout"),
+        (httpx2.ProxyError("of the proxy"), "of the proxy"),
+        (httpx2.ReadTimeout("slow"), None),
+        (httpx2.RemoteProtocolError("cut off"), None),
+    ],
+)
 def test_only_what_cannot_be_connected_to_is_unreachable(
     monkeypatch: pytest.MonkeyPatch, error: Exception, said: str | None
 ) -> None:
@@ -93,9 +98,14 @@ def test_a_revision_is_looked_for_by_its_own_name(cache: Path, hub: Hub) -> None
 @pytest.mark.parametrize("offline", [True, False])
 @pytest.mark.parametrize("failures", [[], [503], [429], None])
 def test_what_is_not_cached_is_missing_where_the_hub_cannot_be_asked(
-    cache: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, cached: Sequence[str],
-    network: bool, offline: bool, failures: list[int] | None,
-) -> None:  # fmt: skip
+    cache: Path,
+    hub: Hub,
+    monkeypatch: pytest.MonkeyPatch,
+    cached: Sequence[str],
+    network: bool,
+    offline: bool,
+    failures: list[int] | None,
+) -> None:
     """A Hub that answers is left to the library; one request answers for all files."""
     other = HubFile("config", "somebody/else", ("config.json",))
     for file, names in ((WEIGHTS, cached), (other, other.names[: len(cached)])):

@@ -58,9 +58,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def load(**options: Any) -> Backbone:
     values = {
-        "family": "imported", "module": "my_nets.tiny:build", "preprocessing": {"size": 16},
+        "family": "imported",
+        "module": "my_nets.tiny:build",
+        "preprocessing": {"size": 16},
         **options,
-    }  # fmt: skip
+    }
     return backbones.load(**values)
 
 
@@ -137,17 +139,22 @@ def test_only_code_in_the_working_folder_is_a_file_of_the_study(
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(("options", "message"), [
-    ({"module": "no_such_package.nets:build"}, "no module no_such_package in the working"),
-    ({"module": "my_nets.tiny:missing"}, "cannot be called with .* no attribute"),
-    ({"arguments": {"depth": 3}}, r"cannot be called with .*TypeError"),
-    ({"module": "my_nets.tiny:build_nothing"}, "returns int; return a torch.nn.Module"),
-    ({"module": "my_nets.tiny:build_maps"}, "image instead of one vector; choose a"),
-    *(({"module": "my_nets.tiny:Raising", "arguments": {"error": kind}}, "of its own")
-        for kind in ("AssertionError", "RuntimeError", "ValueError", "TypeError", "KeyError")),
-    ({"module": "my_nets.tiny"}, "module: "),
-    ({"preprocessing": {"size": 16, "resize": 8}}, "resize 8 is below size 16"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"module": "no_such_package.nets:build"}, "no module no_such_package in the working"),
+        ({"module": "my_nets.tiny:missing"}, "cannot be called with .* no attribute"),
+        ({"arguments": {"depth": 3}}, r"cannot be called with .*TypeError"),
+        ({"module": "my_nets.tiny:build_nothing"}, "returns int; return a torch.nn.Module"),
+        ({"module": "my_nets.tiny:build_maps"}, "image instead of one vector; choose a"),
+        *(
+            ({"module": "my_nets.tiny:Raising", "arguments": {"error": kind}}, "of its own")
+            for kind in ("AssertionError", "RuntimeError", "ValueError", "TypeError", "KeyError")
+        ),
+        ({"module": "my_nets.tiny"}, "module: "),
+        ({"preprocessing": {"size": 16, "resize": 8}}, "resize 8 is below size 16"),
+    ],
+)
 def test_what_cannot_be_built_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(**options)

@@ -40,8 +40,10 @@ from tests.support.stored_records import answer_of, check_values, to_plain
 
 STAGE = {"filters": 4, "kernel": 4, "stride": 2, "padding": 0, "pool": 2, "pool_stride": 1}
 SMALL = {
-    "family": "convolutional", "preprocessing": {"size": 12}, "stages": [STAGE, {"filters": 6}],
-}  # fmt: skip
+    "family": "convolutional",
+    "preprocessing": {"size": 12},
+    "stages": [STAGE, {"filters": 6}],
+}
 VIT: dict[str, Any] = {"family": "timm", "model": "test_vit"}
 CLIP: dict[str, Any] = {"family": "open_clip", "model": "ViT-B-32"}
 VECTORS = {"family": "external", "model": "speech-96", "each_by_itself": True}
@@ -55,67 +57,197 @@ def views(*changes: dict[str, Any]) -> list[dict[str, Any]]:
 
 ALL: list[dict[str, Any]] = [{}, {"dimension": 9}, {"grey_bits": 12}, {"grey_bits": 17}]
 PROJECTED: list[dict[str, Any]] = [
-    {"project": 9}, {"project": 20}, {"project": 192}, {"project": 324}, {"color": "rgb"},
-]  # fmt: skip
+    {"project": 9},
+    {"project": 20},
+    {"project": 192},
+    {"project": 324},
+    {"color": "rgb"},
+]
 NETWORKS: list[dict[str, Any]] = [
     *({"layers": layers} for layers in ("all", [3, 0, 11], [1, 1], [-1], "last")),
-    {"token": "pooled"}, {"layers": [1], "token": "pooled"}, {"checkpoint": "w.pth"},
+    {"token": "pooled"},
+    {"layers": [1], "token": "pooled"},
+    {"checkpoint": "w.pth"},
     {"layers": [0], "preprocessing": INCEPTION | {"crops": 2}},
     *({"checkpoint": path} for path in ("no/such.pth", "nets")),
-    *views({"mean": 0.5}, {"mean": [0.1, 0.2]}, {"std": [1, 0, 1]}, {"std": 0}, {"std": [1] * 4},
-           {"mean": float("nan")}, {"crop_seed": 3}, {"crops": 2}, INCEPTION, {"flip": True},
-           INCEPTION | {"crops": 3}, INCEPTION | {"crops": 100}, {"size": 0}, {"crop_pct": 1.5}),
-]  # fmt: skip
+    *views(
+        {"mean": 0.5},
+        {"mean": [0.1, 0.2]},
+        {"std": [1, 0, 1]},
+        {"std": 0},
+        {"std": [1] * 4},
+        {"mean": float("nan")},
+        {"crop_seed": 3},
+        {"crops": 2},
+        INCEPTION,
+        {"flip": True},
+        INCEPTION | {"crops": 3},
+        INCEPTION | {"crops": 100},
+        {"size": 0},
+        {"crop_pct": 1.5},
+    ),
+]
 SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
-    "pixels": ({"family": "pixels"}, [*ALL, *PROJECTED, {"size": 8}, {"size": 8, "color": "rgb"},
-        {"std": 0}, {"size": 0}, *({"size": size, "project": 9} for size in (2, 3, 4)),
-        {"mean": 0.5, "std": 0.25}]),
-    "scattering": ({"family": "scattering", "size": 8}, [*ALL, *PROJECTED, {"J": 3}, {"J": 3,
-        "size": 7}, {"J": 1, "L": 4}, {"size": 37, "J": 3}, {"size": 16, "color": "rgb"}, {"J": 9},
-        {"L": 0}]),
-    "convolutional": (SMALL, [*ALL, *NETWORKS, {"stages": []}, {"stages": [STAGE
-        | {"kernel": 15}]}, {"hidden": 5}, {"stages": [{"filters": 4, "pool": 4}] * 2},
-        {"stages": [{"filters": 4, "pool": 4}] * 3}, {"stages": [{"filters": 4,
-        "pool_stride": 2}]}, {"stages": [STAGE | {"kernel": 12}]}, {"preprocessing": {"size": 8},
-        "scattering": {"J": 3}, "stages": [{"filters": 4}]}, *({"scattering": each}
-        for each in ({"J": 4}, {"J": 3}, {"groups": 2}, {"groups": 3})), {"weights_seed": 1},
-        {"activation": "relu"}]),
-    "timm": (VIT | {"pretrained": False}, [*ALL, *NETWORKS, {"pretrained": True},
-        {"pretrained": True, "checkpoint": "w.pth"}, {"model_args": {"pretrained": True}},
-        {"model": "hf-hub:a/b"}, *({"model_args": {"in_chans": channels}} for channels in (0, True,
-        1, 2.0, "3")), {"model_args": {"in_chans": 1}, "preprocessing": {"mean": [0.5, 0.5]}},
-        {"checkpoint": "w.pth", "preprocessing": {"mean": 0.5, "std": 0.5, "size": 9}},
-        {"checkpoint": "w.pth", "preprocessing": {"interpolation": "bilinear"}}, *({"model": name,
-        "pretrained": pretrained} for pretrained in (True, False) for name in ("resnet50.a1_in1k",
-        "resnet50.a1_in1kk", "resnet50.qqqq", "test_vitt", "qqqqqqqq", "botnet50ts_256",
-        "vit_base_patch16_224_in21k"))]),
-    "open_clip": (CLIP | {"pretrained": False}, [*ALL, *NETWORKS, *({"model": name}
-        for name in ("ViT-B-33", "qqqqqqqq", "hf-hub:a/b")), *({"model": name, "pretrained": None}
-        for name in ("ViT-B-32", "ViT-B-32.openia", "ViT-B-32.webli", "ViT-B-32.openai",
-        "hf-hub:a/b", "ViT-B-32-quickgelu.openai", "ViT-B-32.laion2b_s34b_b79k",
-        "ViT-B-32.Laion2b-e16")), *({"model": name, "pretrained": tag} for name,
-        tag in (("ViT-B-32", "openai"), ("ViT-H-14", "dfn5b"), ("ViT-e-14", "x"), ("hf-hub:a/b",
-        "x"), ("ViT-B-32.openai", "laion2b_e16"), ("ViT-B-32.openai", "openai"))),
-        {"model": "ViT-B-32.openai", "checkpoint": "w.pth", "pretrained": None},
-        {"model": "hf-hub:a/b", "checkpoint": "w.pth", "pretrained": None}, {"checkpoint": "w.pth",
-        "pretrained": "openai"}, {"checkpoint": "w.pth", "quick_gelu": True},
-        {"model": "ViT-B-32-quickgelu.openai", "quick_gelu": False, "pretrained": None},
-        {"model": "ViT-B-32.openai", "quick_gelu": True, "pretrained": None},
-        {"model": "ViT-B-32.laion2b_s34b_b79k", "quick_gelu": True, "pretrained": None}]),
-    "external": (VECTORS, [*ALL, *({"each_by_itself": each} for each in (False, None)),
-        {"model": ""}, {"weights_sha256": "abc"}, {"vectors": "Two Words"}, {"vectors": "one"},
-        {"version": "2"}, {"pretrained": False}]),
-    "imported": (IMPORTED, [*ALL, *NETWORKS, {"module": "nets.tiny"}, {"module": "nothing.of:it"},
-        {"color": "gray"}, {"module": "nets:build"}, {"module": "json:loads"},
-        {"arguments": {"a": 1}}, *views({"size": 16, "resize": 8}, {"size": 16, "resize": 16},
-        {"interpolation": "box"})]),
-}  # fmt: skip
+    "pixels": (
+        {"family": "pixels"},
+        [
+            *ALL,
+            *PROJECTED,
+            {"size": 8},
+            {"size": 8, "color": "rgb"},
+            {"std": 0},
+            {"size": 0},
+            *({"size": size, "project": 9} for size in (2, 3, 4)),
+            {"mean": 0.5, "std": 0.25},
+        ],
+    ),
+    "scattering": (
+        {"family": "scattering", "size": 8},
+        [
+            *ALL,
+            *PROJECTED,
+            {"J": 3},
+            {"J": 3, "size": 7},
+            {"J": 1, "L": 4},
+            {"size": 37, "J": 3},
+            {"size": 16, "color": "rgb"},
+            {"J": 9},
+            {"L": 0},
+        ],
+    ),
+    "convolutional": (
+        SMALL,
+        [
+            *ALL,
+            *NETWORKS,
+            {"stages": []},
+            {"stages": [STAGE | {"kernel": 15}]},
+            {"hidden": 5},
+            {"stages": [{"filters": 4, "pool": 4}] * 2},
+            {"stages": [{"filters": 4, "pool": 4}] * 3},
+            {"stages": [{"filters": 4, "pool_stride": 2}]},
+            {"stages": [STAGE | {"kernel": 12}]},
+            {"preprocessing": {"size": 8}, "scattering": {"J": 3}, "stages": [{"filters": 4}]},
+            *({"scattering": each} for each in ({"J": 4}, {"J": 3}, {"groups": 2}, {"groups": 3})),
+            {"weights_seed": 1},
+            {"activation": "relu"},
+        ],
+    ),
+    "timm": (
+        VIT | {"pretrained": False},
+        [
+            *ALL,
+            *NETWORKS,
+            {"pretrained": True},
+            {"pretrained": True, "checkpoint": "w.pth"},
+            {"model_args": {"pretrained": True}},
+            {"model": "hf-hub:a/b"},
+            *({"model_args": {"in_chans": channels}} for channels in (0, True, 1, 2.0, "3")),
+            {"model_args": {"in_chans": 1}, "preprocessing": {"mean": [0.5, 0.5]}},
+            {"checkpoint": "w.pth", "preprocessing": {"mean": 0.5, "std": 0.5, "size": 9}},
+            {"checkpoint": "w.pth", "preprocessing": {"interpolation": "bilinear"}},
+            *(
+                {"model": name, "pretrained": pretrained}
+                for pretrained in (True, False)
+                for name in (
+                    "resnet50.a1_in1k",
+                    "resnet50.a1_in1kk",
+                    "resnet50.qqqq",
+                    "test_vitt",
+                    "qqqqqqqq",
+                    "botnet50ts_256",
+                    "vit_base_patch16_224_in21k",
+                )
+            ),
+        ],
+    ),
+    "open_clip": (
+        CLIP | {"pretrained": False},
+        [
+            *ALL,
+            *NETWORKS,
+            *({"model": name} for name in ("ViT-B-33", "qqqqqqqq", "hf-hub:a/b")),
+            *(
+                {"model": name, "pretrained": None}
+                for name in (
+                    "ViT-B-32",
+                    "ViT-B-32.openia",
+                    "ViT-B-32.webli",
+                    "ViT-B-32.openai",
+                    "hf-hub:a/b",
+                    "ViT-B-32-quickgelu.openai",
+                    "ViT-B-32.laion2b_s34b_b79k",
+                    "ViT-B-32.Laion2b-e16",
+                )
+            ),
+            *(
+                {"model": name, "pretrained": tag}
+                for name, tag in (
+                    ("ViT-B-32", "openai"),
+                    ("ViT-H-14", "dfn5b"),
+                    ("ViT-e-14", "x"),
+                    ("hf-hub:a/b", "x"),
+                    ("ViT-B-32.openai", "laion2b_e16"),
+                    ("ViT-B-32.openai", "openai"),
+                )
+            ),
+            {"model": "ViT-B-32.openai", "checkpoint": "w.pth", "pretrained": None},
+            {"model": "hf-hub:a/b", "checkpoint": "w.pth", "pretrained": None},
+            {"checkpoint": "w.pth", "pretrained": "openai"},
+            {"checkpoint": "w.pth", "quick_gelu": True},
+            {"model": "ViT-B-32-quickgelu.openai", "quick_gelu": False, "pretrained": None},
+            {"model": "ViT-B-32.openai", "quick_gelu": True, "pretrained": None},
+            {"model": "ViT-B-32.laion2b_s34b_b79k", "quick_gelu": True, "pretrained": None},
+        ],
+    ),
+    "external": (
+        VECTORS,
+        [
+            *ALL,
+            *({"each_by_itself": each} for each in (False, None)),
+            {"model": ""},
+            {"weights_sha256": "abc"},
+            {"vectors": "Two Words"},
+            {"vectors": "one"},
+            {"version": "2"},
+            {"pretrained": False},
+        ],
+    ),
+    "imported": (
+        IMPORTED,
+        [
+            *ALL,
+            *NETWORKS,
+            {"module": "nets.tiny"},
+            {"module": "nothing.of:it"},
+            {"color": "gray"},
+            {"module": "nets:build"},
+            {"module": "json:loads"},
+            {"arguments": {"a": 1}},
+            *views({"size": 16, "resize": 8}, {"size": 16, "resize": 16}, {"interpolation": "box"}),
+        ],
+    ),
+}
 ASKED = (
-    "check_files", "list_warnings", "reads_text", "text_params", "extraction_params",
-    "input_files", "imports",
-    "network", "takes_vectors", "random_crops", "stored_crops", "computed_dimension",
-    "fewer_features", "architecture", "tag", "image_channels", "input_shape", "unset_options",
-)  # fmt: skip
+    "check_files",
+    "list_warnings",
+    "reads_text",
+    "text_params",
+    "extraction_params",
+    "input_files",
+    "imports",
+    "network",
+    "takes_vectors",
+    "random_crops",
+    "stored_crops",
+    "computed_dimension",
+    "fewer_features",
+    "architecture",
+    "tag",
+    "image_channels",
+    "input_shape",
+    "unset_options",
+)
 
 
 def ask(values: dict[str, Any]) -> Any:
@@ -153,11 +285,18 @@ def pictures() -> dict[str, Image.Image]:
     shown = {mode: noise((4, 3)).convert(mode) for mode in modes}
     shown["LAB"] = Image.new("LAB", (4, 3))
     deep = {
-        "I;16": ramp * 5957, "I": ramp * 5957, "I 12": ramp * 372, "I 12 too large": ramp * 373,
-        "I 10 negative": ramp * 93, "I negative": ramp.astype(np.int32) - 1, "I zeros": ramp * 0,
-        "I full": ramp * 5957 + 8, "I beyond": ramp * 5957 + 9,
-        "I too large": ramp * 6000, "F": ramp.astype(np.float32),
-    }  # fmt: skip
+        "I;16": ramp * 5957,
+        "I": ramp * 5957,
+        "I 12": ramp * 372,
+        "I 12 too large": ramp * 373,
+        "I 10 negative": ramp * 93,
+        "I negative": ramp.astype(np.int32) - 1,
+        "I zeros": ramp * 0,
+        "I full": ramp * 5957 + 8,
+        "I beyond": ramp * 5957 + 9,
+        "I too large": ramp * 6000,
+        "F": ramp.astype(np.float32),
+    }
     for name, values in deep.items():
         kept = np.uint16 if name == "I;16" else np.float32 if name == "F" else np.int32
         shown[name] = Image.fromarray(values.astype(kept))
@@ -181,9 +320,12 @@ def test_images_become_numbers_alike() -> None:
                 answer_of(assumed, picture.copy()) if not picture.info.get(GREY_BITS) else None
             )
             answers[f"{name} {mode}"] = [
-                converted.mode, np.asarray(converted), transform(picture), told_bits,
+                converted.mode,
+                np.asarray(converted),
+                transform(picture),
+                told_bits,
                 small(picture).shape,
-            ]  # fmt: skip
+            ]
     check_values("backbones_images", answers)
 
 
@@ -217,8 +359,8 @@ def linear(count: int) -> nn.Sequential:
 def test_blocks_are_found_in_networks() -> None:
     token = nn.Parameter(torch.zeros(1))
     networks: dict[str, nn.Module] = {
-        "nothing": nn.Linear(2, 2), "vit": Tokens(blocks=linear(3), num_prefix_tokens=2,
-        cls_token=token),
+        "nothing": nn.Linear(2, 2),
+        "vit": Tokens(blocks=linear(3), num_prefix_tokens=2, cls_token=token),
         "no class": Tokens(blocks=linear(11), num_prefix_tokens=2),
         "empty": Tokens(blocks=linear(0)),
         "registers": Tokens(blocks=linear(3), num_prefix_tokens=0, cls_token=token),
@@ -226,10 +368,10 @@ def test_blocks_are_found_in_networks() -> None:
         "resnet": Tokens(**{f"layer{n}": linear(n) for n in (1, 2, 3, 9)}, layer4=None),
         "clip": Tokens(visual=Tokens(transformer=Tokens(resblocks=nn.ModuleList(linear(4))))),
         "trunk": Tokens(visual=Tokens(trunk=Tokens(blocks=linear(5), num_prefix_tokens=1))),
-        "last": Tokens(output_fmt="NHWC", blocks=linear(3)), "first": Tokens(output_fmt="NCHW",
-        blocks=linear(3)),
+        "last": Tokens(output_fmt="NHWC", blocks=linear(3)),
+        "first": Tokens(output_fmt="NCHW", blocks=linear(3)),
         "list": Tokens(blocks=nn.ModuleList([linear(2), linear(1)]), stages=linear(7)),
-    }  # fmt: skip
+    }
     answers = {}
     for name, network in networks.items():
         found = network_forward.find_blocks(network)
@@ -261,15 +403,18 @@ class Net(Tokens):
 def test_layers_are_taken_from_blocks() -> None:
     token = {"num_prefix_tokens": 2, "cls_token": nn.Parameter(torch.zeros(1))}
     kinds: dict[str, list[Block]] = {
-        "usual": [Block(), Block(), Block()], "twice": [Block(), Block(2), Block()],
-        "not called": [Block(), Block(0), Block(0)], "pairs": [Block(gives=lambda x: (x, x))],
+        "usual": [Block(), Block(), Block()],
+        "twice": [Block(), Block(2), Block()],
+        "not called": [Block(), Block(0), Block(0)],
+        "pairs": [Block(gives=lambda x: (x, x))],
         "maps": [Block(gives=lambda x: x.unflatten(1, (2, 3)) if x.ndim == 3 else x), Block()],
         "vectors": [Block(), Block(gives=lambda x: x.flatten(1))],
-    }  # fmt: skip
+    }
     networks: dict[str, nn.Module] = {
         f"{name} {bool(more)}": Net(blocks=nn.Sequential(*blocks), **more)
-        for name, blocks in kinds.items() for more in ({}, token)
-    } | {"nothing": nn.Linear(2, 2)}  # fmt: skip
+        for name, blocks in kinds.items()
+        for more in ({}, token)
+    } | {"nothing": nn.Linear(2, 2)}
     layers: tuple[Any, ...] = ((), "all", [3, 1], [2])
     answers: dict[str, Any] = {}
     for (name, network), wanted, chosen in product(
@@ -289,42 +434,107 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 LOADED: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
-    (VIT | {"pretrained": False}, [{}, {"layers": "all"}, {"layers": [2, 0], "token": "pooled"},
-        {"layers": [40]}, {"model": "test_resnet", "layers": "all", "token": "class"},
-        {"dimension": 63}, {"model": "test_resnet", "layers": [4, 0]},
-        {"model_args": {"in_chans": 1}}, {"model_args": {"in_chans": 1, "img_size": 64},
-        "preprocessing": {"mean": 0.5, "std": 0.5}}, {"model": "test_efficientnet",
-        "preprocessing": {"size": 32, "mean": 0.25, "std": [0.5, 0.5, 1],
-        "interpolation": "bilinear", "crop_pct": 1, "crop_mode": "squash", "flip": True}
-        | INCEPTION}, {"preprocessing": {"size": 100}}, {"preprocessing": {"size": 224},
-        "grey_bits": 12}, {"preprocessing": INCEPTION, "grey_bits": 12},
-        {"model_args": {"num_heads": 5}}, {"model_args": {"no_such": 1}}]),
-    (SMALL, [{}, {"hidden": 5, "activation": "relu"}, {"layers": "all"}, {"layers": [3]},
-        {"color": "rgb", "preprocessing": {"size": 16, "mean": [0.1, 0.2, 0.3], "flip": True}},
-        {"preprocessing": {"size": 16}, "scattering": {"J": 1, "L": 2}},
-        {"preprocessing": {"size": 16}, "scattering": {"J": 2, "L": 2, "groups": 3}}]),
-    ({"family": "open_clip", "model": "tiny", "pretrained": False}, [{},
-        {"model": "tiny-quickgelu"}, {"quick_gelu": True}, {"layers": [0, 3]}, {"layers": [4]},
-        {"model": "tiny-timm", "layers": [6]}, {"model": "tiny-resnet", "layers": [4]},
-        {"preprocessing": {"size": 48, "mean": 0.5, "std": [0.5, 0.4, 0.3],
-        "resize_mode": "longest", "interpolation": "bilinear", "flip": True} | INCEPTION}]),
-    ({"family": "pixels", "size": 4}, [{}, {"color": "rgb", "mean": 0.5, "std": 0.25,
-        "project": 5}]),
-    ({"family": "scattering", "size": 8}, [{}, {"color": "rgb", "J": 1, "L": 4}, {"project": 5},
-        {"size": 36, "J": 3, "L": 4}, {"size": 7, "J": 1}, {"size": 28}]),
-    (VECTORS, [{}, {"dimension": 7, "version": "2", "pretrained": False,
-        "weights_sha256": "0" * 64}]),
-]  # fmt: skip
+    (
+        VIT | {"pretrained": False},
+        [
+            {},
+            {"layers": "all"},
+            {"layers": [2, 0], "token": "pooled"},
+            {"layers": [40]},
+            {"model": "test_resnet", "layers": "all", "token": "class"},
+            {"dimension": 63},
+            {"model": "test_resnet", "layers": [4, 0]},
+            {"model_args": {"in_chans": 1}},
+            {
+                "model_args": {"in_chans": 1, "img_size": 64},
+                "preprocessing": {"mean": 0.5, "std": 0.5},
+            },
+            {
+                "model": "test_efficientnet",
+                "preprocessing": {
+                    "size": 32,
+                    "mean": 0.25,
+                    "std": [0.5, 0.5, 1],
+                    "interpolation": "bilinear",
+                    "crop_pct": 1,
+                    "crop_mode": "squash",
+                    "flip": True,
+                }
+                | INCEPTION,
+            },
+            {"preprocessing": {"size": 100}},
+            {"preprocessing": {"size": 224}, "grey_bits": 12},
+            {"preprocessing": INCEPTION, "grey_bits": 12},
+            {"model_args": {"num_heads": 5}},
+            {"model_args": {"no_such": 1}},
+        ],
+    ),
+    (
+        SMALL,
+        [
+            {},
+            {"hidden": 5, "activation": "relu"},
+            {"layers": "all"},
+            {"layers": [3]},
+            {"color": "rgb", "preprocessing": {"size": 16, "mean": [0.1, 0.2, 0.3], "flip": True}},
+            {"preprocessing": {"size": 16}, "scattering": {"J": 1, "L": 2}},
+            {"preprocessing": {"size": 16}, "scattering": {"J": 2, "L": 2, "groups": 3}},
+        ],
+    ),
+    (
+        {"family": "open_clip", "model": "tiny", "pretrained": False},
+        [
+            {},
+            {"model": "tiny-quickgelu"},
+            {"quick_gelu": True},
+            {"layers": [0, 3]},
+            {"layers": [4]},
+            {"model": "tiny-timm", "layers": [6]},
+            {"model": "tiny-resnet", "layers": [4]},
+            {
+                "preprocessing": {
+                    "size": 48,
+                    "mean": 0.5,
+                    "std": [0.5, 0.4, 0.3],
+                    "resize_mode": "longest",
+                    "interpolation": "bilinear",
+                    "flip": True,
+                }
+                | INCEPTION
+            },
+        ],
+    ),
+    (
+        {"family": "pixels", "size": 4},
+        [{}, {"color": "rgb", "mean": 0.5, "std": 0.25, "project": 5}],
+    ),
+    (
+        {"family": "scattering", "size": 8},
+        [
+            {},
+            {"color": "rgb", "J": 1, "L": 4},
+            {"project": 5},
+            {"size": 36, "J": 3, "L": 4},
+            {"size": 7, "J": 1},
+            {"size": 28},
+        ],
+    ),
+    (
+        VECTORS,
+        [{}, {"dimension": 7, "version": "2", "pretrained": False, "weights_sha256": "0" * 64}],
+    ),
+]
 
 
 def describe(backbone: Backbone) -> dict[str, Any]:
     names = ("dimension", "layers", "preprocessing", "architecture", "trained", "pretrained_tag")
     crop = backbone.train_transform
     found = {name: getattr(backbone, name) for name in names} | {
-        "graph": backbone.graph is not None, "weights": backbone.weights_sha256 is not None,
+        "graph": backbone.graph is not None,
+        "weights": backbone.weights_sha256 is not None,
         "crop": vars(crop) if isinstance(crop, image_preprocessing.InceptionCrop) else None,
         "transforms": [type(each).__name__ for each in (backbone.transform, crop)],
-    }  # fmt: skip
+    }
     if backbone.takes_vectors:
         vectors = torch.randn(5, 96)
         found["refused"] = answer_of(backbone.transform, noise())
@@ -350,14 +560,24 @@ def test_loaded_backbones_are_what_their_options_say() -> None:
 
 def test_a_fingerprint_covers_all_that_decides_features(monkeypatch: pytest.MonkeyPatch) -> None:
     plain: dict[str, Any] = {
-        "options": backbone_options(VIT), "preprocessing": {"a": 1}, "weights_sha256": "b",
-        "libraries": ["torch"], "architecture": "a", "pretrained_tag": "t", "precision": "float32",
-    }  # fmt: skip
+        "options": backbone_options(VIT),
+        "preprocessing": {"a": 1},
+        "weights_sha256": "b",
+        "libraries": ["torch"],
+        "architecture": "a",
+        "pretrained_tag": "t",
+        "precision": "float32",
+    }
     other: dict[str, Any] = {
-        "options": backbone_options(VIT | {"model": "test_vit2"}), "preprocessing": {"a": 2},
-        "weights_sha256": None, "libraries": ["torch", "timm"], "architecture": None,
-        "pretrained_tag": "u", "precision": "float16", "exclude": frozenset({"model_args"}),
-    }  # fmt: skip
+        "options": backbone_options(VIT | {"model": "test_vit2"}),
+        "preprocessing": {"a": 2},
+        "weights_sha256": None,
+        "libraries": ["torch", "timm"],
+        "architecture": None,
+        "pretrained_tag": "u",
+        "precision": "float16",
+        "exclude": frozenset({"model_args"}),
+    }
 
     def hashed(**values: Any) -> str:
         return backbone_fingerprint(values.pop("options"), **values)
@@ -372,12 +592,15 @@ def test_a_fingerprint_covers_all_that_decides_features(monkeypatch: pytest.Monk
     assert hashed(**plain) not in found
 
 
-@pytest.mark.parametrize(("base", "changes"), [
-    (VECTORS, [{"model": "speech-97"}, {"version": "2"}, {"weights_sha256": "0" * 64}]),
-    ({"family": "pixels", "size": 4}, [{"size": 5}, {"mean": 0.5}, {"std": 2}, {"project": 3}]),
-    ({"family": "scattering", "size": 8}, [{"J": 1}, {"L": 4}, {"size": 9}, {"project": 3}]),
-    (SMALL, [{"activation": "relu"}, {"hidden": 3}, {"weights_seed": 1}, {"layers": "all"}]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("base", "changes"),
+    [
+        (VECTORS, [{"model": "speech-97"}, {"version": "2"}, {"weights_sha256": "0" * 64}]),
+        ({"family": "pixels", "size": 4}, [{"size": 5}, {"mean": 0.5}, {"std": 2}, {"project": 3}]),
+        ({"family": "scattering", "size": 8}, [{"J": 1}, {"L": 4}, {"size": 9}, {"project": 3}]),
+        (SMALL, [{"activation": "relu"}, {"hidden": 3}, {"weights_seed": 1}, {"layers": "all"}]),
+    ],
+)
 def test_each_option_makes_another_backbone(
     base: dict[str, Any], changes: list[dict[str, Any]]
 ) -> None:
@@ -390,17 +613,30 @@ def test_each_option_makes_another_backbone(
 def test_forward_passes_give_a_row_of_floats_per_image() -> None:
     good = torch.zeros(3, 4)
     outputs: dict[str, Any] = {
-        "good": good, "half": good.half(), "double": good.double(), "whole": good.long(),
-        "bfloat16": good.bfloat16(), "narrow": good[:, :3], "short": good[:2], "list": [1],
-        "maps": good[:, :, None], "flat": good[:, 0], "empty": good[:, :0],
-    }  # fmt: skip
+        "good": good,
+        "half": good.half(),
+        "double": good.double(),
+        "whole": good.long(),
+        "bfloat16": good.bfloat16(),
+        "narrow": good[:, :3],
+        "short": good[:2],
+        "list": [1],
+        "maps": good[:, :, None],
+        "flat": good[:, 0],
+        "empty": good[:, :0],
+    }
 
     def run(output: Any, dimension: int | None, layer: torch.Tensor | None) -> Any:
         backbone = Backbone(
-            dimension=dimension, preprocessing={}, weights_sha256=None, fingerprint="",
-            transform=lambda _: good, forward=lambda _: output, layers={"1": 4},
+            dimension=dimension,
+            preprocessing={},
+            weights_sha256=None,
+            fingerprint="",
+            transform=lambda _: good,
+            forward=lambda _: output,
+            layers={"1": 4},
             forward_layers=None if layer is None else lambda _: (output, {"1": layer}),
-        )  # fmt: skip
+        )
         return [*backbone.compute_features(torch.zeros(3, 1))[0].shape]
 
     settings = product(outputs, (4, None), ("", "good", "narrow"))
@@ -413,20 +649,36 @@ def test_forward_passes_give_a_row_of_floats_per_image() -> None:
 
 def test_a_hash_of_weights_covers_names_types_shapes_and_values() -> None:
     one = torch.arange(4.0)
-    states = [{"a": one}, {"b": one}, {"a": one.view(torch.int32)}, {"a": one.reshape(2, 2)},
-              {"a": one + 1}, {"a": one, "b": one}, {"a": one[:2], "b": one[2:]}]  # fmt: skip
-    modules = [nn.ParameterDict({
-        name: nn.Parameter(value, requires_grad=False) for name, value in state.items()
-    }) for state in states]  # fmt: skip
+    states = [
+        {"a": one},
+        {"b": one},
+        {"a": one.view(torch.int32)},
+        {"a": one.reshape(2, 2)},
+        {"a": one + 1},
+        {"a": one, "b": one},
+        {"a": one[:2], "b": one[2:]},
+    ]
+    modules = [
+        nn.ParameterDict(
+            {name: nn.Parameter(value, requires_grad=False) for name, value in state.items()}
+        )
+        for state in states
+    ]
     assert len({network_forward.state_sha256(each) for each in modules}) == len(states)
 
 
 FILES: dict[str, bytes] = {
-    "a.pth": b"\xff\xd8\xff\xe0", "b.safetensors": b"\x89PNG\r\n", "c.pth": b"GIF89a",
-    "d.pth": b"%PDF-1", "e.pth": b"<!DOCTYPE html>", "f.safetensors": b"<html>",
-    "g.pth": b"version https://git-lfs.x\n", "h.pth": b"",
-    "i.safetensors": b"the weights\nare elsewhere", "j.safetensors": bytes(range(200)),
-}  # fmt: skip
+    "a.pth": b"\xff\xd8\xff\xe0",
+    "b.safetensors": b"\x89PNG\r\n",
+    "c.pth": b"GIF89a",
+    "d.pth": b"%PDF-1",
+    "e.pth": b"<!DOCTYPE html>",
+    "f.safetensors": b"<html>",
+    "g.pth": b"version https://git-lfs.x\n",
+    "h.pth": b"",
+    "i.safetensors": b"the weights\nare elsewhere",
+    "j.safetensors": bytes(range(200)),
+}
 
 
 def test_files_are_weights_of_their_network(tmp_path: Path) -> None:
@@ -440,28 +692,42 @@ def test_files_are_weights_of_their_network(tmp_path: Path) -> None:
     fewer = {name: one for name, one in state.items() if not name.startswith("1.")}
     deeper = {"epoch": torch.tensor(3), "state": {"x": torch.zeros(1)}}
     given: dict[str, Any] = {
-        "same": state, "fewer": fewer, "one less": dict(list(state.items())[1:]),
-        "more": state | {"a": torch.zeros(1)}, "two more": state | {"a": torch.zeros(1), "b": 1},
+        "same": state,
+        "fewer": fewer,
+        "one less": dict(list(state.items())[1:]),
+        "more": state | {"a": torch.zeros(1)},
+        "two more": state | {"a": torch.zeros(1), "b": 1},
         "other shape": state | {"0.bias": torch.zeros(2)},
         "scalar": state | {"1.num_batches_tracked": torch.zeros(1)},
         "square": state | {"1.num_batches_tracked": torch.zeros(1, 1)},
         "some": {"module." * (name[0] == "0") + name: one for name, one in state.items()},
         "pair": state | {"1.num_batches_tracked": torch.zeros(2)},
-        "many": {f"x{n}": torch.zeros(1) for n in range(11)}, "text": {"epoch": 3}, "nothing": {},
-        **{f"{place} {prefix}": deeper | {place: {prefix + name: one for name,
-            one in state.items()}} for place, prefix in (("state_dict", "module."),
-            ("model_state_dict", ""), ("net", "module."), ("model", "_orig_mod."), ("params",
-            "module._orig_mod."), ("other", ""))},
+        "many": {f"x{n}": torch.zeros(1) for n in range(11)},
+        "text": {"epoch": 3},
+        "nothing": {},
+        **{
+            f"{place} {prefix}": deeper
+            | {place: {prefix + name: one for name, one in state.items()}}
+            for place, prefix in (
+                ("state_dict", "module."),
+                ("model_state_dict", ""),
+                ("net", "module."),
+                ("model", "_orig_mod."),
+                ("params", "module._orig_mod."),
+                ("other", ""),
+            )
+        },
         "encoder": {f"encoder.backbone.{name}": one for name, one in state.items()},
         "nested": {"model": {"state_dict": {"x": 1}}, "weights": {"net": state}},
-    }  # fmt: skip
+    }
     for name, values in given.items():
         torch.save(values, tmp_path / "x.pth")
         read = answer_of(checkpoints.read_state, tmp_path / "x.pth")
         if not isinstance(read, Exception):
-            read = [[*read], answer_of(
-                checkpoints.fill_model, model, read, path=tmp_path, name="M",
-                remedy="R")]  # fmt: skip
+            read = [
+                [*read],
+                answer_of(checkpoints.fill_model, model, read, path=tmp_path, name="M", remedy="R"),
+            ]
         answers[name] = read
     named = nn.ModuleDict({"net": model})  # names as a wrapper's
     for prefix in ("", "model.", "net.", "backbone.net."):
@@ -474,17 +740,26 @@ def test_files_are_weights_of_their_network(tmp_path: Path) -> None:
 
 
 HUB_FILES: list[dict[str, Any]] = [
-    *({"family": "timm", "model": name} for name in (
-        "resnet18", "gcvit_base.in1k", "local-dir:x", "hf-hub:a/b@v2")),
+    *(
+        {"family": "timm", "model": name}
+        for name in ("resnet18", "gcvit_base.in1k", "local-dir:x", "hf-hub:a/b@v2")
+    ),
     {"family": "timm", "model": "resnet18", "pretrained": False},
     {"family": "timm", "model": "resnet18", "checkpoint": "w.pth"},
     {"family": "timm", "model": "resnet18", "model_args": {"cache_dir": "x"}},
     {"family": "timm", "model": "hf_hub:a/b", "pretrained": False},
-    *({"family": "open_clip", "model": name} for name in (
-        "ViTamin-S.datacomp1b", "ViT-B-32.laion2b_s34b_b79k", "hf-hub:a/b", "local-dir:x",
-        "roberta-ViT-B-32.laion2b_s12b_b32k")),
+    *(
+        {"family": "open_clip", "model": name}
+        for name in (
+            "ViTamin-S.datacomp1b",
+            "ViT-B-32.laion2b_s34b_b79k",
+            "hf-hub:a/b",
+            "local-dir:x",
+            "roberta-ViT-B-32.laion2b_s12b_b32k",
+        )
+    ),
     {"family": "open_clip", "model": "roberta-ViT-B-32", "pretrained": False},
-]  # fmt: skip
+]
 
 
 def test_files_of_the_hub_are_known_before_they_are_fetched(
@@ -507,13 +782,20 @@ def test_files_of_the_hub_are_known_before_they_are_fetched(
 
 
 STATED: list[Any] = [
-    {}, [], {"pretrained_cfg": []}, {"mean": [0.5] * 3}, {"pretrained_cfg": {"std": 0.5, "x": 1}},
-    {"architecture": "test_vit.tag", "pretrained_cfg": {"crop_pct": 0.9}}, {"std": 0},
-    {"architecture": "resnet50", "mean": 0.5}, {"architecture": "test_vit", "mean": [0.1]},
+    {},
+    [],
+    {"pretrained_cfg": []},
+    {"mean": [0.5] * 3},
+    {"pretrained_cfg": {"std": 0.5, "x": 1}},
+    {"architecture": "test_vit.tag", "pretrained_cfg": {"crop_pct": 0.9}},
+    {"std": 0},
+    {"architecture": "resnet50", "mean": 0.5},
+    {"architecture": "test_vit", "mean": [0.1]},
     *({"input_size": size, "interpolation": "bicubic"} for size in ([3, 32, 32], [3, 32, 64], 32)),
-    {"mean": 0.5, "model_args": {"num_classes": 3, "depth": 2}}, {"mean": 0.5, "model_args": [1]},
+    {"mean": 0.5, "model_args": {"num_classes": 3, "depth": 2}},
+    {"mean": 0.5, "model_args": [1]},
     {"crop_mode": "squash", "pretrained_cfg": {"crop_mode": "border", "architecture": "test_vit"}},
-]  # fmt: skip
+]
 
 
 def test_files_beside_a_checkpoint_state_its_preprocessing(tmp_path: Path) -> None:
@@ -534,11 +816,19 @@ def test_what_timm_raises_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = "VisionTransformer.__init__() got an unexpected keyword argument 'dept'"
     said = ("of its own", "Invalid pretrained tag (x) for test_vit", refused)
     kinds: tuple[Any, ...] = (
-        AssertionError, KeyError, RuntimeError, TypeError, ValueError, OSError
-    )  # fmt: skip
+        AssertionError,
+        KeyError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+        OSError,
+    )
     changes: list[dict[str, Any]] = [
-        {}, {"model": "test_vit.qqq"}, {"model_args": {"dept": 1}}, {"pretrained": True}
-    ]  # fmt: skip
+        {},
+        {"model": "test_vit.qqq"},
+        {"model_args": {"dept": 1}},
+        {"pretrained": True},
+    ]
     answers: dict[str, Any] = {}
     monkeypatch.setattr(timm_models, "require_files", list)
     for kind, words, change in product(kinds, said, changes):
@@ -560,9 +850,9 @@ def test_what_timm_raises_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
         answer_of(timm_models._create_model, options),
     ]
     answers["arguments"] = [
-        timm_models._list_arguments(*each) for each in product(
-            ("test_resnet", "no_such"), ("ResNet", "NoSuch", "os", "_cfg"))
-    ]  # fmt: skip
+        timm_models._list_arguments(*each)
+        for each in product(("test_resnet", "no_such"), ("ResNet", "NoSuch", "os", "_cfg"))
+    ]
     check_values("backbones_explained", answers)
 
 
@@ -583,13 +873,18 @@ def test_an_archive_of_numpy_is_read_by_timm_itself(
 
 
 MIXES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "none": lambda rows: rows * 2, "mean": lambda rows: rows - rows.mean(0),
-    "max": lambda rows: rows / rows.amax(0), "first": lambda rows: rows + rows[:1],
-    "last": lambda rows: rows + rows[-1:], "next": lambda rows: rows.cumsum(0),
+    "none": lambda rows: rows * 2,
+    "mean": lambda rows: rows - rows.mean(0),
+    "max": lambda rows: rows / rows.amax(0),
+    "first": lambda rows: rows + rows[:1],
+    "last": lambda rows: rows + rows[-1:],
+    "next": lambda rows: rows.cumsum(0),
     "nine": lambda rows: rows - rows.mean(0) * (len(rows) == 9),
-    "little": lambda rows: rows + 1e-8 * rows.mean(0), "nan": lambda rows: rows / 0 * 0,
-    "shape": lambda rows: rows[:, :1], "some": lambda rows: rows + 1e-4 * rows.mean(0),
-}  # fmt: skip
+    "little": lambda rows: rows + 1e-8 * rows.mean(0),
+    "nan": lambda rows: rows / 0 * 0,
+    "shape": lambda rows: rows[:, :1],
+    "some": lambda rows: rows + 1e-4 * rows.mean(0),
+}
 
 
 def test_rows_that_mix_are_found() -> None:
@@ -598,8 +893,10 @@ def test_rows_that_mix_are_found() -> None:
         rows = row_mixing.make_public_rows((5,), torch.float32)
         found = row_mixing.find_mixed_row(mix, rows, count, precision=precision)
         answers[f"{name} {count} {precision}"] = found and found[0]
-    answers |= {str(kind): row_mixing.make_public_rows((2, 3), kind) for kind in (
-        torch.uint8, torch.float32, torch.float16)}  # fmt: skip
+    answers |= {
+        str(kind): row_mixing.make_public_rows((2, 3), kind)
+        for kind in (torch.uint8, torch.float32, torch.float16)
+    }
     check_values("backbones_mixed_rows", answers, rel=1e-4)
 
 
@@ -626,13 +923,19 @@ def test_a_layer_of_several_views_a_row_that_mixes_rows_is_named() -> None:
 
 
 READS: dict[str, Callable[[torch.Tensor], Any]] = {
-    "item": lambda x: x[0, 0].item(), "list": lambda x: x.tolist(), "array": lambda x: x.numpy(),
-    "mask": lambda x: x[x > 0], "places": lambda x: x[torch.tensor([1, 0])],
-    "columns": lambda x: x[:, torch.tensor([0, 1])], "some columns": lambda x: x[:, x[0] > 0],
+    "item": lambda x: x[0, 0].item(),
+    "list": lambda x: x.tolist(),
+    "array": lambda x: x.numpy(),
+    "mask": lambda x: x[x > 0],
+    "places": lambda x: x[torch.tensor([1, 0])],
+    "columns": lambda x: x[:, torch.tensor([0, 1])],
+    "some columns": lambda x: x[:, x[0] > 0],
     "both": lambda x: x[torch.tensor([0, 0]), torch.tensor([True, True])],
-    "nonzero": torch.nonzero, "where": lambda x: torch.where(x > 0, x, 0 * x),
-    "sum": lambda x: x.sum(dim=0, keepdim=True), "whether": lambda x: bool((x > 0).all()),
-}  # fmt: skip
+    "nonzero": torch.nonzero,
+    "where": lambda x: torch.where(x > 0, x, 0 * x),
+    "sum": lambda x: x.sum(dim=0, keepdim=True),
+    "whether": lambda x: bool((x > 0).all()),
+}
 
 
 def test_numbers_of_a_batch_are_not_read() -> None:
@@ -649,11 +952,26 @@ def test_numbers_of_a_batch_are_not_read() -> None:
 def test_digests_agree_up_to_the_precision_of_machines() -> None:
     base = {"sha256": "a" * 64, "norm": 2.0, "sample": [1.0, -1.0]}
     changes: list[dict[str, Any]] = [
-        {}, {"sha256": "b" * 64}, {"norm": 2.1}, {"norm": 2.11}, {"norm": 1.91}, {"norm": 1.89},
-        {"sample": [1.07, -1.0]}, {"sample": [1.08, -1.0]}, {"sample": [1.0]}, {"sample": []},
-        {"sha256": "A" * 64}, {"sha256": 1}, {"norm": True}, {"norm": "2"}, {"sample": [None]},
-        {"sample": 1.0}, {"sample": [1, 2]}, {"norm": None}, {"norm": 0.0, "sample": [0.0, 0.0]},
-    ]  # fmt: skip
+        {},
+        {"sha256": "b" * 64},
+        {"norm": 2.1},
+        {"norm": 2.11},
+        {"norm": 1.91},
+        {"norm": 1.89},
+        {"sample": [1.07, -1.0]},
+        {"sample": [1.08, -1.0]},
+        {"sample": [1.0]},
+        {"sample": []},
+        {"sha256": "A" * 64},
+        {"sha256": 1},
+        {"norm": True},
+        {"norm": "2"},
+        {"sample": [None]},
+        {"sample": 1.0},
+        {"sample": [1, 2]},
+        {"norm": None},
+        {"norm": 0.0, "sample": [0.0, 0.0]},
+    ]
     agreed = [
         [feature_digest.probes_agree(*pair) for pair in ((base, base | each), (base | each, base))]
         for each in ({"sha256": "c" * 64} | change for change in changes[:10])

@@ -179,10 +179,16 @@ def test_checkpoint_is_loaded_and_named_by_its_hash(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
-@pytest.mark.parametrize("model", [
-    "test_vit", "test_efficientnet", "test_resnet", "test_convnext",
-    "deit_tiny_distilled_patch16_224",  # which has two classifiers
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "model",
+    [
+        "test_vit",
+        "test_efficientnet",
+        "test_resnet",
+        "test_convnext",
+        "deit_tiny_distilled_patch16_224",  # which has two classifiers
+    ],
+)
 def test_a_classifier_of_any_number_of_classes_is_ignored(
     tmp_path: Path, model: str, suffix: str
 ) -> None:
@@ -193,8 +199,13 @@ def test_a_classifier_of_any_number_of_classes_is_ignored(
     kept = {name: value for name, value in state.items() if value.shape == wide[name].shape}
     assert len(kept) < len(state), "the classifier's shape differs"
     found = []
-    for name, saved, classes in (("a", state, 965), ("a", state, 1000), ("a", state, 0),
-                                 ("b", wide | kept, 1000), ("c", kept, 1000)):  # fmt: skip
+    for name, saved, classes in (
+        ("a", state, 965),
+        ("a", state, 1000),
+        ("a", state, 0),
+        ("b", wide | kept, 1000),
+        ("c", kept, 1000),
+    ):
         path = tmp_path / f"{name}{suffix}"
         (save_file if suffix == ".safetensors" else torch.save)(saved, path)
         values = {"family": "timm", "model": model, "checkpoint": str(path)}
@@ -282,10 +293,13 @@ def test_missing_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize(("written", "given"), [
-    *(({"crop_mode": mode}, {"crop_mode": mode}) for mode in ("center", "squash", "border")),
-    ({"size": 224}, {"input_size": (3, 224, 224)}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("written", "given"),
+    [
+        *(({"crop_mode": mode}, {"crop_mode": mode}) for mode in ("center", "squash", "border")),
+        ({"size": 224}, {"input_size": (3, 224, 224)}),
+    ],
+)
 def test_bytes_give_timms_own_features(
     model: str, written: dict[str, Any], given: dict[str, Any]
 ) -> None:
@@ -301,9 +315,11 @@ def test_bytes_give_timms_own_features(
     assert {tensor.dtype for tensor in tensors} == {torch.uint8}
     expected = rows(library, torch.stack([transform(picture) for picture in pictures]))
     torch.testing.assert_close(
-        ours.forward(torch.stack(tensors)), expected, rtol=1e-5,
+        ours.forward(torch.stack(tensors)),
+        expected,
+        rtol=1e-5,
         atol=1e-5 * float(expected.abs().max()),
-    )  # fmt: skip
+    )
 
 
 def test_normalisation_is_torchvisions_to_the_bit() -> None:
@@ -323,10 +339,16 @@ def test_normalisation_is_torchvisions_to_the_bit() -> None:
     model = reference("test_resnet")
     data = resolve_model_data_config(model)
     network = prepare_network(
-        Spy(), backbone_options({"family": "timm", "model": "x"}), CPU,  # type: ignore[arg-type]
-        name="spy", channels=3, size=data["input_size"][1:], mean=data["mean"], std=data["std"],
+        Spy(),
+        backbone_options({"family": "timm", "model": "x"}),
+        CPU,  # type: ignore[arg-type]
+        name="spy",
+        channels=3,
+        size=data["input_size"][1:],
+        mean=data["mean"],
+        std=data["std"],
         flip=False,
-    )  # fmt: skip
+    )
     network.forward(backbone.transform(smooth())[None])
     expected = create_transform(**data)(smooth())
     assert torch.equal(seen[-1][0], expected)

@@ -75,12 +75,17 @@ def test_features_are_the_library_s_image_embeddings(model: str) -> None:
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
     ("preprocessing", "arguments"),
-    [({"size": 48}, {"force_image_size": 48}), ({"mean": 0.5, "std": [0.5, 0.4, 0.3]},
-        {"image_mean": (0.5,) * 3, "image_std": (0.5, 0.4, 0.3)}), ({"interpolation": "bilinear"},
-        {"image_interpolation": "bilinear"}), ({"resize_mode": "squash"},
-        {"image_resize_mode": "squash"}), ({"resize_mode": "longest"},
-        {"image_resize_mode": "longest"})],
-)  # fmt: skip
+    [
+        ({"size": 48}, {"force_image_size": 48}),
+        (
+            {"mean": 0.5, "std": [0.5, 0.4, 0.3]},
+            {"image_mean": (0.5,) * 3, "image_std": (0.5, 0.4, 0.3)},
+        ),
+        ({"interpolation": "bilinear"}, {"image_interpolation": "bilinear"}),
+        ({"resize_mode": "squash"}, {"image_resize_mode": "squash"}),
+        ({"resize_mode": "longest"}, {"image_resize_mode": "longest"}),
+    ],
+)
 def test_overrides_are_the_library_s(
     preprocessing: dict[str, Any], arguments: dict[str, Any]
 ) -> None:

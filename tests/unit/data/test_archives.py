@@ -78,8 +78,10 @@ def test_an_archive_is_unpacked(tmp_path: Path, suffix: str) -> None:
     archives.extract_archive(archive, tmp_path / "out")
     assert read_folder(tmp_path / "out") == FILES
     assert {each.name for each in tmp_path.iterdir()} == {
-        archive.name, "out", ".out.extracted.json",
-    }  # fmt: skip
+        archive.name,
+        "out",
+        ".out.extracted.json",
+    }
 
 
 def test_names_that_are_no_archives() -> None:
@@ -131,29 +133,44 @@ def changed(packed: bytearray) -> bytearray:
 Edit = Callable[[bytearray], bytearray]
 OUTSIDE, DAMAGED = "lies outside the target folder", "damaged or cut off"
 LEADS_OUT = "member 'link' is a device, or leads outside the target folder"
-LINKS = [(tarfile.SYMTYPE, "../outside"), (tarfile.SYMTYPE, "/etc/passwd"),
-         (tarfile.LNKTYPE, "../outside"), (tarfile.CHRTYPE, ""), (tarfile.BLKTYPE, ""),
-         (tarfile.FIFOTYPE, "")]  # fmt: skip
+LINKS = [
+    (tarfile.SYMTYPE, "../outside"),
+    (tarfile.SYMTYPE, "/etc/passwd"),
+    (tarfile.LNKTYPE, "../outside"),
+    (tarfile.CHRTYPE, ""),
+    (tarfile.BLKTYPE, ""),
+    (tarfile.FIFOTYPE, ""),
+]
 # Suffix, files, other members, an edit of the archive's bytes, and what is said. A changed byte of
 # a tar without a checksum stays unseen here: the file's own checksum finds it.
 REFUSED: list[tuple[str, dict[str, bytes], list[tarfile.TarInfo], Edit | None, str]] = [
-    *((suffix, {"good": b"1", name: b"evil"}, [], None, f"member {name!r} {OUTSIDE}")
-     for suffix in (".zip", ".tar", ".tar.gz") for name in ("../evil", "a/../../evil", "/evil",
-     "..\\evil", "C:\\evil", "C:evil")), *((".tar", FILES, [member("link", *link)], None,
-     LEADS_OUT) for link in LINKS), (".zip", FILES, [], encrypted, "a/one.bin"), (".zip", FILES, [],
-     encrypted, "is encrypted, password required for extraction); unpack it"), *((suffix, FILES, [],
-     lambda packed, part=part: packed[: int(part * len(packed))], DAMAGED) for suffix in (".zip",
-     *TARS) for part in (0.0, 0.3, 0.6, 0.9)), *((suffix, FILES, [], changed,
-     DAMAGED) for suffix in (".zip", ".tar.bz2", ".tar.xz")), (".zip", {"a": b"1", "a/b": b"2"}, [],
-     None, "); correct the permissions, or replace"),
-]  # fmt: skip
+    *(
+        (suffix, {"good": b"1", name: b"evil"}, [], None, f"member {name!r} {OUTSIDE}")
+        for suffix in (".zip", ".tar", ".tar.gz")
+        for name in ("../evil", "a/../../evil", "/evil", "..\\evil", "C:\\evil", "C:evil")
+    ),
+    *((".tar", FILES, [member("link", *link)], None, LEADS_OUT) for link in LINKS),
+    (".zip", FILES, [], encrypted, "a/one.bin"),
+    (".zip", FILES, [], encrypted, "is encrypted, password required for extraction); unpack it"),
+    *(
+        (suffix, FILES, [], lambda packed, part=part: packed[: int(part * len(packed))], DAMAGED)
+        for suffix in (".zip", *TARS)
+        for part in (0.0, 0.3, 0.6, 0.9)
+    ),
+    *((suffix, FILES, [], changed, DAMAGED) for suffix in (".zip", ".tar.bz2", ".tar.xz")),
+    (".zip", {"a": b"1", "a/b": b"2"}, [], None, "); correct the permissions, or replace"),
+]
 
 
 @pytest.mark.parametrize(("suffix", "files", "others", "edit", "said"), REFUSED)
 def test_a_damaged_or_hostile_archive_is_refused(
-    tmp_path: Path, suffix: str, files: dict[str, bytes], others: list[tarfile.TarInfo],
-    edit: Edit | None, said: str,
-) -> None:  # fmt: skip
+    tmp_path: Path,
+    suffix: str,
+    files: dict[str, bytes],
+    others: list[tarfile.TarInfo],
+    edit: Edit | None,
+    said: str,
+) -> None:
     archive = tmp_path / f"data{suffix}"
     _ = make_tar(archive, files, *others) if others else make(archive, files)
     if edit:
@@ -210,14 +227,17 @@ def test_a_gzip_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    "change", [lambda out: out.rename(out.with_name("elsewhere")),
-     lambda out: (out / "a/one.bin").unlink(),
-     lambda out: (out / "a/one.bin").write_bytes(NOISE[:-1]),
-     lambda out: (out / "b/three.txt").write_bytes(b""),
-     lambda out: out.with_name(".out.extracted.json").unlink(),
-     lambda out: out.with_name(".out.extracted.json").write_text("[]"),
-     lambda out: out.with_name(".out.extracted.json").write_text("{")],
-)  # fmt: skip
+    "change",
+    [
+        lambda out: out.rename(out.with_name("elsewhere")),
+        lambda out: (out / "a/one.bin").unlink(),
+        lambda out: (out / "a/one.bin").write_bytes(NOISE[:-1]),
+        lambda out: (out / "b/three.txt").write_bytes(b""),
+        lambda out: out.with_name(".out.extracted.json").unlink(),
+        lambda out: out.with_name(".out.extracted.json").write_text("[]"),
+        lambda out: out.with_name(".out.extracted.json").write_text("{"),
+    ],
+)
 def test_a_folder_that_changed_is_unpacked_again(
     tmp_path: Path, change: Callable[[Path], object]
 ) -> None:
@@ -251,8 +271,10 @@ def test_two_runs_unpack_one_after_the_other(
     assert len(runs) == 1
     assert read_folder(tmp_path / "out") == FILES
     assert {each.name for each in tmp_path.iterdir()} == {
-        "data.zip", "out", ".out.extracted.json",
-    }  # fmt: skip
+        "data.zip",
+        "out",
+        ".out.extracted.json",
+    }
 
 
 def test_a_file_system_without_locks_is_unpacked_on(

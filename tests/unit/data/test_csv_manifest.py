@@ -122,8 +122,11 @@ def test_what_the_documentation_prints_is_accepted() -> None:
     datasets = [options for part in parts for options in part.get("datasets", {}).values()]
     backbones = [options for part in parts for options in part.get("backbones", {}).values()]
     assert Counter(options["source"] for options in datasets) == {
-        "csv": 3, "imagefolder": 1, "parquet": 1, "webdataset": 1,
-    }  # fmt: skip
+        "csv": 3,
+        "imagefolder": 1,
+        "parquet": 1,
+        "webdataset": 1,
+    }
     for options in datasets:
         dataset_options(options)
     assert len(backbones) == 2

@@ -62,11 +62,17 @@ def test_our_own_tables_are_an_input(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "options", "fault"), [([b"\xff"] * 2, {"group_columns": ["who"]},
-     "group_who: cannot be read as text"), (pa.array([0, 1], pa.timestamp("s", "Nowhere/Town")),
-     {"group_columns": ["who"]}, "group_who: cannot be read as text"),
-     (["x", None], {"id_column": "who"}, "train row 1: no who")],
-)  # fmt: skip
+    ("values", "options", "fault"),
+    [
+        ([b"\xff"] * 2, {"group_columns": ["who"]}, "group_who: cannot be read as text"),
+        (
+            pa.array([0, 1], pa.timestamp("s", "Nowhere/Town")),
+            {"group_columns": ["who"]},
+            "group_who: cannot be read as text",
+        ),
+        (["x", None], {"id_column": "who"}, "train row 1: no who"),
+    ],
+)
 def test_columns_that_are_no_texts(
     tmp_path: Path, values: Any, options: dict[str, Any], fault: str
 ) -> None:
@@ -79,19 +85,40 @@ def test_columns_that_are_no_texts(
 LOCAL_SOURCES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "places to fetch": ({"source": "torchvision", "name": "Places365"}, []),
     "imagefolder": ({"path": "x"}, ["x/train/a/deep/1.png", "x/test/b/2.png"]),
-    "csv": ({"root": "x", "train": "a.csv", "test": "b.tsv", "label_column": "y",
-     "class_names": ["p", "q"], "joins": [{"file": "sub/j.csv", "by": "y", "columns": ["z"]}]},
-     ["x/a.csv", "x/b.tsv", "x/sub/j.csv"]), "parquet": ({"train": "x/[0-9].parquet",
-     "test": "x/t.parquet", "accepted_labels": {"file": "r.json"}},
-     ["x/0.parquet", "x/1.parquet", "x/t.parquet", "r.json"]),
-    "webdataset": ({"train": "x", "test": ["t/a.tar", "t/b*.tar"], "class_names": ["p", "q"]},
-     ["x/0.tar", "x/1.tar", "t/a.tar", "t/b0.tar"]), "embeddings": ({"train": "v*.parquet",
-     "test": "t", "label_column": "y", "class_names": ["p", "q"]},
-     ["v0.parquet", "v1.parquet", "t"]), "torchvision": ({"name": "EuroSAT", "path": "x"},
-     ["x/eurosat/2750/River/River_1.jpg"]), "places": ({"source": "torchvision",
-     "name": "Places365", "path": "x"}, ["x/data_256_standard/a/1.jpg", "x/val_256/2.jpg",
-     "x/places365_val.txt", "x/categories_places365.txt"]),
-}  # fmt: skip
+    "csv": (
+        {
+            "root": "x",
+            "train": "a.csv",
+            "test": "b.tsv",
+            "label_column": "y",
+            "class_names": ["p", "q"],
+            "joins": [{"file": "sub/j.csv", "by": "y", "columns": ["z"]}],
+        },
+        ["x/a.csv", "x/b.tsv", "x/sub/j.csv"],
+    ),
+    "parquet": (
+        {"train": "x/[0-9].parquet", "test": "x/t.parquet", "accepted_labels": {"file": "r.json"}},
+        ["x/0.parquet", "x/1.parquet", "x/t.parquet", "r.json"],
+    ),
+    "webdataset": (
+        {"train": "x", "test": ["t/a.tar", "t/b*.tar"], "class_names": ["p", "q"]},
+        ["x/0.tar", "x/1.tar", "t/a.tar", "t/b0.tar"],
+    ),
+    "embeddings": (
+        {"train": "v*.parquet", "test": "t", "label_column": "y", "class_names": ["p", "q"]},
+        ["v0.parquet", "v1.parquet", "t"],
+    ),
+    "torchvision": ({"name": "EuroSAT", "path": "x"}, ["x/eurosat/2750/River/River_1.jpg"]),
+    "places": (
+        {"source": "torchvision", "name": "Places365", "path": "x"},
+        [
+            "x/data_256_standard/a/1.jpg",
+            "x/val_256/2.jpg",
+            "x/places365_val.txt",
+            "x/categories_places365.txt",
+        ],
+    ),
+}
 
 
 @pytest.mark.parametrize("source", LOCAL_SOURCES)

@@ -127,10 +127,12 @@ GROUPS = {"group_columns": {"sex": "sex", "age": {"column": "age", "bins": [40]}
 SETTINGS = {
     "id, at most 2 images": Setting("id", patients=True, most=2),
     "own, several labels": Setting("own", several=True, patients=True),
-    "own, at most 2 images": Setting("own", patients=True, most=2), "class": Setting("class"),
-    "class, patients": Setting("class", patients=True), "class, several labels": Setting("class",
-     several=True, patients=True), "id, several labels": Setting("id", several=True),
-}  # fmt: skip
+    "own, at most 2 images": Setting("own", patients=True, most=2),
+    "class": Setting("class"),
+    "class, patients": Setting("class", patients=True),
+    "class, several labels": Setting("class", several=True, patients=True),
+    "id, several labels": Setting("id", several=True),
+}
 
 
 # The sources: each writes the parts of a setting, and returns its options and the rows' ids.
@@ -199,12 +201,17 @@ def write_csv(folder: Path, setting: Setting) -> Written:
     write_table(folder / "ages.csv", ages, ";" if delimiter == ";" else ",")
     by = {"path": "file", "study": "of"}
     options = {
-        "source": "csv", "root": str(folder), **name_labels(setting), **GROUPS, **in_one,
+        "source": "csv",
+        "root": str(folder),
+        **name_labels(setting),
+        **GROUPS,
+        **in_one,
         "extract": {"patient": {"column": "study", "pattern": "files/([pq][0-9]+)/"}},
         "joins": [{"file": "ages.csv", "by": by, "columns": ["age"], "first": True}],
-        "filters": {"view": ["front"]}, "delimiter": ";" if delimiter == ";" else None,
+        "filters": {"view": ["front"]},
+        "delimiter": ";" if delimiter == ";" else None,
         "path_template": template if setting.several else None,
-    }  # fmt: skip
+    }
     return options | {split: f"{split}.{kind}" for split in lines}, ids
 
 
@@ -214,8 +221,9 @@ def parquet_bytes(rows: Sequence[Row], setting: Setting) -> bytes:
         "label": pa.array([[*row.labels] if setting.several else row.label for row in rows]),
         "patient": pa.array([row.patient for row in rows]).dictionary_encode(),
         "sex": pa.array([row.sex or None for row in rows]),
-        "age": pa.array([row.age for row in rows]), "name": pa.array([row.name for row in rows]),
-    }  # fmt: skip
+        "age": pa.array([row.age for row in rows]),
+        "name": pa.array([row.name for row in rows]),
+    }
     stream = io.BytesIO()
     pq.write_table(pa.table(columns), stream, row_group_size=170)
     return stream.getvalue()
@@ -244,10 +252,14 @@ def write_parquet(folder: Path, setting: Setting) -> Written:
 
 def write_hub(_: Path, setting: Setting) -> Written:
     options = {
-        "source": "huggingface", "repo": "some/animals", "revision": COMMIT, **GROUPS,
-        "class_names": CLASSES, "several_labels": setting.several,
+        "source": "huggingface",
+        "repo": "some/animals",
+        "revision": COMMIT,
+        **GROUPS,
+        "class_names": CLASSES,
+        "several_labels": setting.several,
         **{split: f"{split}-*.parquet" for split in setting.parts},
-    }  # fmt: skip
+    }
     return options, numbered(setting.parts)
 
 
@@ -262,9 +274,12 @@ def write_tar(folder: Path, setting: Setting) -> Written:
                 members.append((f"n/{row.name}.json", json.dumps(fields).encode()))
             pack(folder / f"{split}-{number}.tar", members)
     options = {
-        "source": "webdataset", "class_names": CLASSES, "label_column": "label", **GROUPS,
+        "source": "webdataset",
+        "class_names": CLASSES,
+        "label_column": "label",
+        **GROUPS,
         "several_labels": setting.several,
-    }  # fmt: skip
+    }
     ids = {split: [f"n/{row.name}" for row in rows] for split, rows in setting.parts.items()}
     return options | {split: str(folder / f"{split}-*.tar") for split in setting.parts}, ids
 
@@ -333,18 +348,28 @@ def save_h5ad(folder: Path, split: str, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 SAVERS: dict[str, Callable[[Path, str, Sequence[Row]], dict[str, Any]]] = {
-    "npy": save_npy, "npz": save_npz, "safetensors": save_safetensors, "parquet": save_parquet,
+    "npy": save_npy,
+    "npz": save_npz,
+    "safetensors": save_safetensors,
+    "parquet": save_parquet,
     "h5ad": save_h5ad,
-}  # fmt: skip
+}
 SOURCES: dict[str, Callable[[Path, Setting], Written]] = {
-    "folder": write_folder, "csv": write_csv, "parquet": write_parquet, "tar": write_tar,
+    "folder": write_folder,
+    "csv": write_csv,
+    "parquet": write_parquet,
+    "tar": write_tar,
     "hub": write_hub,
     **{f"vectors in {suffix}": partial(write_vectors, suffix) for suffix in SAVERS},
-}  # fmt: skip
+}
 CASES = [
-    (source, name) for source in SOURCES for name, setting in SETTINGS.items()
-    if source != "folder" or not (setting.several or setting.patients)] + [("folder", "own"),
-]  # fmt: skip
+    (source, name)
+    for source in SOURCES
+    for name, setting in SETTINGS.items()
+    if source != "folder" or not (setting.several or setting.patients)
+] + [
+    ("folder", "own"),
+]
 
 
 def rank(name: str) -> bytes:
@@ -462,9 +487,11 @@ def test_tables_have_the_rows_of_their_source(
         }
         sizes = Counter(patients or named)
         shares = {
-            name: sum(row[k] / sizes[unit] for unit, row in zip(patients or named, has,
-             strict=True)) for k, name in enumerate(CLASSES)
-        }  # fmt: skip
+            name: sum(
+                row[k] / sizes[unit] for unit, row in zip(patients or named, has, strict=True)
+            )
+            for k, name in enumerate(CLASSES)
+        }
         if counts is not None:
             assert not counts.test_at
             assert getattr(counts, split) == {name: len({*each}) for name, each in units.items()}

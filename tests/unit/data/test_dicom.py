@@ -90,9 +90,12 @@ def test_without_a_window_the_images_own_range_is_shown() -> None:
 def test_the_window_is_of_rescaled_values() -> None:
     # Values 0 to 4095 become -1024 to 3071; the window shows -950 to 1050 of them.
     shown = shades(
-        RescaleSlope=1, RescaleIntercept=-1024, WindowCenter=50, WindowWidth=2000,
+        RescaleSlope=1,
+        RescaleIntercept=-1024,
+        WindowCenter=50,
+        WindowWidth=2000,
         VOILUTFunction="LINEAR_EXACT",
-    )  # fmt: skip
+    )
     np.testing.assert_array_equal(shown, linear(VALUES.astype(np.int32) - 1024, -950, 1050))
 
 
@@ -149,18 +152,39 @@ SHORT = {"BitsStored": 12, "HighBit": 11}
 
 @pytest.mark.parametrize("form", ["MONOCHROME1", "MONOCHROME2"])
 @pytest.mark.parametrize(
-    ("values", "sign", "padding", "changed"), [*((values, sign, value, {}) for values in (PADDED,
-     PADDED.view(np.uint16)) for sign, value in (("SS", -2000), ("US", 63536))),
-     *((PADDED.view(np.uint16), sign, value, SHORT) for sign, value in (("SS", -2000),
-     ("US", 63536))), (PADDED, "US", 63536, SHORT), (LOW, "US", 2096, SHORT),
-     (LOW, "US", 63536, SHORT), (LOW, "SS", -2000, SHORT), (PADDED, "US", 63536,
-     {"RescaleSlope": 2, "RescaleIntercept": -1024}), (np.where(PADDED < 0, -1,
-     PADDED).astype(np.int32), "US", 2**32 - 1, {}), (np.where(PADDED < 0, 255,
-     PADDED // 10).astype(np.uint8), "SS", -1, {}), *((np.concatenate([[[61000, 60000, 60500,
-     60001]], MIDDLE]).astype(np.uint16), "US", first, {"PixelPaddingRangeLimit": last}) for first,
-     last in ((60000, 61000), (61000, 60000))), *((np.where(PADDED < 0, -(2**15), PADDED), kind,
-     value, {}) for kind, value in (("SS", -(2**15)), ("US", 2**15)))],
-)  # fmt: skip
+    ("values", "sign", "padding", "changed"),
+    [
+        *(
+            (values, sign, value, {})
+            for values in (PADDED, PADDED.view(np.uint16))
+            for sign, value in (("SS", -2000), ("US", 63536))
+        ),
+        *(
+            (PADDED.view(np.uint16), sign, value, SHORT)
+            for sign, value in (("SS", -2000), ("US", 63536))
+        ),
+        (PADDED, "US", 63536, SHORT),
+        (LOW, "US", 2096, SHORT),
+        (LOW, "US", 63536, SHORT),
+        (LOW, "SS", -2000, SHORT),
+        (PADDED, "US", 63536, {"RescaleSlope": 2, "RescaleIntercept": -1024}),
+        (np.where(PADDED < 0, -1, PADDED).astype(np.int32), "US", 2**32 - 1, {}),
+        (np.where(PADDED < 0, 255, PADDED // 10).astype(np.uint8), "SS", -1, {}),
+        *(
+            (
+                np.concatenate([[[61000, 60000, 60500, 60001]], MIDDLE]).astype(np.uint16),
+                "US",
+                first,
+                {"PixelPaddingRangeLimit": last},
+            )
+            for first, last in ((60000, 61000), (61000, 60000))
+        ),
+        *(
+            (np.where(PADDED < 0, -(2**15), PADDED), kind, value, {})
+            for kind, value in (("SS", -(2**15)), ("US", 2**15))
+        ),
+    ],
+)
 def test_padding_is_black_and_not_of_the_range(
     values: np.ndarray, sign: str, padding: int, changed: dict[str, Any], form: str
 ) -> None:
@@ -242,7 +266,8 @@ UGLY: dict[str, tuple[dict[str, Any] | Callable[[], bytes], str]] = {
     "frames": ({"NumberOfFrames": 2}, "2 frames in one file; save each"),
     "frames that only the pixels have": ({"PixelData": 3 * VALUES.tobytes()}, "several frames"),
     "transfer syntax": (
-        compressed, r"transfer syntax \(JPEG Lossless.*cannot be decoded here; rewrite the file"
+        compressed,
+        r"transfer syntax \(JPEG Lossless.*cannot be decoded here; rewrite the file",
     ),
     "another syntax": (lambda: compressed(known=False), r"transfer syntax \(of no known name\)"),
     "palette": ({"PhotometricInterpretation": "PALETTE COLOR"}, "from a palette"),
@@ -253,10 +278,11 @@ UGLY: dict[str, tuple[dict[str, Any] | Callable[[], bytes], str]] = {
     "slope of 0 without a window": ({"RescaleSlope": 0, "RescaleIntercept": 7}, "window values"),
     # beyond float64's steps, which leaves dark and bright one value
     "far intercept": (
-        {"RescaleSlope": 1, "RescaleIntercept": 1e25, **WINDOW}, "rescale or window values"
+        {"RescaleSlope": 1, "RescaleIntercept": 1e25, **WINDOW},
+        "rescale or window values",
     ),
     "without preamble": (bare, "DICOM without its preamble: rewrite the file"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", UGLY)
@@ -274,9 +300,18 @@ def test_what_cannot_be_read_is_one_line_with_the_remedy(
 
 
 STRANGE: list[tuple[str, Any]] = [
-    ("LO", PERSON), ("LO", ""), ("DS", ["-7.5", "2"]), ("US", 0), ("SS", -1), ("FD", math.nan),
-    ("FD", math.inf), ("FD", 1e300), ("OB", PERSON.encode()), ("SQ", []), ("SQ", [Dataset()]),
-]  # fmt: skip
+    ("LO", PERSON),
+    ("LO", ""),
+    ("DS", ["-7.5", "2"]),
+    ("US", 0),
+    ("SS", -1),
+    ("FD", math.nan),
+    ("FD", math.inf),
+    ("FD", 1e300),
+    ("OB", PERSON.encode()),
+    ("SQ", []),
+    ("SQ", [Dataset()]),
+]
 
 
 @pytest.mark.parametrize("field", _TAGS)

@@ -92,22 +92,28 @@ WRONG, LATER = Checksum("sha256", "0" * 64), {"Retry-After": "601"}
 PAGE = b"\xef\xbb\xbf\n" + web_page().body
 # What goes wrong with a first attempt, and options of the server's file and of the attempt.
 SCENARIOS: dict[str, tuple[Sequence[Fault], dict[str, Any]]] = {
-    "whole": ([], {"name": "part/data.zip", "revision": "v1"}), "unsized": ([Unsized()], {}),
-    "cut": ([Cut(100_000), Cut(50_000)], {}), "no ranges": ([Cut(100_000)], {"ranges": False}),
+    "whole": ([], {"name": "part/data.zip", "revision": "v1"}),
+    "unsized": ([Unsized()], {}),
+    "cut": ([Cut(100_000), Cut(50_000)], {}),
+    "no ranges": ([Cut(100_000)], {"ranges": False}),
     "cut for good": ([Cut(1000), Cut(0), Cut(0)], {}),
     "larger": ([Cut(400_000), Cut(0), Cut(0)], {"content": OTHER + OTHER}),
     **{f"{status} twice": ([Answer(status)] * 2, {}) for status in (429, 500, 502, 503, 504)},
     **{f"{status} thrice": ([Answer(status)] * 3, {}) for status in (408, 425, 429, 503, 529)},
     **{str(status): ([Answer(status)], {}) for status in (401, 403, 404, 410, 416, 499)},
-    **{f"another {kind}": ([], {"content": OTHER, "checksum": Checksum(kind, right.upper())})  # type: ignore[arg-type]
-       for kind, right in CHECKSUMS.items()},
+    **{
+        f"another {kind}": ([], {"content": OTHER, "checksum": Checksum(kind, right.upper())})  # type: ignore[arg-type]
+        for kind, right in CHECKSUMS.items()
+    },
     "corrected": ([], {"checksum": WRONG}),
     "of two parts": ([Cut(1000), Slow(len(CONTENT), 0.0)] * 10, {"checksum": WRONG}),
     "page": ([Answer(200, PAGE, {"Content-Type": "text/html"})], {}),
     "disguised": ([Answer(200, PAGE, {"Content-Type": "application/octet-stream"})], {}),
-    "later": ([Answer(429, headers=LATER)], {}), "silent": ([Silent()] * 3, {}),
-    "endless": (redirect("/data.zip"), {}), "local": (redirect("file:///etc/hostname"), {}),
-}  # fmt: skip
+    "later": ([Answer(429, headers=LATER)], {}),
+    "silent": ([Silent()] * 3, {}),
+    "endless": (redirect("/data.zip"), {}),
+    "local": (redirect("file:///etc/hostname"), {}),
+}
 
 
 def test_each_fault_has_its_answer_and_a_good_attempt_follows(

@@ -85,15 +85,19 @@ def parquet(kind: pa.Array, metadata: dict[str, str] | None = None) -> Callable[
 FEATURE = {"info": {"features": {"kind": {"names": BOOK, "_type": "ClassLabel"}}}}
 LABELLED = {"r": "A\n3\n262153\nclass\n16\n1\n262153\n14\nhaven_labelled\n"}
 READ = {
-    "reference": h5ad(by_reference), "renamed reference": h5ad(by_renamed_reference),
-    "name": h5ad(by_name), "uns": h5ad(by_old_colours), "enumeration": h5ad(by_enumeration),
-    "masked book": h5ad(by_masked_book), "npz": npz(kind=CODES, kind_categories=BOOK),
+    "reference": h5ad(by_reference),
+    "renamed reference": h5ad(by_renamed_reference),
+    "name": h5ad(by_name),
+    "uns": h5ad(by_old_colours),
+    "enumeration": h5ad(by_enumeration),
+    "masked book": h5ad(by_masked_book),
+    "npz": npz(kind=CODES, kind_categories=BOOK),
     "npz of bytes": npz(kind=np.array(CODES, "u1"), kind_names=np.array(BOOK, dtype="S1")),
     "padded bytes": npz(kind=np.array([f"{name} " for name in NAMES], dtype="S3")),
     "dictionary": parquet(pa.DictionaryArray.from_arrays(pa.array(CODES), pa.array(BOOK))),
     "class labels": parquet(pa.array(CODES), {"huggingface": json.dumps(FEATURE)}),
     "bytes": parquet(pa.array([name.encode() for name in NAMES])),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("make", READ.values(), ids=READ)
@@ -133,7 +137,7 @@ REFUSED = {
         parquet(pa.array([*CODES[:4], 8]), {"huggingface": json.dumps(FEATURE)}),
         "the class number 8 has no name",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)

@@ -149,9 +149,11 @@ def in_parquet(*parts: dict[str, Any], **more: Any) -> Write:
             vectors = [[float(row + 10 * number), 2.0] for row in range(10)]
             columns = {"embedding": vectors, "kind": KINDS, "age": KINDS} | changed
             pairs = [
-                (name, part) for name, values in columns.items()
-                for part in (values if isinstance(values, tuple) else [values]) if part is not None
-            ]  # fmt: skip
+                (name, part)
+                for name, values in columns.items()
+                for part in (values if isinstance(values, tuple) else [values])
+                if part is not None
+            ]
             arrays = [part if isinstance(part, pa.Array) else pa.array(part) for _, part in pairs]
             table = pa.Table.from_arrays(arrays, [name for name, _ in pairs])
             pq.write_table(table, folder / f"x-{number}.parquet")
@@ -195,9 +197,14 @@ def in_npz(*more: tuple[str, Any], options: Any = None, **vectors: Any) -> Write
 
 
 def in_npy(
-    vectors: Any, cut: int = 0, shape: str = "", name: str = "x.npy", version: Any = None,
-    columns: bool = False, **more: Any,
-) -> Write:  # fmt: skip
+    vectors: Any,
+    cut: int = 0,
+    shape: str = "",
+    name: str = "x.npy",
+    version: Any = None,
+    columns: bool = False,
+    **more: Any,
+) -> Write:
     def write(folder: Path) -> dict[str, Any]:
         stream = io.BytesIO()
         np.lib.format.write_array(stream, vectors, version)
@@ -240,8 +247,11 @@ def damaged(suffix: str) -> Write:
 
 COMPOUND = np.zeros(10, [("kind", "S1"), ("age", "i4")])
 SAME_IDS: dict[str, Any] = {
-    "id_column": "id", "split_column": "kind", "train_values": ["a"], "test_values": ["b"],
-}  # fmt: skip
+    "id_column": "id",
+    "split_column": "kind",
+    "train_values": ["a"],
+    "test_values": ["b"],
+}
 MOMENTS = np.arange(20).reshape(10, 2).astype("M8[s]")
 AGES = {"group_columns": ["age"]}
 ODD = PAIRS.astype(np.float64)
@@ -251,56 +261,110 @@ TWO = {"vectors": {"b": "Y", "a": "X"}}
 
 # One file of several, one row of several, numbers, names, shapes, and AnnData.
 FAULTS: list[Write] = [
-    second(1.5), second("1 2"), second({"a": 1.0}), second(["1", "2"]), second([True, False]),
-    second([[1.0, 2.0]]), second([1, 2], pa.list_(pa.timestamp("s"))),
-    second([1, 2], pa.list_(pa.date32())), second([1, 2], pa.list_(pa.decimal128(9, 1))),
-    second(None), second([1.0, 2.0, 3.0]), in_parquet({}, {"embedding": None}),
-    in_parquet({}, {"kind": None}), in_parquet({}, {"kind": [["a"]] * 10}),
-    in_parquet({}, {"kind": [b"a"] * 10}), in_parquet({"age": [1] * 10}, {"age": [1.5] * 10},
-     **AGES), in_parquet({}, {"age": [True] * 10}, **AGES), in_parquet({},
-     {"kind": (KINDS, KINDS)}), in_parquet({"embedding": ([ROW] * 10, [ROW] * 10)}),
-    row_five([1.0]), row_five(None), row_five([1.5, None]), in_npy(PAIRS, **SAME_IDS),
-    in_npz(X=np.array([["1", "2"]] * 10)), in_npz(X=np.ones((10, 2), bool)), in_tensors(torch.bool),
-    in_tensors(torch.bfloat16), in_tensors(torch.float8_e4m3fn),
-    in_npz(X=np.empty((10, 2), object)), in_npz(X=MOMENTS), in_npz(X=PAIRS.astype(complex)),
-    in_npz(X=np.zeros((10, 2), COMPOUND.dtype)), in_npz(one=PAIRS, two=PAIRS),
-    in_npz(("X.npy", 0 * PAIRS), X=PAIRS), in_npz(("X", 0 * PAIRS), X=PAIRS),
-    in_npz(("kind.npy", PAIRS[:, 0]), X=PAIRS), in_npz(("X", PAIRS)), lambda _: {"train": "x.pkl"},
-    in_npy(PAIRS[:, 0]), in_npz(X=PAIRS[:, None]), in_npy(PAIRS[:9]),
-    in_npz(X=PAIRS, options=AGES, age=np.arange(7)), in_npz(X=PAIRS[:, :0]), in_npy(PAIRS, cut=8),
-    in_npy(PAIRS, cut=-8), in_npy(PAIRS, shape="(-10, 2)"), in_npy(PAIRS, shape="(-10, -2)"),
-    in_npy(PAIRS, shape="(True, 2)"), in_npy(PAIRS, shape="(10, 9999999999999)"),
-    in_npy(np.asfortranarray(PAIRS)), in_h5ad(obs=COMPOUND, **{"obs/kind": None}),
-    in_h5ad(obs=PAIRS, **{"obs/kind": None}), in_h5ad(obsm=COMPOUND),
-    in_h5ad(**{"obs/kind": COMPOUND}), in_h5ad(**{"obs/kind": None}), in_h5ad(PAIRS),
-    in_h5ad({"x": PAIRS}), in_h5ad(np.arange(7)), in_h5ad({"values": np.arange(10),
-     "mask": np.zeros(7, bool)}), in_h5ad({"categories": [b"u"], "codes": [3] * 10}),
-    in_h5ad({"categories": [b"u"], "codes": [-2] * 10}), in_h5ad(obsm=PAIRS), in_npy(ODD),
+    second(1.5),
+    second("1 2"),
+    second({"a": 1.0}),
+    second(["1", "2"]),
+    second([True, False]),
+    second([[1.0, 2.0]]),
+    second([1, 2], pa.list_(pa.timestamp("s"))),
+    second([1, 2], pa.list_(pa.date32())),
+    second([1, 2], pa.list_(pa.decimal128(9, 1))),
+    second(None),
+    second([1.0, 2.0, 3.0]),
+    in_parquet({}, {"embedding": None}),
+    in_parquet({}, {"kind": None}),
+    in_parquet({}, {"kind": [["a"]] * 10}),
+    in_parquet({}, {"kind": [b"a"] * 10}),
+    in_parquet({"age": [1] * 10}, {"age": [1.5] * 10}, **AGES),
+    in_parquet({}, {"age": [True] * 10}, **AGES),
+    in_parquet({}, {"kind": (KINDS, KINDS)}),
+    in_parquet({"embedding": ([ROW] * 10, [ROW] * 10)}),
+    row_five([1.0]),
+    row_five(None),
+    row_five([1.5, None]),
+    in_npy(PAIRS, **SAME_IDS),
+    in_npz(X=np.array([["1", "2"]] * 10)),
+    in_npz(X=np.ones((10, 2), bool)),
+    in_tensors(torch.bool),
+    in_tensors(torch.bfloat16),
+    in_tensors(torch.float8_e4m3fn),
+    in_npz(X=np.empty((10, 2), object)),
+    in_npz(X=MOMENTS),
+    in_npz(X=PAIRS.astype(complex)),
+    in_npz(X=np.zeros((10, 2), COMPOUND.dtype)),
+    in_npz(one=PAIRS, two=PAIRS),
+    in_npz(("X.npy", 0 * PAIRS), X=PAIRS),
+    in_npz(("X", 0 * PAIRS), X=PAIRS),
+    in_npz(("kind.npy", PAIRS[:, 0]), X=PAIRS),
+    in_npz(("X", PAIRS)),
+    lambda _: {"train": "x.pkl"},
+    in_npy(PAIRS[:, 0]),
+    in_npz(X=PAIRS[:, None]),
+    in_npy(PAIRS[:9]),
+    in_npz(X=PAIRS, options=AGES, age=np.arange(7)),
+    in_npz(X=PAIRS[:, :0]),
+    in_npy(PAIRS, cut=8),
+    in_npy(PAIRS, cut=-8),
+    in_npy(PAIRS, shape="(-10, 2)"),
+    in_npy(PAIRS, shape="(-10, -2)"),
+    in_npy(PAIRS, shape="(True, 2)"),
+    in_npy(PAIRS, shape="(10, 9999999999999)"),
+    in_npy(np.asfortranarray(PAIRS)),
+    in_h5ad(obs=COMPOUND, **{"obs/kind": None}),
+    in_h5ad(obs=PAIRS, **{"obs/kind": None}),
+    in_h5ad(obsm=COMPOUND),
+    in_h5ad(**{"obs/kind": COMPOUND}),
+    in_h5ad(**{"obs/kind": None}),
+    in_h5ad(PAIRS),
+    in_h5ad({"x": PAIRS}),
+    in_h5ad(np.arange(7)),
+    in_h5ad({"values": np.arange(10), "mask": np.zeros(7, bool)}),
+    in_h5ad({"categories": [b"u"], "codes": [3] * 10}),
+    in_h5ad({"categories": [b"u"], "codes": [-2] * 10}),
+    in_h5ad(obsm=PAIRS),
+    in_npy(ODD),
     in_npz(one=PAIRS, two=ODD, options={"vectors": {"a": "one", "b": "two"}}),
-    in_npz(one=PAIRS, options={"vectors": {"a": "One"}}), *map(damaged, FORMATS), row_five([]),
-    second([1.0]), second([], pa.list_(pa.float64())), second(None, pa.list_(pa.float64())),
-    in_parquet({"embedding": [ROW] * 4 + [[1.0]] * 6}), in_h5ad({"codes": [0] * 10}),
-    in_parquet({}, {}, {"kind": [b"a"] * 10}), lambda _: {"train": "none-*.parquet"},
-    in_h5ad({"values": np.arange(10)}), in_h5ad({"categories": [b"u"]}),
-    in_parquet({}, {"embedding": [[1.0, row, 3.0] for row in range(10)]},
-               train="x-0.parquet", test="x-1.parquet"),
-]  # fmt: skip
+    in_npz(one=PAIRS, options={"vectors": {"a": "One"}}),
+    *map(damaged, FORMATS),
+    row_five([]),
+    second([1.0]),
+    second([], pa.list_(pa.float64())),
+    second(None, pa.list_(pa.float64())),
+    in_parquet({"embedding": [ROW] * 4 + [[1.0]] * 6}),
+    in_h5ad({"codes": [0] * 10}),
+    in_parquet({}, {}, {"kind": [b"a"] * 10}),
+    lambda _: {"train": "none-*.parquet"},
+    in_h5ad({"values": np.arange(10)}),
+    in_h5ad({"categories": [b"u"]}),
+    in_parquet(
+        {},
+        {"embedding": [[1.0, row, 3.0] for row in range(10)]},
+        train="x-0.parquet",
+        test="x-1.parquet",
+    ),
+]
 # Files that are read: what they hold, and which vectors are taken.
 GOOD: list[Write] = [
-    second([1, 2]), in_parquet({}, {"age": [None] * 10}, **AGES),
+    second([1, 2]),
+    in_parquet({}, {"age": [None] * 10}, **AGES),
     in_parquet({}, {"kind": pa.array(KINDS).dictionary_encode()}),
     in_npz(("readme.txt", PAIRS), ("folder/", PAIRS), X=PAIRS),
     in_h5ad({"values": np.arange(10), "mask": np.arange(10) > 3}),
-    in_npz(embeddings=0 * PAIRS, embedding=PAIRS, other=PAIRS), in_npz(one=PAIRS, X=PAIRS + 1),
-    in_h5ad(X=None, **{"obsm/one": PAIRS, "obsm/flat": PAIRS[:, 0]}), in_npz(only=PAIRS),
+    in_npz(embeddings=0 * PAIRS, embedding=PAIRS, other=PAIRS),
+    in_npz(one=PAIRS, X=PAIRS + 1),
+    in_h5ad(X=None, **{"obsm/one": PAIRS, "obsm/flat": PAIRS[:, 0]}),
+    in_npz(only=PAIRS),
     in_parquet({"more": [ROW] * 10, "embedding": pa.array([ROW] * 10, pa.list_(pa.float32(), 2))}),
-    in_parquet({"kind": ["a ", " b"] * 5}, {"age": [" x"] * 10}, **AGES), in_tensors(torch.float64),
-    in_npy(PAIRS, name="X.NPY", version=(2, 0)), in_npy(PAIRS[:, :1], columns=True),
+    in_parquet({"kind": ["a ", " b"] * 5}, {"age": [" x"] * 10}, **AGES),
+    in_tensors(torch.float64),
+    in_npy(PAIRS, name="X.NPY", version=(2, 0)),
+    in_npy(PAIRS[:, :1], columns=True),
     in_tensors(torch.float16, **TWO),
     in_parquet({"X": [ROW] * 10, "Y": [[row, 3, 4] for row in range(10)]}, **TWO),
     in_h5ad(vectors={"b": "obsm/Y", "a": "X"}, **{"obsm/Y": PAIRS[:, :1] + 5}),
     in_npz(X=PAIRS, Y=PAIRS[:, :1] + 5, options=TWO),
-]  # fmt: skip
+]
 
 
 LIBRARY = re.compile(
@@ -326,8 +390,13 @@ def test_each_fault_of_a_file_is_one_line(tmp_path_factory: pytest.TempPathFacto
             tables = prepare(folder, written, **given)
             rows = [read_rows(tables, name) for name in written.get("vectors") or ["vectors"]]
             file = options(folder, written, **given).open_vectors("train")
-            answer = [answer_of(file.find_vectors, None), file.columns, file.list_vectors(), rows,
-                      SplitTable(tables / "train.parquet").read_groups()]  # fmt: skip
+            answer = [
+                answer_of(file.find_vectors, None),
+                file.columns,
+                file.list_vectors(),
+                rows,
+                SplitTable(tables / "train.parquet").read_groups(),
+            ]
         answers.append(json.loads(json.dumps(to_plain(answer)).replace(str(folder), "FOLDER")))
     check_values("embedding_faults", answers)
 
@@ -341,11 +410,12 @@ def large_h5ad(path: Path) -> None:
 
 
 LARGE_FILES: list[tuple[str, Callable[[Path], Any]]] = [
-    ("npy", lambda path: np.lib.format.open_memmap(path, "w+", np.float32, LARGE).flush()), ("npz",
-     lambda path: np.savez(path, X=np.zeros(LARGE, np.float32))), ("npz",
-     lambda path: np.savez_compressed(path, X=np.zeros(LARGE, np.float32))), ("safetensors",
-     lambda path: save_file({"X": np.zeros(LARGE, np.float32)}, path)), ("h5ad", large_h5ad),
-]  # fmt: skip
+    ("npy", lambda path: np.lib.format.open_memmap(path, "w+", np.float32, LARGE).flush()),
+    ("npz", lambda path: np.savez(path, X=np.zeros(LARGE, np.float32))),
+    ("npz", lambda path: np.savez_compressed(path, X=np.zeros(LARGE, np.float32))),
+    ("safetensors", lambda path: save_file({"X": np.zeros(LARGE, np.float32)}, path)),
+    ("h5ad", large_h5ad),
+]
 
 
 @pytest.mark.parametrize(("suffix", "write"), LARGE_FILES)
@@ -382,22 +452,37 @@ def test_sparse_matrices_of_anndata_are_refused(tmp_path: Path) -> None:
 
 # Other blocks of a study of vectors.
 STUDIES: list[dict[str, Any]] = [
-    {"backbones": {"pixels": {"family": "pixels"}}}, {"backbones": {"other": EXTERNAL}},
-    {"datasets": {"digits": {"source": "sklearn", "name": "digits"}}}, {"few_shot": {}},
-    *({"backbones": {"small": EXTERNAL} | more} for more in (
-        {"again": EXTERNAL | {"vectors": "small"}}, {"small": EXTERNAL | {"each_by_itself": False}},
-        {"small": EXTERNAL | {"preprocessing": {"crop": "inception"}}},
-        {"small": {"family": "external", "model": "x"}}, {"big": EXTERNAL | {"vectors": "wide"}})),
-]  # fmt: skip
+    {"backbones": {"pixels": {"family": "pixels"}}},
+    {"backbones": {"other": EXTERNAL}},
+    {"datasets": {"digits": {"source": "sklearn", "name": "digits"}}},
+    {"few_shot": {}},
+    *(
+        {"backbones": {"small": EXTERNAL} | more}
+        for more in (
+            {"again": EXTERNAL | {"vectors": "small"}},
+            {"small": EXTERNAL | {"each_by_itself": False}},
+            {"small": EXTERNAL | {"preprocessing": {"crop": "inception"}}},
+            {"small": {"family": "external", "model": "x"}},
+            {"big": EXTERNAL | {"vectors": "wide"}},
+        )
+    ),
+]
 
 
 def test_studies_of_vectors_are_refused_or_read() -> None:
-    notes = {"source": "embeddings", "train": "x.npz", "label_column": "kind",
-             "class_names": NAMES, "vectors": {"small": "small", "wide": "wide"}}  # fmt: skip
+    notes = {
+        "source": "embeddings",
+        "train": "x.npz",
+        "label_column": "kind",
+        "class_names": NAMES,
+        "vectors": {"small": "small", "wide": "wide"},
+    }
     study: dict[str, Any] = {
-        "datasets": {"notes": notes}, "backbones": {"small": EXTERNAL},
-        "methods": {"sgd": {"head": "sgd"}}, "epsilons": [1, INFINITE],
-    }  # fmt: skip
+        "datasets": {"notes": notes},
+        "backbones": {"small": EXTERNAL},
+        "methods": {"sgd": {"head": "sgd"}},
+        "epsilons": [1, INFINITE],
+    }
     answers = [answer_of(load_study, study | changes) for changes in STUDIES]
     assert [isinstance(each, ConfigError) for each in answers] == [True] * 8 + [False]
     check_values("embedding_studies", answers[:-1])

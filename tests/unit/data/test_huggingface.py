@@ -59,9 +59,12 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
 
 def options_of(**values: Any) -> DatasetOptions:
     written = {
-        "source": "huggingface", "repo": REPO, "revision": COMMIT, "train": "data/train-*.parquet",
+        "source": "huggingface",
+        "repo": REPO,
+        "revision": COMMIT,
+        "train": "data/train-*.parquet",
         "test": "data/test-*.parquet",
-    }  # fmt: skip
+    }
     return dataset_options(written | values)
 
 
@@ -135,20 +138,31 @@ def corrupt_in_git(hub: Hub, patch: pytest.MonkeyPatch) -> None:
 
 Spoil = Callable[[Hub, pytest.MonkeyPatch], Any]
 REFUSALS: dict[str, tuple[dict[str, Any], Spoil]] = {
-    "gated": ({}, change(gated=True)), "both": ({"train": "*.parquet"}, change()),
+    "gated": ({}, change(gated=True)),
+    "both": ({"train": "*.parquet"}, change()),
     "wrong token": ({}, lambda _, patch: patch.setenv("HF_TOKEN", "hf_wrong")),
-    "no commit": ({"revision": "f" * 40}, change()), "no name": ({"repo": "other/none"}, change()),
+    "no commit": ({"revision": "f" * 40}, change()),
+    "no name": ({"repo": "other/none"}, change()),
     "no file": ({"test": "data/validation-*"}, change()),
-    **{name: ({"test": "*leaves.parquet"}, change(files=FILES | {path: FILES[TEST]}))
-       for name, path in (("leaves", "../../leaves.parquet"), ("absolute", "/leaves.parquet"))},
-    "corrupt": ({}, corrupt), "corrupt in git": ({}, corrupt_in_git),
-    **{f"commit {at}": ({}, change(stated=commit))
-       for at, commit in enumerate((f"{COMMIT[:-1]}8", COMMIT[:12], "", "f" * 40))},
-    **{str(failures): ({}, fail(failures)) for failures in (
-        [503] * 3, [429] * 3, [401], [404], [503, 429], [500, 408])},
-    "offline": ({}, lambda _, patch: patch.setattr(
-        "huggingface_hub.constants.HF_HUB_OFFLINE", True)),
-}  # fmt: skip
+    **{
+        name: ({"test": "*leaves.parquet"}, change(files=FILES | {path: FILES[TEST]}))
+        for name, path in (("leaves", "../../leaves.parquet"), ("absolute", "/leaves.parquet"))
+    },
+    "corrupt": ({}, corrupt),
+    "corrupt in git": ({}, corrupt_in_git),
+    **{
+        f"commit {at}": ({}, change(stated=commit))
+        for at, commit in enumerate((f"{COMMIT[:-1]}8", COMMIT[:12], "", "f" * 40))
+    },
+    **{
+        str(failures): ({}, fail(failures))
+        for failures in ([503] * 3, [429] * 3, [401], [404], [503, 429], [500, 408])
+    },
+    "offline": (
+        {},
+        lambda _, patch: patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True),
+    ),
+}
 
 
 def test_each_refusal_has_its_remedy_and_leaves_nothing_that_looks_finished(
@@ -238,18 +252,30 @@ def local(tmp_path: Path, labels: Any) -> DatasetOptions:
         path.write_bytes(FILES[name])
     (tmp_path / "real.json").write_text(labels if isinstance(labels, str) else json.dumps(labels))
     written = {
-        "source": "parquet", "train": str(tmp_path / Path(TRAIN[0]).name),
+        "source": "parquet",
+        "train": str(tmp_path / Path(TRAIN[0]).name),
         "test": str(tmp_path / Path(TEST).name),
         "accepted_labels": {"file": str(tmp_path / "real.json")},
-    }  # fmt: skip
+    }
     return dataset_options(written)
 
 
 ACCEPTED: list[Any] = [
-    [[0]] * (ROWS - 1), [[0]] * 3 + [[7]] * ROWS, [[1]] * 3 + [[2]] * ROWS, [[-1]] * ROWS,
-    [[True]] * ROWS, [[1.0]] * ROWS, [[0], *[3] * (ROWS - 1)], [["0"]] * ROWS, [None] * ROWS,
-    [0] * ROWS, {"1": [0]}, "{", "[[0]", "",
-]  # fmt: skip
+    [[0]] * (ROWS - 1),
+    [[0]] * 3 + [[7]] * ROWS,
+    [[1]] * 3 + [[2]] * ROWS,
+    [[-1]] * ROWS,
+    [[True]] * ROWS,
+    [[1.0]] * ROWS,
+    [[0], *[3] * (ROWS - 1)],
+    [["0"]] * ROWS,
+    [None] * ROWS,
+    [0] * ROWS,
+    {"1": [0]},
+    "{",
+    "[[0]",
+    "",
+]
 
 
 def test_accepted_labels_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -64,9 +64,11 @@ def test_one_picture_in_two_files_has_one_hash() -> None:
     exif = Image.Exif()
     exif[0x010E] = "a comment"
     files = [
-        encoded(picture, "PNG"), encoded(picture, "BMP"), encoded(picture, "PNG", exif=exif),
+        encoded(picture, "PNG"),
+        encoded(picture, "BMP"),
+        encoded(picture, "PNG", exif=exif),
         encoded(picture, "TIFF"),
-    ]  # fmt: skip
+    ]
     assert len(set(files)) == 4
     assert len({pixel_hash(open_image(data)) for data in files}) == 1
 
@@ -129,8 +131,18 @@ def tiff(
     data: bytes, bits: int, *tags: tuple[int, int], photometric: int = 1, order: str = "<"
 ) -> bytes:
     """A TIFF file of grey, 64 x 32."""
-    given = {256: 64, 257: 32, 258: bits, 259: 1, 262: photometric, 273: 0, 277: 1, 278: 32,
-             279: len(data), **dict(tags)}  # fmt: skip
+    given = {
+        256: 64,
+        257: 32,
+        258: bits,
+        259: 1,
+        262: photometric,
+        273: 0,
+        277: 1,
+        278: 32,
+        279: len(data),
+        **dict(tags),
+    }
     given[273] = 8 + 2 + 12 * len(given) + 4
     fields = [struct.pack(f"{order}HHII", tag, 4, 1, given[tag]) for tag in sorted(given)]
     start = b"II*\0" if order == "<" else b"MM\0*"
@@ -171,7 +183,7 @@ GREY: dict[str, tuple[bytes, int | None, bool]] = {
     "a TIFF of 12 bits": (tiff(packed(), 12), None, False),
     "PGM": (b"P5 64 32 4095\n" + RAMP.astype(">u2").tobytes(), None, False),
     "JPEG 2000": (encoded(Image.fromarray(RAMP), "JPEG2000", irreversible=False), 12, False),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", GREY)
@@ -196,17 +208,25 @@ def test_negatives_are_other_pictures_and_too_few_bits_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "message"), [(encoded(Image.new("F", (4, 4), 0.5), "TIFF"),
-     "mode F have no known range"), *((encoded(Image.new("I", (4, 4), value), "TIFF"),
-     f"mode I from {value} to {value} have") for value in (-1, 65536)),
-     (encoded(Image.new("LAB", (4, 4)), "TIFF"), "mode LAB cannot become RGB"),
-     (tiff(RAMP.astype(np.uint8).tobytes(), 8, (339, 2)), "8 bits with a sign"),
-     (b"II*\0" + bytes(90), "TIFF of unusual pixels"), (b"MM\0*" + bytes(90), "TIFF of unusual"),
-     (b"", "it is empty"), (b"\0\0\0\x18ftypheix" + bytes(90), "HEIC or a video"),
-     (b"<html>404, not found", "it begins with b'<html>404, not f'"),
-     (b"\x08\0\x1f" + bytes(90), "perhaps DICOM"), (b"\2\0 " + bytes(90), "it begins with b"),
-     (encoded(noise(), "JPEG")[:-2] + b"\xff\2\0\2\xff\xd9", r"byte \d+ is no part of a JPEG")],
-)  # fmt: skip
+    ("data", "message"),
+    [
+        (encoded(Image.new("F", (4, 4), 0.5), "TIFF"), "mode F have no known range"),
+        *(
+            (encoded(Image.new("I", (4, 4), value), "TIFF"), f"mode I from {value} to {value} have")
+            for value in (-1, 65536)
+        ),
+        (encoded(Image.new("LAB", (4, 4)), "TIFF"), "mode LAB cannot become RGB"),
+        (tiff(RAMP.astype(np.uint8).tobytes(), 8, (339, 2)), "8 bits with a sign"),
+        (b"II*\0" + bytes(90), "TIFF of unusual pixels"),
+        (b"MM\0*" + bytes(90), "TIFF of unusual"),
+        (b"", "it is empty"),
+        (b"\0\0\0\x18ftypheix" + bytes(90), "HEIC or a video"),
+        (b"<html>404, not found", "it begins with b'<html>404, not f'"),
+        (b"\x08\0\x1f" + bytes(90), "perhaps DICOM"),
+        (b"\2\0 " + bytes(90), "it begins with b"),
+        (encoded(noise(), "JPEG")[:-2] + b"\xff\2\0\2\xff\xd9", r"byte \d+ is no part of a JPEG"),
+    ],
+)
 def test_odd_modes_are_refused_while_all_images_are_checked(data: bytes, message: str) -> None:
     with pytest.raises(ImageError, match=message):
         open_image(data)
@@ -235,20 +255,23 @@ pillow_heif.register_heif_opener()
 ZEROS_PASS = ("BMP", "PPM", "TIFF")  # in which zeros are pixels
 # Damages that leave some kinds of a format undamaged, as far as can be seen.
 UNSEEN = {
-    ("a third of zeros", "lossless WEBP"), ("one sector of zeros", "lossless WEBP"),
+    ("a third of zeros", "lossless WEBP"),
+    ("one sector of zeros", "lossless WEBP"),
     ("one sector of zeros", "progressive JPEG"),
-}  # fmt: skip
+}
 FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     **{kind: (kind, {}) for kind in ("AVIF", "BMP", "GIF", "HEIF", "JPEG", "PNG", "PPM")},
-    **{kind: (kind, {}) for kind in ("TIFF", "WEBP")}, "JPEG 2000": ("JPEG2000", {}),
+    **{kind: (kind, {}) for kind in ("TIFF", "WEBP")},
+    "JPEG 2000": ("JPEG2000", {}),
     "JPEG of own tables": ("JPEG", {"optimize": True, "quality": 90}),
     "JPEG with restarts": ("JPEG", {"restart_marker_rows": 1}),
-    "TIFF of JPEG": ("TIFF", {"compression": "jpeg"}), "TIFF of LZW": ("TIFF",
-     {"compression": "tiff_lzw"}), "TIFF of deflate": ("TIFF", {"compression": "tiff_deflate"}),
+    "TIFF of JPEG": ("TIFF", {"compression": "jpeg"}),
+    "TIFF of LZW": ("TIFF", {"compression": "tiff_lzw"}),
+    "TIFF of deflate": ("TIFF", {"compression": "tiff_deflate"}),
     "TIFF of packbits": ("TIFF", {"compression": "packbits"}),
-    "lossless WEBP": ("WEBP", {"lossless": True}), "progressive JPEG": ("JPEG",
-     {"progressive": True}),
-}  # fmt: skip
+    "lossless WEBP": ("WEBP", {"lossless": True}),
+    "progressive JPEG": ("JPEG", {"progressive": True}),
+}
 
 
 def with_hole(data: bytes, start: int, end: int) -> bytes:

@@ -65,30 +65,48 @@ def public(answers: Any, folder: Path) -> Any:
 # The options of each source, and changes of them.
 
 SPLIT: list[dict[str, Any]] = [
-    {"split_by": "id"}, {"split_by": "id", "split_seed": 3}, {"test_fraction": 0.25},
+    {"split_by": "id"},
+    {"split_by": "id", "split_seed": 3},
+    {"test_fraction": 0.25},
     {"split_by": "id", "test_fraction": 0.5, "subsample": {"fraction": 0.5}},
-]  # fmt: skip
+]
 PATIENTS: list[dict[str, Any]] = [
-    {"unit_column": "who"}, {"unit_column": "who", "unit": "image", "max_images_per_patient": 2},
-    {"unit_column": "who", "split_by": "id"}, {"id_column": "who", "split_by": "id"},
-    {"unit": "patient"}, {"unit": "image"}, {"max_images_per_patient": 3},
-    {"unit_column": "who", "max_images_per_patient": 0}, {"unit_column": "who", "unit": "family"},
-    {"unit_column": "who", "subsample": {"per_class": 9}}, {"unit_column": "nobody"},
-    {"group_columns": ["age"]}, {"group_columns": {"years": "age"}}, {"group_columns": ["a/b"]},
-    {"group_columns": ["a", "group_a"]}, {"group_columns": ["nothing"]},
+    {"unit_column": "who"},
+    {"unit_column": "who", "unit": "image", "max_images_per_patient": 2},
+    {"unit_column": "who", "split_by": "id"},
+    {"id_column": "who", "split_by": "id"},
+    {"unit": "patient"},
+    {"unit": "image"},
+    {"max_images_per_patient": 3},
+    {"unit_column": "who", "max_images_per_patient": 0},
+    {"unit_column": "who", "unit": "family"},
+    {"unit_column": "who", "subsample": {"per_class": 9}},
+    {"unit_column": "nobody"},
+    {"group_columns": ["age"]},
+    {"group_columns": {"years": "age"}},
+    {"group_columns": ["a/b"]},
+    {"group_columns": ["a", "group_a"]},
+    {"group_columns": ["nothing"]},
     {"group_columns": {"a": {"column": "age", "bins": [2, 1]}}},
     *({"group_columns": {"a": {"column": "age", "bins": bins}}} for bins in ([2, 2], [2, 4, 3])),
-    {"group_columns": {"": "age"}}, {"group_columns": {"a": "age", "group_b": "who", "b": "age"}},
-]  # fmt: skip
+    {"group_columns": {"": "age"}},
+    {"group_columns": {"a": "age", "group_b": "who", "b": "age"}},
+]
 ALL: list[dict[str, Any]] = [
-    {}, {"delta": 1e-6}, {"verify": "hash", "duplicates": "warn", "missing_classes": "warn"},
+    {},
+    {"delta": 1e-6},
+    {"verify": "hash", "duplicates": "warn", "missing_classes": "warn"},
     *({"metric": metric} for metric in ("accuracy", "auc", "macro_accuracy")),
-    {"expect": {"train": 9, "test": 3, "classes": 2}}, {"expect": {"train": 9}},
+    {"expect": {"train": 9, "test": 3, "classes": 2}},
+    {"expect": {"train": 9}},
     {"expect": {"train": 9, "test": 3}, "subsample": {"per_class": 1}},
-    {"subsample": {"per_class": 200}}, {"subsample": {"fractions": {"cat": 0.5, "3": 0.5}}},
-    {"subsample": {"fraction": 0.5, "per_class": 3}}, {"subsample": {"fraction": 1.5}},
-    {"subsample": {"seed": 1}}, {"prompts": ["a {c}"], "prompt_names": {"cat": "tabby"}},
-]  # fmt: skip
+    {"subsample": {"per_class": 200}},
+    {"subsample": {"fractions": {"cat": 0.5, "3": 0.5}}},
+    {"subsample": {"fraction": 0.5, "per_class": 3}},
+    {"subsample": {"fraction": 1.5}},
+    {"subsample": {"seed": 1}},
+    {"prompts": ["a {c}"], "prompt_names": {"cat": "tabby"}},
+]
 
 
 def join(**changed: Any) -> dict[str, Any]:
@@ -101,66 +119,163 @@ def extract(pattern: str, column: str = "path", name: str = "part") -> dict[str,
 
 SITES = {"unit_column": "site"}
 TABLE: list[dict[str, Any]] = [
-    {"test": "b.csv"}, {"test": "b.csv", "id_column": "who"}, {"split_column": "fold"},
+    {"test": "b.csv"},
+    {"test": "b.csv", "id_column": "who"},
+    {"split_column": "fold"},
     {"split_column": "fold", "train_values": [1], "test_values": [2, 3]},
     {"split_column": "fold", "train_values": [1], "test_values": [2], "unit_column": "who"},
-    {"test": "b.csv", "split_column": "fold"}, {"split_column": "fold", "train_values": ["test"]},
+    {"test": "b.csv", "split_column": "fold"},
+    {"split_column": "fold", "train_values": ["test"]},
     {"split_column": "fold", "train_values": [*"gcbaefd"], "test_values": [*"dfeabcg"]},
-    {"split_column": "fold", "train_values": [1], "test_values": ["1", 2]}, {"test_values": [1]},
+    {"split_column": "fold", "train_values": [1], "test_values": ["1", 2]},
+    {"test_values": [1]},
     {"split_column": "who", "train_values": ["p1"], "test_values": ["none"]},
-    {"split_column": "nothing"}, {"split_column": "fold", "train_values": [7]},
-    {"split_column": "kind", "train_values": ["cat"], "test_values": ["Dog"]}, {"root": "no/such"},
-    {"root": "~nobody_of_that_name/x"}, {"train": "none.csv"}, {"train": "a.xlsx"},
-    {"test": "none.csv"}, {"delimiter": ";"}, {"delimiter": ",,"}, {"label_column": None},
-    {"label_columns": ["a", "b"]}, {"class_names": None},
-    *({"class_names": names} for names in (["a", "a"], {0: "a", 1: "a"},
-     {0: "a", "0 ": "b", 1: "c"}, {True: "a", False: "b"}, {0: "a"}, ["cat", "Cat"],
-     {10: "dog", 2: "cat", "x": "owl", "-3": "elk"}, {1.5: "a"}, {"": "a", 1: "b"},
-     *([name, "dog"] for name in ("['cat', 'dog']", '["a"]', "['a' 'b']", "('a',)", "{'a'}", "[3]",
-     "[1, 5]", "(0, 10]", "(3)", "(benign) 'mass'", "[sic]", "[1, 2, 3]", "0", "+1")))), BOTH,
-    BOTH | {"class_names": ["x", "y"]}, BOTH | {"class_names": {"a": "x", "b": "y"}},
-    BOTH | {"class_names": ["x", "y", "z"]}, BOTH | {"label_columns": ["a"]},
+    {"split_column": "nothing"},
+    {"split_column": "fold", "train_values": [7]},
+    {"split_column": "kind", "train_values": ["cat"], "test_values": ["Dog"]},
+    {"root": "no/such"},
+    {"root": "~nobody_of_that_name/x"},
+    {"train": "none.csv"},
+    {"train": "a.xlsx"},
+    {"test": "none.csv"},
+    {"delimiter": ";"},
+    {"delimiter": ",,"},
+    {"label_column": None},
+    {"label_columns": ["a", "b"]},
+    {"class_names": None},
+    *(
+        {"class_names": names}
+        for names in (
+            ["a", "a"],
+            {0: "a", 1: "a"},
+            {0: "a", "0 ": "b", 1: "c"},
+            {True: "a", False: "b"},
+            {0: "a"},
+            ["cat", "Cat"],
+            {10: "dog", 2: "cat", "x": "owl", "-3": "elk"},
+            {1.5: "a"},
+            {"": "a", 1: "b"},
+            *(
+                [name, "dog"]
+                for name in (
+                    "['cat', 'dog']",
+                    '["a"]',
+                    "['a' 'b']",
+                    "('a',)",
+                    "{'a'}",
+                    "[3]",
+                    "[1, 5]",
+                    "(0, 10]",
+                    "(3)",
+                    "(benign) 'mass'",
+                    "[sic]",
+                    "[1, 2, 3]",
+                    "0",
+                    "+1",
+                )
+            ),
+        )
+    ),
+    BOTH,
+    BOTH | {"class_names": ["x", "y"]},
+    BOTH | {"class_names": {"a": "x", "b": "y"}},
+    BOTH | {"class_names": ["x", "y", "z"]},
+    BOTH | {"label_columns": ["a"]},
     BOTH | {"class_names": ["x", "y"], "uncertain": {"b": "zeros"}},
-    BOTH | {"uncertain": dict.fromkeys("gdcfe", "ones")}, {"uncertain": "ones"},
-    BOTH | {"uncertain": "drop", "filters": {"path": ["5.png"]}}, {"missing": "zeros"},
-    *(BOTH | {"uncertain": policy, "missing": missing} for policy in ("ones", "zeros", "drop",
-     {"a": "drop", "b": "ones"}) for missing in ("zeros", "drop")),
-    *(BOTH | {"missing": "zeros", "uncertain": policy} | {"unit_column": "who",
-     "max_images_per_patient": 1} for policy in ("drop", {"b": "drop"}, {"b": "ones"})),
-    {"missing": "drop"}, {"missing": "drop", "unit_column": "who", "max_images_per_patient": 1},
-    {"filters": {"age": [3, 40]}}, {"filters": {"age": ["x"]}}, {"filters": {"kind": ["Dog"]}},
-    {"filters": {"nothing": ["PA"]}}, {"filters": {"kind": ["cat"], "age": [40]}},
-    {"filters": {"age": [3]}, "unit_column": "who", "max_images_per_patient": 2}, join(),
-    join(first=True), join() | {"group_columns": ["site"]},
-    join(first=True) | {"unit_column": "site"}, join(by={"who": "name"}, columns=["site"]),
-    join(by={"who": "name"}) | {"unit_column": "site"}, join(file="k.csv"), join(by="x"),
+    BOTH | {"uncertain": dict.fromkeys("gdcfe", "ones")},
+    {"uncertain": "ones"},
+    BOTH | {"uncertain": "drop", "filters": {"path": ["5.png"]}},
+    {"missing": "zeros"},
+    *(
+        BOTH | {"uncertain": policy, "missing": missing}
+        for policy in ("ones", "zeros", "drop", {"a": "drop", "b": "ones"})
+        for missing in ("zeros", "drop")
+    ),
+    *(
+        BOTH
+        | {"missing": "zeros", "uncertain": policy}
+        | {"unit_column": "who", "max_images_per_patient": 1}
+        for policy in ("drop", {"b": "drop"}, {"b": "ones"})
+    ),
+    {"missing": "drop"},
+    {"missing": "drop", "unit_column": "who", "max_images_per_patient": 1},
+    {"filters": {"age": [3, 40]}},
+    {"filters": {"age": ["x"]}},
+    {"filters": {"kind": ["Dog"]}},
+    {"filters": {"nothing": ["PA"]}},
+    {"filters": {"kind": ["cat"], "age": [40]}},
+    {"filters": {"age": [3]}, "unit_column": "who", "max_images_per_patient": 2},
+    join(),
+    join(first=True),
+    join() | {"group_columns": ["site"]},
+    join(first=True) | {"unit_column": "site"},
+    join(by={"who": "name"}, columns=["site"]),
+    join(by={"who": "name"}) | {"unit_column": "site"},
+    join(file="k.csv"),
+    join(by="x"),
     join(by=["who", "age"], first=True) | {"unit_column": "site"},
-    {"joins": [*join(columns=["name"])["joins"], *join(by={"name": "who", "age": "age"})["joins"]],
-     "unit_column": "site", "filters": {"kind": ["cat"]}}, join(columns=["x"]),
-    join(columns=["kind"]), join(by=["who", "age"]), join(by=[]),
+    {
+        "joins": [
+            *join(columns=["name"])["joins"],
+            *join(by={"name": "who", "age": "age"})["joins"],
+        ],
+        "unit_column": "site",
+        "filters": {"kind": ["cat"]},
+    },
+    join(columns=["x"]),
+    join(columns=["kind"]),
+    join(by=["who", "age"]),
+    join(by=[]),
     join(by={"who": "empty"}) | {"group_columns": ["site"]},
-    join(by={"age": "name"}) | {"group_columns": ["site"]}, join() | {"unit_column": "who"},
+    join(by={"age": "name"}) | {"group_columns": ["site"]},
+    join() | {"unit_column": "who"},
     {"joins": join(columns=["name"])["joins"] + join(by={"name": "who"})["joins"]},
-    {"joins": join(by={"name": "who"})["joins"] + join(columns=["name"])["joins"]}, extract("c"),
-    extract("("), extract("(a)(b)"), extract("(a)", "nothing"), extract("(a)", name="kind"),
-    extract("([0-9]+)") | {"unit_column": "part"}, extract("([0-9]+)") | {"filters": {"part": [1,
-     2]}}, extract("([0-9])") | {"split_column": "part", "train_values": [1], "test_values": [2]},
-    extract("(x)") | {"group_columns": ["part"]}, extract("(.)",
-     "who") | join(by={"part": "name"}) | {"unit_column": "site"},
+    {"joins": join(by={"name": "who"})["joins"] + join(columns=["name"])["joins"]},
+    extract("c"),
+    extract("("),
+    extract("(a)(b)"),
+    extract("(a)", "nothing"),
+    extract("(a)", name="kind"),
+    extract("([0-9]+)") | {"unit_column": "part"},
+    extract("([0-9]+)") | {"filters": {"part": [1, 2]}},
+    extract("([0-9])") | {"split_column": "part", "train_values": [1], "test_values": [2]},
+    extract("(x)") | {"group_columns": ["part"]},
+    extract("(.)", "who") | join(by={"part": "name"}) | {"unit_column": "site"},
     {"extract": extract("(.)")["extract"] | extract("(.)", "nothing", "more")["extract"]},
-    {"extract": extract("(.)")["extract"] | extract("p(.+)", "who", "more")["extract"],
-     "unit_column": "more", "filters": {"part": [1, 2]}}, join(by="who") | {"path_column": "site"},
+    {
+        "extract": extract("(.)")["extract"] | extract("p(.+)", "who", "more")["extract"],
+        "unit_column": "more",
+        "filters": {"part": [1, 2]},
+    },
+    join(by="who") | {"path_column": "site"},
     {"joins": join()["joins"] * 2},
-    extract("([5-9])[.]") | {"filters": {"part": [5]}}, join(by={"who": "empty"}) | SITES,
-    join(by={"who": "site", "age": "age"}) | SITES, join(by=["who", "age"]) | SITES,
+    extract("([5-9])[.]") | {"filters": {"part": [5]}},
+    join(by={"who": "empty"}) | SITES,
+    join(by={"who": "site", "age": "age"}) | SITES,
+    join(by=["who", "age"]) | SITES,
     join(columns=["name", "site"], first=True) | {"filters": {"site": ["x"]}},
-    {"subsample": {"fractions": {True: 0.5}}}, {"unit_column": "kind", "id_column": "kind"},
-]  # fmt: skip
+    {"subsample": {"fractions": {True: 0.5}}},
+    {"unit_column": "kind", "id_column": "kind"},
+]
 IMAGES: list[dict[str, Any]] = [
-    {"path_column": "file"}, {"path_column": "a", "path_template": "{a}"}, {"embed": True},
-    *({"path_template": template} for template in ("{}.jpg", "{0.__class__", "{a!r}.jpg",
-     "{a:{b}}.jpg", "{a:d}.jpg", "plain.jpg", "{a", "{kind.__class__}.jpg", "{kind}/{who:.2}.jpg")),
-]  # fmt: skip
+    {"path_column": "file"},
+    {"path_column": "a", "path_template": "{a}"},
+    {"embed": True},
+    *(
+        {"path_template": template}
+        for template in (
+            "{}.jpg",
+            "{0.__class__",
+            "{a!r}.jpg",
+            "{a:{b}}.jpg",
+            "{a:d}.jpg",
+            "plain.jpg",
+            "{a",
+            "{kind.__class__}.jpg",
+            "{kind}/{who:.2}.jpg",
+        )
+    ),
+]
 
 
 def of_url(file: Any = None, **layout: Any) -> dict[str, Any]:
@@ -173,69 +288,221 @@ def places(*names: str) -> list[dict[str, Any]]:
 
 SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "csv": (CSV, [*ALL, *SPLIT, *PATIENTS, *TABLE, *IMAGES]),
-    "vectors": (CSV | {"source": "embeddings", "train": "v.npz", "table": "a.csv",
-     "vectors": {"one": "v"}}, [*ALL, *SPLIT, *PATIENTS, {"vectors": {"one": "v", "two": "w"}},
-     {"vectors": {"x": "no"}}, {"vectors": {}}, {"table": None, "label_column": "kind"},
-     {"table": "short.csv"}, {"test": "v.npz"}, {"test": "v.npz", "test_table": "a.csv"},
-     {"test_table": "a.csv"}, {"split_column": "fold"}, {"test": "odd.npz", "test_table": "b.csv"},
-     {"test": "w.npz", "test_table": "a.csv"}, {"train": "a.csv"}, {"train": "none.npy"},
-     {"train": "odd.npz"}, {"train": "p*.parquet"}]),
-    "parquet": ({"source": "parquet", "train": "p0.parquet"}, [*ALL, *SPLIT, *PATIENTS,
-     {"train": ["p0.parquet", "p1.parquet"]}, {"train": "p*.parquet", "limit": {"train": 3}},
-     {"train": ["several.parquet", "p1.parquet", "p*.parquet"]},
-     {"train": ["p0.parquet", "none.parquet"]}, {"test": "p1.parquet"},
-     {"test": "p1.parquet", "limit": {"train": 9, "test": 40}, "expect": {"train": 30, "test": 30}},
-     {"limit": {"test": 3}}, {"class_names": ["x", "y"]}, {"limit": {"train": 99}},
-     {"train": ["p0.parquet", "turned.parquet"]}, {"train": ["p0.parquet", "several.parquet"]},
-     *({"class_names": names} for names in (CLASSES, CLASSES[::-1])),
-     {"accepted_labels": {"file": "r.json"}},
-     *({"test": "p1.parquet", "accepted_labels": {"file": f"{n}.json"}} for n in ("r", "none")),
-     *places(*(f"{name}.parquet" for name in ("several", "lists", "unnamed", "text", "none"))),
-     {"test": "several.parquet"}, {"train": "unnamed.parquet", "class_names": ["x", "y", "z"]},
-     {"label_column": "age"}, {"label_column": "who"}, {"image_column": "label"}]),
-    "hub": ({"source": "huggingface", "repo": "a/b", "revision": "0" * 40, "train": "*.parquet"},
-     [*ALL, *SPLIT, *PATIENTS, {"revision": "1" * 40}, {"test": "t.parquet"},
-     {"class_names": ["a", "b", "c"]}, {"several_labels": True}, {"limit": {"train": 5}},
-     {"expect": {"train": 9, "test": 3}, "limit": {"train": 50, "test": 2}, "test": "t"},
-     {"limit": {"test": 5}}, {"accepted_labels": FILES[0]}, {"repo": "a"},
-     {"accepted_labels": FILES[0], "test": "t.parquet"}, *({"revision": each} for each in ("main",
-     "", "0" * 12, "A" * 40, "0" * 41))]),
-    "tar": ({"source": "webdataset", "train": "t.tar", "class_names": ["cat", "dog"]},
-     [*ALL, *SPLIT, *PATIENTS, {"test": "mixed/a.tar"}, {"shard_in_id": True, "split_by": "id"},
-     {"id_column": "x", "shard_in_id": True}, {"several_labels": True}, {"class_names": ["a"]},
-     {"several_labels": True, "label_column": "label"}, {"class_names": ["cat", "Cat"]},
-     {"class_names": ["cat", "cat"]}, *({"train": ["t.tar", other]} for other in ("*.tar",
-     "deep/a.tar")), *places("none", "empty", "t.tar.gz", "mixed", "deep", "zipped.tar",
-     "blank.tar", "many", "hidden", "noted", "bz2.tar", "xz.tar")]),
+    "vectors": (
+        CSV | {"source": "embeddings", "train": "v.npz", "table": "a.csv", "vectors": {"one": "v"}},
+        [
+            *ALL,
+            *SPLIT,
+            *PATIENTS,
+            {"vectors": {"one": "v", "two": "w"}},
+            {"vectors": {"x": "no"}},
+            {"vectors": {}},
+            {"table": None, "label_column": "kind"},
+            {"table": "short.csv"},
+            {"test": "v.npz"},
+            {"test": "v.npz", "test_table": "a.csv"},
+            {"test_table": "a.csv"},
+            {"split_column": "fold"},
+            {"test": "odd.npz", "test_table": "b.csv"},
+            {"test": "w.npz", "test_table": "a.csv"},
+            {"train": "a.csv"},
+            {"train": "none.npy"},
+            {"train": "odd.npz"},
+            {"train": "p*.parquet"},
+        ],
+    ),
+    "parquet": (
+        {"source": "parquet", "train": "p0.parquet"},
+        [
+            *ALL,
+            *SPLIT,
+            *PATIENTS,
+            {"train": ["p0.parquet", "p1.parquet"]},
+            {"train": "p*.parquet", "limit": {"train": 3}},
+            {"train": ["several.parquet", "p1.parquet", "p*.parquet"]},
+            {"train": ["p0.parquet", "none.parquet"]},
+            {"test": "p1.parquet"},
+            {
+                "test": "p1.parquet",
+                "limit": {"train": 9, "test": 40},
+                "expect": {"train": 30, "test": 30},
+            },
+            {"limit": {"test": 3}},
+            {"class_names": ["x", "y"]},
+            {"limit": {"train": 99}},
+            {"train": ["p0.parquet", "turned.parquet"]},
+            {"train": ["p0.parquet", "several.parquet"]},
+            *({"class_names": names} for names in (CLASSES, CLASSES[::-1])),
+            {"accepted_labels": {"file": "r.json"}},
+            *(
+                {"test": "p1.parquet", "accepted_labels": {"file": f"{n}.json"}}
+                for n in ("r", "none")
+            ),
+            *places(
+                *(f"{name}.parquet" for name in ("several", "lists", "unnamed", "text", "none"))
+            ),
+            {"test": "several.parquet"},
+            {"train": "unnamed.parquet", "class_names": ["x", "y", "z"]},
+            {"label_column": "age"},
+            {"label_column": "who"},
+            {"image_column": "label"},
+        ],
+    ),
+    "hub": (
+        {"source": "huggingface", "repo": "a/b", "revision": "0" * 40, "train": "*.parquet"},
+        [
+            *ALL,
+            *SPLIT,
+            *PATIENTS,
+            {"revision": "1" * 40},
+            {"test": "t.parquet"},
+            {"class_names": ["a", "b", "c"]},
+            {"several_labels": True},
+            {"limit": {"train": 5}},
+            {"expect": {"train": 9, "test": 3}, "limit": {"train": 50, "test": 2}, "test": "t"},
+            {"limit": {"test": 5}},
+            {"accepted_labels": FILES[0]},
+            {"repo": "a"},
+            {"accepted_labels": FILES[0], "test": "t.parquet"},
+            *({"revision": each} for each in ("main", "", "0" * 12, "A" * 40, "0" * 41)),
+        ],
+    ),
+    "tar": (
+        {"source": "webdataset", "train": "t.tar", "class_names": ["cat", "dog"]},
+        [
+            *ALL,
+            *SPLIT,
+            *PATIENTS,
+            {"test": "mixed/a.tar"},
+            {"shard_in_id": True, "split_by": "id"},
+            {"id_column": "x", "shard_in_id": True},
+            {"several_labels": True},
+            {"class_names": ["a"]},
+            {"several_labels": True, "label_column": "label"},
+            {"class_names": ["cat", "Cat"]},
+            {"class_names": ["cat", "cat"]},
+            *({"train": ["t.tar", other]} for other in ("*.tar", "deep/a.tar")),
+            *places(
+                "none",
+                "empty",
+                "t.tar.gz",
+                "mixed",
+                "deep",
+                "zipped.tar",
+                "blank.tar",
+                "many",
+                "hidden",
+                "noted",
+                "bz2.tar",
+                "xz.tar",
+            ),
+        ],
+    ),
     "digits": ({"source": "sklearn", "name": "digits"}, [*ALL, *SPLIT, {"name": "faces"}]),
-    "folder": (FOLDER, [*ALL, *SPLIT, {"exclude": ["owl"]}, {"exclude": ["cat"]}, {"embed": True},
-     {"exclude": ["elk"]}, {"path": "none"}, {"path": "halves"}, {"path": "y"},
-     {"path": "y", "exclude": ["test"]}, {"path": "halves", "exclude": ["cat"]}]),
-    "torchvision": ({"source": "torchvision", "name": "EuroSAT"},
-     [*ALL, *SPLIT, {"path": "x"}, *({"name": name, "path": path} for path in (None,
-     "vision") for name in ("MNIST", "CIFAR10", "CIFAR100", "Places365", "EuroSAT", "SVHN"))]),
-    "url": (of_url(**CSV), [*ALL, *(of_url(**CSV | {"unit_column": "who", "split_by": by})
-     for by in ("id", "class")), of_url(**CSV, test="b.csv"), of_url(**FOLDER), of_url(**BOTH),
-     of_url(**FOLDER | {"split_by": "id"}), of_url(**CSV | BOTH | {"group_columns": ["age"]}),
-     of_url(**CSV, filters={"a": [1]}, unit_column="who", max_images_per_patient=2),
-     {"files": [FILES[0] | {"url": "http://h/y", "sha256": "1" * 64}, FILES[0]]},
-     *({"files": [FILES[0], FILES[0] | {"url": f"http://h/{name}"}]} for name in ("b/x.zip",
-     "x.tar.gz", "x", "X.zip", ".zip")), *(of_url(file,
-     **FOLDER) for file in ({"url": "file:///x.zip"}, {"url": "http://me:hidden@h/x.zip"},
-     {"url": "http://h/"}, {"url": "https:///x.zip"}, {"name": "../x.zip"}, {"name": ".x.zip"},
-     {"name": "a\\b"}, {"name": "receipt.json"}, {"url": "http://h/%2e%2e%2fx.zip"},
-     {"sha256": "abc"}, {"url": "http://h/a%20b.TAR.GZ?x=1"}, {"sha256": "A" * 64},
-     {"name": "y.tgz"})), *(of_url(**layout) for layout in ({"source": "sklearn"}, {},
-     FOLDER | {"path": "/data"}, FOLDER | {"path": "x/../y"}, FOLDER | {"path": "~/x"},
-     *(CSV | {name: "../b"} for name in ("train", "test", "root")), CSV | {"root": "~"},
-     CSV | join(file="../b"), FOLDER | {"pth": "x"}, FOLDER | {"delta": 1e-5, "expect": {}}))]),
-}  # fmt: skip
+    "folder": (
+        FOLDER,
+        [
+            *ALL,
+            *SPLIT,
+            {"exclude": ["owl"]},
+            {"exclude": ["cat"]},
+            {"embed": True},
+            {"exclude": ["elk"]},
+            {"path": "none"},
+            {"path": "halves"},
+            {"path": "y"},
+            {"path": "y", "exclude": ["test"]},
+            {"path": "halves", "exclude": ["cat"]},
+        ],
+    ),
+    "torchvision": (
+        {"source": "torchvision", "name": "EuroSAT"},
+        [
+            *ALL,
+            *SPLIT,
+            {"path": "x"},
+            *(
+                {"name": name, "path": path}
+                for path in (None, "vision")
+                for name in ("MNIST", "CIFAR10", "CIFAR100", "Places365", "EuroSAT", "SVHN")
+            ),
+        ],
+    ),
+    "url": (
+        of_url(**CSV),
+        [
+            *ALL,
+            *(of_url(**CSV | {"unit_column": "who", "split_by": by}) for by in ("id", "class")),
+            of_url(**CSV, test="b.csv"),
+            of_url(**FOLDER),
+            of_url(**BOTH),
+            of_url(**FOLDER | {"split_by": "id"}),
+            of_url(**CSV | BOTH | {"group_columns": ["age"]}),
+            of_url(**CSV, filters={"a": [1]}, unit_column="who", max_images_per_patient=2),
+            {"files": [FILES[0] | {"url": "http://h/y", "sha256": "1" * 64}, FILES[0]]},
+            *(
+                {"files": [FILES[0], FILES[0] | {"url": f"http://h/{name}"}]}
+                for name in ("b/x.zip", "x.tar.gz", "x", "X.zip", ".zip")
+            ),
+            *(
+                of_url(file, **FOLDER)
+                for file in (
+                    {"url": "file:///x.zip"},
+                    {"url": "http://me:hidden@h/x.zip"},
+                    {"url": "http://h/"},
+                    {"url": "https:///x.zip"},
+                    {"name": "../x.zip"},
+                    {"name": ".x.zip"},
+                    {"name": "a\\b"},
+                    {"name": "receipt.json"},
+                    {"url": "http://h/%2e%2e%2fx.zip"},
+                    {"sha256": "abc"},
+                    {"url": "http://h/a%20b.TAR.GZ?x=1"},
+                    {"sha256": "A" * 64},
+                    {"name": "y.tgz"},
+                )
+            ),
+            *(
+                of_url(**layout)
+                for layout in (
+                    {"source": "sklearn"},
+                    {},
+                    FOLDER | {"path": "/data"},
+                    FOLDER | {"path": "x/../y"},
+                    FOLDER | {"path": "~/x"},
+                    *(CSV | {name: "../b"} for name in ("train", "test", "root")),
+                    CSV | {"root": "~"},
+                    CSV | join(file="../b"),
+                    FOLDER | {"pth": "x"},
+                    FOLDER | {"delta": 1e-5, "expect": {}},
+                )
+            ),
+        ],
+    ),
+}
 ASKED = (
-    "list_warnings", "download_params", "preparation_params", "image_params", "input_files",
-    "image_files", "image_folders", "text_params", "has_test", "public_split", "expected_counts",
-    "expected_rows", "count_classes", "needs_every_class", "multi_label", "vector_names",
-    "group_names", "named_unit", "names_units", "unit_name", "images_per_patient",
-)  # fmt: skip
+    "list_warnings",
+    "download_params",
+    "preparation_params",
+    "image_params",
+    "input_files",
+    "image_files",
+    "image_folders",
+    "text_params",
+    "has_test",
+    "public_split",
+    "expected_counts",
+    "expected_rows",
+    "count_classes",
+    "needs_every_class",
+    "multi_label",
+    "vector_names",
+    "group_names",
+    "named_unit",
+    "names_units",
+    "unit_name",
+    "images_per_patient",
+)
 COUNTED = ("count_rows", "used_rows", "class_rows", "count_class_units", "count_units")
 
 
@@ -243,9 +510,10 @@ def columns(rows: int) -> dict[str, Any]:
     numbers = range(rows)
     return {
         "who": [f"p{number // 2}" for number in numbers],
-        "age": [float(number) for number in numbers], "v": [[1.0, float(n)] for n in numbers],
+        "age": [float(number) for number in numbers],
+        "v": [[1.0, float(n)] for n in numbers],
         "kind": [("cat", "dog")[number % 2] for number in numbers],
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture
@@ -253,8 +521,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with small files of all sources."""
     monkeypatch.chdir(tmp_path)
     rows = [("cat", "dog")[n % 3 == 0] for n in range(30)]
-    lines = [f"{n}.png,{kind},p{n % 11},{n % 4},{(3, 40, '')[n % 3]},{n % 2},{-1 if n == 5 else 1}"
-             for n, kind in enumerate(rows)]  # fmt: skip
+    lines = [
+        f"{n}.png,{kind},p{n % 11},{n % 4},{(3, 40, '')[n % 3]},{n % 2},{-1 if n == 5 else 1}"
+        for n, kind in enumerate(rows)
+    ]
     header = "path,kind,who,fold,age,a,b"
     for name, kept in (("a.csv", lines), ("b.csv", lines[:7]), ("short.csv", lines[:5])):
         (tmp_path / name).write_text("\n".join([header, *kept]))
@@ -264,24 +534,34 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.savez(tmp_path / "odd.npz", v=vectors.astype(bool))
     np.savez(tmp_path / "w.npz", v=vectors[:, :1])
     for name, labels, names in (
-        ("p0", [n % 3 % 2 for n in range(30)], CLASSES), ("several", [[1, 0], [1, 1]], None),
-        ("p1", [n % 3 % 2 for n in range(30)], CLASSES), ("unnamed", [0, 1], None),
-        ("lists", [[0], [0, 1]], CLASSES), ("turned", [0, 1], CLASSES[::-1]),
-    ):  # fmt: skip
+        ("p0", [n % 3 % 2 for n in range(30)], CLASSES),
+        ("several", [[1, 0], [1, 1]], None),
+        ("p1", [n % 3 % 2 for n in range(30)], CLASSES),
+        ("unnamed", [0, 1], None),
+        ("lists", [[0], [0, 1]], CLASSES),
+        ("turned", [0, 1], CLASSES[::-1]),
+    ):
         write_parquet(tmp_path / f"{name}.parquet", labels, names, **columns(len(labels)))
     for name in ("t.tar", "mixed/a.tar", "deep/a.tar", "deep/more/b.tar", "noted/a.tar"):
         pack(tmp_path / name, samples(0, 4))
     (tmp_path / "noted/b.tar").mkdir()
-    for name, text in (("text.parquet", "a"), ("r.json", "[[0]]"), ("blank.tar", ""),
-                       ("noted/b.tar/x.txt", "")):  # fmt: skip
+    for name, text in (
+        ("text.parquet", "a"),
+        ("r.json", "[[0]]"),
+        ("blank.tar", ""),
+        ("noted/b.tar/x.txt", ""),
+    ):
         (tmp_path / name).write_text(text)
     shards = ["t.tar.gz", "mixed/b.tgz", "empty/._a.tar", "hidden/a.tar", "hidden/.b.tar"]
     for name in (*shards, *(f"many/{n}.tar" for n in range(11))):
         pack(tmp_path / name, samples(0, 2))
     for name, kind in (("zipped", "gz"), ("bz2", "bz2"), ("xz", "xz")):
         pack(tmp_path / f"{name}.tar", samples(0, 4), mode=f"w:{kind}")
-    images = [f"{name}/{number}.png" for name, count in (("cat", 12), ("dog", 3), ("owl", 2))
-              for number in range(count)]  # fmt: skip
+    images = [
+        f"{name}/{number}.png"
+        for name, count in (("cat", 12), ("dog", 3), ("owl", 2))
+        for number in range(count)
+    ]
     halves = [f"halves/{part}/{name}" for part in ("Training", "val") for name in images[::2]]
     inner = ["y/bus/0.png", "y/car/deep/er/0.png", "y/test/0.png", "y/car/.cache/0.png"]
     touch(tmp_path, *(f"x/{each}" for each in images), *halves, *inner)
@@ -310,8 +590,11 @@ def ask(values: Mapping[str, Any]) -> Any:
 def differences(first: Any, second: Any) -> Any:
     """Returns what `second` has that `first` has not."""
     if isinstance(first, dict) and isinstance(second, dict):
-        changed = {key: differences(first.get(key), value) for key, value in second.items()
-                   if key not in first or value != first[key]}  # fmt: skip
+        changed = {
+            key: differences(first.get(key), value)
+            for key, value in second.items()
+            if key not in first or value != first[key]
+        }
         return changed | {key: "gone" for key in first if key not in second}
     return second
 
@@ -330,41 +613,91 @@ def test_options_answer_before_images_are_read(source: str, folder: Path) -> Non
 
 HEADER, CAT = "path,kind,age,note\n", "a.png,cat,7,x\n"
 CONTENTS: dict[str, str | bytes] = {
-    "empty": "", "header": HEADER, "good": HEADER + CAT + "b.png,dog,,y\n",
-    "padded": " path ,kind , age, note\n" + CAT, "joined in the middle": HEADER + CAT + "\n,,,\n",
+    "empty": "",
+    "header": HEADER,
+    "good": HEADER + CAT + "b.png,dog,,y\n",
+    "padded": " path ,kind , age, note\n" + CAT,
+    "joined in the middle": HEADER + CAT + "\n,,,\n",
     "home": HEADER + "~/a.png,cat,7,x\n~$b.png,dog,7,x\n/x/c.png,cat,,\n",
-    "twice": "path,path,kind\n", "short": HEADER + CAT + "b.png\n", "long": HEADER + "a,b,c,d,e\n",
-    "quote": HEADER + '"a.png,cat\n', "spaces": HEADER + ' "a, b.png", "dog",1,\n\n' + CAT,
+    "twice": "path,path,kind\n",
+    "short": HEADER + CAT + "b.png\n",
+    "long": HEADER + "a,b,c,d,e\n",
+    "quote": HEADER + '"a.png,cat\n',
+    "spaces": HEADER + ' "a, b.png", "dog",1,\n\n' + CAT,
     "lines": HEADER + 'a.png,cat,"1\n2",x\n' + "b.png,dog,2,y\n",
     "latin": HEADER.encode() + b"\xff\xfe.png,cat,1,\n",
     "late": HEADER.encode() + CAT.encode() * 3000 + b"\xe4.png,cat,1,\n",
-    "utf16": (HEADER + CAT).encode("utf-16"), "utf16 without mark": HEADER.encode("utf-16-le"),
-    "workbook": b"PK\x03\x04" + bytes(20), "mark": ("\ufeff" + HEADER + CAT).encode(),
-    "semicolons": (HEADER + CAT).replace(",", ";"), "tabs": (HEADER + CAT).replace(",", "\t"),
-    "bars": (HEADER + CAT).replace(",", "|"), "declared": "sep=;\n" + (HEADER + CAT).replace(",",
-     ";"), "quoted": '"sep=|"|||\n' + (HEADER + CAT).replace(",", "|"),
-    "no words": "sep=a\n" + HEADER + CAT, "capitals": HEADER.title() + CAT,
-    "nul": HEADER + CAT + "b.png,d\0og,1,\n", "joined": HEADER + CAT + "\ufeffb.png,dog,1,\n",
-    "repeated": HEADER + CAT + HEADER + CAT, "SEP": "SEP=,,\r\n" + HEADER + CAT,
-    "blanks": HEADER + " , ,nan,\na.png,cat,-1,\n", "wide": HEADER + "x" * 140_000 + ",cat,1,\n",
-    "labels": HEADER + "".join(f'{n}.png,"{label}","{label}",\n' for n,
-     label in enumerate(("1", "0", "1.0", "-1", "-1.0", "", "nan", "True", "FALSE", "2", "Cat",
-     "dog", "cat;dog", "['cat', 'dog']", "10", "07", "?", "1e0", "dog ", "\u200bcat"))),
-}  # fmt: skip
+    "utf16": (HEADER + CAT).encode("utf-16"),
+    "utf16 without mark": HEADER.encode("utf-16-le"),
+    "workbook": b"PK\x03\x04" + bytes(20),
+    "mark": ("\ufeff" + HEADER + CAT).encode(),
+    "semicolons": (HEADER + CAT).replace(",", ";"),
+    "tabs": (HEADER + CAT).replace(",", "\t"),
+    "bars": (HEADER + CAT).replace(",", "|"),
+    "declared": "sep=;\n" + (HEADER + CAT).replace(",", ";"),
+    "quoted": '"sep=|"|||\n' + (HEADER + CAT).replace(",", "|"),
+    "no words": "sep=a\n" + HEADER + CAT,
+    "capitals": HEADER.title() + CAT,
+    "nul": HEADER + CAT + "b.png,d\0og,1,\n",
+    "joined": HEADER + CAT + "\ufeffb.png,dog,1,\n",
+    "repeated": HEADER + CAT + HEADER + CAT,
+    "SEP": "SEP=,,\r\n" + HEADER + CAT,
+    "blanks": HEADER + " , ,nan,\na.png,cat,-1,\n",
+    "wide": HEADER + "x" * 140_000 + ",cat,1,\n",
+    "labels": HEADER
+    + "".join(
+        f'{n}.png,"{label}","{label}",\n'
+        for n, label in enumerate(
+            (
+                "1",
+                "0",
+                "1.0",
+                "-1",
+                "-1.0",
+                "",
+                "nan",
+                "True",
+                "FALSE",
+                "2",
+                "Cat",
+                "dog",
+                "cat;dog",
+                "['cat', 'dog']",
+                "10",
+                "07",
+                "?",
+                "1e0",
+                "dog ",
+                "\u200bcat",
+            )
+        )
+    ),
+}
 READINGS: list[dict[str, Any]] = [
-    {}, {"group_columns": {"age": {"column": "age", "bins": [0, 5, 7.5]}, "note": "note"}},
+    {},
+    {"group_columns": {"age": {"column": "age", "bins": [0, 5, 7.5]}, "note": "note"}},
     {"class_names": {"cat": "c", "1": "d", "10": "e"}, "missing": "drop"},
-    {"class_names": ["1", "0"]}, BOTH | {"label_columns": ["kind", "age"], "uncertain": "ones",
-     "missing": "zeros"}, BOTH | {"label_columns": ["kind", "age"], "uncertain": "error"},
-    {"id_column": "note"}, BOTH | {"label_columns": ["kind", "age"], "uncertain": {"age": "drop"},
-     "missing": "drop"}, {"path_template": "{kind:.1}/{age:>3}-{path}"},
-    {"filters": {"age": [7, -1]}}, {"unit_column": "kind", "max_images_per_patient": 1},
-    {"joins": [{"file": "b.csv", "by": {"age": "n", "kind": "k"}, "columns": ["s"], "first": True}],
-     "group_columns": ["s"]}, {"joins": [{"file": "b.csv", "by": {"age": "n"}, "columns": ["s"]}],
-     "group_columns": ["s"]}, {"joins": [{"file": "b.csv", "by": {"note": "n"}, "columns": ["s"],
-     "first": True}], "group_columns": ["s"]}, {"extract": {"s": {"column": "path",
-     "pattern": r"(\w)\.png"}}, "filters": {"s": ["a", "3"]}},
-]  # fmt: skip
+    {"class_names": ["1", "0"]},
+    BOTH | {"label_columns": ["kind", "age"], "uncertain": "ones", "missing": "zeros"},
+    BOTH | {"label_columns": ["kind", "age"], "uncertain": "error"},
+    {"id_column": "note"},
+    BOTH | {"label_columns": ["kind", "age"], "uncertain": {"age": "drop"}, "missing": "drop"},
+    {"path_template": "{kind:.1}/{age:>3}-{path}"},
+    {"filters": {"age": [7, -1]}},
+    {"unit_column": "kind", "max_images_per_patient": 1},
+    {
+        "joins": [
+            {"file": "b.csv", "by": {"age": "n", "kind": "k"}, "columns": ["s"], "first": True}
+        ],
+        "group_columns": ["s"],
+    },
+    {"joins": [{"file": "b.csv", "by": {"age": "n"}, "columns": ["s"]}], "group_columns": ["s"]},
+    {
+        "joins": [{"file": "b.csv", "by": {"note": "n"}, "columns": ["s"], "first": True}],
+        "group_columns": ["s"],
+    },
+    {"extract": {"s": {"column": "path", "pattern": r"(\w)\.png"}}, "filters": {"s": ["a", "3"]}},
+]
 
 
 def test_tables_have_the_rows_of_their_text(
@@ -381,9 +714,12 @@ def test_tables_have_the_rows_of_their_text(
         return {
             "rows": rows.frame.rename(columns={csv_rows.LINE: "line"}).to_dict("list"),
             "codes": rows.codes[:, 0] if len(rows.codes[0]) == 1 else rows.codes,
-            "batches": [part.to_pylist() for split, part in csv_rows.make_batches(options, parts)
-                        if split == "test"],
-        }  # fmt: skip
+            "batches": [
+                part.to_pylist()
+                for split, part in csv_rows.make_batches(options, parts)
+                if split == "test"
+            ],
+        }
 
     answers: dict[str, Any] = {}
     for name, content in CONTENTS.items():
@@ -404,59 +740,119 @@ def test_tables_have_the_rows_of_their_text(
 
 
 LAYOUTS: dict[str, Sequence[str]] = {
-    "none": (), "one": ("a/1",), "flat": ("a/1", "b/1", "b/2"),
-    "Train Test": ("Train/a/1", "Train/b/1", "Test/a/1"), "no test": ("train/a/1", "train/b/1"),
-    "no train": ("Testing/a/1",), "beside classes": ("bus/1", "car/1", "train/1"),
-    "three": ("train/a/1", "val/a/1", "dev/a/1"), "spellings": ("train/a/1", "Train/b/1",
-     "test/a/1"), "numbers": ("train1/a/1", "train2/a/1"), "images": ("train/1", "test/1"),
+    "none": (),
+    "one": ("a/1",),
+    "flat": ("a/1", "b/1", "b/2"),
+    "Train Test": ("Train/a/1", "Train/b/1", "Test/a/1"),
+    "no test": ("train/a/1", "train/b/1"),
+    "no train": ("Testing/a/1",),
+    "beside classes": ("bus/1", "car/1", "train/1"),
+    "three": ("train/a/1", "val/a/1", "dev/a/1"),
+    "spellings": ("train/a/1", "Train/b/1", "test/a/1"),
+    "numbers": ("train1/a/1", "train2/a/1"),
+    "images": ("train/1", "test/1"),
     "inner": ("train/a/1", "train/train/1", "test/a/1", "test/b/1"),
     "both inner": ("train/train/1", "train/bus/1", "test/train/1", "test/bus/1"),
     "upside down": ("cats/Train/1", "cats/Test/1", "dogs/Train/1", "dogs/Test/1"),
-    "half": ("cats/val/1", "cats/x/1", "dogs/1"), "sites": ("A/m/1", "A/n/1", "B/m/1", "B/n/1"),
-    "deeper sites": ("A/m/x/1", "A/n/1", "B/m/1", "B/n/y/1"), "mixed sites": ("A/m/1", "A/2",
-     "B/m/1", "B/n/1"), "inner parts": ("train/b/1", "train/a/dev/1", "test/a/1", "test/b/1"),
+    "half": ("cats/val/1", "cats/x/1", "dogs/1"),
+    "sites": ("A/m/1", "A/n/1", "B/m/1", "B/n/1"),
+    "deeper sites": ("A/m/x/1", "A/n/1", "B/m/1", "B/n/y/1"),
+    "mixed sites": ("A/m/1", "A/2", "B/m/1", "B/n/1"),
+    "inner parts": ("train/b/1", "train/a/dev/1", "test/a/1", "test/b/1"),
     "more sites": ("A/m/1", "A/n/1", "B/n/1", "B/m/1", "C/n/1"),
-    "deep": ("train/train/a/1", "train/test/a/1"), "below": ("x/train/a/1", "x/test/a/1"),
+    "deep": ("train/train/a/1", "train/test/a/1"),
+    "below": ("x/train/a/1", "x/test/a/1"),
     "unknown": ("train/a/1", "train/b/1", *(f"test/{name}/1" for name in "fcged")),
     "others": ("a/1", "b/notes.txt", "c.png", "a/Thumbs.db", ".x/1"),
-    "hidden": ("a/1", "b/.hidden"), "names": ("train/a/1", "train/b/1", "test/A/1", "test/b/1"),
+    "hidden": ("a/1", "b/.hidden"),
+    "names": ("train/a/1", "train/b/1", "test/A/1", "test/b/1"),
     "many others": ("a/1", "b/1", *(f"a/{n}.txt" for n in range(21))),
-    "words": ("valid/1", "invalid/1"), "stations": ("train_station/1", "train_interior/1"),
-    "ten": tuple(f"{n}/1" for n in range(11)), "unused": ("train/a/1", "train/b/1", "test/a/1",
-     *(f"x{n}/1" for n in range(21))), "all at once": ("Benign/1", "benign/2", "empty/.keep",
-     "README", "mole/a.txt"), "nested": ("seg_train/seg_train/a/1", "seg_train/seg_train/b/1",
-     "seg_test/seg_test/a/1"), "one part": ("train/dev/1", "test/dev/1"),
-    "alone": ("cats/Train/1", "cats/Test/1"), "other sites": ("A/m/1", "A/n/1", "B/m/1", "B/o/1"),
-    "cased": ("A/1", "a/1", "B/1", "b/1"), "sites and one": ("A/m/1", "A/n/1", "B/m/1", "B/n/1",
-     "C/1"), "a file inside": ("images.train/images.train", "images.val/a/1"),
+    "words": ("valid/1", "invalid/1"),
+    "stations": ("train_station/1", "train_interior/1"),
+    "ten": tuple(f"{n}/1" for n in range(11)),
+    "unused": ("train/a/1", "train/b/1", "test/a/1", *(f"x{n}/1" for n in range(21))),
+    "all at once": ("Benign/1", "benign/2", "empty/.keep", "README", "mole/a.txt"),
+    "nested": ("seg_train/seg_train/a/1", "seg_train/seg_train/b/1", "seg_test/seg_test/a/1"),
+    "one part": ("train/dev/1", "test/dev/1"),
+    "alone": ("cats/Train/1", "cats/Test/1"),
+    "other sites": ("A/m/1", "A/n/1", "B/m/1", "B/o/1"),
+    "cased": ("A/1", "a/1", "B/1", "b/1"),
+    "sites and one": ("A/m/1", "A/n/1", "B/m/1", "B/n/1", "C/1"),
+    "a file inside": ("images.train/images.train", "images.val/a/1"),
     "twenty others": ("a/1", "b/1", *(f"a/{n}.txt" for n in range(20))),
     "twenty unused": ("train/a/1", "train/b/1", "test/a/1", *(f"x{n}/1" for n in range(20))),
-}  # fmt: skip
+}
 # A layout, and what is left out of it.
 EXCLUDED = (
-    ("others", "c.png"), ("inner", "train"), ("beside classes", "train"), ("three", "dev"),
-    ("all at once", "empty mole README"), ("flat", "none"), ("flat", "b"), ("half", "dogs cats"),
-    ("sites", "A"), ("unknown", "c d e f g"), ("spellings", "Train"),
-)  # fmt: skip
+    ("others", "c.png"),
+    ("inner", "train"),
+    ("beside classes", "train"),
+    ("three", "dev"),
+    ("all at once", "empty mole README"),
+    ("flat", "none"),
+    ("flat", "b"),
+    ("half", "dogs cats"),
+    ("sites", "A"),
+    ("unknown", "c d e f g"),
+    ("spellings", "Train"),
+)
 TABLES = (
-    "train.csv test.csv a_train.csv a_test.csv Training.csv val.csv", "Training.csv Testing.csv",
-    "train.csv other.csv", "Train_a.csv Testing.tsv", "train-set.csv val-set.csv", "val.csv",
-    "trainset.csv testing.tsv eval.csv", "train.train.csv test.train.csv", "train.tsv test.csv",
-)  # fmt: skip
+    "train.csv test.csv a_train.csv a_test.csv Training.csv val.csv",
+    "Training.csv Testing.csv",
+    "train.csv other.csv",
+    "Train_a.csv Testing.tsv",
+    "train-set.csv val-set.csv",
+    "val.csv",
+    "trainset.csv testing.tsv eval.csv",
+    "train.train.csv test.train.csv",
+    "train.tsv test.csv",
+)
 IMAGE_FILES = (
-    "a.JPG", "b.png", "m/b.png", "m/c.jpeg", "c.tif", "c.png", "n/d.PNG", "m/d.png", ".h/e.png",
-    "m/f.dcm", "f.txt", "x/g.gif", "x/.png", "png", "m/a.jpg", "h.bmp", "h.jpg",
-)  # fmt: skip
+    "a.JPG",
+    "b.png",
+    "m/b.png",
+    "m/c.jpeg",
+    "c.tif",
+    "c.png",
+    "n/d.PNG",
+    "m/d.png",
+    ".h/e.png",
+    "m/f.dcm",
+    "f.txt",
+    "x/g.gif",
+    "x/.png",
+    "png",
+    "m/a.jpg",
+    "h.bmp",
+    "h.jpg",
+)
 PART_NAMES = (
-    "train_val test_train", "val-test trainings", "the final test of_training",
-    "train test val", "Training Testing", "train Test Valid", "TRAIN TEST dev", "01_train 02_test",
-    "train_images test_images validation_images", "TrainSet|Test Set|Eval Set", "a b", "train",
-    "seg_train seg_test seg_pred", "asl_alphabet_train asl_alphabet_test",
-    "images.train images.val", "train2017 val2017", "trainval hold-out",
-    "mnist-training mnist-testing notes", "val valid test", "x_train y_test",
-    "isic_train isic_test isic_all", "invalid valid train", "Held Out|trn", "train tst val dev",
+    "train_val test_train",
+    "val-test trainings",
+    "the final test of_training",
+    "train test val",
+    "Training Testing",
+    "train Test Valid",
+    "TRAIN TEST dev",
+    "01_train 02_test",
+    "train_images test_images validation_images",
+    "TrainSet|Test Set|Eval Set",
+    "a b",
+    "train",
+    "seg_train seg_test seg_pred",
+    "asl_alphabet_train asl_alphabet_test",
+    "images.train images.val",
+    "train2017 val2017",
+    "trainval hold-out",
+    "mnist-training mnist-testing notes",
+    "val valid test",
+    "x_train y_test",
+    "isic_train isic_test isic_all",
+    "invalid valid train",
+    "Held Out|trn",
+    "train tst val dev",
     "trainA trainB",
-)  # fmt: skip
+)
 
 
 def test_folders_are_read_as_parts_and_classes(tmp_path: Path) -> None:
@@ -474,7 +870,9 @@ def test_folders_are_read_as_parts_and_classes(tmp_path: Path) -> None:
         options = dataset_options({"source": "imagefolder"} | layout)
         asked = (options.input_files, options.count_class_units)
         answers[f"{name} without {words}"] = [
-            answer_of(list_images, options), *map(answer_of, asked)]  # fmt: skip
+            answer_of(list_images, options),
+            *map(answer_of, asked),
+        ]
     for names in PART_NAMES:
         parts = folder_parts.find_parts(names.split("|" if "|" in names else " "))
         answers[names] = [parts, folder_parts.choose_parts(parts)]
@@ -491,35 +889,93 @@ def test_folders_are_read_as_parts_and_classes(tmp_path: Path) -> None:
 
 
 COLUMNS: list[dict[str, Any]] = [
-    {}, {"label": [0.0, 1.0]}, {"label": pa.array([0, 1], pa.timestamp("s"))},
-    {"image": [b"x"] * 2}, {"label": pa.array(["cat", "dog"]).dictionary_encode()},
-    {"label": [[0, 1], [1, 0]]}, *({"image": [{"bytes": data, "path": path}] * 2} for data,
-     path in (("x", None), (1, None), (b"x", 3), (b"x", b"x"), ([1], None), (b"x", "a.png"))),
-    *({"label": pa.array([[0, 1], [1, 0]], kind)} for kind in (pa.large_list(pa.int8()),
-     pa.list_(pa.int64(), 2), pa.list_(pa.float32()))), {"label": pa.array([0, 1], pa.uint8())},
-    {"image": pa.array([{"bytes": b"x", "path": "a"}] * 2, pa.struct([("bytes", pa.large_binary()),
-     ("path", pa.large_string())]))}, {"sex": [["f"], ["m"]]}, {"sex": None}, {"Label": [0, 1]},
-    {"sex": [1, 2]}, {"more": [1, 2]}, {"image": pa.array([{"bytes": b"x", "path": "a"}] * 2,
-     pa.struct([("bytes", pa.binary_view()), ("path", pa.string_view())]))},
-]  # fmt: skip
+    {},
+    {"label": [0.0, 1.0]},
+    {"label": pa.array([0, 1], pa.timestamp("s"))},
+    {"image": [b"x"] * 2},
+    {"label": pa.array(["cat", "dog"]).dictionary_encode()},
+    {"label": [[0, 1], [1, 0]]},
+    *(
+        {"image": [{"bytes": data, "path": path}] * 2}
+        for data, path in (
+            ("x", None),
+            (1, None),
+            (b"x", 3),
+            (b"x", b"x"),
+            ([1], None),
+            (b"x", "a.png"),
+        )
+    ),
+    *(
+        {"label": pa.array([[0, 1], [1, 0]], kind)}
+        for kind in (pa.large_list(pa.int8()), pa.list_(pa.int64(), 2), pa.list_(pa.float32()))
+    ),
+    {"label": pa.array([0, 1], pa.uint8())},
+    {
+        "image": pa.array(
+            [{"bytes": b"x", "path": "a"}] * 2,
+            pa.struct([("bytes", pa.large_binary()), ("path", pa.large_string())]),
+        )
+    },
+    {"sex": [["f"], ["m"]]},
+    {"sex": None},
+    {"Label": [0, 1]},
+    {"sex": [1, 2]},
+    {"more": [1, 2]},
+    {
+        "image": pa.array(
+            [{"bytes": b"x", "path": "a"}] * 2,
+            pa.struct([("bytes", pa.binary_view()), ("path", pa.string_view())]),
+        )
+    },
+]
 
 
 METADATA: list[dict[str, str] | None] = [
-    None, {"huggingface": "{"}, {"huggingface": "[]"}, {"dpprobe": '{"class_names": ["a", "b"]}'},
-    {"dpprobe": '{"class_names": ["a", 2]}'}, {"dpprobe": "{}"}, {"dpprobe": "3"},
-    *({"huggingface": f'{{"info": {{"features": {{"label": {label}}}}}}}', "dpprobe": "[]"}
-      for label in ("3", '{"names": []}', '{"names": "ab"}', '{"names": ["a", null]}',
-                    '{"names": ["a", "b", "c"]}', '{"feature": {"_type": "ClassLabel"}}',
-                    '{"feature": {"_type": "Value"}}', '{"feature": {}}')),
+    None,
+    {"huggingface": "{"},
+    {"huggingface": "[]"},
+    {"dpprobe": '{"class_names": ["a", "b"]}'},
+    {"dpprobe": '{"class_names": ["a", 2]}'},
+    {"dpprobe": "{}"},
+    {"dpprobe": "3"},
+    *(
+        {"huggingface": f'{{"info": {{"features": {{"label": {label}}}}}}}', "dpprobe": "[]"}
+        for label in (
+            "3",
+            '{"names": []}',
+            '{"names": "ab"}',
+            '{"names": ["a", null]}',
+            '{"names": ["a", "b", "c"]}',
+            '{"feature": {"_type": "ClassLabel"}}',
+            '{"feature": {"_type": "Value"}}',
+            '{"feature": {}}',
+        )
+    ),
     {"huggingface": '{"info": {"features": []}}', "dpprobe": '{"class_names": ["a", "b", "c"]}'},
-]  # fmt: skip
+]
 KINDS = [
-    pa.int8(), pa.uint64(), pa.float16(), pa.float64(), pa.string(), pa.large_string(),
-    pa.string_view(), pa.binary(), pa.bool_(), pa.timestamp("s"), pa.decimal128(9, 1),
-    pa.dictionary(pa.int8(), pa.string()), pa.list_(pa.int64()), pa.large_list(pa.float32()),
-    pa.list_(pa.float64(), 3), pa.list_(pa.string()), pa.list_(pa.list_(pa.int8())),
-    pa.list_(pa.bool_()), pa.struct([("a", pa.int8())]), pa.date32(),
-]  # fmt: skip
+    pa.int8(),
+    pa.uint64(),
+    pa.float16(),
+    pa.float64(),
+    pa.string(),
+    pa.large_string(),
+    pa.string_view(),
+    pa.binary(),
+    pa.bool_(),
+    pa.timestamp("s"),
+    pa.decimal128(9, 1),
+    pa.dictionary(pa.int8(), pa.string()),
+    pa.list_(pa.int64()),
+    pa.large_list(pa.float32()),
+    pa.list_(pa.float64(), 3),
+    pa.list_(pa.string()),
+    pa.list_(pa.list_(pa.int8())),
+    pa.list_(pa.bool_()),
+    pa.struct([("a", pa.int8())]),
+    pa.date32(),
+]
 
 
 def test_each_parquet_file_has_the_columns(tmp_path: Path) -> None:
@@ -536,10 +992,14 @@ def test_each_parquet_file_has_the_columns(tmp_path: Path) -> None:
                 : 3 if "sex" in changed else 1
             ]:
                 named = ["sex"] if option == "group_columns" else "sex"
-                options = dataset_options({
-                    "source": "parquet", "train": str(tmp_path / "x-*.parquet"),
-                    "class_names": ["cat", "dog"], option: named,
-                })  # fmt: skip
+                options = dataset_options(
+                    {
+                        "source": "parquet",
+                        "train": str(tmp_path / "x-*.parquet"),
+                        "class_names": ["cat", "dog"],
+                        option: named,
+                    }
+                )
                 answers.append([*changed, option, answer_of(options.check_files)])
     path = tmp_path / "named.parquet"
     read: Any = dataset_options({"source": "parquet", "train": str(path)})
@@ -552,31 +1012,68 @@ def test_each_parquet_file_has_the_columns(tmp_path: Path) -> None:
 
 
 SAMPLES: list[dict[str, Any]] = [
-    {}, *({f"n01/0003.{kind}": None} for kind in ("cls", "png", "json")),
+    {},
+    *({f"n01/0003.{kind}": None} for kind in ("cls", "png", "json")),
     *({"n01/0003.cls": text} for text in (b"7", b"1", b" dog\n", b"Dog", b"-1", b"\xff", b"")),
-    *({"n01/0003.json": text} for text in (
-        b"{", b"[]", b"{}", b'{"label": "dog", "who": "p1"}', b'{"label": [0, 1], "who": ["p1"]}',
-        b'{"label": [0, 2]}', b'{"label": true, "who": {}}', b'{"label": [true, 0]}',
-        b'{"label": 1, "who": "\\ud800"}', b'{"label": null, "who": 12.0}', b'{"label": [1]}')),
-    {"n01/0003.jpg": png(99)}, {"n01/0003.PNG": png(99)}, {"n01/0003.txt": b"x"},
-    {"n01/0003.v2.png": png(9)}, {"n01/0009.seg": png(9)}, {"visit001": png(9)}, {"notes": b"x"},
-    {"n01/0003.png.bak": b"x"}, {"n01/0003.bak.png.gz": b"x"}, {"n01/.png": b"x"},
-    {".hidden.png": png(9)}, {"__extra__/9.jpg": b"\xff\xd8\xff"}, {"scan": b"\0" * 128 + b"DICM"},
-    *({"scan": start} for start in (b"\0\0\0\x18ftypheix", b"\0\0\0\x18ftypmp42", b"GIF89a",
-      b"RIFF\0\0\0\0WEBP", b"MM\0*", b"II\0*", b"RIFF\0\0\0\0heic")),
-    {"__index__/all.json": b"{}"}, {"n01/0008.cls": b"1"}, {"n01/0009.txt": b"x"},
+    *(
+        {"n01/0003.json": text}
+        for text in (
+            b"{",
+            b"[]",
+            b"{}",
+            b'{"label": "dog", "who": "p1"}',
+            b'{"label": [0, 1], "who": ["p1"]}',
+            b'{"label": [0, 2]}',
+            b'{"label": true, "who": {}}',
+            b'{"label": [true, 0]}',
+            b'{"label": 1, "who": "\\ud800"}',
+            b'{"label": null, "who": 12.0}',
+            b'{"label": [1]}',
+        )
+    ),
+    {"n01/0003.jpg": png(99)},
+    {"n01/0003.PNG": png(99)},
+    {"n01/0003.txt": b"x"},
+    {"n01/0003.v2.png": png(9)},
+    {"n01/0009.seg": png(9)},
+    {"visit001": png(9)},
+    {"notes": b"x"},
+    {"n01/0003.png.bak": b"x"},
+    {"n01/0003.bak.png.gz": b"x"},
+    {"n01/.png": b"x"},
+    {".hidden.png": png(9)},
+    {"__extra__/9.jpg": b"\xff\xd8\xff"},
+    {"scan": b"\0" * 128 + b"DICM"},
+    *(
+        {"scan": start}
+        for start in (
+            b"\0\0\0\x18ftypheix",
+            b"\0\0\0\x18ftypmp42",
+            b"GIF89a",
+            b"RIFF\0\0\0\0WEBP",
+            b"MM\0*",
+            b"II\0*",
+            b"RIFF\0\0\0\0heic",
+        )
+    ),
+    {"__index__/all.json": b"{}"},
+    {"n01/0008.cls": b"1"},
+    {"n01/0009.txt": b"x"},
     {"n01/0003.png": None, "n01/0003.cls": None, "n01/0003.json": b'{"label": "dog"}'},
-    {"n01/0003.png": None, "n01/0003.json": None}, {"n01/0009.json": b'{"label": 1}'},
-]  # fmt: skip
+    {"n01/0003.png": None, "n01/0003.json": None},
+    {"n01/0009.json": b'{"label": 1}'},
+]
 
 
 def test_samples_of_shards_become_rows(tmp_path: Path) -> None:
     answers = []
     fields: list[dict[str, Any]] = [
-        {}, {"label_column": "label", "unit_column": "who"},
-        {"label_column": "label", "group_columns": ["who"]}, {"label_column": "label",
-        "several_labels": True, "id_column": "who"}, {"shard_in_id": True},
-    ]  # fmt: skip
+        {},
+        {"label_column": "label", "unit_column": "who"},
+        {"label_column": "label", "group_columns": ["who"]},
+        {"label_column": "label", "several_labels": True, "id_column": "who"},
+        {"shard_in_id": True},
+    ]
 
     def read(options: Any, path: Path) -> list[dict[str, Any]]:
         return [
@@ -602,12 +1099,64 @@ def test_samples_of_shards_become_rows(tmp_path: Path) -> None:
 
 
 SPELLINGS = (
-    "cat", "Cat", "cat ", " c at", "c\u200bat", "ｃat", "café", "cafe\u0301", "STRASSE", "straße",
-    "1", "1.0", "01", "+1", "-1", "1.5", "1.50", "-0", "0", "1e3", "1e+3", "1000", "1.23E+12", "2",
-    "40", "inf", "-1e999", "1e16", "nan", "N/A", "#REF!", "unknown", "?", "", " ", "0012", "12.",
-    ".5", "0.5", "9" * 30, "p1", "P1", "a;b", "cat|dog", "cat, dog", "['cat', 'dog']", "[1, 5]",
-    "[1, 2, 3]", "{'a'}", "[3]", "[sic]", "-15", "-1x", "12x", "1.2.3", "1.2E+12x", "[3] x",
-)  # fmt: skip
+    "cat",
+    "Cat",
+    "cat ",
+    " c at",
+    "c\u200bat",
+    "ｃat",
+    "café",
+    "cafe\u0301",
+    "STRASSE",
+    "straße",
+    "1",
+    "1.0",
+    "01",
+    "+1",
+    "-1",
+    "1.5",
+    "1.50",
+    "-0",
+    "0",
+    "1e3",
+    "1e+3",
+    "1000",
+    "1.23E+12",
+    "2",
+    "40",
+    "inf",
+    "-1e999",
+    "1e16",
+    "nan",
+    "N/A",
+    "#REF!",
+    "unknown",
+    "?",
+    "",
+    " ",
+    "0012",
+    "12.",
+    ".5",
+    "0.5",
+    "9" * 30,
+    "p1",
+    "P1",
+    "a;b",
+    "cat|dog",
+    "cat, dog",
+    "['cat', 'dog']",
+    "[1, 5]",
+    "[1, 2, 3]",
+    "{'a'}",
+    "[3]",
+    "[sic]",
+    "-15",
+    "-1x",
+    "12x",
+    "1.2.3",
+    "1.2E+12x",
+    "[3] x",
+)
 
 
 def read_group(bins: tuple[float, ...], ignore_case: bool) -> list[Any]:
@@ -620,78 +1169,182 @@ def read_group(bins: tuple[float, ...], ignore_case: bool) -> list[Any]:
 
 def test_names_are_read_alike_everywhere() -> None:
     names = ["cat", "dog", "1"]
-    check_values("data_names", {
-        "each": {repr(name): [alike_names.fold_name(name), alike_names.hint_class(name, names),
-         alike_names.joined_labels([name], names), alike_names.joined_labels([name]),
-         alike_names.find_name_fault([name, "x"]), person_names.person_name(name),
-         person_names.list_spellings(name), group_columns.MISSING_CODE.fullmatch(name) is not None,
-         answer_of(group_columns.bin_name, name, (0.0, 1.0, 12.5, 1000.0)),
-         [webdataset_rows._class_number(known, "label", name) for known in (names,
-         ["a", "b"])]] for name in SPELLINGS},
-        "ranges": {text: group_columns.bin_name(text, (18.0, 40.0)) for text in ("17.9", "18",
-         "39.9", "40", "4e1", " 41")},
-        "alike": alike_names.find_alike(SPELLINGS),
-        "groups": [read_group(*each) for each in (((), False), ((), True), ((0, 12.5), False),
-         ((1, 2, 1000.0), True), ((-1, 1), False))],
-        "numbers": person_names.find_equal_numbers(SPELLINGS),
-        "people": [person_names.name_warnings(these) for these in (["p"], ["p", "P"], SPELLINGS)],
-        "faults": [alike_names.find_name_fault(these) for these in ([], ["a"], ["a", "a"],
-         ["a", "A"])],
-        "texts": [alike_names.text_of(value) for value in (None, float("nan"), 1, 1.0, b"a\xff",
-         True)],
-        "people of other kinds": [person_names.person_name(value) for value in (None, float("nan"),
-         12, 12.0, b" a\xff", True, 1e16)],
-        "file names": [alike_names.is_text(name) for name in ("a", "é", "caf\udce9", "\ud7ff\ue000",
-         "\ud800", "\udfff")],
-        "wildcards": [option_paths.is_wildcard(name) for name in ("a", "{x}", "<x>", "x>")],
-        "vectors": [embeddings.vector_names({"source": each, "vectors": chosen})
-         for each in ("csv", "embeddings") for chosen in ({}, {"b": "x", "a": "y"})],
-        "columns": [[*usual_columns.find_usual(SPELLINGS, each)] for each in (["P_1", "cat"], [])],
-        "fields": [label_words(value, names) for value in (0, 2, 3, 7, -1, None, [1, 0, 1],
-         [0, 0, 0])],
-        "rare": [rare_words(list("abcdef"), *counts) for counts in (([5] * 6, [5] * 6),
-         ([4, 1, 0, 5, 9, 9], [9, 9, 1, 4, 0, 9]), ([1] * 6, [1] * 6), ([4] + [9] * 5, [9] * 6))],
-        "templates": [answer_of(path_template.template_parts, each) for each in ("{a}",
-         "x{a:.2}/{b c:>3}", "{{}}", "{a.b}{c[0]}", "", "{a!s}", "}")],
-        "addresses": [addresses.public_addresses(value) for value in ("http://me:pw@h:8/a/b?t=1#x",
-         "https://h", "/home/me/a.csv", "a/b", "/a|b", "ftp://u@h/x", {"a": ["/x/y",
-         {"b": ("http://h/?q", 3)}], "c": None}, "/", "http://h/a@b")],
-    })  # fmt: skip
+    check_values(
+        "data_names",
+        {
+            "each": {
+                repr(name): [
+                    alike_names.fold_name(name),
+                    alike_names.hint_class(name, names),
+                    alike_names.joined_labels([name], names),
+                    alike_names.joined_labels([name]),
+                    alike_names.find_name_fault([name, "x"]),
+                    person_names.person_name(name),
+                    person_names.list_spellings(name),
+                    group_columns.MISSING_CODE.fullmatch(name) is not None,
+                    answer_of(group_columns.bin_name, name, (0.0, 1.0, 12.5, 1000.0)),
+                    [
+                        webdataset_rows._class_number(known, "label", name)
+                        for known in (names, ["a", "b"])
+                    ],
+                ]
+                for name in SPELLINGS
+            },
+            "ranges": {
+                text: group_columns.bin_name(text, (18.0, 40.0))
+                for text in ("17.9", "18", "39.9", "40", "4e1", " 41")
+            },
+            "alike": alike_names.find_alike(SPELLINGS),
+            "groups": [
+                read_group(*each)
+                for each in (
+                    ((), False),
+                    ((), True),
+                    ((0, 12.5), False),
+                    ((1, 2, 1000.0), True),
+                    ((-1, 1), False),
+                )
+            ],
+            "numbers": person_names.find_equal_numbers(SPELLINGS),
+            "people": [
+                person_names.name_warnings(these) for these in (["p"], ["p", "P"], SPELLINGS)
+            ],
+            "faults": [
+                alike_names.find_name_fault(these) for these in ([], ["a"], ["a", "a"], ["a", "A"])
+            ],
+            "texts": [
+                alike_names.text_of(value) for value in (None, float("nan"), 1, 1.0, b"a\xff", True)
+            ],
+            "people of other kinds": [
+                person_names.person_name(value)
+                for value in (None, float("nan"), 12, 12.0, b" a\xff", True, 1e16)
+            ],
+            "file names": [
+                alike_names.is_text(name)
+                for name in ("a", "é", "caf\udce9", "\ud7ff\ue000", "\ud800", "\udfff")
+            ],
+            "wildcards": [option_paths.is_wildcard(name) for name in ("a", "{x}", "<x>", "x>")],
+            "vectors": [
+                embeddings.vector_names({"source": each, "vectors": chosen})
+                for each in ("csv", "embeddings")
+                for chosen in ({}, {"b": "x", "a": "y"})
+            ],
+            "columns": [
+                [*usual_columns.find_usual(SPELLINGS, each)] for each in (["P_1", "cat"], [])
+            ],
+            "fields": [
+                label_words(value, names) for value in (0, 2, 3, 7, -1, None, [1, 0, 1], [0, 0, 0])
+            ],
+            "rare": [
+                rare_words(list("abcdef"), *counts)
+                for counts in (
+                    ([5] * 6, [5] * 6),
+                    ([4, 1, 0, 5, 9, 9], [9, 9, 1, 4, 0, 9]),
+                    ([1] * 6, [1] * 6),
+                    ([4] + [9] * 5, [9] * 6),
+                )
+            ],
+            "templates": [
+                answer_of(path_template.template_parts, each)
+                for each in ("{a}", "x{a:.2}/{b c:>3}", "{{}}", "{a.b}{c[0]}", "", "{a!s}", "}")
+            ],
+            "addresses": [
+                addresses.public_addresses(value)
+                for value in (
+                    "http://me:pw@h:8/a/b?t=1#x",
+                    "https://h",
+                    "/home/me/a.csv",
+                    "a/b",
+                    "/a|b",
+                    "ftp://u@h/x",
+                    {"a": ["/x/y", {"b": ("http://h/?q", 3)}], "c": None},
+                    "/",
+                    "http://h/a@b",
+                )
+            ],
+        },
+    )
 
 
 PROMPTS: tuple[Any, ...] = (
-    "simple", "mnist", "satellite", "xray", "photo", "simpel", "a photo of {c}", (), ("a photo",),
-    ("a {c:d}",), ("{c}, a {c:.3}",), ("{c!r}",), ("{c} in {place}",), ("{c} {}",), ("{c} {",),
+    "simple",
+    "mnist",
+    "satellite",
+    "xray",
+    "photo",
+    "simpel",
+    "a photo of {c}",
+    (),
+    ("a photo",),
+    ("a {c:d}",),
+    ("{c}, a {c:.3}",),
+    ("{c!r}",),
+    ("{c} in {place}",),
+    ("{c} {}",),
+    ("{c} {",),
     ("{a} {c} {{drawn}}", "{c}, {c}"),
-)  # fmt: skip
+)
 WORDS = (
-    "airplane", "Owl", "cat", "hourglass", "house", "unicycle", "umbrella", "European", "",
-    "honour", "unidentified", "uninhabited", "unicorn", "onerous", "one-way street", "utility pole",
-    "usual", "heirloom", "honest", "ewe", "ukulele", "unimportant", "unimodal", "universe", "8",
+    "airplane",
+    "Owl",
+    "cat",
+    "hourglass",
+    "house",
+    "unicycle",
+    "umbrella",
+    "European",
+    "",
+    "honour",
+    "unidentified",
+    "uninhabited",
+    "unicorn",
+    "onerous",
+    "one-way street",
+    "utility pole",
+    "usual",
+    "heirloom",
+    "honest",
+    "ewe",
+    "ukulele",
+    "unimportant",
+    "unimodal",
+    "universe",
+    "8",
     "X-ray",
-)  # fmt: skip
+)
 
 
 def test_prompts_are_sentences_about_classes() -> None:
     ids = [f"n{number:08d}" for number in range(1000)]
     named: list[tuple[list[str], Any]] = [
-        (["AnnualCrop", "River"], {"AnnualCrop": "annual crop land"}), (["aquarium_fish"], {}),
-        (["a", "_"], {}), (["a", "b"], {"b": "\u200b "}), (["AnnualCrop", "River"],
-        dict.fromkeys(("Sea", "Rivers", "Tree", "Wood"), "x")), (["cat", *ids[:0:-1]], "imagenet"),
+        (["AnnualCrop", "River"], {"AnnualCrop": "annual crop land"}),
+        (["aquarium_fish"], {}),
+        (["a", "_"], {}),
+        (["a", "b"], {"b": "\u200b "}),
+        (["AnnualCrop", "River"], dict.fromkeys(("Sea", "Rivers", "Tree", "Wood"), "x")),
+        (["cat", *ids[:0:-1]], "imagenet"),
         ([*ids[:0:-1], f"{ids[0]}x"], "imagenet"),
-        (["a", "b"], {"q": "x"}), (["a"], "imagenet"), (ids, "imagenet"), (ids[::-1], "imagenet"),
+        (["a", "b"], {"q": "x"}),
+        (["a"], "imagenet"),
+        (ids, "imagenet"),
+        (ids[::-1], "imagenet"),
         ([f"c{number}" for number in range(1000)][::-1], "imagenet"),
-    ]  # fmt: skip
+    ]
 
     def write(chosen: Any) -> list[list[str]]:
         return prompts.make_sentences(prompts.read_templates(chosen), ["ox", "{c} of {a}"])
 
-    check_values("data_prompts", {
-        "sets": {str(each): [answer_of(prompts.check_prompts, each), answer_of(write, each)]
-                 for each in (*PROMPTS, *resources.read_yaml("prompts.yaml"))},
-        "articles": {word: prompts.choose_article(word) for word in WORDS},
-        "names": [str(answer_of(prompts.name_classes, *each))[:300] for each in named],
-    })  # fmt: skip
+    check_values(
+        "data_prompts",
+        {
+            "sets": {
+                str(each): [answer_of(prompts.check_prompts, each), answer_of(write, each)]
+                for each in (*PROMPTS, *resources.read_yaml("prompts.yaml"))
+            },
+            "articles": {word: prompts.choose_article(word) for word in WORDS},
+            "names": [str(answer_of(prompts.name_classes, *each))[:300] for each in named],
+        },
+    )
 
 
 def test_numbers_of_classes_choose_metrics_and_rows() -> None:
@@ -699,38 +1352,79 @@ def test_numbers_of_classes_choose_metrics_and_rows() -> None:
     metrics: list[Headline | None] = [None, "accuracy", "auc", "macro_accuracy"]
     copies = CopyCounter()
     seen = [[copies.by_row, copies.by_unit]]
-    for content, unit in ((b"a", "p"), (b"a", "q"), (b"b", "p"), (b"a", "q"), (b"a", "r"),
-                          *((b"b", unit) for unit in "pstuv")):  # fmt: skip
+    for content, unit in (
+        (b"a", "p"),
+        (b"a", "q"),
+        (b"b", "p"),
+        (b"a", "q"),
+        (b"a", "r"),
+        *((b"b", unit) for unit in "pstuv"),
+    ):
         copies.add_copy(content, unit, first_unit="p")
         seen.append([copies.by_row, copies.by_unit])
     labels = [number % 3 for number in range(40)]
     units = [f"u{number % 17}" for number in range(40)]
     parts: list[dict[str, Any]] = [
-        {"per_class": 1}, {"per_class": 4}, {"per_class": 13}, {"per_class": 14}, {"fraction": 0.4},
-        {"fraction": 0.4, "seed": 2}, {"fractions": {"a": 0.5, "c": 1}}, {"fractions": {"a": 1e-9}},
-        {"fractions": {"d": 0.5}}, {"per_class": 4, "seed": 1}, {"fraction": 1},
-    ]  # fmt: skip
+        {"per_class": 1},
+        {"per_class": 4},
+        {"per_class": 13},
+        {"per_class": 14},
+        {"fraction": 0.4},
+        {"fraction": 0.4, "seed": 2},
+        {"fractions": {"a": 0.5, "c": 1}},
+        {"fractions": {"a": 1e-9}},
+        {"fractions": {"d": 0.5}},
+        {"per_class": 4, "seed": 1},
+        {"fraction": 1},
+    ]
 
     def keep(part: dict[str, Any]) -> np.ndarray:
         return np.flatnonzero(Subsample(**part).choose_rows(labels, units, ["a", "b", "c"]))
 
-    check_values("data_metrics_and_parts", {
-        "metrics": [answer_of(headline_metric, metric, num_classes=classes, multi_label=several,
-         test_counts=count) for metric in metrics for classes in (None, 2, 3) for several in (False,
-         True) for count in counts], "imbalance": [compute_imbalance(count) for count in counts],
-        "copies": seen, "parts": [answer_of(keep, part) for part in parts],
-        "faults": [Subsample(**part).list_faults({str(n): n for n in range(12)}) for part in parts],
-    })  # fmt: skip
+    check_values(
+        "data_metrics_and_parts",
+        {
+            "metrics": [
+                answer_of(
+                    headline_metric,
+                    metric,
+                    num_classes=classes,
+                    multi_label=several,
+                    test_counts=count,
+                )
+                for metric in metrics
+                for classes in (None, 2, 3)
+                for several in (False, True)
+                for count in counts
+            ],
+            "imbalance": [compute_imbalance(count) for count in counts],
+            "copies": seen,
+            "parts": [answer_of(keep, part) for part in parts],
+            "faults": [
+                Subsample(**part).list_faults({str(n): n for n in range(12)}) for part in parts
+            ],
+        },
+    )
 
 
 def test_patterns_choose_files_of_a_repository() -> None:
     tables = [f"data/train-{number}.parquet" for number in range(11)]
     patterns = ("data/train-*.parquet", "*1.parquet", ("*-2.*", "*-1.*"), "test*", "README.md")
     options: Any = dataset_options(SETTINGS["hub"][0])
-    check_values("data_hub_patterns", [
-        answer_of(huggingface._match_files, pattern, names, options) for pattern in patterns
-        for names in ([*tables[::-1], "README.md"], ["b.csv", "a.csv"], [], tables[:6], tables[:5])
-    ])  # fmt: skip
+    check_values(
+        "data_hub_patterns",
+        [
+            answer_of(huggingface._match_files, pattern, names, options)
+            for pattern in patterns
+            for names in (
+                [*tables[::-1], "README.md"],
+                ["b.csv", "a.csv"],
+                [],
+                tables[:6],
+                tables[:5],
+            )
+        ],
+    )
 
 
 def test_clips_own_templates_are_the_library_s() -> None:

@@ -39,10 +39,12 @@ def test_alike_names_of_one_split_are_no_fault() -> None:
     """Only a name that may be the same patient on the other side is one."""
     train, test = ["P1", "p1", "q2", "x"], ["P1", "Q2", "12.0", "y", "12"]
     assert patient_sides.find_mistaken({"train": train, "test": test}) == {
-        "P1": "has images in both splits", "p1": "looks like 'P1' in the other split",
-        "q2": "looks like 'Q2' in the other split", "Q2": "looks like 'q2' in the other split",
+        "P1": "has images in both splits",
+        "p1": "looks like 'P1' in the other split",
+        "q2": "looks like 'Q2' in the other split",
+        "Q2": "looks like 'q2' in the other split",
         "12.0": "is '12' in other rows",
-    }  # fmt: skip
+    }
     assert patient_sides.find_mistaken({"train": train}) == {}
     twice = ["P1", "p1"]
     faults = patient_sides.find_mistaken({"train": twice, "test": twice})
@@ -50,9 +52,13 @@ def test_alike_names_of_one_split_are_no_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "read"), [({"test": "b.csv"}, ()), ({"split_by": "id"}, ("ids",)),
-     ({"unit_column": "patient"}, ("labels", "units"))],
-)  # fmt: skip
+    ("options", "read"),
+    [
+        ({"test": "b.csv"}, ()),
+        ({"split_by": "id"}, ("ids",)),
+        ({"unit_column": "patient"}, ("labels", "units")),
+    ],
+)
 def test_only_what_decides_is_read(options: dict[str, Any], read: tuple[str, ...]) -> None:
     """Ids and labels of millions of rows are read for nothing else."""
 
@@ -139,10 +145,15 @@ PAIRS = [(f"p{n % 23}", 2 if n % 23 in (1, 5) else n % 2, int(n % 7 == 0)) for n
 
 def write_rows(folder: Path, *, labels: bool = False) -> dict[str, Any]:
     rows = [
-        {"path": f"{n}.png", "kind": KINDS[kind], "who": who, "striped": int(kind == 2),
-         "tall": tall}
+        {
+            "path": f"{n}.png",
+            "kind": KINDS[kind],
+            "who": who,
+            "striped": int(kind == 2),
+            "tall": tall,
+        }
         for n, (who, kind, tall) in enumerate(PAIRS)
-    ]  # fmt: skip
+    ]
     several = {"label_column": None, "class_names": None, "label_columns": ["striped", "tall"]}
     named: dict[str, Any] = several if labels else {"class_names": KINDS}
     return write_manifest(folder, rows, unit_column="who", **named)

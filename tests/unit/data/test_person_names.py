@@ -99,10 +99,11 @@ def write_vectors(folder: Path, split: str, names: Names) -> str:
 
 
 SOURCES: dict[str, tuple[Callable[[Path, str, Names], Any], dict[str, Any]]] = {
-    "csv": (write_csv, {"label_column": "label"}), "parquet": (write_parquet, {}),
-    "webdataset": (write_shards, {"label_column": "label"}), "embeddings": (write_vectors,
-     {"label_column": "label"}),
-}  # fmt: skip
+    "csv": (write_csv, {"label_column": "label"}),
+    "parquet": (write_parquet, {}),
+    "webdataset": (write_shards, {"label_column": "label"}),
+    "embeddings": (write_vectors, {"label_column": "label"}),
+}
 
 
 def prepare(folder: Path, source: str, train: Names, test: Names = (), **more: Any) -> list[str]:
@@ -112,9 +113,13 @@ def prepare(folder: Path, source: str, train: Names, test: Names = (), **more: A
     splits = {"train": train} | ({"test": test} if test else {})
     files = {split: write(folder, split, names) for split, names in splits.items()}
     options: Any = dataset_options(
-        {"source": source, "class_names": CLASSES, "unit_column": "who"} | root | given | files
-        | {"missing_classes": "warn"} | more
-    )  # fmt: skip
+        {"source": source, "class_names": CLASSES, "unit_column": "who"}
+        | root
+        | given
+        | files
+        | {"missing_classes": "warn"}
+        | more
+    )
     try:
         dataset_preparation.prepare_dataset(options, folder / "out")
     except DataError:
@@ -144,15 +149,30 @@ def judge(tmp_path: Path, door: str, names: Names, caplog: Any) -> tuple[str, in
 
 
 SPELLINGS = [
-    ("0007", "7", "refused"), (12, 12.0, "refused"), ("12", "12.00", "refused"),
-    ("1e+17", 10**17, "refused"), (12345678901234567, 1.2345678901234568e16, "refused"),
-    ("１２", "12", "refused"), ("-0", "0", "refused"), ("p1 ", "p1", "one"), (b"p1", "p1", "one"),
-    ("P1", "p1", "warned"), ("p\u00a01", "p  1", "warned"), ("\u00e9va", "e\u0301va", "warned"),
-    ("p\u200b1", "p1", "warned"), ("ｐ１", "p1", "warned"), ("p1", "p2", "two"),
-    ("sub-01", "sub-1", "warned"), ("MRN007", "MRN7", "warned"), ("p\u20131", "p-1", "warned"),
-    ("1,000", "1000", "warned"), ("1e3", "1000", "warned"), ("31.01.2020", "2020-01-31", "warned"),
-    (1e5, "1e5x", "two"), ("00012345678901234567", "00012345678901234568", "two"),
-]  # fmt: skip
+    ("0007", "7", "refused"),
+    (12, 12.0, "refused"),
+    ("12", "12.00", "refused"),
+    ("1e+17", 10**17, "refused"),
+    (12345678901234567, 1.2345678901234568e16, "refused"),
+    ("１２", "12", "refused"),
+    ("-0", "0", "refused"),
+    ("p1 ", "p1", "one"),
+    (b"p1", "p1", "one"),
+    ("P1", "p1", "warned"),
+    ("p\u00a01", "p  1", "warned"),
+    ("\u00e9va", "e\u0301va", "warned"),
+    ("p\u200b1", "p1", "warned"),
+    ("ｐ１", "p1", "warned"),
+    ("p1", "p2", "two"),
+    ("sub-01", "sub-1", "warned"),
+    ("MRN007", "MRN7", "warned"),
+    ("p\u20131", "p-1", "warned"),
+    ("1,000", "1000", "warned"),
+    ("1e3", "1000", "warned"),
+    ("31.01.2020", "2020-01-31", "warned"),
+    (1e5, "1e5x", "two"),
+    ("00012345678901234567", "00012345678901234568", "two"),
+]
 
 
 @pytest.mark.parametrize("door", [*SOURCES, "estimator"])
@@ -184,12 +204,16 @@ def test_no_door_takes_a_missing_name(tmp_path: Path, caplog: Any, door: str, mi
 def test_spellings_put_nobody_on_both_sides(tmp_path: Path, source: str, own_test: bool) -> None:
     crossed = (f"P{number}" for number in range(100))
     name = next(
-        name for name in crossed
+        name
+        for name in crossed
         if choose_by_id([name, name.lower()], fraction=0.2, seed=0) == [False, True]
-    )  # fmt: skip
+    )
     others = [f"r{number}" for number in range(20)]
-    sides = ([name, *others], [name.lower(), *TESTED]) if own_test else ([
-        name, name.lower(), *others], ())  # fmt: skip
+    sides = (
+        ([name, *others], [name.lower(), *TESTED])
+        if own_test
+        else ([name, name.lower(), *others], ())
+    )
     with pytest.raises(DataError, match=f"patient '{name}' looks like '{name.lower()}' in the"):
         prepare(tmp_path, source, *sides, **({} if own_test else {"split_by": "id"}))
 
@@ -215,8 +239,9 @@ def test_hashes_of_earlier_ledgers_still_match() -> None:
 
 def test_tables_of_an_earlier_version_are_judged_too() -> None:
     for names, message in (
-        (["7", "0007"], "'0007' is '7' in other rows"), (["nan", "p1"], "'nan' is no name"),
-    ):  # fmt: skip
+        (["7", "0007"], "'0007' is '7' in other rows"),
+        (["nan", "p1"], "'nan' is no name"),
+    ):
         with pytest.raises(PrivacyError, match=message):
             Units.number_units(names)
     assert Units.number_units(["p1\0", "p1"]).count == 2
@@ -231,24 +256,63 @@ def test_a_whole_number_has_one_spelling(number: int, zeros: int, places: int) -
 
 
 ONE_PERSON = [
-    ("sub-01", "sub-1"), ("sub_001_a", "SUB-1-A"), ("MRN007", "MRN7"), ("site 02/12", "site2/12"),
-    ("p\u20131", "p-1"), ("p\u22121", "p-1"), ("O\u2019Neil", "O'Neil"), ("Doe, J.", "doe J"),
-    ("1,000", "1000"), ("1'234'567", "1234567"), ("1\u00a0000", "1000"), ("1e3", "1000"),
-    ("2.5E4", "25000"), ('="007"', "7"), ("'p1", "p1"), ("b'p1'", "p1"), ("\u0663\u0664", "34"),
-    ("2020-01-31", "31/01/2020"), ("20200131", "Jan 31, 2020"), ("1/31/2020", "31-Jan-2020"),
-    ("2020-01-31 00:00:00", "2020-01-31"), ("3/4/2020", "03/04/2020"),
-    ("2020-12-31", "31 December 2020"), ("p\u200b01", "P1"), ("ward-03_bed-10", "ward3 bed10"),
-    ("john_smith_07", "John Smith 7"), ("sub__01", "sub-01"), ("J. Doe", "j-doe"),
-    ("12/_3", "12-3"), ("mary_ann", "Mary Ann"), ("scan_3_", "scan 3"),
-]  # fmt: skip
+    ("sub-01", "sub-1"),
+    ("sub_001_a", "SUB-1-A"),
+    ("MRN007", "MRN7"),
+    ("site 02/12", "site2/12"),
+    ("p\u20131", "p-1"),
+    ("p\u22121", "p-1"),
+    ("O\u2019Neil", "O'Neil"),
+    ("Doe, J.", "doe J"),
+    ("1,000", "1000"),
+    ("1'234'567", "1234567"),
+    ("1\u00a0000", "1000"),
+    ("1e3", "1000"),
+    ("2.5E4", "25000"),
+    ('="007"', "7"),
+    ("'p1", "p1"),
+    ("b'p1'", "p1"),
+    ("\u0663\u0664", "34"),
+    ("2020-01-31", "31/01/2020"),
+    ("20200131", "Jan 31, 2020"),
+    ("1/31/2020", "31-Jan-2020"),
+    ("2020-01-31 00:00:00", "2020-01-31"),
+    ("3/4/2020", "03/04/2020"),
+    ("2020-12-31", "31 December 2020"),
+    ("p\u200b01", "P1"),
+    ("ward-03_bed-10", "ward3 bed10"),
+    ("john_smith_07", "John Smith 7"),
+    ("sub__01", "sub-01"),
+    ("J. Doe", "j-doe"),
+    ("12/_3", "12-3"),
+    ("mary_ann", "Mary Ann"),
+    ("scan_3_", "scan 3"),
+]
 TWO_PEOPLE = [
-    ("p1", "p10"), ("p10", "p01"), ("1-23", "12-3"), ("1.23", "12.3"), ("00a5", "0a05"),
-    ("3f0a9c", "3f00a9c"), ("1e5", "1e5x"), ("2020-03-04", "2020-04-03"),
-    ("3-10-2020", "10-3-2020"), ("1.2.3", "1.23"), ("2020-13-31", "31-13-2020"),
-    ("sub-1", "sub-1a"), ("-7", "7"), ("p0", "p00x"), ("1,00", "100"), ("1e3", "100"),
-    ("__main__", "main"), ("pkg/__main__.py", "pkg/main.py"), ("_private", "private"),
-    ("io_", "io"), ("a__b", "a_b"), ("left/eye", "left_eye"), ("__init__.py", "init.py"),
-]  # fmt: skip
+    ("p1", "p10"),
+    ("p10", "p01"),
+    ("1-23", "12-3"),
+    ("1.23", "12.3"),
+    ("00a5", "0a05"),
+    ("3f0a9c", "3f00a9c"),
+    ("1e5", "1e5x"),
+    ("2020-03-04", "2020-04-03"),
+    ("3-10-2020", "10-3-2020"),
+    ("1.2.3", "1.23"),
+    ("2020-13-31", "31-13-2020"),
+    ("sub-1", "sub-1a"),
+    ("-7", "7"),
+    ("p0", "p00x"),
+    ("1,00", "100"),
+    ("1e3", "100"),
+    ("__main__", "main"),
+    ("pkg/__main__.py", "pkg/main.py"),
+    ("_private", "private"),
+    ("io_", "io"),
+    ("a__b", "a_b"),
+    ("left/eye", "left_eye"),
+    ("__init__.py", "init.py"),
+]
 
 
 @pytest.mark.parametrize(("first", "second"), ONE_PERSON)
@@ -272,10 +336,14 @@ def test_padded_numbers_are_all_different_people() -> None:
     hashes = {bytes(row).hex() for row in generator.integers(0, 256, (20_000, 4), dtype=np.uint8)}
     days = pd.date_range("2000-01-01", "2009-12-31")
     for names in (
-        [f"p{number:05d}" for number in range(20_000)], [f"{n}-{m}" for n in range(99) for m in
-         range(99)], sorted(hashes), days.strftime("%Y-%m-%d"), days.strftime("%d/%m/%Y"),
-        [f"{day.day}.{day.month}.{day.year}" for day in days], days.strftime("%Y%m%d"),
-    ):  # fmt: skip
+        [f"p{number:05d}" for number in range(20_000)],
+        [f"{n}-{m}" for n in range(99) for m in range(99)],
+        sorted(hashes),
+        days.strftime("%Y-%m-%d"),
+        days.strftime("%d/%m/%Y"),
+        [f"{day.day}.{day.month}.{day.year}" for day in days],
+        days.strftime("%Y%m%d"),
+    ):
         assert find_alike_people(names) == []
 
 
@@ -285,11 +353,14 @@ LONG = [1234567890123456789 + 1000003 * step for step in range(6)]
 @pytest.mark.parametrize(
     "names",
     [
-        [float(LONG[0]), "p1"], [str(int(float(each))) for each in LONG],
-        [f"{float(each):.1f}" for each in LONG], [f"{each // 10**6}000000" for each in LONG],
-        [str(each) for each in np.array(LONG, dtype=float).tolist()], ["12345678901234567168.0"],
+        [float(LONG[0]), "p1"],
+        [str(int(float(each))) for each in LONG],
+        [f"{float(each):.1f}" for each in LONG],
+        [f"{each // 10**6}000000" for each in LONG],
+        [str(each) for each in np.array(LONG, dtype=float).tolist()],
+        ["12345678901234567168.0"],
     ],
-)  # fmt: skip
+)
 def test_long_numbers_that_lost_digits_are_told(names: Sequence[Any]) -> None:
     (line,) = name_warnings([person_name(name) for name in names])
     assert "lost their last digits" in line

@@ -54,36 +54,55 @@ class Rows:
 
     def __init__(self, directory: Path, train: int = 6, test: int = 4) -> None:
         self.directory = directory
-        self.splits = {name: [self._row(name, number) for number in range(count)]
-                       for name, count in (("train", train), ("test", test))}  # fmt: skip
+        self.splits = {
+            name: [self._row(name, number) for number in range(count)]
+            for name, count in (("train", train), ("test", test))
+        }
 
     def _row(self, name: str, number: int) -> dict[str, Any]:
         path = self.directory / "images" / f"{name}{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(noise(number + (1000 if name == "test" else 0)))
-        return {"id": f"{name}-{number}", "path": path, "label": number % 2,
-                "unit": f"{name[0]}{number // 2}", "sex": "fm"[number % 2],
-                "origin": f"{name}.csv line {number + 2}"}  # fmt: skip
+        return {
+            "id": f"{name}-{number}",
+            "path": path,
+            "label": number % 2,
+            "unit": f"{name[0]}{number // 2}",
+            "sex": "fm"[number % 2],
+            "origin": f"{name}.csv line {number + 2}",
+        }
 
     def write(self, **changed: Any) -> None:
         plain, embed = changed.pop("plain", False), changed.pop("embed", False)
         values = {"source": "sklearn", "name": "digits"} | changed
         table.write_dataset(
-            self.directory / "out", self._batches(plain=plain), options=dataset_options(values),
-            class_names=CLASSES, rows=sum(map(len, self.splits.values())), chosen_test=True,
-            units=not plain, groups=["group_sex"], embed=embed,
-        )  # fmt: skip
+            self.directory / "out",
+            self._batches(plain=plain),
+            options=dataset_options(values),
+            class_names=CLASSES,
+            rows=sum(map(len, self.splits.values())),
+            chosen_test=True,
+            units=not plain,
+            groups=["group_sex"],
+            embed=embed,
+        )
 
     def _batches(self, *, plain: bool = False) -> Iterator[tuple[str, pa.Table]]:
         for name, rows in self.splits.items():
             for start in range(0, len(rows), 3):
                 part = {key: [row[key] for row in rows[start : start + 3]] for key in rows[0]}
-                yield name, table.make_batch(
-                    ids=part["id"], labels=part["label"], images=[None] * len(part["id"]),
-                    paths=[*map(str, part["path"])], groups={"group_sex": part["sex"]},
-                    units=None if plain else part["unit"],
-                    origins=None if plain else part["origin"],
-                )  # fmt: skip
+                yield (
+                    name,
+                    table.make_batch(
+                        ids=part["id"],
+                        labels=part["label"],
+                        images=[None] * len(part["id"]),
+                        paths=[*map(str, part["path"])],
+                        groups={"group_sex": part["sex"]},
+                        units=None if plain else part["unit"],
+                        origins=None if plain else part["origin"],
+                    ),
+                )
 
     def report(self) -> list[dict[str, str]]:
         with (self.directory / "out/problems.csv").open(newline="") as stream:
@@ -159,32 +178,78 @@ def turn(rows: Rows) -> None:
 SIZES = {"train": 6, "test": 4, "classes": 2}
 HASH, WARN = {"verify": "hash"}, {"duplicates": "warn"}
 SPOILS: list[tuple[Sequence[Spoil], dict[str, Any]]] = [
-    ([], {}), ([], {"expect": SIZES}), ([], {"expect": {"train": 7, "test": 3, "classes": 3}}),
-    *(([content(data)], more) for more in ({}, HASH) for data in (noise(4)[:-100], b"",
-     b"<!DOCTYPE html><title>404</title>", animation())), *(([change(**changed)],
-     more) for more in ({}, HASH) for changed in ({"path": Path("none.jpg")}, {"id": "train-1"},
-     {"id": "test-1"}, {"id": ""}, {"label": 7}, {"label": -1}, {"label": None},
-     {"id": "test-1", "label": 2})), *(([spoil], more) for more in ({}, HASH, WARN,
-     WARN | HASH) for spoil in (copy(5, 2, split="test"), copy(0, 2, split="test", kind="BMP"),
-     copy(0, 4), copy(0, 1, 4))), ([copy(5, 2, 3, split="test"), copy(0, 0, split="test")], WARN),
-    ([copy(0, 1, kind="BMP"), copy(0, 4)], {}), ([copy(0, 1, kind="BMP"), copy(0, 4)], HASH),
-    ([copy(5, 2, split="test"), turn], {}), ([copy(0, 2, kind="PNG"), turn], {}),
-    *(([lambda rows, split=split: remove_dogs(rows, split)], more) for split in ("train",
-     "test") for more in ({}, {"missing_classes": "warn"})), ([spoil_all],
-     {"expect": {"train": 7, "test": 3, "classes": 3}}), ([spoil_all], {}),
-    *(([spoil], {"plain": True}) for spoil in (copy(5, 2, split="test"), copy(0, 4),
-     change(id="test-1", label=2), spoil_all)), ([copy(2, 3, 4, 5)], {}),
-    ([change(unit="t1"), copy(0, 1)], {}), ([change(sex="M")], {}), ([change(unit="")], {}),
-    ([change(unit="T0", sex="")], {}), ([change(sex="-9")], {}),
+    ([], {}),
+    ([], {"expect": SIZES}),
+    ([], {"expect": {"train": 7, "test": 3, "classes": 3}}),
+    *(
+        ([content(data)], more)
+        for more in ({}, HASH)
+        for data in (noise(4)[:-100], b"", b"<!DOCTYPE html><title>404</title>", animation())
+    ),
+    *(
+        ([change(**changed)], more)
+        for more in ({}, HASH)
+        for changed in (
+            {"path": Path("none.jpg")},
+            {"id": "train-1"},
+            {"id": "test-1"},
+            {"id": ""},
+            {"label": 7},
+            {"label": -1},
+            {"label": None},
+            {"id": "test-1", "label": 2},
+        )
+    ),
+    *(
+        ([spoil], more)
+        for more in ({}, HASH, WARN, WARN | HASH)
+        for spoil in (
+            copy(5, 2, split="test"),
+            copy(0, 2, split="test", kind="BMP"),
+            copy(0, 4),
+            copy(0, 1, 4),
+        )
+    ),
+    ([copy(5, 2, 3, split="test"), copy(0, 0, split="test")], WARN),
+    ([copy(0, 1, kind="BMP"), copy(0, 4)], {}),
+    ([copy(0, 1, kind="BMP"), copy(0, 4)], HASH),
+    ([copy(5, 2, split="test"), turn], {}),
+    ([copy(0, 2, kind="PNG"), turn], {}),
+    *(
+        ([lambda rows, split=split: remove_dogs(rows, split)], more)
+        for split in ("train", "test")
+        for more in ({}, {"missing_classes": "warn"})
+    ),
+    ([spoil_all], {"expect": {"train": 7, "test": 3, "classes": 3}}),
+    ([spoil_all], {}),
+    *(
+        ([spoil], {"plain": True})
+        for spoil in (copy(5, 2, split="test"), copy(0, 4), change(id="test-1", label=2), spoil_all)
+    ),
+    ([copy(2, 3, 4, 5)], {}),
+    ([change(unit="t1"), copy(0, 1)], {}),
+    ([change(sex="M")], {}),
+    ([change(unit="")], {}),
+    ([change(unit="T0", sex="")], {}),
+    ([change(sex="-9")], {}),
     ([lambda rows: rows.splits["train"][4].update(path=rows.directory / "images/TRAIN4.jpg")], {}),
-    ([change(path="images\\\\train4.jpg")], {}), ([change(path="images/\0.jpg")], {}),
+    ([change(path="images\\\\train4.jpg")], {}),
+    ([change(path="images/\0.jpg")], {}),
     ([change(sex="M"), lambda rows: rows.splits["train"][3].update(sex="F")], {}),
-    ([content(encoded(Image.new("I;16", (4, 4)), "PNG"))], {}), ([content(BLUE)], {}),
-    *(([spoil], {"embed": True}) for spoil in (
-      content(noise(4)[:-100]), copy(0, 2, split="test", kind="BMP"), copy(0, 4, kind="PNG"))),
-    ([change(sex="-15")], {}), ([use_grey(1000), content(BLUE)], {}),
+    ([content(encoded(Image.new("I;16", (4, 4)), "PNG"))], {}),
+    ([content(BLUE)], {}),
+    *(
+        ([spoil], {"embed": True})
+        for spoil in (
+            content(noise(4)[:-100]),
+            copy(0, 2, split="test", kind="BMP"),
+            copy(0, 4, kind="PNG"),
+        )
+    ),
+    ([change(sex="-15")], {}),
+    ([use_grey(1000), content(BLUE)], {}),
     *(([use_grey(high)], {}) for high in (255, 256, 1000, 4010, 32767, 32768, 65535)),
-]  # fmt: skip
+]
 FACTS = ("train_copies", "duplicates_across_splits", "classes_without_test_rows")
 
 
@@ -239,9 +304,14 @@ def test_an_interrupted_check_leaves_neither_a_report_nor_a_description(rows: Ro
 
     with pytest.raises(KeyboardInterrupt):
         table.write_dataset(
-            rows.directory / "out", batches(), options=dataset_options({"source": "sklearn",
-             "name": "digits"}), class_names=CLASSES, units=True, groups=["group_sex"], rows=10,
-        )  # fmt: skip
+            rows.directory / "out",
+            batches(),
+            options=dataset_options({"source": "sklearn", "name": "digits"}),
+            class_names=CLASSES,
+            units=True,
+            groups=["group_sex"],
+            rows=10,
+        )
     left = sorted(path.name for path in (rows.directory / "out").iterdir())
     assert left == ["test.parquet", "train.parquet"]
     assert SplitTable(rows.directory / "out/train.parquet").rows == 6
@@ -266,9 +336,12 @@ def test_memory_does_not_grow_with_the_images(
         options = dataset_options({"source": "sklearn", "name": "digits"})
         tracemalloc.start()
         table.write_dataset(
-            folder, table.batch_images(parts, read), options=options, class_names=CLASSES,
+            folder,
+            table.batch_images(parts, read),
+            options=options,
+            class_names=CLASSES,
             rows=count + 8,
-        )  # fmt: skip
+        )
         top = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert read_info(folder / "dataset.json").train_rows == count

@@ -78,18 +78,28 @@ def test_labels_that_became_floats_are_read(tmp_path: Path, names: object) -> No
     labels = [0.0, 1.0] * 4
     np.savez(tmp_path / "x.npz", X=np.eye(8), kind=np.array(labels))
     options: Any = dataset_options(
-        {"source": "embeddings", "root": str(tmp_path), "train": "x.npz", "label_column": "kind",
-         "class_names": names}
-    )  # fmt: skip
+        {
+            "source": "embeddings",
+            "root": str(tmp_path),
+            "train": "x.npz",
+            "label_column": "kind",
+            "class_names": names,
+        }
+    )
     assert options.read_index().labels("train") == [0, 1] * 4
 
 
 def test_float_labels_with_names_of_their_own(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", X=np.eye(3), kind=np.array([0.0, 1.5, 2.0]))
     options: Any = dataset_options(
-        {"source": "embeddings", "root": str(tmp_path), "train": "x.npz", "label_column": "kind",
-         "class_names": {"0.0": "a", "0": "b", "1": "c"}}
-    )  # fmt: skip
+        {
+            "source": "embeddings",
+            "root": str(tmp_path),
+            "train": "x.npz",
+            "label_column": "kind",
+            "class_names": {"0.0": "a", "0": "b", "1": "c"},
+        }
+    )
     assert options.read_index().labels("train")[0] == 2  # its own class, which is sorted last
     assert options.read_index().labels("train")[1] < 0
 
@@ -160,8 +170,9 @@ def test_a_check_says_that_a_run_refuses_groups_in_two_cases(tmp_path: Path, sou
     block = GROUPED[source](tmp_path)
     found: dict[str, Any] = {}
     for name, groups in (
-        ("refused", ["sex"]), ("merged", {"sex": {"column": "sex", "ignore_case": True}}),
-    ):  # fmt: skip
+        ("refused", ["sex"]),
+        ("merged", {"sex": {"column": "sex", "ignore_case": True}}),
+    ):
         options: Any = dataset_options(block | {"group_columns": groups})
         found[name], _ = options.judge_units()
         with nullcontext() if name == "merged" else pytest.raises(DataError):

@@ -17,35 +17,81 @@ from dpprobe.data.registry import SOURCES, dataset_options
 
 # The facts that an option of a source decides.
 BEARS = {
-    "unit_column": {"unit_column", "split_rule"}, "subsample": {"subsample", "subsample_fault"},
+    "unit_column": {"unit_column", "split_rule"},
+    "subsample": {"subsample", "subsample_fault"},
     "max_images_per_patient": {"images_per_patient", "images_fault"},
-    "split_by": {"split_rule", "split_fault"}, "split_seed": {"split_rule"},
-    "test_fraction": {"split_rule"}, "same_units_as": {"same_units_as"},
-    "duplicates": {"copies_across"}, "filters": {"images_fault"}, "missing": {"images_fault"},
-    "uncertain": {"images_fault"}, "layout": {"split_rule", "unit_column"},
-}  # fmt: skip
+    "split_by": {"split_rule", "split_fault"},
+    "split_seed": {"split_rule"},
+    "test_fraction": {"split_rule"},
+    "same_units_as": {"same_units_as"},
+    "duplicates": {"copies_across"},
+    "filters": {"images_fault"},
+    "missing": {"images_fault"},
+    "uncertain": {"images_fault"},
+    "layout": {"split_rule", "unit_column"},
+}
 # Options of which a guarantee does not depend, with the reason.
 PLAIN = {
     **dict.fromkeys(
-        ("source", "name", "path", "root", "train", "test", "files", "revision", "repo", "table",
-         "test_table", "train_values", "test_values", "split_column", "joins", "extract",
-         "path_column", "path_template", "delimiter", "limit", "exclude", "downloads"),
+        (
+            "source",
+            "name",
+            "path",
+            "root",
+            "train",
+            "test",
+            "files",
+            "revision",
+            "repo",
+            "table",
+            "test_table",
+            "train_values",
+            "test_values",
+            "split_column",
+            "joins",
+            "extract",
+            "path_column",
+            "path_template",
+            "delimiter",
+            "limit",
+            "exclude",
+            "downloads",
+        ),
         "say where the rows are: a row that is missing is a null row",
     ),
     **dict.fromkeys(
-        ("label_column", "label_columns", "class_names", "several_labels", "accepted_labels",
-         "group_columns", "id_column", "image_column", "vectors", "shard_in_id"),
+        (
+            "label_column",
+            "label_columns",
+            "class_names",
+            "several_labels",
+            "accepted_labels",
+            "group_columns",
+            "id_column",
+            "image_column",
+            "vectors",
+            "shard_in_id",
+        ),
         "name values of the own row",
     ),
     **dict.fromkeys(
-        ("catalog", "expect", "verify", "metric", "missing_classes", "prompts", "prompt_names",
-         "embed"),
+        (
+            "catalog",
+            "expect",
+            "verify",
+            "metric",
+            "missing_classes",
+            "prompts",
+            "prompt_names",
+            "embed",
+        ),
         "check, store or show",
     ),
-    "delta": "is checked with n by each fit", "allow_delta_above_one_over_n": "is one of cells",
+    "delta": "is checked with n by each fit",
+    "allow_delta_above_one_over_n": "is one of cells",
     "unit": "is the unit that a study or an estimator names",
     "other_units_than": "only takes back a refusal",
-}  # fmt: skip
+}
 
 
 def list_options() -> Iterator[tuple[str, str]]:
@@ -71,12 +117,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "images_per_patient": {"unit_column": "who", "max_images_per_patient": 3},
     "split_rule": {"split_by": "id", "split_seed": 4},
     "split_fault": {"split_by": "class"},
-    "images_fault": {"unit_column": "who", "max_images_per_patient": 3, "unit": "image",
-                     "missing": "drop", "split_by": "id"},
+    "images_fault": {
+        "unit_column": "who",
+        "max_images_per_patient": 3,
+        "unit": "image",
+        "missing": "drop",
+        "split_by": "id",
+    },
     "subsample": {"split_by": "id", "subsample": {"fraction": 0.25, "seed": 2}},
     "subsample_fault": {"split_by": "id", "subsample": {"per_class": 2}},
     "same_units_as": {"same_units_as": "films"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fact", VARIANTS)
@@ -104,12 +155,15 @@ READS = {
     "public_split": {"release/asked_release.py"},  # the key of the split in a ledger
     "unit_name": {"draft/init_output.py", "draft/study_text.py"},  # of a table that `init` sees
     "images_per_patient": {
-        "estimator/known_rows.py", "estimator/planned_fit.py", "study/study.py",
+        "estimator/known_rows.py",
+        "estimator/planned_fit.py",
+        "study/study.py",
     },
     "names_units": {"draft/seen_dataset.py", "study/class_split_checks.py", "study/study.py"},
-    "duplicates_across_splits": set(), "train_copies": set(),
+    "duplicates_across_splits": set(),
+    "train_copies": set(),
     "copies_across": {"release/asked_release.py"},
-}  # fmt: skip
+}
 
 
 def test_facts_are_gathered_in_one_place(repository: Path) -> None:

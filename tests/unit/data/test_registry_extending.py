@@ -43,9 +43,13 @@ def test_the_page_s_source_becomes_split_tables(source: str, split_by: str, tmp_
     labels = np.arange(300) % 3
     np.savez(tmp_path / "cells.npz", images=images, labels=labels)
     options = dataset_options(
-        {"source": source, "file": str(tmp_path / "cells.npz"), "class_names": ["a", "b", "c"],
-         "split_by": split_by}
-    )  # fmt: skip
+        {
+            "source": source,
+            "file": str(tmp_path / "cells.npz"),
+            "class_names": ["a", "b", "c"],
+            "split_by": split_by,
+        }
+    )
     options.check_files()
     prepare_dataset(options, tmp_path / "data")
     tables = [SplitTable(tmp_path / f"data/{name}.parquet") for name in ("train", "test")]

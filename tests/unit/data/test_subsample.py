@@ -54,8 +54,11 @@ def place(name: str, seed: int = 0) -> Fraction:
 def test_a_fraction_keeps_the_rows_whose_number_is_below_it(
     rows: list[tuple[int, str]], fraction: float, seed: int
 ) -> None:
-    expected = {row for row, (label, name) in enumerate(rows)
-                if label == 0 or place(name, seed) < Fraction(fraction)}  # fmt: skip
+    expected = {
+        row
+        for row, (label, name) in enumerate(rows)
+        if label == 0 or place(name, seed) < Fraction(fraction)
+    }
     options = {"fractions": {"dog": fraction}, "seed": seed}
     if any(label for label, _ in rows) and not any(rows[row][0] for row in expected):
         with pytest.raises(DataError, match="selects none of the .* of class dog"):
@@ -173,8 +176,10 @@ def test_a_part_made_alone_is_the_one_made_from_the_whole(tmp_path: Path) -> Non
     assert (part.train_rows, part.test_rows) == options.used_rows()
     assert part.splits["test"].fingerprint == whole.splits["test"].fingerprint
     assert not (tmp_path / "alone" / "whole").exists()
-    ids = {name: SplitTable(tmp_path / name / "train.parquet").read_ids()
-           for name in ("part", "digits")}  # fmt: skip
+    ids = {
+        name: SplitTable(tmp_path / name / "train.parquet").read_ids()
+        for name in ("part", "digits")
+    }
     kept = set(ids["part"])
     assert [each for each in ids["digits"] if each in kept] == ids["part"]
 
@@ -193,14 +198,26 @@ def several_labels(directory: Path) -> Path:
     """A dataset whose rows may have both labels."""
     images = [png(value) for value in range(4)]
     batches = [
-        (name, table.make_batch(ids=[f"{name}{at}" for at in range(2)], labels=[[1, 0], [1, 1]],
-                                images=images[2 * part : 2 * part + 2], paths=[None, None]))
+        (
+            name,
+            table.make_batch(
+                ids=[f"{name}{at}" for at in range(2)],
+                labels=[[1, 0], [1, 1]],
+                images=images[2 * part : 2 * part + 2],
+                paths=[None, None],
+            ),
+        )
         for part, name in enumerate(table.SPLITS)
-    ]  # fmt: skip
+    ]
     table.write_dataset(
-        directory, iter(batches), options=dataset_options(DIGITS), class_names=list(CLASSES),
-        multi_label=True, rows=4, revision="v1",
-    )  # fmt: skip
+        directory,
+        iter(batches),
+        options=dataset_options(DIGITS),
+        class_names=list(CLASSES),
+        multi_label=True,
+        rows=4,
+        revision="v1",
+    )
     return directory
 
 

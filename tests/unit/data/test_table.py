@@ -33,17 +33,16 @@ def make_rows(name: str, labels: Sequence[Any], **columns: Any) -> tuple[str, pa
     rows = range(len(labels))
     first = 100 if name == "test" else 0  # no image stands in both splits
     given: dict[str, Any] = {
-        "ids": [f"{name}-{row}" for row in rows], "images": [png(first + row) for row in rows],
+        "ids": [f"{name}-{row}" for row in rows],
+        "images": [png(first + row) for row in rows],
         "paths": [None] * len(labels),
-    }  # fmt: skip
+    }
     return name, table.make_batch(**given | {"labels": labels} | columns)
 
 
 def write(directory: Path, batches: Sequence[tuple[str, pa.Table]], **changed: Any) -> None:
     rows = sum(batch.num_rows for _, batch in batches)
-    arguments: dict[str, Any] = {
-        "class_names": ["cat", "dog"], "options": options(), "rows": rows
-    }  # fmt: skip
+    arguments: dict[str, Any] = {"class_names": ["cat", "dog"], "options": options(), "rows": rows}
     table.write_dataset(directory, iter(batches), **(arguments | changed))
 
 
@@ -60,8 +59,10 @@ def grouped(
     monkeypatch.setattr(table, "READ_ROWS", 3)
     labels = [[row % 2, int(row % 3 == 0)] if request.param else row % 2 for row in range(20)]
     given: Any = {"groups": {"group_g": ["x"]}}
-    batches = [make_rows("train", [label], ids=[f"r{row}"], images=[png(row)], **given)
-               for row, label in enumerate(labels)]  # fmt: skip
+    batches = [
+        make_rows("train", [label], ids=[f"r{row}"], images=[png(row)], **given)
+        for row, label in enumerate(labels)
+    ]
     tested = make_rows("test", labels[:2], groups={"group_g": ["x", "x"]})
     write(tmp_path, [*batches, tested], multi_label=request.param, groups=["group_g"])
     assert pq.ParquetFile(tmp_path / "train.parquet").num_row_groups == 3
@@ -109,33 +110,72 @@ GROUPED = make_rows("train", [0, 1, 1], groups={"group_sex": ["f", "m", "m"]})
 
 
 LIMITED: dict[str, Any] = {
-    "source": "csv", "train": "x.csv", "label_column": "kind", "class_names": ["cat", "dog"],
-    "unit_column": "who", "max_images_per_patient": 1,
-}  # fmt: skip
+    "source": "csv",
+    "train": "x.csv",
+    "label_column": "kind",
+    "class_names": ["cat", "dog"],
+    "unit_column": "who",
+    "max_images_per_patient": 1,
+}
 UNNAMED = [
     (name, each.append_column("unit", pa.array([None, *"pq"][: len(each)])))
     for name, each in (TRAIN, TEST)
 ]
 # Batches and what a source says of them.
 WRONG: list[tuple[list[tuple[str, pa.Table]], dict[str, Any]]] = [
-    *(([TRAIN, TEST], said) for said in ({"rows": 6}, {"rows": 4}, {"groups": ["group_sex"]},
-     {"units": True}, {"multi_label": True}, {"accepted": True}, {"chosen_test": True, "rows": 0})),
-    *(([TRAIN, TEST], {"options": LIMITED, "rows": rows}) for rows in (4, 6)), ([], {"rows": 5}),
-    ([TRAIN, TEST, ("validation", TEST[1])], {}), ([TRAIN], {}), ([TEST], {}),
-    ([GROUPED, TEST], {"groups": ["group_sex"]}), ([GROUPED, TEST], {}), (UNNAMED, {"units": True}),
-    (UNNAMED, {}), *(([TRAIN, make_rows("test", [1, 0], accepted=right)],
-     {"accepted": True}) for right in ([[2], []], [[0], [-1]], [[1], [1, 2]], [[0], None],
-     [[0], [None]], [[3], []])), ([TRAIN, make_rows("test", [1, 0], accepted=[[1], [0]])], {}),
-    *(([make_rows("train", labels), TEST], {}) for labels in ([0.0, 1.0], ["cat", "dog"],
-     [[0, 1], [1, 0]], [None, None], [False, True], pa.array([0, 1], pa.uint8()),
-     pa.array([1, 2], pa.uint64()))), ([make_rows("train", [["cat"], ["dog"]]), TEST],
-     {"multi_label": True}), *(([make_rows("train", [0, 1]), make_rows("test", [0, label])],
-     {}) for label in (-1, 2, None)), *(([make_rows("train", [[0, 1], [1, 0]]),
-     make_rows("test", [[0, 1], label])], {"multi_label": True}) for label in (None, [0], [0, 2],
-     [0, None], [0, 1, 1])), ([make_rows("train", [0, 1, 1], images=[png(0), None, png(2)]), TEST],
-     {}), *(([TRAIN, TEST], {"class_names": names}) for names in (["cat"], ["cat", "cat"], [],
-     ["Cat", "cat "], ["cat", "dog", "owl"])),
-]  # fmt: skip
+    *(
+        ([TRAIN, TEST], said)
+        for said in (
+            {"rows": 6},
+            {"rows": 4},
+            {"groups": ["group_sex"]},
+            {"units": True},
+            {"multi_label": True},
+            {"accepted": True},
+            {"chosen_test": True, "rows": 0},
+        )
+    ),
+    *(([TRAIN, TEST], {"options": LIMITED, "rows": rows}) for rows in (4, 6)),
+    ([], {"rows": 5}),
+    ([TRAIN, TEST, ("validation", TEST[1])], {}),
+    ([TRAIN], {}),
+    ([TEST], {}),
+    ([GROUPED, TEST], {"groups": ["group_sex"]}),
+    ([GROUPED, TEST], {}),
+    (UNNAMED, {"units": True}),
+    (UNNAMED, {}),
+    *(
+        ([TRAIN, make_rows("test", [1, 0], accepted=right)], {"accepted": True})
+        for right in ([[2], []], [[0], [-1]], [[1], [1, 2]], [[0], None], [[0], [None]], [[3], []])
+    ),
+    ([TRAIN, make_rows("test", [1, 0], accepted=[[1], [0]])], {}),
+    *(
+        ([make_rows("train", labels), TEST], {})
+        for labels in (
+            [0.0, 1.0],
+            ["cat", "dog"],
+            [[0, 1], [1, 0]],
+            [None, None],
+            [False, True],
+            pa.array([0, 1], pa.uint8()),
+            pa.array([1, 2], pa.uint64()),
+        )
+    ),
+    ([make_rows("train", [["cat"], ["dog"]]), TEST], {"multi_label": True}),
+    *(([make_rows("train", [0, 1]), make_rows("test", [0, label])], {}) for label in (-1, 2, None)),
+    *(
+        (
+            [make_rows("train", [[0, 1], [1, 0]]), make_rows("test", [[0, 1], label])],
+            {"multi_label": True},
+        )
+        for label in (None, [0], [0, 2], [0, None], [0, 1, 1])
+    ),
+    ([make_rows("train", [0, 1, 1], images=[png(0), None, png(2)]), TEST], {}),
+    *(
+        ([TRAIN, TEST], {"class_names": names})
+        for names in (["cat"], ["cat", "cat"], [], ["Cat", "cat "], ["cat", "dog", "owl"])
+    ),
+]
 
 
 def test_a_source_gives_what_it_says(tmp_path: Path) -> None:
@@ -156,19 +196,25 @@ def test_a_source_gives_what_it_says(tmp_path: Path) -> None:
 # Columns of three rows, and what a source says of them.
 NAN, VECTORS = float("nan"), LIMITED | {"source": "embeddings", "train": "x.npz"}
 GROUPS = {
-    "group_a": [1.5, NAN, None], "group_b": [1, None, 3], "group_c": [True, None, False],
-    "group_d": ["x", "", None], "group_e": pa.array(["y", None, "z"]).dictionary_encode(),
-}  # fmt: skip
+    "group_a": [1.5, NAN, None],
+    "group_b": [1, None, 3],
+    "group_c": [True, None, False],
+    "group_d": ["x", "", None],
+    "group_e": pa.array(["y", None, "z"]).dictionary_encode(),
+}
 DESCRIBED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"class_names": ["dog", "cat"], "revision": "v1", "options": DIGITS | {"catalog": "x"}}),
     ({}, {"accepted": True}),
     ({"accepted": [[0, 1], [], None]}, {"accepted": True}),
-    ({"units": ["q", "p", "q"]}, {"units": True}), ({}, {"options": VECTORS}),
+    ({"units": ["q", "p", "q"]}, {"units": True}),
+    ({}, {"options": VECTORS}),
     ({"groups": GROUPS}, {"groups": [f"group_{name}" for name in "dcbea"]}),
-    ({"labels": [[0, 1], [1, 1], [0, 0]], "units": ["p", "p", "r"]},
-     {"multi_label": True, "units": True}),
+    (
+        {"labels": [[0, 1], [1, 1], [0, 0]], "units": ["p", "p", "r"]},
+        {"multi_label": True, "units": True},
+    ),
     ({"images": [b"x", b"y", b"x"], "labels": [2, 0, 1]}, {"class_names": ["a", "b", "c"]}),
-]  # fmt: skip
+]
 
 
 def test_each_kind_of_table_is_described_and_read(
@@ -191,14 +237,29 @@ def test_each_kind_of_table_is_described_and_read(
             assert part.pop("sha256") == hashlib.sha256(data).hexdigest()
         file, read, schema = pq.ParquetFile(path), SplitTable(path), pq.read_schema(path)
         ours = [json.loads(schema.metadata[name]) for name in (b"dpprobe", b"huggingface")]
-        answers.append([
-            described, ours, {each.name: str(each.type) for each in schema},
-            file.num_row_groups, read.class_names, read.multi_label, read.holds_vectors,
-            read.group_names, read.read_labels(), read.read_groups(), read.read_accepted(),
-            read.read_units(), read.content_hashes(), info.untested_classes, info.num_classes,
-            info.rare_classes_note, info.train_rows, info.test_rows,
-            [answer_of(info.train_units, unit) for unit in ("image", "patient")],
-        ])  # fmt: skip
+        answers.append(
+            [
+                described,
+                ours,
+                {each.name: str(each.type) for each in schema},
+                file.num_row_groups,
+                read.class_names,
+                read.multi_label,
+                read.holds_vectors,
+                read.group_names,
+                read.read_labels(),
+                read.read_groups(),
+                read.read_accepted(),
+                read.read_units(),
+                read.content_hashes(),
+                info.untested_classes,
+                info.num_classes,
+                info.rare_classes_note,
+                info.train_rows,
+                info.test_rows,
+                [answer_of(info.train_units, unit) for unit in ("image", "patient")],
+            ]
+        )
     check_values("described_tables", answers)
 
 
@@ -223,28 +284,38 @@ def test_fingerprint_is_of_the_content(tmp_path: Path) -> None:
         fingerprint(tmp_path / "order", images=[images[1], images[0], images[2]]),
     }
     write(tmp_path / "labels", [make_rows("train", [1, 0, 1]), make_rows("test", [1, 0])])
-    write(tmp_path / "names", [make_rows("train", [0, 1, 1]), make_rows("test", [1, 0])],
-          class_names=["cat", "wolf"])  # fmt: skip
+    write(
+        tmp_path / "names",
+        [make_rows("train", [0, 1, 1]), make_rows("test", [1, 0])],
+        class_names=["cat", "wolf"],
+    )
     others |= {read_info(tmp_path / x / "dataset.json").fingerprint for x in ("labels", "names")}
     assert len(others) == 5
     assert base not in others
 
 
 @pytest.mark.parametrize(
-    ("multi_label", "golden"), [(False,
-     "0b78156d37f95862668b2bc35829b2506c486c9c67a9273616fa310e1a7a9148"),
-     (True, "412252b1af68af3877f9074856f5e3e91e8f66301e0bdd9374e01c0b515ef722")],
-)  # fmt: skip
+    ("multi_label", "golden"),
+    [
+        (False, "0b78156d37f95862668b2bc35829b2506c486c9c67a9273616fa310e1a7a9148"),
+        (True, "412252b1af68af3877f9074856f5e3e91e8f66301e0bdd9374e01c0b515ef722"),
+    ],
+)
 def test_fingerprints_stay_what_they_were(tmp_path: Path, multi_label: bool, golden: str) -> None:
     """Golden values of the program of 20 November 2026, before `accepted` was there."""
     labels: dict[str, list[Any]] = {"train": [0, 1, 1], "test": [1, 0]}
     if multi_label:
         labels = {"train": [[0, 1], [1, 0], [1, 1]], "test": [[1, 1], [0, 0]]}
     batches = [
-        make_rows(name, values, ids=[f"{name}{row}" for row in range(len(values))],
-         images=[f"{name} {row}".encode() for row in range(len(values))],
-         groups={"group_sex": ["f", None, "m"][: len(values)]},) for name, values in labels.items()
-    ]  # fmt: skip
+        make_rows(
+            name,
+            values,
+            ids=[f"{name}{row}" for row in range(len(values))],
+            images=[f"{name} {row}".encode() for row in range(len(values))],
+            groups={"group_sex": ["f", None, "m"][: len(values)]},
+        )
+        for name, values in labels.items()
+    ]
     plain = dataset_options({"source": "sklearn", "name": "digits", "verify": "hash"})
     write(tmp_path, batches, groups=["group_sex"], multi_label=multi_label, options=plain)
     assert read_info(tmp_path / "dataset.json").fingerprint == golden
@@ -259,9 +330,10 @@ def read_one(directory: Path, data: bytes | None, path: str | None = None) -> En
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"not an image", png(1)[:40], png(1)[:-20], b"\xff\xd8\xff\xe0" + b"\0" * 50],
+    "data",
+    [b"", b"not an image", png(1)[:40], png(1)[:-20], b"\xff\xd8\xff\xe0" + b"\0" * 50],
     ids=["empty", "text", "truncated early", "truncated late", "broken jpeg"],
-)  # fmt: skip
+)
 def test_undecodable_image_is_named(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(
         DataError, match=r"test row 3 \(id an-id\), .*x.png: cannot be decoded"
@@ -296,10 +368,15 @@ def test_reader_refuses_what_is_no_split_table(tmp_path: Path, content: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("{", "read"), ("[]", "dataset"), ('{"format": "x"}', "dataset"),
-     ('{"format": "dpprobe-dataset", "format_version": 0}', "dataset 0, not"),
-     ('{"format": "dpprobe-dataset", "format_version": 99}', "version 99")],
-)  # fmt: skip
+    ("text", "message"),
+    [
+        ("{", "read"),
+        ("[]", "dataset"),
+        ('{"format": "x"}', "dataset"),
+        ('{"format": "dpprobe-dataset", "format_version": 0}', "dataset 0, not"),
+        ('{"format": "dpprobe-dataset", "format_version": 99}', "version 99"),
+    ],
+)
 def test_damaged_description_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "dataset.json"
     path.write_text(text)

@@ -98,8 +98,9 @@ def test_places_files_stay_where_they_are(
     info, rows = prepared("Places365", tmp_path, server, monkeypatch)
     assert info.class_names == PLACES
     assert [row["id"] for row in rows["train"]][1:3] == [
-        "b/bow_window/indoor/00000002.jpg", "a/airfield/00000001.jpg",
-    ]  # fmt: skip
+        "b/bow_window/indoor/00000002.jpg",
+        "a/airfield/00000001.jpg",
+    ]
     assert rows["test"][2]["id"] == "Places365_val_00000003.jpg"
     for row in rows["train"] + rows["test"]:
         assert row["image"]["bytes"] is None

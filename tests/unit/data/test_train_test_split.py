@@ -66,9 +66,10 @@ def below(name: str, *, fraction: float, seed: int) -> bool:
 
 
 @given(
-    name=st.text(st.characters(exclude_categories=["Cs"])), fraction=FRACTIONS, seed=st.integers(0,
-     9),
-)  # fmt: skip
+    name=st.text(st.characters(exclude_categories=["Cs"])),
+    fraction=FRACTIONS,
+    seed=st.integers(0, 9),
+)
 def test_a_side_is_the_hash_of_a_name_below_the_fraction(
     name: str, fraction: float, seed: int
 ) -> None:
@@ -77,8 +78,11 @@ def test_a_side_is_the_hash_of_a_name_below_the_fraction(
 
 
 CSV: dict[str, Any] = {
-    "source": "csv", "train": "a.csv", "label_column": "kind", "class_names": CLASSES,
-}  # fmt: skip
+    "source": "csv",
+    "train": "a.csv",
+    "label_column": "kind",
+    "class_names": CLASSES,
+}
 
 
 def write_rows(folder: Path, rows: Rows) -> dict[str, Any]:
@@ -145,9 +149,12 @@ def test_the_first_images_of_what_values_leave_are_no_units_of_a_release(tmp_pat
     def faults(dataset: dict[str, Any], unit: str | None) -> str:
         release = {"dataset": "photos", "backbone": "pixels", "method": "proto", "epsilon": 1}
         study = STUDY | {
-            "datasets": {"photos": dataset}, "methods": {"proto": {"head": "feature_covariance"}},
-            "delta": 1e-3, "releases": {"one": release}, "privacy": {"unit": unit},
-        }  # fmt: skip
+            "datasets": {"photos": dataset},
+            "methods": {"proto": {"head": "feature_covariance"}},
+            "delta": 1e-3,
+            "releases": {"one": release},
+            "privacy": {"unit": unit},
+        }
         try:
             check_study(load_study(study))
         except ConfigError as error:
@@ -182,12 +189,18 @@ def test_a_key_changes_with_what_decides_the_sides_alone(
     own = {"test": f"b.{kind}"} | ({"test_table": "b.csv"} if "table" in values else {})
     values = values | dict.fromkeys(columns, "who") | (own if own_test else {})
     files = {
-        "train": f"c.{kind}", "test": f"c.{kind}", "table": "c.csv", "test_table": "c.csv",
+        "train": f"c.{kind}",
+        "test": f"c.{kind}",
+        "table": "c.csv",
+        "test_table": "c.csv",
         "revision": "1" * 40,
-    }  # fmt: skip
+    }
     changes = files | {"id_column": "other", "unit_column": "other"}
-    moved = {name for name in changes.keys() & values.keys()
-             if key_by("id", values | {name: changes[name]}) != key_by("id", values)}  # fmt: skip
+    moved = {
+        name
+        for name in changes.keys() & values.keys()
+        if key_by("id", values | {name: changes[name]}) != key_by("id", values)
+    }
     numbered = values["source"] not in ("csv", "webdataset")
     of_files = files.keys() & values.keys() if own_test or numbered else set()
     assert moved == (set(columns[-1:]) if columns and not own_test else of_files)

@@ -29,9 +29,11 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def images() -> dict[str, bytes]:
     """Returns the content of a zip of an image folder, with a top folder and a Mac's additions."""
     names = [
-        f"xrays/{part}/{name}/{number}.png" for part, rows in (("train", 4), ("test", 2))
-        for name in ("normal", "sick") for number in range(rows)
-    ]  # fmt: skip
+        f"xrays/{part}/{name}/{number}.png"
+        for part, rows in (("train", 4), ("test", 2))
+        for name in ("normal", "sick")
+        for number in range(rows)
+    ]
     files = {name: png(number) for number, name in enumerate(names)}
     return {**files, "__MACOSX/xrays/._x": b"", "xrays/.DS_Store": b""}
 
@@ -54,9 +56,11 @@ def values(server: Server, content: bytes | None = None, **more: Any) -> dict[st
     content = zipped(images()) if content is None else content
     url = server.put("/v1/chest.zip", content)
     return {
-        "source": "url", "files": [{"url": url, "sha256": digest(content)}],
-        "layout": {"source": "imagefolder", "path": "chest/xrays"}, **more,
-    }  # fmt: skip
+        "source": "url",
+        "files": [{"url": url, "sha256": digest(content)}],
+        "layout": {"source": "imagefolder", "path": "chest/xrays"},
+        **more,
+    }
 
 
 def run(options: DatasetOptions, folder: Path) -> table.DatasetInfo:
@@ -89,8 +93,13 @@ def test_a_manifest(server: Server, tmp_path: Path) -> None:
     files = {f"set/{number}.png": png(number) for number in range(6)}
     lines = ["path,label", *(f"chest/{name},{'ab'[row % 2]}" for row, name in enumerate(files))]
     table = "\n".join(lines).encode()
-    layout = {"source": "csv", "train": "list.csv", "label_column": "label",
-              "class_names": ["a", "b"], "test_fraction": 0.34}  # fmt: skip
+    layout = {
+        "source": "csv",
+        "train": "list.csv",
+        "label_column": "label",
+        "class_names": ["a", "b"],
+        "test_fraction": 0.34,
+    }
     given = values(server, zipped(files), layout=layout)
     given["files"].append({"url": server.put("/v1/list.csv", table), "sha256": digest(table)})
     options = dataset_options(given)

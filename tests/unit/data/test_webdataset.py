@@ -102,18 +102,23 @@ def zeros(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "message"), [(lambda p: damage(p, b"n01/0005.cls"),
-     r"a-000\.tar: damaged after n01/0005\.png"), (lambda p: cut(p, b"n01/0005.cls"),
-     r"cut short after n01/0005\.png \(the end mark"), (lambda p: cut(p, b"n01/0005.cls", 100),
-     r"damaged after n01/0005\.png"), (lambda p: cut(p, png(5), 20),
-     r"cannot be read after n01/0005\.png \(unexpected end"),
-     (lambda p: p.write_bytes(p.read_bytes() * 2), r"after n01/0011\.json \(data follows its end"),
-     (zeros, r"damaged after n01/0005\.png \(zeros instead of members\)"),
-     (lambda p: p.write_bytes(b""), r"a-000\.tar: empty"), (lambda p: (p.unlink(), p.symlink_to(p)),
-     r"a-000\.tar: cannot be read after its start"), (lambda p: p.write_bytes(b"<html>" * 200),
-     r"cannot be read after its start"), (lambda p: pack(p, [("caf\udce9.png", png(1))]),
-     r"a-000\.tar: a file name is not UTF-8")],
-)  # fmt: skip
+    ("fault", "message"),
+    [
+        (lambda p: damage(p, b"n01/0005.cls"), r"a-000\.tar: damaged after n01/0005\.png"),
+        (lambda p: cut(p, b"n01/0005.cls"), r"cut short after n01/0005\.png \(the end mark"),
+        (lambda p: cut(p, b"n01/0005.cls", 100), r"damaged after n01/0005\.png"),
+        (lambda p: cut(p, png(5), 20), r"cannot be read after n01/0005\.png \(unexpected end"),
+        (
+            lambda p: p.write_bytes(p.read_bytes() * 2),
+            r"after n01/0011\.json \(data follows its end",
+        ),
+        (zeros, r"damaged after n01/0005\.png \(zeros instead of members\)"),
+        (lambda p: p.write_bytes(b""), r"a-000\.tar: empty"),
+        (lambda p: (p.unlink(), p.symlink_to(p)), r"a-000\.tar: cannot be read after its start"),
+        (lambda p: p.write_bytes(b"<html>" * 200), r"cannot be read after its start"),
+        (lambda p: pack(p, [("caf\udce9.png", png(1))]), r"a-000\.tar: a file name is not UTF-8"),
+    ],
+)
 def test_no_row_is_lost_in_silence_with_a_damaged_shard(
     tmp_path: Path, fault: Any, message: str
 ) -> None:
@@ -137,8 +142,11 @@ def test_zeros_at_the_end_of_a_shard_have_bounds(tmp_path: Path) -> None:
 
 
 def test_a_sparse_member_is_refused(tmp_path: Path) -> None:
-    for kind, said in ((tarfile.REGTYPE, "sparse file"), (tarfile.SYMTYPE, "link or a device"),
-                       (tarfile.DIRTYPE, "")):  # fmt: skip
+    for kind, said in (
+        (tarfile.REGTYPE, "sparse file"),
+        (tarfile.SYMTYPE, "link or a device"),
+        (tarfile.DIRTYPE, ""),
+    ):
         path = pack(tmp_path / "a.tar", samples(0, 4))
         info = tarfile.TarInfo("n01/0009.png")
         if kind == tarfile.REGTYPE:

@@ -24,10 +24,12 @@ from tests.unit.data.test_dicom import encoded, header
 GENERATOR = np.random.default_rng(0)
 SHAPE = (70, 90)
 PICTURES = {
-    "flat": np.zeros(SHAPE), "white": np.full(SHAPE, 255), "steps": np.indices(SHAPE)[0] // 24 * 80,
+    "flat": np.zeros(SHAPE),
+    "white": np.full(SHAPE, 255),
+    "steps": np.indices(SHAPE)[0] // 24 * 80,
     "noise": GENERATOR.integers(0, 256, SHAPE),
     "half": np.where(np.indices(SHAPE)[1] < 50, 0, GENERATOR.integers(0, 256, SHAPE)),
-}  # fmt: skip
+}
 
 
 def tiff(pixels: Any, *, level: int, tile: int, order: str = "<") -> bytes:
@@ -51,9 +53,16 @@ def tiff(pixels: Any, *, level: int, tile: int, order: str = "<") -> bytes:
     for part in parts:
         starts.append(len(data))
         data += part + bytes(len(part) % 2)
-    entries = {256: [width], 257: [height], 258: [bits] * samples, 259: [8],
-               262: [1 if samples == 1 else 2], 277: [samples], places[0]: starts,
-               places[1]: [len(part) for part in parts]}  # fmt: skip
+    entries = {
+        256: [width],
+        257: [height],
+        258: [bits] * samples,
+        259: [8],
+        262: [1 if samples == 1 else 2],
+        277: [samples],
+        places[0]: starts,
+        places[1]: [len(part) for part in parts],
+    }
     entries |= {322: [wide], 323: [high]} if tile else {278: [high]}
     head = struct.pack(f"{order}H", len(entries))
     outside, extra = len(data) + 2 + 12 * len(entries) + 4, b""
@@ -107,15 +116,18 @@ def test_damaged_tiffs_are_refused(name: str, level: int, tile: int) -> None:
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
 STRANGERS = {
     "PostScript": POSTSCRIPT,
-    "PostScript in DOS's envelope": b"\xc5\xd0\xd3\xc6" + struct.pack("<II", 32, len(POSTSCRIPT))
-    + bytes(20) + POSTSCRIPT,
-    "PDF": b"%PDF-1.4\n1 0 obj\n", "PCX": b"\x0a\x05\x01\x08" + bytes(124),
+    "PostScript in DOS's envelope": b"\xc5\xd0\xd3\xc6"
+    + struct.pack("<II", 32, len(POSTSCRIPT))
+    + bytes(20)
+    + POSTSCRIPT,
+    "PDF": b"%PDF-1.4\n1 0 obj\n",
+    "PCX": b"\x0a\x05\x01\x08" + bytes(124),
     "XPM": b"/* XPM */\n",
     "ICO": b"\0\0\1\0\1\0\x10\x10\0\0\1\0\x20\0" + bytes(60),
     "WMF": b"\xd7\xcd\xc6\x9a" + bytes(90),
     "TGA": bytes([0, 0, 2]) + bytes(9) + bytes([4, 0, 4, 0, 24, 0]) + bytes(60),
     "PSD": b"8BPS\0\1" + bytes(40),
-}  # fmt: skip
+}
 
 
 def dicom(frame: bytes, syntax: UID, **changed: Any) -> bytes:

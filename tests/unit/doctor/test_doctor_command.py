@@ -95,12 +95,20 @@ def write_results() -> None:
     for name in NETWORK_PAYLOAD:
         (network / name).write_bytes(name.encode() * 9)
     network.with_name(".seed-0.done").touch()
-    NetworkRecord.model_validate({"cell": {"dataset": "digits", "backbone": "pixels",
-        "method": "tune", "epsilon": "1"}, "index": 0, "fingerprint": "f", "device": "cpu",
-        "options": {}, "chosen": {}, "trained": 1, "steps": 1, "seconds": 1.0,
-        "files": {name: sha256_file(network / name)
-        for name in NETWORK_PAYLOAD}}).write(network / "result.json",
-        *(network / name for name in NETWORK_PAYLOAD))  # fmt: skip
+    NetworkRecord.model_validate(
+        {
+            "cell": {"dataset": "digits", "backbone": "pixels", "method": "tune", "epsilon": "1"},
+            "index": 0,
+            "fingerprint": "f",
+            "device": "cpu",
+            "options": {},
+            "chosen": {},
+            "trained": 1,
+            "steps": 1,
+            "seconds": 1.0,
+            "files": {name: sha256_file(network / name) for name in NETWORK_PAYLOAD},
+        }
+    ).write(network / "result.json", *(network / name for name in NETWORK_PAYLOAD))
     shutil.copytree(STORED / "features-2", FEATURES)
     plans = {"format": "dpprobe-plans", "format_version": 3, "seeds": 1, "methods": {}}
     write_json(
@@ -163,8 +171,11 @@ def test_whole_results_have_no_damage(doctor: Doctor) -> None:
     where, _, summary = summary.partition(": ")
     assert where == "results and data"
     written = [path for folder in ("results", "data") for path in Path(folder).rglob("*.*")]
-    sizes = [path.stat().st_size for path in written
-             if path.is_file() and path.suffix not in (".svg", ".done")]  # fmt: skip
+    sizes = [
+        path.stat().st_size
+        for path in written
+        if path.is_file() and path.suffix not in (".svg", ".done")
+    ]
     said = f"{WHOLE} files, {re.escape(format_size(sum(sizes)))} checked in .* s"
     assert re.search(rf"^{said} \(.*/s\): 0 damaged$", summary)
     shutil.rmtree("data")
@@ -175,10 +186,13 @@ def test_whole_results_have_no_damage(doctor: Doctor) -> None:
 MISSED = [path for path in KINDS if KINDS[path] != path or path.startswith((CELL, NETWORK))]
 
 
-@pytest.mark.parametrize(("damage", "path"), [
-    *((damage, path) for damage in (flip, truncate) for path in KINDS),
-    *((Path.unlink, path) for path in [*MISSED, f"{FEATURES}/shard-00001-of-00002.h5"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("damage", "path"),
+    [
+        *((damage, path) for damage in (flip, truncate) for path in KINDS),
+        *((Path.unlink, path) for path in [*MISSED, f"{FEATURES}/shard-00001-of-00002.h5"]),
+    ],
+)
 def test_each_damaged_file_is_named_with_the_command_that_makes_it_again(
     doctor: Doctor, damage: Callable[[Path], None], path: str
 ) -> None:
@@ -187,8 +201,10 @@ def test_each_damaged_file_is_named_with_the_command_that_makes_it_again(
     lines = [line for line in output.splitlines() if line.startswith(f"{path}: ")]
     assert code == 1
     assert len(lines) == 1, output
-    wanted: dict[Callable[[Path], None], str] = {flip: "changed|not valid JSON",
-        truncate: "truncated|changed|not valid JSON"}  # fmt: skip
+    wanted: dict[Callable[[Path], None], str] = {
+        flip: "changed|not valid JSON",
+        truncate: "truncated|changed|not valid JSON",
+    }
     assert re.search(wanted.get(damage, "missing"), lines[0]), lines
     command = f"run `dpprobe run {KINDS[path]} --cores all --configfile 'my study.yaml'`"
     assert lines[0].endswith(command)
@@ -460,8 +476,12 @@ def links_and_strangers() -> Calls:
     os.mkfifo("results/few_shot/digits/pipe.json")
     Path(CELL, "history.parquet").unlink()
     os.mkfifo(Path(CELL, "history.parquet"))
-    mine = {"notes.json": "{mine", "other.json": '{"format": "mine"}', "list.json": "[1]",
-            ".hidden.json": '{"format": "dpprobe-few-shot"'}  # fmt: skip
+    mine = {
+        "notes.json": "{mine",
+        "other.json": '{"format": "mine"}',
+        "list.json": "[1]",
+        ".hidden.json": '{"format": "dpprobe-few-shot"',
+    }
     for name, text in mine.items():
         Path("results/few_shot/digits", name).write_text(text)
     yield ("--fix",)
@@ -490,8 +510,10 @@ def files_of_a_newer_dpprobe() -> Calls:
     for path in (f"{FEATURES}/manifest.json", "results/calibration/digits/eps-1.json"):
         values = json.loads(Path(path).read_text())
         write_json(Path(path), values | {"format_version": 9, "more": 1})
-    write_json(Path("results/calibration/digits/eps-2.json"),  # without a hash
-               {"format": PLANS, "format_version": PLANS_VERSION})  # fmt: skip
+    write_json(
+        Path("results/calibration/digits/eps-2.json"),  # without a hash
+        {"format": PLANS, "format_version": PLANS_VERSION},
+    )
     newer = {"format": "dpprobe-dataset", "format_version": 9}
     write_record(Path("data/digits/dataset.json"), newer)
     yield ("--fix",)
@@ -568,9 +590,14 @@ def files_of_jobs() -> Calls:
     Path("results/figures").mkdir()
     Path("results/figures/accuracy.svg").write_text("<svg/>")
     Path("results/figures/all.html").write_text("<html>")
-    files = {name: {"sha256": sha256_file(Path("results", name)), "bytes": size} | more
-        for name, size, more in (("figures/accuracy.svg", 6, {"output": "figures/all.html"}),
-        ("figures/all.html", 6, {}), ("../data/digits/train.parquet", 1, {}))}  # fmt: skip
+    files = {
+        name: {"sha256": sha256_file(Path("results", name)), "bytes": size} | more
+        for name, size, more in (
+            ("figures/accuracy.svg", 6, {"output": "figures/all.html"}),
+            ("figures/all.html", 6, {}),
+            ("../data/digits/train.parquet", 1, {}),
+        )
+    }
     written = {"format": "dpprobe-written", "format_version": 1, "files": files}
     write_record(Path("results/.written/deep/job.json"), written)
     Path("results/figures/accuracy.svg").write_text("<svg>>")
@@ -610,10 +637,20 @@ def other_spellings() -> Calls:
             path.write_bytes(kept)
 
 
-SCENES = [run_is_at_work, records_without_own_hash, links_and_strangers,
-    records_that_name_files_elsewhere, files_of_a_newer_dpprobe, downloads_and_cached_noise,
-    releases_and_ledgers, folders_without_results, results_of_other_runs, other_spellings,
-    stores_of_tracking, files_of_jobs]  # fmt: skip
+SCENES = [
+    run_is_at_work,
+    records_without_own_hash,
+    links_and_strangers,
+    records_that_name_files_elsewhere,
+    files_of_a_newer_dpprobe,
+    downloads_and_cached_noise,
+    releases_and_ledgers,
+    folders_without_results,
+    results_of_other_runs,
+    other_spellings,
+    stores_of_tracking,
+    files_of_jobs,
+]
 
 
 def test_what_is_said_and_deleted_is_as_stored(doctor: Doctor) -> None:

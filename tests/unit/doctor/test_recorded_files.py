@@ -20,14 +20,20 @@ CELL = {"dataset": "digits", "backbone": "pixels", "method": "sgd", "epsilon": "
         ("cells/digits/pixels/sgd/eps-2/metrics.json", {"cell": CELL}, "belongs to eps-1"),
         ("cells/letters/clip/sgd/eps-1/metrics.json", {"cell": CELL}, "belongs to digits, pixels"),
         ("few_shot/digits/pixels.json", CELL | {"method": "digits", "epsilon": None}, None),
-        ("few_shot/digits/clip.json", {"dataset": "digits", "backbone": "pixels"},
-         "belongs to pixels"),
-        ("few_shot/letters/pixels.json", {"dataset": "digits", "backbone": "pixels"},
-         "belongs to digits"),
+        (
+            "few_shot/digits/clip.json",
+            {"dataset": "digits", "backbone": "pixels"},
+            "belongs to pixels",
+        ),
+        (
+            "few_shot/letters/pixels.json",
+            {"dataset": "digits", "backbone": "pixels"},
+            "belongs to digits",
+        ),
         ("few_shot/digits/clip.json", {"dataset": "digits"}, None),
         ("few_shot/letters/clip.json", {"cell": "digits", "dataset": "a", "backbone": "b"}, None),
     ],
-)  # fmt: skip
+)
 def test_a_record_belongs_to_its_folders_and_not_to_those_above(
     tmp_path: Path, place: str, values: dict[str, Any], fault: str | None
 ) -> None:

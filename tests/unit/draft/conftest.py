@@ -70,8 +70,12 @@ def lesions(count: int = 60, **more: Any) -> list[dict[str, Any]]:
     """Rows of a table: a malignant one in eleven, two images a patient."""
     return [
         {
-            "file": f"files/{number}.jpg", "diagnosis": "benign" if number % 11 else "malignant",
-            "PatientID": f"p{number // 2}", "sex": "fm"[number // 2 % 2], "age": 20 + number % 50,
-        } | more
+            "file": f"files/{number}.jpg",
+            "diagnosis": "benign" if number % 11 else "malignant",
+            "PatientID": f"p{number // 2}",
+            "sex": "fm"[number // 2 % 2],
+            "age": 20 + number % 50,
+        }
+        | more
         for number in range(count)
-    ]  # fmt: skip
+    ]

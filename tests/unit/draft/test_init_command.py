@@ -96,8 +96,9 @@ def test_no_label_moves_what_a_release_publishes(desk: Desk, classes: int) -> No
         desk.init(f"{count}/x", "--output", f"{count}.yaml")
         written[count] = taken(desk, f"{count}.yaml").releases["x_v1"]
     assert [desk.study(f"{count}.yaml").datasets["x"].metric for count in written] == [
-        None, "macro_accuracy",
-    ]  # fmt: skip
+        None,
+        "macro_accuracy",
+    ]
     assert written[24] == written[25]
     evaluate = written[25].block(EvaluateOptions)
     assert evaluate is not None

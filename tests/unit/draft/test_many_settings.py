@@ -53,96 +53,158 @@ TABLES: dict[str, tuple[Rows, str]] = {
     "another file": (lesions(), "--output other.yaml"),
     "a file that is a number": (lesions(), "--output 24.yaml"),
     "most images of one patient": (
-        rows_of(diagnosis=lambda n: "benign" if n < 16 else "malignant",
-                patient=lambda n: n // 2 if n < 16 else 99), ""),
+        rows_of(
+            diagnosis=lambda n: "benign" if n < 16 else "malignant",
+            patient=lambda n: n // 2 if n < 16 else 99,
+        ),
+        "",
+    ),
     "blank patients": (edit(edit(lesions(), 4, PatientID=""), 9, PatientID=" "), ""),
     "one blank label": (edit(lesions(), 4, diagnosis=""), ""),
     "one patient alone": (rows_of(label=half, patient_id=lambda _: "p1"), ""),
     "two columns of units": (
-        rows_of(label=half, subject=lambda n: n // 3, lesion_id=lambda n: n // 2), ""),
+        rows_of(label=half, subject=lambda n: n // 3, lesion_id=lambda n: n // 2),
+        "",
+    ),
     "units that are no people": (rows_of(label=half, lesion_id=lambda n: n // 3), ""),
     "the class as the patient": (rows_of(label=half), "--patient label"),
     "ages that are ranges": (
-        rows_of(label=half, age=lambda n: f"{10 * (n % 5)}-{10 * (n % 5) + 9}"), ""),
+        rows_of(label=half, age=lambda n: f"{10 * (n % 5)}-{10 * (n % 5) + 9}"),
+        "",
+    ),
     "few ages and one sex": (rows_of(label=half, age=lambda n: n % 3, sex=lambda _: "f"), ""),
     "many places": (rows_of(label=half, site=lambda n: f"s{n % 30}", race=lambda n: n % 4), ""),
     "two columns of one group": (
-        rows_of(label=half, Sex=lambda n: "fm"[n % 2], gender=lambda n: "mf"[n % 2]), ""),
+        rows_of(label=half, Sex=lambda n: "fm"[n % 2], gender=lambda n: "mf"[n % 2]),
+        "",
+    ),
     "three classes of one size": (rows_of(dx=lambda n: "abc"[n % 3]), ""),
     "a rare one of three": (rows_of(dx=lambda n: "c" if n % 20 == 0 else half(n)), ""),
     "twelve classes": (rows_of(dx=lambda n: f"class {n % 12}"), ""),
     "a rare one of two": (rows_of(target=rare), ""),
     "exactly two to one": (rows_of(target=lambda n: "a" if n % 3 else "b"), ""),
-    "just above two to one": (edit(rows_of(target=lambda n: "a" if n % 3 else "b"), 0,
-                                   target="a"), ""),
+    "just above two to one": (
+        edit(rows_of(target=lambda n: "a" if n % 3 else "b"), 0, target="a"),
+        "",
+    ),
     "columns of labels": (rows_of(mel=lambda n: n % 2, nev=lambda n: int(n % 7 == 0)), ""),
     "words as labels": (rows_of(mel=lambda n: n % 2 == 0, nev=lambda n: n % 7 == 0), ""),
     "uncertain and blank labels": (
-        edit(edit(rows_of(mel=lambda n: n % 2, nev=lambda n: int(n % 7 == 0)), 3, nev=-1), 5,
-             mel=""), ""),
+        edit(
+            edit(rows_of(mel=lambda n: n % 2, nev=lambda n: int(n % 7 == 0)), 3, nev=-1), 5, mel=""
+        ),
+        "",
+    ),
     "an uncertain class": (edit(rows_of(label=lambda n: n % 2), 3, label=-1), ""),
     "numbers as classes": (rows_of(label=lambda n: ("2", "10")[n % 2]), ""),
     "signs": (rows_of(label=lambda n: ("-1", "+1")[n % 2]), ""),
     "a number and a word": (rows_of(label=lambda n: ("1", "b")[n % 2]), ""),
     "a blank file": (edit(rows_of(label=half), 0, file=""), ""),
     "no images in the usual column": (
-        [{"image": "", "id": "", "path": f"files/{n}.jpg", "y": half(n)} for n in range(60)], ""),
+        [{"image": "", "id": "", "path": f"files/{n}.jpg", "y": half(n)} for n in range(60)],
+        "",
+    ),
     "an ending alone": ([{"id": f"files/{n}", "y": half(n)} for n in range(60)], "--root scans"),
     "words of YAML as classes": (rows_of(label=lambda n: ("yes", "no")[n % 2]), ""),
     "no finding and unknown": (rows_of(label=lambda n: ("nan", "a", "unknown")[n % 3]), ""),
     "joined labels": (rows_of(label=lambda n: ("a", "b", "a|b", "b|a", "a|c", "c")[n % 6]), ""),
     "a split": (rows_of(label=half, set=lambda n: ("Train", "Test")[n % 3 == 0]), ""),
     "a split in three": (
-        rows_of(label=half, split=lambda n: ("train", "val", "test")[n % 5 % 3]), ""),
+        rows_of(label=half, split=lambda n: ("train", "val", "test")[n % 5 % 3]),
+        "",
+    ),
     "a split without a test": (rows_of(label=half, fold=lambda n: ("train", "f2")[n % 2]), ""),
-    "names without folder and ending": (
-        [{"image_id": n, "dx": half(n)} for n in range(60)], ""),
+    "names without folder and ending": ([{"image_id": n, "dx": half(n)} for n in range(60)], ""),
     "ten classes and more than are shown": (rows_of(120, dx=lambda n: f"{n % 15 + n // 100}"), ""),
     "a patient of two classes": (
-        rows_of(dx=lambda n: "b" if n % 3 else "a", pid=lambda n: n // 2), "--patient pid"),
+        rows_of(dx=lambda n: "b" if n % 3 else "a", pid=lambda n: n // 2),
+        "--patient pid",
+    ),
     "braces, and a second column of images": (
-        [{"path": f"none/{n}.jpg", "image_id": f"z{n}", "y": half(n)} for n in range(60)], ""),
-}  # fmt: skip
+        [{"path": f"none/{n}.jpg", "image_id": f"z{n}", "y": half(n)} for n in range(60)],
+        "",
+    ),
+}
 FOLDERS: dict[str, Mapping[str, int]] = {
-    "two classes": {"benign": 12, "naevus": 12}, "eleven to one": {"a": 347, "malignant": 31},
+    "two classes": {"benign": 12, "naevus": 12},
+    "eleven to one": {"a": 347, "malignant": 31},
     "eleven to one of three": {"a": 347, "b": 347, "malignant": 31},
-    "few to test": {"a": 40, "b": 40, "c": 12}, "four of a class": {"a": 40, "b": 4},
-    "one of a class": {"a": 40, "b": 40, "c": 1}, "rare or not": {"a": 10, "b": 9, "c": 11},
+    "few to test": {"a": 40, "b": 40, "c": 12},
+    "four of a class": {"a": 40, "b": 4},
+    "one of a class": {"a": 40, "b": 40, "c": 1},
+    "rare or not": {"a": 10, "b": 9, "c": 11},
     "a split": {"Training/a": 12, "Training/b": 12, "test/a": 12, "test/b": 9, "val/a": 3},
     "fewer images than classes": {f"c{number}": 1 for number in range(12)},
     "many classes": {f"c{number}": 40 + number for number in range(11)},
     "ten classes": dict.fromkeys([f"c{number}" for number in range(10)], 40),
     "hidden": {"a": 12, "b": 12, ".thumbs/x": 5},
     "as many to train as classes": {"train/a": 1, "train/b": 1, "test/a": 2, "test/b": 1},
-}  # fmt: skip
+}
 
 
 # Texts of a table, and words after its name.
 HEAD, ROW = "file,label\n", "files/0.jpg,a\n"
 REFUSED_TABLES = [
-    ("file,kind\n" + ROW, ""), ("scan,label\n0,a\n1,b\n", ""), (HEAD + ROW + ROW, ""),
-    (HEAD + ROW + ROW, "--label label"), (HEAD + ROW, "--label labl"), (HEAD, ""), ("", ""),
-    (HEAD + ROW, "--image img"), (HEAD + ROW, "--patient who"), ("file,file\n1,2\n", ""),
-    (HEAD + ROW + "files/0.jpg,A\n", ""), (HEAD + "files/0.jpg,1.0\nfiles/1.jpg,1\n", ""),
-    (HEAD + "no\\0.jpg,a\nfiles/0.jpg,b\n", ""), (HEAD + "no/0.jpg,a\nfiles/0.jpg,b\n", ""),
-    (HEAD + "files/0.jpg,na\udcefve\n", ""), (HEAD + ROW + "files/1.jpg,b,c\n", ""),
-    (HEAD + "files/0.jpg,['a']\nfiles/1.jpg,['b']\n", ""), (HEAD + ROW, "--root nowhere"),
+    ("file,kind\n" + ROW, ""),
+    ("scan,label\n0,a\n1,b\n", ""),
+    (HEAD + ROW + ROW, ""),
+    (HEAD + ROW + ROW, "--label label"),
+    (HEAD + ROW, "--label labl"),
+    (HEAD, ""),
+    ("", ""),
+    (HEAD + ROW, "--image img"),
+    (HEAD + ROW, "--patient who"),
+    ("file,file\n1,2\n", ""),
+    (HEAD + ROW + "files/0.jpg,A\n", ""),
+    (HEAD + "files/0.jpg,1.0\nfiles/1.jpg,1\n", ""),
+    (HEAD + "no\\0.jpg,a\nfiles/0.jpg,b\n", ""),
+    (HEAD + "no/0.jpg,a\nfiles/0.jpg,b\n", ""),
+    (HEAD + "files/0.jpg,na\udcefve\n", ""),
+    (HEAD + ROW + "files/1.jpg,b,c\n", ""),
+    (HEAD + "files/0.jpg,['a']\nfiles/1.jpg,['b']\n", ""),
+    (HEAD + ROW, "--root nowhere"),
     (HEAD + "".join(f"files/0.jpg,c{n}\n" for n in range(1001)), "--label label"),
-]  # fmt: skip
+]
 REFUSED_FOLDERS: list[list[str]] = [
-    [], ["a/notes.txt", "b/notes.txt"], ["0.jpg", "1.jpg"], ["0.jpg", "a/1.jpg", "b/2.jpg"],
+    [],
+    ["a/notes.txt", "b/notes.txt"],
+    ["0.jpg", "1.jpg"],
+    ["0.jpg", "a/1.jpg", "b/2.jpg"],
     ["0.jpg", "a/1.jpg"],
-    ["in/a/1.jpg", "in/b/1.jpg"], ["a/1.jpg", "b/1.jpg", "list.csv"], ["a/1.jpg", "list.TSV.gz"],
-    ["train/a/1.jpg", "train/b/1.jpg"], ["train/0.tar"], ["0.tar"], ["deep/train/0.TAR"],
-    ["a/1.jpg"], ["in/a/1.jpg"], ["a/0.jpg", "b/caf\udce9.jpg"], ["train/0.jpg", "test/0.jpg"],
-]  # fmt: skip
+    ["in/a/1.jpg", "in/b/1.jpg"],
+    ["a/1.jpg", "b/1.jpg", "list.csv"],
+    ["a/1.jpg", "list.TSV.gz"],
+    ["train/a/1.jpg", "train/b/1.jpg"],
+    ["train/0.tar"],
+    ["0.tar"],
+    ["deep/train/0.TAR"],
+    ["a/1.jpg"],
+    ["in/a/1.jpg"],
+    ["a/0.jpg", "b/caf\udce9.jpg"],
+    ["train/0.jpg", "test/0.jpg"],
+]
 # Words after `init`, among the files that the test puts there.
 CALLS = (
-    "", "images/lesion", "images/none", "nowhere/x", "x.pdf", "x --label y", "x --root y",
-    "x --image y --patient z", "x --output note.txt/x.yaml", "x --output note.txt", "caf\udce9",
-    "x --checkpoint none.pth", "x --checkpoint w.pth", "x --checkpoint resnet18.pth",
-    "x --model resnet18", "0.TAR", "0.tar.gz", "x/ --output studies/deep/er.yml", "~/x",
-)  # fmt: skip
+    "",
+    "images/lesion",
+    "images/none",
+    "nowhere/x",
+    "x.pdf",
+    "x --label y",
+    "x --root y",
+    "x --image y --patient z",
+    "x --output note.txt/x.yaml",
+    "x --output note.txt",
+    "caf\udce9",
+    "x --checkpoint none.pth",
+    "x --checkpoint w.pth",
+    "x --checkpoint resnet18.pth",
+    "x --model resnet18",
+    "0.TAR",
+    "0.tar.gz",
+    "x/ --output studies/deep/er.yml",
+    "~/x",
+)
 
 
 def draft(desk: Desk, *words: str) -> tuple[str, dict[str, str]]:
@@ -206,25 +268,38 @@ def test_a_folder_becomes_the_stored_study(desk: Desk) -> None:
     check_values("drafts_of_folders", dict(shorten(answers)))
 
 
-STATED = {"mean": [0.5] * 3, "std": [0.4] * 3, "input_size": [3, 192, 192],
-          "interpolation": "bilinear", "crop_pct": 1.0, "classifier": "fc"}  # fmt: skip
+STATED = {
+    "mean": [0.5] * 3,
+    "std": [0.4] * 3,
+    "input_size": [3, 192, 192],
+    "interpolation": "bilinear",
+    "crop_pct": 1.0,
+    "classifier": "fc",
+}
 ABOUT = {"architecture": "mobilenetv2_100", "model_args": {"pad_type": "same"}}
 MINE = "mobilenetv2_100_mine"
 # A checkpoint with words after it, and the files beside it: what they state.
 CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "of its name": ("mobilenetv2_100_imagenet", {}), "of capitals": ("MobileNetV2_100", {}),
+    "of its name": ("mobilenetv2_100_imagenet", {}),
+    "of capitals": ("MobileNetV2_100", {}),
     "of a tag": ("resnet18_ours --model mobilenetv2_100.ra_in1k", {}),
     "beside its folder": (MINE, {"config": ABOUT | {"pretrained_cfg": STATED}}),
     "beside it": (MINE, {MINE: ABOUT | STATED, "config": STATED | {"mean": [0.1] * 3}}),
     "no arguments": (MINE, {"config": {"pretrained_cfg": STATED}}),
     "of another model": (MINE, {"config": ABOUT | STATED | {"architecture": "resnet50"}}),
     "of other files": (MINE, {"config": {"license": "mit"}, MINE: [ABOUT | STATED]}),
-    "a bad value": (MINE, {"config": ABOUT | STATED | {"mean": "x"}}), "broken": (MINE, {}),
-    "broken model": (MINE, {}), "broken elsewhere": (MINE, {}), "of the longest": (
-        "vit_small_patch16_224_mine", {}), "of an ending": ("ResNet50d_a1", {}),
-}  # fmt: skip
-FAULTS = {"broken": "checkpoint: no weights", "broken model": "model_args: x",
-          "broken elsewhere": "no room"}  # fmt: skip
+    "a bad value": (MINE, {"config": ABOUT | STATED | {"mean": "x"}}),
+    "broken": (MINE, {}),
+    "broken model": (MINE, {}),
+    "broken elsewhere": (MINE, {}),
+    "of the longest": ("vit_small_patch16_224_mine", {}),
+    "of an ending": ("ResNet50d_a1", {}),
+}
+FAULTS = {
+    "broken": "checkpoint: no weights",
+    "broken model": "model_args: x",
+    "broken elsewhere": "no room",
+}
 
 
 def test_a_study_of_fetched_or_given_weights_is_as_stored(desk: Desk) -> None:
@@ -297,25 +372,36 @@ def numbers(first: int, last: int) -> list[str]:
 
 
 COLUMN_SETS: list[dict[str, list[str]]] = [
-    {"label": ["a"], "Class Name": ["a", "b"], "dx": ["a", "b", "c"]}, {"y": ["b", "a", "", "b"]},
-    {"dx": numbers(1, 1000), "target": ["a", "b"]}, {"dx": numbers(1, 1001), "y": ["10", "9.5"]},
+    {"label": ["a"], "Class Name": ["a", "b"], "dx": ["a", "b", "c"]},
+    {"y": ["b", "a", "", "b"]},
+    {"dx": numbers(1, 1000), "target": ["a", "b"]},
+    {"dx": numbers(1, 1001), "y": ["10", "9.5"]},
     {"a": ["0", "1"], "b": ["1.0", "-1"], "c": ["True", "false"], "sex": ["0", "1"], "d": [""]},
     {"a": ["0", "1"], "c": ["TRUE", "-1.0"], "d": ["false", ""], "case": ["true", "false"]},
-    {"a": ["0", "2"], "b": ["0", "1"]}, {"label": ["10", "9", "1.5", "-1", "1e1x"[:3]]},
-    {"label": ["nan", "NULL", "#N/A", "a", "n/a"]}, {"y": ["Cat", "cat"]}, {"y": ["01", "1"]},
+    {"a": ["0", "2"], "b": ["0", "1"]},
+    {"label": ["10", "9", "1.5", "-1", "1e1x"[:3]]},
+    {"label": ["nan", "NULL", "#N/A", "a", "n/a"]},
+    {"y": ["Cat", "cat"]},
+    {"y": ["01", "1"]},
     {"label": ["a|b", "b", "a", "c|a", "b|c", "a|b|c", "c"], "x": ["", ""]},
     {"patient": ["p"], "Subject-ID": ["p", "q", ""], "MRN": ["1", "2"], "case": ["1", "2"]},
-    {"case_id": ["1", "2", "", ""], "exam_id": ["1", "2"]}, {"patient": ["1", "2", "", ""]},
+    {"case_id": ["1", "2", "", ""], "exam_id": ["1", "2"]},
+    {"patient": ["1", "2", "", ""]},
     {"age": ["3", "40", "unknown", ""], "Sex": ["f", "m"], "sex ": ["m", "w"], "site": ["s"]},
     {"age": ["old", "3"], "age_group": ["1-2", "3-4"], "race": numbers(1, 20), "hospital": ["a"]},
     {"site": numbers(1, 21), "centre": ["x", "y"], "Group Sex": ["f", "m"], "s/ex": ["f", "m"]},
-    {"age": numbers(1, 99), "scanner": ["a", "b"]}, {"set": ["a", "b"], "fold": ["Test", "Train"]},
-    {"split": ["train", "val", "testing", "x"]}, {"split": ["train", "val"]}, {"set": ["train"]},
-    {"subset": ["train", "test", *numbers(1, 999)]}, {"set": ["test", "val"]},
-    {"set": ["isic_train", "isic_test", "isic_all"]}, {"fold": ["TRAIN", "validation", "labels"]},
+    {"age": numbers(1, 99), "scanner": ["a", "b"]},
+    {"set": ["a", "b"], "fold": ["Test", "Train"]},
+    {"split": ["train", "val", "testing", "x"]},
+    {"split": ["train", "val"]},
+    {"set": ["train"]},
+    {"subset": ["train", "test", *numbers(1, 999)]},
+    {"set": ["test", "val"]},
+    {"set": ["isic_train", "isic_test", "isic_all"]},
+    {"fold": ["TRAIN", "validation", "labels"]},
     {"label": [""], "y": ["Dog", "Cat", "cat", "dog"], "Skin Type": ["1", "2"], "Sex ": ["f", "m"]},
     {"a": ["0", "1", "0.0", "1.0", "-1", "-1.0"], "b": ["1", "0"], "lesion_id": ["x", "x"]},
-]  # fmt: skip
+]
 
 
 def test_columns_are_guessed_by_their_names_and_values() -> None:
@@ -327,17 +413,37 @@ def test_columns_are_guessed_by_their_names_and_values() -> None:
                 seen[name].add_value(value)
         labels = guesses.guess_labels(seen) or [next(iter(seen))]
         units = [guesses.find_unit(seen, named) for named in (None, next(iter(seen)))]
-        answers.append({
-            "column": {name: [len(each.values), each.many, each.blanks, each.holds_ages,
-                              "".join(each.first)] for name, each in seen.items()},
-            "label": guesses.guess_label(seen), "labels": guesses.guess_labels(seen),
-            "classes": [str(answer_of(guesses.class_names, each, name, "x"))[:150]
-                        for name, each in seen.items()],
-            "units": [[unit, unit and unit.write_option().comment[:60],
-                       guesses.unit_notes(seen, unit)] for unit in units],
-            "groups": [guesses.guess_groups(seen, plain=plain) for plain in (False, True)],
-            "split": guesses.guess_split(seen), "notes": guesses.uncertain_notes(seen, labels),
-        })  # fmt: skip
+        answers.append(
+            {
+                "column": {
+                    name: [
+                        len(each.values),
+                        each.many,
+                        each.blanks,
+                        each.holds_ages,
+                        "".join(each.first),
+                    ]
+                    for name, each in seen.items()
+                },
+                "label": guesses.guess_label(seen),
+                "labels": guesses.guess_labels(seen),
+                "classes": [
+                    str(answer_of(guesses.class_names, each, name, "x"))[:150]
+                    for name, each in seen.items()
+                ],
+                "units": [
+                    [
+                        unit,
+                        unit and unit.write_option().comment[:60],
+                        guesses.unit_notes(seen, unit),
+                    ]
+                    for unit in units
+                ],
+                "groups": [guesses.guess_groups(seen, plain=plain) for plain in (False, True)],
+                "split": guesses.guess_split(seen),
+                "notes": guesses.uncertain_notes(seen, labels),
+            }
+        )
     check_values("draft_columns", answers)
 
 
@@ -346,12 +452,22 @@ def test_studies_are_named_after_their_data(desk: Desk) -> None:
     desk.monkeypatch.setenv("HOME", str(desk.folder))
     desk.images("lesions/images", "2024/Data", "a.b", "results", count=1)
     names = {
-        "lesions/images": "lesions", "2024/Data": "2024", "a.b": "a_b", "Größe.csv": "groe",
-        "___/train.csv.gz": "train", "日本.csv": "study", "x/Metadata.v2.tsv": "x",
-        "lesions/list.csv": "list", "img/../lesions": "lesions", "results": "results",
-        "Cells": "cells_images", "downloads": "downloads_images", "tables": "tables_images",
-        "releases.parquet": "releases_images", "~/index": desk.folder.name.lower(),
-    }  # fmt: skip
+        "lesions/images": "lesions",
+        "2024/Data": "2024",
+        "a.b": "a_b",
+        "Größe.csv": "groe",
+        "___/train.csv.gz": "train",
+        "日本.csv": "study",
+        "x/Metadata.v2.tsv": "x",
+        "lesions/list.csv": "list",
+        "img/../lesions": "lesions",
+        "results": "results",
+        "Cells": "cells_images",
+        "downloads": "downloads_images",
+        "tables": "tables_images",
+        "releases.parquet": "releases_images",
+        "~/index": desk.folder.name.lower(),
+    }
     assert {name: study_name(Path(name)) for name in names} == names
 
 
@@ -359,13 +475,19 @@ NAMES = {"info": {"features": {"label": {"names": ["benign", "malignant"], "_typ
 LABELS = [int(n % 11 == 0) for n in range(60)]
 PARQUET: dict[str, tuple[dict[str, Any], bool, str]] = {
     "classes with names": (
-        {"patient_id": [100 + n // 2 for n in range(60)], "sex": ["f", "m"] * 30}, True, ""),
+        {"patient_id": [100 + n // 2 for n in range(60)], "sex": ["f", "m"] * 30},
+        True,
+        "",
+    ),
     "classes without names": ({}, False, ""),
     "patients of bytes": ({"patient_id": [b"p%d" % (n // 2) for n in range(60)]}, True, ""),
     "patients of lists": ({"patient_id": [[f"p{n // 2}"] for n in range(60)]}, True, ""),
     "a named list": ({"who": [[f"p{n // 2}"] for n in range(60)]}, True, "--patient who"),
     "a patient that is nan": (
-        {"patient_id": [float("nan"), *(float(n // 2) for n in range(1, 60))]}, True, ""),
+        {"patient_id": [float("nan"), *(float(n // 2) for n in range(1, 60))]},
+        True,
+        "",
+    ),
     "a split": ({"fold": ["train", "val"] * 30}, False, ""),
     "words as labels": ({"label": ["a", "b"] * 30}, True, ""),
     "lists of labels": ({"label": [[n % 2] for n in range(59)] + [[0, 1]]}, False, ""),
@@ -373,21 +495,40 @@ PARQUET: dict[str, tuple[dict[str, Any], bool, str]] = {
     "lists of other numbers": ({"label": [[n % 2, 2] for n in range(60)]}, False, ""),
     "labels up to the limit": ({"label": [29, 0] * 30}, False, ""),
     "labels beyond the limit": ({"label": [30, 0] * 30}, False, ""),
-    "one class": ({"label": [0] * 60}, False, ""), "blank labels": (
-        {"label": [0, None, 1] * 20}, False, ""),
-    "other names": ({"picture": [{"bytes": b"y", "path": None}] * 60, "kind": LABELS}, False,
-                    "--image picture --label kind"),
+    "one class": ({"label": [0] * 60}, False, ""),
+    "blank labels": ({"label": [0, None, 1] * 20}, False, ""),
+    "other names": (
+        {"picture": [{"bytes": b"y", "path": None}] * 60, "kind": LABELS},
+        False,
+        "--image picture --label kind",
+    ),
     "a folder of images": ({}, True, "--root x"),
-    "ages": ({"age": [20 + n for n in range(60)], "Patient ID": [n // 5 for n in range(60)]},
-             True, ""),
+    "ages": (
+        {"age": [20 + n for n in range(60)], "Patient ID": [n // 5 for n in range(60)]},
+        True,
+        "",
+    ),
     "a named patient and groups": (
-        {"who": [f" {n // 2}"[n % 2 :] for n in range(60)], "patient": [b"p"] * 60,
-         "sex": ["f", "m "] * 30, "site": [*"abc"] * 20}, True, "--patient who"),
+        {
+            "who": [f" {n // 2}"[n % 2 :] for n in range(60)],
+            "patient": [b"p"] * 60,
+            "sex": ["f", "m "] * 30,
+            "site": [*"abc"] * 20,
+        },
+        True,
+        "--patient who",
+    ),
     "two lists and labels beyond the names": (
-        {"case": [[n] for n in range(60)], "patient": [[n] for n in range(60)],
-         "label": [0, 1, 2, 5] * 15}, True, ""),
+        {
+            "case": [[n] for n in range(60)],
+            "patient": [[n] for n in range(60)],
+            "label": [0, 1, 2, 5] * 15,
+        },
+        True,
+        "",
+    ),
     "labels with a point": ({"label": [0.0, 1.0, 1.0] * 20}, False, ""),
-}  # fmt: skip
+}
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -104,17 +104,32 @@ class Source:
 
 FIRST, LAST = (0, ROWS[:40]), (40, ROWS[40:])
 LYING = [
-    Source(), Source(FIRST), Source(LAST, FIRST), Source(FIRST, LAST, (60, ROWS[:5])),
-    Source((0, ROWS[:50]), LAST), Source((0, ROWS[:30]), LAST), Source((0, WIDE)),
-    Source((0, ROWS[:, :1])), Source(FIRST, (40, WIDE[40:])), Source((0, ROWS[0])),
-    Source((0, ROWS[:, :, None])), Source((None, ROWS)), Source(ROWS), Source(tuple(ROWS)),
-    Source((0, ROWS), rows=-60), Source((0, ROWS), rows=0), Source((0, ROWS), rows=60.0),
-    Source((0, ROWS), rows="60"), Source((0, ROWS), dimension=None),
-    Source((0, ROWS[:, :0]), dimension=0), Source((0, ROWS.astype("M8[s]"))),
+    Source(),
+    Source(FIRST),
+    Source(LAST, FIRST),
+    Source(FIRST, LAST, (60, ROWS[:5])),
+    Source((0, ROWS[:50]), LAST),
+    Source((0, ROWS[:30]), LAST),
+    Source((0, WIDE)),
+    Source((0, ROWS[:, :1])),
+    Source(FIRST, (40, WIDE[40:])),
+    Source((0, ROWS[0])),
+    Source((0, ROWS[:, :, None])),
+    Source((None, ROWS)),
+    Source(ROWS),
+    Source(tuple(ROWS)),
+    Source((0, ROWS), rows=-60),
+    Source((0, ROWS), rows=0),
+    Source((0, ROWS), rows=60.0),
+    Source((0, ROWS), rows="60"),
+    Source((0, ROWS), dimension=None),
+    Source((0, ROWS[:, :0]), dimension=0),
+    Source((0, ROWS.astype("M8[s]"))),
     Source((0, np.ma.masked_array(ROWS))),
-    Source((0, np.full(ROWS.shape, "one"))), Source(blocks=iter([FIRST, LAST])),
+    Source((0, np.full(ROWS.shape, "one"))),
+    Source(blocks=iter([FIRST, LAST])),
     Source(blocks=None),
-]  # fmt: skip
+]
 
 
 def find_stops(source: Any) -> Iterator[int]:
@@ -173,15 +188,26 @@ MASKED = np.ma.masked_array(ROWS)
 @pytest.mark.parametrize(
     "X",
     [
-        MOMENTS, (1000 * ROWS).astype("m8[s]"), MOMENTS.astype(object), MOMENTS.tolist(),
-        pd.DataFrame(MOMENTS.astype("M8[ns]")), pd.DataFrame({"a": ROWS[:, 0], "b": MOMENTS[:, 0]}),
+        MOMENTS,
+        (1000 * ROWS).astype("m8[s]"),
+        MOMENTS.astype(object),
+        MOMENTS.tolist(),
+        pd.DataFrame(MOMENTS.astype("M8[ns]")),
+        pd.DataFrame({"a": ROWS[:, 0], "b": MOMENTS[:, 0]}),
         pd.DataFrame({"a": pd.period_range("2020", periods=60), "b": ROWS[:, 0]}),
-        [MOMENTS[:40], MOMENTS[40:]], MASKED, list(MASKED), [MASKED], ROWS.astype(complex),
-        [ROWS.astype(complex)], np.zeros(60, [("a", "f4"), ("b", "f4")]),
-        torch.from_numpy(ROWS.astype(complex)).conj(), torch.from_numpy(ROWS).to_sparse(),
-        torch.from_numpy(ROWS).bfloat16(), ROWS.astype(complex).tolist(),
+        [MOMENTS[:40], MOMENTS[40:]],
+        MASKED,
+        list(MASKED),
+        [MASKED],
+        ROWS.astype(complex),
+        [ROWS.astype(complex)],
+        np.zeros(60, [("a", "f4"), ("b", "f4")]),
+        torch.from_numpy(ROWS.astype(complex)).conj(),
+        torch.from_numpy(ROWS).to_sparse(),
+        torch.from_numpy(ROWS).bfloat16(),
+        ROWS.astype(complex).tolist(),
     ],
-)  # fmt: skip
+)
 def test_values_that_are_no_numbers_are_refused(X: Any) -> None:
     """A mask is refused whatever it hides, because an error must not depend on private rows."""
     as_blocks = isinstance(X, list) and isinstance(X[0], np.ndarray) and X[0].ndim == 2

@@ -35,9 +35,14 @@ def make_booking(
     mechanisms = (gaussians(noise, name="sum"),)
     part = Part(side="train", mechanisms=mechanisms, epsilon=1.0, delta=DELTA)
     return Booking(
-        release=release, study="estimator", unit=unit, split="all rows", parts=(part,),
-        identity="0", column=column,
-    )  # fmt: skip
+        release=release,
+        study="estimator",
+        unit=unit,
+        split="all rows",
+        parts=(part,),
+        identity="0",
+        column=column,
+    )
 
 
 ADVANTAGE = {"advantage": 0.1}

@@ -229,26 +229,42 @@ REFUSED = "its fit calls a private fit, and may use rows twice, or choose them"
 STRATIFIED = r"cv StratifiedKFold: it splits by the private labels.*write cv=KFold\(5\)"
 
 REFUSED_CLASSES: list[tuple[Any, Any, dict[str, Any]]] = [
-    (ensemble.StackingClassifier, Y, {}), (ensemble.VotingClassifier, Y, {}),
-    (ensemble.BaggingClassifier, Y, {}), (CalibratedClassifierCV, Y, {}),
+    (ensemble.StackingClassifier, Y, {}),
+    (ensemble.VotingClassifier, Y, {}),
+    (ensemble.BaggingClassifier, Y, {}),
+    (CalibratedClassifierCV, Y, {}),
     (model_selection.TunedThresholdClassifierCV, TWO, {}),
-    (model_selection.FixedThresholdClassifier, TWO, {}), (OneVsRestClassifier, Y, {}),
-    (OneVsOneClassifier, Y, {}), (OutputCodeClassifier, Y, {}),
-    (SelfTrainingClassifier, SOME, {}), (MultiOutputClassifier, THREE, {}),
-    (ClassifierChain, THREE, {}), (RFE, Y, {"n_features_to_select": 5}), (RFECV, Y, {}),
-    (SelectFromModel, Y, {"max_features": 2}), (SequentialFeatureSelector, Y, {"cv": FOLDS}),
+    (model_selection.FixedThresholdClassifier, TWO, {}),
+    (OneVsRestClassifier, Y, {}),
+    (OneVsOneClassifier, Y, {}),
+    (OutputCodeClassifier, Y, {}),
+    (SelfTrainingClassifier, SOME, {}),
+    (MultiOutputClassifier, THREE, {}),
+    (ClassifierChain, THREE, {}),
+    (RFE, Y, {"n_features_to_select": 5}),
+    (RFECV, Y, {}),
+    (SelectFromModel, Y, {"max_features": 2}),
+    (SequentialFeatureSelector, Y, {"cv": FOLDS}),
     # n of its first fits is computed from the number of classes in y
-    (HalvingGridSearchCV, Y, {"param_grid": {"epsilon": [1.0, 2.0]}, "cv": FOLDS,
-                              "error_score": "raise"}),
-    (HalvingRandomSearchCV, Y, {"param_distributions": {"epsilon": [1.0]}, "cv": FOLDS,
-                                "error_score": "raise"}),
-]  # fmt: skip
+    (
+        HalvingGridSearchCV,
+        Y,
+        {"param_grid": {"epsilon": [1.0, 2.0]}, "cv": FOLDS, "error_score": "raise"},
+    ),
+    (
+        HalvingRandomSearchCV,
+        Y,
+        {"param_distributions": {"epsilon": [1.0]}, "cv": FOLDS, "error_score": "raise"},
+    ),
+]
 
 # A composition, and the number of its fits, or why it is refused.
 COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
     # steps before
-    "stateless": (after(Normalizer()), 1), "nothing": (after("passthrough"), 1),
-    "own rows": (spread(np.abs), 1), "range": (spread(check_range), 1),
+    "stateless": (after(Normalizer()), 1),
+    "nothing": (after("passthrough"), 1),
+    "own rows": (spread(np.abs), 1),
+    "range": (spread(check_range), 1),
     "own sums": (spread(lambda rows: rows @ np.full((6, 9), 0.3, np.float32)), 1),
     "scaler": (after(StandardScaler()), rf"step 'standardscaler' .*{FITTED}"),
     "union": (after(FeatureUnion([("pca", PCA(2))])), FITTED),
@@ -261,17 +277,25 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
     "one odd row": (spread(fill_one(101)), MIXES),
     "one even row": (spread(fill_one(100)), MIXES),
     "only in large batches": (
-        spread(lambda rows: rows - rows.mean(axis=0) if len(rows) > 150 else rows), MIXES),
+        spread(lambda rows: rows - rows.mean(axis=0) if len(rows) > 150 else rows),
+        MIXES,
+    ),
     "rare maximum": (  # all rows have a maximum below 8
-        spread(lambda rows: rows / np.float32(np.ceil(np.abs(rows).max() / 8))), MIXES),
+        spread(lambda rows: rows / np.float32(np.ceil(np.abs(rows).max() / 8))),
+        MIXES,
+    ),
     "second step": (named(Normalizer(), FunctionTransformer(scale), None), MIXES),
     "random": (spread(lambda rows: rows + np.random.default_rng().normal(size=rows.shape)), MIXES),
-    "fit_transform": (after(CentresLater()), MIXES), "fewer rows": (after(Shorter()), MIXES),
+    "fit_transform": (after(CentresLater()), MIXES),
+    "fewer rows": (after(Shorter()), MIXES),
     "public": (public(Kept()), 1),
-    "frozen": (frozen(StandardScaler()), 1), "frozen sums": (frozen(PCA(3)), 1),
+    "frozen": (frozen(StandardScaler()), 1),
+    "frozen sums": (frozen(PCA(3)), 1),
     "fitted again": (public(StandardScaler().fit(X)), MIXES),
-    "too few rows": (public(PCA(6)), MIXES), "one row": (after(Normalizer(), 1), 1),
-    "two rows": (after(FunctionTransformer(scale), 2), MIXES), "three": (after(Normalizer(), 3), 1),
+    "too few rows": (public(PCA(6)), MIXES),
+    "one row": (after(Normalizer(), 1), 1),
+    "two rows": (after(FunctionTransformer(scale), 2), MIXES),
+    "three": (after(Normalizer(), 3), 1),
     "error with rows": (spread(need_many), "fails for a part of the rows: KeyError: it computes"),
     "pipeline of its own": (named(Normalizer(), None, kind=Direct), "Direct: its fit calls"),
     "in parts": (lambda head: InParts().partial_fit(head, Y), "InParts: its fit calls"),
@@ -281,50 +305,79 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
     "any arguments": (lambda head: Unbound().fit_predict(head), "Unbound: its fit calls"),
     "assigned": (lambda head: Assigned().fit(head), "Assigned: its fit calls"),
     "inherited": (lambda head: Centred(**head.get_params(deep=False)).fit(X, Y), "Centred: its"),
-    "declared heir": (lambda head: Centred(**head.get_params(deep=False)).set_params(
-        public_steps=["Centred"]).fit(X, Y), 1),
+    "declared heir": (
+        lambda head: (
+            Centred(**head.get_params(deep=False)).set_params(public_steps=["Centred"]).fit(X, Y)
+        ),
+        1,
+    ),
     "function": (fit, 1),
-    "frozen after frozen": (declared(named(
-        FrozenEstimator(StandardScaler().fit(X)), FrozenEstimator(PCA(2).fit(X)), None
-    ), "0", "1"), 1),
+    "frozen after frozen": (
+        declared(
+            named(FrozenEstimator(StandardScaler().fit(X)), FrozenEstimator(PCA(2).fit(X)), None),
+            "0",
+            "1",
+        ),
+        1,
+    ),
     "private step": (
-        public(Chosen(make_private(public_steps=["Chosen"]))), "contains a private fit"),
-    "outer pipeline": (lambda head: make_pipeline(
-        StandardScaler(), make_pipeline(Normalizer(), head)
-    ).fit(X, Y), "step 'standardscaler'"),
+        public(Chosen(make_private(public_steps=["Chosen"]))),
+        "contains a private fit",
+    ),
+    "outer pipeline": (
+        lambda head: make_pipeline(StandardScaler(), make_pipeline(Normalizer(), head)).fit(X, Y),
+        "step 'standardscaler'",
+    ),
     "subclass": (named(Normalizer(), None, kind=Wrapped), 1),
     "fitted step in a subclass": (named(StandardScaler(), None, kind=Wrapped), FITTED),
-    "step before a search": (lambda head: make_pipeline(
-        StandardScaler(), GridSearchCV(head, {"epsilon": [1.0]}, cv=FOLDS, error_score="raise")
-    ).fit(X, Y), FITTED),
+    "step before a search": (
+        lambda head: make_pipeline(
+            StandardScaler(), GridSearchCV(head, {"epsilon": [1.0]}, cv=FOLDS, error_score="raise")
+        ).fit(X, Y),
+        FITTED,
+    ),
     # steps after
-    "stateless after": (declared(named(Chosen, FunctionTransformer(), then="fit_transform"),
-        "Chosen"), "step '0' contains a private fit, but is not the last step"),
+    "stateless after": (
+        declared(named(Chosen, FunctionTransformer(), then="fit_transform"), "Chosen"),
+        "step '0' contains a private fit, but is not the last step",
+    ),
     "scaler after": (declared(named(Chosen, StandardScaler()), "Chosen"), "not the last step"),
     "step before the inner one": (
-        declared(named(StandardScaler(), Chosen, Normalizer()), "Chosen"), "not the last step"),
+        declared(named(StandardScaler(), Chosen, Normalizer()), "Chosen"),
+        "not the last step",
+    ),
     # estimators of estimators
-    **{kind.__name__: (around(kind, y, **options), f"({kind.__name__}|RFE): {REFUSED}")
-       for kind, y, options in REFUSED_CLASSES},
-    "regressor": (declared(
-        around(ensemble.BaggingRegressor), "BaggingRegressor"), "BaggingRegressor: its fit calls"),
+    **{
+        kind.__name__: (around(kind, y, **options), f"({kind.__name__}|RFE): {REFUSED}")
+        for kind, y, options in REFUSED_CLASSES
+    },
+    "regressor": (
+        declared(around(ensemble.BaggingRegressor), "BaggingRegressor"),
+        "BaggingRegressor: its fit calls",
+    ),
     "boosting": (around(ensemble.AdaBoostClassifier), "support sample_weight"),
     "own class": (around(Wrapper), r"public_steps=\['Wrapper'\]"),
     "declared class": (declared(around(Wrapper), "Wrapper"), 1),
     "class of scikit-learn": (
-        declared(around(ensemble.VotingClassifier), "VotingClassifier"), REFUSED),
+        declared(around(ensemble.VotingClassifier), "VotingClassifier"),
+        REFUSED,
+    ),
     # searches and cross-validation
     "search": (searched([1.0, 2.0], cv=FOLDS), 5),
     "stratified search": (searched([1.0]), STRATIFIED),
     "scores": (scored(model_selection.cross_val_score), 2),
     "stratified scores": (
-        scored(model_selection.cross_val_score, cv=5, error_score="raise"), STRATIFIED),
+        scored(model_selection.cross_val_score, cv=5, error_score="raise"),
+        STRATIFIED,
+    ),
     "predictions": (scored(model_selection.cross_val_predict), 2),
-    "probabilities": (scored(model_selection.cross_val_predict, method="predict_proba"),
-        "numbers the classes by the private labels"),
+    "probabilities": (
+        scored(model_selection.cross_val_predict, method="predict_proba"),
+        "numbers the classes by the private labels",
+    ),
     "curve": (scored(model_selection.learning_curve, train_sizes=[0.8]), 2),
     "permuted labels": (scored(model_selection.permutation_test_score), "labels of other people"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", COMPOSITIONS)

@@ -122,9 +122,14 @@ def test_parameters_that_change_after_a_private_fit_change_no_statement(tmp_path
     fitted = fit()
     stated, answers = fitted.privacy_, fitted.predict_proba(make_rows().X)
     fitted.set_params(
-        benchmark=True, budget=None, epsilon=9.0, delta=0.1, head="prototypes", unit="group",
+        benchmark=True,
+        budget=None,
+        epsilon=9.0,
+        delta=0.1,
+        head="prototypes",
+        unit="group",
         classes=NAMES[:2],
-    )  # fmt: skip
+    )
     assert fitted.privacy_ == stated
     assert "benchmark" not in stated["release"]
     np.testing.assert_array_equal(fitted.predict_proba(make_rows().X), answers)
@@ -158,22 +163,30 @@ def test_only_the_released_numbers_are_saved(tmp_path: Path) -> None:
     assert not (tmp_path / "v2").exists()
 
 
-@pytest.mark.parametrize(("name", "values", "error", "key"), [
-    ("v1", {"each_by_itself": False}, PrivacyError, "each_by_itself"),
-    ("v1", {"each_by_itself": 1}, PrivacyError, "each_by_itself"),
-    ("v1", {"dataset": "My Data"}, ConfigError, "dataset 'My Data'"),
-    ("V 1", {}, ConfigError, "folder 'V 1'"),
-    ("v1", {"weights_sha256": "abc"}, ConfigError, "weights_sha256"),
-    ("v1", {"model": ""}, ConfigError, "model"),
-    ("v1", {"model": "/home/me/model.pt"}, DataError, "path"),
-    ("v1", {"sign_key": "none.pem", "card": {"colour": "red"}}, ConfigError, "none.pem"),
-    ("v1", {"card": {"colour": "red"}}, DpprobeError, "colour"),
-    ("v1", {"card": {"contact": "/home/me"}}, DataError, "path"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "values", "error", "key"),
+    [
+        ("v1", {"each_by_itself": False}, PrivacyError, "each_by_itself"),
+        ("v1", {"each_by_itself": 1}, PrivacyError, "each_by_itself"),
+        ("v1", {"dataset": "My Data"}, ConfigError, "dataset 'My Data'"),
+        ("V 1", {}, ConfigError, "folder 'V 1'"),
+        ("v1", {"weights_sha256": "abc"}, ConfigError, "weights_sha256"),
+        ("v1", {"model": ""}, ConfigError, "model"),
+        ("v1", {"model": "/home/me/model.pt"}, DataError, "path"),
+        ("v1", {"sign_key": "none.pem", "card": {"colour": "red"}}, ConfigError, "none.pem"),
+        ("v1", {"card": {"colour": "red"}}, DpprobeError, "colour"),
+        ("v1", {"card": {"contact": "/home/me"}}, DataError, "path"),
+    ],
+)
 def test_what_cannot_be_published_is_refused(
-    name: str, values: dict[str, Any], error: type[Exception], key: str,
-    bundle: tuple[PrivateClassifier, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    name: str,
+    values: dict[str, Any],
+    error: type[Exception],
+    key: str,
+    bundle: tuple[PrivateClassifier, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(error, match=key):
         save(bundle[0], tmp_path / name, **values)
     monkeypatch.setattr("dpprobe.release.packing.write_page", raise_error)
@@ -223,11 +236,15 @@ def raise_error(*_: Any, **__: Any) -> None:
 @pytest.mark.parametrize(
     ("choose", "fits"),
     [
-        (search, 5), (partial(take_one, place=0), 3), (partial(take_one, place=-1), 3),
-        (lambda head: head.fit(*make_rows()).fit(*make_rows()), 2), (cross_validate, 4),
-        (copy_elsewhere, 1), (fail_once, 2),
+        (search, 5),
+        (partial(take_one, place=0), 3),
+        (partial(take_one, place=-1), 3),
+        (lambda head: head.fit(*make_rows()).fit(*make_rows()), 2),
+        (cross_validate, 4),
+        (copy_elsewhere, 1),
+        (fail_once, 2),
     ],
-)  # fmt: skip
+)
 def test_a_bundle_says_that_no_choice_among_fits_is_covered(
     choose: Callable[[PrivateClassifier], PrivateClassifier], fits: int, kept: str, tmp_path: Path
 ) -> None:

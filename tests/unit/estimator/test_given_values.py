@@ -46,10 +46,13 @@ def frame_of_one(values: Any, index: Any) -> pd.DataFrame:
 
 
 INDICES = {
-    "default": pd.RangeIndex(ROWS), "names": pd.Index(NAMES), "every other": range(0, 2 * ROWS, 2),
-    "dates": pd.date_range("2020-01-01", periods=ROWS), "pairs": pd.MultiIndex.from_product(
-        [range(ROWS // 2), ["left", "right"]]), "numbers": GENERATOR.permutation(ROWS),
-}  # fmt: skip
+    "default": pd.RangeIndex(ROWS),
+    "names": pd.Index(NAMES),
+    "every other": range(0, 2 * ROWS, 2),
+    "dates": pd.date_range("2020-01-01", periods=ROWS),
+    "pairs": pd.MultiIndex.from_product([range(ROWS // 2), ["left", "right"]]),
+    "numbers": GENERATOR.permutation(ROWS),
+}
 
 
 def classifier(**options: Any) -> PrivateClassifier:
@@ -75,9 +78,10 @@ def test_rows_in_one_order_train_as_arrays_do(index: Any) -> None:
     rows = pd.DataFrame(NUMBERS, index=index)
     expected = classifier(unit="group").fit(NUMBERS, LABELS, groups=PEOPLE)
     for labels, people in (
-        (pd.Series(LABELS, index=index), pd.Series(PEOPLE, index=index)), (LABELS, PEOPLE),
+        (pd.Series(LABELS, index=index), pd.Series(PEOPLE, index=index)),
+        (LABELS, PEOPLE),
         (pd.Series(LABELS, index=[f"y{row}" for row in range(ROWS)]), np.array(PEOPLE)),
-    ):  # fmt: skip
+    ):
         fitted = classifier(unit="group").fit(rows, labels, groups=people)
         np.testing.assert_array_equal(fitted.coef_, expected.coef_)
 

@@ -51,16 +51,22 @@ def forget() -> Iterator[None]:
 
 
 def open_store(
-    folder: Path, promise: PromiseFacts | None, *, dataset: str = "clinic", split: str = "train",
+    folder: Path,
+    promise: PromiseFacts | None,
+    *,
+    dataset: str = "clinic",
+    split: str = "train",
     seed: int = 0,
-) -> FeatureStore:  # fmt: skip
+) -> FeatureStore:
     named = promise is None or promise.unit_column is not None
     write_split(
         folder / "features" / dataset / "pixels" / split,
-        separable(LABELS, DIMENSION, seed=seed).astype(np.float32), LABELS,
-        units=NAMES if named else None, promise=promise and replace(promise, copies=None),
+        separable(LABELS, DIMENSION, seed=seed).astype(np.float32),
+        LABELS,
+        units=NAMES if named else None,
+        promise=promise and replace(promise, copies=None),
         copies=promise.copies if promise else None,
-    )  # fmt: skip
+    )
     return read_features(folder, dataset, "pixels", split)
 
 
@@ -97,8 +103,14 @@ class OwnSource:
 
 def searched(kind: Any, grid: str) -> Door:
     def fit(head: PrivateClassifier, store: FeatureStore, names: list[str] | None) -> Any:
-        search = kind(head, {"epsilon": [1.0]}, cv=KFold(2), error_score="raise", refit=True,
-                      **({"n_iter": 1} if grid == "random" else {}))  # fmt: skip
+        search = kind(
+            head,
+            {"epsilon": [1.0]},
+            cv=KFold(2),
+            error_score="raise",
+            refit=True,
+            **({"n_iter": 1} if grid == "random" else {}),
+        )
         return search.fit(store.read(), store.labels, groups=names).best_estimator_
 
     return fit
@@ -115,42 +127,59 @@ def framed(head: Any, store: FeatureStore, names: Any) -> Any:
 
 
 def scored(head: Any, store: FeatureStore, names: Any) -> Any:
-    cross_val_score(head, store.read(), store.labels, cv=KFold(2), error_score="raise",
-                    params=None if names is None else {"groups": names})  # fmt: skip
+    cross_val_score(
+        head,
+        store.read(),
+        store.labels,
+        cv=KFold(2),
+        error_score="raise",
+        params=None if names is None else {"groups": names},
+    )
 
 
 WHOLE: dict[str, Door] = {
     "store": lambda head, store, names: head.fit(store, store.labels, names),
     "opened without read_features": lambda head, store, names: head.fit(
-        FeatureStore(store.path), store.labels, names),
+        FeatureStore(store.path), store.labels, names
+    ),
     "array": lambda head, store, names: some(head, store.read(), store, names),
     "float64": lambda head, store, names: some(head, store.read("float64"), store, names),
     "list": lambda head, store, names: some(head, store.read().tolist(), store, names),
     "frame": framed,
     "tensor": lambda head, store, names: some(head, torch.from_numpy(store.read()), store, names),
     "iterator": lambda head, store, names: some(
-        head, iter([store.read()[:50], store.read()[50:]]), store, names),
+        head, iter([store.read()[:50], store.read()[50:]]), store, names
+    ),
     "own source": lambda head, store, names: some(head, OwnSource(store), store, names),
     "pipeline": lambda head, store, names: in_pipeline(head, store.read(), store.labels, names),
     "scaled by hand": lambda head, store, names: some(
-        head, StandardScaler().fit_transform(store.read()), store, names),
+        head, StandardScaler().fit_transform(store.read()), store, names
+    ),
     "some columns": lambda head, store, names: some(head, store.read()[:, :3], store, names),
     "names of classes": lambda head, store, names: head.set_params(classes=("a", "b", "c")).fit(
-        3 * store.read(), [store.class_names[label] for label in store.labels], names),
-}  # fmt: skip
+        3 * store.read(), [store.class_names[label] for label in store.labels], names
+    ),
+}
 PARTS: dict[str, Door] = {
     "slice": lambda head, store, names: some(
-        head, store.read()[: ROWS - 6], store, names, slice(ROWS - 6)),
+        head, store.read()[: ROWS - 6], store, names, slice(ROWS - 6)
+    ),
     "any order": lambda head, store, names: some(head, store.read()[ODD], store, names, ODD),
     "blocks of a view": lambda head, store, names: some(
-        head, np.asfortranarray(store.read()[::2]), store, names, slice(None, None, 2)),
+        head, np.asfortranarray(store.read()[::2]), store, names, slice(None, None, 2)
+    ),
     "read_rows": lambda head, store, names: some(
-        head, store.read_rows(np.arange(90)), store, names, slice(90)),
+        head, store.read_rows(np.arange(90)), store, names, slice(90)
+    ),
     "with strangers": beside_strangers,
     "frozen step": lambda head, store, names: in_pipeline(
-        head.set_params(public_steps=["frozenestimator"]), store.read()[:90], store.labels[:90],
-        names and names[:90], FrozenEstimator(StandardScaler().fit(STRANGERS))),
-}  # fmt: skip
+        head.set_params(public_steps=["frozenestimator"]),
+        store.read()[:90],
+        store.labels[:90],
+        names and names[:90],
+        FrozenEstimator(StandardScaler().fit(STRANGERS)),
+    ),
+}
 SEARCHES: dict[str, Door] = {
     "grid search": searched(GridSearchCV, "grid"),
     "random search": searched(RandomizedSearchCV, "random"),
@@ -324,9 +353,11 @@ def test_a_part_beside_its_whole_is_told_apart(tmp_path: Path) -> None:
     whole = open_store(tmp_path, PromiseFacts())
     kept = np.flatnonzero(LABELS != 2)[:60]
     write_split(
-        tmp_path / "features/part/pixels/train", whole.read()[kept], LABELS[kept],
+        tmp_path / "features/part/pixels/train",
+        whole.read()[kept],
+        LABELS[kept],
         promise=PromiseFacts(subsample_fault="fractions chooses rows by class"),
-    )  # fmt: skip
+    )
     part = read_features(tmp_path, "part", "pixels")
     make_head().fit(whole.read(), LABELS)
     with pytest.raises(PrivacyError, match="fractions chooses"):
@@ -339,9 +370,12 @@ def test_a_picture_of_two_patients_may_be_in_either_group(tmp_path: Path) -> Non
     features = separable(LABELS, DIMENSION, seed=0).astype(np.float32)
     features[EACH] = features[0]  # the first image of p1 is one of p0
     write_split(
-        tmp_path / "features/clinic/pixels/train", features, LABELS, units=NAMES,
+        tmp_path / "features/clinic/pixels/train",
+        features,
+        LABELS,
+        units=NAMES,
         promise=OF_PATIENTS,
-    )  # fmt: skip
+    )
     store = read_features(tmp_path, "clinic", "pixels")
     rows, labels = store.read()[: ROWS - 1], LABELS[: ROWS - 1]
     with pytest.warns(UserWarning, match="repeat a row of another group"):

@@ -39,27 +39,95 @@ from tests.support.classifiers import DELTA, FAST, make_benchmark, make_private,
 from tests.support.stored_records import answer_of, check_values, to_plain
 
 NUMBERS: list[Any] = [
-    1, 0.5, -2, np.float32(0.1), np.float16(0.1), np.int64(3), Fraction(1, 2), True, np.bool_(1),
-    "1", "inf", b"1", None, math.nan, math.inf, 1j, 10**400, [1.0], np.array(1.0), pd.NA,
-    {"advantage": 0.1}, {"true_positives": np.float32(0.2), "at": 0.1}, {"advantage": 2}, {},
+    1,
+    0.5,
+    -2,
+    np.float32(0.1),
+    np.float16(0.1),
+    np.int64(3),
+    Fraction(1, 2),
+    True,
+    np.bool_(1),
+    "1",
+    "inf",
+    b"1",
+    None,
+    math.nan,
+    math.inf,
+    1j,
+    10**400,
+    [1.0],
+    np.array(1.0),
+    pd.NA,
+    {"advantage": 0.1},
+    {"true_positives": np.float32(0.2), "at": 0.1},
+    {"advantage": 2},
+    {},
     {"advantage": True},
-]  # fmt: skip
+]
 LABELS: list[Any] = [
-    [0, 1], [1, 0, 2.5], [10, 9, 2], {"b", "a"}, ("10", "9"), np.array(["b", "a"]), [True, False],
-    pd.Index(["a", "b"]), [0, 1, 1], [0], [], [0, True], [0, "1"], [b"a", b"b"], [0, None], "ab",
-    [0, math.nan], [0, pd.NA], [pd.NaT, "a"], {0: "a", 1: "b"}, 2, None, [[0], [1]], np.array(1),
-    np.zeros((2, 2)), np.ones(3, "c16"), np.ones(3, "M8[D]"), pd.array([0, 1], dtype="Int64"),
-    itertools.repeat(0, 2), [1, True], [0, 2.5, 1], ["a", 1], ["a", True], [(0, 1), 1],
-    [np.datetime64("NaT"), 1], *(pd.Series(each, dtype=object) for each in ([1, "a"], [True, 1])),
-]  # fmt: skip
+    [0, 1],
+    [1, 0, 2.5],
+    [10, 9, 2],
+    {"b", "a"},
+    ("10", "9"),
+    np.array(["b", "a"]),
+    [True, False],
+    pd.Index(["a", "b"]),
+    [0, 1, 1],
+    [0],
+    [],
+    [0, True],
+    [0, "1"],
+    [b"a", b"b"],
+    [0, None],
+    "ab",
+    [0, math.nan],
+    [0, pd.NA],
+    [pd.NaT, "a"],
+    {0: "a", 1: "b"},
+    2,
+    None,
+    [[0], [1]],
+    np.array(1),
+    np.zeros((2, 2)),
+    np.ones(3, "c16"),
+    np.ones(3, "M8[D]"),
+    pd.array([0, 1], dtype="Int64"),
+    itertools.repeat(0, 2),
+    [1, True],
+    [0, 2.5, 1],
+    ["a", 1],
+    ["a", True],
+    [(0, 1), 1],
+    [np.datetime64("NaT"), 1],
+    *(pd.Series(each, dtype=object) for each in ([1, "a"], [True, 1])),
+]
 GROUPS: list[Any] = [
-    ["a", "b", "a"], [2, 10, 2], [1.0, 2.5, 1], ["a", " a", "A"], ["1", 1, "01"], ["a", None, "b"],
-    ["a", "b"], [["a"], ["b"], ["c"]], ["", "a", "b"], [math.nan, "a", "b"],
-]  # fmt: skip
+    ["a", "b", "a"],
+    [2, 10, 2],
+    [1.0, 2.5, 1],
+    ["a", " a", "A"],
+    ["1", 1, "01"],
+    ["a", None, "b"],
+    ["a", "b"],
+    [["a"], ["b"], ["c"]],
+    ["", "a", "b"],
+    [math.nan, "a", "b"],
+]
 SHAPES: list[Any] = [
-    np.ones((4, 2)), [[1.0, 2.0]] * 3, torch.ones(4, 2), pd.DataFrame(np.ones((2, 5))), np.ones(4),
-    np.ones((2, 2, 2)), np.ones(()), np.ones((0, 2)), np.ones((2, 0)), [], [[]],
-]  # fmt: skip
+    np.ones((4, 2)),
+    [[1.0, 2.0]] * 3,
+    torch.ones(4, 2),
+    pd.DataFrame(np.ones((2, 5))),
+    np.ones(4),
+    np.ones((2, 2, 2)),
+    np.ones(()),
+    np.ones((0, 2)),
+    np.ones((2, 0)),
+    [],
+    [[]],
+]
 
 
 def told(call: Callable[..., Any], *given: Any, **named: Any) -> Any:
@@ -87,35 +155,52 @@ def test_values_that_callers_give() -> None:
     fits = [
         [answer_of(array_inputs.check_labels, each, names) for names in (None, [0, 1], ["a", "b"])]
         for each in LABELS
-    ]  # fmt: skip
+    ]
     number = array_inputs.number_labels
-    numbered = [answer_of(number, np.array(y), names) for y, names in (
-        ([2, 10, 9, 2], [9, 2, 10]), (["a", "d"], ["a", "b"]), ([1.0, 0.0], [0, 1]), ([], [0, 1]),
-    )]  # fmt: skip
+    numbered = [
+        answer_of(number, np.array(y), names)
+        for y, names in (
+            ([2, 10, 9, 2], [9, 2, 10]),
+            (["a", "d"], ["a", "b"]),
+            ([1.0, 0.0], [0, 1]),
+            ([], [0, 1]),
+        )
+    ]
     grouped = [told(array_inputs.number_groups, each, 3) for each in GROUPS]
     grouped = [each.unit_of_rows() if isinstance(each, Units) else each for each in grouped]
     masks: list[Any] = [np.ma.masked_array([1]), [np.ma.masked_array([1])], [1]]
-    check_values("given_values", {
-        "numbers": numbers, "kinds": kinds, "fits": fits, "numbered": numbered, "grouped": grouped,
-        "classes": [answer_of(given_values.list_classes, each) for each in LABELS],
-        "shapes": [answer_of(array_inputs.read_shape, each) for each in SHAPES],
-        "masks": [answer_of(array_inputs.refuse_masks, "groups", each) for each in masks],
-    })  # fmt: skip
+    check_values(
+        "given_values",
+        {
+            "numbers": numbers,
+            "kinds": kinds,
+            "fits": fits,
+            "numbered": numbered,
+            "grouped": grouped,
+            "classes": [answer_of(given_values.list_classes, each) for each in LABELS],
+            "shapes": [answer_of(array_inputs.read_shape, each) for each in SHAPES],
+            "masks": [answer_of(array_inputs.refuse_masks, "groups", each) for each in masks],
+        },
+    )
 
 
 TUNED = {"head": "tuned", "base": FAST, "search": {"steps": [3, 4]}}
 USED: dict[str, list[Any]] = {
-    "benchmark": [False, True], "budget": [None, Budget(max_epsilon=1, delta=DELTA), 1.0],
-    "classes": [None, [0, 1], [0]], "random_state": [None, 0], "epsilon": [1.0, math.inf, "1"],
-    "unit": ["row", "group", "person"], "delta": [None, 1e-5, "x"],
-}  # fmt: skip
+    "benchmark": [False, True],
+    "budget": [None, Budget(max_epsilon=1, delta=DELTA), 1.0],
+    "classes": [None, [0, 1], [0]],
+    "random_state": [None, 0],
+    "epsilon": [1.0, math.inf, "1"],
+    "unit": ["row", "group", "person"],
+    "delta": [None, 1e-5, "x"],
+}
 
 
 def test_parameters_and_plans(tmp_path: Path) -> None:
     heads = ("auto", "prototypes", "momentum", "least_squares", "gradient", TUNED)
-    checked: dict[str, Any] = {"probabilities": [
-        hasattr(PrivateClassifier(head=head), "predict_proba") for head in heads
-    ]}  # fmt: skip
+    checked: dict[str, Any] = {
+        "probabilities": [hasattr(PrivateClassifier(head=head), "predict_proba") for head in heads]
+    }
     for values in itertools.product(*USED.values()):
         chosen = dict(zip(USED, values, strict=True))
         unusual = [name for name, value in chosen.items() if value is not USED[name][0]]
@@ -134,19 +219,30 @@ def test_parameters_and_plans(tmp_path: Path) -> None:
     mine = Budget(max_epsilon=1, delta=1e-5, **told_of)  # type: ignore[arg-type]
     names, y = ["b", "a", "b", "a"] * 5, np.array([3, 1, 2, 1])
     sets: list[tuple[int, Any, dict[str, Any]]] = [
-        *((rows, None, {"benchmark": True, "labels": y, "unit": unit}) for unit in ("row", "image")
-          for rows in (1, 49, 50, 51, 49_999, 50_000, 50_001, 500_001)),
-        *((rows, None, {}) for rows in (20, 10_000, 10_001)), (10_001, None, {"delta": 1e-5}),
-        (20, names, {"unit": "group", "budget": mine}), (20, names, {"unit": "patient"}),
-        (20, names, {"benchmark": True, "classes": [1, 0]}), (20, names, {}),
-        (20, None, {"unit": "group"}), (20, names[1:], {"unit": "group"}),
-        (20, None, {"budget": tight}), (20, None, {"budget": tight, "delta": 1e-3}),
-        (20, None, {"epsilon": {"advantage": 0.3}}), (20, None, {"head": "nonprivate"}),
+        *(
+            (rows, None, {"benchmark": True, "labels": y, "unit": unit})
+            for unit in ("row", "image")
+            for rows in (1, 49, 50, 51, 49_999, 50_000, 50_001, 500_001)
+        ),
+        *((rows, None, {}) for rows in (20, 10_000, 10_001)),
+        (10_001, None, {"delta": 1e-5}),
+        (20, names, {"unit": "group", "budget": mine}),
+        (20, names, {"unit": "patient"}),
+        (20, names, {"benchmark": True, "classes": [1, 0]}),
+        (20, names, {}),
+        (20, None, {"unit": "group"}),
+        (20, names[1:], {"unit": "group"}),
+        (20, None, {"budget": tight}),
+        (20, None, {"budget": tight, "delta": 1e-3}),
+        (20, None, {"epsilon": {"advantage": 0.3}}),
+        (20, None, {"head": "nonprivate"}),
         (20, None, {"head": "nonprivate", "benchmark": True, "epsilon": math.inf, "labels": y}),
-        (20, None, {"head": {"head": "sgd", "engine": "closed_form"}}), (20, None, {"head": "sgd"}),
-        (20, None, {"head": {"head": "fine_tune", "tune": "head"}}), (2000, None, {"head": "auto"}),
+        (20, None, {"head": {"head": "sgd", "engine": "closed_form"}}),
+        (20, None, {"head": "sgd"}),
+        (20, None, {"head": {"head": "fine_tune", "tune": "head"}}),
+        (2000, None, {"head": "auto"}),
         (20, None, {"head": TUNED}),
-    ]  # fmt: skip
+    ]
     plans = [[n, str(rest), answer_of(plan, n, groups, **rest)] for n, groups, rest in sets]
     check_values("planned_fits", scrub({"checked": checked, "plans": plans}, tmp_path), rel=1e-4)
 
@@ -154,12 +250,18 @@ def test_parameters_and_plans(tmp_path: Path) -> None:
 def test_budgets_and_statements(tmp_path: Path) -> None:
     found: dict[str, Any] = {}
     limits: list[dict[str, Any]] = [
-        {"max_epsilon": 2}, {"max_epsilon": np.float32(0.7)}, {"max_risk": {"advantage": 0.25}},
-        {"max_risk": {"true_positives": 0.2, "at": 0.01}}, {}, {"max_epsilon": 1, "max_risk": {}},
-        {"max_epsilon": -1}, {"max_epsilon": 0}, {"max_epsilon": math.inf},
+        {"max_epsilon": 2},
+        {"max_epsilon": np.float32(0.7)},
+        {"max_risk": {"advantage": 0.25}},
+        {"max_risk": {"true_positives": 0.2, "at": 0.01}},
+        {},
+        {"max_epsilon": 1, "max_risk": {}},
+        {"max_epsilon": -1},
+        {"max_epsilon": 0},
+        {"max_epsilon": math.inf},
         {"max_epsilon": math.nan},
         *({"max_epsilon": 1, "delta": delta} for delta in (0, 1, "x", math.nan, 0.5)),
-    ]  # fmt: skip
+    ]
     for (place, limit), kept in itertools.product(enumerate(limits), ("memory", "folder")):
         where = None if kept == "memory" else tmp_path / f"data{place}"
         budget = answer_of(Budget, where, **{"delta": DELTA} | limit)
@@ -183,16 +285,17 @@ def test_budgets_and_statements(tmp_path: Path) -> None:
     for unit, method in (("row", FAST), ("patient", "auto")):
         for make in (make_private, make_benchmark):
             groups = np.arange(240) // 2 if unit == "patient" else None
-            found[f"{unit} {make.__name__}"] = make(head=method, unit=unit).fit(
-                *make_rows(), groups=groups
-            ).privacy_  # fmt: skip
+            found[f"{unit} {make.__name__}"] = (
+                make(head=method, unit=unit).fit(*make_rows(), groups=groups).privacy_
+            )
     check_values("budgets_and_statements", scrub(found, tmp_path), rel=1e-8)
 
 
 CARDS: list[dict[str, Any]] = [
-    {}, {"version": "2", "weights_sha256": "ab" * 32, "pretrained": False, "model": "clip"},
+    {},
+    {"version": "2", "weights_sha256": "ab" * 32, "pretrained": False, "model": "clip"},
     {"dataset": "skin_2", "card": {"license": "MIT", "limits": "none", "contact": "a"}},
-]  # fmt: skip
+]
 
 
 def test_bundles_hold_what_was_said(tmp_path: Path) -> None:
@@ -220,10 +323,19 @@ def test_rows_of_steps_are_compared() -> None:
             pair = rows.astype(kind), other.astype(kind)
             assert callers._rows_differ(*pair, width=width) == wanted
     odd: list[Any] = [
-        rows, rows.astype(np.float32), rows.astype(int), rows.astype(int) + 1, rows[:2], rows[0],
-        np.where(rows > 0, np.nan, rows), np.where(rows < 0, np.nan, rows), rows.astype(str),
-        np.where(rows > 0, np.inf, rows), np.where(rows > 0, -np.inf, rows), rows[:, :1],
-    ]  # fmt: skip
+        rows,
+        rows.astype(np.float32),
+        rows.astype(int),
+        rows.astype(int) + 1,
+        rows[:2],
+        rows[0],
+        np.where(rows > 0, np.nan, rows),
+        np.where(rows < 0, np.nan, rows),
+        rows.astype(str),
+        np.where(rows > 0, np.inf, rows),
+        np.where(rows > 0, -np.inf, rows),
+        rows[:, :1],
+    ]
     differ = [callers._rows_differ(one, other, width=4) for one in odd for other in odd]
     thin = [sparse.csr_matrix(rows), sparse.csr_matrix(rows * 2), sparse.csr_matrix(rows[:2])]
     differ += [callers._rows_differ(one, other, width=4) for one in thin for other in (*thin, rows)]
@@ -231,7 +343,7 @@ def test_rows_of_steps_are_compared() -> None:
         [package, started, public, answer_of(callers._check_hidden, package, started, public)]
         for package, started in itertools.product(("joblib", "ray"), ("sklearn.x:fit", "own:fit"))
         for public in ([], ["joblib"], ["ray", "joblib"])
-    ]  # fmt: skip
+    ]
     check_values("compared_rows", {"differ": differ, "hidden": hidden})
 
 
@@ -278,20 +390,38 @@ def test_rows_are_read_in_blocks_and_copies_counted(monkeypatch: pytest.MonkeyPa
 
 def test_public_functions(tmp_path: Path) -> None:
     settings: list[dict[str, Any]] = [
-        {"steps": 3}, {"sample_rate": 0.1, "steps": 9}, {"steps": 0}, {"steps": 2.0},
-        {"steps": True}, {"sample_rate": 0.0}, {"sample_rate": 1.1}, {"delta": "x"}, {"delta": 0.0},
+        {"steps": 3},
+        {"sample_rate": 0.1, "steps": 9},
+        {"steps": 0},
+        {"steps": 2.0},
+        {"steps": True},
+        {"sample_rate": 0.0},
+        {"sample_rate": 1.1},
+        {"delta": "x"},
+        {"delta": 0.0},
         {"delta": 1e-9},
-    ]  # fmt: skip
+    ]
     priced = [
-        [answer_of(dpprobe.calibrate, **{"epsilon": 2.0, "delta": 1e-5} | each),
-         answer_of(dpprobe.epsilon_of, **{"noise_multiplier": 3.0, "delta": 1e-5} | each)]
+        [
+            answer_of(dpprobe.calibrate, **{"epsilon": 2.0, "delta": 1e-5} | each),
+            answer_of(dpprobe.epsilon_of, **{"noise_multiplier": 3.0, "delta": 1e-5} | each),
+        ]
         for each in (*settings, {})
-    ]  # fmt: skip
+    ]
     plans = []
     for each in (
-        {}, {"delta": 1e-3}, {"dimension": 512}, {"ceiling": 0.9}, {"majority": 0.4}, {"n": 500},
-        {"classes": 2}, {"epsilon": 0.1}, {"delta": 2.0}, {"n": 7.5}, {"ceiling": 1.5},
-    ):  # fmt: skip
+        {},
+        {"delta": 1e-3},
+        {"dimension": 512},
+        {"ceiling": 0.9},
+        {"majority": 0.4},
+        {"n": 500},
+        {"classes": 2},
+        {"epsilon": 0.1},
+        {"delta": 2.0},
+        {"n": 7.5},
+        {"ceiling": 1.5},
+    ):
         usual: dict[str, Any] = {"n": 5000, "classes": 10, "epsilon": 1.0}
         said = answer_of(dpprobe.plan_accuracy, **usual | each)
         plans.append([said["setting"], said["choices"][0]] if isinstance(said, dict) else said)

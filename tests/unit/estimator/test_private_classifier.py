@@ -66,7 +66,8 @@ def test_private_noise_is_secret_and_never_the_same() -> None:
 @pytest.mark.parametrize(
     ("values", "error", "key"),
     [
-        ({"budget": None}, PrivacyError, "budget"), ({"budget": 1.0}, ConfigError, "budget 1.0"),
+        ({"budget": None}, PrivacyError, "budget"),
+        ({"budget": 1.0}, ConfigError, "budget 1.0"),
         ({"random_state": 0}, PrivacyError, "random_state"),
         ({"classes": None}, PrivacyError, "classes"),
         ({"classes": [0, 1, 2, 2]}, ValueError, "classes .*twice"),
@@ -75,7 +76,8 @@ def test_private_noise_is_secret_and_never_the_same() -> None:
         ({"classes": [0, 1]}, ValueError, "y: "),
         ({"epsilon": math.inf}, PrivacyError, "epsilon inf"),
         ({"epsilon": -1.0}, PrivacyError, "epsilon"),
-        ({"epsilon": "1"}, ConfigError, "epsilon"), ({"delta": [1.0]}, ConfigError, "delta"),
+        ({"epsilon": "1"}, ConfigError, "epsilon"),
+        ({"delta": [1.0]}, ConfigError, "delta"),
         ({"epsilon": {"advantage": 2}}, PrivacyError, "advantage 2"),
         ({"head": "nonprivate"}, PrivacyError, "head nonprivate"),
         ({"head": "gradient"}, ConfigError, "gradient"),
@@ -86,7 +88,7 @@ def test_private_noise_is_secret_and_never_the_same() -> None:
         ({"budget": make_budget(delta=0.9), "delta": 1e-4}, PrivacyError, "delta 0.9 .*1/n"),
         ({"public_steps": "scaler"}, ConfigError, "public_steps"),
     ],
-)  # fmt: skip
+)
 def test_what_would_break_the_promise_is_refused_before_it_costs(
     values: dict[str, Any], error: type[Exception], key: str
 ) -> None:
@@ -127,9 +129,16 @@ def test_rows_that_do_not_fit_are_refused_before_they_cost() -> None:
     budget = make_budget()
     X, y = make_rows()
     for bad_X, bad_y in (
-        (X[:, 0], y), (X, y[:-1]), (X[:0], y[:0]), (X[:, :0], y), (np.full(X.shape, "a"), y),
-        (X, y / 3), (X * 1j, y), (iter([]), y), (iter([X, X[:, 1:]]), y),
-    ):  # fmt: skip
+        (X[:, 0], y),
+        (X, y[:-1]),
+        (X[:0], y[:0]),
+        (X[:, :0], y),
+        (np.full(X.shape, "a"), y),
+        (X, y / 3),
+        (X * 1j, y),
+        (iter([]), y),
+        (iter([X, X[:, 1:]]), y),
+    ):
         with pytest.raises(ValueError, match=r".+"):
             make_private(budget=budget).fit(bad_X, bad_y)
     assert budget.compute_spent().entries == 0
@@ -170,12 +179,15 @@ def test_a_budget_that_is_spent_is_told_before_any_row_is_read() -> None:
 @pytest.mark.parametrize(
     ("values", "groups", "message"),
     [
-        ({"unit": "group"}, None, "no groups; pass"), ({}, GROUPS, "groups: .* one row"),
+        ({"unit": "group"}, None, "no groups; pass"),
+        ({}, GROUPS, "groups: .* one row"),
         ({"unit": "group"}, GROUPS[:-1], "pass one name per row"),
-        *(({"unit": "group"}, [*GROUPS[:-1], missing], f"row {ROWS - 1} has no name")
-          for missing in (None, math.nan, np.nan, pd.NA, pd.NaT, "", " ")),
+        *(
+            ({"unit": "group"}, [*GROUPS[:-1], missing], f"row {ROWS - 1} has no name")
+            for missing in (None, math.nan, np.nan, pd.NA, pd.NaT, "", " ")
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_row_has_a_group_where_groups_are_the_unit(
     values: dict[str, Any], groups: Any, message: str
 ) -> None:
@@ -228,7 +240,7 @@ def test_scorers_find_the_column_of_each_class() -> None:
         ({"true_positives": 0.05, "at": 0.01}, classifiers.FAST),
         ({"advantage": 0.3}, {"head": "sgd", "batch_size": 30, "steps": 3}),
     ],
-)  # fmt: skip
+)
 def test_a_permitted_risk_stands_for_an_epsilon(risk: dict[str, float], head: Any) -> None:
     fitted = make_private(epsilon=risk, head=head, budget=make_budget(max_epsilon=30.0))
     fitted.fit(*make_rows())

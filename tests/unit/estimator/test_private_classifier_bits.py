@@ -26,8 +26,9 @@ from tests.support.training_jobs import make_job, plan_job, run_job
 METHODS: dict[str, dict[str, Any]] = {
     "small": {"head": "sgd", "batch_size": 30, "steps": 12},
     "full": {"head": "sgd", "batch_size": "full", "steps": 4, "normalize": "l2"},
-    "second_moment": {"head": "feature_covariance"}, "auto": {"head": "auto"},
-}  # fmt: skip
+    "second_moment": {"head": "feature_covariance"},
+    "auto": {"head": "auto"},
+}
 UNITS = [f"patient {row // 3}" for row in range(ROWS)]
 
 
@@ -37,8 +38,10 @@ def train_cells(folder: Path, **job: Any) -> Callable[[str], tuple[np.ndarray, l
         write_split(folder / split, *make_rows(seed), units=UNITS)
     made = make_job(
         methods={name: method_options(values) for name, values in METHODS.items()},
-        epsilon="2", delta=DELTA, **job,
-    )  # fmt: skip
+        epsilon="2",
+        delta=DELTA,
+        **job,
+    )
     n = ROWS if made.unit == "image" else len(set(UNITS))
     run_job(folder, made, plan_job(made, n, folder / "plans.json", folder / "calibration"))
 
@@ -81,7 +84,8 @@ def as_map(values: np.ndarray, folder: Path) -> np.memmap:
 
 
 KINDS: dict[str, Callable[[np.ndarray, Path], Any]] = {
-    "float64": lambda rows, _: rows.astype(np.float64), "list": lambda rows, _: rows.tolist(),
+    "float64": lambda rows, _: rows.astype(np.float64),
+    "list": lambda rows, _: rows.tolist(),
     "strided": lambda rows, _: np.repeat(rows, 2, axis=0)[::2],
     "fortran": lambda rows, _: np.asfortranarray(rows),
     "reversed": lambda rows, _: rows[::-1].copy()[::-1],
@@ -94,7 +98,7 @@ KINDS: dict[str, Callable[[np.ndarray, Path], Any]] = {
     "feature store": lambda rows, folder: FeatureStore(
         write_split(folder / "train", rows, make_rows(0).y, shards=2)
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.filterwarnings("ignore:X does not have valid feature names", "ignore:X has feature")

@@ -36,12 +36,15 @@ LISTED = [0, 1, 2]
 OTHER_LABELS = "a private fit takes its classes from the list, and the check has others"
 TWO_DRAWS = "two private fits on the same rows differ, because their noise is secret"
 CANNOT_PASS = {
-    "check_classifiers_classes": OTHER_LABELS, "check_classifiers_train": OTHER_LABELS,
-    "check_decision_proba_consistency": OTHER_LABELS, "check_dtype_object": OTHER_LABELS,
-    "check_classifier_data_not_an_array": TWO_DRAWS, "check_fit_idempotent": TWO_DRAWS,
+    "check_classifiers_classes": OTHER_LABELS,
+    "check_classifiers_train": OTHER_LABELS,
+    "check_decision_proba_consistency": OTHER_LABELS,
+    "check_dtype_object": OTHER_LABELS,
+    "check_classifier_data_not_an_array": TWO_DRAWS,
+    "check_fit_idempotent": TWO_DRAWS,
     "check_supervised_y_2d": TWO_DRAWS,
     "check_set_params": "the seed that checks set is ignored above",
-}  # fmt: skip
+}
 BUDGET = Budget(max_epsilon=1e5, delta=1e-3)
 
 

@@ -124,8 +124,11 @@ def test_a_fit_is_on_the_disk_before_its_noise_is_drawn(tmp_path: Path) -> None:
     """
     finished = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
-        cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert finished.returncode == -signal.SIGKILL, finished.stderr
     (entry,) = Ledger(tmp_path / "data/people" / LEDGER_FILE).read_entries()
     assert entry.state == "open"

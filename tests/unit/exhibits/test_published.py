@@ -49,13 +49,19 @@ def test_the_parts_of_a_result_agree() -> None:
             assert number.epsilon is not None, number
 
 
-@pytest.mark.parametrize(("name", "dataset", "papers", "shown"), [
-    ("lesions", {}, {}, set()), ("lesions", {}, {"datasets": {"lesions": "cifar10"}}, {"cifar10"}),
-    ("lesions", {}, {"datasets": {"lesions": "nobody_published_it"}}, set()),
-    ("lesions", {"catalog": "cifar10"}, {}, {"cifar10"}),
-    # a hospital's own images, which happen to have a published name
-    ("cifar10", {}, {}, set()), ("chest_xray", {}, {}, set()), ("chexpert", {}, {}, set()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "dataset", "papers", "shown"),
+    [
+        ("lesions", {}, {}, set()),
+        ("lesions", {}, {"datasets": {"lesions": "cifar10"}}, {"cifar10"}),
+        ("lesions", {}, {"datasets": {"lesions": "nobody_published_it"}}, set()),
+        ("lesions", {"catalog": "cifar10"}, {}, {"cifar10"}),
+        # a hospital's own images, which happen to have a published name
+        ("cifar10", {}, {}, set()),
+        ("chest_xray", {}, {}, set()),
+        ("chexpert", {}, {}, set()),
+    ],
+)
 def test_the_papers_tables_are_of_studies_with_a_dataset_of_theirs(
     name: str, dataset: dict[str, Any], papers: dict[str, Any], shown: set[str]
 ) -> None:

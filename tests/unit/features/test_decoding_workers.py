@@ -55,13 +55,23 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> SplitTable:
 
 
 def run(
-    table: SplitTable, backbone: Backbone, device: StandIn | None, *, batch_size: int = 40,
-    threads: int = 3, decoder: Decoder | None = None,
-) -> list[Features]:  # fmt: skip
+    table: SplitTable,
+    backbone: Backbone,
+    device: StandIn | None,
+    *,
+    batch_size: int = 40,
+    threads: int = 3,
+    decoder: Decoder | None = None,
+) -> list[Features]:
     parts = compute_rows(
-        table.read_ranges, table.rows, decoder or Decoder(backbone, table.split), backbone,
-        batch_size=batch_size, threads=threads, accelerator=device,
-    )  # fmt: skip
+        table.read_ranges,
+        table.rows,
+        decoder or Decoder(backbone, table.split),
+        backbone,
+        batch_size=batch_size,
+        threads=threads,
+        accelerator=device,
+    )
     with closing(parts):  # what is read now must be there now
         return [replace(part, values=part.values.copy()) for part in parts]
 
@@ -91,8 +101,9 @@ def test_a_device_gives_the_features_of_the_processor(
             continue
         compare(
             np.concatenate([pick(part) for part in parts]),
-            np.concatenate([pick(part) for part in wanted]), **bound,
-        )  # fmt: skip
+            np.concatenate([pick(part) for part in wanted]),
+            **bound,
+        )
     batches = -(-ROWS // batch_size)
     assert (device.sent, device.fetched) == (batches, batches * (1 + len(layers)))
     assert workers_left() == 0
@@ -127,8 +138,9 @@ def test_what_cannot_be_decoded_is_left_out_on_a_device_too(
     table: SplitTable, bad: set[int], batch_size: int
 ) -> None:
     backbone, kept = (
-        replace(pixels(), train_transform=lambda *_: torch.full((1,), np.nan)), object(),
-    )  # fmt: skip
+        replace(pixels(), train_transform=lambda *_: torch.full((1,), np.nan)),
+        object(),
+    )
 
     def opened(image: EncodedImage) -> Image.Image:
         assert kept is not None  # what cannot be sent to a process, a process has by birth
@@ -201,9 +213,14 @@ def test_processes_are_forked_before_a_network_is_loaded_and_end_if_it_fails(
 def test_closing_ends_the_processes(table: SplitTable) -> None:
     backbone = network()
     parts = compute_rows(
-        table.read_ranges, ROWS, Decoder(backbone, "train"), backbone,
-        batch_size=8, threads=3, accelerator=StandIn(),
-    )  # fmt: skip
+        table.read_ranges,
+        ROWS,
+        Decoder(backbone, "train"),
+        backbone,
+        batch_size=8,
+        threads=3,
+        accelerator=StandIn(),
+    )
     next(parts)
     assert workers_left() == 3
     parts.close()
@@ -221,11 +238,14 @@ def act_at(row: int, act: Callable[[], None]) -> Callable[[EncodedImage], Image.
     return opened
 
 
-@pytest.mark.parametrize(("act", "words"), [
-    (lambda: os.kill(os.getpid(), signal.SIGKILL), r"worker \(pid.*\)"),
-    (lambda: os._exit(3), r"worker \(pid.*\)"),
-    (lambda: time.sleep(60), r"timed out after 2 seconds"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), r"worker \(pid.*\)"),
+        (lambda: os._exit(3), r"worker \(pid.*\)"),
+        (lambda: time.sleep(60), r"timed out after 2 seconds"),
+    ],
+)
 def test_a_process_that_is_killed_or_hangs_ends_the_work(
     table: SplitTable, act: Callable[[], None], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,14 +345,17 @@ print({name.partition(".")[0] for name in {*sys.modules} - before} - {"PIL"})
 
 
 @pytest.mark.parametrize(
-    "options", [VIT, {"family": "open_clip", "model": "RN50", "pretrained": False}],
+    "options",
+    [VIT, {"family": "open_clip", "model": "RN50", "pretrained": False}],
     ids=lambda options: options["family"],
-)  # fmt: skip
+)
 def test_processes_inherit_all_heavy_modules(options: dict[str, Any]) -> None:
     """Each process would import them for itself, while the GPU waits."""
     decoder = pickle.dumps(Decoder(load(**options), "test"))
     imported = subprocess.run(
         [sys.executable, "-c", IMPORTED, options["family"]],
-        input=decoder, capture_output=True, check=True,
-    )  # fmt: skip
+        input=decoder,
+        capture_output=True,
+        check=True,
+    )
     assert imported.stdout.strip() == b"set()", imported.stdout

@@ -65,16 +65,29 @@ def write_dataset(
         ("test", ["t"], [0], [png(0)], [""], None if accepted is None else [[]]),
     ]
     batches = [
-        (split, table.make_batch(
-            ids=names, labels=labels, images=data, paths=[None] * len(names),
-            groups={"group_sex": groups}, accepted=right))
+        (
+            split,
+            table.make_batch(
+                ids=names,
+                labels=labels,
+                images=data,
+                paths=[None] * len(names),
+                groups={"group_sex": groups},
+                accepted=right,
+            ),
+        )
         for split, names, labels, data, groups, right in parts
-    ]  # fmt: skip
+    ]
     values = {"source": "sklearn", "name": "digits", "verify": "hash", "duplicates": "warn"}
     table.write_dataset(
-        directory, iter(batches), options=dataset_options(values), class_names=["even", "odd"],
-        groups=["group_sex"], accepted=accepted is not None, rows=len(images) + 1,
-    )  # fmt: skip
+        directory,
+        iter(batches),
+        options=dataset_options(values),
+        class_names=["even", "odd"],
+        groups=["group_sex"],
+        accepted=accepted is not None,
+        rows=len(images) + 1,
+    )
     return directory
 
 
@@ -82,14 +95,22 @@ def one_shard(
     dataset: Path, output: Path, *, shard: int, shards: int, backbone: Any = PIXELS, **changed: Any
 ) -> Path:
     arguments: dict[str, Any] = {
-        "split": "train", "batch_size": 4, "dtype": "float32", "device": "cpu",
+        "split": "train",
+        "batch_size": 4,
+        "dtype": "float32",
+        "device": "cpu",
         "backbone_name": "mine",
-    } | changed  # fmt: skip
+    } | changed
     path = output / f"shard-{shard:05d}-of-{shards:05d}.h5"
     extract_shard(
-        table=dataset / f"{arguments['split']}.parquet", info=dataset / "dataset.json",
-        backbone=backbone_options(backbone), shard=shard, shards=shards, output=path, **arguments,
-    )  # fmt: skip
+        table=dataset / f"{arguments['split']}.parquet",
+        info=dataset / "dataset.json",
+        backbone=backbone_options(backbone),
+        shard=shard,
+        shards=shards,
+        output=path,
+        **arguments,
+    )
     return path
 
 
@@ -272,9 +293,13 @@ def test_a_slow_model_keeps_the_reader_back(
     assert max(lead) <= (AHEAD * threads + 1) * PIECE_ROWS
 
 
-@pytest.mark.parametrize(("broken", "said"), [
-    ("row", r"^train row 300 \(id id300\): cannot be decoded"), ("forward pass", "^out of memory"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("row", r"^train row 300 \(id id300\): cannot be decoded"),
+        ("forward pass", "^out of memory"),
+    ],
+)
 def test_a_fault_in_the_middle_ends_the_threads(
     tmp_path: Path, change_backbone: Callable[[Change], None], broken: str, said: str
 ) -> None:
@@ -336,15 +361,29 @@ def vit(**preprocessing: Any) -> dict[str, Any]:
 
 
 ALWAYS: list[Callable[[torch.Tensor], Any]] = [
-    lambda v: torch.cat([v, v[:2]]), lambda v: v[1:], lambda v: v[:1], lambda v: v[:, 0],
-    lambda v: v[:, :, None], lambda v: v[:, :0], lambda v: v.T, lambda v: v.long(),
-    lambda v: v > 0, lambda v: v.to(torch.complex64), lambda v: v.bfloat16(), lambda v: v.tolist(),
-    lambda v: v.numpy(), lambda v: (v,), lambda _: None,
-]  # fmt: skip
+    lambda v: torch.cat([v, v[:2]]),
+    lambda v: v[1:],
+    lambda v: v[:1],
+    lambda v: v[:, 0],
+    lambda v: v[:, :, None],
+    lambda v: v[:, :0],
+    lambda v: v.T,
+    lambda v: v.long(),
+    lambda v: v > 0,
+    lambda v: v.to(torch.complex64),
+    lambda v: v.bfloat16(),
+    lambda v: v.tolist(),
+    lambda v: v.numpy(),
+    lambda v: (v,),
+    lambda _: None,
+]
 LATER: list[Callable[[torch.Tensor], Any]] = [
-    lambda v: v[:, :5], lambda v: v[:, :1], lambda v: torch.cat([v, v], 1), lambda v: v[1:],
+    lambda v: v[:, :5],
+    lambda v: v[:, :1],
+    lambda v: torch.cat([v, v], 1),
+    lambda v: v[1:],
     lambda v: torch.cat([v, v]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("as_layer", [False, True])
@@ -410,16 +449,18 @@ def test_a_row_s_crops_depend_on_its_image_alone(tmp_path: Path) -> None:
     stored = extract(write_dataset(tmp_path / "a", images), tmp_path / "out", backbone=crops)
     others = [noise_png(9), noise_png(8), *images[5:2:-1]]  # in other places, with other labels
     more = extract(
-        write_dataset(tmp_path / "b", others), tmp_path / "more",
+        write_dataset(tmp_path / "b", others),
+        tmp_path / "more",
         backbone=vit(crop="inception", crops=4),
-    )  # fmt: skip
+    )
     assert (stored.labels[5:2:-1] != more.labels[2:]).all()
     for name in stored.crops:
         np.testing.assert_array_equal(more.read(layer=name)[2:], stored.read(layer=name)[5:2:-1])
     other = extract(
-        write_dataset(tmp_path / "c", images), tmp_path / "seeded",
+        write_dataset(tmp_path / "c", images),
+        tmp_path / "seeded",
         backbone=vit(crop="inception", crops=2, crop_seed=1),
-    )  # fmt: skip
+    )
     assert np.abs(other.read(layer="crop_01") - stored.read(layer="crop_01")).max() > 0.1
 
 
@@ -499,15 +540,21 @@ def test_table_of_another_dataset_is_refused(tmp_path: Path) -> None:
 
 def test_real_weights_give_the_features_of_a_plain_loop(tmp_path: Path, test_data: Path) -> None:
     checkpoint = test_data / "weights" / "mobilenetv2_100_imagenet.safetensors"
-    source = {"source": "parquet", "train": str(test_data / "cifar10" / "train.parquet"),
-              "test": str(test_data / "cifar10" / "test.parquet"),
-              "limit": {"train": 40, "test": 1}, "missing_classes": "warn"}  # fmt: skip
+    source = {
+        "source": "parquet",
+        "train": str(test_data / "cifar10" / "train.parquet"),
+        "test": str(test_data / "cifar10" / "test.parquet"),
+        "limit": {"train": 40, "test": 1},
+        "missing_classes": "warn",
+    }
     dataset_preparation.prepare_dataset(dataset_options(source), tmp_path / "data")
     network = {
-        "family": "timm", "model": "mobilenetv2_100", "checkpoint": str(checkpoint),
+        "family": "timm",
+        "model": "mobilenetv2_100",
+        "checkpoint": str(checkpoint),
         "model_args": {"pad_type": "same"},
         "preprocessing": {"size": 128, "mean": 0.5, "std": 0.5, "crop_pct": 1.0},
-    }  # fmt: skip
+    }
     given: dict[str, Any] = {"shards": 2, "batch_size": 9, "backbone": network}
     features = extract(tmp_path / "data", tmp_path / "out", **given).read()
 
@@ -528,12 +575,17 @@ def test_real_weights_give_the_features_of_a_plain_loop(tmp_path: Path, test_dat
 
 PART = {"source": "sklearn", "name": "digits", "duplicates": "warn"}
 NETWORK = {
-    "family": "timm", "model": "test_vit", "pretrained": False, "layers": [0, 2],
-}  # fmt: skip
+    "family": "timm",
+    "model": "test_vit",
+    "pretrained": False,
+    "layers": [0, 2],
+}
 CROPS = {
-    "family": "timm", "model": "test_vit", "pretrained": False,
+    "family": "timm",
+    "model": "test_vit",
+    "pretrained": False,
     "preprocessing": {"size": 32, "crop": "inception", "crops": 2},
-}  # fmt: skip
+}
 
 
 def part_of(whole: Path, directory: Path, **subsample: Any) -> Path:
@@ -548,9 +600,14 @@ def select(
     paths = [output / f"shard-{shard:05d}-of-{shards:05d}.h5" for shard in range(shards)]
     for shard, path in enumerate(paths):
         select_shard(
-            manifest=features.path, whole=whole / "train.parquet", table=part / "train.parquet",
-            split="train", shard=shard, shards=shards, output=path,
-        )  # fmt: skip
+            manifest=features.path,
+            whole=whole / "train.parquet",
+            table=part / "train.parquet",
+            split="train",
+            shard=shard,
+            shards=shards,
+            output=path,
+        )
     manifest = output / "manifest.json"
     write_manifest(paths, manifest, rows=info.train_rows, dataset_fingerprint=info.fingerprint)
     return FeatureStore(manifest)
@@ -602,9 +659,12 @@ def test_rows_in_another_order_are_refused_and_shards_have_the_probe_of_their_fi
     monkeypatch.setattr(extraction, "take_probe", lambda _: probe_of(1, digest=str(next(numbers))))
     stored = extract(whole, tmp_path / "a", shards=5)
     cases: list[tuple[Any, int, str]] = [
-        ((2, 1, 0), 0, "not in the order"), ((2, 3), 1, "row id2 differs"), ((3, 10), 0, "0"),
-        ((4, 9), 0, "1"), ((18, 19), 0, "4"),
-    ]  # fmt: skip
+        ((2, 1, 0), 0, "not in the order"),
+        ((2, 3), 1, "row id2 differs"),
+        ((3, 10), 0, "0"),
+        ((4, 9), 0, "1"),
+        ((18, 19), 0, "4"),
+    ]
     for place, (ids, odd, wanted) in enumerate(cases):
         folder = tmp_path / str(place)
         part = write_dataset(folder / "data", [images[row] for row in ids], ids=ids, odd=odd)

@@ -49,12 +49,21 @@ ACCEPTED = [[] if row % 4 == 0 else [row % 2, 7][: row % 3] for row in range(ROW
 
 def make_header(shard: int = 0, **changed: Any) -> ShardHeader:
     values: dict[str, Any] = {
-        "split": "train", "rows": ROWS, "shard": shard, "shards": SHARDS,
-        "class_names": ("cat", "dog"), "multi_label": False, "dtype": "float32",
-        "dataset_fingerprint": DATASET, "backbone": "pixels", "weights_sha256": None,
-        "backbone_options": {"family": "pixels", "size": None}, "versions": {"torch": "2"},
-        "backbone_fingerprint": "b" * 64, "preprocessing": {"mean": [0.5]},
-    }  # fmt: skip
+        "split": "train",
+        "rows": ROWS,
+        "shard": shard,
+        "shards": SHARDS,
+        "class_names": ("cat", "dog"),
+        "multi_label": False,
+        "dtype": "float32",
+        "dataset_fingerprint": DATASET,
+        "backbone": "pixels",
+        "weights_sha256": None,
+        "backbone_options": {"family": "pixels", "size": None},
+        "versions": {"torch": "2"},
+        "backbone_fingerprint": "b" * 64,
+        "preprocessing": {"mean": [0.5]},
+    }
     return ShardHeader(**(values | changed))
 
 
@@ -62,14 +71,22 @@ def write(directory: Path, header: ShardHeader, *, probe: Any = None, **changed:
     """Writes the rows of one shard; `changed` has other columns of all rows."""
     rows = slice(header.first_row, header.end_row)
     content: dict[str, Any] = {
-        "features": FEATURES, "labels": LABELS, "ids": IDS, "groups": GROUPS, "accepted": None,
-        "units": None, "layers": {},
-    } | changed  # fmt: skip
+        "features": FEATURES,
+        "labels": LABELS,
+        "ids": IDS,
+        "groups": GROUPS,
+        "accepted": None,
+        "units": None,
+        "layers": {},
+    } | changed
     parts: dict[str, Any] = {
         name: {key: each[rows] for key, each in (values or {}).items()}
-        if name in ("groups", "layers") else values if values is None else values[rows]
+        if name in ("groups", "layers")
+        else values
+        if values is None
+        else values[rows]
         for name, values in content.items()
-    }  # fmt: skip
+    }
     features, layers = parts.pop("features"), parts.pop("layers")
     path = directory / f"shard-{header.shard:05d}-of-{header.shards:05d}.h5"
     write_shard(path, header, RowColumns(**parts), features, layers=layers, probe=probe)
@@ -159,17 +176,21 @@ def remove_layer(path: Path, dtype: str | None = None) -> None:
 
 
 EDITS: list[Callable[[Path], Any]] = [
-    remove_layer, partial(remove_layer, dtype="float16"),
+    remove_layer,
+    partial(remove_layer, dtype="float16"),
     *(partial(edit_array, array) for array in ("features", "labels", "layers/2", *TEXTS)),
-]  # fmt: skip
+]
 DAMAGES: list[Callable[[Path], Any]] = [
-    Path.unlink, flip_byte, *EDITS, lambda path: os.truncate(path, path.stat().st_size - 100),
+    Path.unlink,
+    flip_byte,
+    *EDITS,
+    lambda path: os.truncate(path, path.stat().st_size - 100),
     lambda path: path.write_bytes(path.read_bytes() + bytes(16)),
     lambda path: path.write_bytes(b""),
     lambda path: write(path.parent, make_header(1, backbone_fingerprint="c" * 64)),
     lambda path: shutil.copy(path.with_name("shard-00000-of-00003.h5"), path),
     lambda path: write(path.parent, make_header(1), features=FEATURES + 1),
-]  # fmt: skip
+]
 
 
 def read_all(manifest: Path) -> None:
@@ -259,14 +280,18 @@ def test_a_shard_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> Non
         list(blocks)
 
 
-@pytest.mark.parametrize(("edit", "message"), [
-    (lambda text: text.replace('"start": 7', '"start": 8'), "changed"),
-    (lambda text: text[:-20], "read"),
-    (lambda text: text.replace("dpprobe-manifest", "other"), "not a manifest"),
-    (lambda text: text.replace('"format_version": 2', '"format_version": 1'), "version 1"),
-    (lambda _: "[]", "not a manifest"), (lambda _: "{}", "not a manifest"),
-    (lambda _: '{"format": "dpprobe-manifest"}', "version None"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda text: text.replace('"start": 7', '"start": 8'), "changed"),
+        (lambda text: text[:-20], "read"),
+        (lambda text: text.replace("dpprobe-manifest", "other"), "not a manifest"),
+        (lambda text: text.replace('"format_version": 2', '"format_version": 1'), "version 1"),
+        (lambda _: "[]", "not a manifest"),
+        (lambda _: "{}", "not a manifest"),
+        (lambda _: '{"format": "dpprobe-manifest"}', "version None"),
+    ],
+)
 def test_damaged_manifest_is_refused(
     tmp_path: Path, edit: Callable[[str], str], message: str
 ) -> None:
@@ -309,20 +334,41 @@ def test_what_cannot_be_read_is_an_error_of_the_store(tmp_path: Path) -> None:
 
 # What another shard's header or content has.
 OTHER_HEADERS: list[dict[str, Any]] = [
-    {"backbone_fingerprint": "x"}, {"split": "test"}, {"class_names": ("a", "b")}, {"rows": 22},
-    {"dataset_fingerprint": "old"}, {"preprocessing": {}}, {"preprocessing": {"mean": [0.4]}},
-    {"multi_label": True}, {"dtype": "float16"}, {"precision": "bfloat16"}, {"shards": 3},
-    {"weights_sha256": "w"}, {"backbone": "other"}, {"backbone_options": {}}, {"trained": True},
+    {"backbone_fingerprint": "x"},
+    {"split": "test"},
+    {"class_names": ("a", "b")},
+    {"rows": 22},
+    {"dataset_fingerprint": "old"},
+    {"preprocessing": {}},
+    {"preprocessing": {"mean": [0.4]}},
+    {"multi_label": True},
+    {"dtype": "float16"},
+    {"precision": "bfloat16"},
+    {"shards": 3},
+    {"weights_sha256": "w"},
+    {"backbone": "other"},
+    {"backbone_options": {}},
+    {"trained": True},
     {"versions": {"torch": "3"}},
-]  # fmt: skip
+]
 OTHER_CONTENT: list[dict[str, Any]] = [
-    {"features": FEATURES[:, :3]}, {"groups": {}}, {"layers": {"2": FEATURES}}, {"layers": None},
-    {"layers": LAYERS | {"10": FEATURES}}, {"accepted": ACCEPTED}, {"units": IDS}, {"probe": None},
-    {"layers": dict(reversed(LAYERS.items()))}, {"ids": IDS[:-1]}, {"labels": LABELS[:-1]},
-    {"units": IDS[:-1]}, {"accepted": ACCEPTED[:-1]},
+    {"features": FEATURES[:, :3]},
+    {"groups": {}},
+    {"layers": {"2": FEATURES}},
+    {"layers": None},
+    {"layers": LAYERS | {"10": FEATURES}},
+    {"accepted": ACCEPTED},
+    {"units": IDS},
+    {"probe": None},
+    {"layers": dict(reversed(LAYERS.items()))},
+    {"ids": IDS[:-1]},
+    {"labels": LABELS[:-1]},
+    {"units": IDS[:-1]},
+    {"accepted": ACCEPTED[:-1]},
     {"groups": {"group_sex": GROUPS["group_sex"][:-1]}},
-    {"probe": probe_of(1.1, digest="b")}, {"probe": probe_of(1.001, digest="b")},
-]  # fmt: skip
+    {"probe": probe_of(1.1, digest="b")},
+    {"probe": probe_of(1.001, digest="b")},
+]
 
 
 def test_a_manifest_refuses_shards_that_disagree(
@@ -332,8 +378,9 @@ def test_a_manifest_refuses_shards_that_disagree(
     none: dict[str, Any] = {}
     answers = []
     for changed, content in (
-        *((each, none) for each in OTHER_HEADERS), *((none, each) for each in OTHER_CONTENT),
-    ):  # fmt: skip
+        *((each, none) for each in OTHER_HEADERS),
+        *((none, each) for each in OTHER_CONTENT),
+    ):
         folder = tmp_path_factory.mktemp("store")
         shards = [
             write(folder, make_header(0, shards=2), **same),
@@ -378,13 +425,20 @@ def test_rows_are_read_in_any_order_and_repeatedly(
 FLIPPED = FEATURES * np.where(np.arange(FEATURES.size) == 57, -1, 1).reshape(FEATURES.shape)
 RENAMED = {"backbone": "other_name", "backbone_options": {"checkpoint": "elsewhere"}}
 OTHERS: list[dict[str, Any]] = [
-    {"header": {"dtype": "float16"}}, {"header": {"backbone_fingerprint": "x"}},
-    {"features": FLIPPED}, {"features": FEATURES[::-1].copy()}, {"labels": 1 - LABELS},
-    {"ids": ["other", *IDS[1:]]}, {"ids": [f"{IDS[0]}\n", *IDS[1:]]}, {"layers": LAYERS},
+    {"header": {"dtype": "float16"}},
+    {"header": {"backbone_fingerprint": "x"}},
+    {"features": FLIPPED},
+    {"features": FEATURES[::-1].copy()},
+    {"labels": 1 - LABELS},
+    {"ids": ["other", *IDS[1:]]},
+    {"ids": [f"{IDS[0]}\n", *IDS[1:]]},
+    {"layers": LAYERS},
     {"layers": {name: values + 1 for name, values in LAYERS.items()}},
-    {"layers": {"2": LAYERS["2"]}}, {"accepted": ACCEPTED}, {"accepted": [[] for _ in IDS]},
+    {"layers": {"2": LAYERS["2"]}},
+    {"accepted": ACCEPTED},
+    {"accepted": [[] for _ in IDS]},
     {"layers": LAYERS, "accepted": ACCEPTED},
-]  # fmt: skip
+]
 
 
 def test_a_fingerprint_is_of_the_content_however_rows_are_cut(

@@ -26,19 +26,34 @@ from tests.support.stored_records import answer_of, check_values
 from tests.unit.features import test_feature_store as stores
 
 HEADERS: list[dict[str, Any]] = [
-    {}, {"shard": 2, "precision": "float16"}, {"rows": 24, "shard": 10, "shards": 11},
+    {},
+    {"shard": 2, "precision": "float16"},
+    {"rows": 24, "shard": 10, "shards": 11},
     {"multi_label": True, "trained": True, "weights_sha256": "w" * 64, "dtype": "float16"},
     {"class_names": (), "preprocessing": {"x": None}, "backbone_options": {}, "rows": 3},
     {"architecture": "a", "pretrained_tag": "t", "class_names": ("ä", "b"), "versions": {}},
-]  # fmt: skip
+]
 DAMAGES: list[dict[str, Any]] = [
-    {"format": "x"}, {"format_version": 1}, {"format_version": 3}, {"rows": 2}, {"shard": 3},
-    {"shard": -1}, {"class_names": "["}, {"rows": "many"}, {"shards": 0},
-]  # fmt: skip
+    {"format": "x"},
+    {"format_version": 1},
+    {"format_version": 3},
+    {"rows": 2},
+    {"shard": 3},
+    {"shard": -1},
+    {"class_names": "["},
+    {"rows": "many"},
+    {"shards": 0},
+]
 NAMES = (
-    "format", "format_version", "rows", "class_names", "precision", "versions", "weights_sha256",
+    "format",
+    "format_version",
+    "rows",
+    "class_names",
+    "precision",
+    "versions",
+    "weights_sha256",
     "start",
-)  # fmt: skip
+)
 
 
 def test_a_header_is_what_its_attributes_say() -> None:
@@ -47,25 +62,38 @@ def test_a_header_is_what_its_attributes_say() -> None:
     assert [ShardHeader.from_attributes(each, "s") for each in stored] == headers
     damaged = [stored[0] | damage for damage in DAMAGES]
     damaged += [{name: one for name, one in stored[0].items() if name != left} for left in NAMES]
-    check_values("features_headers", {
-        "stored": stored, "common": [header.common_part() for header in headers[1::2]],
-        "read": [str(answer_of(ShardHeader.from_attributes, each, "s"))[:60] for each in damaged],
-        "ranges": {str(each): answer_of(row_range, *each) for each in product(
-            (1, 7, 23), (-1, 0, 1, 6, 7), (1, 2, 7, 8))},
-        "paths": [array_path(layer) for layer in (None, "10", "crop_00")],
-    })  # fmt: skip
+    check_values(
+        "features_headers",
+        {
+            "stored": stored,
+            "common": [header.common_part() for header in headers[1::2]],
+            "read": [
+                str(answer_of(ShardHeader.from_attributes, each, "s"))[:60] for each in damaged
+            ],
+            "ranges": {
+                str(each): answer_of(row_range, *each)
+                for each in product((1, 7, 23), (-1, 0, 1, 6, 7), (1, 2, 7, 8))
+            },
+            "paths": [array_path(layer) for layer in (None, "10", "crop_00")],
+        },
+    )
 
 
 def test_columns_of_rows_have_texts_and_a_hash() -> None:
     labels, ids = np.arange(3), ["a", "ü\n", ""]
     groups = {"group_b": ["x", "", "y"], "group_a": ["1", "2", "3"]}
     columns = [
-        RowColumns(labels, ids), RowColumns(labels[::-1], ids), RowColumns(labels, ids[::-1]),
-        RowColumns(labels.astype(np.int8), ids), RowColumns(np.eye(3, dtype=np.int8), ids),
-        RowColumns(labels, ids, groups), RowColumns(labels, ids, dict(reversed(groups.items()))),
-        RowColumns(labels, ids, accepted=[[], [1], [0, 2]]), RowColumns(labels, ids, units=ids),
+        RowColumns(labels, ids),
+        RowColumns(labels[::-1], ids),
+        RowColumns(labels, ids[::-1]),
+        RowColumns(labels.astype(np.int8), ids),
+        RowColumns(np.eye(3, dtype=np.int8), ids),
+        RowColumns(labels, ids, groups),
+        RowColumns(labels, ids, dict(reversed(groups.items()))),
+        RowColumns(labels, ids, accepted=[[], [1], [0, 2]]),
+        RowColumns(labels, ids, units=ids),
         RowColumns(labels, ids, groups, [[0], [1], [2]], ["p", "p", "q"]),
-    ]  # fmt: skip
+    ]
     hashes = [each.hash_columns() for each in columns]
     assert len(set(hashes)) == len(columns) - 1, "the order of groups is no content"
     check_values("features_columns", [[each.make_texts() for each in columns], hashes])
@@ -121,9 +149,10 @@ def test_stores_are_cut_into_chunks_and_read_in_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layers = {
-        "crop_01": stores.FEATURES + 1, "10": stores.FEATURES[:, :2],
+        "crop_01": stores.FEATURES + 1,
+        "10": stores.FEATURES[:, :2],
         "crop_00": stores.FEATURES[:, :3],
-    }  # fmt: skip
+    }
     groups = {"group_b": stores.GROUPS["group_sex"], "group_a": stores.IDS}
     labels = np.random.default_rng(2).integers(0, 2, (stores.ROWS, 3)).astype(np.int8)
     found: dict[str, Any] = {}
@@ -132,8 +161,10 @@ def test_stores_are_cut_into_chunks_and_read_in_blocks(
         monkeypatch.setattr(shard_file, "READ_BYTES", read)
         folder = tmp_path / f"{chunk}-{read}"
         content: dict[str, Any] = {
-            "labels": labels, "accepted": stores.ACCEPTED, "units": stores.IDS[::-1],
-        }  # fmt: skip
+            "labels": labels,
+            "accepted": stores.ACCEPTED,
+            "units": stores.IDS[::-1],
+        }
         store = stores.cut_into(
             folder, 2, {"multi_label": True}, layers=layers, groups=groups, **content
         )
@@ -146,8 +177,10 @@ def test_stores_are_cut_into_chunks_and_read_in_blocks(
         found[f"{chunk} {read}"] = [chunks, starts]
         np.testing.assert_array_equal(store.labels, labels)
         assert (store.ids, store.units, store.accepted) == (
-            stores.IDS, stores.IDS[::-1], stores.ACCEPTED,
-        )  # fmt: skip
+            stores.IDS,
+            stores.IDS[::-1],
+            stores.ACCEPTED,
+        )
         for layer, values in ({None: stores.FEATURES} | layers).items():
             np.testing.assert_array_equal(store.read(layer=layer), values)
         np.testing.assert_array_equal(store.read("float16"), stores.FEATURES.astype(np.float16))

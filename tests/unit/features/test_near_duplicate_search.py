@@ -30,23 +30,34 @@ def png(pixels: np.ndarray, **options: Any) -> bytes:
 
 
 def make_rows(
-    folder: Path, name: str, images: list[bytes], *, split: str = "train", fingerprint: str = "b",
+    folder: Path,
+    name: str,
+    images: list[bytes],
+    *,
+    split: str = "train",
+    fingerprint: str = "b",
     features: Any = None,
-) -> DatasetSplit:  # fmt: skip
+) -> DatasetSplit:
     """A split whose features are its images' pixels unless given, in two shards."""
     other = [png(pixels) for pixels in PIXELS[:3]]
     dataset = write_tables(folder / name, {"train": other, "test": other, split: images})
     if features is None:
         features = [np.asarray(Image.open(io.BytesIO(image))).reshape(-1) for image in images]
     manifest = write_split(
-        folder / name, np.array(features, np.float32), np.arange(len(images)) % 3, split=split,
+        folder / name,
+        np.array(features, np.float32),
+        np.arange(len(images)) % 3,
+        split=split,
         shards=2,
-        dataset_fingerprint=dataset, backbone="pixels", backbone_fingerprint=fingerprint,
-    )  # fmt: skip
+        dataset_fingerprint=dataset,
+        backbone="pixels",
+        backbone_fingerprint=fingerprint,
+    )
     return DatasetSplit(
-        dataset=name, features=FeatureStore(manifest),
+        dataset=name,
+        features=FeatureStore(manifest),
         table=table.SplitTable(folder / name / f"{split}.parquet"),
-    )  # fmt: skip
+    )
 
 
 def brute_force(private: DatasetSplit, public: list[DatasetSplit]) -> np.ndarray:
@@ -156,8 +167,12 @@ def test_the_record_belongs_to_the_features_it_was_found_on(
 ) -> None:
     stores = [rows.features for rows in pair[0]]
     counts = write(tmp_path, pair)
-    for words in ("2 of 28 private train rows", "(1 identical byte for byte): the guarantee is",
-                  "1 of 3 private test rows", "): results on them are too good"):  # fmt: skip
+    for words in (
+        "2 of 28 private train rows",
+        "(1 identical byte for byte): the guarantee is",
+        "1 of 3 private test rows",
+        "): results on them are too good",
+    ):
         assert words in caplog.text
     check = read_near_duplicates(counts, *stores)
     assert (check["train"]["near"], check["test"]["near"]) == (2, 1)

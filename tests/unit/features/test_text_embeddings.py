@@ -28,9 +28,10 @@ from tests.support import tiny_clip
 CPU = Runtime(device="cpu")
 CLASSES = ("airplane", "cat", "dog")
 THEIRS: dict[str, Any] = {
-    "photo": ("a photo of a {}.",), "ensemble7": open_clip.SIMPLE_IMAGENET_TEMPLATES,
+    "photo": ("a photo of a {}.",),
+    "ensemble7": open_clip.SIMPLE_IMAGENET_TEMPLATES,
     "imagenet80": open_clip.OPENAI_IMAGENET_TEMPLATES,
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)
@@ -66,8 +67,11 @@ def embed(model: str, chosen: str) -> tuple[np.ndarray, TextEncoder]:
 
 def write(path: Path, info: Path, **values: Any) -> None:
     arguments: dict[str, Any] = {
-        "options": options(), "chosen": "simple", "prompt_names": {}, "runtime": CPU,
-    }  # fmt: skip
+        "options": options(),
+        "chosen": "simple",
+        "prompt_names": {},
+        "runtime": CPU,
+    }
     text_embeddings.write_text_embeddings(path, info=info, **(arguments | values))
 
 
@@ -110,8 +114,10 @@ def test_what_is_of_images_alone_does_not_decide_text() -> None:
     sentences = [["a"], ["b"]]
     expected, plain = text_embeddings.embed_text(options(), sentences=sentences, runtime=CPU)
     others: list[dict[str, Any]] = [
-        {"layers": "all"}, {"preprocessing": {"flip": True}}, {"grey_bits": 12},
-    ]  # fmt: skip
+        {"layers": "all"},
+        {"preprocessing": {"flip": True}},
+        {"grey_bits": 12},
+    ]
     for other in others:
         weights, encoder = text_embeddings.embed_text(
             options(**other), sentences=sentences, runtime=CPU
@@ -223,10 +229,13 @@ def test_no_tokenizer_cuts_in_silence(
 @pytest.mark.parametrize(
     ("first", "second", "own"),
     [
-        ("cat", "CAT", True), ("cat", " cat  ", True), ("caf\u00e9", "cafe\u0301", True),
-        ("cat", "cow", False), ("zzz cat", "ZZZ cow", False),
+        ("cat", "CAT", True),
+        ("cat", " cat  ", True),
+        ("caf\u00e9", "cafe\u0301", True),
+        ("cat", "cow", False),
+        ("zzz cat", "ZZZ cow", False),
     ],
-)  # fmt: skip
+)
 def test_classes_of_equal_tokens_are_refused(
     monkeypatch: pytest.MonkeyPatch, first: str, second: str, own: bool
 ) -> None:
@@ -266,9 +275,11 @@ def test_a_start_goes_by_the_order_of_the_classes(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="have another order"):
         text_embeddings.check_classes(path, ["dog", "cat"])
     for change, array in (
-        ({"class_names": ["cat"]}, "weights"), ({"class_names": None}, "weights"), ({}, "other"),
+        ({"class_names": ["cat"]}, "weights"),
+        ({"class_names": None}, "weights"),
+        ({}, "other"),
         ({"format": "x"}, "weights"),
-    ):  # fmt: skip
+    ):
         save_file(
             {array: weights["weights"]}, path, metadata={"dpprobe": json.dumps(metadata | change)}
         )

@@ -36,25 +36,37 @@ CASES: list[dict[str, Any]] = [
     {"optimiser": "sgd", "average": "ema", "batch_size": "full"},
     {"optimiser": "momentum", "average": "ema", "batch_size": 8, "engine": "opacus"},
 ]
-CASES += [{"batch_size": 5, "units": True, "schedule": "warmup_cosine"}, {
-    "batch_size": 1, "units": True, "class_weights": [1, 0.5, 0.5],
-}]  # fmt: skip
+CASES += [
+    {"batch_size": 5, "units": True, "schedule": "warmup_cosine"},
+    {
+        "batch_size": 1,
+        "units": True,
+        "class_weights": [1, 0.5, 0.5],
+    },
+]
 
 
 def test_a_training_killed_again_and_again_is_one_that_was_not(tmp_path: Path) -> None:
     """Kills the cases with different state: momentum, moments, averages, units, single rows."""
     cases = [*CASES[1:3], *CASES[-2:]]
     command = [
-        sys.executable, "-m", "tests.support.killed_training", str(tmp_path), json.dumps(cases),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "tests.support.killed_training",
+        str(tmp_path),
+        json.dumps(cases),
+    ]
     done = subprocess.run(
         command, cwd=REPOSITORY, check=True, timeout=600, capture_output=True, text=True
     )
     kill = -signal.SIGKILL
     for case, line in zip(cases, done.stdout.splitlines(), strict=True):
         assert json.loads(line) == {
-            "case": case, "statuses": [0, kill, kill, kill, kill, 0], "left": [FILE], "same": True,
-        }  # fmt: skip
+            "case": case,
+            "statuses": [0, kill, kill, kill, kill, 0],
+            "left": [FILE],
+            "same": True,
+        }
 
 
 def train(options: Any, checkpoint: Checkpoints | None, *, steps: int = 6, **rest: Any) -> Trained:
@@ -117,12 +129,13 @@ def test_a_checkpoint_s_steps_are_counted_as_releases_and_it_is_private(tmp_path
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "truncated": lambda content: content[: len(content) // 2], "empty": lambda _: b"",
+    "truncated": lambda content: content[: len(content) // 2],
+    "empty": lambda _: b"",
     "one bit": lambda content: content[:-9] + bytes([content[-9] ^ 1]) + content[-8:],
     "a list": lambda _: save({"a": torch.zeros(3)}, metadata={KEY: "[]"}),
     "no metadata": lambda _: save({"a": torch.zeros(3)}),
     "another version": lambda content: content.replace(b'_version\\": 1', b'_version\\": 2'),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("how", [*DAMAGES, "another fingerprint"])
@@ -163,10 +176,12 @@ def test_tensors_and_values_come_back(tmp_path: Path) -> None:
     made = Checkpoints(folder=tmp_path / "new" / "folder", fingerprint="f")
     assert made.load_state() is None
     tensors = {
-        "transposed": torch.arange(6.0).view(2, 3).T, "bytes": torch.arange(5, dtype=torch.uint8),
-        "half": torch.ones(3, dtype=torch.bfloat16), "nothing": torch.zeros(0),
+        "transposed": torch.arange(6.0).view(2, 3).T,
+        "bytes": torch.arange(5, dtype=torch.uint8),
+        "half": torch.ones(3, dtype=torch.bfloat16),
+        "nothing": torch.zeros(0),
         "one": torch.tensor(1.5),
-    }  # fmt: skip
+    }
     values = {"large": 2**63 + 5, "nan": [float("nan"), 0.1], "text": "é"}
     made.save_state(State(tensors=tensors, values=values))
     state = made.load_state()

@@ -221,16 +221,19 @@ def test_constants_and_sizes_are_copied_behind_the_cut(make: type[Chain]) -> Non
     assert "scale" in dict(suffix.named_parameters())
 
 
-@pytest.mark.parametrize(("model", "reason"), [
-    (Skipping(), "more than one tensor of net would cross the cut"),
-    (Dividing(), "more than one tensor of net would cross the cut"),
-    (Branching(), "the forward pass of net cannot be traced"),
-    (Counting(), "the forward pass of net cannot be traced"),
-    (Changing(), "net gives different features when it is cut into two"),
-    (nn.Sequential(nn.Linear(6, 6)), "net gives no access to its blocks; write `tune: all`"),
-    (Naming(), "net does not pass a tensor through its blocks one by one"),
-    (Transposed(), r"activations of net have shape \[3, 1, 6\] for one image"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (Skipping(), "more than one tensor of net would cross the cut"),
+        (Dividing(), "more than one tensor of net would cross the cut"),
+        (Branching(), "the forward pass of net cannot be traced"),
+        (Counting(), "the forward pass of net cannot be traced"),
+        (Changing(), "net gives different features when it is cut into two"),
+        (nn.Sequential(nn.Linear(6, 6)), "net gives no access to its blocks; write `tune: all`"),
+        (Naming(), "net does not pass a tensor through its blocks one by one"),
+        (Transposed(), r"activations of net have shape \[3, 1, 6\] for one image"),
+    ],
+)
 def test_networks_that_cannot_be_cut_are_refused(model: nn.Module, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         cut_network(model.eval(), 2, example=torch.randn(2, 6), name="net")
@@ -246,9 +249,12 @@ def test_a_cut_leaves_the_whole_network_as_it_was() -> None:
 
 
 NETWORK: dict[str, Any] = {
-    "family": "timm", "model": "mobilenetv2_035", "pretrained": False,
-    "model_args": {"pad_type": "same"}, "preprocessing": {"size": 32},
-}  # fmt: skip
+    "family": "timm",
+    "model": "mobilenetv2_035",
+    "pretrained": False,
+    "model_args": {"pad_type": "same"},
+    "preprocessing": {"size": 32},
+}
 ROWS = 7
 CPU = Runtime(device="cpu", precision="float32")
 
@@ -274,11 +280,19 @@ def extract(
     paths = [output / f"shard-{shard:05d}-of-{shards:05d}.h5" for shard in range(shards)]
     for shard, path in enumerate(paths):
         arguments: dict[str, Any] = {
-            "table": dataset / "train.parquet", "info": dataset / "dataset.json",
-            "backbone": backbone_options({**NETWORK, **changed}), "backbone_name": "net",
-            "split": "train", "shard": shard, "shards": shards, "output": path, "batch_size": 4,
-            "dtype": "float32", "threads": 2, "device": "cpu",
-        }  # fmt: skip
+            "table": dataset / "train.parquet",
+            "info": dataset / "dataset.json",
+            "backbone": backbone_options({**NETWORK, **changed}),
+            "backbone_name": "net",
+            "split": "train",
+            "shard": shard,
+            "shards": shards,
+            "output": path,
+            "batch_size": 4,
+            "dtype": "float32",
+            "threads": 2,
+            "device": "cpu",
+        }
         extract_cut_shard(blocks=blocks, **arguments)
     info = read_info(dataset / "dataset.json")
     manifest = output / "manifest.json"
@@ -319,11 +333,14 @@ def test_a_network_of_shards_starts_where_the_whole_one_does_in_any_division(
     assert extract(dataset, tmp_path / "again").fingerprint == one.fingerprint
 
 
-@pytest.mark.parametrize(("changed", "reason"), [
-    ({"preprocessing": {"size": 32, "crop": "inception"}}, "preprocessing.crop: inception"),
-    ({"preprocessing": {"size": 32, "flip": True}}, "preprocessing.flip"),
-    ({"blocks": 18}, "has 17 blocks"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"preprocessing": {"size": 32, "crop": "inception"}}, "preprocessing.crop: inception"),
+        ({"preprocessing": {"size": 32, "flip": True}}, "preprocessing.flip"),
+        ({"blocks": 18}, "has 17 blocks"),
+    ],
+)
 def test_what_cannot_be_cut_is_refused_before_any_row(
     dataset: Path, tmp_path: Path, changed: dict[str, Any], reason: str
 ) -> None:

@@ -38,9 +38,13 @@ def check(network: Small, classes: int = 3, **options: Any) -> None:
 def small(*front: nn.Module) -> Small:
     torch.manual_seed(0)
     module = nn.Sequential(
-        *front, nn.Conv2d(4, 6, 3), nn.GroupNorm(2, 6), nn.ReLU(inplace=True), nn.Flatten(),
+        *front,
+        nn.Conv2d(4, 6, 3),
+        nn.GroupNorm(2, 6),
+        nn.ReLU(inplace=True),
+        nn.Flatten(),
         nn.Linear(6 * 16, 3),
-    )  # fmt: skip
+    )
     with torch.no_grad():
         for parameter in module[-1].parameters():
             parameter.zero_()
@@ -173,10 +177,15 @@ class Faint(nn.Module):
         return x + 1e-3 * self.inner(x)
 
 
-@pytest.mark.parametrize(("name", "factors"), [
-    ("1.weight", [0.9, 1, 1]), ("2.weight", [1, 1, 1.1]), ("0.inner.weight", [0.9, 0.9, 0.9]),
-    ("1.weight", [1, -1, 1]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "factors"),
+    [
+        ("1.weight", [0.9, 1, 1]),
+        ("2.weight", [1, 1, 1.1]),
+        ("0.inner.weight", [0.9, 0.9, 0.9]),
+        ("1.weight", [1, -1, 1]),
+    ],
+)
 def test_a_wrong_rule_for_any_row_is_refused_by_name(
     name: str, factors: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,12 +317,18 @@ def test_mixing_at_the_physical_batch_size_is_refused(layer: nn.Module, precisio
         check(small(layer), together=64, precision=precision)
 
 
-@pytest.mark.parametrize("branches", [
-    lambda x: x.max() > 1e6, lambda x: x.amax((1, 2, 3)).tolist()[0] > 1e6,
-    lambda x: x.detach().numpy().max() > 1e6, lambda x: np.asarray(x.detach()).max() > 1e6,
-    lambda x: len(x[x > 1e6]), lambda x: len((x > 1e6).nonzero()),
-    lambda x: len(torch.unique(x > 1e6)) > 1,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "branches",
+    [
+        lambda x: x.max() > 1e6,
+        lambda x: x.amax((1, 2, 3)).tolist()[0] > 1e6,
+        lambda x: x.detach().numpy().max() > 1e6,
+        lambda x: np.asarray(x.detach()).max() > 1e6,
+        lambda x: len(x[x > 1e6]),
+        lambda x: len((x > 1e6).nonzero()),
+        lambda x: len(torch.unique(x > 1e6)) > 1,
+    ],
+)
 def test_a_branch_by_numbers_is_refused(branches: Callable[[torch.Tensor], Any]) -> None:
     layer = OfBatch(lambda x: x - x.mean(0) if branches(x) else x)
     for run in (
@@ -326,9 +341,10 @@ def test_a_branch_by_numbers_is_refused(branches: Callable[[torch.Tensor], Any])
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 @pytest.mark.parametrize(
-    "read", [torch.amax, torch.amin, torch.mean, torch.std, torch.linalg.vector_norm],
+    "read",
+    [torch.amax, torch.amin, torch.mean, torch.std, torch.linalg.vector_norm],
     ids=lambda read: read.__name__,
-)  # fmt: skip
+)
 def test_what_a_network_takes_from_the_whole_batch_shows(read: Any, dtype: torch.dtype) -> None:
     rows = make_public_rows((1, 6, 6), dtype)
     for count in (2, 16):
@@ -369,15 +385,19 @@ def multiply(x: torch.Tensor) -> torch.Tensor:
         (lambda: Branch(Mixes()), "mixes the rows of a batch"),
         (Turned, r"wrong gradient of 1\.linear\."),
         (lambda: Branch(Turned()), r"wrong gradient of 1\.inner\.linear\."),
-        *((partial(Fails, kind), "gradients cannot be computed per row .* choose another")
-          for kind in (RuntimeError, TypeError, ValueError, AttributeError, IndexError)),
-        (lambda: OfBatch(lambda x: x * multiply(2 * x)[..., None]),
-         r"does not run in float64 \(.*choose another"),
+        *(
+            (partial(Fails, kind), "gradients cannot be computed per row .* choose another")
+            for kind in (RuntimeError, TypeError, ValueError, AttributeError, IndexError)
+        ),
+        (
+            lambda: OfBatch(lambda x: x * multiply(2 * x)[..., None]),
+            r"does not run in float64 \(.*choose another",
+        ),
         (lambda: OfBatch(lambda x: x * 0), "the trained parameters get no gradient"),
         (lambda: OfBatch(lambda x: x[::2]), r"scores have shape \(4, 3\) for 8 rows"),
         (lambda: OfBatch(lambda x: x[:, None]), r"scores have shape \(8, 1, 3\) for 8 rows"),
     ],
-)  # fmt: skip
+)
 def test_layers_without_a_right_gradient_by_row_are_refused_by_name(
     layer: Callable[[], nn.Module], said: str, precision: str
 ) -> None:

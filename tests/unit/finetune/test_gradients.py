@@ -39,10 +39,15 @@ def small(seed: int = 0, classes: int = 3) -> Small:
     """A convolutional network with every second kind of layer."""
     torch.manual_seed(seed)
     module = nn.Sequential(
-        nn.Conv2d(2, 4, 3, padding=1), ChannelAffine(torch.rand(4) + 0.5, torch.randn(4)),
-        nn.ReLU6(inplace=True), nn.Conv2d(4, 4, 3, padding=1, groups=4), nn.GroupNorm(2, 4),
-        nn.Tanh(), nn.Flatten(), nn.Linear(64, classes),
-    )  # fmt: skip
+        nn.Conv2d(2, 4, 3, padding=1),
+        ChannelAffine(torch.rand(4) + 0.5, torch.randn(4)),
+        nn.ReLU6(inplace=True),
+        nn.Conv2d(4, 4, 3, padding=1, groups=4),
+        nn.GroupNorm(2, 4),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(64, classes),
+    )
     return Small.of(module, (2, 4, 4))
 
 
@@ -189,8 +194,9 @@ NUMBERS = st.one_of(
 @given(
     changes=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 31), NUMBERS), max_size=12),
     clipping=st.sampled_from(["fixed", "automatic"]),
-    precision=st.sampled_from(["float32", "bfloat16"]), limit=st.floats(1e-3, 1e3),
-)  # fmt: skip
+    precision=st.sampled_from(["float32", "bfloat16"]),
+    limit=st.floats(1e-3, 1e3),
+)
 def test_no_row_moves_a_sum_by_more_than_the_clip(
     changes: list[tuple[int, int, float]], clipping: str, precision: str, limit: float
 ) -> None:
@@ -259,9 +265,10 @@ def test_shared_parameters_and_overwritten_inputs_are_refused() -> None:
 
 
 @given(
-    norms=st.lists(st.floats(0, 1e30), min_size=1, max_size=5), limit=st.floats(1e-6, 1e6),
+    norms=st.lists(st.floats(0, 1e30), min_size=1, max_size=5),
+    limit=st.floats(1e-6, 1e6),
     clipping=st.sampled_from(["fixed", "automatic"]),
-)  # fmt: skip
+)
 def test_factors_bring_norms_below_the_clip(
     norms: list[float], limit: float, clipping: Clipping
 ) -> None:

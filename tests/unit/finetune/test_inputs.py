@@ -55,19 +55,27 @@ def write_images(folder: Path, *, odd: bool = False) -> SplitTable:
 
 def bytes_backbone(transform: Any = None) -> Backbone:
     return Backbone(
-        dimension=3, preprocessing={}, weights_sha256=None, fingerprint="f",
+        dimension=3,
+        preprocessing={},
+        weights_sha256=None,
+        fingerprint="f",
         transform=transform or ToBytes(mode="RGB", steps=pil_to_tensor),
         forward=lambda images: images.float().mean((2, 3)),
-    )  # fmt: skip
+    )
 
 
 def images_of(
     source: SplitTable, *, augment: Augment | None = None, memory_mb: int = 100, seed: int = 3
 ) -> ImageInputs:
     return image_inputs(
-        source, bytes_backbone(), split="train", augment=augment, seed=seed, memory_mb=memory_mb,
+        source,
+        bytes_backbone(),
+        split="train",
+        augment=augment,
+        seed=seed,
+        memory_mb=memory_mb,
         threads=2,
-    )  # fmt: skip
+    )
 
 
 WANTED = torch.stack([pil_to_tensor(picture(row)) for row in range(ROWS)])
@@ -106,9 +114,12 @@ def test_images_decoded_anew_and_kept_have_the_same_views(tmp_path: Path) -> Non
 
 @settings(max_examples=40, deadline=None)
 @given(
-    rows=st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=8), step=st.integers(0, 2**40),
-    flip=st.booleans(), views=st.integers(1, 4), pad=st.integers(1, SIZE - 1),
-)  # fmt: skip
+    rows=st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=8),
+    step=st.integers(0, 2**40),
+    flip=st.booleans(),
+    views=st.integers(1, 4),
+    pad=st.integers(1, SIZE - 1),
+)
 def test_views_depend_on_seed_step_and_row_alone(
     rows: list[int], step: int, flip: bool, views: int, pad: int
 ) -> None:
@@ -123,8 +134,9 @@ def test_views_depend_on_seed_step_and_row_alone(
         padded = np.pad(WANTED[row].numpy(), ((0, 0), (pad, pad), (pad, pad)), mode="reflect")
         crops = {
             padded[:, top : top + SIZE, left : left + SIZE + 2].tobytes()
-            for top in range(2 * pad + 1) for left in range(2 * pad + 1)
-        }  # fmt: skip
+            for top in range(2 * pad + 1)
+            for left in range(2 * pad + 1)
+        }
         for view in alone[0]:
             plain, mirrored = (one.numpy().tobytes() for one in (view, view.flip(-1)))
             assert plain in crops or (flip and mirrored in crops)
@@ -166,9 +178,15 @@ def test_units_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     names = source.read_units()
     assert names is not None
     inputs = image_inputs(
-        source, bytes_backbone(), split="train", augment=None, seed=1, memory_mb=1, threads=0,
+        source,
+        bytes_backbone(),
+        split="train",
+        augment=None,
+        seed=1,
+        memory_mb=1,
+        threads=0,
         units=Units.number_units(names),
-    )  # fmt: skip
+    )
     assert (inputs.rows, inputs.n) == (ROWS, 6)
     several = torch.eye(3, dtype=torch.uint8)[inputs.labels]
     source.multi_label = True
@@ -262,9 +280,10 @@ def test_no_word_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed, row, number in itertools.product(SEEDS[:4], KEYED_ROWS, range(3)):
         sha256 = row.to_bytes(32, "big")
         drawn += words_of(
-            "default_rng", monkeypatch,
+            "default_rng",
+            monkeypatch,
             lambda: crop_box(9, 9, seed=seed, sha256=sha256, number=number),  # noqa: B023
-        )  # fmt: skip
+        )
     for seed, name in itertools.product(SEEDS, used_names()):
         drawn.append(open_stream(seed, name).bit_generator.random_raw(WORDS))
         drawn.append(Keystream.from_seed(seed, name).draw_words(WORDS))

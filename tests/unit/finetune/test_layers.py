@@ -86,9 +86,16 @@ class Gate(nn.Module):
         self.scale = nn.Parameter(torch.randn(6))
 
     def forward(
-        self, x: torch.Tensor, *, gate: torch.Tensor, power: int, shift: torch.Tensor,
-        place: torch.Tensor, shared: torch.Tensor, factor: torch.Tensor,
-    ) -> torch.Tensor:  # fmt: skip
+        self,
+        x: torch.Tensor,
+        *,
+        gate: torch.Tensor,
+        power: int,
+        shift: torch.Tensor,
+        place: torch.Tensor,
+        shared: torch.Tensor,
+        factor: torch.Tensor,
+    ) -> torch.Tensor:
         moved = self.scale[place].view(-1, 1, 1) + factor * shared * self.scale
         return (x * self.scale * gate) ** power + shift.sin() * self.scale + moved
 
@@ -103,9 +110,14 @@ class Gated(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.mean((1, 2), keepdim=True)
         return self.gate(
-            x, shift=2 * rows, power=2, gate=rows.cos(), place=(10 * rows).long()[:, 0, 0] % 6,
-            shared=torch.linspace(0, 1, 6, device=x.device), factor=torch.tensor(1.5),
-        )  # fmt: skip
+            x,
+            shift=2 * rows,
+            power=2,
+            gate=rows.cos(),
+            place=(10 * rows).long()[:, 0, 0] % 6,
+            shared=torch.linspace(0, 1, 6, device=x.device),
+            factor=torch.tensor(1.5),
+        )
 
 
 def affine(channels: int) -> nn.Module:
@@ -155,14 +167,18 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "layer norm of two dimensions": (lambda: nn.LayerNorm([9, 6]), TOKENS),
     "group norm": (lambda: nn.GroupNorm(3, 6), MAPS),
     "group norm of tokens": (lambda: nn.GroupNorm(3, 9), TOKENS),
-    "affine of maps": (lambda: affine(6), MAPS), "affine of tokens": (lambda: affine(6), TOKENS),
+    "affine of maps": (lambda: affine(6), MAPS),
+    "affine of tokens": (lambda: affine(6), TOKENS),
     "affine of vectors": (lambda: affine(6), (6,)),
     "transposed conv": (lambda: nn.ConvTranspose2d(6, 4, 2), MAPS),
     "layer scale": (lambda: LayerScale(6, init_values=0.7), TOKENS),
-    "prelu": (lambda: nn.PReLU(6), MAPS), "channels last": (ConvNeXtLike, MAPS),
-    "layer used twice": (Twice, TOKENS), "tokens": (Tokens, TOKENS),
-    "attention": (SelfAttention, TOKENS), "arguments by row": (Gated, TOKENS),
-}  # fmt: skip
+    "prelu": (lambda: nn.PReLU(6), MAPS),
+    "channels last": (ConvNeXtLike, MAPS),
+    "layer used twice": (Twice, TOKENS),
+    "tokens": (Tokens, TOKENS),
+    "attention": (SelfAttention, TOKENS),
+    "arguments by row": (Gated, TOKENS),
+}
 
 
 def started(name: str) -> Small:
@@ -285,10 +301,19 @@ def test_gradients_are_formed_where_that_is_cheaper_by_rules_of_their_own() -> N
     assert first == [5, 9, 19, 65, 69, 16]
     slow = {name for name, (make, _) in LAYERS.items() if isinstance(rule_of(make()), ModuleRule)}
     assert slow == {
-        "conv reflected", "conv padding by name", "standardised conv", "transposed conv", "prelu",
-        "layer norm of two dimensions", "layer scale", "channels last", "layer used twice",
-        "tokens", "attention", "arguments by row",
-    }  # fmt: skip
+        "conv reflected",
+        "conv padding by name",
+        "standardised conv",
+        "transposed conv",
+        "prelu",
+        "layer norm of two dimensions",
+        "layer scale",
+        "channels last",
+        "layer used twice",
+        "tokens",
+        "attention",
+        "arguments by row",
+    }
 
 
 @pytest.mark.parametrize("positions", [1, 2, 16, 100])

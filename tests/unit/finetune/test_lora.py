@@ -116,7 +116,11 @@ def test_lora_without_a_layer_or_a_call_is_refused_by_name() -> None:
     assert _last_parts(shown) == ["b.fc", "b.proj", "head", "x.3"]
     assert _last_parts([f"a.{number}" for number in range(12)]) == [f"a.{n}" for n in range(8)]
     assert [_ends_with(path, "b.c") for path in ("b.c", "a.b.c", "ab.c", "b.c.d")] == [
-        True, True, False, False]  # fmt: skip
+        True,
+        True,
+        False,
+        False,
+    ]
     empty = nn.Sequential(nn.Conv2d(1, 1, 1))
     with pytest.raises(ConfigError, match="conv has no linear layer in its blocks"):
         insert_lora(empty, [empty[0]], Lora(rank=1), seed=0, name="conv")

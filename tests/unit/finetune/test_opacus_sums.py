@@ -123,9 +123,13 @@ def test_opacus_has_right_gradients_of_networks_of_timm(name: str) -> None:
 
 def check_mlp(network: TunedNetwork) -> None:
     check_network(
-        network, sigmoid=False, precision="float32", engine="opacus",
-        example=torch.randn(3, DIMENSION), classes=CLASSES,
-    )  # fmt: skip
+        network,
+        sigmoid=False,
+        precision="float32",
+        engine="opacus",
+        example=torch.randn(3, DIMENSION),
+        classes=CLASSES,
+    )
 
 
 def test_a_wrong_gradient_by_opacus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

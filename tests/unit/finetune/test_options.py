@@ -52,8 +52,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "a probe with priors": FULL
     | {"probe": {"method": {"head": "sgd", "class_priors": "released"}}},
     "priors": FULL | {"class_priors": "released"},
-    "a probe of several labels": FULL | {"loss": "sigmoid", "probe": {"method": {
-        "head": "momentum", "loss": "sigmoid", "class_weights": [1, 0.5]}}},
+    "a probe of several labels": FULL
+    | {
+        "loss": "sigmoid",
+        "probe": {"method": {"head": "momentum", "loss": "sigmoid", "class_weights": [1, 0.5]}},
+    },
     "a start from a file": FULL | FILE,
     "a probe with public rows": FULL
     | {"probe": {"method": COVARIANCE | {"public_covariance": "public/{backbone}.json"}}},
@@ -67,25 +70,45 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "a search of wrong values": FULL
     | {"search": SEARCH | {"space": {"learning_rate": [0.1, -1.0]}}},
     "a search of the loss": FULL | {"search": SEARCH | {"space": {"loss": ["softmax", "sigmoid"]}}},
-    "a search of two": FULL | {"search": SEARCH | {"space": {
-        "learning_rate": {"low": 0.1, "high": 10, "log": True}, "optimiser": ["adam", "sgd"]}}},
+    "a search of two": FULL
+    | {
+        "search": SEARCH
+        | {
+            "space": {
+                "learning_rate": {"low": 0.1, "high": 10, "log": True},
+                "optimiser": ["adam", "sgd"],
+            }
+        }
+    },
     "one trial": FULL | {"search": SEARCH | {"trials": 1}},
     "no noise at all": FULL | {"max_grad_norm": 0},
-}  # fmt: skip
+}
 
 
 def describe(options: Options) -> dict[str, Any]:
-    faults = [options.class_fault(classes, multi_label=several) for classes, several in (
-        (1, False), (2, False), (2, True), (10, False), (10, True),
-    )]  # fmt: skip
+    faults = [
+        options.class_fault(classes, multi_label=several)
+        for classes, several in (
+            (1, False),
+            (2, False),
+            (2, True),
+            (10, False),
+            (10, True),
+        )
+    ]
     return {
-        "mechanisms": options.list_mechanisms(1000), "few": options.list_mechanisms(33)[-1],
-        "dumped": options.model_dump(mode="json"), "identity": options.identity_options(),
-        "class faults": faults, "choices": options.private_choices, "limits": options.engine_limits,
+        "mechanisms": options.list_mechanisms(1000),
+        "few": options.list_mechanisms(33)[-1],
+        "dumped": options.model_dump(mode="json"),
+        "identity": options.identity_options(),
+        "class faults": faults,
+        "choices": options.private_choices,
+        "limits": options.engine_limits,
         "cut": [options.cut, options.cut_blocks, options.from_images, options.is_exact],
-        "files": options.public_files(), "link": options.link,
+        "files": options.public_files(),
+        "link": options.link,
         "filled": options.fill_paths(dataset="d", backbone="b").public_files(),
-    }  # fmt: skip
+    }
 
 
 def test_options_of_networks_mean_what_is_stored() -> None:

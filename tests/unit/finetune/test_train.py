@@ -69,9 +69,12 @@ class RecordedSums:
         self.size = sum(one.numel() for one in network.trained.values())
 
     def add_rows(
-        self, total: torch.Tensor, inputs: torch.Tensor, labels: torch.Tensor,
+        self,
+        total: torch.Tensor,
+        inputs: torch.Tensor,
+        labels: torch.Tensor,
         weights: torch.Tensor | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         assert total.dtype == torch.float32
         self.calls.append((inputs, labels, weights))
 
@@ -84,9 +87,14 @@ def made() -> list[RecordedSums]:
 
 
 def train(
-    options: Options, inputs: Inputs | None = None, *, noise: float = 2.0, seed: int = SEED,
-    make_sums: Any = ClippedSums, **rest: Any,
-) -> Trained:  # fmt: skip
+    options: Options,
+    inputs: Inputs | None = None,
+    *,
+    noise: float = 2.0,
+    seed: int = SEED,
+    make_sums: Any = ClippedSums,
+    **rest: Any,
+) -> Trained:
     inputs = mlp_inputs() if inputs is None else inputs
     releases = releases_of(options, inputs.n, noise, seed)
     with pytest.MonkeyPatch.context() as patch:
@@ -104,17 +112,23 @@ def reference(
     (mechanism,) = plan_of(options, inputs.n, noise).mechanisms
     rate = mechanism.sample_rate
     sums = NaiveSums(
-        network, sigmoid=options.loss == "sigmoid",
-        max_grad_norm=options.max_grad_norm if noise else math.inf, clipping=options.clipping,
-    )  # fmt: skip
+        network,
+        sigmoid=options.loss == "sigmoid",
+        max_grad_norm=options.max_grad_norm if noise else math.inf,
+        clipping=options.clipping,
+    )
     drawn = GaussianNoise([seed], sums.size, CPU)
     units = inputs.units
     batches = poisson_batches(inputs.n, rate, mechanism.count, open_stream(seed, "sampling"))
     head = [one for name, one in network.trained.items() if name.startswith("head")]
     rest = [one for name, one in network.trained.items() if not name.startswith("head")]
-    groups = [{"params": head, "lr": options.learning_rate}, {
-        "params": rest, "lr": options.learning_rate * options.backbone_rate,
-    }]  # fmt: skip
+    groups = [
+        {"params": head, "lr": options.learning_rate},
+        {
+            "params": rest,
+            "lr": options.learning_rate * options.backbone_rate,
+        },
+    ]
     torch_optimiser: torch.optim.Optimizer
     if options.optimiser == "adam":
         torch_optimiser = torch.optim.Adam(groups)
@@ -161,11 +175,17 @@ def test_a_training_is_a_plain_loop_s(optimiser: str, batch_size: Any, noise: fl
     assert_close(train(options, noise=noise).state, wanted)
 
 
-@pytest.mark.parametrize("values", [
-    {"clipping": "automatic"}, {"loss": "sigmoid"}, {"class_weights": (1.0, 0.25, 0.5)},
-    {"units": True, "class_weights": (1.0, 0.25, 0.5)}, {"units": True},
-    {"units": True, "batch_size": "full"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"clipping": "automatic"},
+        {"loss": "sigmoid"},
+        {"class_weights": (1.0, 0.25, 0.5)},
+        {"units": True, "class_weights": (1.0, 0.25, 0.5)},
+        {"units": True},
+        {"units": True, "batch_size": "full"},
+    ],
+)
 def test_options_of_rows_are_those_of_a_plain_loop(values: dict[str, Any]) -> None:
     values = {"batch_size": 8, "optimiser": "sgd", "units": False, **values}
     units = values.pop("units")
@@ -334,8 +354,10 @@ def test_physical_batches_change_nothing_but_rounding(
     inputs = mlp_inputs(**values)
     for size, inputs.slow in ((1, False), (3, True), (3, False), (64, True)):
         train(options, inputs, physical_batch=size, make_sums=RecordedSums)
-    first, *others = ([torch.cat(part) for part in zip(*one.calls, strict=True)
-                       if part[0] is not None] for one in made)  # fmt: skip
+    first, *others = (
+        [torch.cat(part) for part in zip(*one.calls, strict=True) if part[0] is not None]
+        for one in made
+    )
     for other in others:
         for mine, theirs in zip(first, other, strict=True):
             assert torch.equal(mine, theirs)
@@ -345,11 +367,16 @@ def test_physical_batches_change_nothing_but_rounding(
         np.testing.assert_allclose(flat(end), flat(ends[0]), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("n", "change", "said"), [
-    (40, {"count": 5}, "has count"), (40, {"count": 7}, "has count"),
-    (40, {"sensitivity": 0.1}, "sensitivity"), (40, {"sample_rate": 0.3}, "rate"),
-    (39, {}, "n = 39 units of privacy, but the data has 40"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("n", "change", "said"),
+    [
+        (40, {"count": 5}, "has count"),
+        (40, {"count": 7}, "has count"),
+        (40, {"sensitivity": 0.1}, "sensitivity"),
+        (40, {"sample_rate": 0.3}, "rate"),
+        (39, {}, "n = 39 units of privacy, but the data has 40"),
+    ],
+)
 def test_a_plan_of_another_training_is_refused(n: int, change: dict[str, Any], said: str) -> None:
     options, inputs = network_options(batch_size=8), mlp_inputs()
     plan = plan_of(options, n, 1.0)
@@ -519,9 +546,13 @@ def options_of(values: dict[str, Any]) -> Options:
 def network_of(model: str, options: Options) -> TunedNetwork:
     torch.manual_seed(0)
     return build_network(
-        backbone(model), options, classes=CLASSES, seed=1, device="cpu",
+        backbone(model),
+        options,
+        classes=CLASSES,
+        seed=1,
+        device="cpu",
         transform=Transform(options.normalize),
-    )  # fmt: skip
+    )
 
 
 def inputs_of(network: TunedNetwork, options: Options) -> Inputs:
@@ -532,9 +563,14 @@ def inputs_of(network: TunedNetwork, options: Options) -> Inputs:
     if network.from_images:
         images = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
         return ImageInputs(
-            images, labels, CLASSES, shape=network.shape, units=units, augment=options.augment,
+            images,
+            labels,
+            CLASSES,
+            shape=network.shape,
+            units=units,
+            augment=options.augment,
             seed=4,
-        )  # fmt: skip
+        )
     activations = torch.randn(shape, generator=generator)
     return Inputs(activations, labels, CLASSES, shape=network.shape, units=units)
 
@@ -623,9 +659,11 @@ def probe_rows(units: Units | None = None) -> TrainingSet:
 def head_network(transform: Transform) -> TunedNetwork:
     module = Network(nn.Identity(), nn.Linear(WIDTH, CLASSES), transform, graph=None).eval()
     return TunedNetwork(
-        module=module, trained=dict(module.named_parameters()), shape=(WIDTH,),
+        module=module,
+        trained=dict(module.named_parameters()),
+        shape=(WIDTH,),
         from_images=False,
-    )  # fmt: skip
+    )
 
 
 def started(weights: np.ndarray, transform: Transform) -> TunedNetwork:

@@ -139,8 +139,13 @@ def test_what_is_trained_of_each_network_is_as_stored() -> None:
             names = [f"{name} {[*network.trained[name].shape]}" for name in trained(network)]
             digest = hashlib.sha256("".join(names).encode()).hexdigest()[:16]
             found[f"{kind} {tune} {bool(augment)}"] = [
-                network.shape, network.from_images, len(names), digest, names[:2], names[-3:],
-            ]  # fmt: skip
+                network.shape,
+                network.from_images,
+                len(names),
+                digest,
+                names[:2],
+                names[-3:],
+            ]
     check_values("trained_of_networks", found)
 
 
@@ -189,10 +194,12 @@ def test_attention_in_layers_equals_torchs(batch_first: bool) -> None:
     torch.testing.assert_close(ours(x, x, x, need_weights=False)[0], expected)
     mask = torch.zeros(7, 7)
     for keys, options, said in (
-        ((x + 1, x), {}, "to another sequence"), ((x, x + 1), {}, "to another sequence"),
-        ((x, x), {"attn_mask": mask}, "with a mask"), ((x, x), {"need_weights": True}, "its weigh"),
+        ((x + 1, x), {}, "to another sequence"),
+        ((x, x + 1), {}, "to another sequence"),
+        ((x, x), {"attn_mask": mask}, "with a mask"),
+        ((x, x), {"need_weights": True}, "its weigh"),
         ((x, x), {"key_padding_mask": mask}, "a padding mask"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match=said):
             ours(x, *keys, **options)
 
@@ -203,8 +210,12 @@ class Attends(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         more: list[dict[str, Any]] = [
-            {}, {"add_bias_kv": True}, {"add_zero_attn": True}, {"kdim": 6}, {"bias": False}
-        ]  # fmt: skip
+            {},
+            {"add_bias_kv": True},
+            {"add_zero_attn": True},
+            {"kdim": 6},
+            {"bias": False},
+        ]
         self.blocks = nn.Sequential(*(nn.MultiheadAttention(8, 2, **each) for each in more))
         self.behind = nn.MultiheadAttention(8, 2)
 
@@ -217,9 +228,15 @@ def test_plain_attention_in_blocks_is_replaced() -> None:
     assert copied.blocks[4].in_proj.bias is None
 
 
-@pytest.mark.parametrize("norm", [
-    nn.BatchNorm2d(4), BatchNormAct2d(4), nn.BatchNorm2d(4, affine=False), FrozenBatchNorm2d(4),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "norm",
+    [
+        nn.BatchNorm2d(4),
+        BatchNormAct2d(4),
+        nn.BatchNorm2d(4, affine=False),
+        FrozenBatchNorm2d(4),
+    ],
+)
 def test_channel_affine_equals_the_batch_norm_it_stands_for(norm: Any) -> None:
     """A norm that is used twice stays one; hooks of others than the backbone stay."""
     torch.manual_seed(0)
@@ -387,9 +404,11 @@ def test_gradients_flow_through_the_normalisation_of_features(spec: Normalisatio
     assert inputs.grad is not None
     exact = rows.double().requires_grad_(True)
     out = {
-        "l2": nn.functional.normalize(exact), "group_norm": nn.functional.group_norm(exact, 4),
-        "layer_norm": nn.functional.layer_norm(exact, exact.shape[1:]), "none": exact,
-    }[spec.kind]  # fmt: skip
+        "l2": nn.functional.normalize(exact),
+        "group_norm": nn.functional.group_norm(exact, 4),
+        "layer_norm": nn.functional.layer_norm(exact, exact.shape[1:]),
+        "none": exact,
+    }[spec.kind]
     (expected,) = torch.autograd.grad((out * weights.double()).sum(), exact)
     torch.testing.assert_close(inputs.grad.double(), expected, rtol=1e-3, atol=1e-3)
 

@@ -15,16 +15,21 @@ from dpprobe.finetune.unpriced_search import Trial, best_trial, run_trials, sugg
 from dpprobe.heads.registry import method_options
 
 SPACE: dict[str, Any] = {
-    "learning_rate": {"low": 1e-3, "high": 10, "log": True}, "backbone_rate": {"low": 0, "high": 1},
-    "clipping": ["fixed", "automatic"], "optimiser": ["sgd", "adam", "momentum"],
-}  # fmt: skip
+    "learning_rate": {"low": 1e-3, "high": 10, "log": True},
+    "backbone_rate": {"low": 0, "high": 1},
+    "clipping": ["fixed", "automatic"],
+    "optimiser": ["sgd", "adam", "momentum"],
+}
 
 
 def searched(trials: int = 14, **changes: Any) -> Options:
     values = {
-        "head": "fine_tune", "tune": {"blocks": 1}, "steps": 3,
-        "search": {"trials": trials, "space": SPACE}, **changes,
-    }  # fmt: skip
+        "head": "fine_tune",
+        "tune": {"blocks": 1},
+        "steps": 3,
+        "search": {"trials": trials, "space": SPACE},
+        **changes,
+    }
     options = method_options(values)
     assert isinstance(options, Options)
     return options
@@ -102,9 +107,16 @@ OTHER_SPACE = {"trials": 3, "space": SPACE | {"clipping": ["automatic", "fixed"]
 
 @pytest.mark.parametrize(
     "change",
-    [{"seed": 10}, {"identity": {"data": "b"}}, {"max_grad_norm": 2.0}, {"search": OTHER_SPACE},
-     "", "{", "{}"],
-)  # fmt: skip
+    [
+        {"seed": 10},
+        {"identity": {"data": "b"}},
+        {"max_grad_norm": 2.0},
+        {"search": OTHER_SPACE},
+        "",
+        "{",
+        "{}",
+    ],
+)
 def test_a_log_of_another_search_is_not_believed(
     tmp_path: Path, change: dict[str, Any] | str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -150,9 +162,16 @@ def test_values_that_python_calls_equal_are_told_apart() -> None:
     assert type(restored.values["learning_rate"]) is float
 
 
-@pytest.mark.parametrize("space", [{"learning_rate": [0.003, 0.01, 0.03, 0.06]}, {
-    "learning_rate": [0.1, 1.0], "clipping": ["fixed", "automatic"],
-}])  # fmt: skip
+@pytest.mark.parametrize(
+    "space",
+    [
+        {"learning_rate": [0.003, 0.01, 0.03, 0.06]},
+        {
+            "learning_rate": [0.1, 1.0],
+            "clipping": ["fixed", "automatic"],
+        },
+    ],
+)
 def test_lists_are_tried_whole_before_anything_comes_twice(
     space: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -178,11 +197,20 @@ def test_values_that_do_not_go_together_are_named(tmp_path: Path) -> None:
         run_trials(clashing, quality, log=tmp_path / "log.json", seed=1)
 
 
-@pytest.mark.parametrize(("fault", "space"), [
-    ("search.space: backbone_rate -1.0", {"learning_rate": [0.01 * number for number in range(1,
-        301)], "max_grad_norm": [1.0, 2.0], "backbone_rate": [1.0, -1.0]}),
-    ("loss 'sigmoid': ", {"loss": ["softmax", "sigmoid"]}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("fault", "space"),
+    [
+        (
+            "search.space: backbone_rate -1.0",
+            {
+                "learning_rate": [0.01 * number for number in range(1, 301)],
+                "max_grad_norm": [1.0, 2.0],
+                "backbone_rate": [1.0, -1.0],
+            },
+        ),
+        ("loss 'sigmoid': ", {"loss": ["softmax", "sigmoid"]}),
+    ],
+)
 def test_every_value_of_a_search_is_checked(fault: str, space: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=fault):
         method_options({"head": "fine_tune", "tune": "all", "search": {"space": space}})

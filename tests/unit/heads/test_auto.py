@@ -27,11 +27,15 @@ SMALL = DataFacts(
     n=120, dimension=6, classes=3, multi_label=False, epsilon=2.0, delta=1e-4, unit="image"
 )
 FACTS = st.builds(
-    DataFacts, n=st.integers(2, 10**8), dimension=st.integers(1, 10**5),
-    classes=st.integers(1, 10**5), multi_label=st.booleans(),
-    epsilon=st.floats(1e-3, 1e3) | st.just(math.inf), delta=st.floats(1e-12, 1e-2),
+    DataFacts,
+    n=st.integers(2, 10**8),
+    dimension=st.integers(1, 10**5),
+    classes=st.integers(1, 10**5),
+    multi_label=st.booleans(),
+    epsilon=st.floats(1e-3, 1e3) | st.just(math.inf),
+    delta=st.floats(1e-12, 1e-2),
     unit=st.sampled_from(["image", "patient"]),
-)  # fmt: skip
+)
 
 
 @given(facts=FACTS)

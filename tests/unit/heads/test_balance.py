@@ -101,11 +101,15 @@ def test_weights_multiply_those_of_units_and_leave_normalisations_alone() -> Non
     assert other.make_once("a", lambda: 2) == 2
     centred = [
         fit_heads(
-            options("newton, centred", **more), data,
-            plan_for(options("newton, centred", **more), 20, 1.0), [3],
-        ).transforms[0].arrays["centre"]
+            options("newton, centred", **more),
+            data,
+            plan_for(options("newton, centred", **more), 20, 1.0),
+            [3],
+        )
+        .transforms[0]
+        .arrays["centre"]
         for more in ({}, {"class_weights": WEIGHTS})
-    ]  # fmt: skip
+    ]
     assert torch.equal(*centred)
 
 
@@ -160,8 +164,9 @@ def test_priors_move_the_biases_alone(name: str, priors: Any) -> None:
     plan, data = plan_for(method, ROWS, 0.5), TrainingSet(classes_of(ROWS)[0], LABELS, CLASSES)
     others = made_plan([each for each in plan.mechanisms if each.name != CLASS_COUNTS], ROWS)
     balanced, before = (
-        fit_heads(method, data, plan, [1, 2]), fit_heads(plain, data, others, [1, 2])
-    )  # fmt: skip
+        fit_heads(method, data, plan, [1, 2]),
+        fit_heads(plain, data, others, [1, 2]),
+    )
     np.testing.assert_array_equal(balanced.weights[..., :-1], before.weights[..., :-1])
     given = [priors] * 2
     if priors == "released":

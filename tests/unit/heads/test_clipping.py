@@ -60,9 +60,14 @@ rows_and_weights = {
 @given(**rows_and_weights)
 @settings(max_examples=250, deadline=None)
 def test_no_unit_contributes_more_than_the_clipping_norm(
-    rows: list[list[float]], weights: list[float], label: int, clip: float, loss: tuple[str, bool],
-    kind: str, native: bool,
-) -> None:  # fmt: skip
+    rows: list[list[float]],
+    weights: list[float],
+    label: int,
+    clip: float,
+    loss: tuple[str, bool],
+    kind: str,
+    native: bool,
+) -> None:
     """For any rows, by their parts one by one; and for any weights: nothing where they overflow."""
     labels, several = torch.tensor([label] * len(rows)), [[label & 1, label >> 1, 1, 0]]
     if loss[1]:

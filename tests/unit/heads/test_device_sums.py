@@ -101,10 +101,21 @@ floats = st.floats(allow_nan=True, allow_infinity=True, width=32)
 )
 @settings(max_examples=120, deadline=None)
 def test_sums_have_the_bits_of_the_kernels(
-    device: str, disturbed: bool, seed: int, shape: tuple[int, int, int], bad: list[float],
-    spread: float, scale: float, clip: float, constant: float, loss: tuple[str, bool], kind: str,
-    units: bool, agreed: int | None, spare: float,
-) -> None:  # fmt: skip
+    device: str,
+    disturbed: bool,
+    seed: int,
+    shape: tuple[int, int, int],
+    bad: list[float],
+    spread: float,
+    scale: float,
+    clip: float,
+    constant: float,
+    loss: tuple[str, bool],
+    kind: str,
+    units: bool,
+    agreed: int | None,
+    spare: float,
+) -> None:
     generator, (n, d, classes) = torch.Generator().manual_seed(seed), shape
     lengths = 10 ** (spread * torch.randn(n, 1, generator=generator))
     features = torch.randn(n, d, generator=generator) * lengths
@@ -122,9 +133,13 @@ def test_sums_have_the_bits_of_the_kernels(
         if disturbed and device == "cpu":
             disturb(patch, classes)
         kernels, products = both_sums(
-            normalised(data, kind), weights, clip,
-            sigmoid=loss[0] == "sigmoid", constant=constant, device=device,
-        )  # fmt: skip
+            normalised(data, kind),
+            weights,
+            clip,
+            sigmoid=loss[0] == "sigmoid",
+            constant=constant,
+            device=device,
+        )
     assert torch.equal(products, kernels)
 
 

@@ -94,9 +94,14 @@ floats = st.floats(allow_nan=True, allow_infinity=True, width=32)
 )
 @settings(max_examples=300, deadline=None)
 def test_no_unit_contributes_more_than_the_clipping_norm(
-    row: list[float], weights: list[float], label: int, clip: float, loss: tuple[str, bool],
-    kind: str, images: int,
-) -> None:  # fmt: skip
+    row: list[float],
+    weights: list[float],
+    label: int,
+    clip: float,
+    loss: tuple[str, bool],
+    kind: str,
+    images: int,
+) -> None:
     """For any rows, denormal and huge ones among them, and weights; in exact arithmetic."""
     labels = torch.tensor([label] * images)
     if loss[1]:
@@ -184,10 +189,16 @@ def test_full_batches_train_the_heads_of_the_default_engine(head: Any, normalize
     """Under next to no noise."""
     data = training_set(multi_label=head is Momentum)
     common: dict[str, Any] = {
-        "batch_size": "full", "steps": 12, "normalize": normalize, "average": "ema",
-        "schedule": "warmup_cosine", "warmup": 0.2, "init": "torch", "learning_rate": 0.05,
+        "batch_size": "full",
+        "steps": 12,
+        "normalize": normalize,
+        "average": "ema",
+        "schedule": "warmup_cosine",
+        "warmup": 0.2,
+        "init": "torch",
+        "learning_rate": 0.05,
         "loss": "sigmoid" if head is Momentum else "softmax",
-    }  # fmt: skip
+    }
     options = head(engine="exact", **common)
     plan = plan_for(options, data.rows, noise=1e-4)
     if normalize == "centred":
@@ -231,10 +242,15 @@ def test_steps_at_a_time_are_single_steps(
     units = patients if average == "mean" else None
     rows = normalised(TrainingSet(features, data.labels, 4, units=units), normalize)
     options = Options(
-        batch_size=batch_size, steps=21, average=average, learning_rate=0.3, init="torch",
-        loss="sigmoid" if average == "ema" else "softmax", schedule="warmup_cosine",
+        batch_size=batch_size,
+        steps=21,
+        average=average,
+        learning_rate=0.3,
+        init="torch",
+        loss="sigmoid" if average == "ema" else "softmax",
+        schedule="warmup_cosine",
         engine="exact",
-    )  # fmt: skip
+    )
     plan, ends = plan_for(options, rows.n), [*range(1, 10), 18, 21]
     monkeypatch.setattr(exact_engine, "record_steps", lambda _: ends)
 
@@ -243,9 +259,12 @@ def test_steps_at_a_time_are_single_steps(
         seen: list[bytes] = []
         releases = Releases(plan, SEEDS, torch.device("cpu"))
         exact_engine.train(
-            options, rows, releases, optimiser,
+            options,
+            rows,
+            releases,
+            optimiser,
             record=lambda _, heads: seen.append(heads.numpy().tobytes()),
-        )  # fmt: skip
+        )
         releases.check_counts()
         return seen
 
@@ -297,9 +316,14 @@ def guesses_from_low_bits(engine: Any, sigma: float) -> int:
     without = features.clone()
     without[0] = math.nan
     options = Options(
-        batch_size="full", steps=1, init="zero", learning_rate=float(ROWS), max_grad_norm=1.0,
-        normalize="l2", engine=engine,
-    )  # fmt: skip
+        batch_size="full",
+        steps=1,
+        init="zero",
+        learning_rate=float(ROWS),
+        max_grad_norm=1.0,
+        normalize="l2",
+        engine=engine,
+    )
     plan = plan_for(options, ROWS, noise=sigma)
     sets = [TrainingSet(each, labels, 4) for each in (without, features)]
     start = torch.zeros(1, 4, 65)

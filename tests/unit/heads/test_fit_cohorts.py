@@ -82,8 +82,9 @@ def test_heads_of_chains_are_as_stored() -> None:
             to_plain(fitted.weights)["sums"]
             for fitted in chain(head, factorisation, noise=1.0, cohorts=3)[0]
         ]
-        for head in HEADS for factorisation in (ADDED, HALF_A_YEAR)
-    }  # fmt: skip
+        for head in HEADS
+        for factorisation in (ADDED, HALF_A_YEAR)
+    }
     check_values("heads_of_cohorts", found, rel=1e-3, abs=1e-3)
 
 
@@ -118,6 +119,9 @@ def test_several_seeds_cannot_share_cohorts() -> None:
     running = RunningSums(ADDED, [], names=("class_sums",), n=400)
     with pytest.raises(PrivacyError, match="one private fit at a time"):
         fit_heads(
-            options, TrainingSet(features, labels, 4), plan_for(options, 400, 1.0), (1, 2),
+            options,
+            TrainingSet(features, labels, 4),
+            plan_for(options, 400, 1.0),
+            (1, 2),
             running=running,
-        )  # fmt: skip
+        )

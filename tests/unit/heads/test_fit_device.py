@@ -79,9 +79,13 @@ def test_rows_of_the_exact_engine_stay_on_the_cpu(wrap: Any) -> None:
 
 
 @given(
-    n=st.integers(100, 10**8), dimension=st.integers(8, 5000), classes=st.integers(2, 1000),
-    multi_label=st.booleans(), epsilon=st.floats(0.01, 100), exact=st.booleans(),
-)  # fmt: skip
+    n=st.integers(100, 10**8),
+    dimension=st.integers(8, 5000),
+    classes=st.integers(2, 1000),
+    multi_label=st.booleans(),
+    epsilon=st.floats(0.01, 100),
+    exact=st.booleans(),
+)
 def test_planning_knows_where_auto_computes_before_it_chooses(
     n: int, dimension: int, classes: int, multi_label: bool, epsilon: float, exact: bool
 ) -> None:

@@ -26,16 +26,21 @@ from tests.support.mechanisms import made_plan
 # Options with which a head looks at every row in every pass.
 FULL: dict[str, dict[str, Any]] = {
     "adam": {"batch_size": "full", "steps": 3},
-    "auto": {"rule": 1, "chosen": {"head": "feature_covariance"}}, "feature_covariance": {},
-    "lamb": {"batch_size": "full", "steps": 3, "learning_rate": 0.1}, "least_squares": {},
-    "momentum": {"batch_size": "full", "steps": 3}, "newton": {},
-    "nonprivate": {"penalties": [0.1], "max_iterations": 30, "tolerance": 1e-3}, "prototypes": {},
+    "auto": {"rule": 1, "chosen": {"head": "feature_covariance"}},
+    "feature_covariance": {},
+    "lamb": {"batch_size": "full", "steps": 3, "learning_rate": 0.1},
+    "least_squares": {},
+    "momentum": {"batch_size": "full", "steps": 3},
+    "newton": {},
+    "nonprivate": {"penalties": [0.1], "max_iterations": 30, "tolerance": 1e-3},
+    "prototypes": {},
     "sgd": {"batch_size": "full", "steps": 3},
     "tuned": {
         "base": {"head": "sgd", "batch_size": "full", "steps": 3},
-        "search": {"learning_rate": [1.0, 2.0]}, "trials": 2,
+        "search": {"learning_rate": [1.0, 2.0]},
+        "trials": 2,
     },
-}  # fmt: skip
+}
 # Fewer passes over the large store.
 SHORT = FULL | {"nonprivate": {"penalties": [0.1], "max_iterations": 2, "tolerance": 1.0}}
 EVERY = pytest.mark.parametrize("head", sorted(HEADS))

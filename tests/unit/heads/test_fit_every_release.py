@@ -46,14 +46,18 @@ CASES: dict[str, dict[str, Any]] = {
     "feature_covariance": {"head": "feature_covariance", "steps": 2, "max_grad_norm": 0.005},
     "feature_covariance, whitened": {"head": "feature_covariance", "normalize": "whitened"},
     "tuned": {
-        "head": "tuned", "base": SGD | {"batch_size": "full"}, "trials": 3,
+        "head": "tuned",
+        "base": SGD | {"batch_size": "full"},
+        "trials": 3,
         "search": {"learning_rate": [0.1, 1]},
     },
     "tuned, no loss": {
-        "head": "tuned", "base": {"head": "least_squares"}, "search": {"ridge": [0.0, 5.0]},
+        "head": "tuned",
+        "base": {"head": "least_squares"},
+        "search": {"ridge": [0.0, 5.0]},
         "trials": 3,
     },
-}  # fmt: skip
+}
 EACH = pytest.mark.parametrize("name", CASES)
 CLASSES = 3
 
@@ -164,15 +168,18 @@ def test_each_release_has_the_noise_that_was_priced(name: str) -> None:
 SGD_TUNED = {"head": "tuned", "base": SGD | {"batch_size": "full"}, "score_share": 0.2}
 
 
-@pytest.mark.parametrize(("values", "shares"), [
-    (SGD | {"normalize": "centred", "batch_size": 30}, {"centre": 0.04}),
-    (SGD_TUNED | {"search": {"learning_rate": [0.1, 1]}}, {"score": 0.2}),
-    ({"head": "momentum", "class_priors": "released"}, {"class_counts": 0.02}),
-    ({"head": "momentum", "normalize": "whitened"}, {"centre": 0.042, "second_moment": 0.098}),
-    ({"head": "newton", "normalize": "none", "hessian_share": 0.4}, {"hessians": 0.4}),
-    ({"head": "least_squares", "gram_share": 0.25}, {"centre": 0.04, "gram": 0.24}),
-    ({"head": "feature_covariance", "normalize": "none", "steps": 4}, {"covariance": 0.2}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("values", "shares"),
+    [
+        (SGD | {"normalize": "centred", "batch_size": 30}, {"centre": 0.04}),
+        (SGD_TUNED | {"search": {"learning_rate": [0.1, 1]}}, {"score": 0.2}),
+        ({"head": "momentum", "class_priors": "released"}, {"class_counts": 0.02}),
+        ({"head": "momentum", "normalize": "whitened"}, {"centre": 0.042, "second_moment": 0.098}),
+        ({"head": "newton", "normalize": "none", "hessian_share": 0.4}, {"hessians": 0.4}),
+        ({"head": "least_squares", "gram_share": 0.25}, {"centre": 0.04, "gram": 0.24}),
+        ({"head": "feature_covariance", "normalize": "none", "steps": 4}, {"covariance": 0.2}),
+    ],
+)
 def test_the_budget_is_split_as_the_shares_say(
     values: dict[str, Any], shares: dict[str, float]
 ) -> None:

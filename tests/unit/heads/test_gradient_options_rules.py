@@ -87,9 +87,14 @@ def test_steps_are_those_on_rows_with_the_constant(
 ) -> None:
     data = training_set()
     options = momentum.Options(
-        normalize="none", learning_rate=0.2, steps=15, intercept=intercept, batch_size=batch_size,
-        max_grad_norm=0.8, engine="exact" if path == "exact" else "closed_form",
-    )  # fmt: skip
+        normalize="none",
+        learning_rate=0.2,
+        steps=15,
+        intercept=intercept,
+        batch_size=batch_size,
+        max_grad_norm=0.8,
+        engine="exact" if path == "exact" else "closed_form",
+    )
     if path == "pytorch":
         monkeypatch.setattr(gradient_steps, "is_native", lambda _: False)
         monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 1_000)

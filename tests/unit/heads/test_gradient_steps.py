@@ -122,9 +122,15 @@ def test_a_schedule_and_an_average_reach_every_step() -> None:
     """Of a constant gradient: rows that all pull the same way, in every step."""
     data = TrainingSet(torch.zeros(6, 2), torch.zeros(6).long(), 2)
     common: dict[str, Any] = {
-        "steps": 30, "max_grad_norm": 1e-3, "init": "zero", "learning_rate": 0.5,
-        "schedule": "warmup_linear", "warmup": 0.2, "average": "ema", "ema_decay": 0.8,
-    }  # fmt: skip
+        "steps": 30,
+        "max_grad_norm": 1e-3,
+        "init": "zero",
+        "learning_rate": 0.5,
+        "schedule": "warmup_linear",
+        "warmup": 0.2,
+        "average": "ema",
+        "ema_decay": 0.8,
+    }
     rates = np.concatenate([np.arange(1, 7) / 6, 1 - np.arange(24) / 24]) * 0.5
     position, ema = np.cumsum(rates), 0.0
     for value in position:
@@ -148,9 +154,14 @@ def test_the_single_step_of_mehta_et_al() -> None:
     """One full-batch step of LAMB, zero weights, biases -10, sigmoid, C = 1 (2022, section 5.1)."""
     data = training_set(classes=5)
     options = Lamb(
-        loss="sigmoid", batch_size="full", steps=1, init="zero", init_bias=-10.0,
-        max_grad_norm=1.0, learning_rate=5e-4,
-    )  # fmt: skip
+        loss="sigmoid",
+        batch_size="full",
+        steps=1,
+        init="zero",
+        init_bias=-10.0,
+        max_grad_norm=1.0,
+        learning_rate=5e-4,
+    )
     plan = plan_for(options, data.rows, noise=1e-9)
     actual = fit_heads(options, data, plan, SEEDS[:1]).weights[0].astype(np.float64)
     start = np.zeros((5, data.dimension + 1))
@@ -170,9 +181,17 @@ def test_the_single_step_of_mehta_et_al() -> None:
 @pytest.mark.parametrize("intercept", [1.0, 0.25])
 def test_a_head_starts_from_its_biases_whatever_constant_rows_have(intercept: float) -> None:
     options = method_options(
-        {"head": "momentum", "loss": "sigmoid", "batch_size": "full", "steps": 1, "init": "zero",
-         "init_bias": -7.0, "learning_rate": 1e-9, "intercept": intercept}
-    )  # fmt: skip
+        {
+            "head": "momentum",
+            "loss": "sigmoid",
+            "batch_size": "full",
+            "steps": 1,
+            "init": "zero",
+            "init_bias": -7.0,
+            "learning_rate": 1e-9,
+            "intercept": intercept,
+        }
+    )
     data = training_set(classes=5)
     start = fit_heads(options, data, no_privacy(options, data.rows), SEEDS[:1]).weights[0]
     assert start[:, -1] == pytest.approx(np.full(5, -7.0))
@@ -241,11 +260,14 @@ def test_threads_other_seeds_and_pytorch_s_sums_train_the_same_heads(
         with_units(2000) if "units" in kind else training_set(2000, multi_label=kind == "several")
     )
     options = head(
-        batch_size=batch_size, steps=9, init="torch", average="ema",
+        batch_size=batch_size,
+        steps=9,
+        init="torch",
+        average="ema",
         normalize="layer_norm" if "units" in kind else "l2",
         loss="sigmoid" if kind == "several" else "softmax",
         engine="exact" if "exact" in kind else "closed_form",
-    )  # fmt: skip
+    )
     plan = plan_for(options, data.n, noise)
     wanted = fit_heads(options, data, plan, SEEDS).weights
     assert not np.array_equal(wanted[0], wanted[1])
@@ -376,9 +398,12 @@ def opacus_sum(data: TrainingSet, batch: np.ndarray, *, sigmoid: bool) -> torch.
         torch.nn.init.zeros_(parameter)
     model = GradSampleModule(linear, loss_reduction="sum")
     optimiser = DPOptimizer(
-        torch.optim.SGD(model.parameters(), lr=1.0), noise_multiplier=0.0, max_grad_norm=1.2,
-        expected_batch_size=1, loss_reduction="sum",
-    )  # fmt: skip
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        noise_multiplier=0.0,
+        max_grad_norm=1.2,
+        expected_batch_size=1,
+        loss_reduction="sum",
+    )
     losses: Any = torch.nn.BCEWithLogitsLoss if sigmoid else torch.nn.CrossEntropyLoss
     targets = rows_of(data).make_targets(0, data.rows)[batch].float()
     with warnings.catch_warnings():
@@ -395,9 +420,13 @@ def test_clipped_sums_are_opacus_s(batch_size: Any, loss: str) -> None:
     """With next to no noise the step is the clipped sum over the expected batch size."""
     data, sigmoid = training_set(400, 256, 10, multi_label=loss == "several"), loss != "softmax"
     options = Options(
-        batch_size=batch_size, steps=1, init="zero", max_grad_norm=1.2, learning_rate=1.0,
+        batch_size=batch_size,
+        steps=1,
+        init="zero",
+        max_grad_norm=1.2,
+        learning_rate=1.0,
         loss="sigmoid" if sigmoid else "softmax",
-    )  # fmt: skip
+    )
     batch, size = np.arange(data.rows), data.rows
     if batch_size != "full":
         size = batch_size

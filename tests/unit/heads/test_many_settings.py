@@ -31,44 +31,88 @@ WEIGHTS, PRIORS = {"class_weights": [1, 0.5, 0.25, 0.8]}, {"class_priors": [4, 1
 RELEASED = {"class_priors": "released", "prior_share": 0.2}
 SEARCH = {"search": {"max_grad_norm": [0.1, 1.0], "learning_rate": {"low": 0.1, "high": 9}}}
 SETTINGS: list[dict[str, Any]] = [
-    SGD, SGD | SIGMOID, FULL | SIGMOID, FULL | {"init_bias": -2.0, "max_grad_norm": 0.1},
+    SGD,
+    SGD | SIGMOID,
+    FULL | SIGMOID,
+    FULL | {"init_bias": -2.0, "max_grad_norm": 0.1},
     *(FULL | {"init": init} for init in ("torch", "scaled", "lecun_normal")),
-    SGD | {"init": "scaled", "init_scale": 0.5}, SGD | {"engine": "exact"} | SIGMOID,
+    SGD | {"init": "scaled", "init_scale": 0.5},
+    SGD | {"engine": "exact"} | SIGMOID,
     SGD | {"schedule": "warmup_cosine", "warmup": 0.4, "average": "ema"},
     FULL | {"schedule": "warmup_linear", "warmup": 0.3, "average": "mean", "engine": "exact"},
     SGD | {"max_batch_grad_norm": 0.01, "average": "ema", "ema_decay": 0.5},
     SGD | {"engine": "exact", "normalize": "layer_norm"},
     *(SGD | {"normalize": each} for each in ("l2", "layer_norm", "centred", CHANNELS, *GROUPS)),
     *(FULL | {"engine": "exact", "normalize": each} for each in ("centred", WHITENED, CHANNELS)),
-    *(each | more for each in (SGD, FULL | {"engine": "exact"})
-      for more in (WEIGHTS, PRIORS, WEIGHTS | PRIORS, RELEASED, RELEASED | WEIGHTS)),
-    *({"head": head, **FIRST, **more} for head in ("momentum", "adam", "lamb") for more in (
-        {}, SIGMOID, {"intercept": 1.0, "normalize": "l2"}, {"engine": "exact"}, RELEASED)),
+    *(
+        each | more
+        for each in (SGD, FULL | {"engine": "exact"})
+        for more in (WEIGHTS, PRIORS, WEIGHTS | PRIORS, RELEASED, RELEASED | WEIGHTS)
+    ),
+    *(
+        {"head": head, **FIRST, **more}
+        for head in ("momentum", "adam", "lamb")
+        for more in (
+            {},
+            SIGMOID,
+            {"intercept": 1.0, "normalize": "l2"},
+            {"engine": "exact"},
+            RELEASED,
+        )
+    ),
     {"head": "momentum", **FIRST, "normalize": WHITENED, "beta": 0.5},
     {"head": "adam", "steps": 5, "noise_correction": None, "beta1": 0.5, "beta2": 0.9},
     {"head": "lamb", "steps": 5, "noise_correction": 0.5, "learning_rate": 0.1},
     *({"head": head, "ridge": 0} for head in ("newton", "least_squares", "feature_covariance")),
     *({"head": "least_squares", **more} for more in ({}, {"ridge": 3.0}, {"normalize": "none"})),
-    *({"head": "least_squares", "normalize": "l2", **more} for more in (
-        {}, {"max_labels": 2, "gram_share": 0.6}, {"intercept": 0}, {"max_row_norm": 0.3})),
-    {"head": "prototypes"}, *({"head": "prototypes", "normalize": "l2", **more} for more in (
-        {}, {"max_labels": 2}, {"intercept": 0}, {"max_row_norm": 0.3})),
-    *({"head": head, "steps": 3, **more} for head in ("newton", "feature_covariance") for more in (
-        {}, SIGMOID, {"normalize": "l2"}, {"normalize": "l2"} | WEIGHTS,
-        {"step": 1.0, "average": "mean"}, {"ridge": 2.0, "penalised": False},
-        {"learning_rate": 0.7, "average": "last"}, SIGMOID | {"init_bias": -1.0, "intercept": 0},
-        SIGMOID | {"init_bias": 0},
-        WEIGHTS, PRIORS, RELEASED, {"normalize": WHITENED})),
-    *({"head": "newton", "steps": 2, "max_grad_norm": None, **more}
-      for more in ({}, SIGMOID, SIGMOID | {"hessian": "per_class", "init_bias": 0.5})),
+    *(
+        {"head": "least_squares", "normalize": "l2", **more}
+        for more in (
+            {},
+            {"max_labels": 2, "gram_share": 0.6},
+            {"intercept": 0},
+            {"max_row_norm": 0.3},
+        )
+    ),
+    {"head": "prototypes"},
+    *(
+        {"head": "prototypes", "normalize": "l2", **more}
+        for more in ({}, {"max_labels": 2}, {"intercept": 0}, {"max_row_norm": 0.3})
+    ),
+    *(
+        {"head": head, "steps": 3, **more}
+        for head in ("newton", "feature_covariance")
+        for more in (
+            {},
+            SIGMOID,
+            {"normalize": "l2"},
+            {"normalize": "l2"} | WEIGHTS,
+            {"step": 1.0, "average": "mean"},
+            {"ridge": 2.0, "penalised": False},
+            {"learning_rate": 0.7, "average": "last"},
+            SIGMOID | {"init_bias": -1.0, "intercept": 0},
+            SIGMOID | {"init_bias": 0},
+            WEIGHTS,
+            PRIORS,
+            RELEASED,
+            {"normalize": WHITENED},
+        )
+    ),
+    *(
+        {"head": "newton", "steps": 2, "max_grad_norm": None, **more}
+        for more in ({}, SIGMOID, SIGMOID | {"hessian": "per_class", "init_bias": 0.5})
+    ),
     {"head": "newton", "steps": 1, "max_grad_norm": None, "hessian_share": 0.6},
-    {"head": "nonprivate"}, {"head": "nonprivate", "penalties": [0.1], "normalize": "l2"},
+    {"head": "nonprivate"},
+    {"head": "nonprivate", "penalties": [0.1], "normalize": "l2"},
     {"head": "nonprivate", "penalties": [0.03, 1.0, 30.0], "folds": 5},
     *({"head": "tuned", "base": FULL | more, "trials": 6, **SEARCH} for more in ({}, WEIGHTS)),
     {"head": "tuned", "base": FIRST | SIGMOID | {"head": "adam"}, "score_share": 0.4},
     {"head": "tuned", "base": {"head": "least_squares"}, "trials": 30},
-    {"head": "auto"}, {"head": "auto", "balanced": True}, SGD | {"class_weights": [1, 1, 1]},
-]  # fmt: skip
+    {"head": "auto"},
+    {"head": "auto", "balanced": True},
+    SGD | {"class_weights": [1, 1, 1]},
+]
 
 
 def data_of(kind: str, *, streamed: bool = False) -> TrainingSet:
@@ -113,10 +157,13 @@ def answer(values: dict[str, Any], data: TrainingSet, noise: float) -> Any:
     plan = plan_for(method, data.n, noise)
     heads = fit_heads(method, data, plan, [3, 11], record=lambda *_: NOTED)
     found = {
-        "weights": digest(heads.weights), "scores": digest(score_rows(heads, torch.eye(DIMENSION))),
-        "chosen": heads.chosen, "priors": heads.priors, "steps": heads.steps,
+        "weights": digest(heads.weights),
+        "scores": digest(score_rows(heads, torch.eye(DIMENSION))),
+        "chosen": heads.chosen,
+        "priors": heads.priors,
+        "steps": heads.steps,
         "history": [list(heads.history[-1].values()), len(heads.history)],
-    }  # fmt: skip
+    }
     if not method.private:  # weights are found to a tolerance; scikit-learn's are elsewhere
         found |= {"weights": None, "scores": None}
     return {name: each for name, each in found.items() if each is not None and len(str(each)) > 2}

@@ -119,8 +119,12 @@ def clipped_sum(kind: Any, gradients: torch.Tensor, clip: float) -> torch.Tensor
         steps = OpacusSteps(linear, [weight], max_grad_norm=clip, noise_multiplier=0.0, divisor=1.0)
         gradients = gradients[:, None]
     else:
-        steps = kind(torch.optim.SGD([weight]), noise_multiplier=0.0, max_grad_norm=clip,
-                     expected_batch_size=1)  # fmt: skip
+        steps = kind(
+            torch.optim.SGD([weight]),
+            noise_multiplier=0.0,
+            max_grad_norm=clip,
+            expected_batch_size=1,
+        )
     weight.grad_sample = gradients.clone()
     steps.clip_and_accumulate()
     return torch.as_tensor(weight.summed_grad).flatten()
@@ -163,8 +167,9 @@ def test_the_divisor_and_the_noise_are_the_plan_s() -> None:
     from scipy.stats import chi2
 
     data = TrainingSet(torch.full((50, 99), math.nan), torch.zeros(50).long(), 10)
-    options = Options(steps=20, batch_size=5, learning_rate=0.3, init="zero", max_grad_norm=2.0,
-                      engine="opacus")  # fmt: skip
+    options = Options(
+        steps=20, batch_size=5, learning_rate=0.3, init="zero", max_grad_norm=2.0, engine="opacus"
+    )
     weights = fit_heads(options, data, plan_for(options, 50, noise=1.7), SEEDS).weights
     deviation = 0.3 / 5 * 1.7 * 2.0 * math.sqrt(20)
     squares = np.square(weights.astype(np.float64) / deviation).sum()
@@ -219,8 +224,10 @@ def test_opacus_s_accountants_price_the_steps_that_opacus_took(
         ((noise, rate, steps),) = accountant.history
         (mechanism,) = plan.mechanisms
         assert (noise, rate, steps) == (
-            mechanism.noise_multiplier, mechanism.sample_rate, mechanism.count,
-        )  # fmt: skip
+            mechanism.noise_multiplier,
+            mechanism.sample_rate,
+            mechanism.count,
+        )
     rdp, prv, gdp = seen.epsilons(1e-5)
     assert prv == pytest.approx(plan.realised_epsilon, abs=0.03)
     assert plan.realised_epsilon <= rdp <= 4 / 3 * plan.realised_epsilon

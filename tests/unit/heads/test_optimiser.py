@@ -34,10 +34,14 @@ MOMENTUM, ADAM = partial(Momentum, beta=0.8), partial(Adam, beta1=0.8, beta2=0.9
 LAMB = partial(Lamb, beta1=0.8, beta2=0.95, eps=1e-3)
 
 
-@pytest.mark.parametrize(("make", "reference", "options"), [
-    (Sgd, torch.optim.SGD, {}), (MOMENTUM, torch.optim.SGD, {"momentum": 0.8}),
-    (ADAM, torch.optim.Adam, {"betas": (0.8, 0.95), "eps": 1e-3}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("make", "reference", "options"),
+    [
+        (Sgd, torch.optim.SGD, {}),
+        (MOMENTUM, torch.optim.SGD, {"momentum": 0.8}),
+        (ADAM, torch.optim.Adam, {"betas": (0.8, 0.95), "eps": 1e-3}),
+    ],
+)
 def test_steps_are_pytorch_s(make: Any, reference: Any, options: dict[str, Any]) -> None:
     weights, wanted = start(), torch.nn.Parameter(start())
     optimiser, theirs = make(), reference([wanted], lr=1, **options)

@@ -78,8 +78,9 @@ def test_crops_take_turns_one_a_pass() -> None:
 
 ENGINES = [
     *((head, "closed_form") for head in (Options, Momentum, Adam, Lamb)),
-    (Options, "exact"), (Adam, "exact"),
-]  # fmt: skip
+    (Options, "exact"),
+    (Adam, "exact"),
+]
 
 
 @pytest.mark.parametrize("batch_size", [16, "full"])
@@ -195,10 +196,12 @@ def test_each_crop_is_normalised_as_the_rows_are(kind: str, streamed: bool) -> N
 @pytest.mark.parametrize(
     "method",
     [
-        least_squares.Options(), prototypes.Options(), newton.Options(steps=2),
+        least_squares.Options(),
+        prototypes.Options(),
+        newton.Options(steps=2),
         feature_covariance.Options(steps=2),
     ],
-)  # fmt: skip
+)
 def test_heads_of_sums_over_all_rows_read_the_central_parts_alone(method: MethodOptions) -> None:
     def refuse() -> list[TrainingSet]:
         raise AssertionError("crops were read")

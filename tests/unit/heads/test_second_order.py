@@ -100,9 +100,12 @@ def test_sums_are_those_of_numpy_and_of_a_stream(private: bool) -> None:
 
 
 def centred(
-    features: torch.Tensor, labels: torch.Tensor, centre: torch.Tensor,
-    units: Units | None = None, **c: float,
-) -> Design:  # fmt: skip
+    features: torch.Tensor,
+    labels: torch.Tensor,
+    centre: torch.Tensor,
+    units: Units | None = None,
+    **c: float,
+) -> Design:
     data = TrainingSet(features.clone(), labels, 3, units=units)
     rows = Rows(data, Transform(Centred(), {CENTRE: centre}))
     return Design(Options.model_validate(c), rows, private=True)
@@ -394,9 +397,12 @@ def test_clipped_residuals_stay_below_the_clip_and_their_bound_is_reached(sigmoi
 def test_descend_averages_as_it_says(average: str, expected: list[float]) -> None:
     snapshots: list[torch.Tensor] = []
     result = average_descent(
-        torch.zeros(1, 1, dtype=torch.float64), 3, lambda _s, w: (-torch.ones_like(w), 1.0),
-        average, snapshots,
-    )  # fmt: skip
+        torch.zeros(1, 1, dtype=torch.float64),
+        3,
+        lambda _s, w: (-torch.ones_like(w), 1.0),
+        average,
+        snapshots,
+    )
     assert [float(each) for each in [*snapshots, result]] == pytest.approx(
         [*expected, expected[-1]]
     )

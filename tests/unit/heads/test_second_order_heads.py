@@ -58,9 +58,12 @@ def test_one_step_from_zero_is_least_squares() -> None:
     """The first gradient is that of least squares on centred labels, K times as long a step."""
     features, labels = classes_of()
     one = fit(
-        feature_covariance.Options(normalize="none", steps=1, step=1.0), features, labels, 4,
+        feature_covariance.Options(normalize="none", steps=1, step=1.0),
+        features,
+        labels,
+        4,
         seeds=(1,),
-    )  # fmt: skip
+    )
     other = fit(least_squares.Options(normalize="none"), features, labels, 4, seeds=(1,))
     other.weights[..., -1] -= 1 / 4
     np.testing.assert_allclose(one.weights, 4 * other.weights, rtol=1e-3, atol=2e-4)
@@ -69,10 +72,18 @@ def test_one_step_from_zero_is_least_squares() -> None:
 def test_published_settings_are_the_published_update() -> None:
     """Mehta et al. 2023: 10 steps, rate 0.2, lambda 100, C 0.005, bias -10, equal noise."""
     options = feature_covariance.Options(
-        normalize="none", loss="sigmoid", steps=10, learning_rate=0.2, ridge=100,
-        max_grad_norm=0.005, covariance_share=1 / 11, intercept=0, init_bias=-10,
-        penalised=False, average="last",
-    )  # fmt: skip
+        normalize="none",
+        loss="sigmoid",
+        steps=10,
+        learning_rate=0.2,
+        ridge=100,
+        max_grad_norm=0.005,
+        covariance_share=1 / 11,
+        intercept=0,
+        init_bias=-10,
+        penalised=False,
+        average="last",
+    )
     covariance, gradients = options.list_mechanisms(100)
     assert covariance.noise_multiplier == pytest.approx(gradients.noise_multiplier)
     features, labels = classes_of(100, 6, 3)
@@ -132,10 +143,16 @@ def descent_of(options: newton.Options, features: torch.Tensor, labels: torch.Te
     return Descent(options, rows, releases, clip, scale=options.gradient_scale(4), record=None)
 
 
-@pytest.mark.parametrize(("loss", "bias", "steps", "bound"), [
-    ("softmax", None, 3, math.sqrt(2)), ("softmax", None, 1, 1.0), ("sigmoid", 0.0, 3, 1.0),
-    ("sigmoid", 0.0, 1, 0.5), ("sigmoid", None, 1, 1.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("loss", "bias", "steps", "bound"),
+    [
+        ("softmax", None, 3, math.sqrt(2)),
+        ("softmax", None, 1, 1.0),
+        ("sigmoid", 0.0, 3, 1.0),
+        ("sigmoid", 0.0, 1, 0.5),
+        ("sigmoid", None, 1, 1.0),
+    ],
+)
 def test_bounds_that_gradients_have_by_themselves_clip_nothing(
     loss: Any, bias: Any, steps: int, bound: float
 ) -> None:
@@ -158,13 +175,19 @@ def test_bounds_that_gradients_have_by_themselves_clip_nothing(
     torch.testing.assert_close(actual.values[:, :-1], plain.double(), rtol=1e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize(("several", "values"), [
-    (False, {"head": "newton", "steps": 80}),
-    (True, {"head": "newton", "loss": "sigmoid", "steps": 60, "step": 0.9}),
-    (True, {"head": "newton", "loss": "sigmoid", "hessian": "per_class", "steps": 60, "step": 0.9}),
-    (False, {"head": "feature_covariance", "steps": 300}),
-    (True, {"head": "feature_covariance", "loss": "sigmoid", "steps": 300}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("several", "values"),
+    [
+        (False, {"head": "newton", "steps": 80}),
+        (True, {"head": "newton", "loss": "sigmoid", "steps": 60, "step": 0.9}),
+        (
+            True,
+            {"head": "newton", "loss": "sigmoid", "hessian": "per_class", "steps": 60, "step": 0.9},
+        ),
+        (False, {"head": "feature_covariance", "steps": 300}),
+        (True, {"head": "feature_covariance", "loss": "sigmoid", "steps": 300}),
+    ],
+)
 def test_without_noise_many_steps_are_scikit_learns_logistic_regression(
     several: bool, values: dict[str, Any]
 ) -> None:
@@ -236,10 +259,13 @@ HEAD_VALUES: dict[str, dict[str, Any]] = {
     "prototypes, channels": {
         "head": "prototypes",
         "normalize": {
-            "kind": "channels", "channels": 3, "max_mean_norm": 9, "max_deviation_norm": 3,
+            "kind": "channels",
+            "channels": 3,
+            "max_mean_norm": 9,
+            "max_deviation_norm": 3,
         },
     },
-}  # fmt: skip
+}
 
 
 def options_of(values: dict[str, Any]) -> MethodOptions:

@@ -16,21 +16,24 @@ LABELS = torch.tensor([0, 1, 2, 1])
 SEVERAL = torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]], dtype=torch.uint8)
 
 
-@pytest.mark.parametrize(("rows", "labels", "message"), [
-    (torch.zeros(4, 5, dtype=torch.float64), LABELS, "float64"),
-    (torch.zeros(4), LABELS, "training features"),
-    (torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64), "training features"),
-    (torch.zeros(3, 5), LABELS, "training labels"),
-    (torch.zeros(4, 5), LABELS.float(), "training labels"),
-    (torch.zeros(4, 5), LABELS + 1, "one is not a number from 0 to 2"),
-    (torch.zeros(4, 5), LABELS - 1, "one is not a number from 0 to 2"),
-    (torch.zeros(4, 5), SEVERAL[:, :2], "training labels"),
-    (torch.zeros(4, 5), SEVERAL.long(), "training labels"),
-    (torch.zeros(4, 5), SEVERAL + 1, "one is not a number from 0 to 1"),
-    (torch.zeros(4, 5), LABELS[:, None, None], "training labels"),
-    (torch.zeros(4, 5), LABELS, "training rows: 4 units of privacy, but .* have 3"),
-    (torch.zeros(4, 5), LABELS, "units: given for 2 rows, but there are 4"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rows", "labels", "message"),
+    [
+        (torch.zeros(4, 5, dtype=torch.float64), LABELS, "float64"),
+        (torch.zeros(4), LABELS, "training features"),
+        (torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64), "training features"),
+        (torch.zeros(3, 5), LABELS, "training labels"),
+        (torch.zeros(4, 5), LABELS.float(), "training labels"),
+        (torch.zeros(4, 5), LABELS + 1, "one is not a number from 0 to 2"),
+        (torch.zeros(4, 5), LABELS - 1, "one is not a number from 0 to 2"),
+        (torch.zeros(4, 5), SEVERAL[:, :2], "training labels"),
+        (torch.zeros(4, 5), SEVERAL.long(), "training labels"),
+        (torch.zeros(4, 5), SEVERAL + 1, "one is not a number from 0 to 1"),
+        (torch.zeros(4, 5), LABELS[:, None, None], "training labels"),
+        (torch.zeros(4, 5), LABELS, "training rows: 4 units of privacy, but .* have 3"),
+        (torch.zeros(4, 5), LABELS, "units: given for 2 rows, but there are 4"),
+    ],
+)
 def test_wrong_input_is_refused(rows: torch.Tensor, labels: torch.Tensor, message: str) -> None:
     units = Units.number_units(["a", "b"]) if message.startswith("units") else None
     assert TrainingSet(torch.zeros(4, 5), LABELS, 3, agreed_n=9).n == 9

@@ -88,10 +88,15 @@ def test_ceilings_with_all_rows_are_of_the_nearest_number_of_classes_by_ratio() 
     assert stored.choose_ceilings(8) == (0.3, 0.3, 0.3)
 
 
-@pytest.mark.parametrize(("text", "fault"), [
-    (None, "No such file"), ("{", "line 1 column 2"), ('{"format": "another"}', "format_version"),
-    ('{"format": "dpprobe learning curves", "format_version": 2}', "curves 2"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (None, "No such file"),
+        ("{", "line 1 column 2"),
+        ('{"format": "another"}', "format_version"),
+        ('{"format": "dpprobe learning curves", "format_version": 2}', "curves 2"),
+    ],
+)
 def test_a_damaged_file_is_named(
     text: str | None, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

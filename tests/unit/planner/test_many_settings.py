@@ -42,18 +42,43 @@ def test_the_loss_falls_under_5_points_before_it_falls_under_2() -> None:
 
 BUDGETS = [0.01, 1.0, Risk(advantage=0.1).to_epsilon(1e-5), 30.0, 50.0]
 SCALES: list[dict[str, Any]] = [
-    {}, {"ceiling": 0.82}, {"ceiling": 0.82, "majority": 0.8}, {"majority": 0.99},
-    {"ceiling": 82.0}, {"ceiling": 0.25}, {"ceiling": 0.5, "majority": 0.6}, {"ceiling": 1.0},
-    {"ceiling": 0.6, "majority": 0.6}, {"majority": 0.1}, {"majority": 1.0}, {"majority": 0.25},
-    {"majority": 0.25 - 5e-10}, {"majority": 0.25 - 2e-9},
-]  # fmt: skip
+    {},
+    {"ceiling": 0.82},
+    {"ceiling": 0.82, "majority": 0.8},
+    {"majority": 0.99},
+    {"ceiling": 82.0},
+    {"ceiling": 0.25},
+    {"ceiling": 0.5, "majority": 0.6},
+    {"ceiling": 1.0},
+    {"ceiling": 0.6, "majority": 0.6},
+    {"majority": 0.1},
+    {"majority": 1.0},
+    {"majority": 0.25},
+    {"majority": 0.25 - 5e-10},
+    {"majority": 0.25 - 2e-9},
+]
 WRONG: list[dict[str, Any]] = [
-    {"n": 3}, {"n": 4}, {"classes": 1, "n": 1}, {"classes": 0, "n": 0}, {"classes": 2, "n": 2},
-    {"epsilon": 0.0}, {"epsilon": -1.0}, {"epsilon": math.nan}, {"epsilon": 0.01},
-    {"epsilon": 0.0099}, {"epsilon": 100.0}, {"epsilon": 100.1}, {"dimension": 0}, {"dimension": 1},
-    {"delta": 0.0}, {"delta": 1.0}, {"delta": 0.999}, {"delta": 1e-10}, {"delta": 9e-11},
+    {"n": 3},
+    {"n": 4},
+    {"classes": 1, "n": 1},
+    {"classes": 0, "n": 0},
+    {"classes": 2, "n": 2},
+    {"epsilon": 0.0},
+    {"epsilon": -1.0},
+    {"epsilon": math.nan},
+    {"epsilon": 0.01},
+    {"epsilon": 0.0099},
+    {"epsilon": 100.0},
+    {"epsilon": 100.1},
+    {"dimension": 0},
+    {"dimension": 1},
+    {"delta": 0.0},
+    {"delta": 1.0},
+    {"delta": 0.999},
+    {"delta": 1e-10},
+    {"delta": 9e-11},
     {"n": 1, "epsilon": 0.0, "delta": 2.0},
-]  # fmt: skip
+]
 KEPT = [(-0.1, 0.5, 1.2), (0.551, 0.62, 3.0), (0.0, 0.0, 0.0)]
 
 
@@ -78,10 +103,11 @@ def test_plans_over_many_settings_and_what_is_refused() -> None:
         "wrong": [[each, answer_of(replace(SETTING, **each).check_ranges)] for each in WRONG],
         "accuracies": [
             [format_span(each), *kept.predict_accuracy(chance=chance, ceiling=ceiling)]
-            for each in KEPT for chance, ceiling in [(0.25, 0.85), (0.5, 0.5), (0.1, 1.0)]
+            for each in KEPT
+            for chance, ceiling in [(0.25, 0.85), (0.5, 0.5), (0.1, 1.0)]
             for kept in [Kept(low=each[0], expected=each[1], high=each[2], beyond=0)]
         ],
-    }  # fmt: skip
+    }
     check_values("accuracy_plans", found)
 
 
@@ -104,9 +130,14 @@ def test_warnings_of_too_few_units_and_plans_of_months() -> None:
     scales = [make_scale(2, ceiling=ceiling, majority=0.6) for ceiling in (0.9, 0.6, None)]
     for months, scale in zip((2, 3, 11, 1, 121), (*scales, *scales[:2]), strict=True):
         rows = answer_of(partial(plan_months, few, months))
-        found["months"][months] = rows if isinstance(rows, ConfigError) else [
-            months_in_words(rows, scale, epsilon=1.0, unit="patient").splitlines(),
-            months_as_json(rows)[:3], scale,
-        ]  # fmt: skip
+        found["months"][months] = (
+            rows
+            if isinstance(rows, ConfigError)
+            else [
+                months_in_words(rows, scale, epsilon=1.0, unit="patient").splitlines(),
+                months_as_json(rows)[:3],
+                scale,
+            ]
+        )
     assert len(plan_months(few, 120)) == 120
     check_values("short_plans", found)

@@ -225,11 +225,18 @@ def test_a_check_that_fails_is_noted_and_stops_nothing(monkeypatch: pytest.Monke
 
 # Tramer and Boneh 2021 print these noises; their accountant makes epsilon 3 of them, beside two
 # releases of noise 8 or none.
-@pytest.mark.parametrize(("n", "batch", "steps", "noise", "statistics"), [
-    (60_000, 4096, 560, 3.04, 8.0), (60_000, 8192, 280, 4.05, None), (50_000, 8192, 360, 5.67, 8.0),
-    (60_000, 512, 4680, 1.23, None), (60_000, 2048, 1160, 2.15, None),
-    (50_000, 1024, 1440, 1.54, None), (60_000, 1024, 1450, 1.35, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("n", "batch", "steps", "noise", "statistics"),
+    [
+        (60_000, 4096, 560, 3.04, 8.0),
+        (60_000, 8192, 280, 4.05, None),
+        (50_000, 8192, 360, 5.67, 8.0),
+        (60_000, 512, 4680, 1.23, None),
+        (60_000, 2048, 1160, 2.15, None),
+        (50_000, 1024, 1440, 1.54, None),
+        (60_000, 1024, 1450, 1.35, None),
+    ],
+)
 def test_the_conversion_of_2017_gives_published_prices(
     n: int, batch: int, steps: int, noise: float, statistics: float | None
 ) -> None:

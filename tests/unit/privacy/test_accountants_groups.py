@@ -84,8 +84,10 @@ def test_a_selection_beside_others_has_a_price_for_large_groups(rate: float, siz
     alone, both, apart, rest = (
         accountants.group_epsilon(parts, delta, size, selection=selection)
         for parts, delta, selection in [
-            ([chosen], DELTA, best_of(4)), ([chosen, other], DELTA, best_of(4)),
-            ([chosen], DELTA / 2, best_of(4)), ([other], DELTA / 2, None),
+            ([chosen], DELTA, best_of(4)),
+            ([chosen, other], DELTA, best_of(4)),
+            ([chosen], DELTA / 2, best_of(4)),
+            ([other], DELTA / 2, None),
         ]
-    )  # fmt: skip
+    )
     assert alone < both < 1.005 * (apart + rest)

@@ -193,10 +193,18 @@ def test_the_key_holds_what_the_answer_depends_on_and_no_more(tmp_path: Path) ->
 
     best: dict[str, Any] = {"selection": best_of(5)}
     changes: list[dict[str, Any]] = [
-        {"epsilon": 1.1}, {"delta": 1e-6}, {"accountant": "rdp"}, {"rate": 0.11}, {"count": 6},
-        {"count": 2000}, {"count": 3000}, {"noise": 2.0}, best,
-        {"selection": best_of(6)}, {"selection": best_of(5, "g", "b")},
-    ]  # fmt: skip
+        {"epsilon": 1.1},
+        {"delta": 1e-6},
+        {"accountant": "rdp"},
+        {"rate": 0.11},
+        {"count": 6},
+        {"count": 2000},
+        {"count": 3000},
+        {"noise": 2.0},
+        best,
+        {"selection": best_of(6)},
+        {"selection": best_of(5, "g", "b")},
+    ]
     others = {key(**each) for each in changes}
     assert len(others) == len(changes)
     assert key() == key(name="another") not in others
@@ -226,11 +234,14 @@ def test_a_damaged_answer_is_refused_by_name(tmp_path: Path, damage: str) -> Non
 
 
 PRICES: dict[str, Callable[[float], float]] = {
-    "line": lambda x: 3 / x, "steep": lambda x: 5 / x**4, "flat": lambda x: 2 / x**0.3,
+    "line": lambda x: 3 / x,
+    "steep": lambda x: 5 / x**4,
+    "flat": lambda x: 2 / x**0.3,
     "curved": lambda x: 1 / x + 1 / x**3,
     "ends": lambda x: math.inf if x < 0.5 else 4 / x if x < 200 else 0.0,
-    "floor": lambda x: 0.25 + 1 / x, "jump": lambda x: 3.0 if x < 5 else 0.1,
-}  # fmt: skip
+    "floor": lambda x: 0.25 + 1 / x,
+    "jump": lambda x: 3.0 if x < 5 else 0.1,
+}
 
 
 @pytest.mark.parametrize("name", PRICES)

@@ -156,9 +156,14 @@ def test_tails_reach_far_beyond_any_delta() -> None:
 
 def test_small_radii_are_refined_within_their_unit() -> None:
     for radius, uniform in (
-        (3, 3.25), (-4, 3.25), (2**18 - 1, 2**18 - 0.75), (-(2**18), 2**18 - 0.75),
-        (2**18, 2**18 + 0.5), (-(2**18) - 1, 2**18 + 0.5), (2**30, 2**30),
-    ):  # fmt: skip
+        (3, 3.25),
+        (-4, 3.25),
+        (2**18 - 1, 2**18 - 0.75),
+        (-(2**18), 2**18 - 0.75),
+        (2**18, 2**18 + 0.5),
+        (-(2**18) - 1, 2**18 + 0.5),
+        (2**30, 2**30),
+    ):
         normals = transform([radius], [2**29], 1 << 62)  # a quarter of a unit
         wanted = np.sqrt(-np.log(np.array(uniform) / 2**31))
         np.testing.assert_allclose(normals, np.full((2, 1), wanted), rtol=4e-7)

@@ -119,9 +119,12 @@ def test_a_damaged_file_is_made_anew_as_a_whole(
 
 
 def test_the_first_writable_folder_alone_keeps_the_module(
-    cache: Path, module: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    cache: Path,
+    module: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     cache.write_text("a file where the folder should be")
     folders = [cache, tmp_path / "first", tmp_path / "second"]
     monkeypatch.setattr(MachineCode, "list_folders", lambda _: folders)
@@ -155,11 +158,12 @@ def test_whatever_changes_the_code_changes_the_name_of_its_file(
     other = SimpleNamespace(flatten=lambda: f"{cpu.flatten()},+new")
     patches: list[tuple[Any, str, Any]] = [
         *((numba.config, name, 7) for name in machine_code._SETTINGS),
-        (numba, "__version__", "0.1"), (llvmlite, "__version__", "0.1"),
+        (numba, "__version__", "0.1"),
+        (llvmlite, "__version__", "0.1"),
         (platform, "python_version", lambda: "2.7"),
         (llvmlite.binding, "get_host_cpu_features", lambda: other),
         (target, "magic_tuple", lambda: ("another",)),
-    ]  # fmt: skip
+    ]
     names = []
     for texts in ("ab", "ac", "bc", "bb"):
         for path, text in zip((source, called), texts, strict=True):

@@ -17,9 +17,13 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Mechanism, Plan, Selection, plan_identity, split_budget
 
 PART = Mechanism(
-    name="gradients", released="sum of clipped gradients", sensitivity=1.2, noise_multiplier=0.75,
-    sample_rate=0.01, count=100,
-)  # fmt: skip
+    name="gradients",
+    released="sum of clipped gradients",
+    sensitivity=1.2,
+    noise_multiplier=0.75,
+    sample_rate=0.01,
+    count=100,
+)
 
 
 def mechanism(**changes: Any) -> Mechanism:
@@ -28,9 +32,13 @@ def mechanism(**changes: Any) -> Mechanism:
 
 def plan(**changes: Any) -> Plan:
     values: dict[str, Any] = {
-        "mechanisms": (PART,), "n": 3200, "epsilon": 1.0, "delta": 1e-5, "accountant": "pld",
+        "mechanisms": (PART,),
+        "n": 3200,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "accountant": "pld",
         "realised_epsilon": 0.9995,
-    }  # fmt: skip
+    }
     return Plan(**values | changes)
 
 
@@ -51,18 +59,21 @@ REFUSED = [
     (Options(), planned(Options(), mechanism(name="more")), "belongs to another method"),
     (CEILING, planned(Options()), "not private, but its plan has epsilon 1"),
     (
-        CEILING, planned(Options(), noise=0.0, epsilon=math.inf, realised_epsilon=math.inf),
+        CEILING,
+        planned(Options(), noise=0.0, epsilon=math.inf, realised_epsilon=math.inf),
         "the head is not private, but its plan has epsilon inf and 1",
     ),
     (
-        CENTRED, plan(**BOTH | {"mechanisms": (CENTRE, GRADIENTS.scale_noise(0.5))}),
+        CENTRED,
+        plan(**BOTH | {"mechanisms": (CENTRE, GRADIENTS.scale_noise(0.5))}),
         "belongs to another method",
     ),
     (
-        CENTRED, plan(**BOTH, selection=Selection(mean=3, repeated=(GRADIENTS.name,))),
+        CENTRED,
+        plan(**BOTH, selection=Selection(mean=3, repeated=(GRADIENTS.name,))),
         "belongs to another method",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("method", "made", "message"), REFUSED)
@@ -84,16 +95,22 @@ def test_a_fit_refuses_a_plan_made_for_another(method: Any, made: Plan, message:
         *(
             ({"mechanisms": (mechanism(**{key: value}),)}, False)
             for key, value in (
-                ("name", "sums"), ("sensitivity", 1.0), ("noise_multiplier", 0.8),
-                ("sample_rate", 0.02), ("count", 99),
+                ("name", "sums"),
+                ("sensitivity", 1.0),
+                ("noise_multiplier", 0.8),
+                ("sample_rate", 0.02),
+                ("count", 99),
             )
         ),
-        ({"mechanisms": (PART, mechanism(name="score"))}, False), ({"n": 3201}, False),
-        ({"unit": "patient"}, False), ({"epsilon": 1.1}, False), ({"delta": 1e-6}, False),
+        ({"mechanisms": (PART, mechanism(name="score"))}, False),
+        ({"n": 3201}, False),
+        ({"unit": "patient"}, False),
+        ({"epsilon": 1.1}, False),
+        ({"delta": 1e-6}, False),
         ({"accountant": "rdp"}, False),
         ({"selection": Selection(mean=7.0, repeated=("gradients",))}, False),
     ],
-)  # fmt: skip
+)
 def test_seeds_depend_on_noise_and_guarantee_but_not_on_words(
     changes: dict[str, Any], same: bool
 ) -> None:

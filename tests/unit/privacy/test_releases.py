@@ -144,7 +144,9 @@ def test_what_may_not_be_released_together_is_refused() -> None:
             (partial(releases, part, seeds=seeds, **several, **more), "one private fit at a time")
             for several in ({"running": chain}, {"shared": shared})
             for part, seeds, more in (
-                (private, (1, 2), {}), (silent, (1,), {}), (private, (1,), {"observer": observer}),
+                (private, (1, 2), {}),
+                (silent, (1,), {}),
+                (private, (1,), {"observer": observer}),
             )
         ),
         (
@@ -157,7 +159,7 @@ def test_what_may_not_be_released_together_is_refused() -> None:
             partial(releases(loud).release_gaussian, "a", zero(2, 3, step=2.0**-9)),
             "exceeds the limit of exact sums; write a larger epsilon",
         ),
-    ]  # fmt: skip
+    ]
     for call, message in refused:
         with pytest.raises(PrivacyError, match=message):
             call()

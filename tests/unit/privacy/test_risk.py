@@ -31,7 +31,7 @@ from dpprobe.privacy.risk import (
     budget_words,
     describe_target,
     list_risk_faults,
-)  # fmt: skip
+)
 from dpprobe.privacy.target import Target
 from dpprobe.privacy.trade_off import bound_attacks
 from tests.support.mechanisms import gaussians

@@ -146,8 +146,10 @@ def accepted_area(ends: Sequence[Any]) -> list[Any]:
         else:
             total += gauss_legendre(exact_density, left, right)
         sums[right] = total
-    tail = [gauss_legendre(exact_density, mpmath.mpf(k) / 4, mpmath.mpf(k + 1) / 4)
-            for k in range(4 * math.ceil(cuts[-1]), 4 * 20)]  # fmt: skip
+    tail = [
+        gauss_legendre(exact_density, mpmath.mpf(k) / 4, mpmath.mpf(k + 1) / 4)
+        for k in range(4 * math.ceil(cuts[-1]), 4 * 20)
+    ]
     if cuts[-1] != math.ceil(cuts[-1]):
         tail.append(gauss_legendre(exact_density, cuts[-1], mpmath.mpf(math.ceil(cuts[-1]))))
     return [*(sums[end] for end in ends), total + sum(tail)]
@@ -260,9 +262,11 @@ class Reference:
 
 # Floors, rests, the tail and nothing: where each ends.
 RESTS = [ceiling - floor for ceiling, floor in zip(TABLE.ceilings, TABLE.floors, strict=False)]
-PIECES = [*itertools.accumulate(
-    [*TABLE.floors, *RESTS, 2 * TABLE.ceilings[CELLS] << CELL_BITS, TABLE.nothing]
-)]  # fmt: skip
+PIECES = [
+    *itertools.accumulate(
+        [*TABLE.floors, *RESTS, 2 * TABLE.ceilings[CELLS] << CELL_BITS, TABLE.nothing]
+    )
+]
 
 
 @functools.cache

@@ -31,25 +31,34 @@ def plan(epsilon: float = 1.0) -> Plan:
     mechanisms = (
         replace(centre, released="sum of outer products of clipped rows"),
         replace(
-            steps, released="sum of the sampled rows' clipped gradients, one per step",
+            steps,
+            released="sum of the sampled rows' clipped gradients, one per step",
             sensitivity=1.2,
         ),
-    )  # fmt: skip
+    )
     return Plan(
-        mechanisms=mechanisms, n=1600, epsilon=epsilon, delta=1e-5, accountant="pld",
+        mechanisms=mechanisms,
+        n=1600,
+        epsilon=epsilon,
+        delta=1e-5,
+        accountant="pld",
         realised_epsilon=accountants.compute_epsilon(mechanisms, 1e-5, "pld"),
         priced_by=accountants.describe_accountant(mechanisms, "pld"),
         checks={"prv": 0.999} if private else {},
-    )  # fmt: skip
+    )
 
 
 def state(epsilon: float = 1.0, **changes: Any) -> dict[str, Any]:
     values: dict[str, Any] = {
-        "plan": plan(epsilon), "method": "paper", "mode": "benchmark", "seeds": [1, 2**127],
+        "plan": plan(epsilon),
+        "method": "paper",
+        "mode": "benchmark",
+        "seeds": [1, 2**127],
         "options": {"head": "sgd", "learning_rate": 0.1, "engine": "closed_form"},
         "epsilon_all_heads": 1.6 if math.isfinite(epsilon) else math.inf,
-        **of_backbone(), **changes,
-    }  # fmt: skip
+        **of_backbone(),
+        **changes,
+    }
     head = method_options(values["options"])
     values["private_choices"] = head.private_choices
     values["priced_normalisation"] = head.normalize.priced
@@ -113,9 +122,11 @@ FACTS: dict[str, dict[str, Any]] = {
     "frequencies": {"options": FREQUENCIES},
     "normalisation": {"options": {"head": "feature_covariance"}},
     "both": {"options": FREQUENCIES | {"normalize": "centred"}},
-    "search": {"selection": SEARCH, "options": TUNED}, "draft": {"mode": "draft"},
+    "search": {"selection": SEARCH, "options": TUNED},
+    "draft": {"mode": "draft"},
     "search of all": {
-        "selection": Selection(mean=2.5, repeated=("covariance", "gradients")), "options": TUNED
+        "selection": Selection(mean=2.5, repeated=("covariance", "gradients")),
+        "options": TUNED,
     },
     "searched norm": {
         "options": TUNED | {"base": BATCHES, "search": {"max_batch_grad_norm": [1, 2]}}
@@ -152,7 +163,7 @@ FACTS: dict[str, dict[str, Any]] = {
     "any images": {"patients": Patients(images=None)},
     "risk": {"risk": {"advantage": 0.25}},
     "unsure": {"checks": {"prv": None}, "check_notes": {"prv": "too coarse"}},
-}  # fmt: skip
+}
 
 
 def abridge(values: Any, usual: Any) -> Any:

@@ -57,9 +57,7 @@ def test_a_sampled_release_is_bounded_tightly(noise: float, rate: float) -> None
 
 def test_a_selection_is_bounded_by_its_price_alone() -> None:
     answers = best_attack([gaussians(5.0)], RATES, best_of(10), delta=DELTA, epsilon=math.log(3))
-    expected = [
-        DELTA, 0.003 + DELTA, 0.03 + DELTA, 0.3 + DELTA, 1 - (0.5 - DELTA) / 3, 1.0
-    ]  # fmt: skip
+    expected = [DELTA, 0.003 + DELTA, 0.03 + DELTA, 0.3 + DELTA, 1 - (0.5 - DELTA) / 3, 1.0]
     assert all(
         low <= answer <= min(1.0, low + UNIT) + 1e-12
         for low, answer in zip(expected, answers, strict=True)

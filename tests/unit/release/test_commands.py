@@ -33,25 +33,45 @@ from tests.unit.release.test_ledger import FREE, booking, gaussian, part
             "--root r --id-column n --coverage 0.99 --abstain-below 0.5 --threshold a=b=0.3 "
             "--threshold c=1 --monitor --monitor-groups g",
             "predict.predict",
-            {"": (Path("b"), [Path("x"), Path("y")]), "output": Path("o"), "checkpoint": Path("w"),
-             "device": "cpu", "allow_hub": True, "allow_module": False, "image_column": "i",
-             "root": Path("r"), "id_column": "n", "coverage": 0.99, "abstain_below": 0.5,
-             "thresholds": {"a=b": 0.3, "c": 1.0}, "monitor": True, "groups": Path("g")},
+            {
+                "": (Path("b"), [Path("x"), Path("y")]),
+                "output": Path("o"),
+                "checkpoint": Path("w"),
+                "device": "cpu",
+                "allow_hub": True,
+                "allow_module": False,
+                "image_column": "i",
+                "root": Path("r"),
+                "id_column": "n",
+                "coverage": 0.99,
+                "abstain_below": 0.5,
+                "thresholds": {"a=b": 0.3, "c": 1.0},
+                "monitor": True,
+                "groups": Path("g"),
+            },
         ),
         (
             "verify b --checkpoint w --public-key k --predecessor p --predecessor q",
             "verification.verify.verify_bundle",
-            {"": (Path("b"),), "checkpoint": Path("w"), "public_key": Path("k"),
-             "predecessors": [Path("p"), Path("q")]},
+            {
+                "": (Path("b"),),
+                "checkpoint": Path("w"),
+                "public_key": Path("k"),
+                "predecessors": [Path("p"), Path("q")],
+            },
         ),
         (
             "export b --onnx o --checkpoint w --allow-module",
             "export.export_onnx",
-            {"": (Path("b"), Path("o")), "checkpoint": Path("w"), "allow_hub": False,
-             "allow_module": True},
+            {
+                "": (Path("b"), Path("o")),
+                "checkpoint": Path("w"),
+                "allow_hub": False,
+                "allow_module": True,
+            },
         ),
     ],
-)  # fmt: skip
+)
 def test_each_option_reaches_its_function_with_its_type(
     monkeypatch: pytest.MonkeyPatch, words: str, function: str, wanted: dict[str, Any]
 ) -> None:
@@ -107,13 +127,24 @@ def test_lines_and_exit_statuses_are_as_before(
         found[case] = [run_main(monkeypatch, *words.split()), *capsys.readouterr()]
 
     Path("x").touch()
-    for command in ("predict empty x", "verify empty", "export empty --onnx a.onnx",
-                    *(f"predict b x --threshold {each}" for each in (
-                        "a", "0.3", "=0.3", "a=", "a=0,3", "a=0.1 --threshold a=0.2")),
-                    *(f"predict b x {each}" for each in (
-                        "--monitor-report r.json", "--monitor-groups g.csv",
-                        "--monitor --monitor-report .", "--monitor --monitor-report no/r.json")),
-                    ):  # fmt: skip
+    for command in (
+        "predict empty x",
+        "verify empty",
+        "export empty --onnx a.onnx",
+        *(
+            f"predict b x --threshold {each}"
+            for each in ("a", "0.3", "=0.3", "a=", "a=0,3", "a=0.1 --threshold a=0.2")
+        ),
+        *(
+            f"predict b x {each}"
+            for each in (
+                "--monitor-report r.json",
+                "--monitor-groups g.csv",
+                "--monitor --monitor-report .",
+                "--monitor --monitor-report no/r.json",
+            )
+        ),
+    ):
         found[command] = [run_main(monkeypatch, *command.split()), *capsys.readouterr()]
     tables = {
         name: monitor.Comparison(
@@ -125,18 +156,31 @@ def test_lines_and_exit_statuses_are_as_before(
     for unread, compared in itertools.product((0, 1, 20, 21, 22), (None, report)):
         faults = tuple((f"{number}.png", f"bad {number}") for number in range(unread))
         answer = Summary(rows=30, unreadable=faults, report=compared)
-        run(f"predict {unread} {compared is None}", "predict.predict", answer,
-            "predict folder/b x --monitor --monitor-report r.json")  # fmt: skip
+        run(
+            f"predict {unread} {compared is None}",
+            "predict.predict",
+            answer,
+            "predict folder/b x --monitor --monitor-report r.json",
+        )
         path = Path("r.json")
         path.touch()
         found[f"report {unread} {compared is None}"] = path.read_text()
         path.unlink()
     good, bad = Check("price", True, "epsilon 1"), Check("files", False, "one is missing")
     for checks, more in itertools.product(((good,), (good, bad), ()), ("", " --all")):
-        run(f"verify {len(checks)}{more}", "verification.verify.verify_bundle", Checked(checks),
-            f"verify b{more}")  # fmt: skip
-    exported = Exported(path=Path("m.onnx"), largest_difference=1.2e-7, precision_difference=0.034,
-                        opset=18, input="uint8 [batch]")  # fmt: skip
+        run(
+            f"verify {len(checks)}{more}",
+            "verification.verify.verify_bundle",
+            Checked(checks),
+            f"verify b{more}",
+        )
+    exported = Exported(
+        path=Path("m.onnx"),
+        largest_difference=1.2e-7,
+        precision_difference=0.034,
+        opset=18,
+        input="uint8 [batch]",
+    )
     run("export", "export.export_onnx", exported, "export b --onnx m.onnx")
     for name in ("data/toy/ledger.jsonl", "data/other/dataset.json"):
         Path(name).parent.mkdir(parents=True)
@@ -147,11 +191,17 @@ def test_lines_and_exit_statuses_are_as_before(
         ledger.book_release(booking(f"v{number}", price), FREE)
     ledger.close_entry(1, "d" * 64)
     for folder, number in itertools.product((".", "data", "data/toy", "data/other"), (1, 3)):
-        for more in ("", " --delta 0", f" --abandon {number} --delta 2 --reason because",
-                     f" --abandon {number} --reason because", " --reason because",
-                     " --abandon 2"):  # fmt: skip
+        for more in (
+            "",
+            " --delta 0",
+            f" --abandon {number} --delta 2 --reason because",
+            f" --abandon {number} --reason because",
+            " --reason because",
+            " --abandon 2",
+        ):
             case = f"ledger {folder}{more}"
-            found[case] = [run_main(monkeypatch, *case.split()), *(
-                re.sub(r"\d{4}-\d\d-\d\dT[\d:]*Z", "NOW", text) for text in capsys.readouterr()
-            )]  # fmt: skip
+            found[case] = [
+                run_main(monkeypatch, *case.split()),
+                *(re.sub(r"\d{4}-\d\d-\d\dT[\d:]*Z", "NOW", text) for text in capsys.readouterr()),
+            ]
     check_values("lines_of_commands", found)

@@ -26,9 +26,10 @@ def test_percentages_are_rounded_up(rate: float) -> None:
 def test_each_rate_that_a_card_states_is_that_of_the_best_attack(tmp_path: Path) -> None:
     statement = read_json(write_example(tmp_path / "bundle") / STATEMENT_FILE)
     statement["evaluation"] = {"mechanisms": statement["mechanisms"][:1]}
-    trained, tested = (math.sqrt(sum(one["count"] / one["noise_multiplier"] ** 2
-                                     for one in block["mechanisms"]))
-                       for block in (statement, statement["evaluation"]))  # fmt: skip
+    trained, tested = (
+        math.sqrt(sum(one["count"] / one["noise_multiplier"] ** 2 for one in block["mechanisms"]))
+        for block in (statement, statement["evaluation"])
+    )
     table = documents.bound_best_attacks(statement, documents.RATES)
     for attack in table:
         best = [norm.cdf(norm.ppf(attack.false) + mu) for mu in (trained, tested)]

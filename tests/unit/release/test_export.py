@@ -64,8 +64,14 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "channels": (
         VIT,
         {
-            "head": head({"kind": "channels", "channels": 16, "max_mean_norm": 1.0,
-                          "max_deviation_norm": 1.0}),
+            "head": head(
+                {
+                    "kind": "channels",
+                    "channels": 16,
+                    "max_mean_norm": 1.0,
+                    "max_deviation_norm": 1.0,
+                }
+            ),
             "arrays": {"channel_means": centre(16), "channel_deviations": 1 + centre(16)},
         },
     ),
@@ -74,16 +80,19 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"head": head("layer_norm"), "link": "none", "dtype": "float16"},
     ),
     "grey, sigmoid": (
-        VIT | {"model_args": {"depth": 1, "in_chans": 1},
-               "preprocessing": {"mean": 0.5, "std": 0.5}},
+        VIT
+        | {"model_args": {"depth": 1, "in_chans": 1}, "preprocessing": {"mean": 0.5, "std": 0.5}},
         {"head": head("none"), "link": "sigmoid", "multi_label": True},
     ),
     "two, calibrated": (
         VIT,
-        {"classes": ("no", "yes"), "link": "none",
-         "calibration": {"scale": 0.4, "offset": 1.5, "sets": []}},
+        {
+            "classes": ("no", "yes"),
+            "link": "none",
+            "calibration": {"scale": 0.4, "offset": 1.5, "sets": []},
+        },
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

@@ -41,9 +41,13 @@ FORK = multiprocessing.get_context("fork")
 
 def gaussian(sigma: float, count: int = 1, name: str = "gradients") -> Mechanism:
     return Mechanism(
-        name=name, released="a sum", sensitivity=2.0, noise_multiplier=sigma, sample_rate=1.0,
+        name=name,
+        released="a sum",
+        sensitivity=2.0,
+        noise_multiplier=sigma,
+        sample_rate=1.0,
         count=count,
-    )  # fmt: skip
+    )
 
 
 def part(side: Side, *mechanisms: Mechanism, selection: Selection | None = None) -> Part:
@@ -55,9 +59,13 @@ def booking(
     release: str = "lesions_v1", *parts: Part, unit: str = "image", split: str = "hash_20"
 ) -> Booking:
     return Booking(
-        release=release, study="clinic", unit=unit, split=split, identity="i" * 64,
+        release=release,
+        study="clinic",
+        unit=unit,
+        split=split,
+        identity="i" * 64,
         parts=parts or (part("train", gaussian(5.0)),),
-    )  # fmt: skip
+    )
 
 
 def mu_epsilon(*sigmas: float) -> float:
@@ -82,14 +90,24 @@ def three_lines(ledger: Ledger) -> Ledger:
 def test_what_is_booked_is_read_back_by_another_process(ledger: Ledger) -> None:
     selection = Selection(mean=10, repeated=("gradients",))
     mechanisms = gaussian(20.0), gaussian(50.0, name="centre")
-    plan = Plan(mechanisms=mechanisms, n=10**4, epsilon=2.0, delta=DELTA, accountant="pld",
-                selection=selection, realised_epsilon=1.9)  # fmt: skip
+    plan = Plan(
+        mechanisms=mechanisms,
+        n=10**4,
+        epsilon=2.0,
+        delta=DELTA,
+        accountant="pld",
+        selection=selection,
+        realised_epsilon=1.9,
+    )
     tuned = Part(side="train", mechanisms=mechanisms, selection=selection, epsilon=1.9, delta=DELTA)
     assert Part.from_plan("train", plan) == tuned
     asked = replace(
         booking("tuned", tuned, part("test", gaussian(9.0, name="correct")), unit="patient"),
-        column="who", same_units_as="other", place="lesions/tuned 1", sites="agreement",
-    )  # fmt: skip
+        column="who",
+        same_units_as="other",
+        place="lesions/tuned 1",
+        sites="agreement",
+    )
     entry = ledger.book_release(asked, FREE, datasets=["other"])
     assert entry.booking == asked
     assert (entry.number, entry.state) == (1, "open")
@@ -112,8 +130,10 @@ def test_the_limit_is_met_to_its_last_digit_and_not_exceeded(ledger: Ledger) -> 
 
 
 LOOSE: dict[str, Any] = {"max_epsilon": 100.0, "max_risk": Risk.from_dict({"advantage": 0.99})}
-TIGHT: dict[str, Any] = {"max_epsilon": mu_epsilon(5.0),
-                         "max_risk": Risk.from_dict({"advantage": 0.08})}  # fmt: skip
+TIGHT: dict[str, Any] = {
+    "max_epsilon": mu_epsilon(5.0),
+    "max_risk": Risk.from_dict({"advantage": 0.08}),
+}
 
 
 @pytest.mark.parametrize("key", TIGHT)
@@ -292,11 +312,16 @@ def test_a_record_that_does_not_fit_is_refused_though_its_hashes_are_right(
         three_lines.path.write_bytes(whole + line + b"\n")
 
     cases: Any = (
-        {"number": 2}, {"number": 4}, {"event": "close", "number": 1, "digest": DIGEST},
-        {"event": "close", "number": 9, "digest": DIGEST}, {"event": "other"},
-        *({"number": 3, "booking": each} for each in (
-            {}, 3, *(last["booking"] | {"parts": each} for each in parts))),
-    )  # fmt: skip
+        {"number": 2},
+        {"number": 4},
+        {"event": "close", "number": 1, "digest": DIGEST},
+        {"event": "close", "number": 9, "digest": DIGEST},
+        {"event": "other"},
+        *(
+            {"number": 3, "booking": each}
+            for each in ({}, 3, *(last["booking"] | {"parts": each} for each in parts))
+        ),
+    )
     for changes in cases:
         append(**changes)
         with pytest.raises(DataError, match="line 4: damaged"):
@@ -399,8 +424,10 @@ def _book(path: Path, name: str, limit: float, start: Any, results: Any) -> None
 
 def test_of_two_processes_at_once_a_limit_for_one_admits_one(ledger: Ledger) -> None:
     start, results = FORK.Barrier(2), FORK.Queue()
-    workers = [FORK.Process(target=_book, args=(ledger.path, name, mu_epsilon(5.0), start, results))
-               for name in ("first", "second")]  # fmt: skip
+    workers = [
+        FORK.Process(target=_book, args=(ledger.path, name, mu_epsilon(5.0), start, results))
+        for name in ("first", "second")
+    ]
     for worker in workers:
         worker.start()
     said = sorted((results.get(timeout=60) for _ in workers), key=len)

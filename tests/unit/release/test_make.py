@@ -65,8 +65,10 @@ def test_a_missing_gpu_is_told_before_a_booking(
 ) -> None:
     """Only exact sums that pay ask for the study's GPU; the other heads are drawn on the CPU."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    exact, other = (study(folder, method=name, name=name).model_copy(update={"device": "cuda"})
-                    for name in ("steps", "covariance"))  # fmt: skip
+    exact, other = (
+        study(folder, method=name, name=name).model_copy(update={"device": "cuda"})
+        for name in ("steps", "covariance")
+    )
     release(folder, exact, "steps")
     for name in ("LEAST_STEP", "LEAST_FIT"):
         monkeypatch.setattr(f"dpprobe.heads.fit_device.{name}", 1)
@@ -75,8 +77,9 @@ def test_a_missing_gpu_is_told_before_a_booking(
     with pytest.raises(DeviceError):
         release(folder, again, "again")
     assert [entry.booking.release for entry in ledger(folder).read_entries()] == [
-        "steps", "covariance",
-    ]  # fmt: skip
+        "steps",
+        "covariance",
+    ]
 
 
 def test_a_device_with_other_products_is_told_before_a_booking(
@@ -137,8 +140,12 @@ def test_a_release_of_copies_warns_and_does_not_count_them(
     assert verify_bundle(output).passed
     for name, rows, more in (("none", 0, {}), ("of_patients", 7, {"of_patients": True})):
         caplog.clear()
-        write_features(folder, images_per_patient=3, shift=float(rows), copies={
-            "image": {"rows": rows, "most": 5}, "patient": {"rows": rows, "most": 5}})  # fmt: skip
+        write_features(
+            folder,
+            images_per_patient=3,
+            shift=float(rows),
+            copies={"image": {"rows": rows, "most": 5}, "patient": {"rows": rows, "most": 5}},
+        )
         release(folder, study(folder, called=name, name=name, **more), name)
         assert ("repeat the picture of another patient" in caplog.text) == (rows > 0)
 
@@ -215,10 +222,14 @@ def test_a_bundle_without_its_ledger_is_refused(folder: Path) -> None:
     assert not ledger(folder).path.exists()
 
 
-@pytest.mark.parametrize(("key", "limit"), [
-    ("max_epsilon", 2.5), ("max_risk", {"advantage": 0.25}),
-    ("max_risk", {"true_positives": 0.008, "at": 0.001}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("key", "limit"),
+    [
+        ("max_epsilon", 2.5),
+        ("max_risk", {"advantage": 0.25}),
+        ("max_risk", {"true_positives": 0.008, "at": 0.001}),
+    ],
+)
 def test_releases_together_keep_to_a_limit(folder: Path, key: str, limit: Any) -> None:
     """Each alone, of epsilon 2 at delta 1e-4, is within it; both together are not."""
     release(folder, study(folder, **{key: limit}))
@@ -315,18 +326,21 @@ def test_an_error_after_the_booking_says_that_the_entry_counts(
     assert [entry.state for entry in ledger(folder).read_entries()] == ["abandoned", "closed"]
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    ({"more": {"split_by": "class"}}, "releases.first: dataset toy: split_by: class chooses"),
-    ({"calibrate": {}}, "releases.first: calibrate: has no epsilon; write `calibrate: "),
-    ({"sign_key": "none.pem"}, "sign_key: no file none.pem"),
-    ({"sign_key": "pyproject.toml"}, "signing key .*pyproject.toml: unreadable"),
-    ({"card": {"contact": "see /home/me/notes"}}, "card: contains a path, '/home/'"),
-    ({"evaluate": {"epsilon": 8}, "shares": (8, 1, 1)}, "write `metric: macro_accuracy` in `e"),
-    (
-        {"more": {"unit": "image", "max_images_per_patient": 2}, "of_patients": True},
-        "max_images_per_patient is 2, but a patient has more training images",
-    ),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"more": {"split_by": "class"}}, "releases.first: dataset toy: split_by: class chooses"),
+        ({"calibrate": {}}, "releases.first: calibrate: has no epsilon; write `calibrate: "),
+        ({"sign_key": "none.pem"}, "sign_key: no file none.pem"),
+        ({"sign_key": "pyproject.toml"}, "signing key .*pyproject.toml: unreadable"),
+        ({"card": {"contact": "see /home/me/notes"}}, "card: contains a path, '/home/'"),
+        ({"evaluate": {"epsilon": 8}, "shares": (8, 1, 1)}, "write `metric: macro_accuracy` in `e"),
+        (
+            {"more": {"unit": "image", "max_images_per_patient": 2}, "of_patients": True},
+            "max_images_per_patient is 2, but a patient has more training images",
+        ),
+    ],
+)
 def test_a_fault_is_refused_before_the_booking(
     folder: Path, options: dict[str, Any], words: str
 ) -> None:
@@ -395,10 +409,15 @@ def test_a_bundle_holds_nothing_that_it_must_not_hold(
     output = release(folder, made)
     stores = [FeatureStore(folder / split / "manifest.json") for split in ("train", "test")]
     forbidden = {
-        "secret-id": "an id of a private row", "secret-host": "a host", str(folder): "a path",
-        "secret-fingerprint": "the fingerprint of the dataset", folder.name: "a part of a path",
-        "secret-user": "a user", "near_duplicates": "the check's name", '"seeds"': "seeds",
-    }  # fmt: skip
+        "secret-id": "an id of a private row",
+        "secret-host": "a host",
+        str(folder): "a path",
+        "secret-fingerprint": "the fingerprint of the dataset",
+        folder.name: "a part of a path",
+        "secret-user": "a user",
+        "near_duplicates": "the check's name",
+        '"seeds"': "seeds",
+    }
     for store in stores:
         forbidden[store.fingerprint] = "a fingerprint of features"
         for record in store.shards:
@@ -434,9 +453,14 @@ def test_a_kill_at_any_step_leaves_no_second_head_and_no_unbooked_draw(
 ) -> None:
     words = [sys.executable, "-m", "tests.support.kill_walk", str(tmp_path)]
     result = subprocess.run(
-        words, cwd=repository, capture_output=True, text=True, check=False, timeout=500,
+        words,
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
         env=os.environ | {"PYTHONPATH": f"{repository}/src"},
-    )  # fmt: skip
+    )
     assert result.returncode == 0, result.stderr[-3000:]
     records = [json.loads(line) for line in result.stdout.splitlines()]
     assert {"draw 1", "draw 4", "lock"} <= {record["before"] for record in records}
@@ -492,8 +516,9 @@ def test_a_release_of_auto_names_the_rule_and_what_it_chose(
 ) -> None:
     """A new rule neither changes nor refuses it; only the rule tells of other options."""
     output = release(folder, study(folder, method="auto"))
-    facts = DataFacts(n=300, dimension=6, classes=3, multi_label=False, epsilon=2.0, delta=1e-4,
-                      unit="image")  # fmt: skip
+    facts = DataFacts(
+        n=300, dimension=6, classes=3, multi_label=False, epsilon=2.0, delta=1e-4, unit="image"
+    )
     options = bundle.read_bundle(output).facts.head.options
     assert options["chosen"]["head"] == auto_rule.choose_head(facts)["head"]
     assert f"chosen by auto rule {auto_rule.RULE} from public" in (output / "README.md").read_text()
@@ -586,28 +611,38 @@ def test_the_price_of_the_choice_reads_the_features_of_datasets_with_the_same_un
         shutil.copytree(folder / "train", folder / f"features/{name}/pixels/train")
     alone, both = (
         AskedRelease(
-            study=load_study(each), name="first", output=folder / "results/releases/first",
+            study=load_study(each),
+            name="first",
+            output=folder / "results/releases/first",
             train=folder / "features/toy/pixels/train/manifest.json",
-            test=folder / "test/manifest.json", cache=folder / "results/calibration",
+            test=folder / "test/manifest.json",
+            cache=folder / "results/calibration",
         )
         for each in (made.model_dump(mode="json", exclude_unset=True), values)
-    )  # fmt: skip
+    )
     assert both.list_other_facts("again")["pixels"].n == 300
     blocks = [
-        choice_block(each.study, dataset="toy", plan=each.plan, cache=each.cache,
-                     facts=each.list_facts(),
-                     others={name: each.list_other_facts(name)
-                             for name in list_sharing(each.study, "toy")[1:]})
+        choice_block(
+            each.study,
+            dataset="toy",
+            plan=each.plan,
+            cache=each.cache,
+            facts=each.list_facts(),
+            others={
+                name: each.list_other_facts(name) for name in list_sharing(each.study, "toy")[1:]
+            },
+        )
         for each in (alone, both)
-    ]  # fmt: skip
+    ]
     assert blocks[1]["cells"] == 2 * blocks[0]["cells"]
     assert blocks[1]["epsilon"] > 1.2 * blocks[0]["epsilon"]
 
 
 PARTS_ON_TEST_IMAGES = {
-    "evaluate": {"evaluate": {"epsilon": 1}}, "calibrate": {"calibrate": {"epsilon": 4}},
+    "evaluate": {"evaluate": {"epsilon": 1}},
+    "calibrate": {"calibrate": {"epsilon": 4}},
     "monitor": {"monitor": {"epsilon": 2}},
-}  # fmt: skip
+}
 
 
 def with_copies_across(folder: Path, count: int) -> None:

@@ -120,11 +120,14 @@ def test_the_same_people_in_two_cohorts_pay_for_both(
     assert least < spent["epsilon"] < most
 
 
-@pytest.mark.parametrize(("options", "fault"), [
-    ({"horizon": 5}, r"horizon 5, but the horizon of of_january is None; write equal horizons"),
-    ({"epsilon": 2}, "has another epsilon or delta than release of_february; the sums"),
-    ({"method": "steps"}, "method steps: head sgd: it is not made of sums that add up"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"horizon": 5}, r"horizon 5, but the horizon of of_january is None; write equal horizons"),
+        ({"epsilon": 2}, "has another epsilon or delta than release of_february; the sums"),
+        ({"method": "steps"}, "method steps: head sgd: it is not made of sums that add up"),
+    ],
+)
 def test_a_release_that_does_not_fit_its_chain_is_refused(
     folder: Path, options: dict[str, Any], fault: str
 ) -> None:

@@ -198,8 +198,9 @@ def test_key_and_hashes_are_private_and_in_no_bundle(folder: Path) -> None:
     assert entry.booking.units is not None
     read = read_hashes(folder / "data/toy", entry.booking.units, key.read_bytes())
     assert {part: len(values) for part, values in read.items()} == {
-        "train.images": 300, "test.images": 120,
-    }  # fmt: skip
+        "train.images": 300,
+        "test.images": 120,
+    }
     for path in output.iterdir():
         for secret in (key.read_bytes(), entry.booking.units.encode(), b"units-"):
             assert secret not in path.read_bytes(), path.name
@@ -217,10 +218,13 @@ def test_a_lost_key_or_file_is_no_way_around(folder: Path) -> None:
         (key, None, r"units.key: missing, but ledgers contain hashes"),
         (key, lambda _: bytes(32), r"units-.*: cannot be used \(made with another key"),
         (key, lambda kept: kept[:20], r"units.key: 20 bytes, not 32; restore the file"),
-        (hashes, lambda kept: kept[:-1] + bytes([kept[-1] ^ 1]),
-         r"cannot be used \(the file differs from its ledger's record\); restore"),
+        (
+            hashes,
+            lambda kept: kept[:-1] + bytes([kept[-1] ^ 1]),
+            r"cannot be used \(the file differs from its ledger's record\); restore",
+        ),
         (hashes, None, r"cannot be used \(.*No such file"),
-    ):  # fmt: skip
+    ):
         kept = path.read_bytes()
         path.unlink() if change is None else path.write_bytes(change(kept))
         with pytest.raises(DataError, match=said):

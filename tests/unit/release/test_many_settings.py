@@ -59,33 +59,42 @@ def test_counts_of_test_units_are_as_before() -> None:
     found["usable"] = counted_units.find_usable(scores)
     for n in (1, 40, 10**6):
         found[f"steps {n}"] = counted_units.count_steps(np.array([0, 1 / 3, 0.5, 1.0]), n)
-    first, second = (plan_of((gaussian(sigma, name=name),), 100, epsilon=epsilon,
-                             realised_epsilon=epsilon)
-                     for sigma, name, epsilon in ((5.0, "a", 1.0), (9.0, "b", 0.5)))  # fmt: skip
+    first, second = (
+        plan_of((gaussian(sigma, name=name),), 100, epsilon=epsilon, realised_epsilon=epsilon)
+        for sigma, name, epsilon in ((5.0, "a", 1.0), (9.0, "b", 0.5))
+    )
     for plans in itertools.permutations((None, first, second, None), 3):
         together = counted_units.compose_test_price(*plans)
         found[" ".join(plan.mechanisms[0].name if plan else "-" for plan in plans)] = together and (
-            [(item.name, item.noise_multiplier) for item in together.mechanisms], together.epsilon,
-            together.realised_epsilon, together.accountant,
+            [(item.name, item.noise_multiplier) for item in together.mechanisms],
+            together.epsilon,
+            together.realised_epsilon,
+            together.accountant,
             counted_units.price_words(first, together, "This", "All of it"),
-        )  # fmt: skip
+        )
     found["priced"] = counted_units.priced_values(first)
-    for wanted in ((gaussian(1.0, name="a"),), (gaussian(1.0, name="a"), gaussian(2.0, name="b")),
-                   (gaussian(1.0, name="b"),), (gaussian(1.0, 2, name="a"),)):  # fmt: skip
+    for wanted in (
+        (gaussian(1.0, name="a"),),
+        (gaussian(1.0, name="a"), gaussian(2.0, name="b")),
+        (gaussian(1.0, name="b"),),
+        (gaussian(1.0, 2, name="a"),),
+    ):
         both = plan_of((*first.mechanisms, gaussian(10.0, name="b")), 100)
         for plan in (first, both):
             found[f"wanted {len(wanted)} {wanted[-1].name} {wanted[-1].count} {plan is both}"] = (
                 answer(counted_units.check_mechanisms, plan, wanted)
             )
     one = head(2)
-    two = replace(one, weights=np.concatenate([one.weights] * 2), seeds=(1, 2),
-                  transforms=one.transforms * 2)  # fmt: skip
+    two = replace(
+        one, weights=np.concatenate([one.weights] * 2), seeds=(1, 2), transforms=one.transforms * 2
+    )
     searched = replace(first, selection=Selection(mean=4, repeated=("a",)))
     public = plan_of((gaussian(0.0, name="a"),), 100, epsilon=math.inf, realised_epsilon=math.inf)
     for heads, plan in itertools.product((one, two), (first, second, searched, public)):
         case = f"{len(heads.seeds)} {plan.mechanisms[0].name} {plan.epsilon} {plan.selection}"
-        opened = answer(counted_units.open_releases, heads, plan, first.mechanisms,
-                        entropy=SEEDED, shared=None)  # fmt: skip
+        opened = answer(
+            counted_units.open_releases, heads, plan, first.mechanisms, entropy=SEEDED, shared=None
+        )
         found[case] = opened if isinstance(opened, str) else opened.seeds
     scores[1:3] = 0.5
     for unit, n, agreed, codes in itertools.product(
@@ -97,46 +106,68 @@ def test_counts_of_test_units_are_as_before() -> None:
         named = None if codes is None else np.array(codes)
         shown = of_test_rows(scores, np.zeros(5, np.int64), named)
         found[f"{unit} {n} {agreed} {codes}"] = answer(
-            counted_units.weights_of_rows, replace(shown, agreed_test_n=agreed),
+            counted_units.weights_of_rows,
+            replace(shown, agreed_test_n=agreed),
             plan_of(first.mechanisms, n, unit=unit),
-        )  # fmt: skip
+        )
     found["scores"] = counted_units.score_test_rows(two, shown)
     check_values("counted_units", found)
 
 
 def test_prices_and_limits_of_bookings_are_as_before() -> None:
     """Epsilons are held against other libraries by `test_ledger`."""
-    sampled = Mechanism(name="s", released="", sensitivity=1.0, noise_multiplier=2.0,
-                        sample_rate=0.1, count=20)  # fmt: skip
+    sampled = Mechanism(
+        name="s", released="", sensitivity=1.0, noise_multiplier=2.0, sample_rate=0.1, count=20
+    )
     search = Selection(mean=4, repeated=("gradients",))
     parts = {
-        "train": part("train", gaussian(5.0)), "test": part("test", gaussian(7.0)),
-        "sampled": part("train", sampled), "several": part("train", gaussian(5.0, 3), sampled),
+        "train": part("train", gaussian(5.0)),
+        "test": part("test", gaussian(7.0)),
+        "sampled": part("train", sampled),
+        "several": part("train", gaussian(5.0, 3), sampled),
         "search": part("train", gaussian(9.0), selection=search),
-    }  # fmt: skip
+    }
 
     def made(names: str, **more: Any) -> Booking:
         values = {"split": "hash_20", **more}
-        return Booking(release=names, study="clinic", unit="image", identity="i",
-                       parts=tuple(parts[name] for name in names.split()), **values)  # fmt: skip
+        return Booking(
+            release=names,
+            study="clinic",
+            unit="image",
+            identity="i",
+            parts=tuple(parts[name] for name in names.split()),
+            **values,
+        )
 
     cases: dict[str, Sequence[Booking]] = {
-        "none": [], "one": [made("train")], "both": [made("train test")],
-        "two": [made("train"), made("train test")], "test": [made("test"), made("train")],
+        "none": [],
+        "one": [made("train")],
+        "both": [made("train test")],
+        "two": [made("train"), made("train test")],
+        "test": [made("test"), made("train")],
         "splits": [made("train test"), made("train test", split="other")],
         "eight": [made("train test", split=f"{n}") for n in range(8)],
-        "sampled": [made("sampled"), made("several")], "one sampled": [made("sampled test")],
-        "search": [made("search")], "search and more": [made("search"), made("train")],
+        "sampled": [made("sampled"), made("several")],
+        "one sampled": [made("sampled test")],
+        "search": [made("search")],
+        "search and more": [made("search"), made("train")],
         "chain": [made("train test", place=f"a/b {n}") for n in (1, 2)],
         "chains": [made("several", place="a/b 1"), made("train", place="c/d 1"), made("train")],
         "training chain": [made("train", place=f"a/b {n}") for n in (1, 2, 3)],
         "sampled chain": [made("several", place=f"a/b {n}") for n in (1, 10)],
         "more chain": [*(made("train", place=f"a/b {n}") for n in (1, 2)), made("train")],
-    }  # fmt: skip
+    }
     found: dict[str, Any] = {}
     rates = (0.001, 0.01, 0.1)
-    unattacked = {"test", "eight", "sampled", "search", "search and more", "chains",
-                  "sampled chain"}  # fmt: skip
+    unattacked = {
+        "test",
+        "eight",
+        "sampled",
+        "search",
+        "search and more",
+        "chains",
+        "sampled chain",
+    }
     for name, bookings in cases.items():
         if name != "none":
             found[name] = compose_bookings(bookings, 1e-3 if name in ("both", "search") else DELTA)
@@ -158,16 +189,28 @@ def test_prices_and_limits_of_bookings_are_as_before() -> None:
 def test_ledgers_are_printed_and_refuse_as_before(tmp_path: Path) -> None:
     both = (part("train", gaussian(4.0)), part("test", gaussian(30.0)))
     free, key_units = Limits(delta=DELTA), {}
-    for dataset, *names in (("a", "Ann", "Bo"), ("b", "Cy"), ("c", "Bo", "Di"), ("d", "Ed"),
-                            ("g", "Flo"), ("h", "Gus", "Al"), ("i", "Hal", "Gus")):  # fmt: skip
+    for dataset, *names in (
+        ("a", "Ann", "Bo"),
+        ("b", "Cy"),
+        ("c", "Bo", "Di"),
+        ("d", "Ed"),
+        ("g", "Flo"),
+        ("h", "Gus", "Al"),
+        ("i", "Hal", "Gus"),
+    ):
         key_units[dataset] = Units(names={"train": names[:1], "test": names[1:]}, tables=None)
     found: list[Any] = []
 
     def book(dataset: str, release: str, **more: Any) -> None:
         options = {key: more.pop(key) for key in ("other_units_than", "datasets") if key in more}
         named = more.pop("named", dataset)
-        values = {"unit": "image", "split": "hash_20", "parts": both, "identity": "options x",
-                  **more}  # fmt: skip
+        values = {
+            "unit": "image",
+            "split": "hash_20",
+            "parts": both,
+            "identity": "options x",
+            **more,
+        }
         asked = Booking(release=release, study="clinic", **values)
         units = key_units[named] if named else None
         ledger = Ledger.of_dataset(tmp_path, dataset)
@@ -195,10 +238,12 @@ def test_ledgers_are_printed_and_refuse_as_before(tmp_path: Path) -> None:
     book("f", "alone", parts=both[1:], named=None)
     one, other = (Ledger.of_dataset(tmp_path, name) for name in "df")
     digest, reasons = "d" * 64, ("x", "1234 ", " 12345 ", "two\nlines", "no power")
-    steps = [*itertools.product([one.abandon_entry], (1, 2, 3, 99), reasons),
-             *itertools.product([one.close_entry], (1, 4, 4, 5, 99), (digest, "e" * 64)),
-             (one.abandon_entry, 4, reasons[-1]),
-             (other.abandon_entry, 1, reasons[-1])]  # fmt: skip
+    steps = [
+        *itertools.product([one.abandon_entry], (1, 2, 3, 99), reasons),
+        *itertools.product([one.close_entry], (1, 4, 4, 5, 99), (digest, "e" * 64)),
+        (one.abandon_entry, 4, reasons[-1]),
+        (other.abandon_entry, 1, reasons[-1]),
+    ]
     for step in steps:
         found.append([answer(*step), one.path.read_bytes().count(b"\n")])
     book("d", "place", named=None)
@@ -214,16 +259,24 @@ def test_ledgers_are_printed_and_refuse_as_before(tmp_path: Path) -> None:
     book("g", "lost", identity="o8")
     for dataset, delta in itertools.product("abcdefghi", (None, 1e-3)):
         ledger = Ledger.of_dataset(tmp_path, dataset)
-        found.append([describe_ledger(ledger, delta=delta), ledger.list_added(),
-                      ledger.compute_spent(1e-4),
-                      [entry.state for entry in ledger.read_entries()],
-                      [booking.split for booking in ledger.list_bookings()]])  # fmt: skip
+        found.append(
+            [
+                describe_ledger(ledger, delta=delta),
+                ledger.list_added(),
+                ledger.compute_spent(1e-4),
+                [entry.state for entry in ledger.read_entries()],
+                [booking.split for booking in ledger.list_bookings()],
+            ]
+        )
     for name in ("second", "r0", "r2", "gone"):
         entry = Ledger.of_dataset(tmp_path, "d").entry_of(name)
         found.append(entry and entry.number)
     text = json.dumps(to_plain(found)).replace(str(tmp_path), "")
-    times = [entry.booked for name in "abcdfghi"
-             for entry in Ledger.of_dataset(tmp_path, name).read_entries()]  # fmt: skip
+    times = [
+        entry.booked
+        for name in "abcdfghi"
+        for entry in Ledger.of_dataset(tmp_path, name).read_entries()
+    ]
     for time in times:
         text = text.replace(time, "NOW")
     check_values("ledgers", json.loads(text))
@@ -233,12 +286,16 @@ def test_hashes_of_units_meet_where_units_do(tmp_path: Path) -> None:
     names: list[list[str]] = [["Ann"], ["ann ", "Bo"], ["Bo"], [], ["Cy"] * 3]
     key = load_key(tmp_path, used=False)
     assert (tmp_path / "units.key").read_bytes() == key == load_key(tmp_path, used=True)
-    made = [Units(names={"train": one, "test": other}, tables=None).hash_with(key)
-            for one, other in itertools.product(names, repeat=2)]  # fmt: skip
+    made = [
+        Units(names={"train": one, "test": other}, tables=None).hash_with(key)
+        for one, other in itertools.product(names, repeat=2)
+    ]
     shared = [share_units(one, other, "names") for one in made for other in made]
     assert not any(share_units(one, other, "images") for one in made for other in made)
-    images = [{"train.images": np.array(one, np.uint64), "test.images": np.array(other, np.uint64)}
-              for one, other in itertools.product(([1, 2], [2, 3], [], [1]), repeat=2)]  # fmt: skip
+    images = [
+        {"train.images": np.array(one, np.uint64), "test.images": np.array(other, np.uint64)}
+        for one, other in itertools.product(([1, 2], [2, 3], [], [1]), repeat=2)
+    ]
     moved = [count_moved(one, other) for one in images for other in images]
     for content, used in ((b"", True), (b"x" * 31, False), (None, True)):
         (tmp_path / "units.key").unlink(missing_ok=True)
@@ -258,8 +315,15 @@ def test_useless_heads_are_named_as_before(tmp_path: Path) -> None:
             continue
         names = "abcdefgh"[:classes]
         shares = (1.05 - 0.05 * classes, *[0.05] * (classes - 1)) if quality else None
-        path = write_cell(tmp_path, class_names=names, quality=quality, headline=headline,
-                          rows=120, shares=shares, seeds=2)  # fmt: skip
+        path = write_cell(
+            tmp_path,
+            class_names=names,
+            quality=quality,
+            headline=headline,
+            rows=120,
+            shares=shares,
+            seeds=2,
+        )
         record = read_json(path)
         for seed in record["seeds"][:missed]:
             seed["never_predicted"] = [*range(1, classes)]
@@ -275,10 +339,13 @@ def test_useless_heads_are_named_as_before(tmp_path: Path) -> None:
         (None, 0.5, 0.500001), headlines, (None, 0.5), (one, of_labels)
     ):
         if headline in each.summary:
-            summary = {name: value.model_copy(update={"both_low": low})
-                       for name, value in each.summary.items()}  # fmt: skip
-            shown = each.model_copy(update={
-                "summary": summary, "headline": headline, "constant_accuracy": known})  # fmt: skip
+            summary = {
+                name: value.model_copy(update={"both_low": low})
+                for name, value in each.summary.items()
+            }
+            shown = each.model_copy(
+                update={"summary": summary, "headline": headline, "constant_accuracy": known}
+            )
             for seed in shown.seeds:
                 seed["never_predicted"] = [*range(6 if known else 5)]
             found[f"{low} {headline} {known} {each.multi_label}"] = [*benchmark_faults(shown)]
@@ -286,8 +353,15 @@ def test_useless_heads_are_named_as_before(tmp_path: Path) -> None:
         (40, 3000), (2, 40), (0.1, 2.0), ("image", "patient")
     ):
         for several in (False, True):
-            facts = DataFacts(n=n, dimension=64, classes=classes, multi_label=several,
-                              epsilon=epsilon, delta=1e-5, unit=unit)  # fmt: skip
+            facts = DataFacts(
+                n=n,
+                dimension=64,
+                classes=classes,
+                multi_label=several,
+                epsilon=epsilon,
+                delta=1e-5,
+                unit=unit,
+            )
             found[f"{facts}"] = answer(check_usefulness, "v1", benchmark=None, facts=facts)
     for counts, metric in itertools.product(
         ([60, 30], [61, 30], [30, 61], [50, 45, 5], [9, 9, 9], [7]), headlines
@@ -305,40 +379,71 @@ def test_rows_of_predictions_are_named_as_before(tmp_path: Path) -> None:
     found: dict[str, Any] = {}
     rows = [(0.2, 0.3, 0.5), (0.5, 0.5, 0.0), (0.7, 0.1, 0.2), (0.51, 0.6, 0.9), (0.1, 0.1, 0.1)]
     for several, link in ((False, "softmax"), (True, "sigmoid"), (False, "none")):
-        changed = {"class_names": ("a", "b", "c"), "multi_label": several,
-                   "head": facts.head.model_copy(update={"link": link})}  # fmt: skip
+        changed = {
+            "class_names": ("a", "b", "c"),
+            "multi_label": several,
+            "head": facts.head.model_copy(update={"link": link}),
+        }
         other = facts.model_copy(update=changed)
-        for given in ({}, {"a": 0.7}, {"b": 0.1, "c": 0.5}, {"a": 0.0, "b": 1.0, "c": 0.5},
-                      {"d": 0.5}, {"a": 1.5}, {"a": -0.1}, {"a": math.nan}):  # fmt: skip
+        for given in (
+            {},
+            {"a": 0.7},
+            {"b": 0.1, "c": 0.5},
+            {"a": 0.0, "b": 1.0, "c": 0.5},
+            {"d": 0.5},
+            {"a": 1.5},
+            {"a": -0.1},
+            {"a": math.nan},
+        ):
             checked = answer(prediction_table.check_thresholds, given, other)
-            found[f"{several} {link} {given}"] = checked if isinstance(checked, str) else [
-                prediction_table.label_of(np.array(row, np.float32), other, checked) for row in rows
-            ]  # fmt: skip
+            found[f"{several} {link} {given}"] = (
+                checked
+                if isinstance(checked, str)
+                else [
+                    prediction_table.label_of(np.array(row, np.float32), other, checked)
+                    for row in rows
+                ]
+            )
     made = Calibration(scale=2.0, offset=0.5, thresholds={0.8: 0.6, 0.95: 0.2, 0.99: 0.1})
     for calibration, coverage, below in itertools.product(
-        (None, made, Calibration(scale=1.0, offset=0.0, thresholds={0.8: 0.3}),
-         Calibration(scale=1.0, offset=0.0, thresholds={}),
-         Calibration(scale=1.0, offset=0.0, thresholds={0.99: 0.1, 0.95: 0.2, 0.8: 0.6})),
-        (None, 0.8, 0.9, 0.95, 0.99), (None, 0.0, 0.5, 0.7, 1.0, 1.1, -0.1),
-    ):  # fmt: skip
+        (
+            None,
+            made,
+            Calibration(scale=1.0, offset=0.0, thresholds={0.8: 0.3}),
+            Calibration(scale=1.0, offset=0.0, thresholds={}),
+            Calibration(scale=1.0, offset=0.0, thresholds={0.99: 0.1, 0.95: 0.2, 0.8: 0.6}),
+        ),
+        (None, 0.8, 0.9, 0.95, 0.99),
+        (None, 0.0, 0.5, 0.7, 1.0, 1.1, -0.1),
+    ):
         rule = answer(SetRule.choose_rule, calibration, coverage=coverage, abstain_below=below)
         case = f"{calibration and [*calibration.thresholds]} {coverage} {below}"
-        found[case] = str(rule) if not isinstance(rule, SetRule) else [
-            prediction_table.name_set(np.array(row, np.float32), rule, "abc") for row in rows
-        ]  # fmt: skip
+        found[case] = (
+            str(rule)
+            if not isinstance(rule, SetRule)
+            else [prediction_table.name_set(np.array(row, np.float32), rule, "abc") for row in rows]
+        )
     for scale, offset, sets in itertools.product(
-        (0.0, 2, -1.0, math.inf, "x", math.nan), (0.0, 1, math.inf, None),
+        (0.0, 2, -1.0, math.inf, "x", math.nan),
+        (0.0, 1, math.inf, None),
         ([], [{"coverage": 0.9, "threshold": 0.2}], [{}], 3),
-    ):  # fmt: skip
+    ):
         read = answer(Calibration.from_block, {"scale": scale, "offset": offset, "sets": sets})
-        found[f"block {scale} {offset} {sets}"] = read if isinstance(read, str) else str(
-            (read, read.rescale(np.array([[0.1, 0.2]])).round(6).tolist())
-        )  # fmt: skip
+        found[f"block {scale} {offset} {sets}"] = (
+            read
+            if isinstance(read, str)
+            else str((read, read.rescale(np.array([[0.1, 0.2]])).round(6).tolist()))
+        )
     origin = prediction_table.Origin("v1", "ab" * 32, "1.0", {"a": 0.5, "b": 0.25})
     values = np.array([0.1, 0.9], np.float32)
-    predictions = [prediction_table.Prediction(*each) for each in (
-        ("i,1", "a", values, None, ("a|b", True)), ('i"2', None, None, "bad"),
-        ("3", "b", values[::-1], None, ("b", False)))]  # fmt: skip
+    predictions = [
+        prediction_table.Prediction(*each)
+        for each in (
+            ("i,1", "a", values, None, ("a|b", True)),
+            ('i"2', None, None, "bad"),
+            ("3", "b", values[::-1], None, ("b", False)),
+        )
+    ]
     for suffix, sets in itertools.product((".csv", ".parquet", ".CSV"), (False, True)):
         path = tmp_path / f"out{suffix}"
         columns = prediction_table.value_columns("ab", "none" if sets else "softmax")
@@ -351,17 +456,31 @@ def test_rows_of_predictions_are_named_as_before(tmp_path: Path) -> None:
                 write(predictions)
                 write(predictions * 1400)
         found[f"table {suffix} {sets}"] = _read_table(path)
-    for name, target in (("folder.csv", tmp_path), ("alias.csv", tmp_path / "out.csv"),
-                         ("link", tmp_path / "bundle")):  # fmt: skip
+    for name, target in (
+        ("folder.csv", tmp_path),
+        ("alias.csv", tmp_path / "out.csv"),
+        ("link", tmp_path / "bundle"),
+    ):
         (tmp_path / name).symlink_to(target)
     for name, inputs in itertools.product(
-        ("out.csv", "alias.csv", "new.CSV", "new.Parquet", "new.txt", "folder.csv",
-         "bundle/new.csv", "link/new.csv", "folder.csv/bundle/within/../new.csv"),
+        (
+            "out.csv",
+            "alias.csv",
+            "new.CSV",
+            "new.Parquet",
+            "new.txt",
+            "folder.csv",
+            "bundle/new.csv",
+            "link/new.csv",
+            "folder.csv/bundle/within/../new.csv",
+        ),
         (["gone.csv"], ["gone.csv", "out.parquet", "out.csv"]),
-    ):  # fmt: skip
-        found[f"output {name} {inputs}"] = str(answer(
-            prediction_table.check_output, tmp_path / name, [tmp_path / each for each in inputs]
-        )).replace(str(tmp_path), "")  # fmt: skip
+    ):
+        found[f"output {name} {inputs}"] = str(
+            answer(
+                prediction_table.check_output, tmp_path / name, [tmp_path / each for each in inputs]
+            )
+        ).replace(str(tmp_path), "")
     check_values("rows_of_predictions", found)
 
 
@@ -379,27 +498,55 @@ def _read_table(path: Path) -> Any:
 
 def test_words_of_documents_are_as_before() -> None:
     found: dict[str, Any] = {}
-    texts = ("", "plain, 3.5 %", "a|b*c_d`e\\f", "<b>&\"'", "---", "+ x", "# h", "= x", "1. one",
-             "12) b", "12", "3.5", "-", "two\n\n lines", "\u202eturned", "a\u200db\u200bc",
-             "[x](y)", "~x~ $y$")  # fmt: skip
-    shown = (documents.in_markdown, documents.as_code, documents.one_line, documents.in_paragraphs,
-             documents.as_word, documents.as_sentence)  # fmt: skip
+    texts = (
+        "",
+        "plain, 3.5 %",
+        "a|b*c_d`e\\f",
+        "<b>&\"'",
+        "---",
+        "+ x",
+        "# h",
+        "= x",
+        "1. one",
+        "12) b",
+        "12",
+        "3.5",
+        "-",
+        "two\n\n lines",
+        "\u202eturned",
+        "a\u200db\u200bc",
+        "[x](y)",
+        "~x~ $y$",
+    )
+    shown = (
+        documents.in_markdown,
+        documents.as_code,
+        documents.one_line,
+        documents.in_paragraphs,
+        documents.as_word,
+        documents.as_sentence,
+    )
     found["texts"] = {text: [str(function(text)) for function in shown] for text in texts}
     numbers = (0.0, 1e-5, 0.00012, 0.001, 0.00999, 0.01, 0.123456, 0.5, 0.99996, 1.0, 1.23401, 12.0)
     found["numbers"] = {
-        str(number): [documents.format_price(number), documents.format_small(number),
-                      documents._write_limit(number), *(
-                          [documents.percent_up(number)] if number <= 1 else [])]
+        str(number): [
+            documents.format_price(number),
+            documents.format_small(number),
+            documents._write_limit(number),
+            *([documents.percent_up(number)] if number <= 1 else []),
+        ]
         for number in numbers
-    }  # fmt: skip
+    }
     for name, each in documents.html_environment().filters.items():
         if name in ("count", "percent", "rate", "digits"):
             found[f"filter {name}"] = [each(number) for number in (0, 0.12345, 1234567)]
     for metric, value, margin in itertools.product(
         ("accuracy", "auc", "macro_accuracy"), (0.75, 0.79, 0.83, 0.85), (0.0, 0.02, 0.05)
     ):
-        ours, theirs = ({"metric": metric, "value": one, "interval": [one - m, one + m]}
-                        for one, m in ((value, 0.02), (0.79, margin)))  # fmt: skip
+        ours, theirs = (
+            {"metric": metric, "value": one, "interval": [one - m, one + m]}
+            for one, m in ((value, 0.02), (0.79, margin))
+        )
         found[f"{metric} {value} {margin}"] = state_difference(ours, theirs)
     for old, new in itertools.product(
         (["a", "b", "c"], ["a"], ["x", "y"], ["x", "b", "z"], ["b", "z", "c"]), repeat=2
@@ -411,8 +558,10 @@ def test_words_of_documents_are_as_before() -> None:
     found["changes"] = [_list_changes(one, two) for one in (nested, other) for two in (nested, {})]
     found["changes"].append(_list_changes(other, nested))
     for rates in ((0.49, 0.5), (0.5, 0.1), (0.9, 0.51)):
-        table = [documents.Attack(false=false, trained=rate, tested=None)
-                 for false, rate in zip((0.001, 0.01), rates, strict=True)]  # fmt: skip
+        table = [
+            documents.Attack(false=false, trained=rate, tested=None)
+            for false, rate in zip((0.001, 0.01), rates, strict=True)
+        ]
         found[f"weak {rates}"] = documents.is_weak(table)
     for images, epsilon in ((None, None), (5, None), (5, math.inf), (5, 2.34561), (1, 0.5)):
         patients = {"images": images, "epsilon": epsilon}
@@ -423,9 +572,15 @@ def test_words_of_documents_are_as_before() -> None:
 
 
 def test_checks_of_bundles_are_told_as_before() -> None:
-    results = [("price", True, "p"), ("files", True, "f"), ("head", False, "bad"),
-               ("parts", None, DEPENDS), ("backbone", None, "pass it"), (NOT_COVERED, None, "n"),
-               ("words", False, "x" * 700)]  # fmt: skip
+    results = [
+        ("price", True, "p"),
+        ("files", True, "f"),
+        ("head", False, "bad"),
+        ("parts", None, DEPENDS),
+        ("backbone", None, "pass it"),
+        (NOT_COVERED, None, "n"),
+        ("words", False, "x" * 700),
+    ]
     found: dict[str, Any] = {}
     for chosen in itertools.product((False, True), repeat=len(results)):
         report = Report(
@@ -439,26 +594,64 @@ def test_checks_of_bundles_are_told_as_before() -> None:
     checks = Checks()
     for text in ("x" * 600, "a" * 400 + "b" * 400, "t\tn\nr\x1b[2J"):
         checks.note_check("noted", True, text)
-    ran: list[Any] = [checks.run_check("ran", lambda *inputs: ("fine", inputs), *given)
-           for given in ((), (1, None), (0, False))]  # fmt: skip
+    ran: list[Any] = [
+        checks.run_check("ran", lambda *inputs: ("fine", inputs), *given)
+        for given in ((), (1, None), (0, False))
+    ]
     ran.append(checks.run_check("none", lambda: ("nothing", None)))
     ran.append(checks.run_check("raised", lambda: ("", stated_values.read_block("x", 1, set()))))
     check_values("checks_of_bundles", [found, ran, checks.done])
 
 
 def test_stated_values_are_read_as_before() -> None:
-    values: list[Any] = [0, 1, -1, 1.0, 1e300, -1e300, 9.9e299, True, None, "x", [1], {"a": 1},
-                         {"a": 1.0}, 10**10, 10**10 + 1, "ab" * 32, "AB" * 32]  # fmt: skip
+    values: list[Any] = [
+        0,
+        1,
+        -1,
+        1.0,
+        1e300,
+        -1e300,
+        9.9e299,
+        True,
+        None,
+        "x",
+        [1],
+        {"a": 1},
+        {"a": 1.0},
+        10**10,
+        10**10 + 1,
+        "ab" * 32,
+        "AB" * 32,
+    ]
     found: list[Any] = [
-        [str(answer(read, "v", value)) for read in (stated_values.read_real,
-                                                    stated_values.read_whole)]
+        [
+            str(answer(read, "v", value))
+            for read in (stated_values.read_real, stated_values.read_whole)
+        ]
         + [stated_values.is_hash(value), str(answer(stated_values.read_block, "v", value, {"a"}))]
         for value in values
-    ]  # fmt: skip
-    found += [[answer(stated_values.require_same, "v", one, two) for two in values]
-              for one in (1, 1.0, {"a": 1}, "y" * 101, "y" * 98)]  # fmt: skip
-    close: list[Any] = [1.0, 1.00009, 1.0002, 1, "1", None, [1, 2], [1], [1, 2.0001], {"a": 1},
-                        {"a": 1.00001}, {"b": 1}, 0.0, 9e-10, 2e-9]  # fmt: skip
+    ]
+    found += [
+        [answer(stated_values.require_same, "v", one, two) for two in values]
+        for one in (1, 1.0, {"a": 1}, "y" * 101, "y" * 98)
+    ]
+    close: list[Any] = [
+        1.0,
+        1.00009,
+        1.0002,
+        1,
+        "1",
+        None,
+        [1, 2],
+        [1],
+        [1, 2.0001],
+        {"a": 1},
+        {"a": 1.00001},
+        {"b": 1},
+        0.0,
+        9e-10,
+        2e-9,
+    ]
     found.append(["".join(str(answer(agree, one, two))[0] for two in close) for one in close])
     check_values("stated_values", found)
 
@@ -470,8 +663,14 @@ def test_a_benchmark_that_balances_otherwise_tells_only_how_well_the_head_ranks(
 ) -> None:
     """Of two classes the AUC counts; of more the planner judges, by public facts."""
     shares = (1.05 - 0.05 * classes, *[0.05] * (classes - 1))
-    path = write_cell(tmp_path, class_names="abcde"[:classes], quality=4.0 if ranks else 0.0,
-                      rows=400, shares=shares, seeds=2)  # fmt: skip
+    path = write_cell(
+        tmp_path,
+        class_names="abcde"[:classes],
+        quality=4.0 if ranks else 0.0,
+        rows=400,
+        shares=shares,
+        seeds=2,
+    )
     record = read_json(path)
     for seed in record["seeds"]:
         seed["never_predicted"] = [1]

@@ -37,28 +37,49 @@ def of_timm(**options: Any) -> dict[str, Any]:
 
 # New values by their places in bundle.json.
 EDITS: list[dict[str, Any]] = [
-    {}, *({name: value} for name in ("name", "study", "dataset") for value in ("a/b", "a\\b", 1)),
+    {},
+    *({name: value} for name in ("name", "study", "dataset") for value in ("a/b", "a\\b", 1)),
     *({"class_names": names} for names in ([], ["a", "a", "b"], ["a", "b"], "abc", [1, 2, 3])),
-    *({"dimension": value} for value in (0, 1, 65, 64.0, "64")), {"format": "x"},
-    {"format_version": 2}, {"more": 1}, {"multi_label": 1}, {"backbone.more": 1},
-    {"backbone.trained": True}, {"backbone.checkpoint": "w.pt"},
+    *({"dimension": value} for value in (0, 1, 65, 64.0, "64")),
+    {"format": "x"},
+    {"format_version": 2},
+    {"more": 1},
+    {"multi_label": 1},
+    {"backbone.more": 1},
+    {"backbone.trained": True},
+    {"backbone.checkpoint": "w.pt"},
     *({"backbone.trained": True, "backbone.checkpoint": name} for name in ("w.pt", "../w.pt", "")),
-    {"backbone.options.checkpoint": "/etc/w"}, {"backbone.options.checkpoint": None},
-    {"backbone.probe": {}}, {"backbone.probe.norm": "x"}, {"backbone.probe.sha256": "0"},
+    {"backbone.options.checkpoint": "/etc/w"},
+    {"backbone.options.checkpoint": None},
+    {"backbone.probe": {}},
+    {"backbone.probe.norm": "x"},
+    {"backbone.probe.sha256": "0"},
     *({"backbone.weights_sha256": each} for each in (DIGEST, DIGEST.upper(), DIGEST[1:])),
-    {"backbone.precision": "bfloat16"}, {"backbone.precision": "float64"},
-    {"backbone.dtype": "bfloat16"}, {"head.link": "x"},
-    {"head.options": {"head": "none"}}, {"head.options.steps": -1}, {"head.chosen": 1},
-    {"head.class_priors": [0.5]}, {"card.license": 1}, {"card.more": "x"},
-    of_timm(), of_timm(checkpoint="mine.pt"), of_timm(model="local-dir:/tmp/mine"),
+    {"backbone.precision": "bfloat16"},
+    {"backbone.precision": "float64"},
+    {"backbone.dtype": "bfloat16"},
+    {"head.link": "x"},
+    {"head.options": {"head": "none"}},
+    {"head.options.steps": -1},
+    {"head.chosen": 1},
+    {"head.class_priors": [0.5]},
+    {"card.license": 1},
+    {"card.more": "x"},
+    of_timm(),
+    of_timm(checkpoint="mine.pt"),
+    of_timm(model="local-dir:/tmp/mine"),
     of_timm(model_args={"pretrained_cfg_overlay": {"file": "/tmp/mine"}}),
-    of_timm(model_args={"cache_dir": "/tmp"}), of_timm(model_args={"depth": 1}),
+    of_timm(model_args={"cache_dir": "/tmp"}),
+    of_timm(model_args={"depth": 1}),
     *(of_timm(family="open_clip", pretrained=tag) for tag in ("/tmp/mine.pt", "a.pt", "laion_2-b")),
-    of_timm(pretrained=False), of_timm(layers=[0, 1]), of_timm(layers=[0], token="class"),
+    of_timm(pretrained=False),
+    of_timm(layers=[0, 1]),
+    of_timm(layers=[0], token="class"),
     *(of_timm(model=f"{prefix}:somebody/weights") for prefix in ("hf-hub", "hf_hub", "other")),
     {"backbone.options": {"family": "imported", "module": "no_such_package.nets:build"}},
-    {"backbone.options": {"family": "unknown"}}, {"backbone.options": {}},
-]  # fmt: skip
+    {"backbone.options": {"family": "unknown"}},
+    {"backbone.options": {}},
+]
 
 
 def test_facts_of_strangers_are_read_as_before(
@@ -82,12 +103,26 @@ def test_facts_of_strangers_are_read_as_before(
         write_json(folder / FACTS_FILE, values)
         bundle.write_sums(folder)
         read = answer_of(bundle.read_bundle, folder)
-        found[str(edit)] = read if not isinstance(read, bundle.Bundle) else [
-            answer_of(Predictor.load_bundle, folder, device="cpu", allow_hub=hub,
-                      allow_module=not hub, checkpoint=file, precision=precision)
-            for hub, file, precision in (
-                (False, None, None), (True, None, "float16"), (True, "w.pt", None))
-        ]  # fmt: skip
+        found[str(edit)] = (
+            read
+            if not isinstance(read, bundle.Bundle)
+            else [
+                answer_of(
+                    Predictor.load_bundle,
+                    folder,
+                    device="cpu",
+                    allow_hub=hub,
+                    allow_module=not hub,
+                    checkpoint=file,
+                    precision=precision,
+                )
+                for hub, file, precision in (
+                    (False, None, None),
+                    (True, None, "float16"),
+                    (True, "w.pt", None),
+                )
+            ]
+        )
     check_values("facts_of_strangers", found)
 
 
@@ -113,13 +148,19 @@ def alter_byte(folder: Path, name: str) -> None:
 
 
 ALTERED: dict[str, Callable[[Path], Any]] = {
-    **{f"a byte of {name}": lambda folder, name=name: alter_byte(folder, name)  # type: ignore[misc]
-       for name in bundle.LISTED_FILES},
-    "nothing": lambda _: None, "more": lambda folder: (folder / "notes.txt").touch(),
+    **{
+        f"a byte of {name}": lambda folder, name=name: alter_byte(folder, name)  # type: ignore[misc]
+        for name in bundle.LISTED_FILES
+    },
+    "nothing": lambda _: None,
+    "more": lambda folder: (folder / "notes.txt").touch(),
     "several": lambda folder: [(folder / name).write_text("") for name in "zbacy"],
-    "hidden": lambda folder: (folder / ".notes").touch(), "folder": lambda f: (f / "x").mkdir(),
-    **{f"no {name}": lambda folder, name=name: (folder / name).unlink()  # type: ignore[misc]
-       for name in bundle.BUNDLE_FILES},
+    "hidden": lambda folder: (folder / ".notes").touch(),
+    "folder": lambda f: (f / "x").mkdir(),
+    **{
+        f"no {name}": lambda folder, name=name: (folder / name).unlink()  # type: ignore[misc]
+        for name in bundle.BUNDLE_FILES
+    },
     "empty signature": lambda folder: (folder / bundle.SIGNATURE_FILE).touch(),
     "linked signature": lambda folder: (folder / bundle.SIGNATURE_FILE).symlink_to(HEAD_FILE),
     "linked head": replace_head(lambda path: path.symlink_to("../h")),
@@ -132,9 +173,10 @@ ALTERED: dict[str, Callable[[Path], Any]] = {
     "upper sums": edit_sums(lambda lines: [line[:64].upper() + line[64:] for line in lines]),
     "one space": edit_sums(lambda lines: [line.replace("  ", " ") for line in lines]),
     "three spaces": edit_sums(lambda lines: [line.replace("  ", "   ") for line in lines]),
-    "no newline": edit_sums(lambda lines: "".join(lines)[:-1]), "no sums": edit_sums(lambda _: ""),
+    "no newline": edit_sums(lambda lines: "".join(lines)[:-1]),
+    "no sums": edit_sums(lambda _: ""),
     "no text": lambda folder: (folder / SUMS_FILE).write_bytes(b"\xff\n"),
-}  # fmt: skip
+}
 
 
 def test_folders_are_checked_as_before(folder: Path) -> None:
@@ -142,9 +184,15 @@ def test_folders_are_checked_as_before(folder: Path) -> None:
     for name, alter in ALTERED.items():
         shutil.copytree(whole, folder)
         alter(folder)
-        found[name] = [answer_of(check, folder) for check in (
-            bundle.check_files, bundle.damaged_files, files.check_hashes,
-            lambda folder: bundle.read_bundle(folder).facts.name)]  # fmt: skip
+        found[name] = [
+            answer_of(check, folder)
+            for check in (
+                bundle.check_files,
+                bundle.damaged_files,
+                files.check_hashes,
+                lambda folder: bundle.read_bundle(folder).facts.name,
+            )
+        ]
         shutil.rmtree(folder)
     check_values("folders_of_bundles", found)
 
@@ -169,16 +217,27 @@ def test_large_files_and_outputs_in_a_bundle_are_refused(
 WEIGHTS = np.zeros((3, 65), np.float32)
 FOREIGN: dict[str, list[bytes]] = {
     HEAD_FILE: [
-        b"", b"x" * 99, save({}), save({"weight": WEIGHTS}), save({"weights": WEIGHTS[:, 1:]}),
-        save({"weights": WEIGHTS.astype(np.float64)}), save({"weights": WEIGHTS + np.inf}),
+        b"",
+        b"x" * 99,
+        save({}),
+        save({"weight": WEIGHTS}),
+        save({"weights": WEIGHTS[:, 1:]}),
+        save({"weights": WEIGHTS.astype(np.float64)}),
+        save({"weights": WEIGHTS + np.inf}),
         save({"weights": WEIGHTS, "class_priors": np.zeros(3, np.int32)}),
     ],
     FACTS_FILE: [b"", b"{", b"[]", b"{}", b'"x"', b"[" * 9999],
     bundle.STATEMENT_FILE: [
-        b"", b"{", b"[]", b'"x"', b"7", b'{"calibration": 3}', b'{"calibration": {}}',
+        b"",
+        b"{",
+        b"[]",
+        b'"x"',
+        b"7",
+        b'{"calibration": 3}',
+        b'{"calibration": {}}',
         b'{"calibration": {"scale": 1, "offset": 0, "sets": [3]}}',
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FOREIGN)

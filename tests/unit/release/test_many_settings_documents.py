@@ -40,13 +40,19 @@ from tests.unit.release.parts.evidence.test_measure import EVIDENCE
 from tests.unit.release.test_ledger import DELTA, booking
 
 DIGEST = "0123456789abcdef" * 4
-RESNET = {"options": {"family": "timm", "model": "resnet50"}, "architecture": "resnet50",
-          "trained": True}  # fmt: skip
+RESNET = {
+    "options": {"family": "timm", "model": "resnet50"},
+    "architecture": "resnet50",
+    "trained": True,
+}
 FILE = {"checkpoint": "weights.safetensors", "weights_sha256": "0" * 64}
 # A head of vectors, which a model outside of dpprobe computed.
 VECTORS = {"options": {"family": "external", "model": "clip-vit"}, "architecture": "clip-vit"}
-OF_VECTORS = {"public_data": {"backbone_options": VECTORS["options"], "assumption": "None."},
-              "unit_of_privacy": Plan.UNITS["row"], "ledger": LEDGER | {"unit": "row"}}  # fmt: skip
+OF_VECTORS = {
+    "public_data": {"backbone_options": VECTORS["options"], "assumption": "None."},
+    "unit_of_privacy": Plan.UNITS["row"],
+    "ledger": LEDGER | {"unit": "row"},
+}
 SEARCH = {"mean": 10, "repeated": ["gradients"], "trials": "geometric"}
 # Of facts, of the backbone's facts, and of the statement.
 Changes = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
@@ -71,51 +77,85 @@ def with_result(metric: str, *interval: float, **more: Any) -> Changes:
 
 SETTINGS: dict[str, Changes] = {
     "plain": ({}, {}, {}),
-    **{f"license {each}": with_card(license=each) for each in (
-        "Apache-2.0", "mit", "CC BY 4.0", "Our terms:\nask us", "-x", "é")},
-    "words": with_card(intended_use="Sorting.", limits="Not at night.\n\nNot abroad.",
-                       contact="me"),
-    "accuracy": with_result("accuracy"), "auc": with_result("auc"),
-    "macro": with_result("macro_accuracy"), "wide": with_result("accuracy", 0.3, 0.9),
-    "widest": with_result("accuracy", 0.125, 0.925), "no result": with_result("auc", 0.1, 0.95),
-    "worst": with_result("macro_accuracy", worst_class={
-        "name": "naevus", "recall": 0.5, "interval": [0.4, 0.6]}),
+    **{
+        f"license {each}": with_card(license=each)
+        for each in ("Apache-2.0", "mit", "CC BY 4.0", "Our terms:\nask us", "-x", "é")
+    },
+    "words": with_card(
+        intended_use="Sorting.", limits="Not at night.\n\nNot abroad.", contact="me"
+    ),
+    "accuracy": with_result("accuracy"),
+    "auc": with_result("auc"),
+    "macro": with_result("macro_accuracy"),
+    "wide": with_result("accuracy", 0.3, 0.9),
+    "widest": with_result("accuracy", 0.125, 0.925),
+    "no result": with_result("auc", 0.1, 0.95),
+    "worst": with_result(
+        "macro_accuracy", worst_class={"name": "naevus", "recall": 0.5, "interval": [0.4, 0.6]}
+    ),
     "calibrated": ({}, {}, {"calibration": calibrated()}),
     "scores, calibrated": ({"link": "none"}, {}, {"calibration": calibrated()}),
     "watched": ({}, {}, {"monitor": watched()}),
-    "everything": ({}, {}, {"evaluation": measured(), "calibration": calibrated(),
-                            "monitor": watched(), "cohort": following(), "sites": of_sites(),
-                            "evidence": EVIDENCE}),
+    "everything": (
+        {},
+        {},
+        {
+            "evaluation": measured(),
+            "calibration": calibrated(),
+            "monitor": watched(),
+            "cohort": following(),
+            "sites": of_sites(),
+            "evidence": EVIDENCE,
+        },
+    ),
     "predecessor": ({}, {}, {"predecessor": {"name": "lesions v0", "sha256": DIGEST}}),
     "long predecessor": ({}, {}, {"predecessor": {"name": "lesions " * 6, "sha256": DIGEST}}),
-    **{unit: ({}, {}, {"unit_of_privacy": Plan.UNITS[unit], "ledger": LEDGER | {"unit": unit}})
-       for unit in ("patient", "group", "row")},
-    **{f"{images} {epsilon}": ({}, {}, {"patients": {"images": images, "epsilon": epsilon}})
-       for images, epsilon in ((5, 6.2003), (1, 0.5), (None, None))},
+    **{
+        unit: ({}, {}, {"unit_of_privacy": Plan.UNITS[unit], "ledger": LEDGER | {"unit": unit}})
+        for unit in ("patient", "group", "row")
+    },
+    **{
+        f"{images} {epsilon}": ({}, {}, {"patients": {"images": images, "epsilon": epsilon}})
+        for images, epsilon in ((5, 6.2003), (1, 0.5), (None, None))
+    },
     "spent": ({}, {}, {"ledger": LEDGER | {"releases": 4, "epsilon": 2.31201, "exact": False}}),
-    **{f"epsilon {epsilon}": ({}, {}, {"epsilon_realised": epsilon, "selection": SEARCH})
-       for epsilon in (1.0, 30.0)},
+    **{
+        f"epsilon {epsilon}": ({}, {}, {"epsilon_realised": epsilon, "selection": SEARCH})
+        for epsilon in (1.0, 30.0)
+    },
     "risk": ({}, {}, {"risk_target": {"advantage": 0.3}, "mu": 0.77}),
     "auto": ({}, {}, {"chosen_from": {"head": "newton", "rule": "auto rule 1"}}),
     "priors": ({"class_priors": tuple(PRIORS.tolist())}, {}, {}),
-    "labels": with_link("sigmoid", several=True), "scores": with_link("none", several=False),
+    "labels": with_link("sigmoid", several=True),
+    "scores": with_link("none", several=False),
     "label scores": with_link("none", several=True),
     **{f"{number} classes": counted_classes(number) for number in (2, 16, 17, 100, 101)},
     "weights": ({}, {"weights_sha256": "0" * 64}, {}),
-    "timm": ({}, RESNET, {}), "timm tag": ({}, RESNET | {"pretrained_tag": "a1_in1k"}, {}),
+    "timm": ({}, RESNET, {}),
+    "timm tag": ({}, RESNET | {"pretrained_tag": "a1_in1k"}, {}),
     "file": ({}, RESNET | FILE | {"pretrained_tag": "a1_in1k"}, {}),
     "untrained": ({}, RESNET | {"pretrained_tag": "a1_in1k", "trained": False}, {}),
-    **{f"hub {family} {model} {trained}": ({}, {
-        "options": {"family": family, "model": model}, "trained": trained}, {})
-       for family, model, trained in (
-           ("open_clip", "hf-hub:laion/clip", True), ("timm", "hf_hub:a/b", True),
-           ("timm", "local-dir:a/b", True), ("timm", "hf-hub:a/b", False))},
+    **{
+        f"hub {family} {model} {trained}": (
+            {},
+            {"options": {"family": family, "model": model}, "trained": trained},
+            {},
+        )
+        for family, model, trained in (
+            ("open_clip", "hf-hub:laion/clip", True),
+            ("timm", "hf_hub:a/b", True),
+            ("timm", "local-dir:a/b", True),
+            ("timm", "hf-hub:a/b", False),
+        )
+    },
     "imported": ({}, {"options": {"family": "imported", "module": "nets:build"}}, {}),
     "vectors": ({}, VECTORS, OF_VECTORS),
     "vectors of a version": (
-        {"multi_label": True}, VECTORS | {"weights_sha256": "0" * 64, "pretrained_tag": "2.1"},
-        OF_VECTORS | {"evaluation": measured(), "monitor": watched()}),
-}  # fmt: skip
+        {"multi_label": True},
+        VECTORS | {"weights_sha256": "0" * 64, "pretrained_tag": "2.1"},
+        OF_VECTORS | {"evaluation": measured(), "monitor": watched()},
+    ),
+}
 
 
 @pytest.fixture(scope="module")
@@ -145,8 +185,11 @@ def changed(bundle: Bundle, changes: Changes) -> Bundle:
         "backbone": bundle.facts.backbone.model_copy(update=backbone),
         "head": bundle.facts.head.model_copy(update=head),
     }
-    return replace(bundle, facts=bundle.facts.model_copy(update=updates),
-                   statement={**bundle.statement, **statement})  # fmt: skip
+    return replace(
+        bundle,
+        facts=bundle.facts.model_copy(update=updates),
+        statement={**bundle.statement, **statement},
+    )
 
 
 def write(folder: Path, facts: Any, statement: dict[str, Any]) -> tuple[ModelCard, str]:
@@ -228,25 +271,53 @@ def test_nothing_breaks_out_of_the_card(tmp_path: Path, release: Release, text: 
     assert set(hostile.data.to_dict()) - set(harmless.data.to_dict()) <= {"license_name"}
 
 
-COVARIANCE = {"head": "feature_covariance", "normalize": {"kind": "centred", "max_norm": 2.0},
-              "steps": 9}  # fmt: skip
+COVARIANCE = {
+    "head": "feature_covariance",
+    "normalize": {"kind": "centred", "max_norm": 2.0},
+    "steps": 9,
+}
 NOTED: dict[str, Changes] = {
     "the same": ({}, {}, {}),
-    **{name: SETTINGS[name] for name in (
-        "auc", "macro", "wide", "no result", "watched", "calibrated", "patient", "vectors",
-        "labels", "scores", "scores, calibrated", "priors", "spent", "2 classes", "timm",
-        "weights")},
-    "none": ({}, {}, {"evaluation": None}), "more units": ({}, {}, {"n": 12345, "delta": 2.5e-6}),
+    **{
+        name: SETTINGS[name]
+        for name in (
+            "auc",
+            "macro",
+            "wide",
+            "no result",
+            "watched",
+            "calibrated",
+            "patient",
+            "vectors",
+            "labels",
+            "scores",
+            "scores, calibrated",
+            "priors",
+            "spent",
+            "2 classes",
+            "timm",
+            "weights",
+        )
+    },
+    "none": ({}, {}, {"evaluation": None}),
+    "more units": ({}, {}, {"n": 12345, "delta": 2.5e-6}),
     "better": with_result("accuracy", 0.9, 0.98, value=0.94),
     "just": with_result("accuracy", 0.8525, 0.98, value=0.94),
     "not just": with_result("accuracy", 0.852, 0.98, value=0.94),
     "worse": with_result("accuracy", 0.7, 0.76, value=0.72),
-    "order": ({"class_names": CLASSES[::-1]}, {}, {}), "dataset": ({"dataset": "more"}, {}, {}),
-    "unused": ({"dpprobe": "9"}, {"name": "x", "versions": {"torch": "9"}, "trained": True,
-                                  "probe": {"norm": 9.0}}, {}),
-    "used": ({"dimension": 99}, {"precision": "bfloat16", "dtype": "float16",
-                                 "preprocessing": {"size": 9}}, {}),
-}  # fmt: skip
+    "order": ({"class_names": CLASSES[::-1]}, {}, {}),
+    "dataset": ({"dataset": "more"}, {}, {}),
+    "unused": (
+        {"dpprobe": "9"},
+        {"name": "x", "versions": {"torch": "9"}, "trained": True, "probe": {"norm": 9.0}},
+        {},
+    ),
+    "used": (
+        {"dimension": 99},
+        {"precision": "bfloat16", "dtype": "float16", "preprocessing": {"size": 9}},
+        {},
+    ),
+}
 
 
 def test_notes_compare_as_before(old: Bundle, new: Bundle) -> None:
@@ -257,8 +328,11 @@ def test_notes_compare_as_before(old: Bundle, new: Bundle) -> None:
     cases = {**NOTED, "options": ({"head": trained}, {}, {})}
     for (name, changes), place in itertools.product(cases.items(), (0, 1)):
         pair = [new, old]
-        pair[place] = changed(pair[place], changes) if name != "options" else replace(
-            pair[place], facts=pair[place].facts.model_copy(update=changes[0]))  # fmt: skip
+        pair[place] = (
+            changed(pair[place], changes)
+            if name != "options"
+            else replace(pair[place], facts=pair[place].facts.model_copy(update=changes[0]))
+        )
         lines = write_notes(*pair, max_epsilon=1.0 if name == "spent" else 5.0).splitlines()
         found[f"{name} {place}"] = [line for line in lines if line not in known]
         known |= set(lines) if name == "the same" else set()

@@ -17,8 +17,18 @@ from dpprobe.release import image_sources
 from dpprobe.release.image_sources import Source, find_images, open_encoded
 from tests.support.stored_records import answer_of, check_values
 
-FILES = ("x.png", "b/2.png", "b/10.png", "b/1.JPG", "a/é ü.png", ".hidden/x.png", "b/.x.png",
-         "images/7.png", "up/8.png", "rows.tsv/9.png")  # fmt: skip
+FILES = (
+    "x.png",
+    "b/2.png",
+    "b/10.png",
+    "b/1.JPG",
+    "a/é ü.png",
+    ".hidden/x.png",
+    "b/.x.png",
+    "images/7.png",
+    "up/8.png",
+    "rows.tsv/9.png",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -40,11 +50,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def find(*names: str, **options: Any) -> Any:
     """The count, and each row's number, id, bytes, path, and image or why there is none."""
     source = answer_of(find_images, [Path("in") / name for name in names], **options)
-    return source if not isinstance(source, Source) else [source.count] + [
-        [each.row, each.id, each.data and len(each.data), each.path,
-         getattr(opened := answer_of(open_encoded, each), "size", opened)]
-        for each in source.read_images()
-    ]  # fmt: skip
+    return (
+        source
+        if not isinstance(source, Source)
+        else [source.count]
+        + [
+            [
+                each.row,
+                each.id,
+                each.data and len(each.data),
+                each.path,
+                getattr(opened := answer_of(open_encoded, each), "size", opened),
+            ]
+            for each in source.read_images()
+        ]
+    )
 
 
 def test_files_and_folders_are_found_as_before(
@@ -52,8 +72,18 @@ def test_files_and_folders_are_found_as_before(
 ) -> None:
     found: dict[str, Any] = {}
     (folder / "rows.csv").write_text("path\nx.png\n")
-    for names in ("x.png", "b", "a", "", "images b/2.png", "b/notes.txt x.png", "empty", "gone",
-                  "bad.parquet", "b/2.png rows.csv b"):  # fmt: skip
+    for names in (
+        "x.png",
+        "b",
+        "a",
+        "",
+        "images b/2.png",
+        "b/notes.txt x.png",
+        "empty",
+        "gone",
+        "bad.parquet",
+        "b/2.png rows.csv b",
+    ):
         caplog.clear()
         found[names] = [find(*names.split(" ")), [each.getMessage() for each in caplog.records]]
     for option, name in itertools.product(
@@ -68,21 +98,47 @@ def test_files_and_folders_are_found_as_before(
 
 
 TABLES = (
-    "path\nx.png\n", "file,label\nx.png,a\nb/2.png,b\n", "id,path\n7,x.png\n,b/2.png\n8,\n9\n",
-    "path\n", "", "path,file\nx.png,x.png\n", "x,y\n1,2\n", "path,path\nx.png,x.png\n",
-    "path,id,id\nx.png,1,2\n", "path;id\nx.png;7\n", "sep=;\npath;id\nx.png;7\n",
-    "path,id\nx.png,1,2\n", "path,id\nx.png,1,\n", "path\nx\0.png\n", "image_id,id\n7,a\n",
-    "image_id\n7\n8\n", "id\n7\n", "id,path\n\n7,x.png\n\n8,gone.png\n", "path\ngone.png\nx.png\n",
-    "path\nin/x.png\n", "path\n2.png\n10.png\n", "path\n" + "0.png\n" * 900,
-    "path\n" + "gone.png\n" * 20 + "7.png\n", "path\n" + "gone.png\n" * 19 + "7.png\n",
-    f"path,note\nx.png,{'y' * 200_000}\n", ' path ,id\n"x.png", 7\n',
-    "path,id\nx.png,1,,2\n", "path\nx.png\n7.png\n", "path\n7.png\nx.png\n",
-)  # fmt: skip
+    "path\nx.png\n",
+    "file,label\nx.png,a\nb/2.png,b\n",
+    "id,path\n7,x.png\n,b/2.png\n8,\n9\n",
+    "path\n",
+    "",
+    "path,file\nx.png,x.png\n",
+    "x,y\n1,2\n",
+    "path,path\nx.png,x.png\n",
+    "path,id,id\nx.png,1,2\n",
+    "path;id\nx.png;7\n",
+    "sep=;\npath;id\nx.png;7\n",
+    "path,id\nx.png,1,2\n",
+    "path,id\nx.png,1,\n",
+    "path\nx\0.png\n",
+    "image_id,id\n7,a\n",
+    "image_id\n7\n8\n",
+    "id\n7\n",
+    "id,path\n\n7,x.png\n\n8,gone.png\n",
+    "path\ngone.png\nx.png\n",
+    "path\nin/x.png\n",
+    "path\n2.png\n10.png\n",
+    "path\n" + "0.png\n" * 900,
+    "path\n" + "gone.png\n" * 20 + "7.png\n",
+    "path\n" + "gone.png\n" * 19 + "7.png\n",
+    f"path,note\nx.png,{'y' * 200_000}\n",
+    ' path ,id\n"x.png", 7\n',
+    "path,id\nx.png,1,,2\n",
+    "path\nx.png\n7.png\n",
+    "path\n7.png\nx.png\n",
+)
 NAMED: tuple[dict[str, Any], ...] = (
-    {}, {"image_column": "path"}, {"image_column": "z"}, {"image_column": "id"},
-    {"id_column": "path"}, {"id_column": "z"}, {"id_column": "id"}, {"root": Path("in/b")},
+    {},
+    {"image_column": "path"},
+    {"image_column": "z"},
+    {"image_column": "id"},
+    {"id_column": "path"},
+    {"id_column": "z"},
+    {"id_column": "id"},
+    {"root": Path("in/b")},
     {"image_column": "path;id"},
-)  # fmt: skip
+)
 
 
 def test_tables_of_text_are_read_as_before(folder: Path) -> None:
@@ -94,8 +150,9 @@ def test_tables_of_text_are_read_as_before(folder: Path) -> None:
     for name, content in {
         "rows.TSV": b"path\tid\nx.png\t7\n",
         "rows.csv.gz": gzip.compress(b'id, path\n7, "x.png"\n'),
-        "up/rows.csv": b"path\nx.png\n8.png\n", "up/more.csv": b"path\nb/2.png\n",
-    }.items():  # fmt: skip
+        "up/rows.csv": b"path\nx.png\n8.png\n",
+        "up/more.csv": b"path\nb/2.png\n",
+    }.items():
         (folder / name).write_bytes(content)
         found[name] = find(name)
     check_values("images_of_text", found)
@@ -112,10 +169,13 @@ def test_tables_of_columns_are_read_as_before(folder: Path) -> None:
         "paths": pa.array(["x.png", None, "", "gone.png"]),
         "large paths": pa.array(["x.png"], pa.large_string()),
         "both": pa.array([both, place, {"bytes": png, "path": None}, None, {"path": ""}]),
-        "alone": pa.array([{"bytes": png}]), "another": pa.array([{"x": 1}]),
-        "numbers": pa.array([1, 2]), "none": pa.array([], pa.binary()),
-        "nothing to find": pa.array(["gone.png"]), "other folder": pa.array(["7.png", "gone.png"]),
-    }  # fmt: skip
+        "alone": pa.array([{"bytes": png}]),
+        "another": pa.array([{"x": 1}]),
+        "numbers": pa.array([1, 2]),
+        "none": pa.array([], pa.binary()),
+        "nothing to find": pa.array(["gone.png"]),
+        "other folder": pa.array(["7.png", "gone.png"]),
+    }
     ids: dict[str, list[Any]] = {"id": [3, None, 5, 6, 7], "name": ["x", "x", "", None, "ü"]}
     for (kind, column), named in itertools.product(columns.items(), (None, *ids)):
         more = {} if named is None else {named: ids[named][: len(column)]}

@@ -24,20 +24,21 @@ AREA = {"calibrate": {}, "evaluate": {"epsilon": 2, "metric": "auc"}}
 HALF = {"more": {"subsample": {"fraction": 0.5, "seed": 3}}}
 # Options of a release; `of` has the classes, images per patient and options of the study.
 RELEASES: dict[str, dict[str, Any]] = {
-    "covariance": {}, "sums": {"method": "sums", "evaluate": {
-        "epsilon": 8, "metric": "macro_accuracy"}},
+    "covariance": {},
+    "sums": {"method": "sums", "evaluate": {"epsilon": 8, "metric": "macro_accuracy"}},
     "steps": {"method": "steps", "evaluate": {"epsilon": 1, "metric": "accuracy"}},
     "search": {"method": "search", "evaluate": {"epsilon": 3}, "monitor": {"epsilon": 2}},
     "auto of a half": {"method": "auto", "monitor": {"epsilon": 2}, **HALF},
     "balanced": {"method": "balanced", "card": {"license": "mit", "contact": "me"}},
     "patients": {"of_patients": True, "of": {"images_per_patient": 3}, **EVERYTHING},
-    "everything": EVERYTHING, "calibrated": {"calibrate": {"epsilon": 2}},
+    "everything": EVERYTHING,
+    "calibrated": {"calibrate": {"epsilon": 2}},
     "two": {"of": {"classes": 2, "accountant": "rdp"}, **EVERYTHING},
     "two of the area": {"of": {"classes": 2, "metric": "macro_accuracy"}, **AREA},
     "horizon": {"cohort": "2026-01", "horizon": 4, "delta": 1e-5},
     "alone": {"of": {"methods": ("covariance",)}},
     "private cells": {"of": {"methods": ("covariance", "steps", "search")}, "epsilon": 1},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", RELEASES)
@@ -52,8 +53,9 @@ def test_a_release_is_whole_verified_booked_and_stated(
     classes = of.pop("classes", 3)
     monkeypatch.setattr(release_study, "ROWS", {"train": 300, "test": 600})
     monkeypatch.setattr(release_study, "CLASSES", ("a", "b", "c")[:classes])
-    write_features(tmp_path, shares=(1,) * classes,
-                   images_per_patient=of.pop("images_per_patient", None))  # fmt: skip
+    write_features(
+        tmp_path, shares=(1,) * classes, images_per_patient=of.pop("images_per_patient", None)
+    )
     made = study(tmp_path, **given)
     if (metric := of.pop("metric", None)) is not None:  # of the dataset; it may follow from labels
         of["datasets"] = {"toy": made.datasets["toy"].model_copy(update={"metric": metric})}
@@ -78,12 +80,24 @@ def test_a_release_is_whole_verified_booked_and_stated(
     del booking["identity"], booking["units"]
     statement = dict(read.statement)
     for key in ("accountant", "checks", "check_notes"):  # without the libraries' versions
-        statement[key] = [VERSION.sub("", each) for each in (
-            [statement[key]] if key == "accountant" else statement[key])]  # fmt: skip
+        statement[key] = [
+            VERSION.sub("", each)
+            for each in ([statement[key]] if key == "accountant" else statement[key])
+        ]
     text = " ".join((output / bundle.CARD_FILE).read_text().split())
-    said = [words for words in ("How sure it is", "--monitor", "assume equally frequent")
-            if words in text]  # fmt: skip
-    check_values(f"releases_{name.replace(' ', '_')}", {
-        "facts": facts, "arrays": {key: each.shape for key, each in sorted(read.arrays.items())},
-        "booking": booking, "said": said, "statement": statement,
-    }, rel=1e-4)  # fmt: skip
+    said = [
+        words
+        for words in ("How sure it is", "--monitor", "assume equally frequent")
+        if words in text
+    ]
+    check_values(
+        f"releases_{name.replace(' ', '_')}",
+        {
+            "facts": facts,
+            "arrays": {key: each.shape for key, each in sorted(read.arrays.items())},
+            "booking": booking,
+            "said": said,
+            "statement": statement,
+        },
+        rel=1e-4,
+    )

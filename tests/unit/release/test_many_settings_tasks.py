@@ -28,36 +28,56 @@ MEMBERS = {"a": "0" * 64, "b": "1" * 64, "c": "2" * 64}
 MEASURED = {"evaluate": {"epsilon": 1}, "calibrate": {"epsilon": 1}, "monitor": {"epsilon": 2}}
 # Options of the release and its dataset, options of the study, facts of features, and of sites.
 RELEASES: dict[str, dict[str, Any]] = {
-    "the same": {}, "epsilon": {"epsilon": 1}, "risk": {"epsilon": {"advantage": 0.3}},
-    "delta": {"delta": 1e-5}, "sums": {"method": "sums"}, "search": {"method": "search"},
-    "auto": {"method": "auto"}, "balanced": {"method": "balanced"},
+    "the same": {},
+    "epsilon": {"epsilon": 1},
+    "risk": {"epsilon": {"advantage": 0.3}},
+    "delta": {"delta": 1e-5},
+    "sums": {"method": "sums"},
+    "search": {"method": "search"},
+    "auto": {"method": "auto"},
+    "balanced": {"method": "balanced"},
     "evaluate": {"evaluate": {"epsilon": 1}},
     "metric": {"evaluate": {"epsilon": 1, "metric": "accuracy"}},
     "other metric": {"evaluate": {"epsilon": 1, "metric": "macro_accuracy"}},
-    "monitor": {"monitor": {"epsilon": 2}}, "everything": MEASURED, "cohort": {"cohort": "now"},
-    "horizon": {"cohort": "now", "horizon": 4}, "predecessor": {"predecessor": "x"},
-    "cohort after": {"cohort": "now", "predecessor": "x"}, "card": {"card": {"contact": "me"}},
-    "sign_key": {"sign_key": "key.pem"}, "allow_useless": {"allow_useless": True},
-    "max_epsilon": {"max_epsilon": 9}, "split_seed": {"more": {"split_seed": 5}},
+    "monitor": {"monitor": {"epsilon": 2}},
+    "everything": MEASURED,
+    "cohort": {"cohort": "now"},
+    "horizon": {"cohort": "now", "horizon": 4},
+    "predecessor": {"predecessor": "x"},
+    "cohort after": {"cohort": "now", "predecessor": "x"},
+    "card": {"card": {"contact": "me"}},
+    "sign_key": {"sign_key": "key.pem"},
+    "allow_useless": {"allow_useless": True},
+    "max_epsilon": {"max_epsilon": 9},
+    "split_seed": {"more": {"split_seed": 5}},
     "subsample": {"more": {"subsample": {"fraction": 0.5}}},
     "same_units_as": {"more": {"same_units_as": "other"}},
-    "patients": {"of_patients": True}, "another column": {
-        "of_patients": True, "more": {"unit_column": "case"}},
+    "patients": {"of_patients": True},
+    "another column": {"of_patients": True, "more": {"unit_column": "case"}},
     "images of patients": {"of_patients": True, "more": {"unit": "image"}},
     "images per patient": {
-        "of_patients": True, "more": {"unit": "image", "max_images_per_patient": 2}},
-}  # fmt: skip
+        "of_patients": True,
+        "more": {"unit": "image", "max_images_per_patient": 2},
+    },
+}
 STUDIES = {"accountant": "rdp", "device": "cuda", "delta": 1e-6, "seeds": 2, "study": "other"}
 FEATURES: dict[str, dict[str, Any]] = {
-    "class_names": {"class_names": ("a", "c", "b")}, "dataset_fingerprint": {
-        "dataset_fingerprint": "x"}, "backbone_options": {"backbone_options": {"size": 3}},
-    "preprocessing": {"preprocessing": {"color": "rgb"}}, "weights": {"weights_sha256": "0" * 64},
-    "rows": {"rows": 299}, "dimension": {"dimension": 7}, "values": {"seed": 9},
-}  # fmt: skip
+    "class_names": {"class_names": ("a", "c", "b")},
+    "dataset_fingerprint": {"dataset_fingerprint": "x"},
+    "backbone_options": {"backbone_options": {"size": 3}},
+    "preprocessing": {"preprocessing": {"color": "rgb"}},
+    "weights": {"weights_sha256": "0" * 64},
+    "rows": {"rows": 299},
+    "dimension": {"dimension": 7},
+    "values": {"seed": 9},
+}
 SITES: dict[str, dict[str, Any]] = {
-    "members": {"members": MEMBERS | {"c": "3" * 64}}, "colluders": {"colluders": 2},
-    "aggregator": {"aggregator": "b"}, "exchange": {"exchange": "f"}, "name": {"name": "b"},
-}  # fmt: skip
+    "members": {"members": MEMBERS | {"c": "3" * 64}},
+    "colluders": {"colluders": 2},
+    "aggregator": {"aggregator": "b"},
+    "exchange": {"exchange": "f"},
+    "name": {"name": "b"},
+}
 
 
 def write_features(folder: Path, **changes: Any) -> None:
@@ -67,19 +87,24 @@ def write_features(folder: Path, **changes: Any) -> None:
         number, dimension, seed = (given.pop(name) for name in ("rows", "dimension", "seed"))
         labels = np.arange(number) % 3
         write_split(
-            folder / split, separable(labels, dimension, seed=seed), labels,
+            folder / split,
+            separable(labels, dimension, seed=seed),
+            labels,
             units=given.pop("units", [f"{split} {row // 2}" for row in range(number)]),
             probe=given.pop("probe", {"sha256": "0" * 64, "norm": 1.0, "sample": [0.5]}),
             **{"precision": "float32", "backbone": "pixels", **given},
-        )  # fmt: skip
+        )
 
 
 def make_task(folder: Path, features: Path, made: Any = None, **options: Any) -> ReleaseTask:
     return ReleaseTask(
-        study=made or study(folder, **options), name="first", output=folder / "out/first",
-        train=features / "train/manifest.json", test=features / "test/manifest.json",
+        study=made or study(folder, **options),
+        name="first",
+        output=folder / "out/first",
+        train=features / "train/manifest.json",
+        test=features / "test/manifest.json",
         cache=folder / "calibration",
-    )  # fmt: skip
+    )
 
 
 def identify(task: ReleaseTask, **sites: Any) -> dict[str, Any]:
@@ -90,12 +115,13 @@ def identify(task: ReleaseTask, **sites: Any) -> dict[str, Any]:
     booking = task.make_booking().to_dict()
     del booking["identity"], booking["study"]
     return {
-        "options": hash_options(task, task.options), "data": hash_data(task),
+        "options": hash_options(task, task.options),
+        "data": hash_data(task),
         "patients": task.plan.patients and task.plan.patients.images,
         **{f"bind: {name}": value for name, value in binds.items()},
         **{f"term: {name}": value for name, value in agreed.items()},
         **{f"booking: {name}": value for name, value in booking.items()},
-    }  # fmt: skip
+    }
 
 
 def test_each_change_changes_what_it_should(tmp_path: Path) -> None:
@@ -105,9 +131,11 @@ def test_each_change_changes_what_it_should(tmp_path: Path) -> None:
 
     def compare(case: str, task: ReleaseTask, **sites: Any) -> None:
         values = answer_of(identify, task, **sites)
-        found[case] = values if not isinstance(values, dict) else [
-            key for key in {**plain, **values} if values.get(key) != plain.get(key)
-        ]  # fmt: skip
+        found[case] = (
+            values
+            if not isinstance(values, dict)
+            else [key for key in {**plain, **values} if values.get(key) != plain.get(key)]
+        )
 
     for name, options in RELEASES.items():
         task = make_task(tmp_path, tmp_path, **options)
@@ -125,10 +153,14 @@ def test_each_change_changes_what_it_should(tmp_path: Path) -> None:
 
 
 def test_a_task_reads_facts_units_and_agreed_values(tmp_path: Path) -> None:
-    made = study(tmp_path, of_patients=True).model_copy(update={
-        "backbones": {"pixels": SimpleNamespace(checkpoint="/x/w.pt")}})  # fmt: skip
-    for name, (given, fault) in {"a": ({"units": None}, False), "b": ({"probe": None}, True),
-                                 "c": ({"precision": None}, True)}.items():  # fmt: skip
+    made = study(tmp_path, of_patients=True).model_copy(
+        update={"backbones": {"pixels": SimpleNamespace(checkpoint="/x/w.pt")}}
+    )
+    for name, (given, fault) in {
+        "a": ({"units": None}, False),
+        "b": ({"probe": None}, True),
+        "c": ({"precision": None}, True),
+    }.items():
         write_features(tmp_path / name, **given)
         facts = answer_of(lambda name=name: make_task(tmp_path, tmp_path / name, made).backbone)
         assert ("delete the file and run again" in str(facts)) == fault
@@ -139,8 +171,13 @@ def test_a_task_reads_facts_units_and_agreed_values(tmp_path: Path) -> None:
     task.forget_agreed()
     assert vars(task).keys() & {*agreed, "delta"} == {"delta"}
     names: Any = task.list_units().names
-    assert [*names["train"][:2], *names["test"][:3]] == ["train-0", "train-1", "test 0", "test 0",
-                                                         "test 1"]  # fmt: skip
+    assert [*names["train"][:2], *names["test"][:3]] == [
+        "train-0",
+        "train-1",
+        "test 0",
+        "test 0",
+        "test 1",
+    ]
 
 
 def test_facts_are_of_each_backbone_with_features(tmp_path: Path) -> None:
@@ -148,8 +185,9 @@ def test_facts_are_of_each_backbone_with_features(tmp_path: Path) -> None:
         write_features(tmp_path / "features/toy" / backbone, dimension=dimension)
     made = study(tmp_path)
     backbones = dict.fromkeys(("other", "absent", "pixels"), made.backbones["pixels"])
-    known = make_task(tmp_path, tmp_path / "features/toy/pixels",
-                      made.model_copy(update={"backbones": backbones})).list_facts()  # fmt: skip
+    known = make_task(
+        tmp_path, tmp_path / "features/toy/pixels", made.model_copy(update={"backbones": backbones})
+    ).list_facts()
     assert {name: facts.dimension for name, facts in known.items()} == {"pixels": 6, "other": 9}
     assert {(facts.n, facts.epsilon) for facts in known.values()} == {(300, 2.0)}
 
@@ -160,9 +198,15 @@ def test_a_bundle_that_no_entry_lists_is_found_among_others(
 ) -> None:
     """Beside bundles of other data, and folders that are none."""
     known = []
-    for name, facts in {"a": "[]", "c": "{", "d": None, "e": '{"dataset": "other"}',
-                        "f": '{"dataset": "toy"}', "b": '{"dataset": "toy"}',
-                        "z": '{"dataset": "toy"}'}.items():  # fmt: skip
+    for name, facts in {
+        "a": "[]",
+        "c": "{",
+        "d": None,
+        "e": '{"dataset": "other"}',
+        "f": '{"dataset": "toy"}',
+        "b": '{"dataset": "toy"}',
+        "z": '{"dataset": "toy"}',
+    }.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "SHA256SUMS").write_text(name)
         if facts is not None:
@@ -192,24 +236,38 @@ def test_the_file_that_marks_a_bundle_is_copied_last(
 
 @pytest.mark.parametrize(
     ("entries", "minutes", "error", "tries"),
-    [([None, None, 1, 1], 1, None, 4), ([1, 1, 1], 1, None, 3), ([1, None], 1, PrivacyError, 1),
-     ([1, 2], 1, PrivacyError, 1), ([None, 1, None], 1, PrivacyError, 2),
-     ([None, 1, 2], 1, PrivacyError, 2), ([None] * 99, 0, WaitingError, 1),
-     ([1] * 99, 0.1, WaitingError, 4), ([1] * 99, None, WaitingError, 31)],
-)  # fmt: skip
+    [
+        ([None, None, 1, 1], 1, None, 4),
+        ([1, 1, 1], 1, None, 3),
+        ([1, None], 1, PrivacyError, 1),
+        ([1, 2], 1, PrivacyError, 1),
+        ([None, 1, None], 1, PrivacyError, 2),
+        ([None, 1, 2], 1, PrivacyError, 2),
+        ([None] * 99, 0, WaitingError, 1),
+        ([1] * 99, 0.1, WaitingError, 4),
+        ([1] * 99, None, WaitingError, 31),
+    ],
+)
 def test_a_run_waits_as_long_as_is_said_and_ends_where_its_entry_is_abandoned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries: list[int | None],
-    minutes: float | None, error: type[Exception] | None, tries: int,
-) -> None:  # fmt: skip
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    entries: list[int | None],
+    minutes: float | None,
+    error: type[Exception] | None,
+    tries: int,
+) -> None:
     transport, numbers = object.__new__(several_sites.SeveralSites), iter(entries)
     tried: list[int] = []
     forgotten: list[int] = []
     vars(transport).update(
         task=SimpleNamespace(name="first", forget_agreed=lambda: forgotten.append(1)),
-        private=tmp_path / "private", folder=tmp_path / "none", agreement=1, exchange=2,
+        private=tmp_path / "private",
+        folder=tmp_path / "none",
+        agreement=1,
+        exchange=2,
         options=SimpleNamespace(wait_minutes=1),
         _read_entry=lambda: (number := next(numbers)) and SimpleNamespace(number=number),
-    )  # fmt: skip
+    )
     clock = SimpleNamespace(monotonic=lambda: 2.0 * max(0, len(tried) - 1), sleep=lambda _: None)
     monkeypatch.setattr(several_sites, "time", clock)
 

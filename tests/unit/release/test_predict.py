@@ -83,9 +83,13 @@ ROWS = 50
 def cifar(tmp_path_factory: pytest.TempPathFactory, test_data: Path) -> Path:
     """A dataset of real images."""
     folder = tmp_path_factory.mktemp("cifar10")
-    source = {"source": "parquet", "train": str(test_data / "cifar10" / "train.parquet"),
-              "test": str(test_data / "cifar10" / "test.parquet"),
-              "limit": {"train": ROWS, "test": 1}, "missing_classes": "warn"}  # fmt: skip
+    source = {
+        "source": "parquet",
+        "train": str(test_data / "cifar10" / "train.parquet"),
+        "test": str(test_data / "cifar10" / "test.parquet"),
+        "limit": {"train": ROWS, "test": 1},
+        "missing_classes": "warn",
+    }
     dataset_preparation.prepare_dataset(dataset_options(source), folder)
     return folder
 
@@ -97,18 +101,28 @@ def store_of(
     paths = [output / f"shard-{shard:05d}-of-{shards:05d}.h5" for shard in range(shards)]
     for shard, path in enumerate(paths):
         extract_shard(
-            table=dataset / "train.parquet", info=dataset / "dataset.json", output=path,
-            backbone=backbone_options(backbone), backbone_name="mine", split="train", shard=shard,
-            shards=shards, batch_size=256, dtype=dtype, device="cpu",
-        )  # fmt: skip
+            table=dataset / "train.parquet",
+            info=dataset / "dataset.json",
+            output=path,
+            backbone=backbone_options(backbone),
+            backbone_name="mine",
+            split="train",
+            shard=shard,
+            shards=shards,
+            batch_size=256,
+            dtype=dtype,
+            device="cpu",
+        )
     write_manifest(paths, output / "manifest.json", rows=ROWS, dataset_fingerprint=info.fingerprint)
     return FeatureStore(output / "manifest.json")
 
 
 MOBILENET = {
-    "family": "timm", "model": "mobilenetv2_100", "model_args": {"pad_type": "same"},
+    "family": "timm",
+    "model": "mobilenetv2_100",
+    "model_args": {"pad_type": "same"},
     "preprocessing": {"size": 128, "mean": 0.5, "std": 0.5, "crop_pct": 1.0},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -198,10 +212,14 @@ def test_tables_hold_images_or_their_paths(
     for path, data in zip(paths, images, strict=True):
         path.write_bytes(data)
     names = [path.name for path in paths]
-    for number, column in enumerate((
-        [{"bytes": data, "path": None} for data in images], images, names,
-        [{"bytes": None, "path": str(path)} for path in paths],
-    )):  # fmt: skip
+    for number, column in enumerate(
+        (
+            [{"bytes": data, "path": None} for data in images],
+            images,
+            names,
+            [{"bytes": None, "path": str(path)} for path in paths],
+        )
+    ):
         pq.write_table(pa.table({"image": column, "id": ids}), tmp_path / f"{number}.parquet")
     pd.DataFrame({"image": names, "id": ids}).to_csv(tmp_path / "4.csv", index=False)
     for table in (*tmp_path.glob("*.parquet"), tmp_path / "4.csv"):
@@ -344,13 +362,17 @@ def test_a_calibrated_release_has_probabilities_and_sets(tmp_path: Path) -> None
         order = np.argsort(-row)
         held = [CLASSES[place] for place in order if row[place] >= 0.25 or place == order[0]]
         assert (one["set"], one["abstain"]) == ("|".join(held), len(held) != 1)
-        reached = [name for name, value in zip(CLASSES, row, strict=True)
-                   if value >= limits.get(name, 2)]  # fmt: skip
+        reached = [
+            name for name, value in zip(CLASSES, row, strict=True) if value >= limits.get(name, 2)
+        ]
         assert one["class"] in (reached or [CLASSES[2]])
     assert len(set(table["abstain"][:20])) == len({*table["class"][:20]}) - 1 == 2
     assert table[["class", "set", "abstain"]].iloc[20].isna().all()
-    known = {"bundle": "lesions_v1", "bundle_sha256": bundle_digest(bundle),
-             "dpprobe": code_version()}  # fmt: skip
+    known = {
+        "bundle": "lesions_v1",
+        "bundle_sha256": bundle_digest(bundle),
+        "dpprobe": code_version(),
+    }
     metadata = pq.read_schema(tmp_path / "out.parquet").metadata
     assert json.loads(metadata[b"dpprobe"]) == known | {"thresholds": limits}
     said = known | {"thresholds": "naevus=0.6|melanoma=0.2"}
@@ -438,15 +460,21 @@ def test_a_checkpoint_is_the_one_of_the_release(networks: Path, bundle: Path) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda v: v["probe"].update(sha256="0" * 64, norm=99.0),
-         r"backbone mine: its features of a test image have norm .*here instead of 99"),
-        (lambda v: v["preprocessing"].update(crop_pct=0.5),
-         "backbone mine: preprocessing has crop_pct .* here, but 0.5 in the release"),
+        (
+            lambda v: v["probe"].update(sha256="0" * 64, norm=99.0),
+            r"backbone mine: its features of a test image have norm .*here instead of 99",
+        ),
+        (
+            lambda v: v["preprocessing"].update(crop_pct=0.5),
+            "backbone mine: preprocessing has crop_pct .* here, but 0.5 in the release",
+        ),
         (lambda v: v["preprocessing"].update(a=1), "has a None here, but 1 in the release"),
-        (lambda v: v.update(weights_sha256="1" * 64),
-         f"backbone mine: its weights have SHA-256 [0-9a-f]+, but .* needs {'1' * 64}"),
+        (
+            lambda v: v.update(weights_sha256="1" * 64),
+            f"backbone mine: its weights have SHA-256 [0-9a-f]+, but .* needs {'1' * 64}",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_backbone_that_computes_something_else_is_refused(
     tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str
 ) -> None:

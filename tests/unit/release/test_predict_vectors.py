@@ -44,9 +44,14 @@ def test_a_table_has_the_answers_of_python(
     """Also where a file is read in several blocks."""
     monkeypatch.setattr(module, "_VECTORS", 50)
     X = make_rows(3).X
-    parts = {write_vectors(tmp_path / f"{place}.npy", X[rows].astype(kind)): rows for place, rows,
-             kind in ((2, slice(130), "f8"), (1, slice(130, 140), "f4"),
-                      (3, slice(140, None), "f4"))}  # fmt: skip
+    parts = {
+        write_vectors(tmp_path / f"{place}.npy", X[rows].astype(kind)): rows
+        for place, rows, kind in (
+            (2, slice(130), "f8"),
+            (1, slice(130, 140), "f4"),
+            (3, slice(140, None), "f4"),
+        )
+    }
     summary = predict(bundle, [*parts], output=tmp_path / "table.parquet")
     assert (summary.rows, summary.unreadable) == (len(X), ())
     table = pd.read_parquet(tmp_path / "table.parquet")
@@ -60,8 +65,11 @@ def test_a_table_has_the_answers_of_python(
     assert [row for block in blocks for row in block.rows] == [*enumerate(ids)]
     assert predictor.predict_vectors(X[:0]).shape == (0, len(NAMES))
     X[[7, 4, 2], [0, -1, 1]] = np.nan, np.inf, 2e18
-    for wrong, said in ((X, "vector 2: .* is longer than 1e.18"), (X[0], "takes .rows, "),
-                        (X[:3, 1:], f"head takes .rows, {DIMENSION}.")):  # fmt: skip
+    for wrong, said in (
+        (X, "vector 2: .* is longer than 1e.18"),
+        (X[0], "takes .rows, "),
+        (X[:3, 1:], f"head takes .rows, {DIMENSION}."),
+    ):
         with pytest.raises(DataError, match=said):
             predictor.predict_vectors(wrong)
 
@@ -98,11 +106,12 @@ def test_vectors_that_cannot_be_used_have_a_reason(
     [
         (np.ones((3, DIMENSION + 1)), rf"takes numbers \[rows, {DIMENSION}\], the vectors of"),
         (np.ones((3, DIMENSION - 1)), rf"takes numbers \[rows, {DIMENSION}\], the vectors of"),
-        (np.ones(DIMENSION), "takes numbers"), (np.full((3, DIMENSION), "a"), "takes numbers"),
+        (np.ones(DIMENSION), "takes numbers"),
+        (np.full((3, DIMENSION), "a"), "takes numbers"),
         (np.full((3, DIMENSION), 1j), "takes numbers"),
         (np.array([{"a": 1}], dtype=object), "cannot be read"),
     ],
-)  # fmt: skip
+)
 def test_files_that_are_no_vectors_are_refused(
     bundle: Path, tmp_path: Path, values: Any, message: str
 ) -> None:
@@ -117,8 +126,10 @@ def test_missing_and_damaged_files_are_refused(bundle: Path, tmp_path: Path) -> 
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (-3, 2), }".ljust(117) + b"\n"
     for content, said in (
         (b"\x93NUMPY\x01\x00\x76\x00" + header + bytes(24), "read .its header has the shape"),
-        (b"\x93NUMPY\x01\x00", "cannot be read"), (b"", "cannot be read"), (None, "no file"),
-    ):  # fmt: skip
+        (b"\x93NUMPY\x01\x00", "cannot be read"),
+        (b"", "cannot be read"),
+        (None, "no file"),
+    ):
         path = tmp_path / "rows.npy"
         path.unlink(missing_ok=True) if content is None else path.write_bytes(content)
         with pytest.raises(ConfigError, match=said):

@@ -78,8 +78,12 @@ def test_openssl_makes_keys_and_checks_signatures(folder: Path) -> None:
 
 
 def test_a_missing_signature_is_a_fault_where_a_key_is_passed(folder: Path) -> None:
-    for place, key, passed in ((None, None, None), (None, folder, None), (folder, None, None),
-                               (folder, folder / "public.pem", False)):  # fmt: skip
+    for place, key, passed in (
+        (None, None, None),
+        (None, folder, None),
+        (folder, None, None),
+        (folder, folder / "public.pem", False),
+    ):
         checks = Checks()
         READER.verify_files(checks, place, key)
         assert [(one.name, one.passed) for one in checks.done] == [("signature", passed)]

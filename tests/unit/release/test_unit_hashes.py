@@ -31,9 +31,14 @@ SPAWN = multiprocessing.get_context("spawn")
 
 def booking(name: str, *parts: Part, **more: Any) -> Booking:
     return Booking(
-        release=name, study="clinic", unit="image", split="hash_20", parts=parts,
-        identity=f"{name} {name}", **more,
-    )  # fmt: skip
+        release=name,
+        study="clinic",
+        unit="image",
+        split="hash_20",
+        parts=parts,
+        identity=f"{name} {name}",
+        **more,
+    )
 
 
 def book(data_dir: Path, dataset: str, start: Any, results: Any) -> None:

@@ -38,7 +38,10 @@ def test_the_table_has_a_square_for_each_pair_of_classes(classes: int, side: int
 def test_darker_is_more() -> None:
     page = confusion_html(np.array([[199, 1], [3, 3]]), ["a" * 16, "b" * 17], title="")
     assert re.findall(r"130 / ([\d.]+)\); color: (\S+)\"", page) == [
-        ("0.995", "#fff"), ("0.005", "#222"), ("0.500", "#222"), ("0.500", "#222"),
-    ]  # fmt: skip
+        ("0.995", "#fff"),
+        ("0.005", "#222"),
+        ("0.500", "#222"),
+        ("0.500", "#222"),
+    ]
     assert [square.text for square in parse(page).iter("td")] == ["100", "0", "50", "50"]
     assert [each.text for each in parse(page).iter("th")][1:3] == ["a" * 16, "b" * 15 + "…"]

@@ -87,13 +87,17 @@ def _write_studies(root: Path) -> dict[str, list[Path]]:
         ],
         "unpriced": [
             write_cell(root / "unpriced", quality=1.0),
-            *_change([write_cell(root / "unpriced", method="found", quality=9.0)],
-                     head="fine_tune", options=SEARCH),
+            *_change(
+                [write_cell(root / "unpriced", method="found", quality=9.0)],
+                head="fine_tune",
+                options=SEARCH,
+            ),
             write_cell(root / "unpriced", method="sgd_full", quality=0.5),
         ],
         "equal": _change(
             [write_cell(root / "equal", method=m) for m in ("sgd", "sgd_full")],
-            seeds=(record := read_json(cells[0]))["seeds"], summary=record["summary"],
+            seeds=(record := read_json(cells[0]))["seeds"],
+            summary=record["summary"],
         ),
         "never": [
             *_never(_cells(root / "never", 1), [0], [0, 1], [0]),
@@ -109,27 +113,40 @@ def _write_studies(root: Path) -> dict[str, list[Path]]:
             for method, quality in (("nonprivate", 0.2), ("sgd", 3.0))
         ],
         "risks": [
-            *(write_cell(root / "risks", method=f"m{e}", epsilon=e, seeds=6)
-              for e in ("1", "tpr-0.05-at-0.01", "inf")),
-            *_change([write_cell(root / "risks", epsilon="tpr-0.05-at-0.01")],
-                     realised_epsilon=0.4, head="fine_tune", options=SEARCH),
+            *(
+                write_cell(root / "risks", method=f"m{e}", epsilon=e, seeds=6)
+                for e in ("1", "tpr-0.05-at-0.01", "inf")
+            ),
+            *_change(
+                [write_cell(root / "risks", epsilon="tpr-0.05-at-0.01")],
+                realised_epsilon=0.4,
+                head="fine_tune",
+                options=SEARCH,
+            ),
             *_change([write_cell(root / "risks", epsilon="advantage-0.1")], realised_epsilon=0.3),
             write_cell(root / "risks", dataset="b", epsilon="2", headline="macro_accuracy"),
         ],
         "bare": _change(
-            [*_cells(root / "bare", 1, rows=8),
-             write_cell(root / "bare", epsilon="inf", method="nonprivate", rows=8)],
-            summary={"accuracy": BARE}),
+            [
+                *_cells(root / "bare", 1, rows=8),
+                write_cell(root / "bare", epsilon="inf", method="nonprivate", rows=8),
+            ],
+            summary={"accuracy": BARE},
+        ),
         "up to the constant": _change(
             [write_cell(root / "up to the constant")],
-            summary={"accuracy": BARE | {"both_low": 0.2, "both_high": 0.265}}),
-        "all right": [write_cell(root / "all right", method=f"m{quality}", quality=quality)
-                      for quality in (1, 2, 40)],
+            summary={"accuracy": BARE | {"both_low": 0.2, "both_high": 0.265}},
+        ),
+        "all right": [
+            write_cell(root / "all right", method=f"m{quality}", quality=quality)
+            for quality in (1, 2, 40)
+        ],
         "at the constant": _change(
             [write_cell(root / "at the constant")],
-            summary={"accuracy": BARE | {"both_low": 0.265, "both_high": 0.3}}),
+            summary={"accuracy": BARE | {"both_low": 0.265, "both_high": 0.3}},
+        ),
         "none": [write_cell(root / "none", epsilon="inf")],
-    }  # fmt: skip
+    }
 
 
 def test_the_words_of_studies_are_as_stored(
@@ -166,10 +183,14 @@ def test_the_words_of_studies_are_as_stored(
 
 
 SOURCE = {
-    "source": "csv", "root": "/home/jane/scans", "class_names": {"0": "normal", "1": "ill"},
-    "group_columns": ["sex"], "joins": [{"file": "a.csv", "first": True}], "split_seed": 0,
+    "source": "csv",
+    "root": "/home/jane/scans",
+    "class_names": {"0": "normal", "1": "ill"},
+    "group_columns": ["sex"],
+    "joins": [{"file": "a.csv", "first": True}],
+    "split_seed": 0,
     "extract": {"patient": {"pattern": "/p([0-9]+)/"}},
-}  # fmt: skip
+}
 
 
 def _page_words(page: Any) -> list[str]:
@@ -203,9 +224,11 @@ def test_the_report_has_the_stored_words(tmp_path: Path, monkeypatch: pytest.Mon
     units = read_json(clinic.sources.datasets["digits"]) | {"units": {"train": 200, "test": 40}}
     write_json(clinic.sources.datasets["digits"], units)
     paper = Table(
-        name="table_2", title="Table 2: accuracy of CLIP",
-        columns=(Column(title="a", align="left"), Column(title="b")), rows=[make_row("c | d", "1")],
-    )  # fmt: skip
+        name="table_2",
+        title="Table 2: accuracy of CLIP",
+        columns=(Column(title="a", align="left"), Column(title="b")),
+        rows=[make_row("c | d", "1")],
+    )
     tables = study_tables(made.table_files, made.sources.summaries, None)
     tables.append(ReportTable(table=paper, files=[made.results / "tables/papers/table_2.md"]))
     pages = [made.page(zero_shot=files, tables=tables), lesions.page()]
@@ -233,32 +256,51 @@ STUDIES: Mapping[str, dict[str, Any]] = {
     "two deltas": {"datasets": {"a": DIGITS, "b": DIGITS | {"delta": 1e-5}}},
     "three backbones": {"backbones": {f"p{k}": PIXELS for k in range(3)}},
     "no ceiling": {
-        "backbones": {f"p{k}": PIXELS for k in range(3)}, "methods": {"sgd": SGD},
+        "backbones": {f"p{k}": PIXELS for k in range(3)},
+        "methods": {"sgd": SGD},
         "datasets": {"a": DIGITS, "b": DIGITS | {"subsample": {"per_class": 20}}},
     },
     "two heads": {"methods": {"sgd": SGD, "prototypes": {"head": "prototypes"}}},
     "no noise": {"methods": {"sgd": SGD, **CEILING}, "epsilons": ["inf"]},
     "a search": {"methods": {"sgd": SGD, "tuned": TUNED}},
-    "options": {"methods": {
-        f"sgd_{size}_{scale:.0f}": SGD | {"batch_size": size, "init": "scaled", "init_scale": scale}
-        for size in (16, 64) for scale in (0.1, 1.0)
-    }},
-    "a network": {"backbones": {"vit": {"family": "timm", "model": "vit_tiny_patch16_224",
-                                        "pretrained": False}},
-                  "methods": {"sgd": SGD, "net": {"head": "fine_tune", "tune": "all"}}},
+    "options": {
+        "methods": {
+            f"sgd_{size}_{scale:.0f}": SGD
+            | {"batch_size": size, "init": "scaled", "init_scale": scale}
+            for size in (16, 64)
+            for scale in (0.1, 1.0)
+        }
+    },
+    "a network": {
+        "backbones": {
+            "vit": {"family": "timm", "model": "vit_tiny_patch16_224", "pretrained": False}
+        },
+        "methods": {"sgd": SGD, "net": {"head": "fine_tune", "tune": "all"}},
+    },
     "papers": {"datasets": {"cifar10": DIGITS, "mnist": DIGITS}},
-    "sizes": {"backbones": {
-        f"v{size}": {"family": "timm", "model": "vit_tiny_patch16_224", "pretrained": False,
-                     "preprocessing": {"size": size}} for size in (224, 192)}},
-}  # fmt: skip
+    "sizes": {
+        "backbones": {
+            f"v{size}": {
+                "family": "timm",
+                "model": "vit_tiny_patch16_224",
+                "pretrained": False,
+                "preprocessing": {"size": size},
+            }
+            for size in (224, 192)
+        }
+    },
+}
 
 
 def test_exhibits_of_studies_are_as_stored() -> None:
     exhibits = [each for each in vars(declarations).values() if isinstance(each, Exhibit)]
     base: dict[str, Any] = {
-        "datasets": {"digits": DIGITS}, "backbones": {"pixels": PIXELS},
-        "methods": {"sgd": SGD, **CEILING}, "epsilons": [1, "inf"], "delta": 1e-4,
-    }  # fmt: skip
+        "datasets": {"digits": DIGITS},
+        "backbones": {"pixels": PIXELS},
+        "methods": {"sgd": SGD, **CEILING},
+        "epsilons": [1, "inf"],
+        "delta": 1e-4,
+    }
     answers: dict[str, Any] = {}
     for title, changes in STUDIES.items():
         study = load_study(base | changes)

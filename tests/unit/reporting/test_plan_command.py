@@ -12,10 +12,18 @@ from tests.support.stored_records import check_values
 
 CALL = ["plan", "--n", "3000", "--d", "1280", "--classes", "4", "--epsilon", "1"]
 TYPED = [
-    "", "--n 64 --unit patient --epsilon 0.1", "--n 300 --classes 2 --majority 0.75 --ceiling 0.77",
-    "--ceiling 0.82", "--advantage 0.1", "--at 0.1", "--epsilon -1", "--n 2", "--figure plan.pdf",
-    "--delta 1e-3", "--months 3 --unit patient",
-]  # fmt: skip
+    "",
+    "--n 64 --unit patient --epsilon 0.1",
+    "--n 300 --classes 2 --majority 0.75 --ceiling 0.77",
+    "--ceiling 0.82",
+    "--advantage 0.1",
+    "--at 0.1",
+    "--epsilon -1",
+    "--n 2",
+    "--figure plan.pdf",
+    "--delta 1e-3",
+    "--months 3 --unit patient",
+]
 
 
 def test_what_it_prints_in_the_terms_that_were_asked(

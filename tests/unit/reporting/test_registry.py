@@ -47,17 +47,24 @@ class Drawn:
         methods = draw.sample(list(METHODS), 1 if few else draw.choice([1, 2, 3, 4]))
         epsilons = draw.sample(EPSILONS, 1 if few else draw.choice([1, 2, 4]))
         self.results, self.data = root / "results", root / "data"
-        self.study = Study.model_validate({
-            "datasets": {name: {"source": "sklearn", "name": "digits"} for name in datasets},
-            "backbones": {name: {"family": "pixels"} for name in backbones}, "study": "drawn",
-            "methods": {name: METHODS[name] for name in methods}, "epsilons": epsilons,
-            "seeds": draw.choice([1, 2, 3]), "data_dir": str(self.data),
-            "results_dir": str(self.results),
-        })  # fmt: skip
+        self.study = Study.model_validate(
+            {
+                "datasets": {name: {"source": "sklearn", "name": "digits"} for name in datasets},
+                "backbones": {name: {"family": "pixels"} for name in backbones},
+                "study": "drawn",
+                "methods": {name: METHODS[name] for name in methods},
+                "epsilons": epsilons,
+                "seeds": draw.choice([1, 2, 3]),
+                "data_dir": str(self.data),
+                "results_dir": str(self.results),
+            }
+        )
         self.files = StudyFiles(self.study, data=str(self.data), results=str(self.results))
         # a record may have another metric than the cells
-        self.zero_shot = [write_zero_shot(self.results, dataset=name, accuracy=0.7)
-                          for name in datasets[: not few]]  # fmt: skip
+        self.zero_shot = [
+            write_zero_shot(self.results, dataset=name, accuracy=0.7)
+            for name in datasets[: not few]
+        ]
         for name in datasets:
             self._write_dataset(name, draw)
 
@@ -66,9 +73,10 @@ class Drawn:
         several = draw.random() < 0.25
         alone = not several and draw.random() < 0.3  # one class has all test rows
         facts: dict[str, Any] = {
-            "class_names": [f"class {k}" for k in range(classes)], "multi_label": several,
+            "class_names": [f"class {k}" for k in range(classes)],
+            "multi_label": several,
             "rows": draw.choice([8, 30] if several else [1, 2, 30]),
-        }  # fmt: skip
+        }
         if alone:
             facts["shares"] = [1.0] + [0.0] * (classes - 1)
             facts["headline"] = "accuracy"
@@ -100,16 +108,26 @@ class Drawn:
     def _make(self, exhibit: Exhibit) -> list[Path]:
         places = exhibit.shown(self.study)
         for place in places:
-            inputs = {name: [path for path in need.paths(self.files, place) if Path(path).exists()]
-                      for name, need in exhibit.needs.items()}  # fmt: skip
+            inputs = {
+                name: [path for path in need.paths(self.files, place) if Path(path).exists()]
+                for name, need in exhibit.needs.items()
+            }
             outputs = {
                 output.name: [f"{self.results}/{path.format(**place)}" for path in output.paths]
                 for output in exhibit.list_outputs(self.study)
             }
-            params = {name: value(self.study, place) if callable(value) else value
-                      for name, value in exhibit.job_params.items()}  # fmt: skip
-            make_exhibit(exhibit, inputs=inputs, outputs=outputs, params=params, wildcards=place,
-                         read_study=lambda: self.study)  # fmt: skip
+            params = {
+                name: value(self.study, place) if callable(value) else value
+                for name, value in exhibit.job_params.items()
+            }
+            make_exhibit(
+                exhibit,
+                inputs=inputs,
+                outputs=outputs,
+                params=params,
+                wildcards=place,
+                read_study=lambda: self.study,
+            )
         return [Path(path) for path in exhibit.list_files(self.study, str(self.results), places)]
 
     def report(self, figures: Sequence[Path]) -> str:
@@ -121,9 +139,11 @@ class Drawn:
             for path in exhibit.list_files(self.study, str(self.results), exhibit.shown(self.study))
         ]
         inputs: dict[str, list[Path]] = {
-            name: [] for analysis in load_analyses() if analysis.section
+            name: []
+            for analysis in load_analyses()
+            if analysis.section
             for name in analysis.section.needs
-        }  # fmt: skip
+        }
         inputs |= {
             "summaries": [Path(path) for path in self.files.list_summaries()],
             "infos": [self.data / name / "dataset.json" for name in self.study.datasets],

@@ -50,9 +50,10 @@ def test_the_latest_of_several_is_printed(
     (FOLDER / "c.json").write_text("{half")
     assert run_main(monkeypatch, "results") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "elsewhere/deep/down, the latest of 3", "",
+        "elsewhere/deep/down, the latest of 3",
+        "",
         "elsewhere/deep/down: elsewhere/deep/down/summary/lesions.parquet",
-    ]  # fmt: skip
+    ]
 
 
 def test_without_results_the_command_says_how_to_get_some(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,8 +27,12 @@ TUNED = {"head": "tuned", "base": FULL, "search": {"learning_rate": [0.1, 1]}}
 
 def planned(options: dict[str, Any], folder: Path) -> Plan:
     method = method_options(options)
-    return calibrate(method.list_mechanisms(ROWS), Target(n=ROWS, epsilon=1.0, delta=DELTA),
-        cache=folder / "cache", selection=method.priced_selection(ROWS))  # fmt: skip
+    return calibrate(
+        method.list_mechanisms(ROWS),
+        Target(n=ROWS, epsilon=1.0, delta=DELTA),
+        cache=folder / "cache",
+        selection=method.priced_selection(ROWS),
+    )
 
 
 def stated(folder: Path, *candidates: dict[str, Any]) -> tuple[list[Path], list[Plan]]:
@@ -36,11 +40,20 @@ def stated(folder: Path, *candidates: dict[str, Any]) -> tuple[list[Path], list[
     plans = [planned(options, folder) for options in candidates]
     paths = [folder / f"{index}/privacy.json" for index in range(len(plans))]
     for path, plan, options in zip(paths, plans, candidates, strict=True):
-        values = Statement(plan=plan, method="m", options=options, mode="benchmark",
-            seeds=range(SEEDS), public_data={"trained": True, "near_duplicate_check": "not run"},
-            epsilon_all_heads=accountants.price_together(plan.mechanisms, DELTA, SEEDS,
-            plan.selection), private_choices=None, priced_normalisation=False,
-            engine_limits=None)  # fmt: skip
+        values = Statement(
+            plan=plan,
+            method="m",
+            options=options,
+            mode="benchmark",
+            seeds=range(SEEDS),
+            public_data={"trained": True, "near_duplicate_check": "not run"},
+            epsilon_all_heads=accountants.price_together(
+                plan.mechanisms, DELTA, SEEDS, plan.selection
+            ),
+            private_choices=None,
+            priced_normalisation=False,
+            engine_limits=None,
+        )
         write_json(path, values.to_dict())
     return paths, plans
 

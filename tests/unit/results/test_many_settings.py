@@ -52,10 +52,17 @@ def _made(
     return scores, labels, units
 
 
-SPLITS: list[dict[str, Any]] = [dict(zip(("rows", "classes", "patients", "several"), each,
-    strict=True)) for each in (*itertools.product((60, 9), (2, 4, 11), (0, 12, 3), (False, True)),
-    (1, 2, 0, False), (1, 3, 1, True), (40, 5, 40, False), (300, 2, 30, False),
-    (40, 6, 16, True))]  # fmt: skip
+SPLITS: list[dict[str, Any]] = [
+    dict(zip(("rows", "classes", "patients", "several"), each, strict=True))
+    for each in (
+        *itertools.product((60, 9), (2, 4, 11), (0, 12, 3), (False, True)),
+        (1, 2, 0, False),
+        (1, 3, 1, True),
+        (40, 5, 40, False),
+        (300, 2, 30, False),
+        (40, 6, 16, True),
+    )
+]
 
 
 def _halves(name: Headline, scores: np.ndarray, labels: np.ndarray, units: Any, link: Any) -> Any:
@@ -76,20 +83,33 @@ def test_metrics_and_intervals_are_as_stored() -> None:
             "constant": metrics.constant_accuracy(labels, units=units),
             "summary": {
                 f"{name} of {len(records)}": [
-                    entry[end] for end in ("mean", "rows_low", "rows_high", "rows_interval",
-                                           "both_low", "both_high", "low", "high", "std")
+                    entry[end]
+                    for end in (
+                        "mean",
+                        "rows_low",
+                        "rows_high",
+                        "rows_interval",
+                        "both_low",
+                        "both_high",
+                        "low",
+                        "high",
+                        "std",
+                    )
                 ]
                 for records in ([first], [first, other])
                 for name, entry in summarise_records(
-                    records, correct=metrics.right_predictions(scores, labels, link=link),
-                    labels=labels, scores=scores, units=units,
+                    records,
+                    correct=metrics.right_predictions(scores, labels, link=link),
+                    labels=labels,
+                    scores=scores,
+                    units=units,
                 ).items()
             },
             "halves": [
                 answer_of(lambda name=name: _halves(name, scores, labels, units, link))  # noqa: B023
                 for name in ("accuracy", "macro_accuracy", "auc")
             ],
-        }  # fmt: skip
+        }
     check_values("metrics_of_splits", answers)
 
 
@@ -100,26 +120,51 @@ def test_small_functions_of_results_are_as_stored() -> None:
     scores = np.array([[3.0, 2, 1], [1, 1, 1], [0, 2, 2], [5, 6, 7], [1, 0, 0], [0, 0, 1]])
     bad = np.where(np.eye(6, 3, -3) == 1, np.nan, scores)  # one score of each row from the fourth
     answers = {
-        "wilson": [intervals.wilson_interval(share, n)
-            for share, n in itertools.product((0.0, 1e-9, 0.3, 1.0), (1, 2.5, 40, 10_000))],
-        "combined": [intervals.combine_errors(mean, a, b) for mean in (0.1, 0.5, 0.99)
-            for a, b in (((0.0, 0.6), (0.05, 0.995)), ((0.4, 0.5), (0.5, 0.5)))],
-        "by class": [intervals.over_classes(mean, right, label) for mean in (0.4, 1.0)
-            for right in (label == 2, np.ones(6, bool), np.zeros(6, bool))],
-        "accepted": [metrics.evaluate_scores(scores, label, accepted=accepted, units=each)
-            for each in (None, units)],
-        "faults": [answer_of(lambda: metrics.evaluate_scores(bad, label)),
+        "wilson": [
+            intervals.wilson_interval(share, n)
+            for share, n in itertools.product((0.0, 1e-9, 0.3, 1.0), (1, 2.5, 40, 10_000))
+        ],
+        "combined": [
+            intervals.combine_errors(mean, a, b)
+            for mean in (0.1, 0.5, 0.99)
+            for a, b in (((0.0, 0.6), (0.05, 0.995)), ((0.4, 0.5), (0.5, 0.5)))
+        ],
+        "by class": [
+            intervals.over_classes(mean, right, label)
+            for mean in (0.4, 1.0)
+            for right in (label == 2, np.ones(6, bool), np.zeros(6, bool))
+        ],
+        "accepted": [
+            metrics.evaluate_scores(scores, label, accepted=accepted, units=each)
+            for each in (None, units)
+        ],
+        "faults": [
+            answer_of(lambda: metrics.evaluate_scores(bad, label)),
             answer_of(lambda: metrics.evaluate_scores(scores, label, accepted=[[]] * 6)),
             answer_of(lambda: metrics.evaluate_scores(scores, np.eye(3)[label], link="softmax")),
-            metrics.training_metrics(bad[:, :2], label.clip(max=1))],
-        "units": [unit_counts.row_weights(units), unit_counts.row_weights(np.arange(3)),
-            unit_counts.class_counts(label, 5), unit_counts.class_counts(np.eye(3, dtype=int), 3),
-            unit_counts.unit_codes(None), unit_counts.unit_codes(["b", "a", "b", "c"]),
-            unit_counts.count_units(np.array([0, 2, 2, 1])), unit_counts.count_units(None)],
-        "differences": [cell_results.compare_means(*pair)
-            for pair in (([1.0, 2], [3, 5, 4]), ([1], [2, 3]), ([1, 1], [2, 2]), ([1, 1], [2, 3]),
-                ([1, 2], [3]))]
-    }  # fmt: skip
+            metrics.training_metrics(bad[:, :2], label.clip(max=1)),
+        ],
+        "units": [
+            unit_counts.row_weights(units),
+            unit_counts.row_weights(np.arange(3)),
+            unit_counts.class_counts(label, 5),
+            unit_counts.class_counts(np.eye(3, dtype=int), 3),
+            unit_counts.unit_codes(None),
+            unit_counts.unit_codes(["b", "a", "b", "c"]),
+            unit_counts.count_units(np.array([0, 2, 2, 1])),
+            unit_counts.count_units(None),
+        ],
+        "differences": [
+            cell_results.compare_means(*pair)
+            for pair in (
+                ([1.0, 2], [3, 5, 4]),
+                ([1], [2, 3]),
+                ([1, 1], [2, 2]),
+                ([1, 1], [2, 3]),
+                ([1, 2], [3]),
+            )
+        ],
+    }
     check_values("small_results", answers)
 
 
@@ -128,8 +173,16 @@ def test_comparisons_are_as_stored() -> None:
     answers = []
     halves = generator.normal(50, 5, size=(3, 40, 2))
     halves[0, 3] = np.nan
-    base: dict[str, Any] = {"low": None, "high": None, "interval": None, "ceiling": False,
-        "both_low": 40.0, "both_high": 70.0, "test_units": 100, "private": True}  # fmt: skip
+    base: dict[str, Any] = {
+        "low": None,
+        "high": None,
+        "interval": None,
+        "ceiling": False,
+        "both_low": 40.0,
+        "both_high": 70.0,
+        "test_units": 100,
+        "private": True,
+    }
     kinds: list[dict[str, Any]] = [
         {"values": (50.0, 52.0, 54.0), "halves": halves, "seeds": 3},
         {"values": (49.0,), "halves": halves[1:2], "seeds": 1},
@@ -159,8 +212,15 @@ def test_best_results_and_cautions_are_as_stored(tmp_path: Path) -> None:
     ):
         if method == "nonprivate" and (epsilon != "inf" or backbone == "y"):
             continue
-        path = write_cell(tmp_path, dataset=dataset, backbone=backbone, method=method,
-            epsilon=epsilon, rows=80, quality=0.3 + number % 5 / 3)  # fmt: skip
+        path = write_cell(
+            tmp_path,
+            dataset=dataset,
+            backbone=backbone,
+            method=method,
+            epsilon=epsilon,
+            rows=80,
+            quality=0.3 + number % 5 / 3,
+        )
         record = read_json(path)
         for seed in record["seeds"][: number % 4]:
             seed["never_predicted"] = [number % 3, 3][: 1 + (number % 5 > 2)]
@@ -171,23 +231,47 @@ def test_best_results_and_cautions_are_as_stored(tmp_path: Path) -> None:
     zero = {("a", "x"): ("auc", 90.0), ("b", "x"): ("accuracy", 60.0), ("b", "y"): ("auc", 95.0)}
     shown = next(iter(grid.entries.values()))
     never: list[dict[str, int]] = [
-        {}, {"a": 4}, {"a": 2}, {"a": 3, "b": 3}, {"a": 1, "b": 3}, {"a": 4, "b": 1, "c": 4},
-        {f"c{k}": 4 for k in range(5)}, {f"c{k}": 4 for k in range(12)}
-    ]  # fmt: skip
+        {},
+        {"a": 4},
+        {"a": 2},
+        {"a": 3, "b": 3},
+        {"a": 1, "b": 3},
+        {"a": 4, "b": 1, "c": 4},
+        {f"c{k}": 4 for k in range(5)},
+        {f"c{k}": 4 for k in range(12)},
+    ]
     bests = best_private(grid, zero)
     answers: dict[str, Any] = {
-        "best": [[best.dataset, best.epsilon, best.at, best.backbone, best.method, best.entry.mean,
-                best.gap, best.zero_shot, best.choice.candidates, best.budget] for best in bests],
+        "best": [
+            [
+                best.dataset,
+                best.epsilon,
+                best.at,
+                best.backbone,
+                best.method,
+                best.entry.mean,
+                best.gap,
+                best.zero_shot,
+                best.choice.candidates,
+                best.budget,
+            ]
+            for best in bests
+        ],
         "highlights": [[best.dataset, best.at] for best in choose_highlights(bests)],
         "columns": [list_best_columns(bests, name) for name in "abc"],
-        "cautions": [list(list_cautions(grid, name, columns=columns)) for name in "ab"
-            for columns in (None, [("x", "n")])],
+        "cautions": [
+            list(list_cautions(grid, name, columns=columns))
+            for name in "ab"
+            for columns in (None, [("x", "n")])
+        ],
         "lines": [
-            never_predicted_lines(grid, "a", [("x", "n")] * k, balanced=False)[-1] for k in (4, 5)],
-        "reasons": grid.reasons, "constant": [entry.constant for entry in grid.entries.values()],
-        "never": [never_predicted(replace(shown, seeds=4, never=each)) for each in never
-        ] + [never_predicted(replace(shown, seeds=1, never={"a": 1}))]
-    }  # fmt: skip
+            never_predicted_lines(grid, "a", [("x", "n")] * k, balanced=False)[-1] for k in (4, 5)
+        ],
+        "reasons": grid.reasons,
+        "constant": [entry.constant for entry in grid.entries.values()],
+        "never": [never_predicted(replace(shown, seeds=4, never=each)) for each in never]
+        + [never_predicted(replace(shown, seeds=1, never={"a": 1}))],
+    }
     check_values("best_results", answers)
 
 
@@ -198,12 +282,17 @@ def test_of_equal_results_the_first_is_the_best_and_a_point_makes_a_weak_baselin
     grid = grid_of(tmp_path, *(write_cell(tmp_path, method=m, epsilon=e) for m, e in methods))
 
     def moved(*tuned: str, **means: float) -> Any:
-        entries = {key: replace(one, mean=means[key[3]], network=key[3] in tuned)
-            for key, one in grid.entries.items()}  # fmt: skip
+        entries = {
+            key: replace(one, mean=means[key[3]], network=key[3] in tuned)
+            for key, one in grid.entries.items()
+        }
         return replace(grid, entries=entries)
 
-    zero = {("other", "a"): ("accuracy", 99.0), ("digits", "b"): ("accuracy", 8.0),
-            ("digits", "pixels"): ("accuracy", 9.0)}  # fmt: skip
+    zero = {
+        ("other", "a"): ("accuracy", 99.0),
+        ("digits", "b"): ("accuracy", 8.0),
+        ("digits", "pixels"): ("accuracy", 9.0),
+    }
     for n, name in ((50.0, "m"), (49.9, "m"), (50.1, "n")):
         (best,) = best_private(moved(m=50.0, n=n, free=60.0, nonprivate=60.0), zero)
         assert (best.method, best.entry.mean) == (name, max(50.0, n))
@@ -211,8 +300,10 @@ def test_of_equal_results_the_first_is_the_best_and_a_point_makes_a_weak_baselin
         assert best.ceiling is not None
         assert best.gap == 60.0 - best.entry.mean
     cells = moved(m=99.0, n=1.0, free=60.0, nonprivate=60.0)
-    entries = {key: replace(one, unpriced=key[3] == "m", private=key[3] == "n")
-               for key, one in cells.entries.items()}  # fmt: skip
+    entries = {
+        key: replace(one, unpriced=key[3] == "m", private=key[3] == "n")
+        for key, one in cells.entries.items()
+    }
     assert [best.method for best in best_private(replace(grid, entries=entries), zero)] == ["n"]
     for free, told in ((60.0, 0), (60.9375, 0), (61.0, 1), (59.0, 0)):
         for tuned in ((), ("free",)):  # a network is no head
@@ -236,21 +327,38 @@ CELLS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"epsilon": "2", "method": "auto"}, {"options": AUTO}),
     ({"epsilon": "inf", "method": "nonprivate"}, {}),
     *(({"dataset": f"n{n}"}, {"n": n}) for n in (99_999, 100_000, 100_001)),
-    *(({"dataset": "named", "method": f"m{k}", "patients": 40}, {"n": 250, "options": each})
-      for k, each in enumerate((SGD, SGD | {"head": "adam", "batch_size": 25}, NET,
-                                {"head": "least_squares"}))),
+    *(
+        ({"dataset": "named", "method": f"m{k}", "patients": 40}, {"n": 250, "options": each})
+        for k, each in enumerate(
+            (SGD, SGD | {"head": "adam", "batch_size": 25}, NET, {"head": "least_squares"})
+        )
+    ),
     ({"dataset": "rows 3", "rows": 3, "seeds": 1, "shares": (0.5, 0.5)} | TWO, {}),
     ({"dataset": "lesions", "shares": (0.9, 0.1), "patients": 50} | TWO, {}),
     ({"dataset": "chosen", "headline": "auc"} | TWO, {"seconds": None}),
     ({"dataset": "one class", "shares": (1.0, 0.0)} | TWO, {}),
     ({"dataset": "several", "multi_label": True, "class_names": ("round", "even", "absent")}, {}),
     ({"dataset": "labels", "multi_label": True, "headline": "accuracy"}, {}),
-    ({"dataset": "none", "multi_label": True, "headline": "accuracy",
-      "class_names": ("absent", "absent")}, {}),
+    (
+        {
+            "dataset": "none",
+            "multi_label": True,
+            "headline": "accuracy",
+            "class_names": ("absent", "absent"),
+        },
+        {},
+    ),
     ({"dataset": "rare", "shares": (0.6, 0.2, 0.1, 0.1)}, {}),
-    ({"dataset": "many", "rows": 400, "class_names": [f"c{k}" for k in range(12)],
-      "shares": [0.34] + [0.06] * 11}, {}),
-]  # fmt: skip
+    (
+        {
+            "dataset": "many",
+            "rows": 400,
+            "class_names": [f"c{k}" for k in range(12)],
+            "shares": [0.34] + [0.06] * 11,
+        },
+        {},
+    ),
+]
 BLANK = {f"{part}{end}": None for part in ("", "rows_") for end in ("low", "high", "interval")}
 
 
@@ -265,17 +373,42 @@ def test_tables_grids_and_results_of_cells_are_as_stored(tmp_path: Path) -> None
     write_json(paths[0], blank)
     file = summarise(tmp_path / "summary.parquet", *reversed(paths))
     table, grid = pq.read_table(file), read_grid([file])
-    shown = [name for name in table.column_names if name not in (
-        "half_values", "fingerprint", "content_hash")]  # fmt: skip
-    check_values("tables_of_cells", {
-        "table": table.select(shown), "halves": np.concatenate(table["half_values"].to_pylist()),
-    })  # fmt: skip
-    lasting = ("rows", "columns", "deltas", "above", "measures", "choices", "reasons", "unpriced",
-               "tested", "patients", "risks")  # fmt: skip
-    check_values("grids_of_cells", {**{name: getattr(grid, name) for name in lasting},
-        "deltas said": [grid.delta_text(name) for name in ("digits", "n100001", "absent")],
-        "entries": {key: {**vars(entry), "over_seeds": entry.over_seeds, "reach": entry.rows_reach}
-        for key, entry in grid.entries.items()}})  # fmt: skip
+    shown = [
+        name
+        for name in table.column_names
+        if name not in ("half_values", "fingerprint", "content_hash")
+    ]
+    check_values(
+        "tables_of_cells",
+        {
+            "table": table.select(shown),
+            "halves": np.concatenate(table["half_values"].to_pylist()),
+        },
+    )
+    lasting = (
+        "rows",
+        "columns",
+        "deltas",
+        "above",
+        "measures",
+        "choices",
+        "reasons",
+        "unpriced",
+        "tested",
+        "patients",
+        "risks",
+    )
+    check_values(
+        "grids_of_cells",
+        {
+            **{name: getattr(grid, name) for name in lasting},
+            "deltas said": [grid.delta_text(name) for name in ("digits", "n100001", "absent")],
+            "entries": {
+                key: {**vars(entry), "over_seeds": entry.over_seeds, "reach": entry.rows_reach}
+                for key, entry in grid.entries.items()
+            },
+        },
+    )
     for name in ("rare", "chosen"):
         some = [path for path in paths if name in path.parts]
         summarise_cells(some, tmp_path / name, study="s", metric_of="a file")
@@ -283,11 +416,19 @@ def test_tables_grids_and_results_of_cells_are_as_stored(tmp_path: Path) -> None
     assert [row[0] for row in two.rows] == ["rare", "chosen"]
     assert two.reasons["chosen"].endswith("(set by a file).")
     results = cell_results.read_cell_results(paths)
-    asked = ("place", "percent", "base_options", "delta_above", "batch_size", "epochs",
-             "visited_rows")  # fmt: skip
-    check_values("results_of_cells", [
-        {**vars(result), **{name: getattr(result, name) for name in asked}} for result in results
-    ])  # fmt: skip
+    asked = (
+        "place",
+        "percent",
+        "base_options",
+        "delta_above",
+        "batch_size",
+        "epochs",
+        "visited_rows",
+    )
+    check_values(
+        "results_of_cells",
+        [{**vars(result), **{name: getattr(result, name) for name in asked}} for result in results],
+    )
     for path, result in zip(paths, results, strict=True):
         record = read_cell(path)
         entry = grid.get((record.cell.dataset, result.epsilon), record.cell.key[1:3])
@@ -302,17 +443,32 @@ def test_tables_grids_and_results_of_cells_are_as_stored(tmp_path: Path) -> None
 
 
 KINDS: list[dict[str, Any]] = [
-    {}, {"search": None}, SEARCH, {"base": {"head": "fine_tune"}}, {"class_priors": "released"},
-    {"chosen": {"class_weights": [1, 2]}}, {"base": {"head": "sgd", "class_priors": [1, 2]}},
+    {},
+    {"search": None},
+    SEARCH,
+    {"base": {"head": "fine_tune"}},
+    {"class_priors": "released"},
+    {"chosen": {"class_weights": [1, 2]}},
+    {"base": {"head": "sgd", "class_priors": [1, 2]}},
     {"chosen": {"class_weights": [1, 2]}, "base": {"head": "sgd"}},
-    {"chosen": None, "class_weights": [1, 0.5]}, {"chosen": {"head": "sgd"}, "class_priors": [1]},
-]  # fmt: skip
+    {"chosen": None, "class_weights": [1, 0.5]},
+    {"chosen": {"head": "sgd"}, "class_priors": [1]},
+]
 NO_RECORDS: list[Any] = [
-    None, "{", "[1]", {"format": "dpprobe-cell", "format_version": 1}, {"format": "dpprobe-bundle"},
-    {"headline": "top5_accuracy"}, {"rows": {"train": 1.5, "test": 2}}, {"surprise": 1},
-    {"format_version": 5}, {"record_sha256": "0" * 64}, {"cell": {"dataset": "d"}}, {"seeds": {}},
+    None,
+    "{",
+    "[1]",
+    {"format": "dpprobe-cell", "format_version": 1},
+    {"format": "dpprobe-bundle"},
+    {"headline": "top5_accuracy"},
+    {"rows": {"train": 1.5, "test": 2}},
+    {"surprise": 1},
+    {"format_version": 5},
+    {"record_sha256": "0" * 64},
+    {"cell": {"dataset": "d"}},
+    {"seeds": {}},
     {"format_version": None},
-]  # fmt: skip
+]
 
 
 def test_records_of_cells_say_and_refuse_what_is_stored(tmp_path: Path) -> None:
@@ -326,14 +482,32 @@ def test_records_of_cells_say_and_refuse_what_is_stored(tmp_path: Path) -> None:
         update = {"head": head, "private": private, "cell": cell, "options": options}
         record = whole.model_copy(update=update)
         kinds[f"{head} {private} {epsilon} {options}"] = "".join(
-            "01"[each] for each in (record.guaranteed, record.tunes_network, record.balanced,
-                                    record.is_ceiling, cell.promises)
-        )  # fmt: skip
+            "01"[each]
+            for each in (
+                record.guaranteed,
+                record.tunes_network,
+                record.balanced,
+                record.is_ceiling,
+                cell.promises,
+            )
+        )
     values = whole.model_dump(mode="json")
-    wanted: dict[str, Any] = {"options": values["options"], "seeds": 3, "study_seed": 0,
-        "delta": 1e-5, "accountant": "pld", "unit": "image"}  # fmt: skip
-    other = {"options": {"head": "sgd"}, "seeds": 4, "study_seed": 1, "delta": None,
-             "accountant": "rdp", "unit": "patient"}  # fmt: skip
+    wanted: dict[str, Any] = {
+        "options": values["options"],
+        "seeds": 3,
+        "study_seed": 0,
+        "delta": 1e-5,
+        "accountant": "pld",
+        "unit": "image",
+    }
+    other = {
+        "options": {"head": "sgd"},
+        "seeds": 4,
+        "study_seed": 1,
+        "delta": None,
+        "accountant": "rdp",
+        "unit": "patient",
+    }
     assert cell_record.find_disagreement(values, **wanted) is None
     faults = []
     for number, given in enumerate(NO_RECORDS):
@@ -350,25 +524,43 @@ def test_records_of_cells_say_and_refuse_what_is_stored(tmp_path: Path) -> None:
             file.unlink(missing_ok=True)
     path.write_bytes(content.replace(b'"seconds": 1.5', b'"seconds": 9.5'))
     names = [("d", "b", "m", epsilon) for epsilon in ("0.5", "inf", "tpr-0.1-at-0.01")]
-    check_values("records_of_cells", {
-        "kinds": kinds, "faults": faults,
-        "differences": [cell_record.find_disagreement(values, **wanted | {key: each})
-                        for key, each in other.items()]
-        + [cell_record.find_disagreement({**values, "seeds": None}, **wanted)],
-        "facts": cell_record.recorded_facts(values, epsilon=math.inf, delta=1e-6),
-        "titles": {
-            f"{name} {several} {labels}": [one.title, one.least_title, one.is_partial,
-                                           one.is_accuracy]
-            for name, several, labels in itertools.product(
-                get_args(Headline), (True, False), (0, 2, 3))
-            for one in [Measure(headline=name, multi_label=several, labels=labels, num_classes=3)]
+    check_values(
+        "records_of_cells",
+        {
+            "kinds": kinds,
+            "faults": faults,
+            "differences": [
+                cell_record.find_disagreement(values, **wanted | {key: each})
+                for key, each in other.items()
+            ]
+            + [cell_record.find_disagreement({**values, "seeds": None}, **wanted)],
+            "facts": cell_record.recorded_facts(values, epsilon=math.inf, delta=1e-6),
+            "titles": {
+                f"{name} {several} {labels}": [
+                    one.title,
+                    one.least_title,
+                    one.is_partial,
+                    one.is_accuracy,
+                ]
+                for name, several, labels in itertools.product(
+                    get_args(Headline), (True, False), (0, 2, 3)
+                )
+                for one in [
+                    Measure(headline=name, multi_label=several, labels=labels, num_classes=3)
+                ]
+            },
+            "paths": [str(each) for each in cell_record.record_paths(Path("r"), names)],
+            "orders": [
+                CellName(dataset="", backbone="", method="", epsilon=each[3]).order
+                for each in names
+            ],
+            "searches": str(
+                search_path(
+                    "s", CellName(**dict(zip(CellName.model_fields, names[0], strict=True)))
+                )
+            ),
         },
-        "paths": [str(each) for each in cell_record.record_paths(Path("r"), names)],
-        "orders": [CellName(dataset="", backbone="", method="", epsilon=each[3]).order
-                   for each in names],
-        "searches": str(search_path("s", CellName(**dict(zip(
-            CellName.model_fields, names[0], strict=True))))),
-    })  # fmt: skip
+    )
 
 
 def test_a_record_is_written_as_it_was_read(tmp_path: Path) -> None:
@@ -396,8 +588,12 @@ def test_a_file_is_held_against_the_record_beside_it(tmp_path: Path) -> None:
     statement.write_text(statement.read_text().replace("0.996", "0.5"))
     with pytest.raises(DataError, match=r"privacy\.json"):
         cell_record.read_statement(statement)
-    for damaged in (path.read_text().replace('"seconds": 1.5', '"seconds": 9.5'), "{}", "[]",
-                    '{"files": []}'):  # fmt: skip
+    for damaged in (
+        path.read_text().replace('"seconds": 1.5', '"seconds": 9.5'),
+        "{}",
+        "[]",
+        '{"files": []}',
+    ):
         path.write_text(damaged)
         with pytest.raises(DataError, match=r"metrics\.json"):
             cell_record.check_file(heads)
@@ -409,10 +605,17 @@ def test_a_network_is_whole_with_each_of_its_files(tmp_path: Path) -> None:
     for name in networks.PAYLOAD_FILES:
         (folder / name).write_text(name)
     record = networks.NetworkRecord(
-        cell=CellName(dataset="d", backbone="b", method="m", epsilon="1"), index=0,
-        fingerprint="f", device="cpu", options={}, chosen={}, trained=3, steps=1, seconds=1.0,
+        cell=CellName(dataset="d", backbone="b", method="m", epsilon="1"),
+        index=0,
+        fingerprint="f",
+        device="cpu",
+        options={},
+        chosen={},
+        trained=3,
+        steps=1,
+        seconds=1.0,
         files={name: sha256_file(folder / name) for name in networks.PAYLOAD_FILES},
-    )  # fmt: skip
+    )
     record.write(*(folder / name for name in networks.NETWORK_FILES))
     for name in networks.NETWORK_FILES:
         content = (folder / name).read_bytes()
@@ -427,7 +630,8 @@ def test_a_network_is_whole_with_each_of_its_files(tmp_path: Path) -> None:
 def test_files_of_stages_are_where_they_are_stored() -> None:
     digits = {"source": "sklearn", "name": "digits"}
     several = STUDY | {
-        "datasets": {"digits": digits, "wine": digits | {"test_fraction": 0.5}}, "seeds": 2,
+        "datasets": {"digits": digits, "wine": digits | {"test_fraction": 0.5}},
+        "seeds": 2,
         "public_datasets": {"other": {"source": "torchvision", "name": "MNIST"}},
         "backbones": {
             "pixels": {"family": "pixels"},
@@ -435,28 +639,52 @@ def test_files_of_stages_are_where_they_are_stored() -> None:
             "clip": {"family": "open_clip", "model": "ViT-B-32-quickgelu.openai"},
             "lip": {"family": "open_clip", "model": "ViT-B-16-quickgelu.openai"},
         },
-        "methods": {"sgd": {"head": "sgd"}, "net": NET | SEARCH, "blocks": {
-            "head": "fine_tune", "tune": {"blocks": 2}}},
-        "overlap": {"public": ["other"]}, "few_shot": {}, "features": {"shards": 11},
+        "methods": {
+            "sgd": {"head": "sgd"},
+            "net": NET | SEARCH,
+            "blocks": {"head": "fine_tune", "tune": {"blocks": 2}},
+        },
+        "overlap": {"public": ["other"]},
+        "few_shot": {},
+        "features": {"shards": 11},
         "epsilons": [10, "inf"],
-    }  # fmt: skip
+    }
     answers: dict[str, Any] = {}
     for name, values in (("small", STUDY), ("several", several)):
         study = load_study(values)
         files = StudyFiles(study, data="d", results="r")
         cells = files.list_study_cells("digits")
         assert cells is files.list_study_cells("digits")  # of thousands of cells computed once
-        of_dataset = ("tables", "features", "texts", "overlap_splits", "overlaps", "calibrations",
-                      "zero_shot", "embeddings", "cuts", "zero_shot_records",
-                      "few_shot_records")  # fmt: skip
+        of_dataset = (
+            "tables",
+            "features",
+            "texts",
+            "overlap_splits",
+            "overlaps",
+            "calibrations",
+            "zero_shot",
+            "embeddings",
+            "cuts",
+            "zero_shot_records",
+            "few_shot_records",
+        )
         of_cells = ("searches", "networks", "network_marks", "cells", "marks")
-        of_study = ("shard_names", "cuts", "zero_shot_records", "few_shot_records", "summaries",
-                    "study_cells")  # fmt: skip
-        listed = {**{each: getattr(files, f"list_{each}")("digits") for each in of_dataset},
+        of_study = (
+            "shard_names",
+            "cuts",
+            "zero_shot_records",
+            "few_shot_records",
+            "summaries",
+            "study_cells",
+        )
+        listed = {
+            **{each: getattr(files, f"list_{each}")("digits") for each in of_dataset},
             **{each: getattr(files, f"list_{each}")(cells) for each in of_cells},
             **{f"all {each}": getattr(files, f"list_{each}")() for each in of_study},
-            "shards": [files.list_shards("digits", "pixels", *splits)
-            for splits in ((), ("test",))]}  # fmt: skip
+            "shards": [
+                files.list_shards("digits", "pixels", *splits) for splits in ((), ("test",))
+            ],
+        }
         answers[name] = {  # the number, and some of long lists
             each: [len(found), *(found if len(found) < 15 else found[:: len(found) // 9])]
             for each, found in listed.items()
@@ -488,8 +716,9 @@ def test_labels_counts_are_scikit_learns(tmp_path: Path, threshold: float) -> No
     every = np.concatenate([labels, labels])
     predicted = (np.concatenate(list(scores)) > threshold).astype(int)
     matrices = multilabel_confusion_matrix(every, predicted)
-    expected = np.stack([matrices[:, 1, 1], matrices[:, 0, 1], matrices[:, 1, 0],
-                         matrices[:, 0, 0]], axis=1)  # fmt: skip
+    expected = np.stack(
+        [matrices[:, 1, 1], matrices[:, 0, 1], matrices[:, 1, 0], matrices[:, 0, 0]], axis=1
+    )
     counts = confusion.label_confusion(path, 4, threshold=threshold)
     np.testing.assert_array_equal(counts, expected)
     rows = list(csv.DictReader(io.StringIO(confusion.label_confusion_csv(counts, list("abcd")))))

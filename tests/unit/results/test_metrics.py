@@ -55,9 +55,13 @@ def _summary(
 ) -> dict[str, dict[str, Any]]:
     """Summarises records, by default of these scores alone."""
     link = _link(labels.ndim == 2)
-    return summarise_records(records or [evaluate_scores(scores, labels, link=link, units=units)],
-        correct=right_predictions(scores, labels, link=link), labels=labels, scores=scores,
-        units=units)  # fmt: skip
+    return summarise_records(
+        records or [evaluate_scores(scores, labels, link=link, units=units)],
+        correct=right_predictions(scores, labels, link=link),
+        labels=labels,
+        scores=scores,
+        units=units,
+    )
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -95,9 +99,12 @@ def test_calibration_is_of_weighted_rows() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.integers(2, 60), st.sampled_from([2, 3, 12]), st.sampled_from([9, 1, 0]), st.booleans(),
+    st.integers(2, 60),
+    st.sampled_from([2, 3, 12]),
+    st.sampled_from([9, 1, 0]),
+    st.booleans(),
     st.integers(0, 2**32 - 1),
-)  # fmt: skip
+)
 def test_one_label_agrees_with_scikit_learn_s_weighted_metrics(
     rows: int, classes: int, digits: int, named: bool, seed: int
 ) -> None:
@@ -210,8 +217,12 @@ def test_patients_of_one_image_change_no_bit(
     link, units = _link(several), np.random.default_rng(seed).permutation(rows)
     plain = evaluate_scores(scores, labels, link=link)
     assert evaluate_scores(scores, labels, link=link, units=units) == plain
-    words = {kinds.UNIT_PROPORTION: kinds.ROW_PROPORTION, kinds.UNIT_BOOTSTRAP: kinds.ROW_BOOTSTRAP,
-             kinds.UNIT_CLASSES: kinds.ROW_CLASSES, None: None}  # fmt: skip
+    words = {
+        kinds.UNIT_PROPORTION: kinds.ROW_PROPORTION,
+        kinds.UNIT_BOOTSTRAP: kinds.ROW_BOOTSTRAP,
+        kinds.UNIT_CLASSES: kinds.ROW_CLASSES,
+        None: None,
+    }
     of_rows = _summary(scores, labels)
     for name, entry in _summary(scores, labels, units).items():
         kind = entry["rows_interval"]
@@ -297,9 +308,14 @@ def test_a_class_of_one_patient_widens_what_rests_on_it() -> None:
 
 @settings(max_examples=120, deadline=None)
 @given(
-    st.integers(1, 30), st.integers(0, 14), st.integers(2, 12), st.integers(1, 4), st.booleans(),
-    st.sampled_from([0.0, 1.0, 5.0]), st.integers(0, 2**32 - 1),
-)  # fmt: skip
+    st.integers(1, 30),
+    st.integers(0, 14),
+    st.integers(2, 12),
+    st.integers(1, 4),
+    st.booleans(),
+    st.sampled_from([0.0, 1.0, 5.0]),
+    st.integers(0, 2**32 - 1),
+)
 def test_intervals_have_a_width_within_0_and_1_and_hold_the_mean(
     rows: int, patients: int, classes: int, seeds: int, several: bool, quality: float, seed: int
 ) -> None:
@@ -343,8 +359,10 @@ def test_interval_over_seeds_is_students() -> None:
 @pytest.mark.parametrize("accuracies", [[0.9], [0.9] * 3, [0.9, 0.9 + 1e-9, 0.9 - 1e-9]])
 def test_seeds_that_do_not_vary_have_the_interval_over_test_rows(accuracies: list[float]) -> None:
     """The seeds may differ in other metrics."""
-    records = [{"accuracy": accuracy, "expected_calibration_error": 0.1 * index}
-        for index, accuracy in enumerate(accuracies)]  # fmt: skip
+    records = [
+        {"accuracy": accuracy, "expected_calibration_error": 0.1 * index}
+        for index, accuracy in enumerate(accuracies)
+    ]
     summary = _summarise_shares(records, np.arange(10) < 9)
     entry, seeds = summary["accuracy"], len(accuracies)
     assert (entry["low"], entry["high"]) == wilson_interval(0.9, 10)
@@ -448,9 +466,14 @@ def test_errors_add_up_side_by_side() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "recalls"),
-    [((600, 60), (0.95, 0.7)), ((600, 3), (0.95, 0.7)), ((5,) * 100, (0.8,) * 100),
-     ((1,) * 100, (0.8,) * 100), ((600, 60), (1.0, 0.0))],
-)  # fmt: skip
+    [
+        ((600, 60), (0.95, 0.7)),
+        ((600, 3), (0.95, 0.7)),
+        ((5,) * 100, (0.8,) * 100),
+        ((1,) * 100, (0.8,) * 100),
+        ((600, 60), (1.0, 0.0)),
+    ],
+)
 def test_the_interval_of_a_mean_over_classes_covers(
     rows: tuple[int, ...], recalls: tuple[float, ...]
 ) -> None:

@@ -28,11 +28,20 @@ def _entry(correct: np.ndarray, *, halves: bool = True) -> Entry:
     scores = np.zeros((len(labels), 2))
     summaries = summarise_records(records, correct=correct[0], labels=labels, scores=scores)
     summary = summaries["accuracy"]
-    return Entry(mean=100 * summary["mean"], low=None, high=None, interval=None,
-        both_low=100 * summary["both_low"], both_high=100 * summary["both_high"],
+    return Entry(
+        mean=100 * summary["mean"],
+        low=None,
+        high=None,
+        interval=None,
+        both_low=100 * summary["both_low"],
+        both_high=100 * summary["both_high"],
         values=tuple(100 * record["accuracy"] for record in records),
-        halves=100 * np.array(values) if halves else None, test_units=correct.shape[1],
-        seeds=len(correct), private=True, ceiling=False)  # fmt: skip
+        halves=100 * np.array(values) if halves else None,
+        test_units=correct.shape[1],
+        seeds=len(correct),
+        private=True,
+        ceiling=False,
+    )
 
 
 def _entry_of(
@@ -40,10 +49,18 @@ def _entry_of(
 ) -> Entry:
     """Makes the entry of a cell of one seed."""
     record = evaluate_scores(scores, labels)
-    return Entry(mean=100 * record[metric], low=None, high=None, interval=None,
-        values=(100 * record[metric],), halves=100 * np.array([half_values(metric, scores, labels,
-        halves=halves)], dtype=float), test_units=len(labels), seeds=1, private=False,
-        ceiling=False)  # fmt: skip
+    return Entry(
+        mean=100 * record[metric],
+        low=None,
+        high=None,
+        interval=None,
+        values=(100 * record[metric],),
+        halves=100 * np.array([half_values(metric, scores, labels, halves=halves)], dtype=float),
+        test_units=len(labels),
+        seeds=1,
+        private=False,
+        ceiling=False,
+    )
 
 
 def _answers(recalls: tuple[float, float], labels: np.ndarray, draws: np.ndarray) -> np.ndarray:
@@ -79,8 +96,10 @@ def test_the_interval_covers_with_classes_in_other_shares(
     truth = 100 * (np.subtract(first, second) @ weights)
     for _ in range(TIMES):
         labels = (generator.random(rows) < share).astype(np.int64)
-        entries = [_entry_of(metric, _answers(recalls, labels, generator.random(rows)), labels,
-            halves) for recalls in (first, second)]  # fmt: skip
+        entries = [
+            _entry_of(metric, _answers(recalls, labels, generator.random(rows)), labels, halves)
+            for recalls in (first, second)
+        ]
         told = compare_entries(*entries)
         held += _holds(told, truth)
     assert 0.91 * TIMES <= held <= 0.99 * TIMES

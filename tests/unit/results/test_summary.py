@@ -74,8 +74,10 @@ def test_other_tables_are_refused_by_name(schema: pa.Schema, tmp_path: Path) -> 
 
 
 def test_cells_that_show_different_metrics_are_refused(tmp_path: Path) -> None:
-    cells = [write_cell(tmp_path, class_names=("no", "yes"), headline="auc"),
-        write_cell(tmp_path, class_names=("no", "yes"), epsilon="2")]  # fmt: skip
+    cells = [
+        write_cell(tmp_path, class_names=("no", "yes"), headline="auc"),
+        write_cell(tmp_path, class_names=("no", "yes"), epsilon="2"),
+    ]
     with pytest.raises(DataError, match="metric"):
         summarise_cells(cells, tmp_path / "summary.parquet", study="study")
 
@@ -102,8 +104,10 @@ def _write_risk(folder: Path, *realised: float, token: str = "advantage-0.1") ->
 
 
 def test_a_permitted_risk_has_one_row_with_the_largest_epsilon_of_its_cells(tmp_path: Path) -> None:
-    cells = [*_write_risk(tmp_path, 0.93171, 1.4, 1.2), write_cell(tmp_path, method="sgd0",
-        epsilon="1", seeds=1)]  # fmt: skip
+    cells = [
+        *_write_risk(tmp_path, 0.93171, 1.4, 1.2),
+        write_cell(tmp_path, method="sgd0", epsilon="1", seeds=1),
+    ]
     grid = grid_of(tmp_path, *cells)
     assert grid.rows == (("digits", 1.0), ("digits", 1.4))
     assert row_words(grid.rows[1][1]) == "advantage 0.1 (ε ≤ 1.4)"
@@ -122,9 +126,12 @@ def test_a_permitted_risk_has_one_row_with_the_largest_epsilon_of_its_cells(tmp_
 
 
 def test_a_risk_and_an_epsilon_that_agree_have_rows_of_their_own(tmp_path: Path) -> None:
-    cells = [*_write_risk(tmp_path, 1.0), *_write_risk(tmp_path, 1.0, token="tpr-0.1-at-0.01"),
+    cells = [
+        *_write_risk(tmp_path, 1.0),
+        *_write_risk(tmp_path, 1.0, token="tpr-0.1-at-0.01"),
         write_cell(tmp_path, method="sgd0", epsilon="1", seeds=1),
-        write_cell(tmp_path, dataset="other", epsilon="1.001", seeds=1)]  # fmt: skip
+        write_cell(tmp_path, dataset="other", epsilon="1.001", seeds=1),
+    ]
     grid = grid_of(tmp_path, *cells)
     assert [epsilon for _, epsilon in grid.rows] == [1.0, 1.001, 1.002, 1.001]
     for order in (cells, cells[::-1]):
@@ -139,11 +146,15 @@ def test_a_risk_and_an_epsilon_that_agree_have_rows_of_their_own(tmp_path: Path)
 def test_of_several_ceilings_every_reader_takes_the_best(
     qualities: tuple[float, ...], tmp_path: Path
 ) -> None:
-    cells = [paper_cell(tmp_path, method=f"free_{i}", epsilon="inf", head="nonprivate",
-        quality=quality) for i, quality in enumerate(qualities)]  # fmt: skip
+    cells = [
+        paper_cell(tmp_path, method=f"free_{i}", epsilon="inf", head="nonprivate", quality=quality)
+        for i, quality in enumerate(qualities)
+    ]
     options = LAMB | {"batch_size": 64}
-    cells += [paper_cell(tmp_path, method="lamb", epsilon=epsilon, head="lamb", options=options)
-        for epsilon in ("8", "inf")]  # fmt: skip
+    cells += [
+        paper_cell(tmp_path, method="lamb", epsilon=epsilon, head="lamb", options=options)
+        for epsilon in ("8", "inf")
+    ]
     best = 100 * max(cell.mean for cell in read_cell_results(cells) if cell.ceiling)
     rows = rows_as_text(table_of(paper_run(cells), "large_scale_transfer_table2"))
     (row,) = [row for row in rows if row["Data"] == "digits" and row["ε"] == "∞"]
@@ -154,9 +165,15 @@ def test_of_several_ceilings_every_reader_takes_the_best(
 
 
 def test_the_best_of_each_key_is_the_first_of_equals(tmp_path: Path) -> None:
-    paths = [write_cell(tmp_path, method=method, epsilon=epsilon, quality=quality)
-        for method, epsilon, quality in (("sgd", "2", 1.0), ("sgd", "1", 0.5), ("adam", "1", 4.0),
-        ("lamb", "1", 0.5))]  # fmt: skip
+    paths = [
+        write_cell(tmp_path, method=method, epsilon=epsilon, quality=quality)
+        for method, epsilon, quality in (
+            ("sgd", "2", 1.0),
+            ("sgd", "1", 0.5),
+            ("adam", "1", 4.0),
+            ("lamb", "1", 0.5),
+        )
+    ]
     sgd, *cells = read_cell_results(paths)
     best = best_of_each([sgd, *cells, replace(sgd, method="copy")], lambda cell: cell.epsilon)
     found = [(epsilon, cell.method) for epsilon, cell in best.items()]

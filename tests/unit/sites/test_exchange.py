@@ -36,8 +36,9 @@ SIGNERS = {name: Ed25519PrivateKey.from_private_bytes(name.encode().ljust(32)) f
 MEMBERS = {name: agreements.name_public_key(key) for name, key in SIGNERS.items()}
 SECRETS = {
     name: Secret(key=X25519PrivateKey.from_private_bytes(seed), noise=seed[::-1])
-    for name in ALL for seed in [name.encode().rjust(32)]
-}  # fmt: skip
+    for name in ALL
+    for seed in [name.encode().rjust(32)]
+}
 
 
 def make_offer(name: str, **changes: Any) -> Offer:
@@ -52,9 +53,13 @@ def open_exchange(
 ) -> Exchange:
     agreement = Agreement.make([make_offer(each, **changes) for each in names])
     return Exchange(
-        agreement=agreement, site=name, folder=folder / "all", private=folder / name,
-        members=MEMBERS, signer=SIGNERS[name],
-    )  # fmt: skip
+        agreement=agreement,
+        site=name,
+        folder=folder / "all",
+        private=folder / name,
+        members=MEMBERS,
+        signer=SIGNERS[name],
+    )
 
 
 def make_sum(value: int, *, size: int = 5, **changes: Any) -> Sum:
@@ -224,10 +229,20 @@ def test_swapped_and_replayed_messages_are_refused(folder: Path) -> None:
 
 DEEP = b'{"a":' * 900 + b"1" + b"}" * 900
 NOT_JSON_FOR_ALL = [
-    b"", b"{", b"null", b"[]", b"\xff\xfe", b"[" * 10**5, DEEP, b'{"n": NaN}', b'{"n": 1e999}',
-    b'{"n": 1, "n": 1}', b'{"n": ' + b"9" * 5000 + b"}", b'{"\\ud800": 1}',
+    b"",
+    b"{",
+    b"null",
+    b"[]",
+    b"\xff\xfe",
+    b"[" * 10**5,
+    DEEP,
+    b'{"n": NaN}',
+    b'{"n": 1e999}',
+    b'{"n": 1, "n": 1}',
+    b'{"n": ' + b"9" * 5000 + b"}",
+    b'{"\\ud800": 1}',
     b'{"sums": 3}',
-]  # fmt: skip
+]
 
 
 def write_sparse(path: Path) -> None:
@@ -241,11 +256,15 @@ def link_fifo(path: Path) -> None:
 
 
 HOSTILE: dict[str, Callable[[Path], object]] = {
-    "fifo": os.mkfifo, "socket": lambda path: socket.socket(socket.AF_UNIX).bind(str(path)),
-    "device": lambda path: path.symlink_to("/dev/zero"), "link to a fifo": link_fifo,
-    "folder": Path.mkdir, "huge": write_sparse, "loop": lambda path: path.symlink_to(path),
+    "fifo": os.mkfifo,
+    "socket": lambda path: socket.socket(socket.AF_UNIX).bind(str(path)),
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "link to a fifo": link_fifo,
+    "folder": Path.mkdir,
+    "huge": write_sparse,
+    "loop": lambda path: path.symlink_to(path),
     **{repr(each[:12]): partial(Path.write_bytes, data=each) for each in NOT_JSON_FOR_ALL},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("write", HOSTILE.values(), ids=HOSTILE)
@@ -261,10 +280,11 @@ def test_whatever_lies_in_place_of_a_file_is_refused_at_once(
     north, east = (exchange.message_path(1, name) for name in ("north", "east"))
     path, read = {
         "offer": (offer_path(Path("all"), "north"), lambda: read_offers(Path("all"), MEMBERS)),
-        "message": (north, exchange.read_rounds), "own message": (east, exchange.check_messages),
+        "message": (north, exchange.read_rounds),
+        "own message": (east, exchange.check_messages),
         "secret": (Path("east/secret.json"), lambda: exchanges.read_secret(Path("east"))),
         "agreement": (Path("east/agreement.json"), lambda: exchanges.read_agreement(Path("east"))),
-    }[place]  # fmt: skip
+    }[place]
     path.unlink(missing_ok=True)
     write(path)
     if path.is_symlink() and not path.exists():  # as if it were missing
@@ -342,10 +362,19 @@ def test_each_field_of_an_offer_is_held_by_its_signature_and_by_the_agreement(
 
 
 MESSAGE_FACTS = [
-    ("format",), ("format_version",), ("agreement",), ("site",), ("round",), ("transcript",),
-    ("signature",), ("sums", 0, "name"), ("sums", 0, "step"), ("sums", 0, "deviation"),
-    ("sums", 0, "symmetric"), ("sums", 0, "sha256"),
-]  # fmt: skip
+    ("format",),
+    ("format_version",),
+    ("agreement",),
+    ("site",),
+    ("round",),
+    ("transcript",),
+    ("signature",),
+    ("sums", 0, "name"),
+    ("sums", 0, "step"),
+    ("sums", 0, "deviation"),
+    ("sums", 0, "symmetric"),
+    ("sums", 0, "sha256"),
+]
 
 
 @pytest.mark.parametrize(("signed", "lost"), [(False, False), (True, False), (True, True)])
@@ -365,9 +394,17 @@ def test_each_field_of_a_message_is_held_by_its_signature_and_by_the_round(
 
 
 OTHERS: list[list[dict[str, Any]]] = [
-    [{"size": 6}], [{"step": 0.25}], [{"name": "targets"}], [{"deviation": 8.0}],
-    [{"step": "0.5"}], [{"symmetric": 0}], [{}, {}], [], [{"name": 3}], [{}, {"deviation": "9"}],
-]  # fmt: skip
+    [{"size": 6}],
+    [{"step": 0.25}],
+    [{"name": "targets"}],
+    [{"deviation": 8.0}],
+    [{"step": "0.5"}],
+    [{"symmetric": 0}],
+    [{}, {}],
+    [],
+    [{"name": 3}],
+    [{}, {"deviation": "9"}],
+]
 
 
 @pytest.mark.parametrize("others", OTHERS, ids=str)
@@ -400,23 +437,50 @@ def sign_offer(folder: Path, by: str, name: str = "north", **changes: Any) -> No
 
 
 OFFERS: list[dict[str, Any]] = [
-    {}, {"n": 0}, {"n": 1}, {"n": 1.0}, {"n": "7"}, {"test_n": -1}, {"test_n": 0}, {"more": 1},
-    {"key": "AB" * 32}, {"key": "ab" * 31}, {"key": "ab" * 32 + "\n"}, {"terms": []}, {"site": 3},
-    {"site": "east"}, {"format": "offer"}, {"format_version": 2}, {"format_version": 0},
-]  # fmt: skip
+    {},
+    {"n": 0},
+    {"n": 1},
+    {"n": 1.0},
+    {"n": "7"},
+    {"test_n": -1},
+    {"test_n": 0},
+    {"more": 1},
+    {"key": "AB" * 32},
+    {"key": "ab" * 31},
+    {"key": "ab" * 32 + "\n"},
+    {"terms": []},
+    {"site": 3},
+    {"site": "east"},
+    {"format": "offer"},
+    {"format_version": 2},
+    {"format_version": 0},
+]
 TERMS: list[list[dict[str, Any]]] = [
-    [{"a": 1, "b": 2}] * 3, [{"a": 1}], [{"a": 1}, {"a": 1}, {"a": 1, "z": 0, "b": None}],
+    [{"a": 1, "b": 2}] * 3,
+    [{"a": 1}],
+    [{"a": 1}, {"a": 1}, {"a": 1, "z": 0, "b": None}],
     [{"a": 1, "b": 2, "c": 3}, {"b": 3, "a": 1}, {"a": 2}],
-]  # fmt: skip
+]
 KEY = "0123456789abcdef" * 4
 SECRETS_READ = [
-    {"noise": "00" * 32, "key": KEY}, {"noise": "00" * 31, "key": KEY}, {"noise": "00" * 32},
-    {"noise": "00" * 33, "key": KEY}, {"key": KEY}, [],
-]  # fmt: skip
+    {"noise": "00" * 32, "key": KEY},
+    {"noise": "00" * 31, "key": KEY},
+    {"noise": "00" * 32},
+    {"noise": "00" * 33, "key": KEY},
+    {"key": KEY},
+    [],
+]
 MEMBER_KEYS = [
-    {}, {"a": KEY}, {"a": KEY, "b": KEY}, {"a": KEY, "b": KEY[::-1], "c": KEY}, {"a": KEY[1:]},
-    {"a": KEY + "0"}, {"a": KEY.upper()}, {"a": KEY + "\n"}, {"a": f" {KEY}"},
-]  # fmt: skip
+    {},
+    {"a": KEY},
+    {"a": KEY, "b": KEY},
+    {"a": KEY, "b": KEY[::-1], "c": KEY},
+    {"a": KEY[1:]},
+    {"a": KEY + "0"},
+    {"a": KEY.upper()},
+    {"a": KEY + "\n"},
+    {"a": f" {KEY}"},
+]
 
 
 def test_answers_of_fixed_keys(folder: Path) -> None:
@@ -434,12 +498,15 @@ def test_answers_of_fixed_keys(folder: Path) -> None:
     offers.append(asked(read_offers, folder, MEMBERS))
     for name in ALL:
         write_offer(folder / "all", make_offer(name), SIGNERS[name])
-    offers += [asked(read_offers, folder / "all", {n: MEMBERS[n] for n in names}) for names in (
-        ALL, NAMES, ("west",), ())]  # fmt: skip
+    offers += [
+        asked(read_offers, folder / "all", {n: MEMBERS[n] for n in names})
+        for names in (ALL, NAMES, ("west",), ())
+    ]
     agreed = [
         asked(Agreement.make, [make_offer(f"s{9 + place}", terms=each) for place, each in pairs])
-        for terms in TERMS for pairs in (list(enumerate(terms)), [*enumerate(terms)][::-1])
-    ]  # fmt: skip
+        for terms in TERMS
+        for pairs in (list(enumerate(terms)), [*enumerate(terms)][::-1])
+    ]
     secrets = []
     for values in SECRETS_READ:
         (folder / "secret.json").write_text(json.dumps(values))
@@ -452,12 +519,22 @@ def test_answers_of_fixed_keys(folder: Path) -> None:
     for each in (agreement, Agreement.make(agreement.offers[1:])):
         exchanges.keep_agreement(folder, each)
         kept.append(getattr(exchanges.read_agreement(folder), "digest", None))
-    check_values("site_answers", {
-        "offers": offers, "agreed": agreed, "secrets": secrets, "kept": kept,
-        "members": [asked(agreements.check_member_keys, each) for each in MEMBER_KEYS],
-        "messages": list_messages(folder), "none": [exchanges.read_secret(folder / "x"),
-            exchanges.read_agreement(folder / "x"), site_folder(folder, "v1").relative_to(folder)],
-    })  # fmt: skip
+    check_values(
+        "site_answers",
+        {
+            "offers": offers,
+            "agreed": agreed,
+            "secrets": secrets,
+            "kept": kept,
+            "members": [asked(agreements.check_member_keys, each) for each in MEMBER_KEYS],
+            "messages": list_messages(folder),
+            "none": [
+                exchanges.read_secret(folder / "x"),
+                exchanges.read_agreement(folder / "x"),
+                site_folder(folder, "v1").relative_to(folder),
+            ],
+        },
+    )
 
 
 def list_messages(folder: Path) -> dict[str, Any]:
@@ -495,10 +572,12 @@ def test_secrets_are_private_and_noise_is_fixed_by_them(folder: Path) -> None:
     gram = make_sum(3)
     first, again = (each.open_noise("a" * 64, 0, gram) for each in (secret, read))
     others = [
-        secret.open_noise("b" * 64, 0, gram), secret.open_noise("a" * 64, 1, gram),
+        secret.open_noise("b" * 64, 0, gram),
+        secret.open_noise("a" * 64, 1, gram),
         secret.open_noise("a" * 64, 0, make_sum(3, name="targets")),
-        secret.open_noise("a" * 64, 0, make_sum(4)), Secret.draw().open_noise("a" * 64, 0, gram),
-    ]  # fmt: skip
+        secret.open_noise("a" * 64, 0, make_sum(4)),
+        Secret.draw().open_noise("a" * 64, 0, gram),
+    ]
     numbers = first.draw_numbers(50, 1e6)
     np.testing.assert_array_equal(numbers, again.draw_numbers(50, 1e6))
     for other in others:

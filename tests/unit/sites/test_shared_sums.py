@@ -209,21 +209,31 @@ HEADS: dict[str, dict[str, Any]] = {
     "feature_covariance": {"head": "feature_covariance", "normalize": "layer_norm", "steps": 3},
     "newton": {"head": "newton", "normalize": "l2", "steps": 2},
     "full_batch": {
-        "head": "sgd", "engine": "exact", "normalize": "l2", "batch_size": "full", "steps": 4,
+        "head": "sgd",
+        "engine": "exact",
+        "normalize": "l2",
+        "batch_size": "full",
+        "steps": 4,
     },
     "around_centre": {"head": "feature_covariance", "steps": 2},
     "whitened": {
-        "head": "sgd", "engine": "exact", "normalize": "whitened", "batch_size": "full", "steps": 2,
+        "head": "sgd",
+        "engine": "exact",
+        "normalize": "whitened",
+        "batch_size": "full",
+        "steps": 2,
     },
     "channels": {
         "head": "prototypes",
         "normalize": {
-            "kind": "channels", "channels": DIMENSION, "max_mean_norm": 4.0,
+            "kind": "channels",
+            "channels": DIMENSION,
+            "max_mean_norm": 4.0,
             "max_deviation_norm": 4.0,
         },
     },
     "priors": {"head": "feature_covariance", "normalize": "l2", "class_priors": "released"},
-}  # fmt: skip
+}
 
 
 def draw_rows() -> tuple[torch.Tensor, torch.Tensor]:
@@ -248,11 +258,14 @@ def split_rows(sizes: list[int], patients: np.ndarray | None = None) -> list[Tra
     total = ROWS if names is None else len(set(names))
     return [
         TrainingSet(
-            features[start:stop].clone(), labels[start:stop], CLASSES,
-            units=None if names is None else Units.number_units(names[start:stop]), agreed_n=total,
+            features[start:stop].clone(),
+            labels[start:stop],
+            CLASSES,
+            units=None if names is None else Units.number_units(names[start:stop]),
+            agreed_n=total,
         )
         for start, stop in itertools.pairwise(edges)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("sizes", [[240], [100, 140], [1, 9, 230], [48] * 5])
@@ -312,10 +325,12 @@ def test_noise_in_shares_makes_another_head_of_the_same_quality(head: str) -> No
     [
         ({"head": "sgd", "batch_size": 30, "steps": 5}, "does not compute; write `engine: exact`"),
         ({"head": "sgd", "engine": "exact", "batch_size": 30}, 'write `batch_size: "full"`'),
-        ({"head": "tuned", "base": HEADS["prototypes"], "search": {"max_row_norm": [0.5, 1]}},
-         "sites cannot search together"),
+        (
+            {"head": "tuned", "base": HEADS["prototypes"], "search": {"max_row_norm": [0.5, 1]}},
+            "sites cannot search together",
+        ),
     ],
-)  # fmt: skip
+)
 def test_heads_that_are_no_sums_of_all_rows_are_refused(options: Any, words: str) -> None:
     method = method_options(options)
     plan = make_plan(method)

@@ -18,21 +18,29 @@ SGD: dict[str, Any] = {"head": "sgd", "batch_size": 32, "init": "zero", "init_sc
 LAMB: dict[str, Any] = {"head": "lamb", "batch_size": 32, "learning_rate": 0.1, "beta2": 0.999}
 SQUARES = {"head": "least_squares"}
 SIZES = {
-    "a": SGD, "b": SGD | {"batch_size": "full"}, "c": SGD | {"init": "scaled", "init_scale": 0.1},
-    "d": SGD | {"init": "scaled", "init_scale": 1.0}, "e": SGD | {"init": "torch"}, "f": SQUARES,
-}  # fmt: skip
+    "a": SGD,
+    "b": SGD | {"batch_size": "full"},
+    "c": SGD | {"init": "scaled", "init_scale": 0.1},
+    "d": SGD | {"init": "scaled", "init_scale": 1.0},
+    "e": SGD | {"init": "torch"},
+    "f": SQUARES,
+}
 RATES = {"a": LAMB, "b": LAMB | {"learning_rate": 0.2}}
 HEADS = {
-    "lamb": LAMB, "large": LAMB | {"batch_size": 64}, "squares": SQUARES,
+    "lamb": LAMB,
+    "large": LAMB | {"batch_size": 64},
+    "squares": SQUARES,
     "momentum": {"head": "momentum", "batch_size": 32, "learning_rate": 6.4, "momentum": 0.9},
-}  # fmt: skip
+}
 
 
 def test_families_differ_in_what_varies_alone() -> None:
     options = {
-        "a": SGD, "b": SGD | {"batch_size": 64}, "c": SGD | {"batch_size": 64, "init": "torch"},
+        "a": SGD,
+        "b": SGD | {"batch_size": 64},
+        "c": SGD | {"batch_size": 64, "init": "torch"},
         "d": SGD | {"head": "lamb"},
-    }  # fmt: skip
+    }
     assert find_families(options, ("batch_size",)) == [("a", "b"), ("c",), ("d",)]
     assert find_families(options, ("batch_size", "init"))[0] == ("a", "b", "c")
 
@@ -62,9 +70,12 @@ def test_backbones_of_one_network_differ_in_the_size_of_images() -> None:
         return {"model": "vit", "preprocessing": {"size": size, "crop_pct": 0.9} | changes}
 
     backbones = {
-        "native": timm(None), "small": timm(256, crop_pct=0.5), "flipped": timm(512, flip=True),
-        "again": timm(256), "pixels": {"family": "pixels", "size": 8},
-    }  # fmt: skip
+        "native": timm(None),
+        "small": timm(256, crop_pct=0.5),
+        "flipped": timm(512, flip=True),
+        "again": timm(256),
+        "pixels": {"family": "pixels", "size": 8},
+    }
     assert same_but_size(backbones) == [("native", "small", "again")]
     assert same_but_size({"small": timm(256), "again": timm(256, crop_pct=0.5)}) == []
 

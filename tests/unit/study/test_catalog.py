@@ -130,9 +130,10 @@ def test_an_entry_becomes_split_tables(name: str, place: Place, tmp_path: Path) 
     assert written["revision"] == entry.options.get("revision")
     # Every row has an image of its own.
     seen = [
-        image.sha256 for split in ("train", "test")
+        image.sha256
+        for split in ("train", "test")
         for image in SplitTable(tmp_path / f"tables/{split}.parquet").read_images(0, 10_000)
-    ]  # fmt: skip
+    ]
     assert len(set(seen)) == small.train + small.test
 
     if entry.sizes.train is None:

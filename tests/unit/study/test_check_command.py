@@ -99,11 +99,12 @@ def test_only_readers_that_check_a_study_read_it(repository: Path) -> None:
     """`init` checks its draft but for the classes, which it lists itself."""
     places = ("src/dpprobe/**/*.py", "scripts/*.py", "workflow/**/*.smk")
     callers = {
-        f"{path.relative_to(repository)}: {line.strip()}" for place in places
+        f"{path.relative_to(repository)}: {line.strip()}"
+        for place in places
         for path in repository.glob(place)
-        for line in path.read_text(encoding="utf-8").splitlines() if "load_study(" in line
-        and "def " not in line
-    }  # fmt: skip
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if "load_study(" in line and "def " not in line
+    }
     assert callers == {
         "src/dpprobe/draft/init_command.py: study = load_study(yaml.safe_load(text))",
         "src/dpprobe/study/check_command.py: study = load_study(values)",

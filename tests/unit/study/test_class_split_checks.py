@@ -34,10 +34,17 @@ def clinic(folder: Path, rare: list[str], **more: Any) -> dict[str, Any]:
     lines += [f"{n}-{who}.jpg,{kind},{who}" for who, kind in patients for n in range(2)]
     (folder / "a.csv").write_text("\n".join(lines))
     return {
-        "source": "csv", "root": str(folder), "train": "a.csv", "path_column": "file",
-        "label_column": "kind", "class_names": ["benign", "malignant"], "unit_column": "who",
-        "split_by": "id", "metric": "auc", **more,
-    }  # fmt: skip
+        "source": "csv",
+        "root": str(folder),
+        "train": "a.csv",
+        "path_column": "file",
+        "label_column": "kind",
+        "class_names": ["benign", "malignant"],
+        "unit_column": "who",
+        "split_by": "id",
+        "metric": "auc",
+        **more,
+    }
 
 
 def check(dataset: dict[str, Any], **more: Any) -> tuple[list[str], list[str]]:
@@ -79,19 +86,28 @@ SOURCES: dict[str, dict[str, Any]] = {
     "labels": LABELS,
     "labels by class": LABELS | {"unit_column": None},
     "imagefolder": {
-        "source": "imagefolder", "path": "a", "root": None, "train": None, "path_column": None,
-        "label_column": None, "class_names": None, "unit_column": None, "split_by": "class",
+        "source": "imagefolder",
+        "path": "a",
+        "root": None,
+        "train": None,
+        "path_column": None,
+        "label_column": None,
+        "class_names": None,
+        "unit_column": None,
+        "split_by": "class",
     },
-}  # fmt: skip
+}
 FIVE = dict.fromkeys("abcde", 9)
 AT = {0.3: FIVE | {"a": 4, "b": 0}, 0.4: FIVE | {"a": 5, "b": 1}, 0.5: FIVE | {"a": 8, "b": 5}}
 # training and test units of classes
 COUNTS = {
-    "one untested": (FIVE, FIVE | {"a": 0}), "two untested": (FIVE, FIVE | {"a": 0, "b": 0}),
-    "all untested": (FIVE, dict.fromkeys(FIVE, 0)), "untrained and few": (FIVE | {"a": 0}, FIVE
-    | {"b": 4, "c": 5}), "alone": (FIVE | {"a": 1}, FIVE | {"a": 0, "b": 0}), "thousands": (FIVE
-    | {"a": 1234}, FIVE | {"a": 1}),
-}  # fmt: skip
+    "one untested": (FIVE, FIVE | {"a": 0}),
+    "two untested": (FIVE, FIVE | {"a": 0, "b": 0}),
+    "all untested": (FIVE, dict.fromkeys(FIVE, 0)),
+    "untrained and few": (FIVE | {"a": 0}, FIVE | {"b": 4, "c": 5}),
+    "alone": (FIVE | {"a": 1}, FIVE | {"a": 0, "b": 0}),
+    "thousands": (FIVE | {"a": 1234}, FIVE | {"a": 1}),
+}
 DIGITS = {"source": "sklearn", "name": "digits"}
 RELEASE = {"dataset": "clinic", "backbone": "pixels", "method": "exact", "epsilon": 1.0}
 

@@ -59,23 +59,36 @@ def make(path: str) -> None:
 
 FEATURES = "results/features"
 LENT = [
-    OF_DIGITS, f"{FEATURES}/{{dataset}}/{{backbone}}/train/manifest.json",
-    f"{FEATURES}/digits/{{backbone}}/test/manifest.json", f"HERE/{OF_DIGITS}", f"~/{OF_DIGITS}",
-    f"{FEATURES}/lender/../digits/pixels/train/manifest.json", f"elsewhere/../{OF_DIGITS}",
-    f"{FEATURES}/left_the_study/pixels/train/manifest.json", "data/digits/manifest.json",
-    "./results//features/digits/pixels/train/manifest.json", "data/downloads/digits/manifest.json",
-    f"{FEATURES}/lender/{{backbone}}/train/manifest.json", "data/public/manifest.json",
-    f"{FEATURES}/digits/../lender/pixels/train/manifest.json", "elsewhere/{dataset}/manifest.json",
-    "data/lender/manifest.json", "circle/manifest.json", f"HERE/out/{OF_DIGITS[8:]}",
+    OF_DIGITS,
+    f"{FEATURES}/{{dataset}}/{{backbone}}/train/manifest.json",
+    f"{FEATURES}/digits/{{backbone}}/test/manifest.json",
+    f"HERE/{OF_DIGITS}",
+    f"~/{OF_DIGITS}",
+    f"{FEATURES}/lender/../digits/pixels/train/manifest.json",
+    f"elsewhere/../{OF_DIGITS}",
+    f"{FEATURES}/left_the_study/pixels/train/manifest.json",
+    "data/digits/manifest.json",
+    "./results//features/digits/pixels/train/manifest.json",
+    "data/downloads/digits/manifest.json",
+    f"{FEATURES}/lender/{{backbone}}/train/manifest.json",
+    "data/public/manifest.json",
+    f"{FEATURES}/digits/../lender/pixels/train/manifest.json",
+    "elsewhere/{dataset}/manifest.json",
+    "data/lender/manifest.json",
+    "circle/manifest.json",
+    f"HERE/out/{OF_DIGITS[8:]}",
     "tables/digits/manifest.json",
-]  # fmt: skip
+]
 STARTS = [
-    HEAD, "results/calibration/x.safetensors", "results/new.bin", "heads/new.bin",
+    HEAD,
+    "results/calibration/x.safetensors",
+    "results/new.bin",
+    "heads/new.bin",
     f"{FEATURES}/{{dataset}}/{{backbone}}/text.safetensors",  # made of the names of classes alone
     f"HERE/{FEATURES}/{{dataset}}/{{backbone}}/text.safetensors",
     f"{FEATURES}/{{dataset}}/{{backbone}}/train/text.safetensors",
     "results/cells/{dataset}/{backbone}/text.safetensors",
-]  # fmt: skip
+]
 
 
 def test_which_files_are_public(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,9 +96,11 @@ def test_which_files_are_public(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     Path("circle").symlink_to("circle")  # left to who reads it
     elsewhere = {"results_dir": str(tmp_path / "out"), "data_dir": "tables"}
     net = {"family": "timm", "model": "test_vit"}
-    more = {"datasets": {"mine": DIGITS | {"split_seed": 1}, "digits": DIGITS},
-            "backbones": {"a": STUDY["backbones"]["pixels"], **STUDY["backbones"]},
-            "public_datasets": {"first": {"catalog": "fashion_mnist"}, **LENDER}}  # fmt: skip
+    more = {
+        "datasets": {"mine": DIGITS | {"split_seed": 1}, "digits": DIGITS},
+        "backbones": {"a": STUDY["backbones"]["pixels"], **STUDY["backbones"]},
+        "public_datasets": {"first": {"catalog": "fashion_mnist"}, **LENDER},
+    }
     answers: dict[str, list[str]] = {}
     for make_method, paths in ((lent, LENT), (started, STARTS)):
         for path in paths:
@@ -107,9 +122,10 @@ def test_links_hide_nothing(tmp_path: Path) -> None:
     Path("folder").symlink_to("results/features/digits")
     Path("results/features/lender").symlink_to("digits")
     for path in (
-        "manifest.json", "folder/pixels/train/manifest.json",
+        "manifest.json",
+        "folder/pixels/train/manifest.json",
         "results/features/lender/pixels/train/manifest.json",
-    ):  # fmt: skip
+    ):
         refused(lent(path))
     make(HEAD)
     text = Path("results/features/digits/pixels/text.safetensors")
@@ -140,12 +156,17 @@ JOIN = {"file": "people.csv", "by": "who", "columns": ["sex"]}
 WHO = {"column": "path", "pattern": "(p[0-9]+)"}
 CSV = {"source": "csv", "train": "a.csv", "label_column": "label", "class_names": ["a", "b"]}
 HUB = {
-    "source": "huggingface", "repo": "a/b", "revision": "0" * 40, "train": "train-*.parquet",
-}  # fmt: skip
+    "source": "huggingface",
+    "repo": "a/b",
+    "revision": "0" * 40,
+    "train": "train-*.parquet",
+}
 FOLDER = {"source": "imagefolder", "path": "x"}
 FETCHED = {
-    "source": "url", "files": [{"url": "http://h/x.zip", "sha256": "0" * 64}], "layout": FOLDER,
-}  # fmt: skip
+    "source": "url",
+    "files": [{"url": "http://h/x.zip", "sha256": "0" * 64}],
+    "layout": FOLDER,
+}
 
 
 def errors(private: dict[str, Any], public: dict[str, Any]) -> str:
@@ -154,25 +175,32 @@ def errors(private: dict[str, Any], public: dict[str, Any]) -> str:
 
 # Options beside which a public dataset has the images of the private one.
 SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    (DIGITS, {"split_seed": 7, "test_fraction": 0.5, "delta": 1e-6}), (CSV, {"split_seed": 1,
-    "label_column": "sex", "embed": True}), (CSV, {"unit_column": "patient",
-    "max_images_per_patient": 3, "duplicates": "warn"}), (HUB, {"limit": {"test": 3},
-    "several_labels": True}), (CSV, {"joins": [JOIN], "group_columns": ["sex"]}), (CSV,
-    {"extract": {"who": WHO}, "unit_column": "who", "split_column": "split"}), (CSV,
-    {"root": "images/.."}), (FOLDER, {"path": "./x/"}), (FOLDER, {"path": "y/../x",
-    "split_by": "id"}), (FETCHED, {"layout": FOLDER | {"split_seed": 3, "embed": False}}),
-    (FETCHED, {"layout": FOLDER | {"path": "./x"}}), (FETCHED,
-    {"files": [{"url": "http://mirror/x.zip", "sha256": "0" * 64}]}), ({"source": "torchvision",
-    "name": "MNIST"}, {"path": "elsewhere"}),
-]  # fmt: skip
+    (DIGITS, {"split_seed": 7, "test_fraction": 0.5, "delta": 1e-6}),
+    (CSV, {"split_seed": 1, "label_column": "sex", "embed": True}),
+    (CSV, {"unit_column": "patient", "max_images_per_patient": 3, "duplicates": "warn"}),
+    (HUB, {"limit": {"test": 3}, "several_labels": True}),
+    (CSV, {"joins": [JOIN], "group_columns": ["sex"]}),
+    (CSV, {"extract": {"who": WHO}, "unit_column": "who", "split_column": "split"}),
+    (CSV, {"root": "images/.."}),
+    (FOLDER, {"path": "./x/"}),
+    (FOLDER, {"path": "y/../x", "split_by": "id"}),
+    (FETCHED, {"layout": FOLDER | {"split_seed": 3, "embed": False}}),
+    (FETCHED, {"layout": FOLDER | {"path": "./x"}}),
+    (FETCHED, {"files": [{"url": "http://mirror/x.zip", "sha256": "0" * 64}]}),
+    ({"source": "torchvision", "name": "MNIST"}, {"path": "elsewhere"}),
+]
 OTHER: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    (CSV, {"train": "b.csv"}), (CSV, {"filters": {"site": ["b"]}}), (CSV, {"split_column": "use",
-    "train_values": ["public"]}), (CSV | {"path_column": "who"}, {"extract": {"who": WHO}}), (CSV
-    | {"filters": {"sex": ["f"]}}, {"joins": [JOIN]}), (FOLDER, {"path": "x/y"}), (FETCHED,
-    {"files": [{"url": "http://h/x.zip", "sha256": "1" * 64}]}), (HUB, {"revision": "1" * 40}),
-    (FETCHED, {"layout": FOLDER | {"path": "y"}}), ({"source": "torchvision", "name": "MNIST"},
-    {"name": "FashionMNIST"}),
-]  # fmt: skip
+    (CSV, {"train": "b.csv"}),
+    (CSV, {"filters": {"site": ["b"]}}),
+    (CSV, {"split_column": "use", "train_values": ["public"]}),
+    (CSV | {"path_column": "who"}, {"extract": {"who": WHO}}),
+    (CSV | {"filters": {"sex": ["f"]}}, {"joins": [JOIN]}),
+    (FOLDER, {"path": "x/y"}),
+    (FETCHED, {"files": [{"url": "http://h/x.zip", "sha256": "1" * 64}]}),
+    (HUB, {"revision": "1" * 40}),
+    (FETCHED, {"layout": FOLDER | {"path": "y"}}),
+    ({"source": "torchvision", "name": "MNIST"}, {"name": "FashionMNIST"}),
+]
 
 
 @pytest.mark.parametrize(("private", "differing"), [*SAME, *OTHER])
@@ -187,16 +215,23 @@ SHARDS = {"source": "webdataset", "class_names": CLASSES}
 
 
 @pytest.mark.parametrize(
-    ("private", "public", "shared"), [({"train": "s"}, {"train": "s/*.tar"}, "s/0.tar"),
-    ({"train": ["s/0.tar", "s/1.tar"]}, {"train": "s/../s/1.tar"}, "s/1.tar"),
-    ({"train": "s/0.tar", "test": "s/1.tar"}, {"train": "s/1.tar"}, "s/1.tar"), ({"train": "s"},
-    {"train": "link.tar"}, "s/0.tar"), ({"train": "s/0.tar"}, {"train": "s/1.tar"}, None),
-    ({"train": "s/0.tar"}, {"train": "absent.tar"}, None)],
-)  # fmt: skip
+    ("private", "public", "shared"),
+    [
+        ({"train": "s"}, {"train": "s/*.tar"}, "s/0.tar"),
+        ({"train": ["s/0.tar", "s/1.tar"]}, {"train": "s/../s/1.tar"}, "s/1.tar"),
+        ({"train": "s/0.tar", "test": "s/1.tar"}, {"train": "s/1.tar"}, "s/1.tar"),
+        ({"train": "s"}, {"train": "link.tar"}, "s/0.tar"),
+        ({"train": "s/0.tar"}, {"train": "s/1.tar"}, None),
+        ({"train": "s/0.tar"}, {"train": "absent.tar"}, None),
+    ],
+)
 def test_a_file_that_two_datasets_read_is_of_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, private: dict[str, Any], public: dict[str,
-    Any], shared: str | None,
-) -> None:  # fmt: skip
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    private: dict[str, Any],
+    public: dict[str, Any],
+    shared: str | None,
+) -> None:
     monkeypatch.chdir(tmp_path)
     for number in range(2):
         pack(tmp_path / f"s/{number}.tar", samples(8 * number, 8))

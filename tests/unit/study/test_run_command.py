@@ -45,19 +45,51 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 TYPED = [
-    "", "heads -n", "-n -p --config seeds=1 --forcerun track --quiet host", "--cores", "--cores=2",
-    "-c2", "-j", "-nj4", "-n4", "--jobs", "--profile", "--profile slurm heads", "--profile=slurm",
-    "--profile none", "--profile a --profile=b", "--executor=x", "-e", "--jobscript a.sh",
-    "--directory a|b", "--directory=a|b", "-d a|b", "-da|b", "-d folder", "-d a|b -d folder",
-    "--configfile none.yaml", "--configfile=none.yaml", "--configfile", "--configfile other.yml",
-    "-n --configfile mine.yaml heads", "--configfile folder", "--configfile wrong.yaml",
-    "heads --configfile mine.yaml config/audit.yaml", "--configfile=mine.yaml heads",
-    "audits --configfile config/audit.yaml mine.yaml", "--configfile=config/audit.yaml",
-    "--configfiles config/audit.yaml config/imbalance.yaml -n", "--forcerun config/audit.yaml",
-    "--configfile config/audit.yaml --forcerun config/audit.yaml", "--profile slurm slurm",
-    "--default-storage-provider s3", "heads --default-storage-provider=s3",
-    "--default-storage-prefix s3://bucket/folder", "--configfile= heads", "--configfile mine.yam",
-]  # fmt: skip
+    "",
+    "heads -n",
+    "-n -p --config seeds=1 --forcerun track --quiet host",
+    "--cores",
+    "--cores=2",
+    "-c2",
+    "-j",
+    "-nj4",
+    "-n4",
+    "--jobs",
+    "--profile",
+    "--profile slurm heads",
+    "--profile=slurm",
+    "--profile none",
+    "--profile a --profile=b",
+    "--executor=x",
+    "-e",
+    "--jobscript a.sh",
+    "--directory a|b",
+    "--directory=a|b",
+    "-d a|b",
+    "-da|b",
+    "-d folder",
+    "-d a|b -d folder",
+    "--configfile none.yaml",
+    "--configfile=none.yaml",
+    "--configfile",
+    "--configfile other.yml",
+    "-n --configfile mine.yaml heads",
+    "--configfile folder",
+    "--configfile wrong.yaml",
+    "heads --configfile mine.yaml config/audit.yaml",
+    "--configfile=mine.yaml heads",
+    "audits --configfile config/audit.yaml mine.yaml",
+    "--configfile=config/audit.yaml",
+    "--configfiles config/audit.yaml config/imbalance.yaml -n",
+    "--forcerun config/audit.yaml",
+    "--configfile config/audit.yaml --forcerun config/audit.yaml",
+    "--profile slurm slurm",
+    "--default-storage-provider s3",
+    "heads --default-storage-provider=s3",
+    "--default-storage-prefix s3://bucket/folder",
+    "--configfile= heads",
+    "--configfile mine.yam",
+]
 
 
 def test_what_each_command_becomes(
@@ -68,11 +100,13 @@ def test_what_each_command_becomes(
     named = {str(REPOSITORY): "CLONE", str(here): "HERE", sys.executable: "PYTHON"}
     good, wrong = "study: mine\n", "study: a\nstudy: b\n"
     places: list[tuple[str, dict[str, str]]] = [
-        ("empty", {}), ("a profile", {}), ("a study", {"config.yaml": good}),
-        ("a study below", {"a b/config.yaml": good}), ("one below is wrong", {
-            "config.yaml": good, "a b/config.yaml": wrong}),
+        ("empty", {}),
+        ("a profile", {}),
+        ("a study", {"config.yaml": good}),
+        ("a study below", {"a b/config.yaml": good}),
+        ("one below is wrong", {"config.yaml": good, "a b/config.yaml": wrong}),
         ("the other is wrong", {"config.yaml": wrong, "a b/config.yaml": good}),
-    ]  # fmt: skip
+    ]
     for place, files in places:
         monkeypatch.setenv("SNAKEMAKE_PROFILE", "site" if place == "a profile" else "")
         for folder in (".", "a b"):
@@ -149,8 +183,11 @@ def test_a_command_has_the_path_of_what_another_name_would_start(
         (here / place / "bin").mkdir(parents=True)
         (here / place / "bin/tool").touch(mode=0o755)
     monkeypatch.setattr(sys, "executable", str(here / "env/bin/python"))
-    for path, line in (("env/bin", "tool 'a b'"), ("a b/bin", "env/bin/tool 'a b'"),
-                       ("folder", "env/bin/tool 'a b'")):  # fmt: skip
+    for path, line in (
+        ("env/bin", "tool 'a b'"),
+        ("a b/bin", "env/bin/tool 'a b'"),
+        ("folder", "env/bin/tool 'a b'"),
+    ):
         monkeypatch.setenv("DPPROBE_USER_PATH", str(here / path))
         assert command_line("tool", "a b") == line
     assert command_line("none", "a") == "none a"

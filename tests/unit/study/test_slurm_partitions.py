@@ -25,9 +25,15 @@ def test_partitions_with_gpus_are_known_by_their_nodes_devices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "named", "has"), [(None, "main", False), ("cards", "cards", True), ("main,cards",
-    "main,cards", True), ("network", "network", False), ("nowhere", "nowhere", False)],
-)  # fmt: skip
+    ("wanted", "named", "has"),
+    [
+        (None, "main", False),
+        ("cards", "cards", True),
+        ("main,cards", "main,cards", True),
+        ("network", "network", False),
+        ("nowhere", "nowhere", False),
+    ],
+)
 def test_a_job_goes_to_the_partition_that_it_names_or_to_the_default(
     monkeypatch: pytest.MonkeyPatch, wanted: str | None, named: str, has: bool
 ) -> None:
@@ -51,11 +57,16 @@ def sinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("script", "said"), [("echo a line >&2; echo sinfo: fatal: no cluster >&2; exit 1",
-    "fatal: no cluster"), ("exit 3", "exit code 3"), ("exec sleep 60", "no answer"),
-    ("sleep 60; exit 1", "no answer"), (None, "command not found"),
-    ("\0", "cannot be started: Exec format error")],
-)  # fmt: skip
+    ("script", "said"),
+    [
+        ("echo a line >&2; echo sinfo: fatal: no cluster >&2; exit 1", "fatal: no cluster"),
+        ("exit 3", "exit code 3"),
+        ("exec sleep 60", "no answer"),
+        ("sleep 60; exit 1", "no answer"),
+        (None, "command not found"),
+        ("\0", "cannot be started: Exec format error"),
+    ],
+)
 def test_why_slurm_does_not_answer(
     sinfo: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, said: str
 ) -> None:

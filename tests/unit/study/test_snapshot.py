@@ -79,9 +79,13 @@ def test_a_snapshot_is_written_again_and_lasts_while_jobs_start(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "values"), [("methods.sgd.learning_rate", 0.25, "[\\d.]+ .*0.25"), ("seeds",
-    7, "5 .*7"), ("methods.other", {"head": "sgd"}, "nothing")],
-)  # fmt: skip
+    ("path", "value", "values"),
+    [
+        ("methods.sgd.learning_rate", 0.25, "[\\d.]+ .*0.25"),
+        ("seeds", 7, "5 .*7"),
+        ("methods.other", {"head": "sgd"}, "nothing"),
+    ],
+)
 def test_a_job_that_reads_another_study_refuses(path: str, value: Any, values: str) -> None:
     with pytest.raises(ConfigError, match=rf"^study\.{path}: {values}"):
         check_run(recorded(STUDY), load_study(changed(path, value)))

@@ -29,14 +29,23 @@ BY_ID = DIGITS | {"split_by": "id"}
 EXACT = {"head": "sgd", "engine": "exact"}
 RELEASE = {"dataset": "digits", "backbone": "pixels", "method": "exact", "epsilon": 1.0}
 URL: dict[str, Any] = {
-    "source": "url", "files": [{"url": "http://h/x.zip", "sha256": "0" * 64}],
-    "layout": {"source": "imagefolder", "path": "x"}, "expect": {"train": 9_000, "test": 90},
-}  # fmt: skip
+    "source": "url",
+    "files": [{"url": "http://h/x.zip", "sha256": "0" * 64}],
+    "layout": {"source": "imagefolder", "path": "x"},
+    "expect": {"train": 9_000, "test": 90},
+}
 SCANS = {"datasets": {"scans": {"source": "imagefolder", "path": "images"}}}
 PATIENTS = {
-    "source": "csv", "root": ".", "train": "tables/a.csv", "path_column": "file", "unit": "image",
-    "label_column": "kind", "class_names": ["a", "b"], "split_by": "id", "unit_column": "who",
-}  # fmt: skip
+    "source": "csv",
+    "root": ".",
+    "train": "tables/a.csv",
+    "path_column": "file",
+    "unit": "image",
+    "label_column": "kind",
+    "class_names": ["a", "b"],
+    "split_by": "id",
+    "unit_column": "who",
+}
 
 
 def releases(*changes: dict[str, Any], digits: Any = BY_ID, **more: Any) -> dict[str, Any]:
@@ -55,51 +64,76 @@ def digits(**options: Any) -> dict[str, Any]:
 
 
 SEVERAL = {
-    "sgd": {"head": "sgd"}, "dpfc": {"head": "feature_covariance"}, "auto": {"head": "auto"},
-    "tuned": {"head": "tuned", "base": {"head": "sgd"}}, "balanced": {"head": "auto"} | {
-        "balanced": True}, "squares": {"head": "least_squares"},
+    "sgd": {"head": "sgd"},
+    "dpfc": {"head": "feature_covariance"},
+    "auto": {"head": "auto"},
+    "tuned": {"head": "tuned", "base": {"head": "sgd"}},
+    "balanced": {"head": "auto"} | {"balanced": True},
+    "squares": {"head": "least_squares"},
     "weights": {"head": "sgd", "loss": "sigmoid", "class_weights": [1.0] * 10},
     "good": {"head": "sgd", "loss": "sigmoid"},
     "tuned_good": {"head": "tuned", "base": {"head": "sgd", "loss": "sigmoid"}},
-}  # fmt: skip
+}
 STUDIES: dict[str, dict[str, Any]] = {
     "small": {},
-    "delta 0.1": {"delta": 0.1}, "delta 1/n": {"delta": 1 / 1438}, "just above": {"delta": 7e-4},
-    "allowed": {"delta": 0.1, OPTION: True}, "allowed 1/n": {"delta": 1 / 1438, OPTION: True},
-    "own delta": digits(delta=0.1), "own delta, allowed": digits(delta=0.1, **{OPTION: True}),
+    "delta 0.1": {"delta": 0.1},
+    "delta 1/n": {"delta": 1 / 1438},
+    "just above": {"delta": 7e-4},
+    "allowed": {"delta": 0.1, OPTION: True},
+    "allowed 1/n": {"delta": 1 / 1438, OPTION: True},
+    "own delta": digits(delta=0.1),
+    "own delta, allowed": digits(delta=0.1, **{OPTION: True}),
     "allowed for nothing": {OPTION: True},
-    "metrics": releases(*({"evaluate": each} for each in (
-        None, {"epsilon": 1}, {"epsilon": 1, "metric": "accuracy"},
-        {"epsilon": 1, "metric": "macro_accuracy"}))),
-    "the dataset's metric": releases({"evaluate": {"epsilon": 1}},
-        digits=BY_ID | {"metric": "macro_accuracy"}),
+    "metrics": releases(
+        *(
+            {"evaluate": each}
+            for each in (
+                None,
+                {"epsilon": 1},
+                {"epsilon": 1, "metric": "accuracy"},
+                {"epsilon": 1, "metric": "macro_accuracy"},
+            )
+        )
+    ),
+    "the dataset's metric": releases(
+        {"evaluate": {"epsilon": 1}}, digits=BY_ID | {"metric": "macro_accuracy"}
+    ),
     "methods": releases({"method": "float"}, {"method": "ceiling"}, {"epsilon": 7.5}),
     "unmeasured": releases({"epsilon": 7.5}, {"epsilon": {"advantage": 0.1}}),
-    "limit": releases({"epsilon": 2.0}, {"epsilon": 3.0}, {"epsilon": {"advantage": 0.9}},
-        privacy={"max_epsilon": 2}),
+    "limit": releases(
+        {"epsilon": 2.0},
+        {"epsilon": 3.0},
+        {"epsilon": {"advantage": 0.9}},
+        privacy={"max_epsilon": 2},
+    ),
     "splits": releases({}, digits=DIGITS),
     "of parts": releases({}, digits=BY_ID | {"subsample": {"per_class": 50}}),
     "same images": releases({}, datasets={"digits": BY_ID, "two": BY_ID}),
     "told": releases({}, datasets={"digits": BY_ID, "two": BY_ID | {"same_units_as": "digits"}}),
-    "told there": releases({}, datasets={"digits": BY_ID | {"same_units_as": "two"},
-        "two": BY_ID}),
+    "told there": releases({}, datasets={"digits": BY_ID | {"same_units_as": "two"}, "two": BY_ID}),
     "same as itself": releases({}, digits=BY_ID | {"same_units_as": "digits"}),
     "same as none": releases({}, digits=BY_ID | {"same_units_as": "none"}),
     "same as released": releases({}, digits=BY_ID | {"same_units_as": "old"}),
     "allowed, a release": releases({"delta": 1e-5}, delta=0.1, **{OPTION: True}),
     "allowed, no release": releases({}, delta=0.1, **{OPTION: True}),
-    "allowed, max_epsilon": releases({"delta": 1e-5}, delta=0.1, privacy={"max_epsilon": 3},
-        **{OPTION: True}),
-    "allowed, max_risk": releases({"delta": 1e-5}, delta=0.1,
-        privacy={"max_risk": {"advantage": 0.5}}, **{OPTION: True}),
-    "several labels": {"methods": SEVERAL}, "several, a part": {"methods": {"ok": SEVERAL["good"]},
-        **digits(subsample={"per_class": 50})},
+    "allowed, max_epsilon": releases(
+        {"delta": 1e-5}, delta=0.1, privacy={"max_epsilon": 3}, **{OPTION: True}
+    ),
+    "allowed, max_risk": releases(
+        {"delta": 1e-5}, delta=0.1, privacy={"max_risk": {"advantage": 0.5}}, **{OPTION: True}
+    ),
+    "several labels": {"methods": SEVERAL},
+    "several, a part": {"methods": {"ok": SEVERAL["good"]}, **digits(subsample={"per_class": 50})},
     "several, a share": {"methods": {"ok": SEVERAL["good"]}, **digits(subsample={"fraction": 0.5})},
     "several, a release": releases({}),
     "several, a good release": releases({}) | {"methods": {"exact": EXACT | {"loss": "sigmoid"}}},
     "balanced": {"methods": {"balanced": SEVERAL["balanced"]}},
-    "texts": {"backbones": {"siglip": {"family": "open_clip", "model": "ViT-B-16-SigLIP.webli"},
-        "clip": {"family": "open_clip", "model": "ViT-B-32-quickgelu.openai"}}},
+    "texts": {
+        "backbones": {
+            "siglip": {"family": "open_clip", "model": "ViT-B-16-SigLIP.webli"},
+            "clip": {"family": "open_clip", "model": "ViT-B-32-quickgelu.openai"},
+        }
+    },
     "sizes": digits(expect={"train": 1, "test": 2, "classes": 3}),
     "right sizes": digits(expect={"train": 1438, "test": 359, "classes": 10}),
     "tables": {"datasets": {"scans": URL}},
@@ -108,31 +142,45 @@ STUDIES: dict[str, dict[str, Any]] = {
     "public tables": {"public_datasets": {"scans": URL}},
     "public": {"public_datasets": {"other": DIGITS | {"split_seed": 4, "expect": {"train": 3}}}},
     "its test": {"public_datasets": {"other": DIGITS | {"split_seed": 4, "expect": {"test": 3}}}},
-    "shards": {"features": {"shards": 360}}, "all shards": {"features": {"shards": 359}},
+    "shards": {"features": {"shards": 360}},
+    "all shards": {"features": {"shards": 359}},
     "many shards": {"features": {"shards": 1439}},
     "patients": {"methods": {"squares": {"head": "least_squares"}}, "datasets": {"p": PATIENTS}},
-    "few images of patients": {"datasets": {"p": PATIENTS | {
-        "max_images_per_patient": 2, "delta": 1e-3}},
+    "few images of patients": {
+        "datasets": {"p": PATIENTS | {"max_images_per_patient": 2, "delta": 1e-3}},
         "methods": {"squares": {"head": "least_squares"}},
-        "epsilons": [1, {"advantage": 0.1}, "inf"]},
+        "epsilons": [1, {"advantage": 0.1}, "inf"],
+    },
     "units": {"datasets": {"p": PATIENTS | {"unit": "patient"}}, "delta": 0.2},
-    "units of a part": {"datasets": {"p": PATIENTS | {"unit": "patient", "subsample": {
-        "fraction": 0.5}}}, "delta": 0.2},
-    "one folder": folders("same", "same"), "results of images": folders(results="images/out"),
-    "tables of images": folders("images"), "tables below": folders("images/a"),
-    "results of tables": folders("out", "out/scans"), "downloads": folders("out", "out/downloads"),
+    "units of a part": {
+        "datasets": {"p": PATIENTS | {"unit": "patient", "subsample": {"fraction": 0.5}}},
+        "delta": 0.2,
+    },
+    "one folder": folders("same", "same"),
+    "results of images": folders(results="images/out"),
+    "tables of images": folders("images"),
+    "tables below": folders("images/a"),
+    "results of tables": folders("out", "out/scans"),
+    "downloads": folders("out", "out/downloads"),
     "results of cells": folders(results="results/cells"),
     "results of releases": folders(results="results/mine/releases"),
-    "results beside": folders("out", "out/results"), "mine": folders(results="results/mine"),
-    "elsewhere": folders(results="elsewhere/cells"), "data below": folders("out/data", "out"),
-    "a file": folders("tables/a.csv/b"), "a long name": folders(results="a" * 256),
-    "a name": folders(results="a" * 255), "tables beside": folders("."),
+    "results beside": folders("out", "out/results"),
+    "mine": folders(results="results/mine"),
+    "elsewhere": folders(results="elsewhere/cells"),
+    "data below": folders("out/data", "out"),
+    "a file": folders("tables/a.csv/b"),
+    "a long name": folders(results="a" * 256),
+    "a name": folders(results="a" * 255),
+    "tables beside": folders("."),
     "tables in the way": folders(".", datasets={"images": SCANS["datasets"]["scans"]}),
     "public tables in the way": folders(".", public_datasets={"images": DIGITS}),
     "results of public tables": folders("out", "out/other/a", public_datasets={"other": DIGITS}),
-    "results of public images": folders(results="public/a", datasets={"digits": DIGITS},
-        public_datasets={"other": {"source": "imagefolder", "path": "public"}}),
-}  # fmt: skip
+    "results of public images": folders(
+        results="public/a",
+        datasets={"digits": DIGITS},
+        public_datasets={"other": {"source": "imagefolder", "path": "public"}},
+    ),
+}
 
 
 @pytest.fixture
@@ -150,10 +198,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         Path("data", name).mkdir(parents=True)
     Path("data/old/ledger.jsonl").touch()
     info = {
-        "source": load_study(STUDY | {"datasets": {"scans": URL}}).datasets["scans"]
+        "source": load_study(STUDY | {"datasets": {"scans": URL}})
+        .datasets["scans"]
         .preparation_params(),
-        "splits": {"train": {"rows": 9_000}, "test": {"rows": 80}}, "class_names": ["a", "b"],
-    }  # fmt: skip
+        "splits": {"train": {"rows": 9_000}, "test": {"rows": 80}},
+        "class_names": ["a", "b"],
+    }
     Path("data/scans/dataset.json").write_text(json.dumps(info))
     return tmp_path
 
@@ -163,9 +213,14 @@ def test_a_study_of_patients_refuses_opacus(folder: Path, unit: str) -> None:
     """Opacus clips the gradients of images, and cannot average them per patient."""
     assert folder.exists()
     methods = {"theirs": {"head": "sgd", "engine": "opacus", "batch_size": "full"}}
-    study = load_study(STUDY | {
-        "datasets": {"p": PATIENTS | {"unit": unit}}, "delta": 0.2, "methods": methods,
-    })  # fmt: skip
+    study = load_study(
+        STUDY
+        | {
+            "datasets": {"p": PATIENTS | {"unit": unit}},
+            "delta": 0.2,
+            "methods": methods,
+        }
+    )
     with pytest.raises(ConfigError) as error:
         check_study(study)
     said = "methods.theirs on datasets.p: engine opacus clips gradients of images"
@@ -248,9 +303,12 @@ def test_a_source_in_the_place_of_its_split_table_is_refused(
     if linked:
         source.symlink_to(table)
     dataset = {
-        "source": "parquet", "train": str(source), "test": str(source), "class_names": ["a", "b"],
+        "source": "parquet",
+        "train": str(source),
+        "test": str(source),
+        "class_names": ["a", "b"],
         "duplicates": "warn",
-    }  # fmt: skip
+    }
     others = STUDY.get(key, {})
     study = load_study(STUDY | {key: {**others, "mine": dataset}})
     with pytest.raises(ConfigError, match=rf"{key}\.mine: .*overwrite"):
@@ -265,8 +323,13 @@ TABLE = Path(__file__).with_name("refused.yaml")
 @pytest.fixture
 def described_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Describes networks in this process: another one for each study imports PyTorch anew."""
-    monkeypatch.setattr(feature_dimensions, "_ask_process", lambda backbones, _: {
-        name: dict(describe_backbone(one)) for name, one in backbones.items()})  # fmt: skip
+    monkeypatch.setattr(
+        feature_dimensions,
+        "_ask_process",
+        lambda backbones, _: {
+            name: dict(describe_backbone(one)) for name, one in backbones.items()
+        },
+    )
 
 
 def check_all(study: Study) -> None:
@@ -277,9 +340,12 @@ def check_all(study: Study) -> None:
 @pytest.mark.usefixtures("described_here")
 @pytest.mark.parametrize(("study", "files", "says"), read_refusals(TABLE, STUDY))
 def test_a_study_is_refused_with_these_lines_or_accepted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, study: dict[str, Any], files: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    study: dict[str, Any],
+    files: dict[str, Any],
     says: list[str],
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     write_files(tmp_path, files)
     if not says:

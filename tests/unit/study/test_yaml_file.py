@@ -12,14 +12,35 @@ from dpprobe.study.yaml_file import check_yaml, written_path
 from tests.support.stored_records import check_values
 
 TEXTS = [
-    "", "# nothing\n", "- a\n- b\n", "seeds: 1\nseeds: 2\n", "a: {b: 1, c: 2, b: 3}\n",
-    "methods:\n  sgd: {head: sgd}\n  b: {}\n  'sgd': {}\n", "a:\n  - x: 1\n    x: 1\n", "a: [1\n",
-    "a: 1\n---\na: 2\n", "a:\n\tb: 1\n", "a: 1\nb:\t2\n", "a: 1\nb: *rate\n",
-    "a: &rate 1\nb: *rat\n", "a:\n  - b: c: d\n", "a: 1\nseeds 3\nb: 2\n", 'a: "C:\\data"\n',
-    "a: @b\n", "a: 'b\n", "a: !!python/object:x y\n", "a: 2020-13-45\n", "a: b\0\n",
-    "a: [.b, ..]\nb: *.c\n", "[" * 3000, "3: 1\n'3': 2\n", "3: 1\n3: 2\n", "a: ]\n", "%x\n",
+    "",
+    "# nothing\n",
+    "- a\n- b\n",
+    "seeds: 1\nseeds: 2\n",
+    "a: {b: 1, c: 2, b: 3}\n",
+    "methods:\n  sgd: {head: sgd}\n  b: {}\n  'sgd': {}\n",
+    "a:\n  - x: 1\n    x: 1\n",
+    "a: [1\n",
+    "a: 1\n---\na: 2\n",
+    "a:\n\tb: 1\n",
+    "a: 1\nb:\t2\n",
+    "a: 1\nb: *rate\n",
+    "a: &rate 1\nb: *rat\n",
+    "a:\n  - b: c: d\n",
+    "a: 1\nseeds 3\nb: 2\n",
+    'a: "C:\\data"\n',
+    "a: @b\n",
+    "a: 'b\n",
+    "a: !!python/object:x y\n",
+    "a: 2020-13-45\n",
+    "a: b\0\n",
+    "a: [.b, ..]\nb: *.c\n",
+    "[" * 3000,
+    "3: 1\n'3': 2\n",
+    "3: 1\n3: 2\n",
+    "a: ]\n",
+    "%x\n",
     "base: &b {x: 1}\none: {<<: *b, x: 2}\ntwo: *b\nlist: [{x: 1}, {x: 2}]\n",
-]  # fmt: skip
+]
 
 
 def test_a_file_that_yaml_readers_would_bend_is_refused(

@@ -58,11 +58,13 @@ class Noted:
     def write(self, wanted: Any, contents: Any, **_: Any) -> str:
         described = {
             run.key: [
-                [f"{folder}/{path.name}" for path, folder in run.artifacts], run.finished,
+                [f"{folder}/{path.name}" for path, folder in run.artifacts],
+                run.finished,
                 {name: tag for name, tag in run.tags.items() if "fingerprint" not in name},
                 sorted({name.partition("/")[0] for name, _, _ in run.metrics}),
-            ] for run in contents
-        }  # fmt: skip
+            ]
+            for run in contents
+        }
         self.notes.append([wanted.name, str(wanted.location), described])
         return f"#{wanted.name} key=dpprobe"
 
@@ -83,7 +85,8 @@ def test_what_is_written_is_as_stored(study: Study, monkeypatch: pytest.MonkeyPa
     info["splits"]["test"]["per_class"] = [100, 0, 100, 0]
     write_json(study.info, info)
     more: dict[str, Any] = {
-        "figures": [root / "accuracy.png", root / "b.png"], "commit": "c",
+        "figures": [root / "accuracy.png", root / "b.png"],
+        "commit": "c",
         "embeddings": {"pixels": [root / "c.png", root / "d.png"]},
         "comparisons": [root / "d.png", root / "c.png"],
         "audits": [write_audit(root, epsilon=each) for each in ("2", "0.5")],
@@ -91,7 +94,7 @@ def test_what_is_written_is_as_stored(study: Study, monkeypatch: pytest.MonkeyPa
         "zero_shot": [write_zero_shot(root, accuracy=0.7)],
         "few_shot": [write_few_shot(root, {1: 0.5})],
         "metrics_files": study.cells[::-1],
-    }  # fmt: skip
+    }
     for newest in (study.cells[0], more["zero_shot"][0], study.info):
         for path in root.rglob("*.json"):
             os.utime(path, (50, 50))

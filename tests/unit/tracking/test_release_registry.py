@@ -41,9 +41,13 @@ MODEL = "study.release.lesions_v1"
 TAG = "bundle_digest"
 CARD = "---\nlicense: mit\n---\n\n# Lesions\n\n(1, 1e-05)-differentially private.\n"
 EVALUATION = {
-    "metric": "accuracy", "value": 0.8125, "interval": [0.75, 0.875], "standard_error": 0.03,
-    "n": 431, "epsilon": 0.2,
-}  # fmt: skip
+    "metric": "accuracy",
+    "value": 0.8125,
+    "interval": [0.75, 0.875],
+    "standard_error": 0.03,
+    "n": 431,
+    "epsilon": 0.2,
+}
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +75,13 @@ def rewritten(folder: Path, *, card: str | None = None, **facts: Any) -> Path:
 def register(study: Study, bundle: Path, *, name: str = "study") -> dict[str, Any]:
     receipt = study.root / f"tracking/releases/{bundle.name}.json"
     register_release(
-        bundle, uri=study.uri, study=name, artifact_root=study.root / "mlartifacts",
-        receipt=receipt, lock=study.root / "lock",
-    )  # fmt: skip
+        bundle,
+        uri=study.uri,
+        study=name,
+        artifact_root=study.root / "mlartifacts",
+        receipt=receipt,
+        lock=study.root / "lock",
+    )
     record: dict[str, Any] = read_json(receipt)
     return record
 
@@ -123,9 +131,15 @@ def test_a_release_is_a_version_with_its_card_its_bundle_and_its_alias(
 def test_a_run_shows_what_the_bundle_says_and_nothing_else(study: Study, bundle: Path) -> None:
     run = run_of(study, register(study, bundle))
     named = {
-        "study": "study", "release": "lesions_v1", "dataset": "lesions", "backbone": "pixels",
-        "method": "covariance", "epsilon": "1", "delta": "1e-05", "unit": "image",
-    }  # fmt: skip
+        "study": "study",
+        "release": "lesions_v1",
+        "dataset": "lesions",
+        "backbone": "pixels",
+        "method": "covariance",
+        "epsilon": "1",
+        "delta": "1e-05",
+        "unit": "image",
+    }
     options = read_json(bundle / "bundle.json")["head"]["options"]
     written = {key for key, value in options.items() if value is not None}
     assert set(run.data.params) == {*named, *written}
@@ -135,12 +149,15 @@ def test_a_run_shows_what_the_bundle_says_and_nothing_else(study: Study, bundle:
     digest = bundle_digest(bundle)
     assert tags == {**named, "private": "true", "guarantee": "(1, 1e-05)-DP", TAG: digest}
     assert run.data.metrics == {
-        "privacy/epsilon_target": 1.0, "privacy/epsilon_realised": 1.0,
-        "allows/balanced_accuracy": 0.5534, "allows/tpr_at_fpr_0.001": 0.002385,
+        "privacy/epsilon_target": 1.0,
+        "privacy/epsilon_realised": 1.0,
+        "allows/balanced_accuracy": 0.5534,
+        "allows/tpr_at_fpr_0.001": 0.002385,
         "allows/tpr_at_fpr_0.01": 0.01979,
-        "evaluation/accuracy": 0.8125, "evaluation/accuracy_low": 0.75,
+        "evaluation/accuracy": 0.8125,
+        "evaluation/accuracy_low": 0.75,
         "evaluation/accuracy_high": 0.875,
-    }  # fmt: skip
+    }
     assert run.info.start_time == run.info.end_time, "the time of training is nobody's business"
     assert run.inputs is None or run.inputs.dataset_inputs == []
 
@@ -154,9 +171,14 @@ def test_a_second_call_makes_nothing(study: Study, bundle: Path) -> None:
 
 
 STEPS = (
-    "create_run", "log_batch", "set_terminated", "create_registered_model", "log_artifacts",
-    "create_model_version", "set_registered_model_alias",
-)  # fmt: skip
+    "create_run",
+    "log_batch",
+    "set_terminated",
+    "create_registered_model",
+    "log_artifacts",
+    "create_model_version",
+    "set_registered_model_alias",
+)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -266,8 +288,12 @@ def test_a_model_is_named_by_its_predecessor_and_described_by_its_card(
     read = read_bundle(bundle)
     client: Any = Mock()
     told = []
-    for models in ([], ["b.release.x"], ["b.release.x", "study.release.z", "a.release.y"],
-                   ["c.release.x", "b.release.x", "b.release.x"]):  # fmt: skip
+    for models in (
+        [],
+        ["b.release.x"],
+        ["b.release.x", "study.release.z", "a.release.y"],
+        ["c.release.x", "b.release.x", "b.release.x"],
+    ):
         for named in (None, {"sha256": "ab"}):
             page = type("Page", (list,), {"token": None})
             found = page(SimpleNamespace(name=name) for name in models)
@@ -324,13 +350,17 @@ def check_scores(result: pd.DataFrame, bundle: Path, paths: list[Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [str, Path.read_bytes, lambda path: base64.b64encode(path.read_bytes()).decode()],
+    "given",
+    [str, Path.read_bytes, lambda path: base64.b64encode(path.read_bytes()).decode()],
     ids=["path", "bytes", "base64"],
-)  # fmt: skip
+)
 def test_a_registered_release_classifies_images(
-    study: Study, bundle: Path, images: list[Path], monkeypatch: pytest.MonkeyPatch,
+    study: Study,
+    bundle: Path,
+    images: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
     given: Callable[[Path], Any],
-) -> None:  # fmt: skip
+) -> None:
     register(study, bundle)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", study.uri)
     model = pyfunc.load_model(f"models:/{MODEL}@released")
@@ -351,13 +381,15 @@ def test_more_images_than_a_chunk_keep_their_order(
     [
         ("lost.png", "row 1: 'lost.png': not a file on this machine, and not an image in base64"),
         ("/data/lost", "row 1: '/data/lost': not a file on this machine"),
-        ("x" * 40, f"row 1: '{'x' * 40}': not"), ("x" * 41, rf"row 1: '{'x' * 40}\.\.\.': not"),
+        ("x" * 40, f"row 1: '{'x' * 40}': not"),
+        ("x" * 41, rf"row 1: '{'x' * 40}\.\.\.': not"),
         ("QUJD" * 100, r"row 1: 'QUJD.*\.\.\.': not a file on this machine, and not an image"),
         (b"no image", "image row 1 .*cannot be decoded"),
         (__file__, r"row 1 .*test_release_registry\.py.*cannot be decoded"),
-        (None, "row 1: None; pass a path, bytes, or text in base64"), (7, "row 1: 7; pass a path"),
+        (None, "row 1: None; pass a path, bytes, or text in base64"),
+        (7, "row 1: 7; pass a path"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_image_is_named(
     bundle: Path, images: list[Path], value: Any, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,14 +421,20 @@ def test_weights_that_are_not_in_the_bundle_are_asked_for(
 @pytest.mark.parametrize(
     ("params", "variable", "wanted"),
     [
-        ({"checkpoint": "/a/net"}, None, "/a/net"), ({"checkpoint": ""}, "/b/net", "/b/net"),
+        ({"checkpoint": "/a/net"}, None, "/a/net"),
+        ({"checkpoint": ""}, "/b/net", "/b/net"),
         ({"checkpoint": "/a/net"}, "/b/net", "/a/net"),
     ],
-)  # fmt: skip
+)
 def test_weights_are_taken_from_the_param_then_the_environment(
-    study: Study, bundle: Path, images: list[Path], monkeypatch: pytest.MonkeyPatch,
-    params: dict[str, str], variable: str | None, wanted: str,
-) -> None:  # fmt: skip
+    study: Study,
+    bundle: Path,
+    images: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    params: dict[str, str],
+    variable: str | None,
+    wanted: str,
+) -> None:
     if variable is not None:
         monkeypatch.setenv("DPPROBE_CHECKPOINT", variable)
     predictor = Mock(**{"predict_images.return_value": np.full((1, 3), 1 / 3, np.float32)})

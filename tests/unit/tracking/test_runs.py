@@ -41,8 +41,11 @@ def test_each_cell_is_one_complete_run(study: Study) -> None:
     assert run.inputs is not None
     assert run.inputs.dataset_inputs[0].dataset.name == "digits"
     assert study.artifacts(run) == [
-        "confusion/counts.csv", "confusion/matrix.html", "metrics.json", "privacy.json",
-    ]  # fmt: skip
+        "confusion/counts.csv",
+        "confusion/matrix.html",
+        "metrics.json",
+        "privacy.json",
+    ]
     assert run.info.end_time - run.info.start_time == 1500
     assert receipt["runs"]["study/digits/scattering/sgd/eps-0.5"] == run.info.run_id
     assert (receipt["created"], receipt["replaced"], receipt["kept"]) == (13, 0, 0)
@@ -78,16 +81,23 @@ def test_a_gap_that_changes_renews_the_runs_that_show_it(study: Study) -> None:
 
 def test_a_seed_that_diverged_ends_the_curve_of_the_mean(tmp_path: Path) -> None:
     rows = [
-        {"step": step, "train_loss": {20: math.nan, 30: math.inf}.get(step * seed, 1.0),
-         "test_accuracy": 0.5, "test_auc": None}
-        for seed in (0, 1) for step in (10, 20, 30)
-    ]  # fmt: skip
+        {
+            "step": step,
+            "train_loss": {20: math.nan, 30: math.inf}.get(step * seed, 1.0),
+            "test_accuracy": 0.5,
+            "test_auc": None,
+        }
+        for seed in (0, 1)
+        for step in (10, 20, 30)
+    ]
     write_table(tmp_path / "history.parquet", pa.Table.from_pylist(rows))
     points = curve_metrics(tmp_path / "history.parquet")
     assert [(name, step) for name, _, step in points] == [
-        ("curve/train_loss", 10), ("curve/test_accuracy", 10), ("curve/test_accuracy", 20),
+        ("curve/train_loss", 10),
+        ("curve/test_accuracy", 10),
+        ("curve/test_accuracy", 20),
         ("curve/test_accuracy", 30),
-    ]  # fmt: skip
+    ]
 
 
 @given(st.sets(st.floats(0.001, 100), max_size=30))
@@ -139,8 +149,10 @@ def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
     run = study.runs("all studies")["study"]
     assert run.info.run_name == "study"
     assert study.artifacts(run) == [
-        "report.html", "tables/accuracy.md", "tables/papers/table_2.md",
-    ]  # fmt: skip
+        "report.html",
+        "tables/accuracy.md",
+        "tables/papers/table_2.md",
+    ]
     assert {"digits/gap_eps_0.5", "digits/gap_eps_2"} <= set(run.data.metrics)
     assert run.inputs is not None
     (dataset,) = (item.dataset for item in run.inputs.dataset_inputs)

@@ -27,12 +27,14 @@ from tests.support.tracked_study import Study
 LEFT_OUT = {"content_hash", "artifacts", "drawn", "history", "inputs", "finished"}
 EVALUATED = {"metric": "accuracy", "value": 0.8, "interval": [0.75, 0.9], "n": 40, "units": 40}
 RELEASED = {
-    "epsilon_target": 1.0, "epsilon_realised": 0.98761234,
+    "epsilon_target": 1.0,
+    "epsilon_realised": 0.98761234,
     "allows": {"balanced_accuracy": 0.5, "true_positives": {"0.01": 0.02}},
-}  # fmt: skip
+}
 MANY = [f"class {number}" for number in range(11)]
 KINDS: dict[str, dict[str, Any]] = {
-    "plain": {}, "infinite": {"epsilon": "inf"},
+    "plain": {},
+    "infinite": {"epsilon": "inf"},
     "ceiling": {"method": "nonprivate", "epsilon": "inf", "backbone": "a_long_name_of_features"},
     "patients": {"patients": 40, "seeds": 1, "epsilon": "0.25"},
     "labels": {"multi_label": True, "class_names": ("round", "e/ven", "absent")},
@@ -40,7 +42,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "macro": {"class_names": MANY, "headline": "macro_accuracy", "shares": [0.5, *[0.05] * 10]},
     "hundred": {"class_names": [f"c{number}" for number in range(100)]},
     "more": {"class_names": [f"c{number}" for number in range(101)]},
-}  # fmt: skip
+}
 
 
 def _describe(run: runs.RunContents, *, drawn: bool = False) -> dict[str, Any]:
@@ -105,8 +107,11 @@ def test_runs_of_cells_are_as_stored(tmp_path: Path) -> None:
         run = runs.summary_run(files, "s", tags, [(several[0], "figures")], source)
         answers[f"summary of {len(several)}"] = _describe(run)
     labels = write_cell(tmp_path / "several", multi_label=True, class_names=("a", "b"))
-    for path in (labels, tmp_path / "two/cells/digits/pixels/sgd/eps-1/metrics.json",
-                 tmp_path / "large/cells/digits/pixels/sgd/eps-1/metrics.json"):  # fmt: skip
+    for path in (
+        labels,
+        tmp_path / "two/cells/digits/pixels/sgd/eps-1/metrics.json",
+        tmp_path / "large/cells/digits/pixels/sgd/eps-1/metrics.json",
+    ):
         run = runs.summary_run([(path, read_cell(path))], "s", tags, [], source)
         answers[f"summary of {path.parts[-7]}"] = _describe(run)
     gaps = read_json(write_fairness(tmp_path / "fair", gap=APART))
@@ -147,9 +152,14 @@ def test_runs_of_studies_and_baselines_are_as_stored(tmp_path: Path) -> None:
     for run in made:
         answers[run.key] = _describe(run)
     whole = dataset_run(
-        made, dataset="digits", study="s", shared_tags={"study": "s"}, artifacts=[(zero[0], "f")],
-        source=source, finished=0.0,
-    )  # fmt: skip
+        made,
+        dataset="digits",
+        study="s",
+        shared_tags={"study": "s"},
+        artifacts=[(zero[0], "f")],
+        source=source,
+        finished=0.0,
+    )
     answers["dataset"] = _describe(whole)
     dataset = source.dataset
     answers["input"] = [dataset.name, dataset.source, dataset.source_type, dataset.profile]
@@ -158,8 +168,12 @@ def test_runs_of_studies_and_baselines_are_as_stored(tmp_path: Path) -> None:
 
 def test_names_and_numbers_of_runs_are_as_stored() -> None:
     seeds: list[dict[str, Any]] = [{"r": [0.5, None, 1.0, 0.25]}, {"r": [1.0, None, 0.0, 0.75]}]
-    names = (["a", "b", "c", "d"], ["a/", "a:", "a_", "a_ 1"], ["x", "x", "x", "."],
-             ["a", "a", "a 1", "b"])  # fmt: skip
+    names = (
+        ["a", "b", "c", "d"],
+        ["a/", "a:", "a_", "a_ 1"],
+        ["x", "x", "x", "."],
+        ["a", "a", "a 1", "b"],
+    )
     values = {"a": 0.123456, "b": None, "c": math.nan, "d": math.inf, "e": 1234567.0}
     words = [("sgd", "ε8", "b"), ("a" * 30, "ε0.5", "b" * 9), ("x" * 22,), ("x" * 23,), ("a", "")]
     rows = [("b", 0.5, 1), ("a", 1, 2), ("b", 0.25, 0), ("b", 0.75, 1), ("a", 1, 2)]
@@ -167,30 +181,44 @@ def test_names_and_numbers_of_runs_are_as_stored() -> None:
         "classes": [runs.class_metrics(each, seeds, "r") for each in names],
         "metrics": runs.list_metrics(values),
         "names": [runs.run_name(*each) for each in words],
-        "steps": [runs.curve_steps(each) for each in (
-            [1.0, 0.5, math.inf], [0.001, 0.002, 0.011], [8.004, 8.001, 8.02, 8.006])],
-        "metric names": [runs.metric_name(each) for each in (
-            "a/b", ".", "..", " x ", "é", "a" * 101, "a,b:c-d")],
+        "steps": [
+            runs.curve_steps(each)
+            for each in ([1.0, 0.5, math.inf], [0.001, 0.002, 0.011], [8.004, 8.001, 8.02, 8.006])
+        ],
+        "metric names": [
+            runs.metric_name(each) for each in ("a/b", ".", "..", " x ", "é", "a" * 101, "a,b:c-d")
+        ],
         "options": runs.option_params({"a": 1, "b": None, "c": "x", "d": [1]}, {"a": "0"}),
         "bounds": runs.allows_metrics(
             {"balanced_accuracy": 0.51234567, "true_positives": {"0.01": 0.02345678, "0.1": 1}}
         ),
-        "releases": [release_registry._list_metrics(RELEASED | {"evaluation": each}) for each in (
-            None, EVALUATED, EVALUATED | {"metric": "auc", "value": 0.1, "interval": [0.0, 1.0]})],
+        "releases": [
+            release_registry._list_metrics(RELEASED | {"evaluation": each})
+            for each in (
+                None,
+                EVALUATED,
+                EVALUATED | {"metric": "auc", "value": 0.1, "interval": [0.0, 1.0]},
+            )
+        ],
         "colours": [runs.pick_colour(index) for index in (0, 1, 19, 20, 21, 40)],
-        "private": [runs._private_tag(each) for each in (
-            [True], [False, False], [True, False], [])],
-        "rows": [hash_rows(rows, {"p": "1"}) == hash_rows(each, {"p": "1"}) for each in (
-            rows[::-1], rows[:4], rows[1:])],
-    }  # fmt: skip
+        "private": [
+            runs._private_tag(each) for each in ([True], [False, False], [True, False], [])
+        ],
+        "rows": [
+            hash_rows(rows, {"p": "1"}) == hash_rows(each, {"p": "1"})
+            for each in (rows[::-1], rows[:4], rows[1:])
+        ],
+    }
     check_values("names_of_runs", answers)
 
 
 def _shown(experiment: views.ExperimentContents, others: set[str]) -> dict[str, Any]:
     return {
-        "name": experiment.name, "note": experiment.note,
-        "location": str(experiment.location), "views": experiment.views(others),
-    }  # fmt: skip
+        "name": experiment.name,
+        "note": experiment.note,
+        "location": str(experiment.location),
+        "views": experiment.views(others),
+    }
 
 
 def test_views_and_charts_are_as_stored(tmp_path: Path) -> None:
@@ -219,8 +247,13 @@ def test_views_and_charts_are_as_stored(tmp_path: Path) -> None:
     answers["no best"] = _shown(views.studies_experiment(None, replace(run, metrics=[])), set())
     answers["releases"] = _shown(views.releases_experiment(None), set())
     tokens: tuple[list[str], ...] = (
-        ["0.5", "2"], ["0.1", "8", "inf"], ["inf"], [], ["10", "1", "0.9"], ["4", "0.25"],
-    )  # fmt: skip
+        ["0.5", "2"],
+        ["0.1", "8", "inf"],
+        ["inf"],
+        [],
+        ["10", "1", "0.9"],
+        ["4", "0.25"],
+    )
     answers["nearest"] = [views.nearest_to_one(each) for each in tokens]
     some = [f"a/best_private_eps_{e}" for e in (8, 0.125, 1, 2)]
     many = [f"d{k}/best_private_eps_{e}" for k in range(14) for e in (2, 1)]
@@ -248,9 +281,11 @@ def test_the_view_of_all_studies_has_columns_for_each(study: Study) -> None:
     summary = study.root / "letters.parquet"
     summarise_cells(other, summary, study="second")
     study.ingest_whole(
-        name="second", summaries=[summary], dataset_infos={"letters": study.info},
+        name="second",
+        summaries=[summary],
+        dataset_infos={"letters": study.info},
         receipt=study.root / "second.json",
-    )  # fmt: skip
+    )
     best = [name for name in study.view("all studies")["selectedColumns"] if "best" in name]
     assert best == [
         f"metrics.`{dataset}/best_private_eps_{epsilon}`"

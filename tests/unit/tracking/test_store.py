@@ -138,8 +138,10 @@ def test_certificates_are_checked_as_mlflow_is_told(monkeypatch: pytest.MonkeyPa
     lock, receipts, uri = Path("m.lock"), (Path("t/a.json"), Path("t/b.json")), "http://server:5000"
     locks = [store.lock_file(uri, lock, each) for each in receipts]  # none waits for another
     assert [*locks, store.lock_file("sqlite:///mlflow.db", lock, receipts[0])] == [
-        Path("t/a.lock"), Path("t/b.lock"), lock,
-    ]  # fmt: skip
+        Path("t/a.lock"),
+        Path("t/b.lock"),
+        lock,
+    ]
 
 
 @pytest.mark.parametrize("uri", ["results/mlruns", "sqlite:///", "ftp://server", "databricks"])
@@ -159,10 +161,13 @@ def test_a_file_that_is_no_database_is_named(study: Study, monkeypatch: pytest.M
 
 
 ERRORS: list[Exception] = [
-    sqlite3.OperationalError("database or disk is full"), MlflowException("\nno run\nof the name"),
-    SQLAlchemyError("database is locked"), sqlite3.OperationalError("database table is locked"),
-    sqlite3.DatabaseError("malformed"), sqlite3.OperationalError("disk I/O error"),
-]  # fmt: skip
+    sqlite3.OperationalError("database or disk is full"),
+    MlflowException("\nno run\nof the name"),
+    SQLAlchemyError("database is locked"),
+    sqlite3.OperationalError("database table is locked"),
+    sqlite3.DatabaseError("malformed"),
+    sqlite3.OperationalError("disk I/O error"),
+]
 
 
 def test_errors_of_the_store_have_a_remedy() -> None:
@@ -234,9 +239,11 @@ def test_only_a_local_store_can_be_missing(tmp_path: Path) -> None:
     write_text(tmp_path / "mlflow.db", "")
     assert find_store_fault(receipt), "no tables"
     wrong: tuple[dict[str, Any], ...] = (
-        {"artifact_root": "x"}, {"uri": 3}, {"format": "x", "uri": "http://server:5000"},
+        {"artifact_root": "x"},
+        {"uri": 3},
+        {"format": "x", "uri": "http://server:5000"},
         {"uri": "sqlite:///a", "artifact_root": 1},
-    )  # fmt: skip
+    )
     records = [json.dumps({"format": RECEIPT_FORMAT, **each}) for each in wrong]
     for text in ("{", "[]", "{}", *records):
         write_text(receipt, text)
@@ -329,8 +336,13 @@ def test_a_store_is_read_again_where_it_or_its_receipt_changed(
         write_text(path, path.read_text() + " " if path.exists() else "log")
         told += [check("two"), check("two", note=True), check("two")]
     locked = sqlite3.OperationalError("database is locked")
-    for fault in (({"a"}, set()), (set(), {"b"}), ({"a", "b"}, {"a", "b", "z"}), locked,
-                  sqlite3.DatabaseError("torn")):  # fmt: skip
+    for fault in (
+        ({"a"}, set()),
+        (set(), {"b"}),
+        ({"a", "b"}, {"a", "b", "z"}),
+        locked,
+        sqlite3.DatabaseError("torn"),
+    ):
         found[0] = fault
         told += [check("one", skip=False, note=True)]
     check_values("receipt_checks", told)

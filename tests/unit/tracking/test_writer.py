@@ -150,10 +150,15 @@ def test_a_run_has_more_numbers_than_a_call_takes_and_its_experiment_the_last_no
     study: Study,
 ) -> None:
     item = RunContents(
-        key="k", content_hash="h", name="n", note=9000 * "a\n", artifacts=[], tags={"study": "s"},
+        key="k",
+        content_hash="h",
+        name="n",
+        note=9000 * "a\n",
+        artifacts=[],
+        tags={"study": "s"},
         params={f"p{number}": f"{number}" for number in range(181)},
         metrics=[(f"m{number}", float(number), number) for number in range(1801)],
-    )  # fmt: skip
+    )
     for note in ("one", "two"):
         writer = Writer(study.client, study="s", commit="c")
         wanted = ExperimentContents(name="a", location=study.root, note=note, views=lambda _: {})
@@ -190,8 +195,11 @@ def test_a_refused_call_is_repeated_where_another_writer_may_be_the_cause() -> N
         with nullcontext() if calls == 2 else pytest.raises(MlflowException):
             writer_module._call_again(call)
         assert call.call_count == calls
-    for code, other in (("RESOURCE_ALREADY_EXISTS", None), ("INTERNAL_ERROR", "theirs"),
-                        ("RESOURCE_ALREADY_EXISTS", "theirs")):  # fmt: skip
+    for code, other in (
+        ("RESOURCE_ALREADY_EXISTS", None),
+        ("INTERNAL_ERROR", "theirs"),
+        ("RESOURCE_ALREADY_EXISTS", "theirs"),
+    ):
         refused.error_code, client = code, Mock()
         client.create_experiment.side_effect = refused
         client.get_experiment_by_name.return_value = other
@@ -256,8 +264,10 @@ sys.exit(any([os.waitpid(writer, 0)[1] for writer in writers]))
 def start_writers(*arguments: dict[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", WRITERS, json.dumps(arguments)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -289,8 +299,15 @@ def write_all(server: str, files: Path, folder: Path) -> dict[tuple[str, str], d
     for study, dataset in keys:
         place = folder / study / dataset
         place.mkdir(parents=True, exist_ok=True)
-        arguments.append({"uri": server, "study": study, "dataset": dataset, "root": str(files),
-                          "folder": str(place)})  # fmt: skip
+        arguments.append(
+            {
+                "uri": server,
+                "study": study,
+                "dataset": dataset,
+                "root": str(files),
+                "folder": str(place),
+            }
+        )
     assert len(arguments) == 8
     writers = start_writers(*arguments)
     output, _ = writers.communicate(timeout=400)
@@ -352,14 +369,20 @@ def test_a_crash_in_the_first_ingest_loses_no_finished_run(
 @pytest.mark.parametrize(
     ("dataset", "insert"),
     [
-        ("ward", "INSERT INTO experiment_tags (experiment_id, key, value)"
-         " VALUES (%(experiment)s, 'mlflow.note.content', 'of another writer')"),
-        ("clinic", "INSERT INTO datasets (experiment_id, name, digest, dataset_uuid,"
-         " dataset_source_type, dataset_source)"
-         " VALUES (%(experiment)s, 'clinic', %(digest)s, 'a', 'dpprobe', '{}')"),
+        (
+            "ward",
+            "INSERT INTO experiment_tags (experiment_id, key, value)"
+            " VALUES (%(experiment)s, 'mlflow.note.content', 'of another writer')",
+        ),
+        (
+            "clinic",
+            "INSERT INTO datasets (experiment_id, name, digest, dataset_uuid,"
+            " dataset_source_type, dataset_source)"
+            " VALUES (%(experiment)s, 'clinic', %(digest)s, 'a', 'dpprobe', '{}')",
+        ),
     ],
     ids=["tag", "dataset"],
-)  # fmt: skip
+)
 def test_a_row_that_another_writer_inserts_in_between(
     backend: str, server: str, tmp_path: Path, dataset: str, insert: str
 ) -> None:
@@ -369,8 +392,13 @@ def test_a_row_that_another_writer_inserts_in_between(
     client = MlflowClient(tracking_uri=server)
     experiment = client.create_experiment(dataset)
     values = {"experiment": int(experiment), "digest": read_json(info)["fingerprint"][:36]}
-    arguments = {"uri": server, "study": "one", "dataset": dataset, "root": str(tmp_path),
-                 "folder": str(tmp_path)}  # fmt: skip
+    arguments = {
+        "uri": server,
+        "study": "one",
+        "dataset": dataset,
+        "root": str(tmp_path),
+        "folder": str(tmp_path),
+    }
     with psycopg2.connect(backend) as other, psycopg2.connect(backend) as watch:
         watch.autocommit = True
         other.cursor().execute(insert, values)

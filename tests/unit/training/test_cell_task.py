@@ -24,9 +24,11 @@ SIGMOID = method_options(
 
 
 def write_features(
-    folder: Path, labels: dict[str, np.ndarray], names: tuple[str, ...],
+    folder: Path,
+    labels: dict[str, np.ndarray],
+    names: tuple[str, ...],
     patients: dict[str, list[str]] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Rows whose first features tell their labels, and noise; [n] or [n, K] labels a split."""
     for number, (split, own) in enumerate(labels.items()):
         generator = np.random.default_rng(number)

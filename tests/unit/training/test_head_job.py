@@ -85,9 +85,14 @@ class Run:
     def open(self, **changes: Any) -> OpenedJob:
         job = replace(self.job, **changes)
         return open_job(
-            job, train=self.folder / "train/manifest.json", test=self.folder / "test/manifest.json",
-            plans=self.plan(job), cells=self.folder / "cells", overlap=None, tables=None,
-        )  # fmt: skip
+            job,
+            train=self.folder / "train/manifest.json",
+            test=self.folder / "test/manifest.json",
+            plans=self.plan(job),
+            cells=self.folder / "cells",
+            overlap=None,
+            tables=None,
+        )
 
     def train(self, device: str = "cpu", **changes: Any) -> None:
         job = replace(self.job, **changes)
@@ -152,13 +157,27 @@ def test_features_above_the_limit_are_streamed_to_the_same_cells(run: Run) -> No
 
 
 RELEASING: list[tuple[dict[str, Any], str, list[str]]] = [
-    ({"head": "sgd", "batch_size": "full", "steps": 4, "normalize": "centred"}, "centre",
-     ["centre", "gradients"]),
-    ({"head": "momentum", "steps": 3, "class_priors": "released"}, "class_priors",
-     ["class_counts", "centre", "gradients"]),
-    ({"head": "tuned", "base": {"head": "sgd", "batch_size": "full", "steps": 3}, "trials": 3,
-      "search": {"learning_rate": [0.5, 2.0]}}, "chosen", ["score", "gradients"]),
-]  # fmt: skip
+    (
+        {"head": "sgd", "batch_size": "full", "steps": 4, "normalize": "centred"},
+        "centre",
+        ["centre", "gradients"],
+    ),
+    (
+        {"head": "momentum", "steps": 3, "class_priors": "released"},
+        "class_priors",
+        ["class_counts", "centre", "gradients"],
+    ),
+    (
+        {
+            "head": "tuned",
+            "base": {"head": "sgd", "batch_size": "full", "steps": 3},
+            "trials": 3,
+            "search": {"learning_rate": [0.5, 2.0]},
+        },
+        "chosen",
+        ["score", "gradients"],
+    ),
+]
 
 
 @pytest.mark.parametrize(("values", "name", "mechanisms"), RELEASING)
@@ -255,9 +274,15 @@ def seeds_of(run: Run, method: str = "small") -> list[str]:
 
 
 CHANGES: list[dict[str, Any]] = [
-    {}, {"study_seed": 1}, {"study_seed": 11}, {"epsilon": "3"}, {"delta": 2e-4},
-    {"dataset": "other"}, {"backbone": "other"}, {"mode": "release"},
-]  # fmt: skip
+    {},
+    {"study_seed": 1},
+    {"study_seed": 11},
+    {"epsilon": "3"},
+    {"delta": 2e-4},
+    {"dataset": "other"},
+    {"backbone": "other"},
+    {"mode": "release"},
+]
 
 
 def test_what_a_cell_depends_on_makes_it_another_with_noise_of_its_own(

@@ -63,9 +63,10 @@ def composition(statement: Mapping[str, Any]) -> list[Mechanism]:
 def test_patients_are_the_unit_of_every_statement(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dpprobe.training.job_features.chunk_rows", lambda rows, _: [
-        (start, min(start + 7, rows)) for start in range(0, rows, 7)
-    ])  # fmt: skip
+    monkeypatch.setattr(
+        "dpprobe.training.job_features.chunk_rows",
+        lambda rows, _: [(start, min(start + 7, rows)) for start in range(0, rows, 7)],
+    )
     run.train()
     for method in METHODS:
         statement = run.read(method, "privacy")
@@ -151,9 +152,14 @@ def inputs(folder: Path, unit: str, *, named: bool = True) -> FitInputs:
 def test_facts_are_of_as_many_units_as_there_are(tmp_path: Path, unit: str, n: int) -> None:
     of_unit = inputs(tmp_path, unit)
     assert of_unit.read_facts(Target(n=of_unit.n, unit=unit, epsilon=2.0, delta=1e-4)) == DataFacts(
-        n=n, dimension=DIMENSION, classes=CLASSES, multi_label=False, epsilon=2.0, delta=1e-4,
+        n=n,
+        dimension=DIMENSION,
+        classes=CLASSES,
+        multi_label=False,
+        epsilon=2.0,
+        delta=1e-4,
         unit=unit,
-    )  # fmt: skip
+    )
     assert of_unit.n == n
 
 

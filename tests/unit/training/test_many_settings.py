@@ -37,7 +37,7 @@ from dpprobe.training import (
     network_job,
     network_material,
     tuned_networks,
-)  # fmt: skip
+)
 from dpprobe.training.cell_contents import CellContents, merge_seeds
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.job_features import read_job_features
@@ -58,9 +58,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "full": FULL,
     "tuned": {"head": "tuned", "base": FULL, "search": {"learning_rate": [0.5, 2.0]}, "trials": 2},
     "priors": {"head": "momentum", "steps": 2, "class_priors": "released"},
-    "sigmoid": FULL | {"loss": "sigmoid"}, "second": {"head": "feature_covariance", "steps": 2},
+    "sigmoid": FULL | {"loss": "sigmoid"},
+    "second": {"head": "feature_covariance", "steps": 2},
     "auto": {"head": "auto"},
-}  # fmt: skip
+}
 # Rows of train and test, classes, several labels, patients, the class that no test row has, and if
 # rows have a group and labels that count as right.
 SPLITS: Mapping[str, dict[str, Any]] = {
@@ -78,9 +79,15 @@ SPLITS: Mapping[str, dict[str, Any]] = {
 
 
 def _write_splits(
-    folder: Path, *, rows: tuple[int, int], classes: int, several: bool = False, patients: int = 0,
-    absent: int | None = None, judged: bool = False,
-) -> None:  # fmt: skip
+    folder: Path,
+    *,
+    rows: tuple[int, int],
+    classes: int,
+    several: bool = False,
+    patients: int = 0,
+    absent: int | None = None,
+    judged: bool = False,
+) -> None:
     for number, (split, count) in enumerate(zip(("train", "test"), rows, strict=True)):
         generator = np.random.default_rng(number)
         labels = np.sort(generator.integers(classes, size=(count, 2)).min(1))[::-1].copy()
@@ -105,19 +112,28 @@ def _write_splits(
                 for name, each in {"sex": 5, "a": 7}.items()
             }
         write_split(
-            folder / split, features, held, units=units,
-            class_names=tuple(f"class {k}" for k in range(classes)), shards=1 + 2 * (count > 20),
-            copies={"image": {"rows": 2, "most": 3}} if split == "train" else None, **more,
-        )  # fmt: skip
+            folder / split,
+            features,
+            held,
+            units=units,
+            class_names=tuple(f"class {k}" for k in range(classes)),
+            shards=1 + 2 * (count > 20),
+            copies={"image": {"rows": 2, "most": 3}} if split == "train" else None,
+            **more,
+        )
 
 
 def _opened(folder: Path, job: Job, cache: Path, **places: Any) -> OpenedJob:
     inputs = FitInputs(FeatureStore(folder / "train/manifest.json"), job.unit)
     plans = plan_job(job, inputs.n, folder / "plans.json", cache)
     given: dict[str, Any] = {
-        "train": folder / "train/manifest.json", "test": folder / "test/manifest.json",
-        "plans": plans, "cells": folder / "cells", "overlap": None, "tables": None,
-    }  # fmt: skip
+        "train": folder / "train/manifest.json",
+        "test": folder / "test/manifest.json",
+        "plans": plans,
+        "cells": folder / "cells",
+        "overlap": None,
+        "tables": None,
+    }
     return open_job(job, **given | places)
 
 
@@ -126,30 +142,42 @@ def _made(task: Any, tested: int, indices: tuple[int, ...], seed: int = 0) -> Ce
     classes, count = len(task.train.class_names), len(indices)
     arrays = {"class_priors": np.full((count, classes), 1 / classes, np.float32)}
     return CellContents(
-        indices=indices, weights=generator.normal(size=(count, classes, 7)).astype(np.float32),
+        indices=indices,
+        weights=generator.normal(size=(count, classes, 7)).astype(np.float32),
         arrays=arrays if task.options.releases_priors else {},
         scores=generator.normal(size=(count, tested, classes)).astype(np.float32),
-        history=[{"seed_index": index, "step": step, "epoch": float(step), "train_loss": 1 / (1
-            + index), "test_accuracy": 0.1 * step, "test_auc": None} for index in indices
-            for step in (3, 1)],
-        chosen=tuple({"learning_rate": 0.5 + index}
-            for index in indices) if task.options.head == "tuned" else (),
+        history=[
+            {
+                "seed_index": index,
+                "step": step,
+                "epoch": float(step),
+                "train_loss": 1 / (1 + index),
+                "test_accuracy": 0.1 * step,
+                "test_auc": None,
+            }
+            for index in indices
+            for step in (3, 1)
+        ],
+        chosen=tuple({"learning_rate": 0.5 + index} for index in indices)
+        if task.options.head == "tuned"
+        else (),
         seconds=1.25,
-    )  # fmt: skip
+    )
 
 
 CELLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     *((split, "full", {}) for split in SPLITS if "label" not in split),
     *((split, "sigmoid", {}) for split in SPLITS if "label" in split),
     *(("two", method, {}) for method in ("tuned", "priors", "second")),
-    *(("two", method, {"epsilon": "inf"}) for method in ("full", "auto")), ("labels", "auto", {}),
+    *(("two", method, {"epsilon": "inf"}) for method in ("full", "auto")),
+    ("labels", "auto", {}),
     ("two", "full", {"seeds": 1, "metric": "auc", "study_seed": 5}),
     ("eleven", "full", {"seeds": 12, "metric": "macro_accuracy", "mode": "release"}),
     ("patients", "full", {"unit": "patient", "study_seed": 5}),
     *(("patients", "full", {"patients": {"images": most}}) for most in (3, 4)),
     ("patients", "full", {"patients": {"images": None}}),
     ("patients", "full", {"patients": {"images": 3}, "epsilon": "inf"}),
-)  # fmt: skip
+)
 VARYING = ("fingerprint", "content_hash", "files", "options")
 
 
@@ -163,8 +191,10 @@ def _stage(
     )
     overlap = None
     if split == "judged":
-        of = {each: {"features": FeatureStore(folder / each / "manifest.json").fingerprint}
-              for each in ("train", "test")}  # fmt: skip
+        of = {
+            each: {"features": FeatureStore(folder / each / "manifest.json").fingerprint}
+            for each in ("train", "test")
+        }
         overlap = folder / "overlap.json"
         write_record(overlap, {"format": "dpprobe-overlap", "format_version": 2, **of, "near": 3})
     opened = _opened(folder, job, calibration, overlap=overlap)
@@ -206,21 +236,42 @@ def _stage(
     return {
         "record": {name: value for name, value in record.items() if name not in VARYING},
         "identity": sorted(task.identity) + [task.identity[k] for k in ("study_seed", "mode")],
-        "predictions": {name: [str(table.schema.field(name).type), table[name].to_pylist()[::17]]
-            for name in table.column_names if name != "scores"},
-        "halves": [np.array(each, float) for each in halves], "tensors": tensors,
-        "mark": mark["private_rows"], "history": pq.read_table(task.published / "history.parquet"),
-        "statement": {name: statement[name] for name in ("seeds", "n", "private",
-            "epsilon_all_heads", "patients", "public_data", "copies", "declared_public",
-            "chosen_from", "mode", "promise") if name in statement},
+        "predictions": {
+            name: [str(table.schema.field(name).type), table[name].to_pylist()[::17]]
+            for name in table.column_names
+            if name != "scores"
+        },
+        "halves": [np.array(each, float) for each in halves],
+        "tensors": tensors,
+        "mark": mark["private_rows"],
+        "history": pq.read_table(task.published / "history.parquet"),
+        "statement": {
+            name: statement[name]
+            for name in (
+                "seeds",
+                "n",
+                "private",
+                "epsilon_all_heads",
+                "patients",
+                "public_data",
+                "copies",
+                "declared_public",
+                "chosen_from",
+                "mode",
+                "promise",
+            )
+            if name in statement
+        },
         "said": {name: len(each) for name, each in statement.items() if isinstance(each, list)},
-    }  # fmt: skip
+    }
 
 
 def test_cells_with_made_up_contents_are_as_stored(tmp_path: Path, calibration: Path) -> None:
-    check_values("cells_of_jobs", [
-        _stage(tmp_path / str(number), *each, calibration) for number, each in enumerate(CELLS)
-    ], rel=1e-4)  # fmt: skip
+    check_values(
+        "cells_of_jobs",
+        [_stage(tmp_path / str(number), *each, calibration) for number, each in enumerate(CELLS)],
+        rel=1e-4,
+    )
 
 
 def test_seeds_of_several_runs_are_merged_in_order(tmp_path: Path, calibration: Path) -> None:
@@ -283,10 +334,17 @@ def test_plan_files_and_jobs_are_refused_as_stored(tmp_path: Path, calibration: 
     _write_splits(tmp_path, **SPLITS["patients"])
     job = make_job(delta=1e-3, methods={"full": method_options(FULL)})
     path = plan_job(job, 60, tmp_path / "plans.json", calibration)
-    whole, places = path.read_bytes(), {
-        "train": tmp_path / "train/manifest.json", "test": tmp_path / "test/manifest.json",
-        "plans": path, "cells": tmp_path / "cells", "overlap": None, "tables": None,
-    }  # fmt: skip
+    whole, places = (
+        path.read_bytes(),
+        {
+            "train": tmp_path / "train/manifest.json",
+            "test": tmp_path / "test/manifest.json",
+            "plans": path,
+            "cells": tmp_path / "cells",
+            "overlap": None,
+            "tables": None,
+        },
+    )
 
     def ask(**changes: Any) -> Any:
         opened = open_job(replace(job, **changes), **places)  # type: ignore[arg-type]
@@ -303,10 +361,15 @@ def test_plan_files_and_jobs_are_refused_as_stored(tmp_path: Path, calibration: 
     answers["absent"] = _answer(tmp_path, lambda: read_plans(tmp_path / "absent"))
     path.write_bytes(whole)
     for changes in (
-        {"unit": "patient"}, {"patients": {"images": 3}}, {"patients": {"images": 2}},
-        {"patients": {"images": None}}, {"epsilon": "3"}, {"delta": 2e-3}, {"accountant": "rdp"},
+        {"unit": "patient"},
+        {"patients": {"images": 3}},
+        {"patients": {"images": 2}},
+        {"patients": {"images": None}},
+        {"epsilon": "3"},
+        {"delta": 2e-3},
+        {"accountant": "rdp"},
         {"methods": {**job.methods, "more": method_options(FULL)}},
-    ):  # fmt: skip
+    ):
         answers[str(changes)[:40]] = _answer(tmp_path, ask, **changes)
     check_values("refused_jobs", answers)
 
@@ -328,8 +391,12 @@ def test_splits_and_shares_are_refused_as_stored(tmp_path: Path) -> None:
         _write_splits(tmp_path / name, **split)
     manifests = {name: tmp_path / name for name in ("two", "eleven", "labels", "one row")}
     for name, width, classes in (("wide", 7, (0, 1)), ("turned", 6, (1, 0))):
-        write_split(tmp_path / name / "test", np.zeros((4, width)), np.zeros(4, np.int64),
-                    class_names=tuple(f"class {k}" for k in classes))  # fmt: skip
+        write_split(
+            tmp_path / name / "test",
+            np.zeros((4, width)),
+            np.zeros(4, np.int64),
+            class_names=tuple(f"class {k}" for k in classes),
+        )
     others = (*manifests.values(), tmp_path / "wide", tmp_path / "turned")
     for (name, folder), other in itertools.product(manifests.items(), others):
         for headline in ("accuracy", "auc"):
@@ -367,9 +434,11 @@ def test_a_job_names_each_method_that_failed_and_trains_the_others(
 
     monkeypatch.setattr(head_job, "_train_cell", train)
     places: dict[str, Any] = {
-        "train": tmp_path / "train/manifest.json", "test": tmp_path / "test/manifest.json",
-        "plans": plans, "cells": tmp_path / "cells",
-    }  # fmt: skip
+        "train": tmp_path / "train/manifest.json",
+        "test": tmp_path / "test/manifest.json",
+        "plans": plans,
+        "cells": tmp_path / "cells",
+    }
     own = replace(job, methods={name: methods[name] for name in ("full", "c")})
     opened = open_job(own, **places, overlap=None, tables=None)  # others' failures are not its own
     assert (opened.failure_reasons, opened.planned_methods) == ({}, ["full", "c"])
@@ -409,20 +478,37 @@ def _write_private(root: Path, generator: np.random.Generator, head: np.ndarray)
         rows = generator.normal(size=(30 + number, 6 + (number == 1)))
         for backbone in ("b", "other"):
             write_split(
-                root / f"features/{name}/{backbone}/train", rows + (backbone == "other"),
-                np.arange(len(rows)) % 3, split="train", dataset_fingerprint=f"{name} {backbone}",
-            )  # fmt: skip
+                root / f"features/{name}/{backbone}/train",
+                rows + (backbone == "other"),
+                np.arange(len(rows)) % 3,
+                split="train",
+                dataset_fingerprint=f"{name} {backbone}",
+            )
     (root / "cells/d0/b/m/eps-4/heads.safetensors").write_text("damaged")
     (root / "features/d2/b/train/manifest.json").write_text("{")
-    write_json(root / "data/d7/dataset.json", {
-        "format": "dpprobe-dataset", "format_version": 1, "class_names": ["a"], "splits": {},
-        "multi_label": False, "groups": [], "fingerprint": "d7", "source": {},
-    })  # fmt: skip
+    write_json(
+        root / "data/d7/dataset.json",
+        {
+            "format": "dpprobe-dataset",
+            "format_version": 1,
+            "class_names": ["a"],
+            "splits": {},
+            "multi_label": False,
+            "groups": [],
+            "fingerprint": "d7",
+            "source": {},
+        },
+    )
     return PrivateData(
-        dataset="d0", backbone="b", class_names=("a", "b", "c"), datasets=names, results=root,
-        manifests=[root / "features/d0/b/train/manifest.json"], tables=root / "data",
+        dataset="d0",
+        backbone="b",
+        class_names=("a", "b", "c"),
+        datasets=names,
+        results=root,
+        manifests=[root / "features/d0/b/train/manifest.json"],
+        tables=root / "data",
         heads=list(generator.normal(size=(2, 3, 7)).astype(np.float32)),
-    )  # fmt: skip
+    )
 
 
 def test_public_files_of_several_datasets_are_judged_as_stored(tmp_path: Path) -> None:
@@ -433,22 +519,41 @@ def test_public_files_of_several_datasets_are_judged_as_stored(tmp_path: Path) -
     near = head.copy()
     near[0] *= -2
     near[1:] += 1
-    short = [load_file(tmp_path / f"cells/{d}/b/m/eps-4/heads.safetensors")["weights"][1]
-             for d in ("d5", "d6", "d6")]  # fmt: skip
+    short = [
+        load_file(tmp_path / f"cells/{d}/b/m/eps-4/heads.safetensors")["weights"][1]
+        for d in ("d5", "d6", "d6")
+    ]
     for array in short[:2]:
         array[:2] += np.arange(array.shape[1])
     heads = {
-        "same": head, "shifted": head + 3, "half": head.astype(np.float16), "no bias": head[:, :6],
-        "one class": near, "noisy": head + 0.01, "far": head + 0.01 * generator.normal(size=(3, 7)),
-        "other": generator.normal(size=(3, 7)), "fitted": 2 * private.heads[0],
-        "fitted last": private.heads[1] + 1, "one of four": short[0], "one of three": short[1],
-        "three weights": 2 * short[2], "zeros": np.zeros((3, 7)), "two classes": head[:2],
-        "narrow": head[:, :5], "vector": head[0], "negative": -0.1 * (head - head[1:2]),
-        "alike": np.arange(1, 8) * np.ones((3, 1)), "first zero": head * np.array([[0], [1], [1]]),
-        "without one": head - head[:1], "last alone": head[:, :-1] * np.array([[0], [0], [3]]),
-        "square": np.square(head), "scalar": 1.0, "several": np.stack([head, head]),
-        "one of one": head[None], "nan": head * np.nan,
-    }  # fmt: skip
+        "same": head,
+        "shifted": head + 3,
+        "half": head.astype(np.float16),
+        "no bias": head[:, :6],
+        "one class": near,
+        "noisy": head + 0.01,
+        "far": head + 0.01 * generator.normal(size=(3, 7)),
+        "other": generator.normal(size=(3, 7)),
+        "fitted": 2 * private.heads[0],
+        "fitted last": private.heads[1] + 1,
+        "one of four": short[0],
+        "one of three": short[1],
+        "three weights": 2 * short[2],
+        "zeros": np.zeros((3, 7)),
+        "two classes": head[:2],
+        "narrow": head[:, :5],
+        "vector": head[0],
+        "negative": -0.1 * (head - head[1:2]),
+        "alike": np.arange(1, 8) * np.ones((3, 1)),
+        "first zero": head * np.array([[0], [1], [1]]),
+        "without one": head - head[:1],
+        "last alone": head[:, :-1] * np.array([[0], [0], [3]]),
+        "square": np.square(head),
+        "scalar": 1.0,
+        "several": np.stack([head, head]),
+        "one of one": head[None],
+        "nan": head * np.nan,
+    }
 
     def count_hashes(method: MethodOptions) -> int:
         return len(private.check_public(method).hashes)
@@ -463,24 +568,30 @@ def test_public_files_of_several_datasets_are_judged_as_stored(tmp_path: Path) -
             tmp_path, judge, init="file", init_file=str(_save(tmp_path / "start", values))
         )
         for name, values in heads.items()
-    }  # fmt: skip
+    }
     tables = [f"features/{d}/{b}/train" for d in ("d0", "d5", "d10") for b in ("b", "other")]
     for name, rows, fingerprint in (("table", 30, "d7"), ("public", 40, "x")):
         features = np.random.default_rng(9).normal(size=(rows, 6))
         write_split(
-            tmp_path / name, features, np.arange(rows) % 3, split="train",
+            tmp_path / name,
+            features,
+            np.arange(rows) % 3,
+            split="train",
             dataset_fingerprint=fingerprint,
-        )  # fmt: skip
+        )
     for share in (0, 1, 3, 10, 30):
         own = FeatureStore(tmp_path / "features/d4/b/train/manifest.json").read()[:share]
         mixed = np.concatenate([generator.normal(size=(50, 6)), own])
         write_split(tmp_path / f"share {share}", mixed, np.arange(len(mixed)) % 3, split="train")
         tables.append(f"share {share}")
     for name in (*tables, "table", "public", "absent"):
-        method = method_options({
-            "head": "feature_covariance", "normalize": "l2",
-            "public_covariance": str(tmp_path / name / "manifest.json"),
-        })  # fmt: skip
+        method = method_options(
+            {
+                "head": "feature_covariance",
+                "normalize": "l2",
+                "public_covariance": str(tmp_path / name / "manifest.json"),
+            }
+        )
         answers[name] = _answer(tmp_path, count_hashes, method)
     cell = tmp_path / "cells/d3/b/m/eps-4"
     start = _save(tmp_path / "start", head)
@@ -503,35 +614,59 @@ def test_memory_times_and_files_of_jobs_are_as_stored() -> None:
     base: dict[str, Any] = {
         "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
         "backbones": {"vit": {"family": "timm", "model": "test_vit", "pretrained": False}},
-        "methods": {"sgd": FULL}, "epsilons": [1, "inf"], "delta": 1e-4,
-    }  # fmt: skip
+        "methods": {"sgd": FULL},
+        "epsilons": [1, "inf"],
+        "delta": 1e-4,
+    }
     whitened = {"w": {"head": "newton", "normalize": "whitened"}}
-    studies = [load_study(base | changes) for changes in (
-        {}, {"methods": {"sgd": FULL, "a": METHODS["auto"]}}, {"methods": whitened},
-        {"features": {"memory_mb": 100}}, {"seeds": 11, "seed": 7, "device": "cpu"},
-        {"fine_tuning": {"physical_batch": 5, "checkpoint_minutes": 0.5}},
-    )]  # fmt: skip
+    studies = [
+        load_study(base | changes)
+        for changes in (
+            {},
+            {"methods": {"sgd": FULL, "a": METHODS["auto"]}},
+            {"methods": whitened},
+            {"features": {"memory_mb": 100}},
+            {"seeds": 11, "seed": 7, "device": "cpu"},
+            {"fine_tuning": {"physical_batch": 5, "checkpoint_minutes": 0.5}},
+        )
+    ]
     given = {"train": "a", "test": "b", "plans": "c", "cuts": ()}
     more = {"cuts": ["d", "e"], "tables": ["f", "g"], "choice": "h", "overlap": "i"}
     wildcards = SimpleNamespace(dataset="digits", backbone="vit", epsilon="1")
     privacy = {"delta": 1e-4, "accountant": "pld", "unit": "image", "patients": None}
     params = SimpleNamespace(methods={"sgd": FULL, "a": FULL | {"steps": 7}}, privacy=privacy)
     job = [Job.of_rule(study, wildcards, params, mode="release", memory_mb=5) for study in studies]
-    given_files = [vars(NetworkFiles.of_input(studies[0], "vit", SimpleNamespace(**each)))
-                   for each in (given, given | more)]  # fmt: skip
+    given_files = [
+        vars(NetworkFiles.of_input(studies[0], "vit", SimpleNamespace(**each)))
+        for each in (given, given | more)
+    ]
     fit: dict[str, Any] = {"dataset": "a", "backbone": "b", "class_names": "c", "manifests": "d"}
-    check_values("asked_of_jobs", {
-        "memory": [estimate_memory_mb(study, mb) for study in studies for mb in (0, 30.0, 1e5)],
-        "limits": [Limits.of_study(study, threads=k) for k, study in enumerate(studies)],
-        "files": [{name: str(value) for name, value in each.items() if name != "backbone"}
-                  for each in given_files],
-        "jobs": [replace(each, methods={}) for each in job],
-        "methods": [{name: one.model_dump()["steps"] for name, one in each.methods.items()}
-                    for each in job],
-        "targets": [replace(job[0], **changes).make_target(200) for changes in (
-            {}, {"unit": "patient"}, {"patients": {"images": 4}}, {"epsilon": "inf"})],
-        "private": vars(PrivateData.of_study(studies[0], **fit)),
-    })  # fmt: skip
+    check_values(
+        "asked_of_jobs",
+        {
+            "memory": [estimate_memory_mb(study, mb) for study in studies for mb in (0, 30.0, 1e5)],
+            "limits": [Limits.of_study(study, threads=k) for k, study in enumerate(studies)],
+            "files": [
+                {name: str(value) for name, value in each.items() if name != "backbone"}
+                for each in given_files
+            ],
+            "jobs": [replace(each, methods={}) for each in job],
+            "methods": [
+                {name: one.model_dump()["steps"] for name, one in each.methods.items()}
+                for each in job
+            ],
+            "targets": [
+                replace(job[0], **changes).make_target(200)
+                for changes in (
+                    {},
+                    {"unit": "patient"},
+                    {"patients": {"images": 4}},
+                    {"epsilon": "inf"},
+                )
+            ],
+            "private": vars(PrivateData.of_study(studies[0], **fit)),
+        },
+    )
 
 
 @pytest.mark.parametrize("bytes_at_once", [2**25, 24 * 5])
@@ -547,8 +682,10 @@ def test_metrics_of_training_are_those_of_all_blocks_of_rows(
         features = read_job_features(
             FitInputs(FeatureStore(folder / "train/manifest.json"), "image"),
             FeatureStore(folder / "test/manifest.json"),
-            device="cpu", memory_mb=memory_mb, headline="accuracy",
-        )  # fmt: skip
+            device="cpu",
+            memory_mb=memory_mb,
+            headline="accuracy",
+        )
         weights = torch.randn(3, split["classes"], 7, generator=torch.Generator().manual_seed(0))
         link: Link = "sigmoid" if "several" in split else "softmax"
         measure = head_job._make_observer(features, link)
@@ -561,8 +698,10 @@ def test_networks_train_on_views_of_images_and_are_tested_on_images(
 ) -> None:
     """What the rows of a network are read with, and what its gradients are checked with."""
     _write_splits(tmp_path, **SPLITS["patients"])
-    stores = (FeatureStore(tmp_path / "train/manifest.json"),
-              FeatureStore(tmp_path / "test/manifest.json"))  # fmt: skip
+    stores = (
+        FeatureStore(tmp_path / "train/manifest.json"),
+        FeatureStore(tmp_path / "test/manifest.json"),
+    )
     asked: list[Any] = []
     monkeypatch.setattr(network_material, "image_inputs", lambda *a, **k: asked.append([*a[:1], k]))
     monkeypatch.setattr(network_material, "check_network", lambda _, **k: asked.append(k))
@@ -574,15 +713,25 @@ def test_networks_train_on_views_of_images_and_are_tested_on_images(
     files: Any = SimpleNamespace(tables=("train.parquet", "test.parquet"), backbone=None)
     network: Any = SimpleNamespace(shape=(3, 8, 6), trained={"w": torch.zeros(1)})
     for augment, loss in itertools.product((None, {"views": 4, "pad": 1}), ("softmax", "sigmoid")):
-        options: Any = method_options({
-            "head": "fine_tune", "tune": "all", "augment": augment, "loss": loss,
-            "precision": "bfloat16" if augment else "float32",
-        })  # fmt: skip
+        options: Any = method_options(
+            {
+                "head": "fine_tune",
+                "tune": "all",
+                "augment": augment,
+                "loss": loss,
+                "precision": "bfloat16" if augment else "float32",
+            }
+        )
         inputs = FitInputs(stores[0], "patient")
         material = network_material.Material(
-            options=options, files=files, stores=stores, inputs=inputs, memory_mb=7, device="cpu",
+            options=options,
+            files=files,
+            stores=stores,
+            inputs=inputs,
+            memory_mb=7,
+            device="cpu",
             threads=3,
-        )  # fmt: skip
+        )
         material.make_train_inputs(11)
         assert material.test is material.test
         for network.from_images in (False, True):
@@ -625,9 +774,12 @@ def test_the_cell_of_networks_depends_on_cuts_and_choices(
         tmp_path, make_job(delta=1e-3, methods={"net": method_options(FULL)}), calibration
     )
     files = NetworkFiles(
-        backbone=SimpleNamespace(input_files=list), train=tmp_path / "train/manifest.json",  # type: ignore[arg-type]
-        test=tmp_path / "test/manifest.json", plans=tmp_path / "plans.json", results=tmp_path,
-    )  # fmt: skip
+        backbone=SimpleNamespace(input_files=list),
+        train=tmp_path / "train/manifest.json",  # type: ignore[arg-type]
+        test=tmp_path / "test/manifest.json",
+        plans=tmp_path / "plans.json",
+        results=tmp_path,
+    )
     cuts = (files.train, files.test), (files.test, files.train)
     paths = [tmp_path / f"choice-{k}.json" for k in range(2)]
     for k, path in enumerate(paths):
@@ -641,8 +793,14 @@ def test_the_cell_of_networks_depends_on_cuts_and_choices(
     asked = Mock(return_value=SimpleNamespace(failure_reasons={}))
     monkeypatch.setattr(network_cell, "open_job", asked)
     network_cell.open_network_job(opened.job, replace(files, overlap=Path("o"), data=Path("t")))
-    given = {"train": files.train, "test": files.test, "plans": files.plans, "overlap": Path("o"),
-             "tables": Path("t"), "cells": tmp_path / "cells"}  # fmt: skip
+    given = {
+        "train": files.train,
+        "test": files.test,
+        "plans": files.plans,
+        "overlap": Path("o"),
+        "tables": Path("t"),
+        "cells": tmp_path / "cells",
+    }
     assert (asked.call_args.args, asked.call_args.kwargs) == ((opened.job,), given)
     records: Any = [SimpleNamespace(device=name) for name in ("cpu", "cpu", "H100")]
     assert tuned_networks._device_kind(paths, records[:2]) == "cpu"

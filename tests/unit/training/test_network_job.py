@@ -82,9 +82,11 @@ class Run:
         plan_job(self.job, ROWS["train"], plans, self.calibration)
         return NetworkFiles(
             backbone=Timm(family="timm", model="test_vit", pretrained=False),
-            train=self.folder / "train/manifest.json", test=self.folder / "test/manifest.json",
-            plans=plans, results=self.folder,
-        )  # fmt: skip
+            train=self.folder / "train/manifest.json",
+            test=self.folder / "test/manifest.json",
+            plans=plans,
+            results=self.folder,
+        )
 
     def tune(self, index: int, *, choice: Path | None = None, **limits: Any) -> None:
         files = replace(self.given, choice=choice)
@@ -103,9 +105,13 @@ class Run:
 def run(tmp_path: Path, calibration: Path) -> Run:
     write_features(tmp_path)
     job = make_job(
-        dataset="d", backbone="vit", epsilon="2", methods={"net": method_options(HEAD)},
-        delta=1e-5, memory_mb=100,
-    )  # fmt: skip
+        dataset="d",
+        backbone="vit",
+        epsilon="2",
+        methods={"net": method_options(HEAD)},
+        delta=1e-5,
+        memory_mb=100,
+    )
     return Run(folder=tmp_path, calibration=calibration, job=job)
 
 
@@ -259,10 +265,15 @@ def test_the_network_starts_from_the_head_that_its_probe_released(
 def write_choice(path: Path, norm: float) -> None:
     best = Trial(number=0, values={"max_grad_norm": norm}, score=0.5)
     SearchRecord(
-        cell=CellName(dataset="d", backbone="vit", method="net", epsilon="2"), fingerprint="f",
-        device="cpu", metric="accuracy", seed=0, held_out=HeldOut(share=0.2, rows=12, units=12),
-        best=best, trials=(best,),
-    ).write(path)  # fmt: skip
+        cell=CellName(dataset="d", backbone="vit", method="net", epsilon="2"),
+        fingerprint="f",
+        device="cpu",
+        metric="accuracy",
+        seed=0,
+        held_out=HeldOut(share=0.2, rows=12, units=12),
+        best=best,
+        trials=(best,),
+    ).write(path)
 
 
 def test_a_searched_norm_takes_its_noise_along_and_promises_nothing(run: Run) -> None:
@@ -324,8 +335,15 @@ def test_activations_of_other_rows_are_refused(run: Run) -> None:
         with pytest.raises(DataError, match=reason) if reason else nullcontext():
             tune_network(run.job, files, index=0, limits=Limits(device="cpu"))
     ids, labels = [f"train-{row}" for row in range(60)], np.arange(60) % CLASSES
-    odd = write_split(run.folder / "odd/train", np.zeros((60, DIMENSION)), labels, ids=ids,
-                      backbone="vit", weights_sha256="0" * 64, **header)  # fmt: skip
+    odd = write_split(
+        run.folder / "odd/train",
+        np.zeros((60, DIMENSION)),
+        labels,
+        ids=ids,
+        backbone="vit",
+        weights_sha256="0" * 64,
+        **header,
+    )
     other = replace(run.given, cuts=(odd, cuts[2]))
     with pytest.raises(DataError, match="odd.*with different weights"):
         tune_network(run.job, other, index=0, limits=Limits(device="cpu"))

@@ -46,10 +46,13 @@ def method(**own: Any) -> MethodOptions:
 
 FULL = method(batch_size="full", steps=3)
 SMALL = method(batch_size=30, steps=12)
-TUNED = method_options({
-    "head": "tuned", "base": {"head": "sgd", "batch_size": "full", "steps": 3},
-    "search": {"learning_rate": [0.1, 1]},
-})  # fmt: skip
+TUNED = method_options(
+    {
+        "head": "tuned",
+        "base": {"head": "sgd", "batch_size": "full", "steps": 3},
+        "search": {"learning_rate": [0.1, 1]},
+    }
+)
 IMPOSSIBLE = method(batch_size=400, steps=3)
 
 
@@ -143,22 +146,26 @@ def test_a_release_refuses_a_plan_whose_epsilons_are_not_its_price(
 ) -> None:
     plan = plan_method(
         {"full": FULL, "small": SMALL, "tuned": TUNED}[name],
-        Target(n=300, epsilon=4.0, delta=1e-4, patients=Patients(images=3)), cache=tmp_path,
-    )  # fmt: skip
+        Target(n=300, epsilon=4.0, delta=1e-4, patients=Patients(images=3)),
+        cache=tmp_path,
+    )
     check_price(plan)
     assert plan.patients is not None
     fine = 0.998 if name != "full" else 1 - 1e-5  # others are priced on a grid
     edits = {
         "cost": [less_noise(plan, factor) for factor in (fine, 0.98, 1e-5)],
-        "says epsilon": [replace(plan, realised_epsilon=2.0), replace(plan,
-            realised_epsilon=0.9998 * plan.realised_epsilon), replace(plan,
-            patients=replace(plan.patients, epsilon=5.0)), replace(plan,
-            patients=Patients(images=None, epsilon=5.0)), other_checks(plan, 0.01),
-            other_checks(plan, None)],
+        "says epsilon": [
+            replace(plan, realised_epsilon=2.0),
+            replace(plan, realised_epsilon=0.9998 * plan.realised_epsilon),
+            replace(plan, patients=replace(plan.patients, epsilon=5.0)),
+            replace(plan, patients=Patients(images=None, epsilon=5.0)),
+            other_checks(plan, 0.01),
+            other_checks(plan, None),
+        ],
         "priced by": [replace(plan, priced_by="exact, audited")],
         "checked by": [replace(plan, checks={})],
         "notes": [replace(plan, check_notes={"rdp": "fine"})],
-    }  # fmt: skip
+    }
     for key, wrong in edits.items():
         for each in wrong:
             with pytest.raises(PrivacyError, match=key):
@@ -168,9 +175,14 @@ def test_a_release_refuses_a_plan_whose_epsilons_are_not_its_price(
 AUTO = method_options({"head": "auto"})
 SGD = method_options({"head": "sgd", "batch_size": 30, "steps": 12})
 FACTS = DataFacts(
-    n=ROWS["train"], dimension=DIMENSION, classes=CLASSES, multi_label=False, epsilon=4.0,
-    delta=1e-4, unit="image",
-)  # fmt: skip
+    n=ROWS["train"],
+    dimension=DIMENSION,
+    classes=CLASSES,
+    multi_label=False,
+    epsilon=4.0,
+    delta=1e-4,
+    unit="image",
+)
 TARGET = Target(n=FACTS.n, epsilon=FACTS.epsilon, delta=FACTS.delta)
 
 
@@ -198,8 +210,10 @@ def test_a_cell_of_auto_is_the_chosen_head_s_and_states_why(run: Run) -> None:
     np.testing.assert_array_equal(weights, alone.weights)
     said = run.read("auto", "privacy")
     assert said["chosen_from"] == {
-        "rule": f"auto rule {auto_rule.RULE}", "head": chosen.head, **FACTS.to_dict(),
-    }  # fmt: skip
+        "rule": f"auto rule {auto_rule.RULE}",
+        "head": chosen.head,
+        **FACTS.to_dict(),
+    }
     rule = f"auto rule {auto_rule.RULE}"
     assert any(rule in text and chosen.head in text for text in said["public"])
     assert said["private"] is True
@@ -215,8 +229,9 @@ def test_a_cell_of_auto_follows_the_metric_that_the_study_names(
 ) -> None:
     write_features(tmp_path)
     methods = {"auto": AUTO, "never": method_options({"head": "auto", "balanced": False})}
-    run = Run(tmp_path, make_job(methods=methods, metric=metric), calibration,
-              {"image": ROWS["train"]})  # fmt: skip
+    run = Run(
+        tmp_path, make_job(methods=methods, metric=metric), calibration, {"image": ROWS["train"]}
+    )
     run.train()
     balances = metric == "macro_accuracy"
     for name, expected in {"auto": balances, "never": False}.items():

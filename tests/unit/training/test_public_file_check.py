@@ -35,9 +35,13 @@ def store_split(
     """Stores one split's features; returns the manifest."""
     labels = np.arange(len(features)) % CLASSES
     return write_split(
-        folder, features.astype(dtype), labels, split=split, dtype=dtype,
+        folder,
+        features.astype(dtype),
+        labels,
+        split=split,
+        dtype=dtype,
         dataset_fingerprint=dataset,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -60,14 +64,20 @@ class Study:
 
     def train(self, **methods: dict[str, Any]) -> None:
         job = make_job(
-            study=self.name, private_datasets=("first", "second"), dataset="first",
+            study=self.name,
+            private_datasets=("first", "second"),
+            dataset="first",
             methods={name: method_options(values) for name, values in methods.items()},
-        )  # fmt: skip
+        )
         plans = plan_job(job, ROWS["train"], self.folder / "plans.json", self.calibration)
         run_job(
-            self.results, job, plans, train=self.features("first") / "manifest.json",
-            test=self.features("first", "test") / "manifest.json", tables=self.folder / "data",
-        )  # fmt: skip
+            self.results,
+            job,
+            plans,
+            train=self.features("first") / "manifest.json",
+            test=self.features("first", "test") / "manifest.json",
+            tables=self.folder / "data",
+        )
 
     def refuses(self, method: dict[str, Any], *words: str, early: bool = True) -> None:
         """Trains `method` beside another, which is trained only where the rows must be read."""
@@ -120,10 +130,14 @@ def next_float16(rows: np.ndarray) -> np.ndarray:
     return halves.astype(np.float32)
 
 
-@pytest.mark.parametrize(("name", "rows"), [
-    ("first", images(0, ROWS["train"])), ("first", images(1, ROWS["test"])),
-    ("second", images(5, 150)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("first", images(0, ROWS["train"])),
+        ("first", images(1, ROWS["test"])),
+        ("second", images(5, 150)),
+    ],
+)
 @pytest.mark.parametrize("change", [lambda rows: 2 * rows, bfloat16, next_float16])
 def test_private_rows_are_known_in_any_order_company_and_precision(
     study: Study, tmp_path: Path, name: str, rows: np.ndarray, change: Any
@@ -140,9 +154,13 @@ def test_the_statement_says_who_declared_what_public(study: Study, tmp_path: Pat
     both = lent(manifest) | {"init": "file", "init_file": str(tmp_path / "start")}
     study.train(some=both, other=SGD)
     statement = json.loads((study.cell("some") / "privacy.json").read_text())
-    assert statement["declared_public"] == {"by": "lesions", "options": {
-        "init_file": str(tmp_path / "start"), "public_covariance": str(manifest),
-    }}  # fmt: skip
+    assert statement["declared_public"] == {
+        "by": "lesions",
+        "options": {
+            "init_file": str(tmp_path / "start"),
+            "public_covariance": str(manifest),
+        },
+    }
     assert statement["public_files"] == {
         str(path): artifacts.sha256_file(path) for path in (manifest, tmp_path / "start")
     }

@@ -50,9 +50,12 @@ def searched(trials: int = 4, **changes: Any) -> Options:
 
 
 def write_features(
-    folder: Path, *, patients: Callable[[int], int] | None = None, several: bool = False,
+    folder: Path,
+    *,
+    patients: Callable[[int], int] | None = None,
+    several: bool = False,
     constant: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Two splits of three separable classes, of patients by the number of the row."""
     for number, (split, rows) in enumerate({"train": ROWS, "test": 60}.items()):
         labels = np.arange(rows) // IMAGES % CLASSES
@@ -110,11 +113,16 @@ class Run:
         plan_job(job, ROWS // IMAGES if job.unit == "patient" else ROWS, plans, self.calibration)
         search_job(
             job,
-            NetworkFiles(backbone=backbone_options({"family": "timm", "model": "test_vit"}),
-                train=self.folder / "train/manifest.json", test=self.folder / "test/manifest.json",
-                plans=plans, results=self.folder),
-            output=self.path, limits=Limits(device="cpu", physical_batch=64, checkpoint_minutes=0),
-        )  # fmt: skip
+            NetworkFiles(
+                backbone=backbone_options({"family": "timm", "model": "test_vit"}),
+                train=self.folder / "train/manifest.json",
+                test=self.folder / "test/manifest.json",
+                plans=plans,
+                results=self.folder,
+            ),
+            output=self.path,
+            limits=Limits(device="cpu", physical_batch=64, checkpoint_minutes=0),
+        )
         return SearchRecord.read(self.path)
 
 
@@ -164,8 +172,10 @@ def test_trials_train_with_the_cell_s_plan_on_the_other_rows(run: Run) -> None:
     noise = {call["releases"].plan.mechanisms[0].noise_multiplier for call in run.trainings.calls}
     kept = [call["checkpoint"] for call in run.trainings.calls]
     assert [len(noise), len(seeds), len({each.fingerprint for each in kept})] == [1, 4, 4]
-    assert {(each.minutes, call["physical_batch"])
-            for each, call in zip(kept, run.trainings.calls, strict=True)} == {(0, 64)}  # fmt: skip
+    assert {
+        (each.minutes, call["physical_batch"])
+        for each, call in zip(kept, run.trainings.calls, strict=True)
+    } == {(0, 64)}
 
 
 @pytest.mark.parametrize("patients", [None, math.isqrt])
@@ -180,12 +190,14 @@ def test_a_trial_is_scored_on_held_out_rows_alone(
     for trial, call in zip(record.trials, run.trainings.calls, strict=True):
         again = head_network()
         trained = train_network(
-            call["options"], again, call["inputs"],
+            call["options"],
+            again,
+            call["inputs"],
             type(call["releases"])(
                 call["releases"].plan, call["releases"].seeds, torch.device("cpu")
             ),
             physical_batch=64,
-        )  # fmt: skip
+        )
         assert trained.steps == 4
         rows = torch.from_numpy(store.read()[held])
         right = again.module(rows).argmax(1).numpy() == np.asarray(store.labels)[held]
@@ -232,11 +244,17 @@ def _with_patients(run: Run) -> SearchRecord:
     return run.search()
 
 
-@pytest.mark.parametrize("change", [
-    lambda run: run.search(searched(steps=5)), lambda run: run.search(epsilon="2"),
-    lambda run: run.search(study_seed=1), lambda run: run.search(metric="macro_accuracy"),
-    lambda run: run.search(delta=1e-4), _with_patients,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda run: run.search(searched(steps=5)),
+        lambda run: run.search(epsilon="2"),
+        lambda run: run.search(study_seed=1),
+        lambda run: run.search(metric="macro_accuracy"),
+        lambda run: run.search(delta=1e-4),
+        _with_patients,
+    ],
+)
 def test_other_options_plans_or_rows_are_searched_anew(
     run: Run, change: Callable[[Run], Any]
 ) -> None:

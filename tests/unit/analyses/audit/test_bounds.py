@@ -56,19 +56,25 @@ def slow_bound(scores: tuple[Scores, Scores], delta: float, group: int) -> float
     def excess(epsilon: float) -> float:
         links = sum(math.exp(epsilon * place) for place in range(group))
         return max(
-            likely - math.exp(group * epsilon) * unlikely - delta * links for true, false in rates
+            likely - math.exp(group * epsilon) * unlikely - delta * links
+            for true, false in rates
             for likely, unlikely in ((true, false), (1 - false, 1 - true))
-        )  # fmt: skip
+        )
 
     return float(brentq(excess, 0, 100)) if excess(0.0) > 0 else 0.0
 
 
 SCORES = {
-    "weak": coin_flips(0.3, 300, 0), "strong": coin_flips(1.5, 300, 1), "another": coin_flips(1.5,
-    301, 2), "constant": (np.ones(900), np.ones(100)), "a pair": (np.ones(1), np.ones(1)),
-    "one in": (np.ones(1), np.ones(500)), "perfect": (np.full(1000, math.inf), np.full(1000,
-    -math.inf)), "reversed": (np.zeros(1000), np.ones(1000)), "unequal": coin_flips(0.0, 2000, 3),
-}  # fmt: skip
+    "weak": coin_flips(0.3, 300, 0),
+    "strong": coin_flips(1.5, 300, 1),
+    "another": coin_flips(1.5, 301, 2),
+    "constant": (np.ones(900), np.ones(100)),
+    "a pair": (np.ones(1), np.ones(1)),
+    "one in": (np.ones(1), np.ones(500)),
+    "perfect": (np.full(1000, math.inf), np.full(1000, -math.inf)),
+    "reversed": (np.zeros(1000), np.ones(1000)),
+    "unequal": coin_flips(0.0, 2000, 3),
+}
 
 
 @pytest.mark.parametrize("name", SCORES)
@@ -101,11 +107,16 @@ def test_pure_randomised_response_is_not_exceeded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scores", "message"), [([], "scores_in: shape \\(0,\\); pass one score per run"), ([[1.0,
-    2.0]], "scores_in: shape \\(1, 2\\)"), ([1.0, math.nan, math.nan],
-    "scores_in: 2 of 3 are NaN"), (["high", "low"], "scores_in: not numbers"), ([{}, {}],
-    "scores_in: not numbers"), (None, "scores_in: shape")],
-)  # fmt: skip
+    ("scores", "message"),
+    [
+        ([], "scores_in: shape \\(0,\\); pass one score per run"),
+        ([[1.0, 2.0]], "scores_in: shape \\(1, 2\\)"),
+        ([1.0, math.nan, math.nan], "scores_in: 2 of 3 are NaN"),
+        (["high", "low"], "scores_in: not numbers"),
+        ([{}, {}], "scores_in: not numbers"),
+        (None, "scores_in: shape"),
+    ],
+)
 def test_scores_that_cannot_be_are_refused(scores: object, message: str) -> None:
     with pytest.raises(DataError, match=message):
         epsilon_lower_bound(scores, [1.0, 2.0], DELTA)  # type: ignore[arg-type]

@@ -26,28 +26,45 @@ from tests.support.audits import METHODS, head, plan_of
 
 # The heads' own clipping norms: no gradient is longer in three steps from zero.
 _FULL = {
-    "batch_size": "full", "steps": 3, "init": "zero", "engine": "exact", "normalize": "l2",
+    "batch_size": "full",
+    "steps": 3,
+    "init": "zero",
+    "engine": "exact",
+    "normalize": "l2",
     "learning_rate": 0.1,
-}  # fmt: skip
+}
 # For each fault the tests that are made for it, whatever else may notice it.
 NOTICED = {
     ("variance",): ("noise_off", "half_noise", "exact_class", "exact_first_step", "exact_bias"),
     ("sensitivity", "replayed_sums"): (
-        "no_clipping", "unpriced_centre", "double_weight", "largest_norm", "classes_by_data",
-        "light_patients", "late_rows", "dropped_rows",
+        "no_clipping",
+        "unpriced_centre",
+        "double_weight",
+        "largest_norm",
+        "classes_by_data",
+        "light_patients",
+        "late_rows",
+        "dropped_rows",
     ),
     ("batches",): ("half_sample_rate", "shared_batches", "paired_units"),
     ("low_bits", "replayed_noise"): ("float_noise", "clear_bit"),
     ("tails", "replayed_noise"): ("cut_noise",),
     ("replayed_noise", "variance", "normal", "low_bits", "tails"): (
-        "shared_noise", "repeated_noise", "noise_of_another_run", "noise_by_data", "faint_columns",
+        "shared_noise",
+        "repeated_noise",
+        "noise_of_another_run",
+        "noise_by_data",
+        "faint_columns",
     ),
     ("replayed_noise",): (
-        "exact_late_classes", "exact_late_features", "cut_far_noise", "repeated_words",
+        "exact_late_classes",
+        "exact_late_features",
+        "cut_far_noise",
+        "repeated_words",
     ),
     ("head_from_releases",): ("counts_in_bias", "faint_counts", "private_n"),
     ("unobserved",): ("noise_off_unobserved",),
-}  # fmt: skip
+}
 SEVEN = {
     **{name: head(name, **_FULL) for name in ("sgd", "momentum", "adam", "lamb")},
     "least_squares": head("least_squares", normalize="l2"),

@@ -22,7 +22,7 @@ from dpprobe.analyses.audit import (
     power,
     transcripts,
     white_box,
-)  # fmt: skip
+)
 from dpprobe.analyses.audit.audit_record import Attack as Attacked
 from dpprobe.analyses.audit.audit_record import Membership
 from dpprobe.heads.fitted import Heads
@@ -45,9 +45,16 @@ CHECKED = ("least_squares", "sampled_exact_sgd", "sampled_lamb_centred")
 
 
 def cell_of(
-    name: str, *, noise: float = 3.0, n: int = 300, unit: str = "image", runs: int = 12,
-    dimension: int = 8, classes: int = 3, several: bool = False,
-) -> white_box._Cell:  # fmt: skip
+    name: str,
+    *,
+    noise: float = 3.0,
+    n: int = 300,
+    unit: str = "image",
+    runs: int = 12,
+    dimension: int = 8,
+    classes: int = 3,
+    several: bool = False,
+) -> white_box._Cell:
     method = METHODS.get(name, TUNED)
     plan = replace(plan_of(method, n, noise=noise), unit=unit)
     if name == "tuned":
@@ -61,51 +68,88 @@ def test_audits_of_few_runs_are_as_stored() -> None:
     for name in CHECKED:
         cell = cell_of(name)
         parts, columns = white_box.audit_plan(
-            cell.method, cell.plan, dimension=8, num_classes=3, multi_label=False, runs=12,
-            confidence=0.9, seed=77, controls=False, progress_label="test",
-        )  # fmt: skip
+            cell.method,
+            cell.plan,
+            dimension=8,
+            num_classes=3,
+            multi_label=False,
+            runs=12,
+            confidence=0.9,
+            seed=77,
+            controls=False,
+            progress_label="test",
+        )
         box = parts["white_box"]
         assert box.pop("seconds") > 0
         tests = {each["name"]: each["p_value"] for each in box.pop("tests")}
-        made[name] = [box, tests, list(map(flatten, parts["controls"])), by_column([
-            {"attack": attack, "member": int(member), "score": score}
-            for attack, member, score in zip(*columns.values(), strict=True)])]  # fmt: skip
+        made[name] = [
+            box,
+            tests,
+            list(map(flatten, parts["controls"])),
+            by_column(
+                [
+                    {"attack": attack, "member": int(member), "score": score}
+                    for attack, member, score in zip(*columns.values(), strict=True)
+                ]
+            ),
+        ]
     plan = plan_of(METHODS["sgd"], 1)
     for wrong in (plan, replace(plan, mechanisms=(), realised_epsilon=math.inf, epsilon=math.inf)):
         made[f"n = {wrong.n}, {wrong.epsilon}"] = or_error(
-            white_box.audit_plan, METHODS["sgd"], wrong, dimension=8, num_classes=3,
-            multi_label=False, runs=12, confidence=0.9, seed=77, controls=True, progress_label="",
-        )  # fmt: skip
+            white_box.audit_plan,
+            METHODS["sgd"],
+            wrong,
+            dimension=8,
+            num_classes=3,
+            multi_label=False,
+            runs=12,
+            confidence=0.9,
+            seed=77,
+            controls=True,
+            progress_label="",
+        )
     check_values("audits_of_few_runs", made, rel=2e-3)
 
 
 def test_shapes_and_words_of_audits_are_as_stored() -> None:
     made: dict[str, Any] = {}
     settings: dict[str, dict[str, Any]] = {
-        "usual": {}, "wide": {"dimension": 500, "classes": 30}, "narrow": {"dimension": 2},
-        "few units": {"n": 5, "noise": 90.0}, "patients": {"unit": "patient", "noise": 0.5},
-        "two": {"n": 2, "noise": 60.0, "classes": 2}, "labels": {"several": True, "classes": 12},
-        "much noise": {"noise": 300.0}, "ten": {"dimension": 64, "classes": 10, "noise": 1.0},
-    }  # fmt: skip
+        "usual": {},
+        "wide": {"dimension": 500, "classes": 30},
+        "narrow": {"dimension": 2},
+        "few units": {"n": 5, "noise": 90.0},
+        "patients": {"unit": "patient", "noise": 0.5},
+        "two": {"n": 2, "noise": 60.0, "classes": 2},
+        "labels": {"several": True, "classes": 12},
+        "much noise": {"noise": 300.0},
+        "ten": {"dimension": 64, "classes": 10, "noise": 1.0},
+    }
     for name, given in settings.items():
         for method in ("sgd", "sampled_sgd", "exact_sgd", "tuned", "adam_layer_norm"):
             if method == "sampled_sgd" and given.get("n", 300) < 60:
                 continue
             cell = cell_of(method, **given)
             made[f"{name}, {method}"] = [
-                str(cell.shape), cell.canary_count, len(cell._canary_labels), cell._name_test(),
-                cell._describe_canary(), cell._describe_rows(),
+                str(cell.shape),
+                cell.canary_count,
+                len(cell._canary_labels),
+                cell._name_test(),
+                cell._describe_canary(),
+                cell._describe_rows(),
                 None if method == "tuned" else cell._factor_of_one_number(1e-4),
                 measure.claim_of_plan(cell.plan).model_dump(mode="json"),
-            ]  # fmt: skip
+            ]
     first, *_ = (cell := cell_of("sampled_exact_sgd")).plan.mechanisms
     for place, rates in enumerate(((1.0, 0.2), (0.2, 1.0))):
         both = tuple(replace(first, sample_rate=rate, name=f"at {rate}") for rate in rates)
         plan = replace(cell.plan, mechanisms=both)
         halved: Any = controls._halve_claimed_rate(replace(cell.attack, plan=plan))
         claim = measure.claim_of_plan(replace(plan, realised_epsilon=0.9))
-        made[f"mixed {place}"] = [replace(cell, plan=plan)._name_test(), halved.claim.mechanisms,
-                                  claim.model_dump(mode="json")]  # fmt: skip
+        made[f"mixed {place}"] = [
+            replace(cell, plan=plan)._name_test(),
+            halved.claim.mechanisms,
+            claim.model_dump(mode="json"),
+        ]
     made["seeds"] = cell.attack.compute_strength([1, 2, 3])
     methods: dict[str, Any] = {
         "counted": head("sgd", class_weights=[1.0] * 20 + [0.5]),
@@ -130,21 +174,23 @@ def test_shapes_and_words_of_audits_are_as_stored() -> None:
                 members=members, releases=scores, bundle=-scores, used={"a": 1 + shift}
             )
             made[f"tests {several} {shift}"] = [
-                white_box._count_right_releases(test), white_box._count_right_heads(test),
+                white_box._count_right_releases(test),
+                white_box._count_right_heads(test),
                 [(item.name, item.p_value) for item in cell.list_tests(test)],
                 white_box._list_refuting(cell.list_tests(test)),
                 cell._bound_directly(np.nan_to_num(scores), members),
                 cell._bound_directly(np.nan_to_num(scores), members | True),
                 cell._bound_directly(np.nan_to_num(scores), members & False),
                 white_box._count_right_heads(replace(test, members=members[:2], bundle=scores[:2])),
-            ]  # fmt: skip
+            ]
     for name in ("exact_sgd", "sgd"):
         cell = cell_of(name)
         for change in (0.0, 1e-9, 1e-4, 1.01e-4):
             for used in (1 + 1e-12, 1 + 1e-5, 1 + 1.1e-5):
                 seen = replace(test, unobserved_change=change, used={"a": 0.5, "b": used})
                 made[f"limits of {name} {change} {used:.6f}"] = "".join(
-                    str(int(item.p_value)) for item in cell.list_tests(seen)[-3:])  # fmt: skip
+                    str(int(item.p_value)) for item in cell.list_tests(seen)[-3:]
+                )
     levels = {"variance": 0.0005, "steps": 0.00049, "sensitivity": 1.0, "unobserved": 0.0}
     outcomes = [noise_tests.Outcome(*each) for each in levels.items()]
     made["shares"] = [white_box._share_error(outcomes, looks=looks) for looks in (1, 2)]
@@ -166,8 +212,9 @@ def test_two_worlds_are_as_stored() -> None:
     made: dict[str, Any] = {}
     for several in (False, True):
         for n, rows, classes in ((90, 1, 3), (10, 3, 2), (70, 2, 1))[several:]:
-            shape = canary_attack.Shape(n=n, dimension=5, num_classes=classes, multi_label=several,
-                          rows_per_unit=rows)  # fmt: skip
+            shape = canary_attack.Shape(
+                n=n, dimension=5, num_classes=classes, multi_label=several, rows_per_unit=rows
+            )
             usual = canary_attack.make_worlds(shape, group=4, length=2.0, seed=1, label=classes - 1)
             for place, worlds in enumerate([usual]):
                 line: list[Any] = [worlds.canary, str(worlds.canaries), worlds.label]
@@ -176,15 +223,21 @@ def test_two_worlds_are_as_stored() -> None:
                     line += [world.features, world.labels, world.units.starts, world.units.weights]
                 made[f"{several} {n} {place}"] = [*line, worlds.other_label]
                 if worlds is usual and not several:
-                    changes = (controls.double_weights, controls.centre_rows, controls.scale_rows,
-                               controls.number_classes)  # fmt: skip
+                    changes = (
+                        controls.double_weights,
+                        controls.centre_rows,
+                        controls.scale_rows,
+                        controls.number_classes,
+                    )
                     for change in changes:
                         moved = worlds.change_rows(change)
                         assert moved.present.units is not None
                         made[f"{change.__name__} {n}"] = [
-                            moved.present.features, moved.present.labels, moved.canary,
+                            moved.present.features,
+                            moved.present.labels,
+                            moved.canary,
                             moved.present.units.weights,
-                        ]  # fmt: skip
+                        ]
     check_values("worlds_of_audits", made, rel=1e-4)
 
 
@@ -200,10 +253,17 @@ def test_broken_releases_are_as_stored() -> None:
             releases.append(transcripts.Release(f"m{step % 2}", sums, sums + 2 * noise))
         one = controls._OneNoise()
         for change in (
-            controls.omit_noise, controls.halve_noise, controls.share_noise,
-            controls.add_float_noise, controls.spare_class, controls.spare_class_once,
-            controls.spare_bias, controls.repeat_noise, controls.follow_sums, one,
-        ):  # fmt: skip
+            controls.omit_noise,
+            controls.halve_noise,
+            controls.share_noise,
+            controls.add_float_noise,
+            controls.spare_class,
+            controls.spare_class_once,
+            controls.spare_bias,
+            controls.repeat_noise,
+            controls.follow_sums,
+            one,
+        ):
             name = getattr(change, "__name__", "one noise")
             made[f"{name} {shape}"] = [
                 change(release, releases[:place]) for place, release in enumerate(releases)
@@ -217,9 +277,11 @@ def test_broken_releases_are_as_stored() -> None:
         for control in controls.make_controls(cell.attack, cell.shape, group=2, seed=3):
             attack: Any = control.attack
             if not isinstance(attack, str):
-                described = [(item.sensitivity, item.noise_multiplier, item.sample_rate)
-                             for plan in (attack.plan, attack.claim)
-                             for item in plan.mechanisms]  # fmt: skip
+                described = [
+                    (item.sensitivity, item.noise_multiplier, item.sample_rate)
+                    for plan in (attack.plan, attack.claim)
+                    for item in plan.mechanisms
+                ]
                 clip = [getattr(attack.method, name, None) for name in controls._CLIPS]
                 attack = [described, clip, str(attack.method.normalize), len(attack.worlds)]
             made[f"{name}: {control.name}"] = [control.breaks, attack]
@@ -227,15 +289,19 @@ def test_broken_releases_are_as_stored() -> None:
     same = (Transform(NoNormalisation()),) * 2
     heads = Heads(weights=weights, seeds=(1, 2), transforms=same, steps=0)
     for labels in ([0, 1, 1, 2], [[1, 0, 1], [0, 0, 1]]):
-        data = TrainingSet(torch.ones(len(labels), 3), torch.tensor(
-            labels, dtype=torch.uint8 if len(labels) == 2 else torch.int64), 3)  # fmt: skip
+        data = TrainingSet(
+            torch.ones(len(labels), 3),
+            torch.tensor(labels, dtype=torch.uint8 if len(labels) == 2 else torch.int64),
+            3,
+        )
         for share in (None, 1e-3):
             changed = controls.add_counts(heads, data, share=share).weights
             made[f"counts {labels} {share}"] = changed - weights
     made["compared"] = [
         canary_attack.compare_heads(heads, replace(heads, weights=weights[:k] + shift))
-        for k in (1, 2) for shift in map(np.float32, (0.0, 0.5, math.nan))
-    ]  # fmt: skip
+        for k in (1, 2)
+        for shift in map(np.float32, (0.0, 0.5, math.nan))
+    ]
     priors = [replace(heads, priors=weights[:, 0] + shift) for shift in (0, 8)]
     made["priors compared"] = [canary_attack.compare_heads(priors[0], each) for each in priors]
     lost = replace(heads, weights=weights * np.float32(math.nan))
@@ -250,39 +316,52 @@ def test_bounds_and_powers_are_as_stored() -> None:
         inside, outside = generator.normal(1.5, 1, runs), generator.normal(size=runs + 3)
         made[f"scores {runs}"] = [
             bounds.epsilon_lower_bound(inside, outside, delta, level, group=group)
-            for delta in (0.0, 1e-3) for level in (0.5, 0.95) for group in (1, 3)
-        ]  # fmt: skip
+            for delta in (0.0, 1e-3)
+            for level in (0.5, 0.95)
+            for group in (1, 3)
+        ]
         made[f"accuracies {runs}"] = [
-            bounds.accuracy_lower_bound(round(share * runs), runs, level) for share in (0, 0.5,
-            0.9, 1) for level in (0.6, 0.99)
-        ]  # fmt: skip
+            bounds.accuracy_lower_bound(round(share * runs), runs, level)
+            for share in (0, 0.5, 0.9, 1)
+            for level in (0.6, 0.99)
+        ]
     plans = {
         "gaussian": made_plan([gaussians(2.0)], 100, epsilon=1.0),
-        "two": made_plan([gaussians(2.0, name="a"), gaussians(3.0, count=4, name="b")], 100,
-                         epsilon=2.0),
+        "two": made_plan(
+            [gaussians(2.0, name="a"), gaussians(3.0, count=4, name="b")], 100, epsilon=2.0
+        ),
         "sampled": made_plan([gaussians(1.6, 0.05, 20)], 100, epsilon=1.5),
-        "selected": replace(made_plan([gaussians(4.0)], 100, epsilon=1.0, selection=best_of(5)),
-                            realised_epsilon=0.8),
+        "selected": replace(
+            made_plan([gaussians(4.0)], 100, epsilon=1.0, selection=best_of(5)),
+            realised_epsilon=0.8,
+        ),
         "silent": made_plan([gaussians(0.0)], 100),
-    }  # fmt: skip
+    }
     for name, plan in plans.items():
         for group in (1, 3) if name != "sampled" else (1,):
             family = power.PlanFamily(plan, group=group)
             line = [family.has_price, family.exact, family.separation, family.total_variation()]
-            line += [family.epsilon_of_accuracy(share) for share in (
-                0.3, 0.5, 0.5 + 1e-6, 0.7, 0.95, 1.0)][: 5 if name == "sampled" else 6]  # fmt: skip
+            line += [
+                family.epsilon_of_accuracy(share)
+                for share in (0.3, 0.5, 0.5 + 1e-6, 0.7, 0.95, 1.0)
+            ][: 5 if name == "sampled" else 6]
             line += [family.factor_of(share) for share in (-1, 0.0, 0.2, 0.8)]
             line += [power.caught_factor(family, 400, 0.5, 0.2)]
-            line += [power.caught_factor(family, runs, 0.9, 0.8, strength=strength)
-                     for runs in (5, 400) for strength in (0.0, 0.7)]  # fmt: skip
+            line += [
+                power.caught_factor(family, runs, 0.9, 0.8, strength=strength)
+                for runs in (5, 400)
+                for strength in (0.0, 0.7)
+            ]
             if family.has_price:
                 line += [family.compute_epsilon(factor) for factor in (0.0, 0.8, 3.0)]
                 line += [family.total_variation(factor) for factor in (0.0, 0.8, 3.0)]
             made[f"{name} {group}"] = [None if v != v else v for v in line]
     made["allowed"] = membership.allowed_by(plans["selected"])
     made["separations"] = [power.compute_separation(each) for each in (0.0, 0.3, 0.999)]
-    made["shares"] = [noise_tests.smallest_caught_share(*each) for each in ((40, 500, 1e-4, 0.95),
-                                                               (400, 5, 1e-3, 0.5))]  # fmt: skip
+    made["shares"] = [
+        noise_tests.smallest_caught_share(*each)
+        for each in ((40, 500, 1e-4, 0.95), (400, 5, 1e-3, 0.5))
+    ]
     check_values("powers_of_audits", made, rel=2e-3)
 
 
@@ -313,11 +392,18 @@ def see_batches(joined: np.ndarray) -> transcripts.SeenBatches:
 
 def test_p_values_of_noise_are_as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     items = {
-        "rows": Mechanism(name="rows", released="", sensitivity=1.5, noise_multiplier=2.0, count=6,
-                          sample_rate=0.3),
+        "rows": Mechanism(
+            name="rows",
+            released="",
+            sensitivity=1.5,
+            noise_multiplier=2.0,
+            count=6,
+            sample_rate=0.3,
+        ),
         "square": gaussians(3.0, name="square"),
-        "vector": gaussians(1.0, count=2, name="vector"), "skew": gaussians(2.0, name="skew"),
-    }  # fmt: skip
+        "vector": gaussians(1.0, count=2, name="vector"),
+        "skew": gaussians(2.0, name="skew"),
+    }
     made: dict[str, Any] = {}
     for most in (2048, 5):
         monkeypatch.setattr(noise_tests, "_MOST_NUMBERS", max(4, most // 2))
@@ -334,14 +420,23 @@ def test_p_values_of_noise_are_as_stored(monkeypatch: pytest.MonkeyPatch) -> Non
                 made[f"{most} {names} {scale} {runs}"] = dict(tests.list_results())
     numbers = np.array([0.5, 3.0, 7.5])
     made["squares"] = [noise_tests.test_squares(numbers, freedom) for freedom in (1, 3, 50)]
-    made["counts"] = [noise_tests._test_counts(np.array(each), 20, 0.3) for each in
-                      ([6], [0, 6], [6, 15], [20])]  # fmt: skip
-    made["extremes"] = [noise_tests._test_extremes(*each) for each in
-                        ((3, 0.2, 0.1), (1, math.nan, 0.5), (9, 0.4, 0.6))]  # fmt: skip
-    made["apart"] = [noise_tests._compare_with_normal(each) for each in
-                     (numbers, np.linspace(-2, 2, 50), np.zeros(9))]  # fmt: skip
-    logs = {name: {test: math.log10(max(p, 1e-300)) for test, p in values.items()}
-            if isinstance(values, dict) else values for name, values in made.items()}  # fmt: skip
+    made["counts"] = [
+        noise_tests._test_counts(np.array(each), 20, 0.3) for each in ([6], [0, 6], [6, 15], [20])
+    ]
+    made["extremes"] = [
+        noise_tests._test_extremes(*each)
+        for each in ((3, 0.2, 0.1), (1, math.nan, 0.5), (9, 0.4, 0.6))
+    ]
+    made["apart"] = [
+        noise_tests._compare_with_normal(each)
+        for each in (numbers, np.linspace(-2, 2, 50), np.zeros(9))
+    ]
+    logs = {
+        name: {test: math.log10(max(p, 1e-300)) for test, p in values.items()}
+        if isinstance(values, dict)
+        else values
+        for name, values in made.items()
+    }
     check_values("p_values_of_noise", logs, rel=1e-3, abs=1e-4)
 
 
@@ -358,11 +453,12 @@ def test_batches_and_replays_are_as_stored() -> None:
     (seen,) = recorder.batches
     made["counted"] = [seen.unit_counts, seen.sizes, seen.again, seen.beside]
     sums = torch.arange(6.0).reshape(3, 2)
-    blocks = [transcripts.Block("a", sums + 10 * k, torch.ones(3, 2) * k, 0.5)
-              for k in range(2)]  # fmt: skip
+    blocks = [transcripts.Block("a", sums + 10 * k, torch.ones(3, 2) * k, 0.5) for k in range(2)]
     blocks.insert(1, transcripts.Block("b", torch.ones(1, 2), torch.full((1, 2), 7.0)))
-    made["joined"] = [[block.name, block.sums, block.outputs, block.step]
-                      for block in transcripts.join_blocks(blocks)]  # fmt: skip
+    made["joined"] = [
+        [block.name, block.sums, block.outputs, block.step]
+        for block in transcripts.join_blocks(blocks)
+    ]
     replayer = transcripts.Replayer({3: blocks, 4: blocks[:1]}, range(2), sampled=1)
     replayer.observe_release("a", 3, torch.full((2,), 5.0), lambda: torch.zeros(2))
     steps = replayer.observe_steps("a", 3, 2, (2,))
@@ -380,14 +476,19 @@ def test_ratios_of_releases_are_as_stored() -> None:
     generator = np.random.default_rng(0)
     products, squares = generator.normal(size=7), generator.random(7)
     made = [
-        canary_attack._log_ratios(products, squares, rate, group) for rate in (1.0, 0.3)
+        canary_attack._log_ratios(products, squares, rate, group)
+        for rate in (1.0, 0.3)
         for group in (1, 4)
-    ]  # fmt: skip
+    ]
     by_hand = sum(
-        math.log(sum(math.comb(4, j) * 0.3**j * 0.7 ** (4 - j) * math.exp(j * p - j * j * s / 2)
-                     for j in range(5)))
+        math.log(
+            sum(
+                math.comb(4, j) * 0.3**j * 0.7 ** (4 - j) * math.exp(j * p - j * j * s / 2)
+                for j in range(5)
+            )
+        )
         for p, s in zip(products, squares, strict=True)
-    )  # fmt: skip
+    )
     assert made[3] == pytest.approx(by_hand)
     assert made[0] == pytest.approx(float((products - squares / 2).sum()))
     check_values("ratios_of_releases", made)
@@ -409,8 +510,11 @@ def rows_of(kind: str) -> TrainingSet:
 @pytest.mark.parametrize("epsilon", [8.0, math.inf])
 def test_membership_attacks_are_as_stored(epsilon: float) -> None:
     made: dict[str, Any] = {}
-    options = {"head": "least_squares"} if epsilon < math.inf else {
-        "head": "nonprivate", "penalties": [1e-3, 1e-1], "tolerance": 1e-4}  # fmt: skip
+    options = (
+        {"head": "least_squares"}
+        if epsilon < math.inf
+        else {"head": "nonprivate", "penalties": [1e-3, 1e-1], "tolerance": 1e-4}
+    )
     method = method_options(options)
     for kind in ("rare", "labels", "patients", "alike")[:: 1 if epsilon < math.inf else 3]:
         data = rows_of(kind)
@@ -419,22 +523,40 @@ def test_membership_attacks_are_as_stored(epsilon: float) -> None:
             plan = made_plan((), data.n)
         for rows, share, targets in ((1000, 0.0, None), (40, 0.1, 6)):
             record, columns = membership.attack_membership(
-                method, plan, data, seed=3, shadows=8, targets=targets, rows=rows,
+                method,
+                plan,
+                data,
+                seed=3,
+                shadows=8,
+                targets=targets,
+                rows=rows,
                 mislabelled=share,
-            )  # fmt: skip
+            )
             assert record.pop("seconds") > 0
             assert record.pop("shadows_per_second") > 0
             roc = record.pop("roc")
             made[f"{kind} {rows}"] = [
-                by_column(record.pop("rows")), record, len(columns["attack"]),
+                by_column(record.pop("rows")),
+                record,
+                len(columns["attack"]),
                 [*dict.fromkeys(columns["attack"])],
-                [[curve["rows"], curve["attack"], *(
-                    float(np.nansum(np.array(curve[end], dtype=float)))
-                    for end in ("tpr", "low", "high"))] for curve in roc["curves"]],
-                {name: np.nan_to_num(np.array(roc[name], dtype=float), nan=-1.0)[::4]
-                 for name in ("fpr", "allowed")},
+                [
+                    [
+                        curve["rows"],
+                        curve["attack"],
+                        *(
+                            float(np.nansum(np.array(curve[end], dtype=float)))
+                            for end in ("tpr", "low", "high")
+                        ),
+                    ]
+                    for curve in roc["curves"]
+                ],
+                {
+                    name: np.nan_to_num(np.array(roc[name], dtype=float), nan=-1.0)[::4]
+                    for name in ("fpr", "allowed")
+                },
                 [float(np.sum(columns["member"])), float(np.median(columns["score"]))],
-            ]  # fmt: skip
+            ]
     check_values(f"membership_{epsilon}", made, rel=5e-3, abs=2e-3)
 
 
@@ -449,19 +571,39 @@ def test_units_and_coins_of_membership_attacks_are_as_stored() -> None:
             groups, missing = membership._group_units(drawn)
             assert left.units is not None
             made[f"{kind} {rows}"] = [
-                drawn.units, drawn.rows, drawn.unit_of, drawn.mislabelled, drawn.labels, drawn.rare,
-                drawn.sizes, coins, left.units.weights, groups, missing,
+                drawn.units,
+                drawn.rows,
+                drawn.unit_of,
+                drawn.mislabelled,
+                drawn.labels,
+                drawn.rare,
+                drawn.sizes,
+                coins,
+                left.units.weights,
+                groups,
+                missing,
                 membership.copy_rows(data, drawn.rows),
-            ]  # fmt: skip
+            ]
         labels = data.labels.numpy()
-        made[f"{kind} rare"] = [membership._find_rare_rows(labels, 5),
-                                membership._find_rare_rows(labels[:140], 5)]  # fmt: skip
-    counts = ([90, 5, 5], [90, 10, 0], [50, 50, 11], [10, 10, 10], [95, 5, 5, 5, 1],
-              [22] * 5 + [10], [22] * 5 + [11])  # fmt: skip
+        made[f"{kind} rare"] = [
+            membership._find_rare_rows(labels, 5),
+            membership._find_rare_rows(labels[:140], 5),
+        ]
+    counts = (
+        [90, 5, 5],
+        [90, 10, 0],
+        [50, 50, 11],
+        [10, 10, 10],
+        [95, 5, 5, 5, 1],
+        [22] * 5 + [10],
+        [22] * 5 + [11],
+    )
     made["rare classes"] = [
-        None if (rare := membership._find_rare_rows(np.repeat(range(len(each)), each), 6)) is None
-        else int(rare.sum()) for each in counts
-    ]  # fmt: skip
+        None
+        if (rare := membership._find_rare_rows(np.repeat(range(len(each)), each), 6)) is None
+        else int(rare.sum())
+        for each in counts
+    ]
     made["refused"] = [
         or_error(membership._check_request, TrainingSet(torch.ones(n, 2), labels, k))
         for n, k in ((19, 2), (20, 2), (30, 1))
@@ -470,12 +612,20 @@ def test_units_and_coins_of_membership_attacks_are_as_stored() -> None:
     ends = [np.arange(83) / 100 + shift for shift in (0.0, -0.001, 0.002)]
     ends[1][-1] = math.nan
     roc = membership_attacks.Roc(
-        rates=ends[0], tpr=ends[0], low=ends[1], high=ends[2], auc=0.75, auc_interval=(0.7, 0.8),
-        members=5, non_members=7,
-    )  # fmt: skip
+        rates=ends[0],
+        tpr=ends[0],
+        low=ends[1],
+        high=ends[2],
+        auc=0.75,
+        auc_interval=(0.7, 0.8),
+        members=5,
+        non_members=7,
+    )
     made["described"] = membership._describe_roc(roc)
-    made["rates"] = [membership._by_rate(np.arange(9.0) / 7), membership._round_curve(
-        np.array([0.12345678, math.nan, 1.0, 5.0]))]  # fmt: skip
+    made["rates"] = [
+        membership._by_rate(np.arange(9.0) / 7),
+        membership._round_curve(np.array([0.12345678, math.nan, 1.0, 5.0])),
+    ]
     record = Membership.model_validate(MEMBERSHIP)
     assert isinstance(record.find_attack(), Attacked)
     assert record.model_copy(update={"rows": record.rows[:1]}).find_attack() is None
@@ -506,8 +656,10 @@ def test_scores_of_membership_attacks_are_as_stored() -> None:
             made[f"roc {name} {heads}"] = roc and {
                 name: np.nan_to_num(value) for name, value in vars(roc).items()
             }
-    logits: Any = np.array([[3000.0, -3000.0, 0.0], [-1.0, 2.0, 0.5], [0.0, 0.0, 0.0],
-                            [3000.0, -3000.0, 2000.0]], np.float32)  # fmt: skip
+    logits: Any = np.array(
+        [[3000.0, -3000.0, 0.0], [-1.0, 2.0, 0.5], [0.0, 0.0, 0.0], [3000.0, -3000.0, 2000.0]],
+        np.float32,
+    )
     for labels in ([0, 1, 2, 0], [[1, 0, 1], [1, 1, 1], [0, 0, 0], [1, 0, 1]]):
         seen = membership_attacks.compute_confidences(logits, np.array(labels))
         made[f"confidences {labels}"] = [*seen]

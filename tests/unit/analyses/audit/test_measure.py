@@ -62,9 +62,10 @@ class _Attacks:
         self.white.append({"method": method, "plan": plan, **asked})
         runs = asked["runs"]
         scores = {
-            "attack": ["all releases"] * runs, "member": np.arange(runs) % 2 == 0,
+            "attack": ["all releases"] * runs,
+            "member": np.arange(runs) % 2 == 0,
             "score": np.arange(runs, dtype=np.float64),
-        }  # fmt: skip
+        }
         controls = CONTROLS if asked["controls"] else ()
         return {"white_box": {**WHITE_BOX, "runs": runs}, "controls": controls}, scores
 
@@ -90,17 +91,25 @@ class _Audits:
     calibration: Path
 
     def run(
-        self, audit: AuditOptions, *, edit: Callable[[Path], None] = lambda _: None,
-        device: str = "cpu", **changes: Any,
-    ) -> None:  # fmt: skip
+        self,
+        audit: AuditOptions,
+        *,
+        edit: Callable[[Path], None] = lambda _: None,
+        device: str = "cpu",
+        **changes: Any,
+    ) -> None:
         job = make_job(**{"methods": METHODS, "seeds": 1} | changes)
         plans = self.folder / f"plans-{job.epsilon}.json"
         plan_job(job, ROWS["train"], plans, self.calibration)
         edit(plans)
         audit_job(
-            job, audit, train=self.folder / "train/manifest.json", plans=plans,
-            audits=self.folder / "audit", device=device,
-        )  # fmt: skip
+            job,
+            audit,
+            train=self.folder / "train/manifest.json",
+            plans=plans,
+            audits=self.folder / "audit",
+            device=device,
+        )
 
     def path(self, method: str, suffix: str = RECORD_SUFFIX, *, epsilon: str = "4") -> Path:
         return audit_path(self.folder / "audit", ("toy", "none", method, epsilon), suffix)
@@ -136,8 +145,10 @@ def test_a_job_writes_the_record_and_the_scores_of_each_method(
     asked = attacks.white[0]
     assert asked["plan"].n == ROWS["train"]
     assert (asked["dimension"], asked["num_classes"], asked["multi_label"]) == (
-        DIMENSION, CLASSES, False,
-    )  # fmt: skip
+        DIMENSION,
+        CLASSES,
+        False,
+    )
     assert (asked["runs"], asked["confidence"], asked["controls"]) == (20, 0.9, True)
     assert len({call["seed"] for call in attacks.white}) == 2
 
@@ -226,8 +237,13 @@ def test_a_cell_without_a_promise_is_attacked_on_real_rows_alone(
 def test_public_files_are_compared_for_all_methods_and_known_by_their_content(
     audits: _Audits, attacks: _Attacks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PrivateData, "check_public", lambda _, options: PublicInputs(
-        hashes=dict.fromkeys(options.public_files().values(), "equal")))  # fmt: skip
+    monkeypatch.setattr(
+        PrivateData,
+        "check_public",
+        lambda _, options: PublicInputs(
+            hashes=dict.fromkeys(options.public_files().values(), "equal")
+        ),
+    )
     first, last = str(audits.folder / "first"), str(audits.folder / "last")
     method = {"head": "sgd", "init": "file"}
     for text in ("before", "after"):  # in the last file alone
@@ -288,9 +304,14 @@ def test_auto_is_audited_as_the_head_that_it_chose(
     methods = {"auto": method_options({"head": "auto"})}
     audits.run(ATTACKED, methods=methods)
     facts = DataFacts(
-        n=ROWS["train"], dimension=DIMENSION, classes=CLASSES, multi_label=False, epsilon=4.0,
-        delta=1e-4, unit="image",
-    )  # fmt: skip
+        n=ROWS["train"],
+        dimension=DIMENSION,
+        classes=CLASSES,
+        multi_label=False,
+        epsilon=4.0,
+        delta=1e-4,
+        unit="image",
+    )
     chosen = method_options(auto_rule.choose_head(facts))
     (white,), (member,) = attacks.white, attacks.members
     assert white["method"] == chosen == member["method"]

@@ -98,10 +98,17 @@ def cut(tail: float) -> Fault:
 
 
 @pytest.mark.parametrize(
-    ("fault", "test"), [(silence(0, 3), "variance"), (lose_number, "variance"), (silence(2, 1, 4),
-    "variance"), (flip_coins, "normal"), (add_even_steps, "low_bits"), (clear_bit(1), "low_bits"),
-    (clear_bit(9), "low_bits")],
-)  # fmt: skip
+    ("fault", "test"),
+    [
+        (silence(0, 3), "variance"),
+        (lose_number, "variance"),
+        (silence(2, 1, 4), "variance"),
+        (flip_coins, "normal"),
+        (add_even_steps, "low_bits"),
+        (clear_bit(1), "low_bits"),
+        (clear_bit(9), "low_bits"),
+    ],
+)
 def test_a_fault_at_any_place_is_seen(fault: Fault, test: str) -> None:
     assert p_values(1, 100, fault)[test] < 1e-5
 
@@ -153,9 +160,13 @@ def test_batches_must_be_poisson_at_the_promised_rate() -> None:
     paired[:, :, 1::2] = right[:, :, ::2]
     seen: dict[str, float] = {}
     for name, batches in (
-        ("right", right), ("shuffled", shuffled), ("favoured", favoured), ("twice", twice),
-        ("served twice", served), ("paired", paired),
-    ):  # fmt: skip
+        ("right", right),
+        ("shuffled", shuffled),
+        ("favoured", favoured),
+        ("twice", twice),
+        ("served twice", served),
+        ("paired", paired),
+    ):
         tests = NoiseTests(plan)
         tests.add_run(make_run(generator))
         for run in batches:

@@ -23,9 +23,16 @@ RATE, STEPS, NOISE = 0.05, 60, 1.6
 def family(*mechanisms: Mechanism, selection: Selection | None = None) -> PlanFamily:
     price = accountants.compute_epsilon(mechanisms, DELTA, "pld", selection=selection)
     return PlanFamily(
-        Plan(mechanisms=mechanisms, n=1000, epsilon=price, delta=DELTA, accountant="pld",
-             selection=selection, realised_epsilon=price)
-    )  # fmt: skip
+        Plan(
+            mechanisms=mechanisms,
+            n=1000,
+            epsilon=price,
+            delta=DELTA,
+            accountant="pld",
+            selection=selection,
+            realised_epsilon=price,
+        )
+    )
 
 
 @pytest.fixture(scope="module")

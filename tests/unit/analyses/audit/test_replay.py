@@ -70,21 +70,29 @@ MORE: dict[str, MethodOptions] = {
     "auto_large": head("auto").resolve_choice(replace(FACTS, n=20_000, epsilon=8.0)),
     "tuned": head("tuned", base={"head": "prototypes"}, search={"max_row_norm": [1.0, 2.0]}),
     "tuned_as_auto": head(
-        "tuned", base={"head": "momentum", **_EXACT}, search={"max_grad_norm": [0.5, 0.7]},
+        "tuned",
+        base={"head": "momentum", **_EXACT},
+        search={"max_grad_norm": [0.5, 0.7]},
     ),
     "tuned_several": head(
-        "tuned", base={"head": "newton", "loss": "sigmoid"}, search={"max_row_norm": [1.0, 2.0]},
+        "tuned",
+        base={"head": "newton", "loss": "sigmoid"},
+        search={"max_row_norm": [1.0, 2.0]},
     ),
     **{
         f"{name}_{engine}_defaults": head(name, engine=engine, steps=3, normalize=normalize)
         for normalize, engine in (("l2", "exact"), ("centred", "closed_form"))
         for name in ("sgd", "momentum", "adam", "lamb")
     },
-}  # fmt: skip
+}
 # Rows of these methods have several labels.
 SEVERAL = (
-    "least_squares_rows", "newton_per_class", "newton_sigmoid", "auto_several", "tuned_several",
-)  # fmt: skip
+    "least_squares_rows",
+    "newton_per_class",
+    "newton_sigmoid",
+    "auto_several",
+    "tuned_several",
+)
 ALL = METHODS | MORE
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -328,17 +336,21 @@ def sample_more(kind: type[Any]) -> Patch:
 
 
 FAULTS: list[tuple[Patch, str, str, str]] = [
-    (cut_at_four, "exact_sgd", "image", NOISE), (cut_at_four, "least_squares", "image", NOISE),
-    (start_again, "exact_momentum", "image", NOISE), (share_seeds, "exact_sgd", "image", NOISE),
+    (cut_at_four, "exact_sgd", "image", NOISE),
+    (cut_at_four, "least_squares", "image", NOISE),
+    (start_again, "exact_momentum", "image", NOISE),
+    (share_seeds, "exact_sgd", "image", NOISE),
     (name_no_mechanism, "prototypes", "image", NOISE),
-    (spare_a_mechanism, "prototypes", "image", NOISE), (repeat_steps, "sgd", "image", NOISE),
-    (clip_loosely, "exact_sgd_rows", "image", SUMS), (weigh_rows, "prototypes", "patient", SUMS),
+    (spare_a_mechanism, "prototypes", "image", NOISE),
+    (repeat_steps, "sgd", "image", NOISE),
+    (clip_loosely, "exact_sgd_rows", "image", SUMS),
+    (weigh_rows, "prototypes", "patient", SUMS),
     (weigh_rows, "sampled_exact_sgd", "patient", SUMS),
     (drop_last_block, "covariance_weighted", "image", SUMS),
     (count_unusable, "prototypes", "image", SUMS),
     (sample_more(ExactPoissonSampler), "sampled_exact_sgd", "image", BATCHES),
     (sample_more(PoissonSampler), "sampled_sgd", "image", BATCHES),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("fault", "name", "unit", "test"), FAULTS)

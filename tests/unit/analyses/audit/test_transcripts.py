@@ -161,9 +161,10 @@ def test_a_batch_holds_the_fixed_canaries_and_no_others() -> None:
         units, sizes = FixedCanaries(sampler, range(10, 14), sampled).draw_block(200)
         assert (len(sizes), sizes.sum()) == (200, len(units))
         for fixed, drawn in zip(
-            np.split(units, np.cumsum(sizes)[:-1]), np.split(free[0], np.cumsum(free[1])[:-1]),
+            np.split(units, np.cumsum(sizes)[:-1]),
+            np.split(free[0], np.cumsum(free[1])[:-1]),
             strict=True,
-        ):  # fmt: skip
+        ):
             others = [unit for unit in drawn if unit not in range(10, 14)]
             assert fixed.tolist() == others + [10] * sampled
 

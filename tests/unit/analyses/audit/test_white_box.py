@@ -30,9 +30,14 @@ from tests.support.audits import METHODS, head, plan_of, priced
 N = 400
 # Controls that need more classes, features, rows, patients or samples.
 NARROW = {
-    "shared_batches", "paired_units", "exact_late_classes", "exact_late_features",
-    "repeated_words", "light_patients", "dropped_rows",
-}  # fmt: skip
+    "shared_batches",
+    "paired_units",
+    "exact_late_classes",
+    "exact_late_features",
+    "repeated_words",
+    "light_patients",
+    "dropped_rows",
+}
 Result = tuple[dict[str, Any], dict[str, Any]]  # parts of the record, and columns of scores
 
 
@@ -47,9 +52,15 @@ def planned(method: MethodOptions, epsilon: float, cache: Path) -> Plan:
 
 def audited(method: MethodOptions, plan: Plan, **changes: Any) -> Result:
     options: dict[str, Any] = {
-        "dimension": 8, "num_classes": 3, "multi_label": False, "runs": 200, "confidence": 0.95,
-        "seed": 77, "controls": False, "progress_label": "test",
-    }  # fmt: skip
+        "dimension": 8,
+        "num_classes": 3,
+        "multi_label": False,
+        "runs": 200,
+        "confidence": 0.95,
+        "seed": 77,
+        "controls": False,
+        "progress_label": "test",
+    }
     return white_box.audit_plan(method, plan, **(options | changes))
 
 
@@ -134,9 +145,13 @@ def test_small_and_multi_label_data_are_audited(
     method = METHODS["least_squares"]
     plan = plan_of(method, n, noise=2.0)
     parts, _ = audited(
-        method, plan, runs=60, dimension=dimension, num_classes=num_classes,
+        method,
+        plan,
+        runs=60,
+        dimension=dimension,
+        num_classes=num_classes,
         multi_label=multi_label,
-    )  # fmt: skip
+    )
     box = parts["white_box"]
     assert box["runs"] == 60
     assert box["accuracy"] > 0.5
@@ -169,10 +184,14 @@ def test_every_test_of_an_audit_can_refute_the_claim(calibrations: Path) -> None
         "head_from_releases": replace(test, head_change=1e-9),
         "unobserved": replace(test, unobserved_change=1e-9),
     } | {
-        name: replace(test, noise=[item._replace(p_value=0.0) if item.name == name else item
-                                   for item in test.noise])
+        name: replace(
+            test,
+            noise=[
+                item._replace(p_value=0.0) if item.name == name else item for item in test.noise
+            ],
+        )
         for name in [item.name for item in test.noise]
-    }  # fmt: skip
+    }
     assert set(broken) == set(names)
     for name, seen in broken.items():
         assert white_box._list_refuting(cell.list_tests(seen)) == [name]
@@ -208,9 +227,13 @@ def no_noise_ahead(self: Releases, _name: str, _step: float, *shape: int) -> lis
 
 
 @pytest.mark.parametrize(
-    ("name", "part", "fault"), [("feature_covariance", "_release_at_once", no_noise), ("exact_sgd",
-    "_release_at_once", no_noise), ("sampled_exact_sgd", "draw_ahead", no_noise_ahead)],
-)  # fmt: skip
+    ("name", "part", "fault"),
+    [
+        ("feature_covariance", "_release_at_once", no_noise),
+        ("exact_sgd", "_release_at_once", no_noise),
+        ("sampled_exact_sgd", "draw_ahead", no_noise_ahead),
+    ],
+)
 def test_a_release_without_noise_where_nobody_observes_refutes_the_claim(
     name: str, part: str, fault: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

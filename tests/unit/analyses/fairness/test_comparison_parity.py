@@ -119,8 +119,11 @@ def test_rates_in_a_resample_are_those_of_repeated_rows(metric: str, kind: str) 
         k = "abcde".index(label)
         has = labels[:, k] > 0 if several else labels == k
         told = scores[:, k] > 0 if several else scores.argmax(axis=1) == k
-        counted = {"selection_rate": np.ones(300, dtype=bool), "true_positive_rate": has,
-                   "false_positive_rate": ~has}[rate]  # fmt: skip
+        counted = {
+            "selection_rate": np.ones(300, dtype=bool),
+            "true_positive_rate": has,
+            "false_positive_rate": ~has,
+        }[rate]
         for group in range(3):
             of_group = (groups == group) & counted
             for resample in (0, 1, 70):
@@ -210,8 +213,9 @@ def test_rows_of_the_table_name_rate_label_and_counts() -> None:
     measured = measure_comparison(comparison, [head(rows, scores)], drawn, once, 0.95)
     lines = list(group_rows(measured, 0.95))
     assert [(line["metric"], line["label"]) for line in lines[:2]] == [
-        ("true_positive_rate", "b"), ("false_positive_rate", "b"),
-    ]  # fmt: skip
+        ("true_positive_rate", "b"),
+        ("false_positive_rate", "b"),
+    ]
     for line in lines:
         of_group = (groups == int(line["group"])) & (labels == 1)
         assert line["positives"] == len(np.unique(units[of_group]))
@@ -284,8 +288,10 @@ def test_what_is_not_measurable_is_said_in_the_table_and_absent_elsewhere(tmp_pa
     FairnessRecord.model_validate(record).write(path)
     table = make_fairness_table([path])
     lines = [[cell.text for cell in row] for row in table.rows]
-    shown = {metric: [line for line in lines if line[2:4] == ["ink", metric] and "sgd" in line]
-             for metric in ("AUC", "recall", "equalised odds", "demographic parity")}  # fmt: skip
+    shown = {
+        metric: [line for line in lines if line[2:4] == ["ink", metric] and "sgd" in line]
+        for metric in ("AUC", "recall", "equalised odds", "demographic parity")
+    }
     assert [line[4:7] for line in shown["equalised odds"]] == [
         ["gap, largest of any label", "", NOT_MEASURABLE]
     ]

@@ -48,8 +48,10 @@ def _trial(
     # shared: what is hard for one cell is hard for the other
     luck = np.random.default_rng(seed).random(len(groups))
     resamples, once = _resamples(len(groups), seed), Resamples(len(groups), 0, seed=0)
-    heads = [head(comparison.rows, np.eye(3)[(luck > of[groups]).astype(int)])
-             for of in (accuracies, others)]  # fmt: skip
+    heads = [
+        head(comparison.rows, np.eye(3)[(luck > of[groups]).astype(int)])
+        for of in (accuracies, others)
+    ]
     measured = [measure_comparison(comparison, [each], resamples, once, 0.95) for each in heads]
     return gap_of(measured[0], measured[1].heads, 0.95)
 
@@ -156,9 +158,20 @@ def test_a_calibration_error_that_rows_explain_is_not_taken_for_a_gap(shared: bo
         scores = generator.normal(size=(1000, 1)) * 1.5
         labels = (generator.random((1000, 1)) < 1 / (1 + np.exp(-scores))).astype(int)
         rows = made_rows(labels, {"site": groups.tolist()}, units=units)
-        calibration, accuracy = (gap_of(measure_comparison(compare(rows, metric),
-            [head(rows, scores)], Resamples(count, 200, seed=seed), Resamples(count, 0, seed=0),
-            0.95), None, 0.95) for metric in ("calibration_error", "accuracy"))  # fmt: skip
+        calibration, accuracy = (
+            gap_of(
+                measure_comparison(
+                    compare(rows, metric),
+                    [head(rows, scores)],
+                    Resamples(count, 200, seed=seed),
+                    Resamples(count, 0, seed=0),
+                    0.95,
+                ),
+                None,
+                0.95,
+            )
+            for metric in ("calibration_error", "accuracy")
+        )
         seen += calibration.is_apart
         plain += (calibration.gap or 0.0) > 0.05
         chances.append(accuracy.chance_gap or 0.0)

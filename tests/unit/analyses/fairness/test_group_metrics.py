@@ -40,8 +40,12 @@ def test_values_of_groups_are_the_metrics_of_their_rows(kind: str) -> None:
         values = compare(rows, metric).compute_metric(head(rows, scores), once)[0].mean(axis=1)
         for group in range(3):
             part = groups == group
-            expected = evaluate_scores(scores[part], labels[part], link=link,
-                units=np.unique(units[part], return_inverse=True)[1])  # fmt: skip
+            expected = evaluate_scores(
+                scores[part],
+                labels[part],
+                link=link,
+                units=np.unique(units[part], return_inverse=True)[1],
+            )
             if metric in METRICS:
                 assert values[group] == pytest.approx(expected[METRICS[metric]], abs=1e-12)
             elif kind == "five":
@@ -129,8 +133,10 @@ def test_groups_at_random_have_the_metrics_of_the_rows_they_are_given(
         assert np.bincount(ways[way]).tolist() == np.bincount(pairs[1]).tolist()
         block, _ = comparison.layout.assign_blocks(rows)
         layout = Layout(codes=ways[way][block].astype(np.int32), groups=3)
-        values = [made.compute_metric(rate, layout, comparison.labels, once)[0]
-            for rate in comparison.rates]  # fmt: skip
+        values = [
+            made.compute_metric(rate, layout, comparison.labels, once)[0]
+            for rate in comparison.rates
+        ]
         expected = values[0].mean(axis=1)[None] if metric in GROUP_METRICS else np.hstack(values).T
         assert shuffled[..., way] == pytest.approx(expected, abs=1e-12)
 
@@ -138,6 +144,10 @@ def test_groups_at_random_have_the_metrics_of_the_rows_they_are_given(
 def test_no_number_of_threads_changes_a_draw() -> None:
     labels, scores, groups, units = _data("several", seed=4)
     rows = made_rows(labels, {"site": groups.tolist()}, units=units)
-    one, three = (compare(rows, "auc").compute_metric(head(rows, scores),
-        Resamples(rows.count, 200, seed=5, threads=threads))[1] for threads in (1, 3))  # fmt: skip
+    one, three = (
+        compare(rows, "auc").compute_metric(
+            head(rows, scores), Resamples(rows.count, 200, seed=5, threads=threads)
+        )[1]
+        for threads in (1, 3)
+    )
     assert np.array_equal(one, three, equal_nan=True)

@@ -62,8 +62,11 @@ def test_a_column_called_class_is_no_class() -> None:
 
 def test_a_label_with_exactly_as_many_patients_as_needed_is_compared() -> None:
     rows = made_rows(np.array([[1, 1, 0, 0, 0, 1, 0]]).T, units=np.array([0, 1, 2, 3, 4, 1, 4]))
-    for positives, negatives, words in ((2, 3, ""), (3, 3, "2 patients with a, 3 needed"),
-                                        (2, 4, "3 patients without a, 4 needed")):  # fmt: skip
+    for positives, negatives, words in (
+        (2, 3, ""),
+        (3, 3, "2 patients with a, 3 needed"),
+        (2, 4, "3 patients without a, 4 needed"),
+    ):
         least = Minimum(units=1, positives=positives, negatives=negatives)
         (classes,) = groupings.make_groupings(rows, groups=("class",), pairs=(), minimum=least)
         assert classes.left_out == ({"a": words} if words else {})

@@ -30,39 +30,70 @@ FEW = {"units": 5, "positives": 2, "negatives": 3}
 SETTINGS: dict[str, dict[str, Any]] = {
     "two classes": {"kind": 2},
     "five classes of patients": {"kind": 5, "patients": 90, "groups": ["site", "class"]},
-    "several labels": {"kind": -4, "patients": 70, "minimum": FEW, "pairs": [
-        ["sex", "group_site"], ["race", "sex"], ["sex", "race"], ["group_site", "sex"]]},
+    "several labels": {
+        "kind": -4,
+        "patients": 70,
+        "minimum": FEW,
+        "pairs": [["sex", "group_site"], ["race", "sex"], ["sex", "race"], ["group_site", "sex"]],
+    },
     "labels as groups": {"kind": -3, "groups": ["class"], "confidence": 0.8, "seeds": 1},
     "few without a label": {"kind": -4, "groups": ["class"], "minimum": FEW | {"negatives": 110}},
     "a label of no row": {"kind": -3, "rows": 20, "minimum": FEW, "references": []},
     "many groups": {"kind": 3, "sites": 12, "minimum": FEW, "groups": ["group_site"]},
     "no columns": {"kind": 3, "columns": (), "references": []},
     "blanks": {"kind": 2, "columns": ("blank",), "minimum": FEW},
-    "sorted": {"kind": 2, "columns": ("sex",), "seeds": 3, "order": (2, 0, 1),
-               "head": "least_squares"},
-    "no such group": {"kind": 2, "groups": ["race"]}, "all of one class": {"kind": 2, "same": True},
+    "sorted": {
+        "kind": 2,
+        "columns": ("sex",),
+        "seeds": 3,
+        "order": (2, 0, 1),
+        "head": "least_squares",
+    },
+    "no such group": {"kind": 2, "groups": ["race"]},
+    "all of one class": {"kind": 2, "same": True},
     "too small": {"kind": 2, "columns": ("sex",), "minimum": FEW | {"units": 500}},
-    "not finite": {"kind": 2, "broken": np.inf}, "other rows": {"kind": 2, "swapped": True},
-    "a risk": {"kind": 5, "patients": 30, "columns": ("sex",), "risk": True, "minimum": FEW,
-               "references": [("nonprivate", "inf", "sgd", "advantage-0.1")]},
-}  # fmt: skip
+    "not finite": {"kind": 2, "broken": np.inf},
+    "other rows": {"kind": 2, "swapped": True},
+    "a risk": {
+        "kind": 5,
+        "patients": 30,
+        "columns": ("sex",),
+        "risk": True,
+        "minimum": FEW,
+        "references": [("nonprivate", "inf", "sgd", "advantage-0.1")],
+    },
+}
 
 
 def run(
-    root: Path, kind: int, *, patients: int = 0, sites: int = 3, rows: int = 200, seeds: int = 2,
-    columns: tuple[str, ...] = ("site", "sex"), order: Any = (0, 1, 2), broken: float = 0.0,
-    references: Any = REFERENCES, head: str = "", risk: bool = False, swapped: bool = False,
-    same: bool = False, **options: Any,
-) -> Any:  # fmt: skip
+    root: Path,
+    kind: int,
+    *,
+    patients: int = 0,
+    sites: int = 3,
+    rows: int = 200,
+    seeds: int = 2,
+    columns: tuple[str, ...] = ("site", "sex"),
+    order: Any = (0, 1, 2),
+    broken: float = 0.0,
+    references: Any = REFERENCES,
+    head: str = "",
+    risk: bool = False,
+    swapped: bool = False,
+    same: bool = False,
+    **options: Any,
+) -> Any:
     generator, classes = np.random.default_rng(kind % 100), abs(kind)
     labels: Any = generator.integers(classes, size=rows) * (not same)
     target = np.eye(classes)[labels]
     if kind < 0:
         labels = target = (generator.random((rows, classes)) < [0.4, 0.3, 0.02, 0.5][:classes]) * 1
     site = generator.integers(sites, size=rows) * (generator.random(rows) < 0.9)
-    groups: dict[str, Any] = {"site": [f"site {number}" for number in site],
+    groups: dict[str, Any] = {
+        "site": [f"site {number}" for number in site],
         "sex": [("F", "M", "", None)[number % 4] for number in generator.integers(6, size=rows)],
-        "blank": [None] * (rows - 20) + ["x"] * 20}  # fmt: skip
+        "blank": [None] * (rows - 20) + ["x"] * 20,
+    }
     quality = {"1": 0.6, "10": 1.2, "inf": 2.0}
     cells: list[Any] = []
     units: dict[str, Any] = {}
@@ -72,24 +103,46 @@ def run(
         scores[0, 7, 1] += broken
         if patients:  # all cells have the units of the first
             units.setdefault("unit", generator.integers(patients, size=rows))
-        path = write_cell(root, method=method, epsilon=epsilon, seeds=seeds, multi_label=kind < 0,
-            rows=rows, class_names=[f"class {k}" for k in range(classes)])  # fmt: skip
+        path = write_cell(
+            root,
+            method=method,
+            epsilon=epsilon,
+            seeds=seeds,
+            multi_label=kind < 0,
+            rows=rows,
+            class_names=[f"class {k}" for k in range(classes)],
+        )
         trained = {"loss": "sigmoid"} if kind < 0 and method == "sgd" else {}
         record = read_json(path) | {"options": {"head": head or method, **trained}}
         if risk and epsilon == "1":
             record["cell"]["epsilon"] = "advantage-0.1"
         write_json(path, record)
-        write_predictions(path.with_name("predictions.parquet"), np.round(scores, 1),
+        write_predictions(
+            path.with_name("predictions.parquet"),
+            np.round(scores, 1),
             labels[::-1] if swapped and epsilon == "10" else labels,
-            **{f"group_{name}": groups[name] for name in columns}, **units)  # fmt: skip
+            **{f"group_{name}": groups[name] for name in columns},
+            **units,
+        )
         cells.append(path)
-    compare_groups(cells, options=FairnessOptions(resamples=200, **options), references=references,
-        table=root / "groups.parquet", record=root / "groups.json", seed=3, threads=1)  # fmt: skip
+    compare_groups(
+        cells,
+        options=FairnessOptions(resamples=200, **options),
+        references=references,
+        table=root / "groups.parquet",
+        record=root / "groups.json",
+        seed=3,
+        threads=1,
+    )
     record = FairnessRecord.read(root / "groups.json").model_dump(mode="json")
     cells = record.pop("cells")
-    gaps = [{"at": f"{cell['method']} {cell['epsilon']} {part['attribute']} {metric}", **gap}
-        for cell in cells for part in cell.pop("attributes")
-        for metric, gap in part["gaps"].items() if metric in GROUP_METRICS]  # fmt: skip
+    gaps = [
+        {"at": f"{cell['method']} {cell['epsilon']} {part['attribute']} {metric}", **gap}
+        for cell in cells
+        for part in cell.pop("attributes")
+        for metric, gap in part["gaps"].items()
+        if metric in GROUP_METRICS
+    ]
     rows_of = pq.read_table(root / "groups.parquet").to_pylist()
     rows_of = [row for row in rows_of if row["metric"] in GROUP_METRICS]
     attributes = record.pop("attributes")
@@ -117,9 +170,11 @@ def test_groups_and_labels_are_chosen_as_stored() -> None:
             labels = (generator.random((count, classes)) < generator.random(classes) / 2) * 1
         names = generator.choice([">=80", "18-79", "<18", "b10", "b9", " ", "-5"], size=count)
         rows = made_rows(
-            labels, {"site": names.tolist()}, classes=classes,
+            labels,
+            {"site": names.tolist()},
+            classes=classes,
             units=np.unique(generator.integers(count, size=count), return_inverse=True)[1],
-        )  # fmt: skip
+        )
         minimum = Minimum(units=1 + seed % 5, positives=1 + seed % 3, negatives=1 + seed % 4)
         for grouping in groupings.make_groupings(
             rows, groups=("site", "class"), pairs=[("site", "site")], minimum=minimum
@@ -129,8 +184,12 @@ def test_groups_and_labels_are_chosen_as_stored() -> None:
             line: list[Any] = [grouping.names, grouping.left_out, grouping.rows, grouping.units]
             line += [counts.positives.sum(axis=1), counts.negatives.sum(axis=0)]
             if not grouping.by_label:
-                line += [groupings.choose_compared(rows, grouping, of, counts, minimum,
-                    negatives=each).model_dump() for each in (False, True)]  # fmt: skip
+                line += [
+                    groupings.choose_compared(
+                        rows, grouping, of, counts, minimum, negatives=each
+                    ).model_dump()
+                    for each in (False, True)
+                ]
             found.append({"at": f"{seed} {grouping.attribute}", "line": str(line)})
     check_values("chosen_groups", [each["line"] for each in found])
     texts = ["<18", "18-79", ">=80", "b9", "b10", "7", "1e3", "-5", "", "(blank)", "80+", "5.5-7"]
@@ -175,8 +234,10 @@ def test_gaps_and_their_bounds_are_as_stored() -> None:
         made[f"intervals {level}"] = np.stack(ends)
     one, three = np.full((1, 1), 0.125), np.array([[[0.0, 0.125, 0.25]]], dtype=np.float32)
     made["an end at 0"] = np.stack(_compute_intervals(one, three, 160 * one, 0.95))
-    made["resamples"] = [np.concatenate(Resamples(units_, count, seed=seed).blocks, axis=1)
-        for units_, count, seed in ((1, 0, 0), (5, 63, 1), (5, 64, 1), (7, 130, 2))]  # fmt: skip
+    made["resamples"] = [
+        np.concatenate(Resamples(units_, count, seed=seed).blocks, axis=1)
+        for units_, count, seed in ((1, 0, 0), (5, 63, 1), (5, 64, 1), (7, 130, 2))
+    ]
     rows = made_rows(np.arange(12) % 2, units=np.arange(12) // 2)
     codes = np.array([0, 1, 2, -1, 0, 1, 2, -1, -1, 0, 0, 1], dtype=np.int32)
     layout = Layout(codes=codes, groups=3)

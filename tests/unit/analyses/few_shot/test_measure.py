@@ -26,17 +26,31 @@ DIGITS = load_digits()
 
 def _stores(folder: Path, train: slice, test: slice) -> tuple[Path, Path]:
     features = DIGITS.data / 16
-    return (write_store(folder / "train", features[train], DIGITS.target[train]),
-        write_store(folder / "test", features[test], DIGITS.target[test]))  # fmt: skip
+    return (
+        write_store(folder / "train", features[train], DIGITS.target[train]),
+        write_store(folder / "test", features[test], DIGITS.target[test]),
+    )
 
 
 def _run(folder: Path, stores: tuple[Path, Path], **changes: Any) -> tuple[dict[str, Any], Any]:
-    facts: dict[str, Any] = {"dataset": "digits", "backbone": "clip", "shots": (1, 4, "full"),
-        "seeds": 3, "seed": 0, "memory_mb": 16000, "metric": None} | changes  # fmt: skip
-    probe_few_shot(*stores, rows=folder / "probes.parquet", record=folder / "probes.json",
+    facts: dict[str, Any] = {
+        "dataset": "digits",
+        "backbone": "clip",
+        "shots": (1, 4, "full"),
+        "seeds": 3,
+        "seed": 0,
+        "memory_mb": 16000,
+        "metric": None,
+    } | changes
+    probe_few_shot(
+        *stores,
+        rows=folder / "probes.parquet",
+        record=folder / "probes.json",
         options={name: facts.pop(name) for name in ("shots", "seeds")},
-        threads=torch.get_num_threads(), study=cast("Study", SimpleNamespace(device="cpu")),
-        **facts)  # fmt: skip
+        threads=torch.get_num_threads(),
+        study=cast("Study", SimpleNamespace(device="cpu")),
+        **facts,
+    )
     return read_few_shot(folder / "probes.json"), pq.read_table(folder / "probes.parquet")
 
 
@@ -92,9 +106,12 @@ def test_of_two_images_the_probe_is_the_nearest(tmp_path: Path) -> None:
 
 
 @given(
-    rows=st.integers(1, 80), patients=st.integers(0, 30), count=st.integers(1, 8),
-    several=st.booleans(), seed=st.integers(0, 2**32),
-)  # fmt: skip
+    rows=st.integers(1, 80),
+    patients=st.integers(0, 30),
+    count=st.integers(1, 8),
+    several=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
 def test_a_draw_has_one_image_of_a_patient_for_each_class(
     rows: int, patients: int, count: int, several: bool, seed: int
 ) -> None:

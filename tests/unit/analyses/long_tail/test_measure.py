@@ -62,9 +62,11 @@ def test_planted_sub_classes_come_back_with_their_sizes() -> None:
     planted = [60, 25, 10, 5]
     centres = 30 * np.eye(4, 20)
     rows = np.concatenate(
-        [centre + random.normal(size=(size, 20)) for centre, size in zip(centres, planted,
-        strict=True)],
-    )  # fmt: skip
+        [
+            centre + random.normal(size=(size, 20))
+            for centre, size in zip(centres, planted, strict=True)
+        ],
+    )
     placed = compute_coordinates(rows, seed=1)
     assert list(cluster_sizes(placed.rows, 4, seed=1)) == planted
     assert placed.kept == pytest.approx(placed.total)

@@ -28,14 +28,20 @@ from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Transform
 from dpprobe.results import network_record
 
-METHODS = {"one": method_options({"head": "fine_tune", "tune": {"blocks": 1}}),
+METHODS = {
+    "one": method_options({"head": "fine_tune", "tune": {"blocks": 1}}),
     "two": method_options({"head": "fine_tune", "tune": {"blocks": 2}}),
     "head": method_options({"head": "fine_tune", "tune": "head"}),
-    "lora": method_options({"head": "fine_tune", "tune": {"lora": {"rank": 2}}})}  # fmt: skip
-VIT = Timm.model_validate({
-    "model": "vit_tiny_patch16_224", "pretrained": False, "preprocessing": {"size": 32},
-    "model_args": {"img_size": 32, "depth": 4, "embed_dim": 48, "num_heads": 3},
-})  # fmt: skip
+    "lora": method_options({"head": "fine_tune", "tune": {"lora": {"rank": 2}}}),
+}
+VIT = Timm.model_validate(
+    {
+        "model": "vit_tiny_patch16_224",
+        "pretrained": False,
+        "preprocessing": {"size": 32},
+        "model_args": {"img_size": 32, "depth": 4, "embed_dim": 48, "num_heads": 3},
+    }
+)
 CONVOLUTIONAL = Timm.model_validate(
     {"model": "resnet10t", "pretrained": False, "preprocessing": {"size": 32}}
 )
@@ -55,8 +61,14 @@ def _write_network(results: Path, backbone: Timm, method: str, *, scale: float =
     """Writes the files of a network whose tuned parameters are moved by normal noise."""
     loaded = loading.load_backbone(backbone, runtime=Runtime(device="cpu", precision="float32"))
     options: Any = METHODS[method]
-    network = build_network(loaded, options, classes=10, seed=1, device="cpu",
-        transform=Transform(spec=NoNormalisation()))  # fmt: skip
+    network = build_network(
+        loaded,
+        options,
+        classes=10,
+        seed=1,
+        device="cpu",
+        transform=Transform(spec=NoNormalisation()),
+    )
     state = tuned_state(network)
     generator = torch.Generator().manual_seed(0)
     for value in state.values():
@@ -65,11 +77,20 @@ def _write_network(results: Path, backbone: Timm, method: str, *, scale: float =
     folder = network_record.network_folder(networks, cell, 0)
     folder.mkdir(parents=True)
     save_file(state, folder / network_record.STATE_FILE)
-    network_record.NetworkRecord.model_validate({
-        "cell": {"dataset": "digits", "backbone": "net", "method": method, "epsilon": "1"},
-        "index": 0, "fingerprint": "f", "device": "cpu", "options": {}, "chosen": {},
-        "trained": 1, "steps": 1, "seconds": 1.0, "files": {},
-    }).write(folder / network_record.RECORD_FILE)  # fmt: skip
+    network_record.NetworkRecord.model_validate(
+        {
+            "cell": {"dataset": "digits", "backbone": "net", "method": method, "epsilon": "1"},
+            "index": 0,
+            "fingerprint": "f",
+            "device": "cpu",
+            "options": {},
+            "chosen": {},
+            "trained": 1,
+            "steps": 1,
+            "seconds": 1.0,
+            "files": {},
+        }
+    ).write(folder / network_record.RECORD_FILE)
     return method, "1"
 
 
@@ -77,10 +98,17 @@ def _task(
     tmp_path: Path, tables: dict[Any, Path], backbone: Any, networks: list[Cell], **options: Any
 ) -> LawTask:
     return LawTask(
-        networks=networks, results=tmp_path, tables=tables, dataset="digits", backbone_name="net",
-        backbone=backbone, methods=METHODS, seed=0, device="cpu",
+        networks=networks,
+        results=tmp_path,
+        tables=tables,
+        dataset="digits",
+        backbone_name="net",
+        backbone=backbone,
+        methods=METHODS,
+        seed=0,
+        device="cpu",
         options=RepresentationLawOptions.model_validate({"rows": 120, "shuffles": 1, **options}),
-    )  # fmt: skip
+    )
 
 
 def _measure(
@@ -170,11 +198,20 @@ def test_all_that_a_law_depends_on_is_in_its_fingerprint(
     slow = method_options({"head": "fine_tune", "tune": {"blocks": 1}, "learning_rate": 0.01})
     bare = replace(task, networks=[])
     swapped: dict[Any, Path] = {"train": tables["test"], "test": tables["train"]}
-    tasks = [task, bare, replace(task, seed=1), replace(task, tables=swapped),
-        replace(task, methods=METHODS | {"one": slow}), replace(bare, dataset="other"),
-        replace(bare, backbone_name="other"), replace(bare, backbone=VIT),
-        *(_task(tmp_path, tables, CONVOLUTIONAL, [files], **each)
-        for each in ({"shuffles": 2}, {"rows": 100}, {"token": "pooled"}))]  # fmt: skip
+    tasks = [
+        task,
+        bare,
+        replace(task, seed=1),
+        replace(task, tables=swapped),
+        replace(task, methods=METHODS | {"one": slow}),
+        replace(bare, dataset="other"),
+        replace(bare, backbone_name="other"),
+        replace(bare, backbone=VIT),
+        *(
+            _task(tmp_path, tables, CONVOLUTIONAL, [files], **each)
+            for each in ({"shuffles": 2}, {"rows": 100}, {"token": "pooled"})
+        ),
+    ]
     found = [each._hash_inputs() for each in tasks]
     path = task._folder_of(*files) / network_record.RECORD_FILE
     record = network_record.NetworkRecord.read(path)

@@ -92,9 +92,16 @@ TUNED = Tuning(setting="constant", tuned="last 2 blocks", blocks=2)
 def make_laws(tmp_path: Path, *more: measure.Subject, rows: int = 300, **changes: int) -> LawRecord:
     """Laws of the frozen network, of one of which two blocks were tuned, and of more."""
     subjects = [_subject(Tokens()), _subject(Tokens(0.8), TUNED, method="two", epsilon="1"), *more]
-    return measure.law_job(subjects, {"train": _rows(rows, seed=0),
-        "test": _rows(rows // 2, seed=1)}, tmp_path, dataset="made_up", backbone="tokens",
-        device="cpu", fingerprint="f", **{"shuffles": 2, "seed": 0} | changes)  # fmt: skip
+    return measure.law_job(
+        subjects,
+        {"train": _rows(rows, seed=0), "test": _rows(rows // 2, seed=1)},
+        tmp_path,
+        dataset="made_up",
+        backbone="tokens",
+        device="cpu",
+        fingerprint="f",
+        **{"shuffles": 2, "seed": 0} | changes,
+    )
 
 
 def test_the_factor_of_each_network_comes_back(tmp_path: Path) -> None:

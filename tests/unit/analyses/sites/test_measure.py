@@ -43,17 +43,30 @@ def stores(tmp_path: Path) -> tuple[Path, Path]:
 
 def simulate(folder: Path, stores: tuple[Path, Path], unit: str, **block: Any) -> SitesRecord:
     epsilons = block.pop("epsilons", ["1"])
-    study = load_study({**STUDY, "methods": {"head": HEAD}, "epsilons": [1], "seeds": 2,
-                        "sites": block})  # fmt: skip
+    study = load_study(
+        {**STUDY, "methods": {"head": HEAD}, "epsilons": [1], "seeds": 2, "sites": block}
+    )
     record = folder / "sites/digits/pixels.json"
     inputs = {
-        "method": "head", "epsilons": epsilons, "delta": 1e-4, "accountant": "pld", "unit": unit,
-        "metric": None, "seed": 0,
-    }  # fmt: skip
+        "method": "head",
+        "epsilons": epsilons,
+        "delta": 1e-4,
+        "accountant": "pld",
+        "unit": unit,
+        "metric": None,
+        "seed": 0,
+    }
     simulate_sites(
-        *stores, record, folder / "sites", options=SimulatedSitesOptions(**block), inputs=inputs,
-        dataset="digits", backbone="pixels", threads=1, study=study,
-    )  # fmt: skip
+        *stores,
+        record,
+        folder / "sites",
+        options=SimulatedSitesOptions(**block),
+        inputs=inputs,
+        dataset="digits",
+        backbone="pixels",
+        threads=1,
+        study=study,
+    )
     return SitesRecord.read(record)
 
 
@@ -102,8 +115,10 @@ def test_secure_sums_with_an_aggregator_are_the_pooled_head(
 def test_no_patient_is_at_two_sites(stores: tuple[Path, Path]) -> None:
     for unit in ("image", "patient"):
         pool = read_pool(stores, unit)
-        seen = [set(pool.codes[np.isin(pool.codes, part)])
-                for part in split_units(pool.labels, 7, "labels", 1)]  # fmt: skip
+        seen = [
+            set(pool.codes[np.isin(pool.codes, part)])
+            for part in split_units(pool.labels, 7, "labels", 1)
+        ]
         assert len(set().union(*seen)) == sum(map(len, seen)) == 900
         assert pool.select(np.array([3, 8])).n == (4 if unit == "image" else 2)
 

@@ -17,13 +17,27 @@ from tests.support.feature_stores import write_split
 
 
 def write_store(
-    folder: Path, features: np.ndarray, labels: np.ndarray, *, shards: int = 2,
-    class_names: Sequence[str] = tuple("0123456789"), **more: Any,
-) -> Path:  # fmt: skip
+    folder: Path,
+    features: np.ndarray,
+    labels: np.ndarray,
+    *,
+    shards: int = 2,
+    class_names: Sequence[str] = tuple("0123456789"),
+    **more: Any,
+) -> Path:
     """Writes features as shards with a manifest; ids are row-0, row-1, ..."""
-    return write_split(folder, features.astype(np.float32), labels, split="test", shards=shards,
-        class_names=tuple(class_names), ids=[f"row-{row}" for row in range(len(features))],
-        backbone="pixels", backbone_options={"family": "pixels"}, **more)  # fmt: skip
+    return write_split(
+        folder,
+        features.astype(np.float32),
+        labels,
+        split="test",
+        shards=shards,
+        class_names=tuple(class_names),
+        ids=[f"row-{row}" for row in range(len(features))],
+        backbone="pixels",
+        backbone_options={"family": "pixels"},
+        **more,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -32,10 +32,17 @@ CLASSES = ("airplane", "cat", "dog", "ship")
 def write_text(path: Path, weights: np.ndarray, **changes: Any) -> Path:
     """A text artifact as `features.text_embeddings` writes it."""
     facts = {
-        "format": "dpprobe-text", "format_version": 1, "class_names": CLASSES[: len(weights)],
-        "set": "simple", "templates": ["{c}"], "words": CLASSES[: len(weights)],
-        "logit_scale": 100.0, "logit_bias": None, "fingerprint": "t", "weights_sha256": "w",
-    }  # fmt: skip
+        "format": "dpprobe-text",
+        "format_version": 1,
+        "class_names": CLASSES[: len(weights)],
+        "set": "simple",
+        "templates": ["{c}"],
+        "words": CLASSES[: len(weights)],
+        "logit_scale": 100.0,
+        "logit_bias": None,
+        "fingerprint": "t",
+        "weights_sha256": "w",
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"dpprobe": canonical_json(facts | changes)}
     save_file({"weights": weights.astype(np.float32)}, path, metadata=metadata)
@@ -45,9 +52,12 @@ def write_text(path: Path, weights: np.ndarray, **changes: Any) -> Path:
 def _run(folder: Path, manifest: Path, text_file: Path, **changes: Any) -> dict[str, Any]:
     options = {"dataset": "pets", "backbone": "clip", "model": "tiny", "metric": None, "seed": 0}
     classify_zero_shot(
-        manifest, text_file, metrics=folder / "metrics.json", predictions=folder / "p.parquet",
+        manifest,
+        text_file,
+        metrics=folder / "metrics.json",
+        predictions=folder / "p.parquet",
         **options | changes,
-    )  # fmt: skip
+    )
     return read_zero_shot(folder / "metrics.json")
 
 
@@ -68,9 +78,13 @@ def test_scores_are_open_clip_s_own(
     monkeypatch.setattr(text_embeddings, "read_info", lambda _path: described)
     options = backbone_options({"family": "open_clip", "model": model, "pretrained": False})
     write_text_embeddings(
-        tmp_path / "text.safetensors", options=options, info=tmp_path / "dataset.json",
-        chosen=chosen, prompt_names={}, runtime=CPU,
-    )  # fmt: skip
+        tmp_path / "text.safetensors",
+        options=options,
+        info=tmp_path / "dataset.json",
+        chosen=chosen,
+        prompt_names={},
+        runtime=CPU,
+    )
     pixels = np.random.default_rng(0).integers(0, 255, (12, 64, 64, 3)).astype(np.uint8)
     images = [Image.fromarray(array) for array in pixels]
     backbone = loading.load_backbone(options, runtime=CPU)
@@ -84,9 +98,11 @@ def test_scores_are_open_clip_s_own(
         theirs, _, preprocess = open_clip.create_model_and_transforms(model)
         theirs.eval()
         classifier = open_clip.build_zero_shot_classifier(
-            theirs, open_clip.get_tokenizer(model), CLASSES,
+            theirs,
+            open_clip.get_tokenizer(model),
+            CLASSES,
             templates=[lambda c, t=t: t.format(c=c) for t in prompts.read_templates(chosen)],
-        )  # fmt: skip
+        )
         encoded = theirs.encode_image(torch.stack([preprocess(i) for i in images]), normalize=True)
         expected = (theirs.logit_scale.exp() * encoded @ classifier).numpy()
     found = _scores(tmp_path)

@@ -26,9 +26,12 @@ Move = tuple[Numbers, Numbers, npt.NDArray[np.float32]]
 
 
 def on_grid(
-    x: npt.NDArray[np.float32], entry: float, scale: float = 1.0, shift: float = 0.0,
+    x: npt.NDArray[np.float32],
+    entry: float,
+    scale: float = 1.0,
+    shift: float = 0.0,
     centre: npt.NDArray[np.float32] = NOTHING,
-) -> tuple[Numbers, float]:  # fmt: skip
+) -> tuple[Numbers, float]:
     """A row with its constant, in whole steps, and its norm."""
     d = len(x)
     whole, out = np.empty(d, np.int32), np.zeros(row_width(d + 1), np.int16)
@@ -53,9 +56,15 @@ def on_grid(
 
 
 def slow_sums(
-    features: npt.NDArray[np.float32], labels: Any, weights: Any, heads: Numbers, bits: int,
-    *, sigmoid: bool, move: Move | None = None,
-) -> Numbers:  # fmt: skip
+    features: npt.NDArray[np.float32],
+    labels: Any,
+    weights: Any,
+    heads: Numbers,
+    bits: int,
+    *,
+    sigmoid: bool,
+    move: Move | None = None,
+) -> Numbers:
     """The sums of `exact_step.add_sums` by products of float64 numbers, one row at a time."""
     entry, step = grid_step(1 - exact_step.MARGIN, bits), grid_step(CLIP, 17)
     total = np.zeros(heads.shape)
@@ -85,20 +94,36 @@ def slow_sums(
 
 
 def fast_sums(
-    features: npt.NDArray[np.float32], labels: Any, weights: Any, heads: Numbers, bits: int,
-    *, sigmoid: bool, several: bool, move: Move | None = None,
-) -> Numbers:  # fmt: skip
+    features: npt.NDArray[np.float32],
+    labels: Any,
+    weights: Any,
+    heads: Numbers,
+    bits: int,
+    *,
+    sigmoid: bool,
+    several: bool,
+    move: Move | None = None,
+) -> Numbers:
     seeds, classes, columns = heads.shape
     totals = np.zeros((seeds, padded(classes, 4), padded(columns, 32)))
     rows = len(features)
     exact_step.add_sums(
-        features, *(move or (np.ones(rows, np.float32), NOTHING, NOTHING)),
+        features,
+        *(move or (np.ones(rows, np.float32), NOTHING, NOTHING)),
         np.zeros(0, np.int64) if several else labels.argmax(1),
-        labels if several else np.zeros((0, 0), np.uint8), weights,
-        np.append(np.arange(rows), [rows - 1, 0]), rows, heads,  # two rows of the next call's
-        product_bits(1) - bits - 1, digit_bits(bits), CLIP,
-        grid_step(1 - exact_step.MARGIN, bits), grid_step(CLIP, 17), sigmoid, totals,
-    )  # fmt: skip
+        labels if several else np.zeros((0, 0), np.uint8),
+        weights,
+        np.append(np.arange(rows), [rows - 1, 0]),
+        rows,
+        heads,  # two rows of the next call's
+        product_bits(1) - bits - 1,
+        digit_bits(bits),
+        CLIP,
+        grid_step(1 - exact_step.MARGIN, bits),
+        grid_step(CLIP, 17),
+        sigmoid,
+        totals,
+    )
     sums = totals[:, :classes, :columns].copy()
     totals[:, :classes, :columns] = 0.0
     assert not totals.any()
@@ -142,8 +167,10 @@ def test_sums_have_the_bits_of_float64_products(
             given = features, labels, weights, heads, bits
             move = None
             if several and kind == "plain":
-                move = (*generator.random((2, rows), np.float32),
-                        generator.random(columns, np.float32))  # fmt: skip
+                move = (
+                    *generator.random((2, rows), np.float32),
+                    generator.random(columns, np.float32),
+                )
             sums = fast_sums(*given, sigmoid=sigmoid, several=several, move=move)
             np.testing.assert_array_equal(sums, slow_sums(*given, sigmoid=sigmoid, move=move))
             assert not sums[2].any()
@@ -197,11 +224,28 @@ def test_steps_are_sums_one_by_one(columns: int, sigmoid: bool, averaged: bool) 
 
     def run(head: Numbers, average: Numbers, step: float) -> bool:
         done: bool = exact_step.take_steps(
-            features, np.ones(335, np.float32), NOTHING, NOTHING, labels.argmax(1),
-            np.zeros((0, 0), np.uint8), weights, np.arange(335), sizes, head,
-            product_bits(1) - 13 - 1, digit_bits(13), CLIP, entry, step, sigmoid, noise, 7.0,
-            rates, mixing if averaged else mixing[:0], average,
-        )  # fmt: skip
+            features,
+            np.ones(335, np.float32),
+            NOTHING,
+            NOTHING,
+            labels.argmax(1),
+            np.zeros((0, 0), np.uint8),
+            weights,
+            np.arange(335),
+            sizes,
+            head,
+            product_bits(1) - 13 - 1,
+            digit_bits(13),
+            CLIP,
+            entry,
+            step,
+            sigmoid,
+            noise,
+            7.0,
+            rates,
+            mixing if averaged else mixing[:0],
+            average,
+        )
         return done
 
     head, average, wanted, mean = start.copy(), start[0] + 1, start.copy(), start[0] + 1
@@ -210,8 +254,15 @@ def test_steps_are_sums_one_by_one(columns: int, sigmoid: bool, averaged: bool) 
     for at, (first, stop) in enumerate(zip(stops - sizes, stops, strict=True)):
         part = slice(first, stop)
         if sizes[at]:
-            total = fast_sums(features[part], labels[part], weights[part], wanted, 13,
-                              sigmoid=sigmoid, several=False)[0]  # fmt: skip
+            total = fast_sums(
+                features[part],
+                labels[part],
+                weights[part],
+                wanted,
+                13,
+                sigmoid=sigmoid,
+                several=False,
+            )[0]
         else:
             total = np.zeros(start[0].shape)
         wanted[0] -= rates[at] * (total + noise[at].reshape(total.shape)) * entry * step / 7
@@ -226,12 +277,28 @@ def test_a_sum_above_the_whole_numbers_of_float64_is_refused(factor: int, exact:
     """A row of zeros, whose sum is its constant of 8,191 steps times its factor."""
     head, average = np.zeros((1, 2, 2)), np.zeros((2, 2))
     done = exact_step.take_steps(
-        np.zeros((1, 1), np.float32), np.ones(1, np.float32), NOTHING, NOTHING,
-        np.zeros(1, np.int64), np.zeros((0, 0), np.uint8), np.ones(1, np.float32),
-        np.zeros(1, np.int64), np.ones(1, np.int64), head, product_bits(1) - 14, digit_bits(13),
-        1.0, 2.0**-13, 0.5 / (factor + 0.5), False, np.zeros((1, 4), np.int64), 1.0, np.ones(1),
-        np.zeros(0), average,
-    )  # fmt: skip
+        np.zeros((1, 1), np.float32),
+        np.ones(1, np.float32),
+        NOTHING,
+        NOTHING,
+        np.zeros(1, np.int64),
+        np.zeros((0, 0), np.uint8),
+        np.ones(1, np.float32),
+        np.zeros(1, np.int64),
+        np.ones(1, np.int64),
+        head,
+        product_bits(1) - 14,
+        digit_bits(13),
+        1.0,
+        2.0**-13,
+        0.5 / (factor + 0.5),
+        False,
+        np.zeros((1, 4), np.int64),
+        1.0,
+        np.ones(1),
+        np.zeros(0),
+        average,
+    )
     assert done == exact
     np.testing.assert_allclose(head[0], [[0, 0.5], [0, -0.5]], rtol=2e-4)
 

@@ -67,8 +67,10 @@ def test_sums_of_any_shape_are_numpys(
     fused_step.add_clipped_sums(*arrays, order, sizes, heads, classes, sums)
     for total, rows in zip(sums, np.split(order, np.cumsum(sizes)), strict=False):
         for head, actual in zip(kept, total, strict=True):
-            wanted = np.pad(numpy_sum(arrays, rows, head), [(0, size - kept.shape[1 + axis])
-                for axis, size in enumerate(actual.shape)][:2])  # fmt: skip
+            wanted = np.pad(
+                numpy_sum(arrays, rows, head),
+                [(0, size - kept.shape[1 + axis]) for axis, size in enumerate(actual.shape)][:2],
+            )
             error = np.linalg.norm(actual - 1.0 - wanted)
             assert error <= 2e-6 * (np.linalg.norm(wanted) + np.sqrt(wanted.size))
 
@@ -121,9 +123,12 @@ def test_chunks_of_any_shape_fit_their_buffers(dimension: int, classes: int) -> 
 
 
 def descend(
-    rows: Rows, start: torch.Tensor, steps: int, mixing: npt.NDArray[np.float32],
+    rows: Rows,
+    start: torch.Tensor,
+    steps: int,
+    mixing: npt.NDArray[np.float32],
     observed: Any = NOT_OBSERVED,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Steps of the native loop: weights, average."""
     weights, average = padded(start), padded(start)
     sums = NativePoissonSum(
@@ -140,9 +145,18 @@ def descend(
     rates = np.linspace(0.1, 0.2, steps).astype(np.float32)
     scratch = torch.zeros_like(weights).numpy()
     fused_step.take_steps(
-        *arrays, index, sizes, *noise.noise_source(0.3), rates, weights.numpy(), start.shape[1],
-        scratch, mixing, average.numpy(), *observed,
-    )  # fmt: skip
+        *arrays,
+        index,
+        sizes,
+        *noise.noise_source(0.3),
+        rates,
+        weights.numpy(),
+        start.shape[1],
+        scratch,
+        mixing,
+        average.numpy(),
+        *observed,
+    )
     assert not weights[:, start.shape[1] :].any()
     assert not weights[..., start.shape[2] :].any()
     return unpadded(weights, start), unpadded(average, start)
@@ -182,17 +196,27 @@ def test_a_step_s_noise_is_what_is_drawn_elsewhere() -> None:
     assert classes * columns > 2 * fused_step._DRAWN
     wanted = GaussianNoise([1], classes * columns, CPU).draw_steps(steps, 0.3)[0].double().sum(0)
     data = fused_step.Arrays.make_arrays(
-        torch.zeros(1, columns - 1), torch.ones(1), torch.zeros(1, dtype=torch.int64),
-        torch.ones(1, dtype=torch.float64), sigmoid=False,
-    )  # fmt: skip
+        torch.zeros(1, columns - 1),
+        torch.ones(1),
+        torch.zeros(1, dtype=torch.int64),
+        torch.ones(1, dtype=torch.float64),
+        sigmoid=False,
+    )
     head = fused_step.padded_zeros(1, classes, columns)
     rates, none = np.full(steps, -1, dtype=np.float32), np.zeros(0, dtype=np.int64)
     fused_step.take_steps(
-        *data, none, np.zeros(steps, dtype=np.int64),
-        *GaussianNoise([1], classes * columns, CPU).noise_source(0.3), rates, head.numpy(), classes,
-        torch.full_like(head, 9.0).numpy(), np.zeros(0, dtype=np.float32), head.numpy(),
+        *data,
+        none,
+        np.zeros(steps, dtype=np.int64),
+        *GaussianNoise([1], classes * columns, CPU).noise_source(0.3),
+        rates,
+        head.numpy(),
+        classes,
+        torch.full_like(head, 9.0).numpy(),
+        np.zeros(0, dtype=np.float32),
+        head.numpy(),
         *NOT_OBSERVED,
-    )  # fmt: skip
+    )
     drawn = head[0, :classes, :columns].flatten()
     np.testing.assert_allclose(drawn, wanted, rtol=0, atol=1e-6)
 

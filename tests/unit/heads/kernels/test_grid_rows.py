@@ -65,9 +65,27 @@ def test_gradients_of_the_grid_are_numpy_s(
         sums = np.zeros((2, classes, d + 1))
         for total, split in zip(sums, (NO_DIGITS, digits), strict=True):
             grid_rows.add_gradients(
-                features, scale, shift, centre, constant, whole, targets, norms, lengths, weights,
-                factors, split, 2.0**11, weighted, biases, 2e-9, clip, sigmoid, step, total,
-            )  # fmt: skip
+                features,
+                scale,
+                shift,
+                centre,
+                constant,
+                whole,
+                targets,
+                norms,
+                lengths,
+                weights,
+                factors,
+                split,
+                2.0**11,
+                weighted,
+                biases,
+                2e-9,
+                clip,
+                sigmoid,
+                step,
+                total,
+            )
             if whole and step:
                 np.testing.assert_allclose(total, sums[0], rtol=1e-12, atol=1e-9)
         np.testing.assert_allclose(sums[0], expected, rtol=1e-9, atol=1e-9)

@@ -45,9 +45,13 @@ def make_products(count: int, together: int) -> Any:
     @numba.njit
     def fill(rows, factor, columns, out, spots):
         products(
-            rows.ctypes.data, rows.strides[0], factor.ctypes.data, columns, out.ctypes.data,
+            rows.ctypes.data,
+            rows.strides[0],
+            factor.ctypes.data,
+            columns,
+            out.ctypes.data,
             spots.ctypes.data,
-        )  # fmt: skip
+        )
 
     return fill
 

@@ -66,9 +66,11 @@ def plan_of(mechanisms: tuple[Mechanism, ...], n: int, noise: float = 1.0, **mor
     """A plan that nobody calibrated; its epsilons are made up."""
     facts = {"unit": "image", "epsilon": 1.0, "delta": 1e-5, "realised_epsilon": 0.98765, **more}
     return Plan(
-        mechanisms=tuple(item.scale_noise(noise) for item in mechanisms), n=n, accountant="pld",
+        mechanisms=tuple(item.scale_noise(noise) for item in mechanisms),
+        n=n,
+        accountant="pld",
         **facts,
-    )  # fmt: skip
+    )
 
 
 def draw(kind: str, n: int, seed: int = 3) -> tuple[Any, Any]:
@@ -108,19 +110,29 @@ def test_test_results_are_as_before(kind: str) -> None:
             case = f"{metric} {rows} {noise} {patients}"
             found[f"{case} telling"] = answer(results.check_telling, plan, classes=classes)
             found[f"{case} fewest"] = (
-                results.enough_of_a_class(plan, classes=classes) if metric != "accuracy"
+                results.enough_of_a_class(plan, classes=classes)
+                if metric != "accuracy"
                 else results.composition_words(plan, plan, split="id, seed 0, fraction 0.2")
-            )  # fmt: skip
+            )
             made = results.evaluate_heads(
-                head(classes), of_test_rows(scores, labels, units_of(rows, patients)), plan,
-                SEEDED, metric=metric, link=link, composition="paid",
+                head(classes),
+                of_test_rows(scores, labels, units_of(rows, patients)),
+                plan,
+                SEEDED,
+                metric=metric,
+                link=link,
+                composition="paid",
                 calibration=Calibration(scale=2.0, offset=1.5, thresholds={})
-                if kind == "two" else None,
+                if kind == "two"
+                else None,
                 keep_counts=kind == "two" and not patients,
-            )  # fmt: skip
+            )
             del made["mechanisms"]
-            found[case] = made | {"said": show.state_measured(made), "round": show.round_result(
-                made), "telling": show.is_telling(made)}  # fmt: skip
+            found[case] = made | {
+                "said": show.state_measured(made),
+                "round": show.round_result(made),
+                "telling": show.is_telling(made),
+            }
     check_values(f"test_results_{kind}", found, rel=1e-4)
 
 
@@ -128,9 +140,10 @@ def test_intervals_of_test_results_are_as_before() -> None:
     generator = np.random.default_rng(2)
     accuracies: dict[str, Any] = {
         f"{value} {n} {deviation}": results.accuracy_estimate(value, n, deviation)
-        for value in (0.0, 0.02, 0.5, 0.93, 1.0) for n in (1, 40, 3000)
+        for value in (0.0, 0.02, 0.5, 0.93, 1.0)
+        for n in (1, 40, 3000)
         for deviation in (0.1, 5.0)
-    }  # fmt: skip
+    }
     areas: dict[str, Any] = {}
     for labels, rows, deviation in itertools.product((1, 3), (60, 4000), (0.5, 6.0)):
         rising = np.linspace(0.1, 2, 16)
@@ -141,7 +154,8 @@ def test_intervals_of_test_results_are_as_before() -> None:
     for more in (0.0, 1e-6):  # exactly as many units as are needed
         areas[f"fewest {more}"] = [
             results.area_estimate(np.full((2, 2, 4), 0.25) + more * np.eye(2)[:, :1, None], 0.1),
-            results.area_estimate(np.array([[[0.0, 1.0 + more], [1.0, 3.0]]]), 0.1)]  # fmt: skip
+            results.area_estimate(np.array([[[0.0, 1.0 + more], [1.0, 3.0]]]), 0.1),
+        ]
         table = np.array([[1.0 + more, 0], [3, 2], [0, 9]])
         accuracies[f"fewest {more}"] = recalls.estimate_recalls(table, 0.1)
     ranges, ends = np.array([9.0, 2.0, 2.000001, 1.9]), np.arange(5.0)
@@ -150,28 +164,50 @@ def test_intervals_of_test_results_are_as_before() -> None:
     for n in (2, 3, 9, 10):
         accuracies[f"telling {n}"] = [
             answer(results.check_telling, plan_of(mechanisms, n, noise), classes=3)
-            for mechanisms, noise in ((hits, 2.0), (recalls.recall_mechanisms(), 0.1))]  # fmt: skip
+            for mechanisms, noise in ((hits, 2.0), (recalls.recall_mechanisms(), 0.1))
+        ]
     for high in (0.2, 0.200001):
         found = recalls.Estimate(0.1, 0.0, high, 0.1)
         accuracies[f"words {high}"] = results.released_words("auc", found, plan_of(hits, 9))
     for value, low, high, error in (
-        (0.5, 0.4, 0.6, 0.1), (0.5, 0.6, 0.7, 0.1), (0.5, 0.3, 0.4, 0.1), (0.5, -0.1, 0.6, 0.1),
-        (0.5, 0.4, 1.1, 0.1), (0.5, 0.5, 0.5, 0.1), (0.5, 0.4, 0.6, 0.0), (0.5, 0.4, 0.6, -0.1),
-        (0.0, 0.0, 0.3, 0.1), (1.0, 0.8, 1.0, 0.1),
-    ):  # fmt: skip
-        block = {"metric": "accuracy", "value": value, "interval": [low, high],
-                 "standard_error": error, "released": ""}  # fmt: skip
+        (0.5, 0.4, 0.6, 0.1),
+        (0.5, 0.6, 0.7, 0.1),
+        (0.5, 0.3, 0.4, 0.1),
+        (0.5, -0.1, 0.6, 0.1),
+        (0.5, 0.4, 1.1, 0.1),
+        (0.5, 0.5, 0.5, 0.1),
+        (0.5, 0.4, 0.6, 0.0),
+        (0.5, 0.4, 0.6, -0.1),
+        (0.0, 0.0, 0.3, 0.1),
+        (1.0, 0.8, 1.0, 0.1),
+    ):
+        block = {
+            "metric": "accuracy",
+            "value": value,
+            "interval": [low, high],
+            "standard_error": error,
+            "released": "",
+        }
         checked = answer(show._check_result, block, plan_of(hits, 9), ["a", "b"])
         accuracies[f"result {value} {low} {high} {error}"] = checked[:90]
     intervals = ([0.1, 0.19], [0.0, 0.1], [0.2, 0.31], [0.05, 0.9], [0.6, 0.60001], [0.0, 0.8])
     worst = {"name": "nevus", "recall": 0.3, "interval": [0.2, 0.35]}
     said = {
-        f"{metric} {interval} {lowest}": [tell(
-            {"metric": metric, "value": sum(interval) / 2, "interval": interval,
-             "worst_class": lowest}) for tell in (show.state_measured, show.round_result)]
-        for metric in show.METRICS for interval in intervals
+        f"{metric} {interval} {lowest}": [
+            tell(
+                {
+                    "metric": metric,
+                    "value": sum(interval) / 2,
+                    "interval": interval,
+                    "worst_class": lowest,
+                }
+            )
+            for tell in (show.state_measured, show.round_result)
+        ]
+        for metric in show.METRICS
+        for interval in intervals
         for lowest in (None, worst, worst | {"interval": [0.2, sum(interval) / 2]})
-    }  # fmt: skip
+    }
     check_values("intervals_of_results", [accuracies, areas, said], rel=1e-4)
 
 
@@ -195,9 +231,15 @@ def test_calibrations_are_as_before() -> None:
         wanted = results.evaluation_mechanisms("auc", classes=2, multi_label=False)
         plan, (scores, labels) = plan_of(wanted, rows, noise), draw("two", rows)
         measured = results.evaluate_heads(
-            head(2), of_test_rows(keep * scores, labels), plan, SEEDED, metric="auc",
-            link="softmax", composition="", keep_counts=True,
-        )  # fmt: skip
+            head(2),
+            of_test_rows(keep * scores, labels),
+            plan,
+            SEEDED,
+            metric="auc",
+            link="softmax",
+            composition="",
+            keep_counts=True,
+        )
         found[f"auc {rows} {noise} {keep}"] = calibration.calibrate_from_counts(measured, plan)
         found[f"auc size {rows} {noise}"] = answer(calibration.check_calibration_size, plan)
     mechanisms = calibration.calibration_mechanisms(classes=2, multi_label=False)
@@ -207,30 +249,39 @@ def test_calibrations_are_as_before() -> None:
         described = calibration.describe_calibration(noisy, mechanisms, 200)
         found[f"{answers}"] = [described["scale"], described["offset"]]
     found["rare"] = noisy_counts.describe_classes(
-        np.ones((11, 2)), np.ones(16), n=40, deviation=50.0)  # fmt: skip
+        np.ones((11, 2)), np.ones(16), n=40, deviation=50.0
+    )
     one_bin, three = np.array([0.0, 300.0, 0.0]), np.arange(3.0)
     for n, other in itertools.product((9, 99), (-20.0, 0.0, 7.0, 300.0)):
-        for pair in ((one_bin, one_bin * other / 300), (one_bin * other / 300, one_bin),
-                     (three * 9, 3 * other - three)):  # fmt: skip
+        for pair in (
+            (one_bin, one_bin * other / 300),
+            (one_bin * other / 300, one_bin),
+            (three * 9, 3 * other - three),
+        ):
             found[f"fit {n} {other} {len(found)}"] = noisy_counts.fit_logistic(
-                three, *pair, n=n, deviation=0.5)  # fmt: skip
+                three, *pair, n=n, deviation=0.5
+            )
     for n, coverage in itertools.product((50, 99, 2000), noisy_counts.COVERAGES):
         most, z = noisy_counts.allowed_misses(n, coverage)
         found[f"threshold {n} {coverage}"] = [
-            noisy_counts.find_threshold([(0.1, first, noise), (0.2, second, 0.0), (0.3, 0.0, 0.0)],
-                                        n, coverage)
-            for first, second, noise in ((most, most, 0.0), (most, most + 1e-9, 0.0),
-                                         (-most, 0.0, 0.999 * most / z),
-                                         (-most, 0.0, 1.001 * most / z))
-        ] + [noisy_counts.fewest_units(2.0, coverage)]  # fmt: skip
+            noisy_counts.find_threshold(
+                [(0.1, first, noise), (0.2, second, 0.0), (0.3, 0.0, 0.0)], n, coverage
+            )
+            for first, second, noise in (
+                (most, most, 0.0),
+                (most, most + 1e-9, 0.0),
+                (-most, 0.0, 0.999 * most / z),
+                (-most, 0.0, 1.001 * most / z),
+            )
+        ] + [noisy_counts.fewest_units(2.0, coverage)]
     ends = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
     table = np.array([5.0, 5, 10, 80]), np.array([40.0, 40, 10, 10])
     found["cut-offs"] = noisy_counts._list_cut_offs(ends, *table, 0.5)
     found["certain"] = noisy_counts._list_benefits(np.ceil(ends), *table, 200, 0.5)
     for sized in (mechanisms, results.evaluation_mechanisms("auc", classes=2, multi_label=False)):
         found[f"fewest of {sized[-1].name}"] = [
-            answer(calibration.check_calibration_size, plan_of(sized, n))
-            for n in (62, 63, 99, 100)]  # fmt: skip
+            answer(calibration.check_calibration_size, plan_of(sized, n)) for n in (62, 63, 99, 100)
+        ]
     check_values("calibrations", found, rel=1e-4)
 
 
@@ -246,16 +297,24 @@ def test_tables_of_new_images_are_as_before(
         counts = n * shares + generator.normal(0, deviation, 9)
         new = np.roll(np.round(units * shares), shift)
         found[f"{n} {deviation} {units} {shift} {classes and len(classes)}"] = (
-            monitor.compare_table(counts, new, n=n, deviation=deviation, level=0.01,
-                                  classes=classes, edges=[*range(8)])
-        )  # fmt: skip
+            monitor.compare_table(
+                counts,
+                new,
+                n=n,
+                deviation=deviation,
+                level=0.01,
+                classes=classes,
+                edges=[*range(8)],
+            )
+        )
     rows = generator.normal(size=(40, 9)).astype(np.float32)
     rows[0], rows[1] = 0, 1e20
     moment = torch.from_numpy(np.cov(rows[2:].T) * np.arange(1, 10))
     for spec, centre, second in itertools.product(
         (L2(), LayerNorm(), AroundCentre(kind="centred")),
-        (None, rows[5]), (None, moment),
-    ):  # fmt: skip
+        (None, rows[5]),
+        (None, moment),
+    ):
         typical = monitor.find_directions(centre, second, dimension=9)
         if typical is not None:
             arrays = {"centre": torch.zeros(9)} if isinstance(spec, AroundCentre) else {}
@@ -266,46 +325,73 @@ def test_tables_of_new_images_are_as_before(
     for kind, noise, patients in itertools.product(KINDS, (0.3, 8.0), (False, True)):
         classes, several = KINDS[kind]
         scores, labels = draw(kind, 300)
-        plan = plan_of(watching.monitor_mechanisms(unusual=False), 100 if patients else 300, noise,
-                       unit="patient" if patients else "image")  # fmt: skip
+        plan = plan_of(
+            watching.monitor_mechanisms(unusual=False),
+            100 if patients else 300,
+            noise,
+            unit="patient" if patients else "image",
+        )
         made = watching.monitor_head(
-            head(classes), of_test_rows(scores, labels, units_of(300, patients)), plan, SEEDED,
-            probe_norm=2.0, calibration=None, link="sigmoid" if several else "softmax",
+            head(classes),
+            of_test_rows(scores, labels, units_of(300, patients)),
+            plan,
+            SEEDED,
+            probe_norm=2.0,
+            calibration=None,
+            link="sigmoid" if several else "softmax",
             composition=watching.monitor_words(plan, plan),
-        )  # fmt: skip
+        )
         made["size"] = answer(watching.check_monitor_size, plan)
         found[f"{kind} {noise} {patients}"] = made
     four = watching.monitor_mechanisms(unusual=True)
     found["fewest"] = [answer(watching.check_monitor_size, plan_of(four, n)) for n in (39, 40)]
     found["edges"] = [monitor.list_edges(norm, unusual=norm > 0) for norm in (0.0, 2.0)]
-    for first, more, n in ((300.0, 0.0, 300), (300.0, 1.0, 300), (299.0, 1.0, 299),
-                           (300.0, -1.0, 300), (-5.0, 0.0, 300), (299.0, 0.0, 298)):  # fmt: skip
+    for first, more, n in (
+        (300.0, 0.0, 300),
+        (300.0, 1.0, 300),
+        (299.0, 1.0, 299),
+        (300.0, -1.0, 300),
+        (-5.0, 0.0, 300),
+        (299.0, 0.0, 298),
+    ):
         counted = {"a": [first], "b": [first - 1, 1 + more, 0.0]}
         for noise in (0.01, 0.1):
             tested = plan_of(four, n, noise)
             said = answer(_check_totals, counted, {"a": 1, "b": 3}, tested)
             found[f"totals {first} {more} {n} {noise}"] = said
     for name, text in {
-        "good": "id,group,other\na,1,x\nb,2,x\n\na,1,y\n", "spaces": " id , group\na,1\n",
-        "two": "id,group\na,1\na,2\n", "short": "id,group\nb,1\na\n", "no id": "group\n1\n",
-        "double": "id,id,group\na,b,1\n", "empty": "", "no group": "id,x\na,1\n",
-        "sep": "sep=;\nid; group\na;p1\nb;p1\n",         "quote": 'id,group\n"a,p1\n',
-    }.items():  # fmt: skip
+        "good": "id,group,other\na,1,x\nb,2,x\n\na,1,y\n",
+        "spaces": " id , group\na,1\n",
+        "two": "id,group\na,1\na,2\n",
+        "short": "id,group\nb,1\na\n",
+        "no id": "group\n1\n",
+        "double": "id,id,group\na,b,1\n",
+        "empty": "",
+        "no group": "id,x\na,1\n",
+        "sep": "sep=;\nid; group\na;p1\nb;p1\n",
+        "quote": 'id,group\n"a,p1\n',
+    }.items():
         path = tmp_path / "groups.csv"
         path.write_text(text)
         read = answer(monitor.read_groups, path)
-        found[name] = sorted(read.items()) if isinstance(read, dict) else read.replace(
-            str(tmp_path), "")  # fmt: skip
+        found[name] = (
+            sorted(read.items()) if isinstance(read, dict) else read.replace(str(tmp_path), "")
+        )
     verdicts = (monitor.DIFFERENT, monitor.SIMILAR, monitor.TOO_FEW)
     for given in itertools.product(verdicts, verdicts, (None, 90)):
         tables = {
-            name: monitor.Comparison(verdict=str(verdict), distance=0.3, by_chance=0.1,
-                                     needed=need if verdict == monitor.TOO_FEW else None,
-                                     change="up to 3")
+            name: monitor.Comparison(
+                verdict=str(verdict),
+                distance=0.3,
+                by_chance=0.1,
+                needed=need if verdict == monitor.TOO_FEW else None,
+                change="up to 3",
+            )
             for name, verdict, need in zip(monitor.WORDS, given, (given[2], 60), strict=False)
-        }  # fmt: skip
-        report = monitor.Report(images=40, units=1030, test_units=9000, tables=tables,
-                                most_unusual=())  # fmt: skip
+        }
+        report = monitor.Report(
+            images=40, units=1030, test_units=9000, tables=tables, most_unusual=()
+        )
         found[f"report {given}"] = [report.to_dict()["verdict"], *report.list_lines()]
     check_values("tables_of_new_images", found, rel=1e-4)
 
@@ -321,9 +407,15 @@ def test_new_rows_are_counted_and_compared_as_before() -> None:
         heads = replace(head(3), typical=typical[None] if unusual else None)
         plan = plan_of(watching.monitor_mechanisms(unusual=unusual), 300, 2.0)
         block = watching.monitor_head(
-            heads, of_test_rows(scores, labels), plan, SEEDED, probe_norm=2.0, calibration=None,
-            link="softmax", composition="",
-        )  # fmt: skip
+            heads,
+            of_test_rows(scores, labels),
+            plan,
+            SEEDED,
+            probe_norm=2.0,
+            calibration=None,
+            link="softmax",
+            composition="",
+        )
         if change is not None:
             change(block)
         facts = SimpleNamespace(class_names=classes, name="v1", dimension=3)
@@ -331,8 +423,11 @@ def test_new_rows_are_counted_and_compared_as_before() -> None:
         return SimpleNamespace(statement={"monitor": block}, facts=facts, arrays=arrays)
 
     names = [f"{number}.png" for number in range(60)]
-    groupings = {"none": {}, "pairs": {name: f"g{n // 2}" for n, name in enumerate(names[:40])},
-                 "one": dict.fromkeys(names, "g")}  # fmt: skip
+    groupings = {
+        "none": {},
+        "pairs": {name: f"g{n // 2}" for n, name in enumerate(names[:40])},
+        "one": dict.fromkeys(names, "g"),
+    }
     for unusual, count, moved, (kind, groups) in itertools.product(
         (False, True), (0, 60), (0.0, 5.0), groupings.items()
     ):
@@ -344,15 +439,22 @@ def test_new_rows_are_counted_and_compared_as_before() -> None:
             watch.add_rows(names[:count][part], softmax(rows[part], axis=1), rows[part])
         compared = watch.compare()
         found[f"{unusual} {count} {moved} {kind}"] = [
-            compared.verdict, compared.images, compared.units, compared.test_units,
-            {name: [one.verdict, one.distance, one.change]
-             for name, one in compared.tables.items()},
+            compared.verdict,
+            compared.images,
+            compared.units,
+            compared.test_units,
+            {
+                name: [one.verdict, one.distance, one.change]
+                for name, one in compared.tables.items()
+            },
             compared.most_unusual,
-        ]  # fmt: skip
+        ]
     changes: dict[str, Callable[[dict[str, Any]], Any]] = {
-        "n": lambda block: block.update(n=0), "one": lambda block: block.update(n=1),
+        "n": lambda block: block.update(n=0),
+        "one": lambda block: block.update(n=1),
         "none": lambda block: block.update(edges=None),
-        "list": lambda block: block.update(tables=[]), "no n": lambda block: block.pop("n"),
+        "list": lambda block: block.update(tables=[]),
+        "no n": lambda block: block.pop("n"),
         "text": lambda block: block.update(n="x"),
         "table": lambda block: block["tables"].pop("unusualness"),
         "class": lambda block: block["tables"]["predicted_class"].pop(),
@@ -361,7 +463,7 @@ def test_new_rows_are_counted_and_compared_as_before() -> None:
         "edges": lambda block: block["edges"].pop("unusualness"),
         "two": lambda block: block.update(mechanisms=block["mechanisms"] * 2),
         "words": lambda block: block["tables"].update(feature_norm=["x"] * 21),
-    }  # fmt: skip
+    }
     for name, change in changes.items():
         found[name] = str(answer(monitor.Watch, bundle_of(True, change), Transform(L2()), {}))[:60]
     made = bundle_of(True)
@@ -399,16 +501,35 @@ def test_what_parts_say_and_check_is_as_before() -> None:
                 found[f"check cohort {count} {horizon} {before}"] = answer(
                     check_cohort, values, plan
                 )
-    block = {"entry": 2, "releases": 1, "unit": "image", "delta": 1e-5, "epsilon": 1.0,
-             "exact": True}  # fmt: skip
+    block = {
+        "entry": 2,
+        "releases": 1,
+        "unit": "image",
+        "delta": 1e-5,
+        "epsilon": 1.0,
+        "exact": True,
+    }
     tested = watched() | {"epsilon": 2.0, "epsilon_target": 2.0, "delta": 1e-5, "n": 10}
     for change, result, other, rate in itertools.product(
-        ({}, {"releases": 3}, {"epsilon": 1.00009}, {"epsilon": 1.0002}, {"epsilon": 0.99991},
-         {"epsilon": 0.9998}, {"epsilon": 2.0}, {"exact": False, "releases": 12}, {"exact": 1},
-         {"unit": "patient"}, {"delta": 1e-6}, {"entry": 0}, {"releases": True}),
+        (
+            {},
+            {"releases": 3},
+            {"epsilon": 1.00009},
+            {"epsilon": 1.0002},
+            {"epsilon": 0.99991},
+            {"epsilon": 0.9998},
+            {"epsilon": 2.0},
+            {"exact": False, "releases": 12},
+            {"exact": 1},
+            {"unit": "patient"},
+            {"delta": 1e-6},
+            {"entry": 0},
+            {"releases": True},
+        ),
         (None, {"delta": 1e-5, "epsilon": 2.0}, {"delta": 1e-6, "epsilon": 2.0}),
-        ({}, {"monitor": tested}), (False, True),
-    ):  # fmt: skip
+        ({}, {"monitor": tested}),
+        (False, True),
+    ):
         values = {"ledger": block | change, "evaluation": result, **other}
         priced = plan_of(sampled, 1000, 5.0, realised_epsilon=1.0) if rate else plan
         found[f"ledger {change} {result} {bool(other)} {rate}"] = answer(
@@ -416,21 +537,49 @@ def test_what_parts_say_and_check_is_as_before() -> None:
         )
     found["spent"] = [
         state_spent(block | {"releases": releases, "unit": unit, "exact": exact, "epsilon": 1.2345})
-        for releases in (1, 2, 1234) for unit in ("image", "patient", "group")
+        for releases in (1, 2, 1234)
+        for unit in ("image", "patient", "group")
         for exact in (False, True)
-    ]  # fmt: skip
-    audit = {"audited": "2026-01-31", "code": "dpprobe 0.1.0, audit 1", "runs": 1000, "tests": 3,
-             "confidence": 0.95, "epsilon_lower": 0.71234, "caught_factor": 1.52,
-             "probability": 0.9}  # fmt: skip
-    for change in ({}, {"epsilon_lower": 1.0}, {"epsilon_lower": 1.00001}, {"confidence": 1.0},
-                   {"caught_factor": None}, {"runs": 10**10}, {"tests": 1001}):  # fmt: skip
+    ]
+    audit = {
+        "audited": "2026-01-31",
+        "code": "dpprobe 0.1.0, audit 1",
+        "runs": 1000,
+        "tests": 3,
+        "confidence": 0.95,
+        "epsilon_lower": 0.71234,
+        "caught_factor": 1.52,
+        "probability": 0.9,
+    }
+    for change in (
+        {},
+        {"epsilon_lower": 1.0},
+        {"epsilon_lower": 1.00001},
+        {"confidence": 1.0},
+        {"caught_factor": None},
+        {"runs": 10**10},
+        {"tests": 1001},
+    ):
         evidence = audit | change
         found[f"evidence {change}"] = [
-            answer(check_evidence, {"evidence": evidence}, plan), in_words(evidence)
-        ]  # fmt: skip
-    found["cheap choice"] = [answer(check_choice, {"choice": {
-        "cells": cells, "epsilon": epsilon, "words": choice_words(cells, epsilon, delta=1e-5)}},
-        plan, facts) for cells, epsilon in ((1, 0.5), (-1, None), (2, 1.1))]  # fmt: skip
+            answer(check_evidence, {"evidence": evidence}, plan),
+            in_words(evidence),
+        ]
+    found["cheap choice"] = [
+        answer(
+            check_choice,
+            {
+                "choice": {
+                    "cells": cells,
+                    "epsilon": epsilon,
+                    "words": choice_words(cells, epsilon, delta=1e-5),
+                }
+            },
+            plan,
+            facts,
+        )
+        for cells, epsilon in ((1, 0.5), (-1, None), (2, 1.1))
+    ]
     for names in (3, "ab", ["a"], ["a", "a"], ["b", "a"], ["a", 1]):
         sites = of_sites() | {"names": names, "packed_by": "a", "aggregator": "a"}
         found[f"sites {names}"] = answer(check_sites, {"sites": sites}, plan)
@@ -439,12 +588,20 @@ def test_what_parts_say_and_check_is_as_before() -> None:
     ):
         if colluders < len(names):
             found[f"sites {names} {colluders} {aggregator} {unit}"] = describe_sites(
-                names, packed_by="a", aggregator=aggregator, colluders=colluders, agreement="x",
-                smallest_share=9e3, coordinates=7, unit=unit)  # fmt: skip
+                names,
+                packed_by="a",
+                aggregator=aggregator,
+                colluders=colluders,
+                agreement="x",
+                smallest_share=9e3,
+                coordinates=7,
+                unit=unit,
+            )
     found["predecessors"] = [
         answer(named_predecessor, {"predecessor": {"name": name, "sha256": digest}})
-        for name in ("a", "a/b", 3) for digest in ("ab" * 32, "AB" * 32, "ab" * 31, None)
-    ]  # fmt: skip
+        for name in ("a", "a/b", 3)
+        for digest in ("ab" * 32, "AB" * 32, "ab" * 31, None)
+    ]
     check_values("words_of_parts", found)
 
 
@@ -464,18 +621,29 @@ def test_faults_of_parts_in_a_study_are_as_before() -> None:
     releases = {
         "first": asked(cohort="a", dataset="one", horizon=4),
         "second": asked(cohort="b", dataset="two", horizon=4, predecessor="first"),
-        "plain": asked(dataset="three"), "without": asked(cohort="c", dataset="four"),
-    }  # fmt: skip
+        "plain": asked(dataset="three"),
+        "without": asked(cohort="c", dataset="four"),
+    }
     for method, cohort, horizon, before, dataset in itertools.product(
-        methods, (None, "c"), (None, 4, 5),
-        (None, "first", "second", "plain", "without", "elsewhere"), ("new", "one", "two"),
-    ):  # fmt: skip
-        release = asked(cohort=cohort, horizon=horizon, predecessor=before, dataset=dataset,
-                        method=method, options={})  # fmt: skip
+        methods,
+        (None, "c"),
+        (None, 4, 5),
+        (None, "first", "second", "plain", "without", "elsewhere"),
+        ("new", "one", "two"),
+    ):
+        release = asked(
+            cohort=cohort,
+            horizon=horizon,
+            predecessor=before,
+            dataset=dataset,
+            method=method,
+            options={},
+        )
         wanted: Any = SimpleNamespace(
-            study=SimpleNamespace(releases=releases), release=release,
+            study=SimpleNamespace(releases=releases),
+            release=release,
             method=method_options(methods[method]),
-        )  # fmt: skip
+        )
         case = f"{method} {cohort} {horizon} {before} {dataset}"
         if faults := [*cohort_faults(wanted), *(sites_faults(wanted) if dataset == "new" else ())]:
             found[case] = faults
@@ -484,22 +652,35 @@ def test_faults_of_parts_in_a_study_are_as_before() -> None:
     ):
         block = SimpleNamespace(epsilon=epsilon, metric=metric) if options else None
         shown = SimpleNamespace(datasets={"new": SimpleNamespace(metric=epsilon and "auc")})
-        wanted = SimpleNamespace(release=asked(options=block, test=metric), multi_label=several,
-                                 classes=2 if epsilon else 3, study=shown)  # fmt: skip
+        wanted = SimpleNamespace(
+            release=asked(options=block, test=metric),
+            multi_label=several,
+            classes=2 if epsilon else 3,
+            study=shown,
+        )
         found[f"{epsilon} {metric} {several} {options}"] = [
-            *calibration_faults(wanted), *evaluation_faults(wanted)]  # fmt: skip
+            *calibration_faults(wanted),
+            *evaluation_faults(wanted),
+        ]
     for name, sites, colluders, aggregator in itertools.product(
         "ax", (1, 2, 3), (0, 1, 2, 3), (None, "a", "x")
     ):
         members = dict.fromkeys("abc"[:sites], "a" * 64)
-        values = {"name": name, "members": members, "colluders": colluders, "key": "k",
-                  "exchange": "e", "aggregator": aggregator}  # fmt: skip
+        values = {
+            "name": name,
+            "members": members,
+            "colluders": colluders,
+            "key": "k",
+            "exchange": "e",
+            "aggregator": aggregator,
+        }
         made = answer(SitesOptions.model_validate, values)
         found[f"{name} {sites} {colluders} {aggregator}"] = made if isinstance(made, str) else True
     for normalize, kind, dimension in itertools.product(
-        ("l2", "centred", "whitened"), ("feature_covariance", "least_squares", "prototypes"),
+        ("l2", "centred", "whitened"),
+        ("feature_covariance", "least_squares", "prototypes"),
         (1, 5, 999),
-    ):  # fmt: skip
+    ):
         try:
             head_options = method_options({"head": kind, "normalize": normalize})
         except DpprobeError:

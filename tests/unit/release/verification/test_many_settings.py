@@ -60,10 +60,11 @@ BOTH = (bundle.FACTS_FILE, bundle.STATEMENT_FILE)
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("bundle")
     folder = write_example(
-        place / "whole", classes=("a", "b", "c"),
+        place / "whole",
+        classes=("a", "b", "c"),
         evaluation=verified.evaluation(place / "calibration"),
         subsample={"fraction": 0.25, "public_seed": 7},
-    )  # fmt: skip
+    )
     verified.documented(folder)
     return folder
 
@@ -89,8 +90,9 @@ def refused(checks: Checks) -> list[str]:
     """Each failure, with rounded numbers."""
     return [
         f"{one.name}: " + re.sub(r"\d+\.\d+(e-\d+)?", lambda m: f"{float(m[0]):.4g}", one.detail)
-        for one in checks.done if one.passed is False
-    ]  # fmt: skip
+        for one in checks.done
+        if one.passed is False
+    ]
 
 
 def test_edits_are_named_as_before(original: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,10 +119,15 @@ def test_edits_are_named_as_before(original: Path, monkeypatch: pytest.MonkeyPat
         values = copy.deepcopy(written)
         edit(values[bundle.STATEMENT_FILE]["mechanisms"])
         found[edit.__name__] = failures(original, *values.values())
-    for said in ({}, 1, *({"fraction": each, "public_seed": 7} for each in (2, 0, -0.5)),
-                 {"fraction": 0.25, "public_seed": -1},
-                 {"fraction": 0.25, "public_seed": 2**64}, {"fraction": 1.0, "public_seed": 0},
-                 {"fraction": 0.25, "public_seed": 7, "n": 9}):  # fmt: skip
+    for said in (
+        {},
+        1,
+        *({"fraction": each, "public_seed": 7} for each in (2, 0, -0.5)),
+        {"fraction": 0.25, "public_seed": -1},
+        {"fraction": 0.25, "public_seed": 2**64},
+        {"fraction": 1.0, "public_seed": 0},
+        {"fraction": 0.25, "public_seed": 7, "n": 9},
+    ):
         values = copy.deepcopy(written)
         values[bundle.STATEMENT_FILE]["public_data"]["subsample"] = said
         found[f"subsample {said}"] = [text[:160] for text in failures(original, *values.values())]
@@ -142,15 +149,24 @@ def test_plans_and_public_files_are_checked_at_their_limits(
     values = read_json(original / bundle.STATEMENT_FILE)
     plan = stated_plan.read_plan(values)[1]
     found: dict[str, Any] = {}
-    for epsilon, delta in ((0.01, 1e-5), (0.00999, 1e-5), (100.0, 1e-5), (100.1, 1e-5), (1, 1e-10),
-                           (1, 9.99e-11), (1, 1 / 1501), (1, 1 / 1499)):  # fmt: skip
+    for epsilon, delta in (
+        (0.01, 1e-5),
+        (0.00999, 1e-5),
+        (100.0, 1e-5),
+        (100.1, 1e-5),
+        (1, 1e-10),
+        (1, 9.99e-11),
+        (1, 1 / 1501),
+        (1, 1 / 1499),
+    ):
         asked = replace(plan, epsilon=epsilon, delta=delta, realised_epsilon=epsilon)
         found[f"{epsilon} {delta}"] = str(answer(stated_plan.require_bounded, asked))[:80]
     worth = round_up(price_of_group(plan, 3))
     for images, factor in itertools.product((3, None), (1, 1 + 5e-5, 1 - 5e-5, 1.0002, None)):
         patients = Patients(images=images, epsilon=factor and worth * factor)
-        found[f"{images} {factor}"] = answer(
-            stated_plan._check_patients, replace(plan, patients=patients)) is None  # fmt: skip
+        found[f"{images} {factor}"] = (
+            answer(stated_plan._check_patients, replace(plan, patients=patients)) is None
+        )
     tested = make_tested_plan(values["evaluation"], plan)
     for above, shares in itertools.product(
         (False, True), ([None], [], [0.98], [0.9901], [None, 2.0], [2.0, 0.98])
@@ -174,9 +190,15 @@ def test_plans_and_public_files_are_checked_at_their_limits(
     found["published"] = published_options(options)
     hashes = dict(zip(paths.values(), ("ab" * 32, "cd" * 32), strict=True))
     stated = release_statement(
-        plan, method="m", options=options, study="s", public_data=values["public_data"],
-        file_hashes=hashes, blocks={}, parts=None,
-    )  # fmt: skip
+        plan,
+        method="m",
+        options=options,
+        study="s",
+        public_data=values["public_data"],
+        file_hashes=hashes,
+        blocks={},
+        parts=None,
+    )
     found["public files"] = [stated["public_files"], stated["public_data"]]
     for changes in ({"rows.npy": "x"}, {"more": "ab" * 32}, {"start.safetensors": None}):
         changed = stated | {"public_files": stated["public_files"] | changes}
@@ -186,11 +208,15 @@ def test_plans_and_public_files_are_checked_at_their_limits(
 
 # Classes, metric of the test result, and the epsilons of its own calibration and of a monitor.
 MEASURED: dict[str, tuple[int, Any, float | None, bool]] = {
-    "accuracy": (3, "accuracy", None, False), "recalls": (3, "macro_accuracy", None, True),
-    "area": (2, "auc", None, False), "areas": (3, "auc", None, True),
-    "calibrated": (3, "macro_accuracy", 2.0, True), "two": (2, "accuracy", 2.0, False),
-    "two of the area": (2, "auc", 0.0, True), "not measurable": (3, "macro_accuracy", None, False),
-}  # fmt: skip
+    "accuracy": (3, "accuracy", None, False),
+    "recalls": (3, "macro_accuracy", None, True),
+    "area": (2, "auc", None, False),
+    "areas": (3, "auc", None, True),
+    "calibrated": (3, "macro_accuracy", 2.0, True),
+    "two": (2, "accuracy", 2.0, False),
+    "two of the area": (2, "auc", 0.0, True),
+    "not measurable": (3, "macro_accuracy", None, False),
+}
 
 
 def measure_parts(folder: Path, plan: Plan, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -212,10 +238,15 @@ def measure_parts(folder: Path, plan: Plan, kind: str) -> tuple[dict[str, Any], 
     tested = planned(wanted, 0.1 if kind == "not measurable" else 8.0)
     parts = [tested]
     evaluation = results.evaluate_heads(
-        heads, rows, tested, SEEDED, metric=metric, link="sigmoid" if several else "softmax",
+        heads,
+        rows,
+        tested,
+        SEEDED,
+        metric=metric,
+        link="sigmoid" if several else "softmax",
         composition=results.composition_words(plan, tested, split=verified.SPLIT),
         keep_counts=own == 0,
-    )  # fmt: skip
+    )
     blocks = {"evaluation": evaluation, "ledger": LEDGER | {"releases": 2, "epsilon": 20.0}}
     if own == 0:
         blocks["calibration"] = calibrated.calibrate_from_counts(evaluation, tested)
@@ -228,19 +259,29 @@ def measure_parts(folder: Path, plan: Plan, kind: str) -> tuple[dict[str, Any], 
     if monitored:
         parts.append(planned(monitor_mechanisms(unusual=True), 2.0))
         words = monitor_words(parts[-1], compose_test_price(*parts) or tested)
-        blocks["monitor"] = monitor_head(heads, rows, parts[-1], SEEDED, probe_norm=1.5,
-                                         link="softmax", calibration=None,
-                                         composition=words)  # fmt: skip
+        blocks["monitor"] = monitor_head(
+            heads,
+            rows,
+            parts[-1],
+            SEEDED,
+            probe_norm=1.5,
+            link="softmax",
+            calibration=None,
+            composition=words,
+        )
     return {"class_names": tuple("abc"[:classes]), "multi_label": several}, blocks
 
 
 EARLIER = [{"release": f"r{place}", "cohort": f"c{place}", "n": 500} for place in (1, 2)]
 # What is not measured, beside some of these parts.
 BESIDE: dict[str, dict[str, Any]] = {
-    "accuracy": {"evidence": EVIDENCE, "sites": of_sites()}, "area": {"sites": of_sites("a")},
-    "two": {"cohort": cohorts.describe_cohort("now", EARLIER, horizon=4, n=1500, unit="image"),
-            "predecessor": {"name": "r2", "sha256": "ab" * 32}},
-}  # fmt: skip
+    "accuracy": {"evidence": EVIDENCE, "sites": of_sites()},
+    "area": {"sites": of_sites("a")},
+    "two": {
+        "cohort": cohorts.describe_cohort("now", EARLIER, horizon=4, n=1500, unit="image"),
+        "predecessor": {"name": "r2", "sha256": "ab" * 32},
+    },
+}
 
 
 @pytest.mark.parametrize("kind", MEASURED)
@@ -250,14 +291,21 @@ def test_edits_of_parts_are_noticed_and_named_as_before(original: Path, kind: st
     plan, (_, options) = stated_plan.read_plan(values)[1], method.read_options(facts)
     changes, blocks = measure_parts(original.parent, plan, kind)
     probe = facts.backbone.probe | {"norm": 1.5}
-    facts = facts.model_copy(update=changes | {
-        "backbone": facts.backbone.model_copy(update={"probe": probe})})  # fmt: skip
+    facts = facts.model_copy(
+        update=changes | {"backbone": facts.backbone.model_copy(update={"probe": probe})}
+    )
     blocks |= BESIDE.get(kind, {})
 
     def verify(blocks: dict[str, Any]) -> str:
         checks = Checks()
-        stated = Stated(folder=None, facts=facts, options=options, values={**values, **blocks},
-                        plan=plan, predecessors=())  # fmt: skip
+        stated = Stated(
+            folder=None,
+            facts=facts,
+            options=options,
+            values={**values, **blocks},
+            plan=plan,
+            predecessors=(),
+        )
         for reader in load_readers():
             reader.verify(checks, stated)
         return "; ".join(text[:90] for text in refused(checks))
@@ -275,7 +323,8 @@ def test_edits_of_parts_are_noticed_and_named_as_before(original: Path, kind: st
             inner[place[-1]] = edit(inner[place[-1]])
             if edited != blocks:
                 found.setdefault(verify(edited), []).append(
-                    f"{'.'.join(map(str, place))} {str(inner[place[-1]])[:9]}")  # fmt: skip
+                    f"{'.'.join(map(str, place))} {str(inner[place[-1]])[:9]}"
+                )
     said = show.state_measured(blocks["evaluation"])
     check_values(f"edits_of_parts_{kind.replace(' ', '_')}", [said, found])
 
@@ -295,15 +344,18 @@ def test_heads_and_documents_are_checked_as_before(original: Path, tmp_path: Pat
     for tensors, mark in (
         ({"weights": weights, "class_priors": PRIORS}, marked),
         ({"weights": weights, "class_priors": PRIORS}, None),
-        ({"weights": weights}, marked), ({"weights": weights[1:], "class_priors": PRIORS}, marked),
+        ({"weights": weights}, marked),
+        ({"weights": weights[1:], "class_priors": PRIORS}, marked),
         ({"weights": weights, "class_priors": PRIORS[::-1]}, marked),
         ({"weights": weights, "class_priors": PRIORS * np.float32(1.1)}, marked),
         ({"weights": weights, "class_priors": PRIORS * np.float32(0)}, marked),
-        *(({"weights": weights, "class_priors": np.array(each, np.float32)}, marked)
-          for each in ([0.7, 0.3, 0.0], [0.8, 0.3, -0.1])),
+        *(
+            ({"weights": weights, "class_priors": np.array(each, np.float32)}, marked)
+            for each in ([0.7, 0.3, 0.0], [0.8, 0.3, -0.1])
+        ),
         ({"weights": weights * np.nan, "class_priors": PRIORS}, marked),
         ({"weights": weights.astype(np.int32), "class_priors": PRIORS}, marked),
-    ):  # fmt: skip
+    ):
         arrays = {name: np.ascontiguousarray(each) for name, each in tensors.items()}
         (folder / bundle.HEAD_FILE).write_bytes(save(arrays, metadata=mark))
         found.append(answer(method.check_head, folder, read, options, plan, values))
@@ -329,17 +381,24 @@ def test_heads_and_documents_are_checked_as_before(original: Path, tmp_path: Pat
     check_values("heads_and_documents", said.splitlines())
 
 
-SEARCHED = {"head": "tuned", "base": {**verified.SAMPLED, "steps": 5}, "trials": 3,
-            "search": {"learning_rate": {"low": 0.1, "high": 1.0}, "max_grad_norm": [0.5, 1.0]},
-            }  # fmt: skip
+SEARCHED = {
+    "head": "tuned",
+    "base": {**verified.SAMPLED, "steps": 5},
+    "trials": 3,
+    "search": {"learning_rate": {"low": 0.1, "high": 1.0}, "max_grad_norm": [0.5, 1.0]},
+}
 CHOSEN: dict[str, Any] = {"score": 0.5, "learning_rate": 0.7, "max_grad_norm": 1.0}
 HEADS: dict[str, dict[str, Any]] = {
-    "covariance": {"head": "feature_covariance"}, "squares": {"head": "least_squares"},
-    "sums": {"head": "prototypes"}, "steps": verified.SAMPLED,
-    "labels": {**verified.SAMPLED, "loss": "sigmoid"}, "priors": verified.BALANCED,
-    "closed": {**verified.SAMPLED, "engine": "closed_form"}, "search": SEARCHED,
+    "covariance": {"head": "feature_covariance"},
+    "squares": {"head": "least_squares"},
+    "sums": {"head": "prototypes"},
+    "steps": verified.SAMPLED,
+    "labels": {**verified.SAMPLED, "loss": "sigmoid"},
+    "priors": verified.BALANCED,
+    "closed": {**verified.SAMPLED, "engine": "closed_form"},
+    "search": SEARCHED,
     "auto": {"head": "auto"},
-}  # fmt: skip
+}
 
 
 def test_options_of_heads_are_checked_as_before(original: Path) -> None:
@@ -362,10 +421,13 @@ def test_options_of_heads_are_checked_as_before(original: Path) -> None:
             )
     searched: Any = method_options(SEARCHED)
     changes: list[dict[str, Any]] = [
-        {}, *({"learning_rate": rate} for rate in (0.09, 0.1, 1, 1.1, "x", True, None)),
+        {},
+        *({"learning_rate": rate} for rate in (0.09, 0.1, 1, 1.1, "x", True, None)),
         *({"max_grad_norm": norm} for norm in (0.5, 0.7, 1, True, "1.0")),
-        {"score": None}, {"score": 1e300}, {"steps": 5},
-    ]  # fmt: skip
+        {"score": None},
+        {"score": 1e300},
+        {"steps": 5},
+    ]
     for change in changes:
         found[f"{change}"] = answer(method._check_chosen, searched, CHOSEN | change)
     channels = {"kind": "channels", "channels": 16, "max_mean_norm": 1.0, "max_deviation_norm": 1.0}
@@ -378,16 +440,57 @@ def test_options_of_heads_are_checked_as_before(original: Path) -> None:
 
 
 def test_private_texts_and_keys_are_found_as_before() -> None:
-    texts = ("/home/anna", "x/home/anna", "</data/x", " /data", "/data/", "C:\\Users", "D:\\\\Data",
-             "file://x", "~/x", "a~/x", "2026-01-31", "2026-01-31 10:00", "1899-01-31 10:00",
-             "2026-01-31T23:59", "1999-12-31 23:59", "0" * 32, "0" * 31, "0" * 33, "AB" * 16,
-             "x" + "ab" * 16)  # fmt: skip
-    keys = ("seed", "seeds", "my_seed", "seedy", "public_seed", "crop_seed", "Time", "times",
-            "date", "git_commit", "gitcommit", "history", "histories", "prediction", "test_ids",
-            "hostname", "host", "identity", "seconds_more")  # fmt: skip
+    texts = (
+        "/home/anna",
+        "x/home/anna",
+        "</data/x",
+        " /data",
+        "/data/",
+        "C:\\Users",
+        "D:\\\\Data",
+        "file://x",
+        "~/x",
+        "a~/x",
+        "2026-01-31",
+        "2026-01-31 10:00",
+        "1899-01-31 10:00",
+        "2026-01-31T23:59",
+        "1999-12-31 23:59",
+        "0" * 32,
+        "0" * 31,
+        "0" * 33,
+        "AB" * 16,
+        "x" + "ab" * 16,
+    )
+    keys = (
+        "seed",
+        "seeds",
+        "my_seed",
+        "seedy",
+        "public_seed",
+        "crop_seed",
+        "Time",
+        "times",
+        "date",
+        "git_commit",
+        "gitcommit",
+        "history",
+        "histories",
+        "prediction",
+        "test_ids",
+        "hostname",
+        "host",
+        "identity",
+        "seconds_more",
+    )
     found = {text: answer(check_text, text, where="card") for text in texts}
-    found |= {key: [answer(check_keys, value, where="f") for value in ({key: 1}, [{"a": {key: 1}}],
-                    {"a": [[{key: 1}]]}, [key])] for key in keys}  # fmt: skip
+    found |= {
+        key: [
+            answer(check_keys, value, where="f")
+            for value in ({key: 1}, [{"a": {key: 1}}], {"a": [[{key: 1}]]}, [key])
+        ]
+        for key in keys
+    }
     blocks: tuple[Any, ...] = ({"a": "~/x"}, {"date": 1}, {"a": 1}, None, ["/tmp/x"])
     found["published"] = [answer(check_published, {"block": block}) for block in blocks]
     check_values("private_texts", found)
@@ -410,10 +513,12 @@ def test_chains_of_cohorts_are_read_as_they_were_written(tmp_path: Path) -> None
         ledger = Ledger.of_dataset(tmp_path, f"data_{name}")
         sums = {"gram": np.arange(4) + number, "other": np.arange(2)}
         cohort = Cohort(
-            n=10 + number, outputs={"gram": np.arange(3.0) * number, "b": np.ones(1)},
-            sums=sums if number else {}, steps={"gram": 0.5 + number, "b": 1.0},
+            n=10 + number,
+            outputs={"gram": np.arange(3.0) * number, "b": np.ones(1)},
+            sums=sums if number else {},
+            steps={"gram": 0.5 + number, "b": 1.0},
             weights=np.full((2, 3), number, np.float32) if number % 2 else None,
-        )  # fmt: skip
+        )
         entry = ledger.book_release(booking(name, part("train", gaussian(50.0))), FREE)
         path = cohorts.cohort_path(ledger.path.parent, name, entry.number)
         assert path.name == f"cohort-{name}.entry-1.safetensors"
@@ -435,9 +540,12 @@ def test_chains_of_cohorts_are_read_as_they_were_written(tmp_path: Path) -> None
     said = answer(cohorts.read_chain, tmp_path, dataset="data_m1", release="m2")
     assert "no finished release" in said
     content = path.read_bytes()
-    for damaged, fault in ((b"", "cannot be used"), (content[:-1], "cannot be used"),
-                           (content.replace(b"steps", b"stepz"), "cannot be used"),
-                           (content[:-9] + b"x" + content[-8:], "numbers have changed"),
-                           (None, "missing; ")):  # fmt: skip
+    for damaged, fault in (
+        (b"", "cannot be used"),
+        (content[:-1], "cannot be used"),
+        (content.replace(b"steps", b"stepz"), "cannot be used"),
+        (content[:-9] + b"x" + content[-8:], "numbers have changed"),
+        (None, "missing; "),
+    ):
         path.unlink() if damaged is None else path.write_bytes(damaged)
         assert fault in answer(cohorts.read_cohort, path)

@@ -41,24 +41,38 @@ from tests.unit.release.test_signing import write_keys
 SPLIT = "id, seed 0, fraction 0.2"
 
 SAMPLED = {
-    "head": "sgd", "engine": "exact", "batch_size": 100, "learning_rate": 0.1, "normalize": "l2",
-}  # fmt: skip
+    "head": "sgd",
+    "engine": "exact",
+    "batch_size": 100,
+    "learning_rate": 0.1,
+    "normalize": "l2",
+}
 BALANCED = {
-    "head": "momentum", "engine": "exact", "normalize": "l2", "class_priors": "released",
-}  # fmt: skip
+    "head": "momentum",
+    "engine": "exact",
+    "normalize": "l2",
+    "class_priors": "released",
+}
 
 
 def evaluation(folder: Path) -> dict[str, Any]:
     n = 400
-    plan = calibrate(results.evaluation_mechanisms("accuracy", classes=3, multi_label=False),
-                     Target(n=n, epsilon=0.5, delta=1e-5), cache=folder)  # fmt: skip
+    plan = calibrate(
+        results.evaluation_mechanisms("accuracy", classes=3, multi_label=False),
+        Target(n=n, epsilon=0.5, delta=1e-5),
+        cache=folder,
+    )
     head_plan = replace(plan, realised_epsilon=0.999996, epsilon=1.0)
     labels = np.arange(n) % 3
     return results.evaluate_heads(
-        head(3), of_test_rows(np.eye(3)[np.where(np.arange(n) < 348, labels, 0)], labels), plan,
-        SEEDED, metric="accuracy", link="softmax",
+        head(3),
+        of_test_rows(np.eye(3)[np.where(np.arange(n) < 348, labels, 0)], labels),
+        plan,
+        SEEDED,
+        metric="accuracy",
+        link="softmax",
         composition=results.composition_words(head_plan, plan, split=SPLIT),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +84,14 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
         evaluation=evaluation(place / "calibration"),
         choice={"cells": 4, "epsilon": 5.5, "words": choice_words(4, 5.5, delta=1e-5)},
         ledger={
-            "entry": 3, "releases": 2, "unit": "image", "delta": 1e-5, "epsilon": 1.6, "exact": True
+            "entry": 3,
+            "releases": 2,
+            "unit": "image",
+            "delta": 1e-5,
+            "epsilon": 1.6,
+            "exact": True,
         },
-    )  # fmt: skip
+    )
     documented(folder)
     return folder
 
@@ -119,16 +138,22 @@ def test_a_bundle_in_order_passes(original: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "arrays"),
-    [(SAMPLED, {}), (BALANCED, {}),
-     ({"head": "least_squares", "normalize": "centred"}, {"centre": (64,)})],
-)  # fmt: skip
+    [
+        (SAMPLED, {}),
+        (BALANCED, {}),
+        ({"head": "least_squares", "normalize": "centred"}, {"centre": (64,)}),
+    ],
+)
 def test_other_heads_pass(
     tmp_path: Path, options: dict[str, Any], arrays: dict[str, tuple[int, ...]]
 ) -> None:
     folder = write_example(tmp_path / "bundle", options=options)
-    with_tensors(folder, lambda tensors: tensors.update(
-        {name: np.ones(shape, np.float32) for name, shape in arrays.items()}
-    ))  # fmt: skip
+    with_tensors(
+        folder,
+        lambda tensors: tensors.update(
+            {name: np.ones(shape, np.float32) for name, shape in arrays.items()}
+        ),
+    )
     edited(folder, files.STATEMENT_FILE, lambda values: values["ledger"].update(exact=False))
     assert failed(verify_bundle(folder)) == []
 
@@ -297,10 +322,20 @@ def test_signatures(bundle: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [files.FACTS_FILE, files.STATEMENT_FILE])
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\xff\xfe", b"null", b"[]", b"{}", b'{"format": NaN}', b'{"format": 1e999}',
-     b'{"n": 1, "n": 2}', b'{"n": ' + b"9" * 5000 + b"}", b"[" * 100_000,
-     b'{"a": ' * 900 + b"1" + b"}" * 900],
-)  # fmt: skip
+    [
+        b"",
+        b"\xff\xfe",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"format": NaN}',
+        b'{"format": 1e999}',
+        b'{"n": 1, "n": 2}',
+        b'{"n": ' + b"9" * 5000 + b"}",
+        b"[" * 100_000,
+        b'{"a": ' * 900 + b"1" + b"}" * 900,
+    ],
+)
 def test_hostile_json_fails_in_a_line(bundle: Path, name: str, content: bytes) -> None:
     (bundle / name).write_bytes(content)
     files.write_sums(bundle)

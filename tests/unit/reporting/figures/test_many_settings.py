@@ -49,12 +49,18 @@ HEAD = "s\tmax_rss\tcpu_time\n"
 
 
 def make_study(*more: Any) -> Study:
-    return load_study({
-        "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
-        "backbones": {name: {"family": "pixels"} for name in ("small", "large")},
-        "methods": {head: {"head": head} for head in ("sgd", "feature_covariance", "nonprivate")},
-        "epsilons": [0.1, 1, 8, "inf", *more], "delta": 1e-4, "features": {"shards": 2},
-    })  # fmt: skip
+    return load_study(
+        {
+            "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
+            "backbones": {name: {"family": "pixels"} for name in ("small", "large")},
+            "methods": {
+                head: {"head": head} for head in ("sgd", "feature_covariance", "nonprivate")
+            },
+            "epsilons": [0.1, 1, 8, "inf", *more],
+            "delta": 1e-4,
+            "features": {"shards": 2},
+        }
+    )
 
 
 def set_seconds(root: Path, **seconds: float | None) -> None:
@@ -112,8 +118,9 @@ def test_results_against_epsilon_are_drawn_as_stored(tmp_path: Path) -> None:
     published = read_published()
     risks = [
         write_cell(tmp_path / "risks", dataset="cifar10", method=f"m{m}", epsilon=epsilon)
-        for m in range(8) for epsilon in (RISK, "1", "2")[m % 2 :]
-    ]  # fmt: skip
+        for m in range(8)
+        for epsilon in (RISK, "1", "2")[m % 2 :]
+    ]
     for number, path in enumerate(risks[::5]):
         write_json(path, read_json(path) | {"realised_epsilon": 0.7 + number / 2})
     bare = [write_cell(tmp_path / "bare", epsilon=epsilon) for epsilon in ("1", "2", "inf")]
@@ -123,27 +130,44 @@ def test_results_against_epsilon_are_drawn_as_stored(tmp_path: Path) -> None:
         "several": write_summary(tmp_path / "several", epsilons=("0.5", "8", "inf")),
         "alone": write_summary(tmp_path / "alone", backbones=["b"], methods=["sgd", "nonprivate"]),
         "many": write_summary(
-            tmp_path / "many", backbones=["b"], epsilons=("1",),
+            tmp_path / "many",
+            backbones=["b"],
+            epsilons=("1",),
             methods=[f"method {index}" for index in range(11)],
         ),
-        "infinite": summarise(tmp_path / "infinite.parquet", *(
-            write_cell(tmp_path / "infinite", method=method, epsilon=epsilon)
-            for method, epsilon in (("sgd", "1"), ("sgd", "inf"), ("sgd_full", "1")))),
+        "infinite": summarise(
+            tmp_path / "infinite.parquet",
+            *(
+                write_cell(tmp_path / "infinite", method=method, epsilon=epsilon)
+                for method, epsilon in (("sgd", "1"), ("sgd", "inf"), ("sgd_full", "1"))
+            ),
+        ),
         "ceiling": write_summary(tmp_path / "ceiling", backbones=["b"], methods=["nonprivate"]),
         "one seed": summarise(tmp_path / "one.parquet", write_cell(tmp_path / "one", seeds=1)),
-        "labels": summarise(tmp_path / "labels.parquet", *write_study(
-            tmp_path / "labels", methods=["sgd"], multi_label=True,
-            class_names=("round", "even", "absent"))),
+        "labels": summarise(
+            tmp_path / "labels.parquet",
+            *write_study(
+                tmp_path / "labels",
+                methods=["sgd"],
+                multi_label=True,
+                class_names=("round", "even", "absent"),
+            ),
+        ),
         "both": _write_unpriced(tmp_path / "both"),
         "risks": summarise(tmp_path / "risks.parquet", *risks),
         "bare": summarise(tmp_path / "bare.parquet", *bare),
-    }  # fmt: skip
+    }
     tuned = [write_cell(tmp_path / "net", method=name) for name in ("sgd", "tuned")]
     options = {"head": "fine_tune", "options": {"head": "fine_tune"}}
     write_json(tuned[1], read_json(tuned[1]) | options)
     summaries["network"] = summarise(tmp_path / "network.parquet", *tuned)
-    names = {"several": "mnist", "alone": "imagenet", "one seed": "cifar10", "network": "cifar10",
-             "risks": None}  # fmt: skip
+    names = {
+        "several": "mnist",
+        "alone": "imagenet",
+        "one seed": "cifar10",
+        "network": "cifar10",
+        "risks": None,
+    }
     answers = {}
     for name, path in summaries.items():
         answers[name] = answer(epsilon_accuracy, path)
@@ -159,9 +183,13 @@ def test_published_points_are_numbered_and_give_way_as_stored() -> None:
     published = read_published()
     one = published.mark_points("cifar10", "accuracy")[0]
     changes: list[dict[str, Any]] = [
-        {"epsilon": 1.0}, {"epsilon": 2.0}, {"epsilon": (1.0, 2.0)}, {"epsilon": (1.0, 2.0)},
-        {"epsilon": 4.0, "model": "alone"}, {"epsilon": 4.0, "inferred": ("epsilon",)},
-    ]  # fmt: skip
+        {"epsilon": 1.0},
+        {"epsilon": 2.0},
+        {"epsilon": (1.0, 2.0)},
+        {"epsilon": (1.0, 2.0)},
+        {"epsilon": 4.0, "model": "alone"},
+        {"epsilon": 4.0, "inferred": ("epsilon",)},
+    ]
     points = [one.model_copy(update={"inferred": (), **change}) for change in changes]
     marks = published_points.number_points(published, points)
     places = [(99.9, 1.0)] * 7 + [(60.0, 1.0), (60.0, 4.0), (10.0, 2.0), (100, 6)]
@@ -184,16 +212,18 @@ def test_published_points_are_numbered_and_give_way_as_stored() -> None:
 def test_options_are_drawn_as_stored(tmp_path: Path) -> None:
     answers = {}
     varied: dict[str, list[Any]] = {
-        "batch_size": [64, 256, "full"], "init_scale": [0, 0.01, 1.0],
-    }  # fmt: skip
+        "batch_size": [64, 256, "full"],
+        "init_scale": [0, 0.01, 1.0],
+    }
     for option, values in varied.items():
         cells = varied_cells(tmp_path / option, option, values)
         answers[option] = answer(option_figure, cells, option, dataset="digits")
     with pytest.raises(KeyError, match="learning_rate"):  # a caller's mistake: it has no figure
         option_figure(
-            varied_cells(tmp_path / "rate", "learning_rate", [1, 2]), "learning_rate",
+            varied_cells(tmp_path / "rate", "learning_rate", [1, 2]),
+            "learning_rate",
             dataset="digits",
-        )  # fmt: skip
+        )
     base: dict[str, Any] = {"batch_size": 64, "init": "zero", "init_scale": None}
     paths = []
     for number, (head, rate) in enumerate((h, r) for h in ("momentum", "lamb") for r in (3, 1, 2)):
@@ -210,8 +240,10 @@ def test_options_are_drawn_as_stored(tmp_path: Path) -> None:
     answers["lecun"] = answer(
         option_figure, read_cell_results(paths), "init_scale", dataset="digits"
     )
-    cells = [replace(cell, backbone="b", head="lamb") if n in (1, 2, 4) else cell
-             for n, cell in enumerate([*cells, replace(cells[3], mean=0.9)])]  # fmt: skip
+    cells = [
+        replace(cell, backbone="b", head="lamb") if n in (1, 2, 4) else cell
+        for n, cell in enumerate([*cells, replace(cells[3], mean=0.9)])
+    ]
     answers["lacking"] = answer(option_figure, cells, "init_scale", dataset="digits")
     answers["none"] = answer(option_panels.draw_panels, [], title="a", label="b")
     answers["offsets"] = [option_panels.spread_offsets(n, 0.12) for n in (1, 2, 5, 6, 12)]
@@ -231,26 +263,37 @@ def test_backbones_are_compared_as_stored(tmp_path: Path) -> None:
     published = read_published()
     cells = compared_cells(tmp_path / "a", backbones=["native", "b256", "other"])
     several = compared_cells(
-        tmp_path / "b", epsilons=("0.1", "0.3", "1", "2", "4", "8", "16", "inf"),
-        methods=["sgd"], backbones=[LONG],
-    )  # fmt: skip
+        tmp_path / "b",
+        epsilons=("0.1", "0.3", "1", "2", "4", "8", "16", "inf"),
+        methods=["sgd"],
+        backbones=[LONG],
+    )
     backbones = {
-        "native": _timm(None), "b256": _timm(256, crop_pct=0.667), "other": _timm(512, crop="i"),
-    }  # fmt: skip
+        "native": _timm(None),
+        "b256": _timm(256, crop_pct=0.667),
+        "other": _timm(512, crop="i"),
+    }
     sizes = {"native": 384, "b256": 256, "other": 512}
     answers: dict[str, Any] = {
         f"size, {base}": answer(
-            by_backbone.resolution_figure, cells, backbones=backbones, sizes=sizes,
-            dataset="digits", base=base,
+            by_backbone.resolution_figure,
+            cells,
+            backbones=backbones,
+            sizes=sizes,
+            dataset="digits",
+            base=base,
         )
         for base in (None, "sgd", "absent")
-    }  # fmt: skip
+    }
     more = {f"x{size}": _timm(size, crop="x") for size in (512, 256)}
     cells += [replace(cell, backbone="x512") for cell in cells[:3]]
     answers["no size twice"] = answer(
-        by_backbone.resolution_figure, cells[::-1], backbones=more | backbones,
-        sizes=sizes | {"x512": 512}, dataset="digits",
-    )  # fmt: skip
+        by_backbone.resolution_figure,
+        cells[::-1],
+        backbones=more | backbones,
+        sizes=sizes | {"x512": 512},
+        dataset="digits",
+    )
     del backbones["b256"]
     answers["one size"] = answer(
         by_backbone.resolution_figure, cells, backbones=backbones, sizes=sizes, dataset="digits"
@@ -264,8 +307,9 @@ def test_backbones_are_compared_as_stored(tmp_path: Path) -> None:
             by_backbone.backbone_figure, private, dataset="digits", published=published, name=name
         )
     network = [replace(cell, network=cell is private[1]) for cell in private]
-    answers["own name"] = answer(by_backbone.backbone_figure, network, dataset="imagenet",
-                                 published=published)  # fmt: skip
+    answers["own name"] = answer(
+        by_backbone.backbone_figure, network, dataset="imagenet", published=published
+    )
     answers["tuned"] = by_backbone._published_models(
         published, "imagenet", "accuracy", networks=True
     )
@@ -280,16 +324,26 @@ def test_backbones_are_compared_as_stored(tmp_path: Path) -> None:
     names = {"small": _timm(32), "large": _timm(64)}
     manifests = [tmp_path / f"features/digits/{name}/train/manifest.json" for name in names]
     for path, side in zip(manifests, (32, 64), strict=True):
-        body = {"format": MANIFEST_FORMAT, "format_version": FORMAT_VERSION,
-                "preprocessing": {"input_size": [3, 8, side]}}  # fmt: skip
+        body = {
+            "format": MANIFEST_FORMAT,
+            "format_version": FORMAT_VERSION,
+            "preprocessing": {"input_size": [3, 8, side]},
+        }
         write_json(path, body | {"manifest_sha256": hash_value(body)})
     compared_cells(tmp_path / "c", real=0.05)
     for figure in DATASET_COMPARISONS:
         answers[figure] = answer(
-            datasets.plot_comparison, manifests=manifests, study=make_study(), figure=figure,
-            published=published, dataset="digits", results=tmp_path / "c", name="imagenet",
-            backbones=names, base="sgd",
-        )  # fmt: skip
+            datasets.plot_comparison,
+            manifests=manifests,
+            study=make_study(),
+            figure=figure,
+            published=published,
+            dataset="digits",
+            results=tmp_path / "c",
+            name="imagenet",
+            backbones=names,
+            base="sgd",
+        )
     check_values("figures_of_backbones", answers)
 
 
@@ -321,17 +375,32 @@ def test_datasets_are_compared_as_stored(tmp_path: Path) -> None:
             [c for c in both if c.dataset == "a" or c.epsilon > 8]
             + [c for c in both[::-1] if (c.dataset, c.epsilon) == (LONG, 1.0)],
         ),
-        "some": answer(datasets_figure, [
-            c for c in both if (c.dataset, c.ceiling) != ("a", True)
-            and (c.dataset, c.backbone, c.private) != (LONG, "large", True)]),
+        "some": answer(
+            datasets_figure,
+            [
+                c
+                for c in both
+                if (c.dataset, c.ceiling) != ("a", True)
+                and (c.dataset, c.backbone, c.private) != (LONG, "large", True)
+            ],
+        ),
         "deltas": answer(delta_figure, [["a", LONG]], private),
-        "read": [answer(datasets.plot_datasets, figure=each, groups=[["a", LONG]],
-                        metrics=sorted(tmp_path.glob("both/**/metrics.json")))
-                 for each in ("deltas", "datasets")],
+        "read": [
+            answer(
+                datasets.plot_datasets,
+                figure=each,
+                groups=[["a", LONG]],
+                metrics=sorted(tmp_path.glob("both/**/metrics.json")),
+            )
+            for each in ("deltas", "datasets")
+        ],
         "groups": answer(delta_figure, [["a"], [LONG]], both),
-        "real": answer(real_labels_figure, [
-            *real, *(replace(c, real=None, mean=0.99) for c in real)], dataset=LONG),
-    }  # fmt: skip
+        "real": answer(
+            real_labels_figure,
+            [*real, *(replace(c, real=None, mean=0.99) for c in real)],
+            dataset=LONG,
+        ),
+    }
     check_values("figures_of_datasets", answers)
 
 
@@ -369,13 +438,22 @@ def test_losses_to_privacy_are_drawn_as_stored(tmp_path: Path) -> None:
     zero = [
         write_zero_shot(tmp_path, dataset=name, backbone="large", **{metric: value})
         for name, metric, value in (
-            ("near", "accuracy", 0.8), ("far", "auc", 0.8), ("old", "accuracy", 1.0))
-    ]  # fmt: skip
-    files = [path for path in (tmp_path / "1").glob("cells/**/metrics.json")
-             if "small/nonprivate" not in str(path)]  # fmt: skip
+            ("near", "accuracy", 0.8),
+            ("far", "auc", 0.8),
+            ("old", "accuracy", 1.0),
+        )
+    ]
+    files = [
+        path
+        for path in (tmp_path / "1").glob("cells/**/metrics.json")
+        if "small/nonprivate" not in str(path)
+    ]
     part = summarise(tmp_path / "part.parquet", *files)
-    files = [path for path in (tmp_path / "2").glob("cells/far/**/metrics.json")
-             if "/eps-1/" not in str(path)]  # fmt: skip
+    files = [
+        path
+        for path in (tmp_path / "2").glob("cells/far/**/metrics.json")
+        if "/eps-1/" not in str(path)
+    ]
     eight = [summarise(tmp_path / "eight.parquet", *files), summaries[0]]
     answers = {
         "backbones": answer(plot_loss_by_backbone, summary=one, dataset="digits"),
@@ -385,9 +463,10 @@ def test_losses_to_privacy_are_drawn_as_stored(tmp_path: Path) -> None:
         "two": answer(plot_distribution_shift, summaries=summaries[:2], zero_shot=zero),
         "one": answer(plot_distribution_shift, summaries=summaries[::2], zero_shot=[]),
         "first at 8": answer(plot_distribution_shift, summaries=eight, zero_shot=[]),
-        "errors": [relative_error(a, b) for a, b in (
-            (100, 10), (10, 10), (75, 50), (90, None), (100, 100))],
-    }  # fmt: skip
+        "errors": [
+            relative_error(a, b) for a, b in ((100, 10), (10, 10), (75, 50), (90, None), (100, 100))
+        ],
+    }
     check_values("figures_of_losses", answers)
 
 
@@ -405,11 +484,17 @@ def test_plans_are_drawn_as_stored(tmp_path: Path) -> None:
     answers = {
         "measured": answer(planner._plan_figure, setting, scale, starts, title="d", unit="image"),
         "expected": answer(planner._plan_figure, setting, public, none, title="", unit="image"),
-        "part": answer(planner._plan_figure, setting.with_epsilon(risk), scale,
-                       none | {1.0: starts[1.0], risk: None}, title="", unit="patient"),
+        "part": answer(
+            planner._plan_figure,
+            setting.with_epsilon(risk),
+            scale,
+            none | {1.0: starts[1.0], risk: None},
+            title="",
+            unit="patient",
+        ),
         "few": answer(planner._plan_figure, few, public, none, title="few", unit="patient"),
         "other": answer(planner.write_plan_figure, Path("plan.pdf"), setting, scale, unit="image"),
-    }  # fmt: skip
+    }
     check_values("figures_of_plans", answers, rel=1e-4)
     for name, start in (("plan.svg", b"<?xml"), ("plan.png", b"\x89PNG")):
         planner.write_plan_figure(tmp_path / name, setting, scale, unit="image")

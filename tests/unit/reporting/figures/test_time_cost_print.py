@@ -26,8 +26,16 @@ from tests.support.cell_files import write_cell
 
 BACKBONES = ("a_vit_base_patch16_224_of_laion", "bit_resnet50x3_of_imagenet_21k", "small")
 METHODS = ("feature_covariance", "momentum_with_many_steps", "nonprivate")
-LESIONS = ("Pigmented benign keratosis", "Basal cell carcinoma", "Actinic keratosis", "Melanoma",
-           "Naevus", "Vascular lesion", "Dermatofibroma", "Squamous cell carcinoma")  # fmt: skip
+LESIONS = (
+    "Pigmented benign keratosis",
+    "Basal cell carcinoma",
+    "Actinic keratosis",
+    "Melanoma",
+    "Naevus",
+    "Vascular lesion",
+    "Dermatofibroma",
+    "Squamous cell carcinoma",
+)
 
 
 @pytest.fixture
@@ -91,11 +99,20 @@ def test_names_of_classes_do_not_cover_each_other(tmp_path: Path, spread: float)
     centres = generator.normal(size=(len(LESIONS), 2))  # all of them beside each other
     plane = centres[labels] + spread * generator.normal(size=(len(labels), 2))
     facts = {
-        "format": measure.EMBEDDING_FORMAT, "format_version": measure.EMBEDDING_FORMAT_VERSION,
-        "method": "tsne", "class_names": LESIONS, "legend": "class", "neighbours": 15,
-        "components": 50, "pca_agreement": 0.4, "tsne_agreement": 0.5, "perplexity": 30,
-        "points": len(labels), "rows": len(labels), "seed": None,
-    }  # fmt: skip
+        "format": measure.EMBEDDING_FORMAT,
+        "format_version": measure.EMBEDDING_FORMAT_VERSION,
+        "method": "tsne",
+        "class_names": LESIONS,
+        "legend": "class",
+        "neighbours": 15,
+        "components": 50,
+        "pca_agreement": 0.4,
+        "tsne_agreement": 0.5,
+        "perplexity": 30,
+        "points": len(labels),
+        "rows": len(labels),
+        "seed": None,
+    }
     table = pa.table({"x": plane[:, 0], "y": plane[:, 1], "label": labels})
     path = tmp_path / "tsne.parquet"
     metadata = {measure.METADATA_KEY: json.dumps(facts).encode()}

@@ -61,35 +61,55 @@ CELLS: dict[str, list[dict[str, Any]]] = {
     "one rate": [_rate(0.1, **SMALL)],
     "rates and sizes": [
         *(_rate(rate, batch_size=size) for rate, size in ((0.1, 256), (0.2, 256), (0.1, 64))),
-        *(_rate(0.1, batch_size=size) | {"epsilon": epsilon, "method": method}
-          for size, epsilon, method in ((64, "1", "m2"), (256, "inf", "m0"), (64, "inf", "m2"))),
+        *(
+            _rate(0.1, batch_size=size) | {"epsilon": epsilon, "method": method}
+            for size, epsilon, method in ((64, "1", "m2"), (256, "inf", "m0"), (64, "inf", "m2"))
+        ),
         *(_rate(rate, **SMALL, init="torch") for rate in (0.1, 0.2)),
     ],
     "large batches": [
         _rate(1.0, batch_size=2**power) | {"head": "momentum", "n": 2**19} for power in (16, 17, 18)
     ],
     "priced": [
-        _rate(0.1, **SMALL), _rate(0.2, **SMALL),
+        _rate(0.1, **SMALL),
+        _rate(0.2, **SMALL),
         {"head": "tuned", "epsilon": "8", "options": PRICED | {"base": BASE}},
         {"head": "tuned", "epsilon": "8", "options": PRICED | {"base": BASE | {"init": "torch"}}},
-        *({"head": "tuned", "epsilon": epsilon, "options": PRICED | {"base": BASE, "trials": 9},
-           "method": "other"} for epsilon in ("8", "2")),
+        *(
+            {
+                "head": "tuned",
+                "epsilon": epsilon,
+                "options": PRICED | {"base": BASE, "trials": 9},
+                "method": "other",
+            }
+            for epsilon in ("8", "2")
+        ),
     ],
     "changes": [
-        _rate(rate, **changed) | {"quality": quality} for changed in ({}, {"max_grad_norm": 10.0})
+        _rate(rate, **changed) | {"quality": quality}
+        for changed in ({}, {"max_grad_norm": 10.0})
         for rate, quality in ((0.1, 1.0), (0.2, 3.0))
     ],
     "other start": [_rate(1.0, **SMALL), _rate(1.0, **SMALL, init="lecun_normal")],
     "momentum": [_rate(1.0, **SMALL) | {"head": "momentum"}],
     "chest": [
-        {"epsilon": "8"} | CHEST, _tune(), _tune(tune={"blocks": 2}), _tune(search={"trials": 2}),
-        {"head": "nonprivate", "epsilon": "inf"} | CHEST, {"epsilon": "8"},
+        {"epsilon": "8"} | CHEST,
+        _tune(),
+        _tune(tune={"blocks": 2}),
+        _tune(search={"trials": 2}),
+        {"head": "nonprivate", "epsilon": "inf"} | CHEST,
+        {"epsilon": "8"},
     ],
     "found chest": [{"head": "nonprivate", "epsilon": "inf"} | CHEST, _tune(search={"trials": 2})],
     "two chests": [
         {"head": head, "epsilon": epsilon, "method": head} | CHEST | {"dataset": dataset}
-        for dataset in ("mimic_cxr", "chexpert") for head, epsilon in (
-            ("sgd", "8"), ("momentum", "8"), ("nonprivate", "inf"), ("sgd", "0.5"))
+        for dataset in ("mimic_cxr", "chexpert")
+        for head, epsilon in (
+            ("sgd", "8"),
+            ("momentum", "8"),
+            ("nonprivate", "inf"),
+            ("sgd", "0.5"),
+        )
     ],
     "of one method": [
         {"dataset": "cifar10", "backbone": "clip", "epsilon": epsilon, "method": "sgd"}
@@ -97,31 +117,38 @@ CELLS: dict[str, list[dict[str, Any]]] = {
     ],
     "shots": [
         {"dataset": "cifar10", "backbone": "clip", "epsilon": epsilon, "method": method}
-        for epsilon in ("0.5", "2", "8") for method in ("sgd", "sgd_full")
+        for epsilon in ("0.5", "2", "8")
+        for method in ("sgd", "sgd_full")
     ],
     "second order": [{"head": head, "method": head} for head in (*SECOND_ORDER, "sgd")],
-    "second order twice": [
-        {"head": head, "method": head} for head in (*SECOND_ORDER, "sgd")
-    ] + [{"epsilon": "2", "method": "sgd"}],
+    "second order twice": [{"head": head, "method": head} for head in (*SECOND_ORDER, "sgd")]
+    + [{"epsilon": "2", "method": "sgd"}],
     "some of second order": [{"head": head, "method": head} for head in SECOND_ORDER[1:]],
     "steps": [{"options": {"head": "sgd", "batch_size": 50, "steps": 40}}],
     "a delta above 1/n": [{"n": 200_000, "epsilon": "2"}, {"n": 200_000, "epsilon": "inf"}],
     "two deltas": [{"epsilon": "2", "delta": delta} for delta in (1.25e-6, 1.5e-6)],
     "ill": [ILL | {"headline": "auc", "options": {"head": "sgd"}}],
     "ill by accuracy": [ILL],
-    "two datasets": [{"dataset": "mine", "epsilon": "0.5"}, {"dataset": "cifar10", "epsilon": "3"},
-                     {"dataset": "mine", "epsilon": "3"}],
+    "two datasets": [
+        {"dataset": "mine", "epsilon": "0.5"},
+        {"dataset": "cifar10", "epsilon": "3"},
+        {"dataset": "mine", "epsilon": "3"},
+    ],
     "inferred": [{"dataset": "mnist", "backbone": "clip"}],
     "normalised": [_rate(1.0, **SMALL), _rate(1.0, **SMALL, normalize={"kind": "centred"})],
     "one of two": [{}, {"head": "momentum"}],
-}  # fmt: skip
+}
 # Of a change of the crop, the number of crops is a part.
 BACKBONES: dict[str, dict[str, Any]] = {
-    "sizes": {"pixels": {"family": "timm", "preprocessing": {"size": 224, "crop": "centre"}},
-              "clip": {"family": "timm", "preprocessing": {"size": 256, "crop": "centre"}}},
-    "crops": {"pixels": {"preprocessing": {"size": 256, "crop": "inception", "crops": 4}},
-              "clip": {"preprocessing": {"size": 256, "crop": "centre"}}},
-}  # fmt: skip
+    "sizes": {
+        "pixels": {"family": "timm", "preprocessing": {"size": 224, "crop": "centre"}},
+        "clip": {"family": "timm", "preprocessing": {"size": 256, "crop": "centre"}},
+    },
+    "crops": {
+        "pixels": {"preprocessing": {"size": 256, "crop": "inception", "crops": 4}},
+        "clip": {"preprocessing": {"size": 256, "crop": "centre"}},
+    },
+}
 CLIP = {"dataset": "cifar10", "backbone": "clip", "headline": "accuracy"}
 ENTRY = {"mean": 0.5, "low": None, "high": None}
 ZERO = {"zero_shot": [CLIP | {"headline": "auc", "summary": {"auc": ENTRY}}]}
@@ -129,13 +156,22 @@ PROBE = {"shots": 1, "summary": {"accuracy": ENTRY, "auc": ENTRY | {"mean": 0.9}
 RUNS: dict[str, dict[str, Any]] = {
     "two datasets": {"names": {"cifar10": "cifar10", "mine": "cifar10"}},
     "one of two": {"methods": ("m1",)} | ZERO | {"few_shot": [CLIP | {"results": [PROBE]}]},
-    "one rate": ZERO, "changes": {"base": "m0"}, "normalised": {"base": "m0"},
-    "inferred": {"zero_shot": [CLIP | {"dataset": name, "summary": {"accuracy": ENTRY}}
-                               for name in ("mnist", "mine")]},
-    "shots": ZERO | {"few_shot": [
-        CLIP | {"backbone": backbone, "results": [PROBE | {"shots": shots} for shots in given]}
-        for backbone, given in (("clip", (None, 16, 4)), ("pixels", (16,)))]},
-}  # fmt: skip
+    "one rate": ZERO,
+    "changes": {"base": "m0"},
+    "normalised": {"base": "m0"},
+    "inferred": {
+        "zero_shot": [
+            CLIP | {"dataset": name, "summary": {"accuracy": ENTRY}} for name in ("mnist", "mine")
+        ]
+    },
+    "shots": ZERO
+    | {
+        "few_shot": [
+            CLIP | {"backbone": backbone, "results": [PROBE | {"shots": shots} for shots in given]}
+            for backbone, given in (("clip", (None, 16, 4)), ("pixels", (16,)))
+        ]
+    },
+}
 
 
 def test_the_papers_tables_are_as_stored(tmp_path: Path) -> None:
@@ -150,10 +186,13 @@ def test_the_papers_tables_are_as_stored(tmp_path: Path) -> None:
         },
         "compared": paper_run([], names=names, cells=compared),
     }
-    check_values("tables_of_papers", {
-        title: {name: _describe(run, name) for name in PAPER_TABLES}
-        for title, run in studies.items()
-    })  # fmt: skip
+    check_values(
+        "tables_of_papers",
+        {
+            title: {name: _describe(run, name) for name in PAPER_TABLES}
+            for title, run in studies.items()
+        },
+    )
     answers = {}
     for title, cells in CELLS.items():
         made = [

@@ -40,10 +40,13 @@ SMALL: dict[str, Any] = {
 }
 SGD = {"head": "sgd", "batch_size": 8, "epochs": 2}
 METHODS: dict[str, dict[str, Any]] = {
-    "lamb_64": LAMB | {"batch_size": 64}, "lamb_full": LAMB, "newton": {"head": "newton"},
-    "lamb_clip": LAMB | {"max_grad_norm": 10.0}, "momentum": SGD | {"head": "momentum"},
+    "lamb_64": LAMB | {"batch_size": 64},
+    "lamb_full": LAMB,
+    "newton": {"head": "newton"},
+    "lamb_clip": LAMB | {"max_grad_norm": 10.0},
+    "momentum": SGD | {"head": "momentum"},
     "nonprivate": {"head": "nonprivate"},
-}  # fmt: skip
+}
 TABLE_2 = "foundation_features_table2"
 HEADS = "features_second_order_headline"
 PRIVATE = {TABLE_2}
@@ -61,29 +64,54 @@ MEHTA = "large_scale_transfer_table{}"
         ({"methods": {"newton": {"head": "newton"}}}, PRIVATE | {HEADS}),
         ({"methods": {"prototypes": {"head": "prototypes"}}}, PRIVATE),
         ({"methods": {"a": {"head": "prototypes"}}, "papers": {"methods": ["ceiling"]}}, set()),
-        ({"methods": {"a": {"head": "prototypes"}, "newton": {"head": "newton"}},
-          "papers": {"methods": ["newton"]}}, PRIVATE | {HEADS}),
+        (
+            {
+                "methods": {"a": {"head": "prototypes"}, "newton": {"head": "newton"}},
+                "papers": {"methods": ["newton"]},
+            },
+            PRIVATE | {HEADS},
+        ),
         ({"few_shot": {"backbones": ["pixels"]}}, {"foundation_features_table3"}),
-        ({"methods": {"lamb": SGD | {"head": "lamb"}}},
-         PRIVATE | STEPS | {HEADS, MEHTA.format(2), MEHTA.format(3)}),
+        (
+            {"methods": {"lamb": SGD | {"head": "lamb"}}},
+            PRIVATE | STEPS | {HEADS, MEHTA.format(2), MEHTA.format(3)},
+        ),
         ({"methods": {"lamb": SGD | {"head": "lamb"}}, "epsilons": ["inf"]}, {MEHTA.format(2)}),
-        ({"methods": {"small": SGD | {"head": "momentum"}}},
-         PRIVATE | STEPS | {HEADS, MEHTA.format(1), MEHTA.format(9)}),
-        ({"methods": {"all": {"head": "momentum", "batch_size": "full", "steps": 2}}},
-         PRIVATE | STEPS | {HEADS, MEHTA.format(1)}),
-        ({"methods": {"all": SGD | {"head": "momentum", "batch_size": SMALL_BATCH}}},
-         PRIVATE | STEPS | {HEADS, MEHTA.format(1)}),
-        ({"methods": {"all": SGD | {"head": "momentum", "batch_size": SMALL_BATCH - 1}}},
-         PRIVATE | STEPS | {HEADS, MEHTA.format(1), MEHTA.format(9)}),
-        ({"methods": {"sgd": SGD, "clip": SGD | {"max_grad_norm": 9.0}}},
-         PRIVATE | STEPS | {HEADS, MEHTA.format(4)}),
-        ({"datasets": {"pets": SMALL["datasets"]["pets"] | {"metric": "auc"}}},
-         {"medical_fine_tuning_auc"}),
+        (
+            {"methods": {"small": SGD | {"head": "momentum"}}},
+            PRIVATE | STEPS | {HEADS, MEHTA.format(1), MEHTA.format(9)},
+        ),
+        (
+            {"methods": {"all": {"head": "momentum", "batch_size": "full", "steps": 2}}},
+            PRIVATE | STEPS | {HEADS, MEHTA.format(1)},
+        ),
+        (
+            {"methods": {"all": SGD | {"head": "momentum", "batch_size": SMALL_BATCH}}},
+            PRIVATE | STEPS | {HEADS, MEHTA.format(1)},
+        ),
+        (
+            {"methods": {"all": SGD | {"head": "momentum", "batch_size": SMALL_BATCH - 1}}},
+            PRIVATE | STEPS | {HEADS, MEHTA.format(1), MEHTA.format(9)},
+        ),
+        (
+            {"methods": {"sgd": SGD, "clip": SGD | {"max_grad_norm": 9.0}}},
+            PRIVATE | STEPS | {HEADS, MEHTA.format(4)},
+        ),
+        (
+            {"datasets": {"pets": SMALL["datasets"]["pets"] | {"metric": "auc"}}},
+            {"medical_fine_tuning_auc"},
+        ),
         ({"datasets": {"pets": {"source": "imagefolder", "path": "pets"}}}, set()),
-        ({"backbones": {"clip": {"family": "open_clip", "model": "ViT-S-32-alt",
-                                 "pretrained": False}}}, {"foundation_features_table3"}),
+        (
+            {
+                "backbones": {
+                    "clip": {"family": "open_clip", "model": "ViT-S-32-alt", "pretrained": False}
+                }
+            },
+            {"foundation_features_table3"},
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_table_is_written_where_the_study_measures_a_row(
     changes: dict[str, Any], written: set[str]
 ) -> None:
@@ -115,9 +143,11 @@ def test_every_file_is_written_and_is_the_same_twice(tmp_path: Path) -> None:
     assert (run.base, run.methods, len(run.cells)) == ("sgd", ("sgd",), 1)
     for folder in ("a", "b"):
         write_study_tables(
-            study=study, results=tmp_path, published=published.read_published(),
+            study=study,
+            results=tmp_path,
+            published=published.read_published(),
             folder=tmp_path / folder,
-        )  # fmt: skip
+        )
     outputs = find_exhibit("write_paper_tables").list_outputs(study)
     names = {Path(path).name for output in outputs for path in output.paths}
     assert {path.name for path in (tmp_path / "a").iterdir()} == names
@@ -136,13 +166,18 @@ def test_a_row_is_the_same_whatever_else_was_measured(tmp_path: Path) -> None:
             where: dict[str, Any] = {"dataset": dataset, "backbone": backbone}
             cells = [
                 paper_cell(
-                    tmp_path, method=method, head=options["head"], options=options,
-                    epsilon=epsilon, quality=1.0 + len(places), **where,
+                    tmp_path,
+                    method=method,
+                    head=options["head"],
+                    options=options,
+                    epsilon=epsilon,
+                    quality=1.0 + len(places),
+                    **where,
                 )
                 for method, options in METHODS.items()
                 for epsilon in ("0.5", "8", "inf")
                 if epsilon == "inf" or method != "nonprivate"
-            ]  # fmt: skip
+            ]
             places.append((cells, where | {"headline": "accuracy", "results": shots}))
     paths = [path for cells, _ in places for path in cells]
     tables = every_table(paper_run(paths, few_shot=[probe for _, probe in places]))
@@ -211,9 +246,10 @@ def test_aucs_of_own_images_are_neither_called_accuracy_nor_a_paper_s_dataset(
 ) -> None:
     """A study's own chest films, with the name of a published dataset, keep the study's words."""
     paths = [
-        paper_cell(tmp_path, method="lamb", head="lamb", options=LAMB, dataset="chexpert",
-                   multi_label=True)
-    ]  # fmt: skip
+        paper_cell(
+            tmp_path, method="lamb", head="lamb", options=LAMB, dataset="chexpert", multi_label=True
+        )
+    ]
     own = paper_run(paths, names={"chexpert": unpublished_name("chexpert")})
     assert own.dataset_title("chexpert") == "chexpert"
     table = table_of(own, TABLE_2)

@@ -34,14 +34,19 @@ RISK = "tpr-0.05-at-0.01"
 
 def _info(*test: int) -> DatasetInfo:
     counts = {"train": [9] * len(test), "test": list(test)}
-    return DatasetInfo.model_validate({
-        "class_names": [f"c{number}" for number in range(len(test))], "multi_label": False,
-        "groups": (), "fingerprint": "f", "source": {"source": "sklearn"},
-        "splits": {
-            name: {"rows": sum(each), "per_class": each, "fingerprint": "f", "sha256": "s"}
-            for name, each in counts.items()
-        },
-    })  # fmt: skip
+    return DatasetInfo.model_validate(
+        {
+            "class_names": [f"c{number}" for number in range(len(test))],
+            "multi_label": False,
+            "groups": (),
+            "fingerprint": "f",
+            "source": {"source": "sklearn"},
+            "splits": {
+                name: {"rows": sum(each), "per_class": each, "fingerprint": "f", "sha256": "s"}
+                for name, each in counts.items()
+            },
+        }
+    )
 
 
 def _statement(index: int, epsilon: str, *backbones: str, **content: Any) -> Statement:
@@ -57,13 +62,17 @@ def test_words_statements_and_commands_are_as_stored(
 ) -> None:
     monkeypatch.setattr(statements, "STATEMENTS_SHOWN", 2)
     options: tuple[dict[str, Any], ...] = (
-        {"head": "auto", "normalize": "none"}, {"head": "auto", "balanced": True, "rule": None},
+        {"head": "auto", "normalize": "none"},
+        {"head": "auto", "balanced": True, "rule": None},
         {"head": "sgd", "sizes": [1, {"e": False}, 0.5], "search": {}, "init": None, "a": True},
-    )  # fmt: skip
+    )
     shown = [
-        _statement(0, "1", "b", "a"), _statement(1, RISK, "a"), _statement(2, "1", "a"),
-        _statement(3, "inf", "a"), _statement(4, "1", "a", private=False),
-    ]  # fmt: skip
+        _statement(0, "1", "b", "a"),
+        _statement(1, RISK, "a"),
+        _statement(2, "1", "a"),
+        _statement(3, "inf", "a"),
+        _statement(4, "1", "a", private=False),
+    ]
     captions = []
     for place, stem in enumerate(("fairness", "fairness_gap", "fair", "accuracy", "tsne")):
         captions.append(tmp_path / f"{stem}.rst")
@@ -80,36 +89,54 @@ def test_words_statements_and_commands_are_as_stored(
         write_json(path, {"features_sha256": f"f{number}", "weights_sha256": weights})
     none = Sources(summaries=[], statements=[], datasets={}, manifests=manifests)
     infos = {"d": _info(1), "e": _info(2)}
-    proven = [origin.collect_provenance(replace(of, commit=commit), infos, none)
-              for commit in (None, "abc")]  # fmt: skip
+    proven = [
+        origin.collect_provenance(replace(of, commit=commit), infos, none)
+        for commit in (None, "abc")
+    ]
     assert dict(proven[0]["versions"])["numpy"] == np.__version__
     near = {"near": 2, "rows": 3}
     answers = {
-        "untested": [sections._name_untested(_info(*each)) for each in (
-            [1], [0, 1], [0] * 5 + [1], [0] * 6, [0] * 12)],
+        "untested": [
+            sections._name_untested(_info(*each))
+            for each in ([1], [0, 1], [0] * 5 + [1], [0] * 6, [0] * 12)
+        ],
         "sentences": [sections._end_sentence(each) for each in ("a", "A b.", "ε c")],
         "options": [sections._method_options(each) for each in options],
-        "sources": [sections._describe_source(each) for each in (
-            {}, {"source": "csv"}, {"source": "csv", "root": "x", "joins": [], "embed": False})],
+        "sources": [
+            sections._describe_source(each)
+            for each in (
+                {},
+                {"source": "csv"},
+                {"source": "csv", "root": "x", "joins": [], "embed": False},
+            )
+        ],
         "numbers": [sections._format_number(each) for each in (None, math.nan, 0.0, 1.23451, 12)],
         "titles": [exhibits.title_of(name, of_it) for name in names for of_it in (None, "d")],
         "dates": [write._format_date(each) for each in (captions, captions[::-1], [])],
         "proven": [[each[key] for key in ("commit", "fingerprints", "config")] for each in proven],
         "captions": [exhibits._find_caption(name, captions) for name in names],
-        "limits": [statements.common_limits([{"not_covered": list(each)} for each in lists])
-                   for lists in ([], ["cab"], ["cab", "bxc"], ["ab", ""])]
-                  + [statements.common_limits([{"not_covered": ["a"]}, {}])],
-        "near": [statements._near_duplicates(each) for each in (
-            "not run", {"train": near, "test": near | {"near": 0}})],
-        "candidates": {str(key): value for key, value in
-                       statements.list_candidates(shown, Path("r")).items()},
+        "limits": [
+            statements.common_limits([{"not_covered": list(each)} for each in lists])
+            for lists in ([], ["cab"], ["cab", "bxc"], ["ab", ""])
+        ]
+        + [statements.common_limits([{"not_covered": ["a"]}, {}])],
+        "near": [
+            statements._near_duplicates(each)
+            for each in ("not run", {"train": near, "test": near | {"near": 0}})
+        ],
+        "candidates": {
+            str(key): value for key, value in statements.list_candidates(shown, Path("r")).items()
+        },
         "budgets": [each.budget for each in shown],
-        "commands": [origin.write_commands(replace(of, commit=each)) for each in (
-            None, "abc", "abc with local changes")],
+        "commands": [
+            origin.write_commands(replace(of, commit=each))
+            for each in (None, "abc", "abc with local changes")
+        ],
         "cells": [origin.cell_command(each, "d", "a", "m", "inf") for each in (of, made)],
-        "releases": [origin.write_release(each, found)
-                     for each in (of, made) for found in (best, risk)],
-    }  # fmt: skip
+        "releases": [
+            origin.write_release(each, found) for each in (of, made) for found in (best, risk)
+        ],
+    }
     check_values("parts_of_reports", answers)
 
 
@@ -120,12 +147,22 @@ def test_figures_and_tables_of_reports_are_as_stored(
     monkeypatch.setattr(exhibits, "SVG_BYTES", 10)
     monkeypatch.setattr(exhibits, "FIGURES_BYTES", 50)
     sizes = {
-        "figures/tsne_a.svg": 5, "figures/accuracy.svg": 10, "figures/accuracy.png": 7,
-        "figures/by_backbone.svg": 11, "figures/by_backbone.png": 20, "figures/zeta.svg": 12,
-        "figures/alpha.png": 9, "large/tsne.svg": 2, "large/tsne_a.svg": 2, "datasets.svg": 3,
-        "large/membership_x.svg": 1, "large/fairness_gap.svg": 4, "figures/fairness_gap.svg": 9,
-        "other/deltas.svg": 1, "large/other/accuracy.svg": 1,
-    }  # fmt: skip
+        "figures/tsne_a.svg": 5,
+        "figures/accuracy.svg": 10,
+        "figures/accuracy.png": 7,
+        "figures/by_backbone.svg": 11,
+        "figures/by_backbone.png": 20,
+        "figures/zeta.svg": 12,
+        "figures/alpha.png": 9,
+        "large/tsne.svg": 2,
+        "large/tsne_a.svg": 2,
+        "datasets.svg": 3,
+        "large/membership_x.svg": 1,
+        "large/fairness_gap.svg": 4,
+        "figures/fairness_gap.svg": 9,
+        "other/deltas.svg": 1,
+        "large/other/accuracy.svg": 1,
+    }
     for name, size in sizes.items():
         path = tmp_path / "figures" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -135,10 +172,12 @@ def test_figures_and_tables_of_reports_are_as_stored(
     tables = [
         ReportTable(
             table=Table(name=name, title="", columns=column, rows=[make_row(x) for x in each]),
-            files=[tmp_path / f"tables/{name}.md", tmp_path / f"tables/{name}.csv"], dataset=of,
+            files=[tmp_path / f"tables/{name}.md", tmp_path / f"tables/{name}.csv"],
+            dataset=of,
         )
-        for name, each in rows.items() for of in ("figures", None)
-    ]  # fmt: skip
+        for name, each in rows.items()
+        for of in ("figures", None)
+    ]
     monkeypatch.setattr(exhibits, "TABLE_BYTES", len(write_markdown(tables[0].table)))
     figures = [tmp_path / "figures" / name for name in sizes]
     names = dict.fromkeys(("figures", "large"), tmp_path)
@@ -149,10 +188,13 @@ def test_figures_and_tables_of_reports_are_as_stored(
     facts = {"accuracy": "Best.", "tsne": "Points."}
     section = exhibits.find_section("fairness_gap")
     answers = {
-        str(of): [shown.list_figures(of, facts), shown.list_figures(of, {}, section=section),
-                  shown.list_tables(of)]
+        str(of): [
+            shown.list_figures(of, facts),
+            shown.list_figures(of, {}, section=section),
+            shown.list_tables(of),
+        ]
         for of in ("figures", "large", None)
-    }  # fmt: skip
+    }
     rest = [shown.linked, shown.bytes_left]
     rest += [[shown.has_room(size), shown.bytes_left] for size in (shown.bytes_left + 1, 1)]
     plain = json.loads(json.dumps([answers, rest]))  # the page's markup as text
@@ -200,9 +242,12 @@ def test_plans_of_reports_are_as_stored(made: Made, monkeypatch: pytest.MonkeyPa
         parts = plans.plan_parts(new, summary, infos, has_room=lambda _: True)
         bests = best_private(new, {})
         bests[-1] = replace(bests[-1], ceiling=None)
-        grouped = [{"declared": SimpleNamespace(anchor=anchor), "content": [{"dataset": "digits"}]}
-                   for anchor in ("sites", "subgroups")[: 1 + bool(drawn)]]  # fmt: skip
-        cards = [write._make_card(best, bests, new, infos["digits"], parts, grouped)
-                 for best in bests]  # fmt: skip
+        grouped = [
+            {"declared": SimpleNamespace(anchor=anchor), "content": [{"dataset": "digits"}]}
+            for anchor in ("sites", "subgroups")[: 1 + bool(drawn)]
+        ]
+        cards = [
+            write._make_card(best, bests, new, infos["digits"], parts, grouped) for best in bests
+        ]
         answers[name] = [parts, cards, drawn[-1]]
     check_values("plans_of_reports", answers)

@@ -62,8 +62,10 @@ def test_links_lead_to_files(made: Made) -> None:
 def test_addresses_lose_what_may_be_secret(made: Made) -> None:
     files = [{"url": "https://host/ward.zip?X-Amz-Signature=SECRET", "sha256": "0" * 64}]
     made.study["datasets"]["digits"] = {
-        "source": "url", "files": files, "accepted_labels": {"url": "https://host/l?token=SECRET"},
-    }  # fmt: skip
+        "source": "url",
+        "files": files,
+        "accepted_labels": {"url": "https://host/l?token=SECRET"},
+    }
     page = made.page()
     assert "SECRET" not in page.text
     assert "https://host/ward.zip?..." in page.words
@@ -73,9 +75,11 @@ def test_text_from_files_is_never_markup(made: Made) -> None:
     evil = "<script>alert(1)</script><img src=x onerror=alert(1)>"
     made.study["datasets"]["digits"]["name"] = evil
     content = Table(
-        name="evil", columns=(Column(title="a"), Column(title=evil)),
-        rows=[make_row(evil, TableCell(text=evil, bold=True))], notes=[evil],
-    )  # fmt: skip
+        name="evil",
+        columns=(Column(title="a"), Column(title=evil)),
+        rows=[make_row(evil, TableCell(text=evil, bold=True))],
+        notes=[evil],
+    )
     path = made.results / "tables/digits_evil.md"
     table = ReportTable(table=content, files=[path], dataset="digits")
     for path in made.sources.statements:

@@ -49,9 +49,12 @@ class Sums:
 
 
 def sums_of(
-    scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: npt.NDArray[Any], plan: Plan,
+    scores: npt.NDArray[Any],
+    labels: npt.NDArray[Any],
+    weights: npt.NDArray[Any],
+    plan: Plan,
     answers: list[float],
-) -> Sums:  # fmt: skip
+) -> Sums:
     sums = Sums(plan, answers)
     calibration_release._release_tables(scores, labels, weights, sums)  # type: ignore[arg-type]
     return sums

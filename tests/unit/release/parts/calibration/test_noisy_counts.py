@@ -34,7 +34,7 @@ def threshold_of(own: Floats, noise: Floats, deviation: float, coverage: float) 
     top = np.zeros((len(TOP_EDGES) - 1, 2))
     described = calibration.describe_classes(
         top, count_labels(own) + noise, n=len(own), deviation=deviation
-    )  # fmt: skip
+    )
     found = {one["coverage"]: one["threshold"] for one in described["sets"]}
     return float(found.get(coverage, 0.0))
 
@@ -159,7 +159,7 @@ def test_two_classes_are_described_as_their_rows_are() -> None:
     slope, offset = calibration.fit_logistic(middles, *counts, n=n, deviation=deviation)
     said = calibration.describe_two(
         edges, middles, counts, scale=slope, offset=offset, n=n, deviation=deviation
-    )  # fmt: skip
+    )
     chances, ends = (expit(slope * each + offset) for each in (scores, edges))
     surest, low, high = np.maximum(chances, 1 - chances), ends[:-1], ends[1:]
 

@@ -48,8 +48,12 @@ def study(methods: dict[str, Any], epsilons: list[Any], **more: Any) -> Study:
 
 def plan_of(options: dict[str, Any], epsilon: float, folder: Path) -> Plan:
     method = method_options(options)
-    return calibrate(method.list_mechanisms(N), Target(n=N, epsilon=epsilon, delta=1e-5),
-                     cache=folder, selection=method.priced_selection(N))  # fmt: skip
+    return calibrate(
+        method.list_mechanisms(N),
+        Target(n=N, epsilon=epsilon, delta=1e-5),
+        cache=folder,
+        selection=method.priced_selection(N),
+    )
 
 
 def price_choice(chosen: Study, folder: Path, **more: Any) -> dict[str, Any]:
@@ -64,8 +68,11 @@ def test_without_sampling_it_is_the_exact_price_of_all_heads_and_the_release(
     methods = {"covariance": COVARIANCE, "squares": SQUARES}
     release = plan_of(COVARIANCE, 1.0, tmp_path)
     block = price_choice(study(methods, [0.5, 2]), tmp_path)
-    heads = [accountants.gaussian_mu(plan_of(options, epsilon, tmp_path).mechanisms) ** 2
-             for options in methods.values() for epsilon in (0.5, 2.0)]  # fmt: skip
+    heads = [
+        accountants.gaussian_mu(plan_of(options, epsilon, tmp_path).mechanisms) ** 2
+        for options in methods.values()
+        for epsilon in (0.5, 2.0)
+    ]
     square = SEEDS * len(BACKBONES) * sum(heads) + accountants.gaussian_mu(release.mechanisms) ** 2
     exact = accountants.gaussian_epsilon(math.sqrt(square), 1e-5)
     assert block["cells"] == 8
@@ -92,9 +99,14 @@ def test_cells_that_are_not_private_leave_the_choice_without_a_price(tmp_path: P
         ({}, [1], {"few_shot": {"backbones": ["small"]}}, "small/few-shot probes", 2),
         ({}, [1], {"long_tail": {}}, "small/long tail", 2),
         ({}, [1], {"representation_law": {}, "backbones": NETWORK}, "vit/representation law", 1),
-        ({}, [1], {"audit": {"membership": {}}},
-         "pixels/covariance at epsilon 1, attacks on membership", 2),
-    ]  # fmt: skip
+        (
+            {},
+            [1],
+            {"audit": {"membership": {}}},
+            "pixels/covariance at epsilon 1, attacks on membership",
+            2,
+        ),
+    ]
     for methods, epsilons, more, named, cells in cases:
         chosen = study({"covariance": COVARIANCE, **methods}, epsilons, **more)
         block = price_choice(chosen, tmp_path)
@@ -149,15 +161,22 @@ def test_what_auto_chooses_is_priced_by_backbone_where_features_are_there(tmp_pa
     auto = study({"auto": {"head": "auto"}}, [0.5, 2])
     facts = {
         name: DataFacts(
-            n=N, dimension=dimension, classes=10, multi_label=False, epsilon=1.0, delta=1e-5,
+            n=N,
+            dimension=dimension,
+            classes=10,
+            multi_label=False,
+            epsilon=1.0,
+            delta=1e-5,
             unit="image",
         )
         for name, dimension in {"pixels": 64, "small": 16}.items()
-    }  # fmt: skip
+    }
     block = price_choice(auto, tmp_path, facts=facts)
-    heads = [accountants.gaussian_mu(plan_of(choose_head(each), epsilon, tmp_path).mechanisms) ** 2
-             for epsilon in (0.5, 2.0)
-             for each in (replace(facts[name], epsilon=epsilon) for name in facts)]  # fmt: skip
+    heads = [
+        accountants.gaussian_mu(plan_of(choose_head(each), epsilon, tmp_path).mechanisms) ** 2
+        for epsilon in (0.5, 2.0)
+        for each in (replace(facts[name], epsilon=epsilon) for name in facts)
+    ]
     square = SEEDS * sum(heads) + accountants.gaussian_mu(release.mechanisms) ** 2
     exact = accountants.gaussian_epsilon(math.sqrt(square), 1e-5)
     assert block["cells"] == 4
@@ -177,8 +196,13 @@ DIGITS = {"source": "sklearn", "name": "digits", **BY_ID}
 
 def with_datasets(folder: Path, datasets: dict[str, Any] | None = None, **more: Any) -> Study:
     given = {"digits": DIGITS, **(datasets or {})}
-    return study({"covariance": COVARIANCE}, [0.5, 2], datasets=given,
-                 results_dir=str(folder / "results"), **more)  # fmt: skip
+    return study(
+        {"covariance": COVARIANCE},
+        [0.5, 2],
+        datasets=given,
+        results_dir=str(folder / "results"),
+        **more,
+    )
 
 
 def composed(folder: Path, fits: dict[float, int]) -> float:
@@ -190,16 +214,28 @@ def composed(folder: Path, fits: dict[float, int]) -> float:
     return accountants.gaussian_epsilon(math.sqrt(square), 1e-5)
 
 
-def lay_cell(folder: Path, place: str, *, seeds: int = SEEDS, noise: float = 1.0,
-             options: dict[str, Any] | None = None, **changed: Any) -> Path:  # fmt: skip
+def lay_cell(
+    folder: Path,
+    place: str,
+    *,
+    seeds: int = SEEDS,
+    noise: float = 1.0,
+    options: dict[str, Any] | None = None,
+    **changed: Any,
+) -> Path:
     """Lays the statement of a cell that trained at the epsilon of its folder."""
     dataset, backbone, method, epsilon = place.split("/")
     path = folder / "results" / "cells" / dataset / backbone / method / f"eps-{epsilon}"
     path.mkdir(parents=True, exist_ok=True)
     plan = plan_of(options or COVARIANCE, float(epsilon), folder)
     mechanisms = [mechanism_values(item.scale_noise(noise), plan) for item in plan.mechanisms]
-    statement = {"private": True, "mechanisms": mechanisms, "selection": None,
-                 "seeds": [f"{seed:032x}" for seed in range(seeds)], **changed}  # fmt: skip
+    statement = {
+        "private": True,
+        "mechanisms": mechanisms,
+        "selection": None,
+        "seeds": [f"{seed:032x}" for seed in range(seeds)],
+        **changed,
+    }
     (path / "privacy.json").write_text(json.dumps(statement))
     return path
 
@@ -217,13 +253,25 @@ EVERY = SEEDS * len(BACKBONES)
         ({"mnist": MNIST}, ("elsewhere",), 1),
         ({"again": {**DIGITS, "split_seed": 3}}, (), 2),  # the same images, undeclared
         ({"part": {**DIGITS, "subsample": {"fraction": 0.5, "seed": 1}}}, (), 2),
-        ({"mnist": {**MNIST, "same_units_as": "part"},
-          "part": {**DIGITS, "subsample": {"fraction": 0.5, "seed": 1}}}, (), 3),
-        ({"mnist": {**MNIST, "same_units_as": "digits"},
-          "sample": {**MNIST, "subsample": {"fraction": 0.5, "seed": 1}},
-          "fashion": {"source": "torchvision", "name": "FashionMNIST"}}, (), 3),
+        (
+            {
+                "mnist": {**MNIST, "same_units_as": "part"},
+                "part": {**DIGITS, "subsample": {"fraction": 0.5, "seed": 1}},
+            },
+            (),
+            3,
+        ),
+        (
+            {
+                "mnist": {**MNIST, "same_units_as": "digits"},
+                "sample": {**MNIST, "subsample": {"fraction": 0.5, "seed": 1}},
+                "fashion": {"source": "torchvision", "name": "FashionMNIST"},
+            },
+            (),
+            3,
+        ),
     ],
-)  # fmt: skip
+)
 def test_all_datasets_with_the_same_units_count(
     tmp_path: Path, datasets: dict[str, Any], joined: tuple[str, ...], times: int
 ) -> None:
@@ -237,17 +285,29 @@ def test_all_datasets_with_the_same_units_count(
 @pytest.mark.parametrize(
     ("datasets", "more", "named"),
     [
-        ({}, {"imbalance": {"datasets": ["digits"], "classes": ["3"], "fractions": [0.1]}},
-         "pixels/rare classes"),
-        ({"mnist": {"source": "sklearn", "name": "digits"}}, {},
-         "mnist/labels decide who is trained on"),
-        ({"part": {**DIGITS, "subsample": {"per_class": 5, "seed": 1}}}, {},
-         "part/labels decide who is trained on"),
-        ({"mnist": {**MNIST, "same_units_as": "digits"}}, {"long_tail": {"datasets": ["mnist"]}},
-         "mnist/pixels/long tail"),
+        (
+            {},
+            {"imbalance": {"datasets": ["digits"], "classes": ["3"], "fractions": [0.1]}},
+            "pixels/rare classes",
+        ),
+        (
+            {"mnist": {"source": "sklearn", "name": "digits"}},
+            {},
+            "mnist/labels decide who is trained on",
+        ),
+        (
+            {"part": {**DIGITS, "subsample": {"per_class": 5, "seed": 1}}},
+            {},
+            "part/labels decide who is trained on",
+        ),
+        (
+            {"mnist": {**MNIST, "same_units_as": "digits"}},
+            {"long_tail": {"datasets": ["mnist"]}},
+            "mnist/pixels/long tail",
+        ),
         ({}, {"tsne": {"split": "train"}}, "pixels/t-SNE of training images"),
     ],
-)  # fmt: skip
+)
 def test_results_on_the_same_units_without_a_price_are_named(
     tmp_path: Path, datasets: dict[str, Any], more: dict[str, Any], named: str
 ) -> None:
@@ -263,8 +323,9 @@ def test_sampled_cells_of_a_dataset_need_its_number_of_units(tmp_path: Path) -> 
     block = price_choice(sampled, tmp_path)
     assert block["epsilon"] is None
     assert "not known yet (mnist/pixels/sgd" in block["words"]
-    fact = DataFacts(n=400, dimension=13, classes=3, multi_label=False, epsilon=1.0, delta=1e-5,
-                     unit="image")  # fmt: skip
+    fact = DataFacts(
+        n=400, dimension=13, classes=3, multi_label=False, epsilon=1.0, delta=1e-5, unit="image"
+    )
     known = price_choice(sampled, tmp_path, others={"mnist": {"pixels": fact}})
     alone = price_choice(study({"sgd": SMALL}, [1]), tmp_path)
     assert known["cells"] == 2 * alone["cells"] == 4
@@ -333,26 +394,42 @@ def lay_text(folder: Path, name: str, text: str = "{}") -> None:
     ("lay", "named"),
     [
         (lay_nonprivate, "pixels/ceiling at epsilon inf"),
-        (lambda folder: lay_cell(folder, "digits/small/searched/2", private=False),
-         "small/searched at epsilon 2"),
-        (lambda folder: lay_cell(folder, "gone/small/sgd/2", private=False),
-         "gone/small/sgd at epsilon 2"),
-        (lambda folder: lay_cell(folder, "digits/pixels/covariance/2", mechanisms=None),
-         "pixels/covariance at epsilon 2"),
-        (lambda folder: (lay_cell(folder, "digits/pixels/sgd/2") / "privacy.json").write_text("{"),
-         "pixels/sgd at epsilon 2"),
-        (lambda folder: (lay_cell(folder, "digits/pixels/sgd/2") / "privacy.json").rename(
-            folder / "results/cells/digits/pixels/sgd/eps-2/metrics.json"),
-         "pixels/sgd at epsilon 2"),
+        (
+            lambda folder: lay_cell(folder, "digits/small/searched/2", private=False),
+            "small/searched at epsilon 2",
+        ),
+        (
+            lambda folder: lay_cell(folder, "gone/small/sgd/2", private=False),
+            "gone/small/sgd at epsilon 2",
+        ),
+        (
+            lambda folder: lay_cell(folder, "digits/pixels/covariance/2", mechanisms=None),
+            "pixels/covariance at epsilon 2",
+        ),
+        (
+            lambda folder: (lay_cell(folder, "digits/pixels/sgd/2") / "privacy.json").write_text(
+                "{"
+            ),
+            "pixels/sgd at epsilon 2",
+        ),
+        (
+            lambda folder: (lay_cell(folder, "digits/pixels/sgd/2") / "privacy.json").rename(
+                folder / "results/cells/digits/pixels/sgd/eps-2/metrics.json"
+            ),
+            "pixels/sgd at epsilon 2",
+        ),
         (lambda folder: lay_text(folder, "few_shot/digits/small.json"), "small/few-shot probes"),
         (lambda folder: lay_text(folder, "long_tail/digits/pixels.json"), "pixels/long tail"),
         (lambda folder: lay_text(folder, "imbalance/digits/pixels.json"), "pixels/rare classes"),
         (lambda folder: lay_text(folder, "sites/gone/pixels.json"), "gone/pixels/simulated sites"),
-        (lambda folder: lay_text(
-            folder, "audit/digits/pixels/sgd/eps-1.json", '{"membership": {"rows": 3}}'),
-         "pixels/attacks on membership"),
+        (
+            lambda folder: lay_text(
+                folder, "audit/digits/pixels/sgd/eps-1.json", '{"membership": {"rows": 3}}'
+            ),
+            "pixels/attacks on membership",
+        ),
     ],
-)  # fmt: skip
+)
 def test_results_without_a_price_that_lie_there_are_named(
     tmp_path: Path, lay: Any, named: str
 ) -> None:
@@ -369,8 +446,12 @@ def test_deleting_the_other_methods_from_the_study_does_not_hide_their_cells(
     lay_nonprivate(tmp_path)
     for index in range(50):
         lay_cell(tmp_path, f"digits/pixels/covariance_{index}/2")
-    chosen = study({"covariance": COVARIANCE}, [1], backbones={"pixels": {"family": "pixels"}},
-                   results_dir=str(tmp_path / "results"))  # fmt: skip
+    chosen = study(
+        {"covariance": COVARIANCE},
+        [1],
+        backbones={"pixels": {"family": "pixels"}},
+        results_dir=str(tmp_path / "results"),
+    )
     block = price_choice(chosen, tmp_path)
     assert (block["cells"], block["epsilon"]) == (52, None)
     assert "pixels/ceiling at epsilon inf" in block["words"]

@@ -30,23 +30,39 @@ NULL = math.nan
 
 
 def planned(
-    folder: Path, metric: Metric, n: int, epsilon: float, *, classes: int = 2,
-    multi_label: bool = False, unit: str = "image",
-) -> Plan:  # fmt: skip
+    folder: Path,
+    metric: Metric,
+    n: int,
+    epsilon: float,
+    *,
+    classes: int = 2,
+    multi_label: bool = False,
+    unit: str = "image",
+) -> Plan:
     wanted = evaluation.evaluation_mechanisms(metric, classes=classes, multi_label=multi_label)
     target = Target(n=n, unit=unit, epsilon=epsilon, delta=1e-5)
     return calibrate(wanted, target, cache=folder / "calibration")
 
 
 def measure(
-    scores: npt.NDArray[Any], labels: npt.NDArray[Any], plan: Plan, metric: Metric, *,
-    units: npt.NDArray[Any] | None = None, seed: int = 1,
-) -> dict[str, Any]:  # fmt: skip
+    scores: npt.NDArray[Any],
+    labels: npt.NDArray[Any],
+    plan: Plan,
+    metric: Metric,
+    *,
+    units: npt.NDArray[Any] | None = None,
+    seed: int = 1,
+) -> dict[str, Any]:
     """Evaluates a head that shows these scores, with noise from a seed."""
     return evaluation.evaluate_heads(
-        head(scores.shape[1], seed), of_test_rows(scores, labels, units), plan, SEEDED,
-        metric=metric, link="sigmoid" if labels.ndim == 2 else "softmax", composition="",
-    )  # fmt: skip
+        head(scores.shape[1], seed),
+        of_test_rows(scores, labels, units),
+        plan,
+        SEEDED,
+        metric=metric,
+        link="sigmoid" if labels.ndim == 2 else "softmax",
+        composition="",
+    )
 
 
 def two_classes(n: int, generator: np.random.Generator, apart: float = 1.5) -> Any:
@@ -59,9 +75,14 @@ def two_classes(n: int, generator: np.random.Generator, apart: float = 1.5) -> A
 @pytest.mark.parametrize("units", [[0, 1, 2, 3, 4, 5], [0, 0, 0, 1, 1, 2], [0, 0, 0, 0, 0, 0]])
 @pytest.mark.parametrize(
     ("metric", "multi_label"),
-    [("accuracy", False), ("accuracy", True), ("auc", False), ("auc", True),
-     ("macro_accuracy", False)],
-)  # fmt: skip
+    [
+        ("accuracy", False),
+        ("accuracy", True),
+        ("auc", False),
+        ("auc", True),
+        ("macro_accuracy", False),
+    ],
+)
 def test_no_unit_moves_what_is_released_by_more_than_its_sensitivity(
     metric: Metric, multi_label: bool, units: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,10 +91,14 @@ def test_no_unit_moves_what_is_released_by_more_than_its_sensitivity(
     classes, n = 3 if multi_label else 2, len(set(units))
     wanted = evaluation.evaluation_mechanisms(metric, classes=classes, multi_label=multi_label)
     plan = Plan(
-        mechanisms=tuple(item.scale_noise(1e-3) for item in wanted), n=n,
+        mechanisms=tuple(item.scale_noise(1e-3) for item in wanted),
+        n=n,
         unit="image" if n == 6 else "patient",
-        epsilon=1e9, delta=1e-5, accountant="pld", realised_epsilon=1e8,
-    )  # fmt: skip
+        epsilon=1e9,
+        delta=1e-5,
+        accountant="pld",
+        realised_epsilon=1e8,
+    )
     told: dict[str, torch.Tensor] = {}
     sums: list[dict[str, torch.Tensor]] = []
     draw = Releases.release_gaussian
@@ -129,11 +154,15 @@ def test_without_noise_the_area_is_the_benchmarks() -> None:
     bench = metrics.evaluate_scores(scores, labels)["auc"]
     plan = Plan(
         mechanisms=tuple(
-            item.scale_noise(1e-3) for item in evaluation.evaluation_mechanisms("auc", classes=2,
-            multi_label=False)
+            item.scale_noise(1e-3)
+            for item in evaluation.evaluation_mechanisms("auc", classes=2, multi_label=False)
         ),
-        n=20_000, epsilon=1e9, delta=1e-5, accountant="pld", realised_epsilon=1e8,
-    )  # fmt: skip
+        n=20_000,
+        epsilon=1e9,
+        delta=1e-5,
+        accountant="pld",
+        realised_epsilon=1e8,
+    )
     # a bias added to all scores, and another scale, change ranks as little as bins may
     for shift, scale in ((0, 1), (5, 1), (-3, 0.1), (0, 40)):
         moved = np.stack([scores[:, 0], scores[:, 1] * scale + shift], 1)
@@ -141,9 +170,15 @@ def test_without_noise_the_area_is_the_benchmarks() -> None:
         assert result["value"] == pytest.approx(bench, abs=1e-3)
 
 
-@pytest.mark.parametrize(("n", "epsilon", "chances"), [
-    (40, 0.5, (0.5, 0.995)), (300, 0.2, (0.995,)), (300, 8.0, (0.9,)), (20_000, 0.2, (0.995,)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("n", "epsilon", "chances"),
+    [
+        (40, 0.5, (0.5, 0.995)),
+        (300, 0.2, (0.995,)),
+        (300, 8.0, (0.9,)),
+        (20_000, 0.2, (0.995,)),
+    ],
+)
 def test_the_interval_of_an_accuracy_covers_sampling_and_noise(
     tmp_path: Path, n: int, epsilon: float, chances: tuple[float, ...]
 ) -> None:
@@ -279,13 +314,19 @@ def test_with_the_stated_test_units_95_percent_of_areas_have_a_result(
     generator = np.random.default_rng(3)
     noise = generator.normal(0, deviation, (3000, 1, 2, bins))
     shares = [
-        np.mean([
-            (evaluation.area_estimate(np.full((1, 2, bins), units / bins) + each, deviation)[0]
-             != Estimate(0.5, 0.0, 1.0, 0.5))
-            for each in noise[:200]
-        ])
+        np.mean(
+            [
+                (
+                    evaluation.area_estimate(np.full((1, 2, bins), units / bins) + each, deviation)[
+                        0
+                    ]
+                    != Estimate(0.5, 0.0, 1.0, 0.5)
+                )
+                for each in noise[:200]
+            ]
+        )
         for units in (1.25 * enough, 0.75 * enough)
-    ]  # fmt: skip
+    ]
     totals = enough + noise.sum(axis=-1)
     assert (totals > 4 * deviation * math.sqrt(bins)).all(axis=(1, 2)).mean() == pytest.approx(
         0.95, abs=0.015
@@ -317,9 +358,7 @@ def test_a_result_that_public_numbers_make_unlikely_is_refused(
             assert f"there are {n} test units" in message
     noise = planned(tmp_path, metric, 600, epsilon, classes=classes).mechanisms[-1].noise_scale
     if metric == "macro_accuracy":  # chances of equal classes, by SciPy
-        chances = {
-            n: ndtr(n / 3 / (noise * math.sqrt(2)) - 4) ** 3 for n in range(10, 600, 7)
-        }  # fmt: skip
+        chances = {n: ndtr(n / 3 / (noise * math.sqrt(2)) - 4) ** 3 for n in range(10, 600, 7)}
         assert refused == [n for n, chance in chances.items() if chance < 0.95]
     assert refused
     assert refused == [n for n in range(10, 600, 7) if n <= refused[-1]]

@@ -19,9 +19,15 @@ from tests.support.audit_records import MEMBERSHIP, WHITE_BOX, write_audit
 from tests.support.release_study import ROWS, release, study, write_features
 
 EVIDENCE = {
-    "audited": "2026-01-31", "code": "dpprobe 0.1.0, audit 1", "runs": 1000, "confidence": 0.95,
-    "epsilon_lower": 0.71234, "caught_factor": 1.52, "probability": 0.95, "tests": 3,
-}  # fmt: skip
+    "audited": "2026-01-31",
+    "code": "dpprobe 0.1.0, audit 1",
+    "runs": 1000,
+    "confidence": 0.95,
+    "epsilon_lower": 0.71234,
+    "caught_factor": 1.52,
+    "probability": 0.95,
+    "tests": 3,
+}
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +54,14 @@ def test_a_white_box_audit_of_the_same_plan_alone_is_evidence(tmp_path: Path, pl
     assert read_evidence(_audit(tmp_path, plan, white_box=None), plan) is None
     path = _audit(tmp_path, plan)
     change: dict[str, Any]
-    for change in ({"n": 301}, {"delta": 1e-5}, {"mechanisms": []}, {"unit": "patient"},
-                   {"epsilon": 1.0}, {"accountant": "rdp"}):  # fmt: skip
+    for change in (
+        {"n": 301},
+        {"delta": 1e-5},
+        {"mechanisms": []},
+        {"unit": "patient"},
+        {"epsilon": 1.0},
+        {"accountant": "rdp"},
+    ):
         write_json(path, read_json(path) | {"plan": plan.to_dict() | change})
         evidence = read_evidence(path, plan)
         assert evidence == (EVIDENCE if "accountant" in change else None), change
@@ -79,8 +91,10 @@ def test_nothing_is_released_or_booked_where_a_test_refutes_the_promise(
     refuted = {**WHITE_BOX, "tests": tests, "holds": holds}
     with pytest.raises(PrivacyError, match=r"refutes epsilon .* \(head; .* nothing is released"):
         release(
-            tmp_path, study(tmp_path), audit=_audit(tmp_path, plan, white_box=refuted),
+            tmp_path,
+            study(tmp_path),
+            audit=_audit(tmp_path, plan, white_box=refuted),
             cache=calibration,
-        )  # fmt: skip
+        )
     assert Ledger.of_dataset(tmp_path / "data", "toy").read_entries() == []
     assert not (tmp_path / "results/releases/first").exists()

@@ -26,13 +26,23 @@ def counted(
 
 
 def compared(
-    counts: npt.NDArray[Any], incoming: npt.NDArray[Any], *, n: int = 1000, deviation: float = 7.5,
-    level: float = 0.01, classes: list[str] | None = None,
-) -> monitor.Comparison:  # fmt: skip
+    counts: npt.NDArray[Any],
+    incoming: npt.NDArray[Any],
+    *,
+    n: int = 1000,
+    deviation: float = 7.5,
+    level: float = 0.01,
+    classes: list[str] | None = None,
+) -> monitor.Comparison:
     return monitor.compare_table(
-        counts, incoming.astype(float), n=n, deviation=deviation, level=level, classes=classes,
+        counts,
+        incoming.astype(float),
+        n=n,
+        deviation=deviation,
+        level=level,
+        classes=classes,
         edges=[float(edge) for edge in range(len(counts) - 1)],
-    )  # fmt: skip
+    )
 
 
 def test_unusual_rows_lie_outside_of_the_leading_directions() -> None:

@@ -61,9 +61,14 @@ def counts_of(
     rows = of_test_rows(scores, np.zeros(len(scores), np.int64))
     with np.errstate(all="ignore"):
         total = measure.count_cells(
-            watched_head(unusual=unusual), rows, weights, n=n, calibration=None, link="softmax",
+            watched_head(unusual=unusual),
+            rows,
+            weights,
+            n=n,
+            calibration=None,
+            link="softmax",
             edges=monitor.list_edges(PROBE_NORM, unusual=unusual),
-        )  # fmt: skip
+        )
     return total.values.numpy().ravel()
 
 
@@ -114,9 +119,15 @@ def test_noise_has_the_deviation_of_the_plan(tmp_path: Path) -> None:
     plan = planned(tmp_path, 1000, 1.0)
     rows = of_test_rows(np.zeros((1000, CLASSES)), np.zeros(1000, np.int64))
     block = measure.monitor_head(
-        watched_head(), rows, plan, SystemEntropy(), probe_norm=PROBE_NORM, calibration=None,
-        link="softmax", composition="",
-    )  # fmt: skip
+        watched_head(),
+        rows,
+        plan,
+        SystemEntropy(),
+        probe_norm=PROBE_NORM,
+        calibration=None,
+        link="softmax",
+        composition="",
+    )
     noise = np.concatenate(
         [np.sort(np.array(each))[:-1] for each in block["tables"].values()]
     )  # without the one full cell
@@ -124,8 +135,11 @@ def test_noise_has_the_deviation_of_the_plan(tmp_path: Path) -> None:
     assert block["mechanisms"][0]["noise_standard_deviation"] == pytest.approx(wanted)
     assert noise.std() == pytest.approx(wanted, rel=5 / math.sqrt(2 * len(noise)))
     assert {name: len(each) for name, each in block["tables"].items()} == {
-        "predicted_class": 3, "largest_value": 11, "feature_norm": 21, "unusualness": 19
-    }  # fmt: skip
+        "predicted_class": 3,
+        "largest_value": 11,
+        "feature_norm": 21,
+        "unusualness": 19,
+    }
     releases = Releases(plan, (1,), torch.device("cpu"), entropy=SEEDED)
     with pytest.raises(PrivacyError, match="epsilon covers 1"):
         releases.count_releases(measure.COUNTS, 2)
@@ -211,13 +225,17 @@ def test_streamed_images_are_compared_with_the_tables(tmp_path: Path) -> None:
     predictor = Predictor.load_bundle(output, device="cpu")
     edges = monitor.list_edges(predictor.facts.backbone.probe["norm"], unusual=True)
     blocks = list(predictor.predict_blocks(find_images(names[:60]).read_images(), 60))
-    features, values = (np.concatenate([getattr(block, name) for block in blocks])
-                        for name in ("features", "values"))  # fmt: skip
+    features, values = (
+        np.concatenate([getattr(block, name) for block in blocks])
+        for name in ("features", "values")
+    )
     unusual = monitor.measure_unusualness(features, predictor.heads.transforms[0], typical)
     cells = monitor.place_rows(values, monitor.measure_norms(features), unusual, edges)
     sizes = {"predicted_class": 3, **{name: len(each) + 1 for name, each in edges.items()}}
-    tables = {name: (100.0 * np.bincount(cells[name], minlength=size)).tolist()
-              for name, size in sizes.items()}  # fmt: skip
+    tables = {
+        name: (100.0 * np.bincount(cells[name], minlength=size)).tolist()
+        for name, size in sizes.items()
+    }
     plan = planned(tmp_path, 6000, 2.0)
     mechanisms = [mechanism_values(item, plan) for item in plan.mechanisms]
     watched = {"tables": tables, "edges": edges, "n": 6000, "mechanisms": mechanisms}
@@ -226,8 +244,10 @@ def test_streamed_images_are_compared_with_the_tables(tmp_path: Path) -> None:
     groups.write_text("id,group\n" + "".join(f"{name},{name}\n" for name in names))
     Image.new("L", (8, 8), 1).save(black)
     blacks = [*names[:20], *[black] * 50]
-    for images, more, verdict in ((names, {"groups": groups}, monitor.SIMILAR),
-                                  (blacks, {}, monitor.DIFFERENT)):  # fmt: skip
+    for images, more, verdict in (
+        (names, {"groups": groups}, monitor.SIMILAR),
+        (blacks, {}, monitor.DIFFERENT),
+    ):
         table = tmp_path / "table.csv"
         report = predict(output, images, output=table, monitor=True, **more).report  # type: ignore[arg-type]
         assert report is not None

@@ -49,10 +49,17 @@ def take_turns(sites: list[Site], **changes: Any) -> int:
         ({"method": "covariance"}, 3),
         ({"method": "covariance", "sites": {"aggregator": "north"}}, 3),
         ({"method": "covariance", "of_patients": True}, 3),
-        ({"method": "covariance", "evaluate": {"epsilon": 2}, "calibrate": {"epsilon": 2},
-          "monitor": {"epsilon": 2}}, 13),
+        (
+            {
+                "method": "covariance",
+                "evaluate": {"epsilon": 2},
+                "calibrate": {"epsilon": 2},
+                "monitor": {"epsilon": 2},
+            },
+            13,
+        ),
     ],
-)  # fmt: skip
+)
 def test_three_sites_make_one_verified_release(
     tmp_path: Path, options: dict[str, Any], rounds: int
 ) -> None:
@@ -145,11 +152,14 @@ def test_sites_with_other_options_do_not_begin(tmp_path: Path) -> None:
         assert site.ledger.read_entries() == []
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"more": {"split_by": "class"}}, "split_by: class chooses test rows by their rank"),
-    ({"cohort": "2025", "horizon": 4}, "sites: not possible with `cohort`"),
-    ({"method": "search"}, "sites cannot search together"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"more": {"split_by": "class"}}, "split_by: class chooses test rows by their rank"),
+        ({"cohort": "2025", "horizon": 4}, "sites: not possible with `cohort`"),
+        ({"method": "search"}, "sites cannot search together"),
+    ],
+)
 def test_a_fault_of_the_release_stops_a_site_before_its_offer_and_before_it_books(
     tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
@@ -324,9 +334,12 @@ def read_sums(victim: Site, others: list[Site], *, masks: bool) -> np.ndarray:
         assert secret is not None
         public = exchange.agreement.other_keys(other.name)[victim.name]
         numbers = mask_numbers(
-            numbers, f"transcript {values['transcript']}; sum 0 {sums.name}",
-            site=other.name, key=secret.key, others={victim.name: public},
-        )  # fmt: skip
+            numbers,
+            f"transcript {values['transcript']}; sum 0 {sums.name}",
+            site=other.name,
+            key=secret.key,
+            others={victim.name: public},
+        )
     return numbers
 
 
@@ -401,8 +414,10 @@ def test_a_site_that_dies_at_any_step_continues_with_the_same_message(tmp_path: 
     """
     walk = subprocess.run(
         [sys.executable, "-m", "tests.support.site_kill_walk", tmp_path],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     whole, *killed = map(json.loads, walk.stdout.splitlines())
     assert whole["entries"] == ["closed"]
     assert len(killed) > 15

@@ -19,14 +19,24 @@ NAMES = ("east", "north", "south")
 
 
 def write_study(
-    folder: Path, name: str, members: dict[str, str], sites: dict[str, Any] | None = None,
-    *, dataset: dict[str, Any] | None = None, release: dict[str, Any] | None = None,
-) -> Path:  # fmt: skip
+    folder: Path,
+    name: str,
+    members: dict[str, str],
+    sites: dict[str, Any] | None = None,
+    *,
+    dataset: dict[str, Any] | None = None,
+    release: dict[str, Any] | None = None,
+) -> Path:
     values = study(folder / name, method="sums").model_dump(mode="json")
     values["datasets"]["toy"] |= dataset or {}
     alone = values["releases"]["first"]
-    asked = {"name": name, "members": members, "key": str(folder / name / "new.pem"),
-             "exchange": str(folder / "exchange"), **(sites or {})}  # fmt: skip
+    asked = {
+        "name": name,
+        "members": members,
+        "key": str(folder / name / "new.pem"),
+        "exchange": str(folder / "exchange"),
+        **(sites or {}),
+    }
     values["releases"] = {"first": {**alone, "sites": asked, **(release or {})}, "alone": alone}
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(values))
@@ -94,15 +104,22 @@ def test_what_a_study_lacks_is_named(
     assert "lacks the offers of east, north, south" in str(status) or status == 3
 
 
-@pytest.mark.parametrize(("action", "changes", "words"), [
-    ("keys", {"dataset": {"split_by": "class"}}, "dataset toy: split_by: class"),
-    ("sums", {"dataset": {"expect": {"classes": 7}}}, "expect.classes: 7, but there are"),
-    ("combine", {"release": {"cohort": "2025", "horizon": 4}}, "not possible with `cohort`"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("action", "changes", "words"),
+    [
+        ("keys", {"dataset": {"split_by": "class"}}, "dataset toy: split_by: class"),
+        ("sums", {"dataset": {"expect": {"classes": 7}}}, "expect.classes: 7, but there are"),
+        ("combine", {"release": {"cohort": "2025", "horizon": 4}}, "not possible with `cohort`"),
+    ],
+)
 def test_a_study_that_check_refuses_leaves_no_offer_entry_or_message(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    action: str, changes: dict[str, Any], words: str,
-) -> None:  # fmt: skip
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    action: str,
+    changes: dict[str, Any],
+    words: str,
+) -> None:
     key = folder / "east/new.pem"
     members = dict.fromkeys(NAMES, "a" * 64) | {"east": name_public_key(make_site_key(key))}
     path = write_study(folder, "east", members, **changes)
