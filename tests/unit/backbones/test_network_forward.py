@@ -340,8 +340,8 @@ def test_normalisation_is_torchvisions_to_the_bit() -> None:
     data = resolve_model_data_config(model)
     network = prepare_network(
         Spy(),
-        backbone_options({"family": "timm", "model": "x"}),
-        CPU,  # type: ignore[arg-type]
+        backbone_options({"family": "timm", "model": "x"}),  # type: ignore[arg-type]
+        CPU,
         name="spy",
         channels=3,
         size=data["input_size"][1:],

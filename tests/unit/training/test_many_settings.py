@@ -774,8 +774,8 @@ def test_the_cell_of_networks_depends_on_cuts_and_choices(
         tmp_path, make_job(delta=1e-3, methods={"net": method_options(FULL)}), calibration
     )
     files = NetworkFiles(
-        backbone=SimpleNamespace(input_files=list),
-        train=tmp_path / "train/manifest.json",  # type: ignore[arg-type]
+        backbone=SimpleNamespace(input_files=list),  # type: ignore[arg-type]
+        train=tmp_path / "train/manifest.json",
         test=tmp_path / "test/manifest.json",
         plans=tmp_path / "plans.json",
         results=tmp_path,
