@@ -22,9 +22,10 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-STUDY, CALL = SimpleNamespace(results_dir="results"), []
+STUDY, CALL = SimpleNamespace(study="scripts", results_dir="results"), []
 # other rule files' parts of a run, which scripts have no need of
 begin_run = check_devices = lambda: None
+shown_files = list
 
 
 include: "{rules}/snakemake_fixes.smk"
