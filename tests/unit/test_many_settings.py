@@ -287,7 +287,9 @@ def test_clones_and_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(resources, "project_root", lambda: tmp_path)
     with pytest.raises(ConfigError, match=r"resources/a/b.yaml: cannot be read \(No such file"):
         resources.read_yaml("a", "b.yaml")
-    edited, fault = versions.VERSIONS | {"data": 0}, "versions.data: 0 when this run began, 2 now"
+    now = versions.VERSIONS["data"]
+    edited = versions.VERSIONS | {"data": 0}
+    fault = f"versions.data: 0 when this run began, {now} now"
     for began, told in ((None, None), (versions.VERSIONS, None), ({}, None), (edited, fault)):
         if began is not None:
             monkeypatch.setenv(versions.RUN_VERSIONS, json.dumps(began))
