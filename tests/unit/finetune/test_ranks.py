@@ -38,8 +38,8 @@ from tests.support.tiny_networks import flat, mlp_network, network_options, rele
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 STEPS = 6
-# One row on each rank. Sums of two numbers have one order, but on processors without FMA the product
-# of a row depends on the batch's other rows in its last bit.
+# One row on each rank. Sums of two numbers have one order, but on processors without FMA a row's
+# product depends on the batch's other rows in its last bit.
 TWO_ROWS: Case = {"rows": 2, "batch_size": "full", "optimiser": "adam"}
 # No row takes part, so a step releases its noise and nothing else.
 ONLY_NOISE: Case = {"null": True, "batch_size": 8, "average": "ema"}
