@@ -18,7 +18,7 @@ help:
 	@echo "make slurm-test  run the tests of a real Slurm of one node, as root"
 	@echo "make test-lowest  run tests on the lowest versions that pyproject.toml allows; fetches 3 GB"
 	@echo "make test-snakemake  plan the default study with the oldest Snakemake that is allowed too; downloads it once"
-	@echo "make claims   measure the numbers that README and changelog state, in ten minutes"
+	@echo "make claims   measure the numbers that README and changelog state, in four minutes"
 	@echo "make check    lint, formatting, types, workflow lint, prose"
 	@echo "make format   format code and rules"
 	@echo "make schema   regenerate what is written from code: workflow/schemas, docs/options.md, docs/python-reference.md,"
