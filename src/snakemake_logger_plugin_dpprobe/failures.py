@@ -120,7 +120,7 @@ class Failures:
 
     def describe_at_once(self, workflow: Any, record: Mapping[str, Any]) -> str:
         """Returns the line that reports a failed job at once, with its log if it wrote any."""
-        written = [log for log in record["log"] if Path(log).is_file()]
+        written = [log for log in record["log"] if Path(log).is_file() and Path(log).stat().st_size]
         logs = "".join(f"; log: {log}" for log in written[:1])
         jobs = workflow.dag.jobs if workflow is not None else ()
         job = next((job for job in jobs if workflow.dag.jobid(job) == record["jobid"]), None)
