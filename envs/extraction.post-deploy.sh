@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Snakemake runs this once, from the working directory, in the environment it has just made.
 # `dpprobe run` says where the files of dpprobe are; without it this is the root of a clone.
-# Made by envs/from_lock.py: do not edit.
+# Snakemake looks for one script beside each conda file, so envs/ has this script three times.
 set -euo pipefail
 root=${DPPROBE_ROOT:-.}
 if [ -f "$root/pyproject.toml" ]; then

@@ -41,21 +41,6 @@ dependencies:
   - pip
   - pip:
 """
-DEPLOY = """\
-#!/usr/bin/env bash
-# Snakemake runs this once, from the working directory, in the environment it has just made.
-# `dpprobe run` says where the files of dpprobe are; without it this is the root of a clone.
-# Made by envs/from_lock.py: do not edit.
-set -euo pipefail
-root=${DPPROBE_ROOT:-.}
-if [ -f "$root/pyproject.toml" ]; then
-    python -m pip install --no-deps --no-build-isolation --editable "$root"
-else # an installed dpprobe is copied: no index need have it
-    site=$(dirname "$(dirname "$root")")
-    there=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-    cp -R "$site/dpprobe" "$site"/dpprobe-*.dist-info "$there"
-fi
-"""
 
 
 def locked_versions(lock: str, python: str) -> dict[str, str]:
@@ -135,4 +120,3 @@ def resolve_stage(stage: str) -> str:
 if __name__ == "__main__":
     for name in STAGES:
         (ROOT / f"envs/{name}.yaml").write_text(resolve_stage(name), encoding="utf-8")
-        (ROOT / f"envs/{name}.post-deploy.sh").write_text(DEPLOY, encoding="utf-8")
