@@ -42,10 +42,10 @@ READY = (
     "A row per study of numbers that were not run like for like. Its command is `snakemake TARGET "
     "--cores all --configfile STUDY`, without a target if the row names none. Hours are images "
     "divided by a rate, for extraction or for one network, without heads: on a CPU core here at "
-    "the measured [rates](../bench/results/rates.json), or on a core of TPUv4 at those of Mehta et "
-    "al. 2022, table 8. An H200 with 16 CPU cores extracts 1,760 to 1,890 photographs per second "
-    "([measured](gpu.md#measured)). Data and weights are GB to fetch, features GB to store; split "
-    "tables with images take as much again as data. [Licences and "
+    "the measured [rates](../bench/results/rates.json), or on a core of TPUv4 at the rates of "
+    "Mehta et al. 2022, table 8. An H200 with 16 CPU cores extracts 1,760 to 1,890 photographs per "
+    "second ([measured](gpu.md#measured)). Data and weights are GB to fetch, features GB to "
+    "store; split tables with images take as much again as data. [Licences and "
     "logins](data.md#by-name-the-catalog)."
 )
 
