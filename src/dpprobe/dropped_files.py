@@ -8,7 +8,6 @@ somebody may have seen.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -17,8 +16,6 @@ from dpprobe.artifacts import hash_value, read_json, sha256_file, write_record
 from dpprobe.counted_nouns import count_noun
 from dpprobe.written_files import FOLDER as WRITTEN_FOLDER
 from dpprobe.written_files import SHA256, forget_files, locate_file, read_written
-
-logger = logging.getLogger("dpprobe")
 
 FOLDER = ".shown"  # in results_dir, with one list per study
 FORMAT, FORMAT_VERSION = "dpprobe-shown", 1
@@ -37,15 +34,15 @@ def remove_dropped(results: Path, study: object, shown: Collection[str]) -> list
     for record in sorted((results / WRITTEN_FOLDER).rglob("[!.]*.json")) if dropped else ():
         with suppress(OSError, ValueError):  # the next run repairs a damaged record
             files = read_written(record)
-            gone = [
-                name
+            gone = {
+                name: path
                 for name in sorted(dropped & files.keys())
                 if (path := locate_file(results, name)).is_file()
                 and sha256_file(path) == files[name].get(SHA256)
-            ]
-            for name in gone:
-                locate_file(results, name).unlink()
-                removed.append(locate_file(results, name))
+            }
+            for path in gone.values():
+                path.unlink()
+                removed.append(path)
             if gone:
                 forget_files(record, gone)
     with suppress(OSError):  # a read-only folder: the list of an earlier run stays

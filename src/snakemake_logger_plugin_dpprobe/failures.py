@@ -6,7 +6,7 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +78,13 @@ def read_wait(log: Path) -> str | None:
     return found["text"] if found else None
 
 
+def list_logs_with_text(logs: Iterable[str]) -> list[Path]:
+    """Leaves out empty logs: Snakemake makes one for a job that was killed."""
+    return [log for log in map(Path, logs) if log.is_file() and log.stat().st_size]
+
+
 def list_written_logs(job: Any, since: float) -> list[Path]:
-    """Lists logs with text; Snakemake makes an empty log for a job that was killed."""
-    logs = [log for log in map(Path, job.log) if log.is_file()]
-    return [log for log in logs if log.stat().st_size and log.stat().st_mtime >= since]
+    return [log for log in list_logs_with_text(job.log) if log.stat().st_mtime >= since]
 
 
 def has_lasting_error(job: Any, since: float) -> bool:
@@ -120,8 +123,7 @@ class Failures:
 
     def describe_at_once(self, workflow: Any, record: Mapping[str, Any]) -> str:
         """Returns the line that reports a failed job at once, with its log if it wrote any."""
-        written = [log for log in record["log"] if Path(log).is_file() and Path(log).stat().st_size]
-        logs = "".join(f"; log: {log}" for log in written[:1])
+        logs = "".join(f"; log: {log}" for log in list_logs_with_text(record["log"])[:1])
         jobs = workflow.dag.jobs if workflow is not None else ()
         job = next((job for job in jobs if workflow.dag.jobid(job) == record["jobid"]), None)
         if job is None:

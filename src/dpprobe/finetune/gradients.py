@@ -118,8 +118,13 @@ def lay_inputs(
 
     `dimensions` is the number of dimensions of one view of a row.
     """
-    flat = inputs.flatten(0, 1) if inputs.ndim == dimensions + 2 else inputs
+    flat = join_views(inputs, dimensions)
     if flat.ndim == 4 and (flat.device.type == "cpu" or precision is not None):
         # channels_last is the fastest memory format for convolutions, and later layers keep it.
         return flat.contiguous(memory_format=torch.channels_last)
     return flat
+
+
+def join_views(inputs: torch.Tensor, dimensions: int) -> torch.Tensor:
+    """Returns the views of all rows in sequence; inputs without an axis of views stay."""
+    return inputs.flatten(0, 1) if inputs.ndim == dimensions + 2 else inputs

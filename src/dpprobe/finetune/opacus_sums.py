@@ -14,6 +14,7 @@ from torch import nn
 
 from dpprobe.backbones.network_forward import one_line
 from dpprobe.errors import ConfigError
+from dpprobe.finetune.gradients import join_views
 from dpprobe.finetune.lora import replace_module
 from dpprobe.finetune.losses import row_losses
 from dpprobe.heads.opacus_engine import OpacusSteps
@@ -102,6 +103,6 @@ class OpacusSums:
 
     def _compute_losses(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         # Opacus has wrong gradients of convolutions in another memory format.
-        flat = inputs.flatten(0, 1) if inputs.ndim == self._dimensions + 2 else inputs
+        flat = join_views(inputs, self._dimensions)
         scores = self._steps.model(flat.contiguous())
         return row_losses(scores, labels, sigmoid=self._sigmoid)

@@ -76,8 +76,8 @@ def start_snakemake(words: Sequence[str]) -> NoReturn:
         )
     typed = snakemake_words(words, root, here)
     _check_files(typed, here)
-    studies = [] if _names_study(words) else _list_studies(_directory(words, here))
-    if typed[-1] == str(root / STUDY) and studies:
+    is_default = not _names_study(words) and typed[-1] == str(root / STUDY)
+    if is_default and (studies := _list_studies(_directory(words, here))):
         line = command_line("dpprobe", "run", *words, "--configfile", studies[0])
         print(f"dpprobe: runs the default study; to run {studies[0]}: {line}", file=sys.stderr)
     command = [sys.executable, "-m", "snakemake", *typed]

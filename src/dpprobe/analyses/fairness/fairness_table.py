@@ -163,9 +163,9 @@ def _make_rows(part: Subgroups, epsilons: Sequence[str]) -> Iterator[tuple[Table
         for attribute in record.attributes:
             cells = [record.find_cell(method, epsilon) for epsilon in epsilons]
             references = [cell.reference if cell else None for cell in cells]
-            for metric in shown_metrics(record, attribute.attribute):
+            for place, metric in enumerate(shown_metrics(record, attribute.attribute)):
                 names = (record.backbone, method, attribute.attribute, METRIC_TITLES[metric])
-                if metric == shown_metric(record, attribute.attribute):
+                if place == 0:
                     yield from _group_rows(part, names, attribute, (method, metric), epsilons)
                 gaps = [c.find_gap(attribute.attribute, metric) if c else None for c in cells]
                 yield from _gap_rows(names, gaps, references)

@@ -22,7 +22,6 @@ from dpprobe.analyses.fairness.fairness_table import (
     METRIC_TITLES,
     beyond_chance,
     metric_title,
-    shown_metric,
     shown_metrics,
 )
 from dpprobe.exhibits import style
@@ -157,8 +156,8 @@ def _make_panels(
         places = [
             (record, metric)
             for record in records
-            for metric in shown_metrics(record, attribute)
-            if (metric in BESIDE if parity else metric == shown_metric(record, attribute))
+            for place, metric in enumerate(shown_metrics(record, attribute))
+            if (metric in BESIDE if parity else place == 0)
         ]
         for record, metric in places:
             points = [
