@@ -50,7 +50,7 @@ def rare_classes(options: ImbalanceOptions | None, *datasets: str) -> list[RareC
 def _dataset_name(dataset: str, class_name: str, fraction: float) -> str:
     """Returns a dataset name for paths, such as cifar10_cat_0p05."""
     words = re.sub(r"[^a-z0-9]+", "_", class_name.lower()).strip("_") or "class"
-    return f"{dataset}_{words}_{f'{fraction:g}'.replace('.', 'p').replace('-', 'm')}"
+    return f"{dataset}_{words}_{f'{fraction:g}'.replace('.', 'p')}"
 
 
 def with_rare_classes(values: Any) -> Any:

@@ -214,6 +214,145 @@ def test_an_entry_s_own_rows(name: str, place: Place, tmp_path: Path) -> None:
         assert "Background_without_leaves" not in names
 
 
+# What naming an entry completes
+
+
+CHEXPERT = {"catalog": "chexpert", "root": "x"}
+
+
+def test_what_a_study_writes_comes_before_the_entry() -> None:
+    entry = catalog.dataset_entry("eurosat")
+    plain = catalog.complete_dataset({"catalog": "eurosat"})
+    assert plain.pop("catalog") == "eurosat"
+    assert plain.pop("expect") == entry.sizes.model_dump()
+    assert plain == {
+        **entry.options,
+        "metric": entry.metric,
+        "prompts": entry.prompts,
+        "prompt_names": entry.prompt_names,
+    }
+    own = {"catalog": "eurosat", "split_seed": 3, "metric": "auc", "prompts": "simple"}
+    made = catalog.complete_dataset(own)
+    assert {key: made[key] for key in own} == own
+    assert made["expect"] == entry.sizes.model_dump(), "another seed leaves as many images"
+
+
+@pytest.mark.parametrize(
+    ("written", "known"),
+    [
+        ({}, True),
+        ({"limit": {"train": 9}}, True),  # whoever limits knows how many are left
+        ({"uncertain": "zeros"}, True),
+        ({"test": "CheXpert-v1.0-small/valid.csv"}, True),  # the entry's own
+        ({"test": None}, False),
+        ({"test": None, "split_column": "split", "test_values": ["validate"]}, False),
+        ({"train": "other.csv"}, False),
+        ({"filters": {"Sex": ["Male"]}}, False),
+        ({"split_by": "id"}, False),
+        ({"test_fraction": 0.5}, False),
+        ({"missing": "drop"}, False),
+        ({"uncertain": "drop"}, False),
+        ({"uncertain": {"Edema": "zeros", "Cardiomegaly": "drop"}}, False),
+        # a copy on disk: names of files say nothing of its rows
+        ({"source": "imagefolder", "path": "x"}, True),
+        ({"source": "parquet", "train": "a", "test": "b"}, True),
+        ({"source": "parquet", "train": "a", "test": "b", "filters": {"a": 1}}, False),
+    ],
+)
+def test_sizes_are_held_against_rows_unless_options_choose_among_them(
+    written: dict[str, Any], known: bool
+) -> None:
+    sizes = catalog.dataset_entry("chexpert").sizes.model_dump()
+    expected = sizes if known else {"classes": sizes["classes"]}
+    assert catalog.complete_dataset(CHEXPERT | written)["expect"] == expected
+
+
+def test_a_copy_from_another_source_keeps_no_option_of_the_entry_s_source() -> None:
+    """Its classes may have other names, so that words for prompts do not apply."""
+    written = {"catalog": "chexpert", "source": "imagefolder", "path": "x"}
+    made = catalog.complete_dataset(written)
+    entry = catalog.dataset_entry("chexpert")
+    assert made == {
+        **written,
+        "expect": entry.sizes.model_dump(),
+        "metric": "auc",
+        "prompts": entry.prompts,
+        # that the authors' files repeat images holds for every copy of them
+        "duplicates": entry.options["duplicates"],
+    }
+
+
+@pytest.mark.parametrize("name", [each for each in NAMES if catalog.dataset_entry(each).required])
+def test_what_only_a_person_knows_is_asked_for_with_the_steps(name: str) -> None:
+    entry = catalog.dataset_entry(name)
+    with pytest.raises(ConfigError) as refused:
+        catalog.complete_dataset({"catalog": name})
+    said = str(refused.value)
+    assert said.startswith(f"{', '.join(entry.required)}: missing; ")
+    assert entry.title in said
+    assert said.endswith(" ".join(str(entry.steps).split()))
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("cifar_10", "write cifar10 or cifar100"),
+        ("???", f"write one of: {', '.join(NAMES)}"),
+        (5, f"write one of: {', '.join(NAMES)}"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_names_that_are_known(name: Any, remedy: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        catalog.complete_dataset({"catalog": name})
+    assert str(refused.value) == f"catalog: no dataset {name!r}; {remedy}"
+
+
+ENTRY: dict[str, Any] = {
+    "dimension": 64,
+    "options": {
+        "family": "timm",
+        "model": "m",
+        "pretrained": "tag",
+        "model_args": {"depth": 2, "side": 8},
+        "preprocessing": {"size": 64, "crop": "centre"},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("written", "changed"),
+    [
+        ({}, {}),
+        ({"dimension": 65}, {"dimension": 65}),
+        ({"model_args": {"side": 9}}, {"model_args": {"depth": 2, "side": 9}}),
+        ({"preprocessing": {"crop": "none"}}, {"preprocessing": {"size": 64, "crop": "none"}}),
+        ({"preprocessing": None}, {"preprocessing": None}),
+        ({"checkpoint": "w.pt"}, {"checkpoint": "w.pt", "pretrained": ...}),  # its weights
+        ({"checkpoint": None}, {"checkpoint": None}),
+        ({"pretrained": False}, {"pretrained": False}),
+    ],
+)
+def test_a_backbone_s_options_are_merged_key_by_key(
+    monkeypatch: pytest.MonkeyPatch, written: dict[str, Any], changed: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(catalog, "backbone_entries", lambda: {"vit_b16": ENTRY})
+    before = json.dumps(ENTRY)
+    whole = {"catalog": "vit_b16", "dimension": 64, **ENTRY["options"], **changed}
+    expected = {key: value for key, value in whole.items() if value is not ...}
+    assert catalog.complete_backbone({"catalog": "vit_b16"} | written) == expected
+    assert json.dumps(ENTRY) == before
+
+
+def test_an_unknown_backbone_is_answered_with_similar_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(catalog, "backbone_entries", lambda: {"vit_l16": ENTRY, "vit_b16": ENTRY})
+    with pytest.raises(ConfigError, match="no backbone 'vit_b15'; write vit_b16 or vit_l16$"):
+        catalog.complete_backbone({"catalog": "vit_b15"})
+    with pytest.raises(ConfigError, match="no backbone 'cat'; write one of: vit_b16, vit_l16$"):
+        catalog.complete_backbone({"catalog": "cat"})
+
+
 # Words for prompts
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -12,7 +13,9 @@ import pytest
 import yaml
 
 from dpprobe.__main__ import main
+from dpprobe.data.options import ClassUnits
 from dpprobe.study import check_command
+from dpprobe.study.check_command import list_tested
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY
@@ -245,3 +248,40 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
         path = str(arguments[0])
         if path.startswith(tuple(WATCHED[:2])):
             WATCHED.append(path)
+
+
+def release_study(units: dict[str, ClassUnits | None], metrics: dict[str, str | None]) -> Any:
+    """The parts of a study that say which test units a release counts."""
+    return SimpleNamespace(
+        releases={
+            name: SimpleNamespace(dataset=name, test_metric=metric)
+            for name, metric in metrics.items()
+        },
+        datasets={
+            name: SimpleNamespace(count_class_units=lambda each=each: each)
+            for name, each in units.items()
+        },
+        dataset_unit=lambda name: "patient" if name == "shares" else "image",
+    )
+
+
+def test_classes_with_the_fewest_test_units_are_listed() -> None:
+    """Of equal counts the first names; a patient with images of two classes counts in parts."""
+    counts = dict.fromkeys(("d", "c", "b", "a"), 7) | {"few": 2, "most": 1234}
+    parts = {"most": 9.0, "b": 1.5, "a": 1.25, "c": 2.0}
+    units: dict[str, ClassUnits | None] = {
+        "ties": ClassUnits(train={}, test=counts, test_at={}),
+        "shares": ClassUnits(train={}, test=counts, test_at={}, test_shares=parts),
+        "unknown": None,
+        "of_accuracy": ClassUnits(train={}, test=counts, test_at={}),
+        "of_none": ClassUnits(train={}, test=counts, test_at={}),
+    }
+    metrics = {"ties": "auc", "shares": "macro_accuracy", "unknown": "auc"}
+    study = release_study(units, {**metrics, "of_accuracy": "accuracy", "of_none": None})
+    shares, ties = list_tested(study)
+    first_three = ", ".join(("few 2", "a 7", "b 7"))
+    assert ties.startswith("ties: fewest test images that count in a release: ")
+    assert f": {first_three}. " in ties
+    assert shares.startswith("shares: fewest test patients that count in a release: ")
+    assert ": a 1.25, b 1.5, c 2 (patients with images of several classes" in shares
+    assert all(line.endswith("Do not publish these numbers.") for line in (ties, shares))
