@@ -27,34 +27,82 @@ from dpprobe.results.network_record import NetworkRecord
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from dpprobe.wrong_keys_and_values import explain_fault, explain_first, validate_options
+from tests.support.refusals import check_lines, read_refusals
 from tests.support.small_study import STUDY, changed
-from tests.support.stored_records import check_values
 
-# Paths in a study and values there; "..." removes a key.
-MISTAKES = json.loads(Path(__file__).with_name("mistakes.json").read_text())
+# Mistakes in a study's values, with what is said of each.
+MISTAKES = read_refusals(Path(__file__).with_name("mistakes.yaml"), STUDY)
 
 
-def test_each_mistake_is_named_in_one_line() -> None:
-    told: dict[str, list[str]] = {}
-    nested: Any = 1
-    for _ in range(33):
-        nested = [nested]
-    for path, written in [
-        *MISTAKES,
-        *(("deep", each) for each in (nested, nested[0], nested[0][0])),
-    ]:
-        value = ... if written == "..." else written
-        lines = ["accepted"]
-        try:
-            load_study(changed(path, value))
-        except ConfigError as error:
-            lines = str(error).splitlines()
-        told[f"{path}: {value!r:.60} {len(told)}"] = lines
-    with pytest.raises(ConfigError) as caught:
-        module.check_extent({"many": [[0] * 299_998]}, "here")
-    told["many"] = [str(caught.value)]
+@pytest.mark.parametrize(("study", "files", "says"), MISTAKES)
+def test_each_mistake_is_named_in_one_line(
+    study: dict[str, Any], files: dict[str, Any], says: list[str]
+) -> None:
+    assert not files
+    if not says:
+        load_study(study)
+        return
+    with pytest.raises(ConfigError) as refused:
+        load_study(study)
+    check_lines(str(refused.value), says, start="config: ")
+
+
+def refusal_of(path: str, value: Any) -> str:
+    with pytest.raises(ConfigError) as refused:
+        load_study(changed(path, value))
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["a\0", "\ud800"])
+def test_texts_that_no_file_can_hold_are_refused(text: str) -> None:
+    said = refusal_of("study", text)
+    assert said.startswith(f"config: study: {text!r}: contains a NUL character or half a character")
+
+
+def test_a_number_beyond_64_bits_is_refused_before_it_is_computed_with() -> None:
+    for number in (2**63, 10**400):
+        said = refusal_of("epsilons", [number])
+        assert said == "config: epsilons.0: a number beyond 64 bits; write a smaller number"
+
+
+def test_a_long_value_is_shown_by_its_first_100_characters() -> None:
+    for length in (3, 98, 99, 10_000):
+        said = refusal_of("methods.sgd.steps", "x" * length)
+        whole = repr("x" * length)
+        shown = whole if len(whole) <= 100 else f"{whole[:100]}..."
+        assert said == f"config: methods.sgd.steps: {shown}: write a whole number"
+
+
+def test_every_mistake_of_a_block_is_told_at_once() -> None:
+    said = refusal_of(
+        "releases",
+        {"one": {"epsilon": [], "card": {"licence": ""}, "cohort": "x" * 81}},
+    )
+    assert [line.split(": ")[1] for line in said.splitlines()] == [
+        f"releases.one.{key}"
+        for key in ("dataset", "backbone", "method", "epsilon", "card.licence", "cohort")
+    ]
+    assert "card.licence: unknown key; write license, or remove it" in said
+    assert "write a text of 80 or fewer characters" in said
+
+
+def nest(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def test_a_study_has_at_most_32_levels_and_300_000_values() -> None:
+    """One level is the study's own; of 300,000 values one is the list around them, two the keys."""
+    too_deep = "more than 32 levels or 300,000 values; write fewer"
+    assert "unknown key" in refusal_of("deep", nest(31))
+    for levels in (32, 33):
+        said = refusal_of("deep", nest(levels))
+        assert said == f"config: deep.0.0.0.0.0: {too_deep}"
     module.check_extent({"many": [[0] * 299_996]}, "here")
-    check_values("mistakes_in_studies", told)
+    with pytest.raises(ConfigError, match=rf"^here: many\.0\.1: {too_deep}$"):
+        module.check_extent({"many": [[0] * 299_998]}, "here")
 
 
 def test_serialised_options_read_back_the_same() -> None:
