@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from dpprobe.study.class_split_checks import class_split_faults
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY
-from tests.support.stored_records import check_values
 
 
 def named(count: int, *, tested: bool, seed: int = 0, prefix: str = "m") -> list[str]:
@@ -77,77 +75,235 @@ def test_each_advised_fraction_helps_and_no_other(
     assert check(clinic(tmp_path, rare + named(5, tested=True)[tested:])) == ([], [])
 
 
-LABELS = {"label_columns": ["x", "y"], "label_column": None, "class_names": None}
-SOURCES: dict[str, dict[str, Any]] = {
-    "by id": {},
-    "by class": {"split_by": "class", "unit_column": None},
-    "test file": {"test": "b.csv", "split_by": "class", "unit_column": None},
-    "three classes": {"class_names": ["a", "b", "c"]},
-    "labels": LABELS,
-    "labels by class": LABELS | {"unit_column": None},
-    "imagefolder": {
-        "source": "imagefolder",
-        "path": "a",
-        "root": None,
-        "train": None,
-        "path_column": None,
-        "label_column": None,
-        "class_names": None,
-        "unit_column": None,
-        "split_by": "class",
-    },
-}
+# Units of classes a to e. With a larger `test_fraction` the classes a and b have some to test.
 FIVE = dict.fromkeys("abcde", 9)
 AT = {0.3: FIVE | {"a": 4, "b": 0}, 0.4: FIVE | {"a": 5, "b": 1}, 0.5: FIVE | {"a": 8, "b": 5}}
-# training and test units of classes
-COUNTS = {
-    "one untested": (FIVE, FIVE | {"a": 0}),
-    "two untested": (FIVE, FIVE | {"a": 0, "b": 0}),
-    "all untested": (FIVE, dict.fromkeys(FIVE, 0)),
-    "untrained and few": (FIVE | {"a": 0}, FIVE | {"b": 4, "c": 5}),
-    "alone": (FIVE | {"a": 1}, FIVE | {"a": 0, "b": 0}),
-    "thousands": (FIVE | {"a": 1234}, FIVE | {"a": 1}),
-}
 DIGITS = {"source": "sklearn", "name": "digits"}
 RELEASE = {"dataset": "clinic", "backbone": "pixels", "method": "exact", "epsilon": 1.0}
+LABELS = {"label_columns": ["x", "y"], "label_column": None, "class_names": None}
+THREE = {"class_names": ["a", "b", "c"]}
+OF_IMAGES = {"unit_column": None, "split_by": "class"}
 
 
-def releases_of(metric: str | None) -> dict[str, Any]:
-    """A release of another dataset, and one of the clinic, if with a metric."""
-    other = {"dataset": "other", "evaluate": {"epsilon": 1, "metric": "macro_accuracy"}}
-    mine = {"evaluate": {"epsilon": 1, "metric": metric}}
-    return {"v0": RELEASE | other} | ({"v1": RELEASE | mine} if metric else {})
-
-
-def test_what_each_check_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for kind in ("x", "y"):
         (tmp_path / "a" / kind).mkdir(parents=True)
         Image.new("L", (4, 4)).save(tmp_path / "a" / kind / "1.png")
-    answers: dict[str, Any] = {}
-    metrics = ("macro_accuracy", "auc", "accuracy", None)
-    for (source, values), metric, waived in product(SOURCES.items(), metrics, (False, True)):
-        dataset = clinic(tmp_path, []) | values | {"metric": metric}
-        dataset |= {"missing_classes": "warn"} if waived else {}
-        dataset = {key: value for key, value in dataset.items() if value is not None}
-        for released in (None, "auc", "accuracy") if metric is None else (None,):
-            study_of = STUDY | {
-                "datasets": {"clinic": dataset, "other": DIGITS},
-                "methods": {"exact": {"head": "sgd", "engine": "exact", "loss": "sigmoid"}},
-                "releases": releases_of(released),
-            }
-            key = f"{source}, {metric}, {'waived' if waived else 'strict'}, release {released}"
-            try:
-                study = load_study(study_of)
-            except ConfigError as error:
-                answers[key] = str(error).replace(str(tmp_path), "FOLDER")
-                continue
-            for name, (train, test) in COUNTS.items():
-                counts = ClassUnits(train=train, test=test, test_at=AT)
-                faults = class_split_faults(study, "clinic", counts)
-                answers[f"{key}, {name}"] = faults
-    # The first that says something, says who is refused, and why; the others repeat it.
-    first: dict[str, list[str]] = {}
-    for key, answer in answers.items():
-        first.setdefault(repr(answer), []).append(key)
-    check_values("class_split_faults", {"; ".join(keys): told for told, keys in first.items()})
+    return tmp_path
+
+
+def faults_of(
+    folder: Path,
+    *,
+    tested: dict[str, int],
+    trained: dict[str, int] | None = None,
+    released: str | None = None,
+    **options: Any,
+) -> tuple[list[str], list[str]]:
+    """What is said of the five classes if a split leaves so many units of a to e.
+
+    Args:
+      released: the metric that a release measures; None if another dataset is released.
+    """
+    dataset = {
+        key: value
+        for key, value in (clinic(folder, []) | {"metric": "accuracy"} | options).items()
+        if value is not None
+    }
+    other = {"dataset": "other", "evaluate": {"epsilon": 1, "metric": "macro_accuracy"}}
+    mine = {"evaluate": {"epsilon": 1, "metric": released}}
+    releases = {"v0": RELEASE | other} | ({"v1": RELEASE | mine} if released else {})
+    study = load_study(
+        STUDY
+        | {
+            "datasets": {"clinic": dataset, "other": DIGITS},
+            "methods": {"exact": {"head": "sgd", "engine": "exact", "loss": "sigmoid"}},
+            "releases": releases,
+        }
+    )
+    counts = ClassUnits(train=FIVE | (trained or {}), test=FIVE | tested, test_at=AT)
+    return class_split_faults(study, "clinic", counts)
+
+
+def told(folder: Path, **values: Any) -> list[str]:
+    """What is said, refused or not."""
+    errors, warnings = faults_of(folder, **values)
+    return errors + warnings
+
+
+UNTESTED = {"a": 0}
+
+
+@pytest.mark.parametrize(
+    ("options", "released", "need"),
+    [
+        # accuracy needs no class, a mean over classes each, and an unwritten metric may be a mean
+        ({}, None, None),
+        ({"metric": None}, None, "the metric"),
+        ({"metric": "macro_accuracy"}, None, "`metric: macro_accuracy`"),
+        ({"metric": "auc"}, None, "`metric: auc`"),
+        (THREE | {"metric": "macro_accuracy"}, None, "`metric: macro_accuracy`"),
+        # a mean may leave classes out if the study says so; an AUC of two classes may not
+        (THREE | {"metric": "macro_accuracy", "missing_classes": "warn"}, None, None),
+        ({"metric": "auc", "missing_classes": "warn"}, None, "`metric: auc`"),
+        # what a release measures comes before what the study shows
+        ({}, "accuracy", None),
+        ({}, "auc", "`evaluate` of release v1"),
+        ({"metric": "auc"}, "auc", "`evaluate` of release v1"),
+        ({"missing_classes": "warn"}, "macro_accuracy", "`evaluate` of release v1"),
+        # several labels
+        (LABELS | {"metric": "auc"}, None, "`metric: auc`"),
+        (LABELS | {"metric": "auc", "missing_classes": "warn"}, None, None),
+    ],
+)
+def test_a_class_without_test_units_is_refused_if_a_metric_needs_it(
+    made: Path, options: dict[str, Any], released: str | None, need: str | None
+) -> None:
+    errors, warnings = faults_of(made, tested=UNTESTED, released=released, **options)
+    one = "label" if options.get("label_columns") else "class"
+    (line,) = errors or warnings
+    assert bool(errors) == (need is not None), line
+    start = f"1 {one} has no test patient"
+    needs = f", which {need} needs" if need else ""
+    assert line.startswith(f"{start}{needs}: a (9 train, 0 test). ")
+
+
+def test_a_class_without_training_units_is_always_refused(made: Path) -> None:
+    for options in ({}, {"metric": "auc"}, THREE | {"missing_classes": "warn"}):
+        errors, warnings = faults_of(made, trained={"a": 0}, tested={"b": 4, "c": 5}, **options)
+        assert errors == [
+            "1 class has no training patient: a (0 train, 9 test). Add patients, merge classes, or "
+            "leave classes out"
+        ]
+        # fewer than 5 test units are warned of, 5 are not
+        (few,) = warnings
+        assert few.startswith("1 class has fewer than 5 test patients, too few to tell anything: ")
+        assert ": b (9 train, 4 test). " in few
+
+
+def test_a_class_of_one_unit_gets_no_split_as_remedy(made: Path) -> None:
+    for metric in ("auc", "accuracy"):
+        both = faults_of(made, trained={"a": 1}, tested={"a": 0, "b": 0}, metric=metric)
+        alone, untested = both[0 if metric == "auc" else 1]
+        assert alone == (
+            "1 class has one patient in all: a (1 train, 0 test). No split can test it: merge it "
+            "with another, or leave it out"
+        )
+        assert ": b (9 train, 0 test). With test_fraction 0.4, 0.5 it would have 1, 5: " in untested
+        assert both[1 if metric == "auc" else 0] == []
+
+
+@pytest.mark.parametrize(
+    ("test", "shown", "advised"),
+    [
+        ({"a": 0}, "a (9 train, 0 test)", "With test_fraction 0.3, 0.4, 0.5 it would have 4, 5, 8"),
+        (
+            {"a": 0, "b": 0},
+            "a (9 train, 0 test), b (9 train, 0 test)",
+            "With test_fraction 0.4, 0.5 each would have at least 1, 5",
+        ),
+        # where some units are tested, only a fraction with at least 5 helps
+        ({"a": 1}, "a (9 train, 1 test)", "With test_fraction 0.4, 0.5 it would have 5, 8"),
+        (
+            dict.fromkeys(FIVE, 0),
+            "a (9 train, 0 test), b (9 train, 0 test), c (9 train, 0 test) and 2 more",
+            "With test_fraction 0.4, 0.5 each would have at least 1, 5",
+        ),
+    ],
+)
+def test_at_most_three_classes_are_shown_with_the_fractions_that_help_all(
+    made: Path, test: dict[str, int], shown: str, advised: str
+) -> None:
+    (line,) = told(made, tested=test)
+    assert f": {shown}. {advised}: write one of these, or " in line
+
+
+def test_thousands_have_a_comma(made: Path) -> None:
+    (line,) = faults_of(made, trained={"a": 1234}, tested={"a": 1})[1]
+    assert ": a (1,234 train, 1 test). " in line
+
+
+FOLDER = {
+    "source": "imagefolder",
+    "path": "a",
+    **dict.fromkeys(("root", "train", "path_column", "label_column", "class_names"), None),
+    **OF_IMAGES,
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "unit", "ways"),
+    [
+        (
+            {},
+            "patient",
+            "split it yourself (`split_column` or `test`), or merge it with another "
+            "(for benchmarks alone, `split_by: class` or another `split_seed`: the choice",
+        ),
+        (
+            OF_IMAGES,
+            "image",
+            "or merge it with another (for benchmarks alone, another "
+            "`split_seed`: the choice tells of labels)",
+        ),
+        (
+            FOLDER,
+            "image",
+            "split it yourself (folders `train` and `test`), or merge it with "
+            "another (for benchmarks alone, another `split_seed`",
+        ),
+        (
+            THREE,
+            "patient",
+            "or merge it with another, or write `missing_classes: warn` to leave "
+            "it out of the metric (for benchmarks",
+        ),
+        (THREE | {"missing_classes": "warn"}, "patient", "or merge it with another (for"),
+        (
+            LABELS,
+            "patient",
+            "or write `missing_classes: warn` to leave it out of the metric (for "
+            "benchmarks alone, another `split_seed`: the choice",
+        ),
+    ],
+)
+def test_remedies_are_those_that_the_source_has(
+    made: Path, options: dict[str, Any], unit: str, ways: str
+) -> None:
+    (line,) = told(made, tested=UNTESTED, **options)
+    assert f" has no test {unit}" in line
+    assert ways in line
+
+
+@pytest.mark.parametrize(
+    ("metric", "need"),
+    [
+        ("accuracy", "`missing_classes: error`"),  # whoever writes a test file meant all classes
+        (None, "the metric"),
+        ("auc", "`metric: auc`"),
+    ],
+)
+def test_a_test_file_of_one_s_own_is_completed_not_split_anew(
+    made: Path, metric: str | None, need: str
+) -> None:
+    own = OF_IMAGES | {"test": "b.csv", "metric": metric}
+    remedy = "a (9 train, 0 test). Put some into the test split, or merge it with another"
+    assert faults_of(made, tested=UNTESTED, **own) == (
+        [f"1 class has no test image, which {need} needs: {remedy}"],
+        [],
+    )
+    waived = faults_of(made, tested=UNTESTED, **own, missing_classes="warn")
+    if metric == "auc":
+        assert waived == faults_of(made, tested=UNTESTED, **own)
+    else:
+        assert waived == ([], [f"1 class has no test image: {remedy}"])
+
+
+@pytest.mark.parametrize("released", [None, "accuracy", "auc"])
+def test_a_release_never_gets_a_choice_of_split_that_tells_of_labels(
+    made: Path, released: str | None
+) -> None:
+    (line,) = told(made, tested=UNTESTED, released=released)
+    assert ("the choice tells of labels" in line) == (released is None)

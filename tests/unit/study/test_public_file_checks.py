@@ -12,7 +12,6 @@ from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from tests.support.shards import CLASSES, pack, samples
 from tests.support.small_study import STUDY, changed
-from tests.support.stored_records import check_values
 
 DIGITS = {"source": "sklearn", "name": "digits"}
 OF_DIGITS = "results/features/digits/pixels/train/manifest.json"
@@ -58,62 +57,116 @@ def make(path: str) -> None:
 
 
 FEATURES = "results/features"
-LENT = [
-    OF_DIGITS,
-    f"{FEATURES}/{{dataset}}/{{backbone}}/train/manifest.json",
-    f"{FEATURES}/digits/{{backbone}}/test/manifest.json",
-    f"HERE/{OF_DIGITS}",
-    f"~/{OF_DIGITS}",
-    f"{FEATURES}/lender/../digits/pixels/train/manifest.json",
-    f"elsewhere/../{OF_DIGITS}",
-    f"{FEATURES}/left_the_study/pixels/train/manifest.json",
-    "data/digits/manifest.json",
-    "./results//features/digits/pixels/train/manifest.json",
-    "data/downloads/digits/manifest.json",
-    f"{FEATURES}/lender/{{backbone}}/train/manifest.json",
-    "data/public/manifest.json",
-    f"{FEATURES}/digits/../lender/pixels/train/manifest.json",
-    "elsewhere/{dataset}/manifest.json",
-    "data/lender/manifest.json",
-    "circle/manifest.json",
-    f"HERE/out/{OF_DIGITS[8:]}",
-    "tables/digits/manifest.json",
+RESULTS, OF_ONE = "the results of this study", "the folders of the private dataset digits"
+# Files of features, and the private place that they are in; None if they are public.
+LENT: list[tuple[str, str | None]] = [
+    (OF_DIGITS, RESULTS),
+    (f"{FEATURES}/{{dataset}}/{{backbone}}/train/manifest.json", RESULTS),
+    (f"{FEATURES}/digits/{{backbone}}/test/manifest.json", RESULTS),
+    (f"HERE/{OF_DIGITS}", RESULTS),
+    (f"~/{OF_DIGITS}", RESULTS),
+    (f"{FEATURES}/lender/../digits/pixels/train/manifest.json", RESULTS),
+    (f"elsewhere/../{OF_DIGITS}", RESULTS),
+    (f"{FEATURES}/left_the_study/pixels/train/manifest.json", RESULTS),
+    ("./results//features/digits/pixels/train/manifest.json", RESULTS),
+    ("data/digits/manifest.json", OF_ONE),
+    ("data/downloads/digits/manifest.json", OF_ONE),
+    (f"{FEATURES}/lender/{{backbone}}/train/manifest.json", None),
+    (f"{FEATURES}/digits/../lender/pixels/train/manifest.json", None),
+    ("data/public/manifest.json", None),
+    ("data/lender/manifest.json", None),
+    ("elsewhere/{dataset}/manifest.json", None),
+    ("circle/manifest.json", None),
 ]
-STARTS = [
-    HEAD,
-    "results/calibration/x.safetensors",
-    "results/new.bin",
-    "heads/new.bin",
-    f"{FEATURES}/{{dataset}}/{{backbone}}/text.safetensors",  # made of the names of classes alone
-    f"HERE/{FEATURES}/{{dataset}}/{{backbone}}/text.safetensors",
-    f"{FEATURES}/{{dataset}}/{{backbone}}/train/text.safetensors",
-    "results/cells/{dataset}/{backbone}/text.safetensors",
+STARTS: list[tuple[str, str | None]] = [
+    (HEAD, RESULTS),
+    ("results/calibration/x.safetensors", RESULTS),
+    ("results/new.bin", RESULTS),
+    ("heads/new.bin", None),
+    # made of the names of classes alone
+    (f"{FEATURES}/{{dataset}}/{{backbone}}/text.safetensors", None),
+    (f"HERE/{FEATURES}/{{dataset}}/{{backbone}}/text.safetensors", None),
+    (f"{FEATURES}/{{dataset}}/{{backbone}}/train/text.safetensors", RESULTS),
+    ("results/cells/{dataset}/{backbone}/text.safetensors", RESULTS),
 ]
+MORE = {
+    "datasets": {"mine": DIGITS | {"split_seed": 1}, "digits": DIGITS},
+    "backbones": {"a": STUDY["backbones"]["pixels"], **STUDY["backbones"]},
+    "public_datasets": {"first": {"catalog": "fashion_mnist"}, **LENDER},
+}
 
 
-def test_which_files_are_public(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_told(line: str, option: str, place: str | None) -> None:
+    if place is None:
+        assert line == "accepted"
+        return
+    assert line.startswith(f"config: methods.some: {option}: ")
+    assert f": it is in {place}, so it may hold private data; name a file in" in line
+    assert "{" not in line, "the path is that of a dataset and a backbone"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     Path("circle").symlink_to("circle")  # left to who reads it
-    elsewhere = {"results_dir": str(tmp_path / "out"), "data_dir": "tables"}
+    return tmp_path
+
+
+@pytest.mark.parametrize(("path", "place"), LENT)
+def test_features_of_a_public_dataset_alone_are_public(
+    home: Path, path: str, place: str | None
+) -> None:
+    method = lent(path.replace("HERE", str(home)))
+    check_told(told(method), "public_covariance", place)
+    check_told(told(method, **MORE), "public_covariance", place)  # in whatever order
+    elsewhere = {"results_dir": str(home / "out"), "data_dir": "tables"}
+    assert told(method, **elsewhere) == "accepted", "of another study, as far as is known"
+
+
+def test_private_folders_are_those_that_the_study_writes(home: Path) -> None:
+    elsewhere = {"results_dir": str(home / "out"), "data_dir": "tables"}
+    for path, place in (
+        (f"{home}/out/features/digits/pixels/train/manifest.json", RESULTS),
+        ("out/features/digits/pixels/train/manifest.json", RESULTS),
+        ("tables/digits/manifest.json", OF_ONE),
+        ("tables/lender/manifest.json", None),
+    ):
+        check_told(told(lent(path), **elsewhere), "public_covariance", place)
+        assert told(lent(path)) == "accepted"
+
+
+@pytest.mark.parametrize(("path", "place"), STARTS)
+def test_heads_that_training_starts_from_are_public(
+    home: Path, path: str, place: str | None
+) -> None:
+    method = started(path.replace("HERE", str(home)))
+    check_told(told(method), "init_file", place)
+    check_told(told(method, **MORE), "init_file", place)
+    tuned = {"head": "tuned", "base": method, "search": {"learning_rate": [0.1, 1]}}
+    check_told(told(tuned), "base.init_file", place)
+
+
+@pytest.mark.parametrize(
+    ("path", "fault"),
+    [
+        ("heads/new.pt", None),
+        (HEAD, f"it is in {RESULTS}, so it may hold private data; name public weights in"),
+        ("results/features/x.pt", f"it is in {RESULTS}, so it may hold private data"),
+        ("data/digits/w.pt", f"it is in {OF_ONE}, so it may hold private data"),
+        ("heads/{a}.pt", "Snakemake would replace the part in brackets; rename the file or"),
+    ],
+)
+def test_weights_of_a_backbone_are_public(path: str, fault: str | None) -> None:
+    make("heads/new.pt")
+    make(path)
     net = {"family": "timm", "model": "test_vit"}
-    more = {
-        "datasets": {"mine": DIGITS | {"split_seed": 1}, "digits": DIGITS},
-        "backbones": {"a": STUDY["backbones"]["pixels"], **STUDY["backbones"]},
-        "public_datasets": {"first": {"catalog": "fashion_mnist"}, **LENDER},
-    }
-    answers: dict[str, list[str]] = {}
-    for make_method, paths in ((lent, LENT), (started, STARTS)):
-        for path in paths:
-            method = make_method(path.replace("HERE", str(tmp_path)))
-            tuned = {"head": "tuned", "base": method, "search": {"learning_rate": [0.1, 1]}}
-            lines = [told(method), told(method, **elsewhere), told(method, **more)]
-            lines += [told(tuned)] if paths is STARTS else []
-            answers[path] = [line.replace(str(tmp_path), "HERE") for line in lines]
-    for path in ("heads/new.pt", HEAD, "data/digits/w.pt", "heads/{a}.pt", "results/features/x.pt"):
-        make(path)
-        backbones = {"b": net | {"checkpoint": path}, "c": net | {"checkpoint": "heads/new.pt"}}
-        answers[f"checkpoint {path}"] = [fault_of(STUDY | {"backbones": backbones})]
-    check_values("public_files", answers)
+    backbones = {"b": net | {"checkpoint": path}, "c": net | {"checkpoint": "heads/new.pt"}}
+    line = fault_of(STUDY | {"backbones": backbones})
+    if fault is None:
+        assert line == "accepted"
+    else:
+        assert line.startswith(f"config: backbones.b: checkpoint: {path}: {fault}")
+        assert "\n" not in line
 
 
 def test_links_hide_nothing(tmp_path: Path) -> None:

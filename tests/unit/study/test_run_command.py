@@ -20,7 +20,6 @@ from dpprobe.study.run_command import (
     workflow_root,
 )
 from tests.conftest import REPOSITORY
-from tests.support.stored_records import check_values
 
 
 @pytest.fixture
@@ -44,90 +43,169 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
-TYPED = [
-    "",
-    "heads -n",
-    "-n -p --config seeds=1 --forcerun track --quiet host",
-    "--cores",
-    "--cores=2",
-    "-c2",
-    "-j",
-    "-nj4",
-    "-n4",
-    "--jobs",
-    "--profile",
-    "--profile slurm heads",
-    "--profile=slurm",
-    "--profile none",
-    "--profile a --profile=b",
-    "--executor=x",
-    "-e",
-    "--jobscript a.sh",
-    "--directory a|b",
-    "--directory=a|b",
-    "-d a|b",
-    "-da|b",
-    "-d folder",
-    "-d a|b -d folder",
-    "--configfile none.yaml",
-    "--configfile=none.yaml",
-    "--configfile",
-    "--configfile other.yml",
-    "-n --configfile mine.yaml heads",
-    "--configfile folder",
-    "--configfile wrong.yaml",
-    "heads --configfile mine.yaml config/audit.yaml",
-    "--configfile=mine.yaml heads",
-    "audits --configfile config/audit.yaml mine.yaml",
-    "--configfile=config/audit.yaml",
-    "--configfiles config/audit.yaml config/imbalance.yaml -n",
-    "--forcerun config/audit.yaml",
-    "--configfile config/audit.yaml --forcerun config/audit.yaml",
-    "--profile slurm slurm",
-    "--default-storage-provider s3",
-    "heads --default-storage-provider=s3",
-    "--default-storage-prefix s3://bucket/folder",
-    "--configfile= heads",
-    "--configfile mine.yam",
+# What is typed, and whether cores are missing: no limit on jobs, and no profile that has one.
+CORES = [
+    ("", True),
+    ("heads -n", True),
+    ("-n -p --config seeds=1 --forcerun track --quiet host", True),
+    ("-n4", True),
+    ("--jobscript a.sh", True),
+    ("--forcerun config/audit.yaml", True),
+    ("--cores", False),
+    ("--cores=2", False),
+    ("-c2", False),
+    ("-j", False),
+    ("-nj4", False),
+    ("--jobs", False),
+    ("--profile", False),
+    ("--profile none", False),
+    ("--profile a --profile=b", False),
+    ("--executor=x", False),
+    ("-e", False),
 ]
+SNAKEMAKE = [sys.executable, "-m", "snakemake", "--snakefile", str(REPOSITORY / "Snakefile")]
+DEFAULT = ["--configfile", str(REPOSITORY / "config.yaml")]
+ALL = ["--cores", "all"]
 
 
-def test_what_each_command_becomes(
-    here: Path, started: list[Any], monkeypatch: pytest.MonkeyPatch
+def started_with(started: list[Any], typed: list[str]) -> list[str]:
+    """The command that the process becomes."""
+    started.clear()
+    start_snakemake(typed)
+    ((program, command, variables),) = started
+    assert program == sys.executable
+    assert variables["DPPROBE_ROOT"] == str(REPOSITORY)
+    return list(command)
+
+
+@pytest.mark.parametrize(("typed", "without_cores"), CORES)
+@pytest.mark.parametrize("profile", ["", "site"])
+def test_all_cores_are_taken_unless_a_limit_or_a_profile_is_named(
+    here: Path,
+    started: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    typed: str,
+    without_cores: bool,
+    profile: str,
 ) -> None:
-    """In an empty folder, where a profile is named, and with studies here and below."""
-    told: dict[str, Any] = {}
-    named = {str(REPOSITORY): "CLONE", str(here): "HERE", sys.executable: "PYTHON"}
-    good, wrong = "study: mine\n", "study: a\nstudy: b\n"
-    places: list[tuple[str, dict[str, str]]] = [
-        ("empty", {}),
-        ("a profile", {}),
-        ("a study", {"config.yaml": good}),
-        ("a study below", {"a b/config.yaml": good}),
-        ("one below is wrong", {"config.yaml": good, "a b/config.yaml": wrong}),
-        ("the other is wrong", {"config.yaml": wrong, "a b/config.yaml": good}),
-    ]
-    for place, files in places:
-        monkeypatch.setenv("SNAKEMAKE_PROFILE", "site" if place == "a profile" else "")
-        for folder in (".", "a b"):
-            Path(folder, "config.yaml").unlink(missing_ok=True)
-        for file, text in files.items():
-            Path(file).write_text(text)
-        for text in TYPED[:3] + TYPED[18:25] if "wrong" in place else TYPED:
-            typed = [word.replace("|", " ") for word in text.split()]
-            started.clear()
-            try:
-                start_snakemake(typed)
-                ((_, command, variables),) = started
-                said = f"{' '.join(command)}; {variables['DPPROBE_ROOT']}"
-            except ConfigError as error:
-                said = f"refused: {error}; {started}"
-            said += f"; {' '.join(profile_words(typed))}"
-            for path, name in named.items():
-                said = said.replace(path, name)
-            if told.get(f"empty: {text}") != said:
-                told[f"{place}: {text}"] = said
-    check_values("run_commands", told)
+    monkeypatch.setenv("SNAKEMAKE_PROFILE", profile)
+    cores = ALL if without_cores and not profile else []
+    expected = [*SNAKEMAKE, *cores, *typed.split(), *DEFAULT]
+    assert started_with(started, typed.split()) == expected
+    # a study of this folder is Snakemake's own default
+    (here / "config.yaml").write_text("study: mine\n")
+    assert started_with(started, typed.split()) == expected[: -len(DEFAULT)]
+
+
+@pytest.mark.parametrize(
+    ("typed", "folder"),
+    [
+        ("", "."),
+        ("--directory|a b", "a b"),
+        ("--directory=a b", "a b"),
+        ("-d|a b", "a b"),
+        ("-da b", "a b"),
+        ("-d|folder", "folder"),
+        ("-d|a b|-d|folder", "folder"),
+    ],
+)
+def test_the_default_study_is_run_where_the_folder_has_none(
+    here: Path, started: list[Any], typed: str, folder: str
+) -> None:
+    words = [word for word in typed.split("|") if word]
+    assert started_with(started, words) == [*SNAKEMAKE, *ALL, *words, *DEFAULT]
+    for place in {".", "a b", "folder"} - {folder}:
+        (here / place / "config.yaml").write_text("study: a\nstudy: wrong\n")
+    assert started_with(started, words)[-len(DEFAULT) :] == DEFAULT, "others' files are not read"
+    (here / folder / "config.yaml").write_text("study: mine\n")
+    assert started_with(started, words) == [*SNAKEMAKE, *ALL, *words]
+    (here / folder / "config.yaml").write_text("study: a\nstudy: wrong\n")
+    with pytest.raises(ConfigError, match="config.yaml:2: key 'study' appears twice"):
+        start_snakemake(words)
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("heads --configfile mine.yaml config/audit.yaml", ["config/audit.yaml"]),
+        ("audits --configfile config/audit.yaml mine.yaml", ["config/audit.yaml"]),
+        ("--configfile=config/audit.yaml", ["config/audit.yaml"]),
+        (
+            "-n --configfiles config/audit.yaml config/imbalance.yaml -p",
+            ["config/audit.yaml", "config/imbalance.yaml"],
+        ),
+        ("--configfile config/audit.yaml --forcerun x", ["config/audit.yaml"]),
+        ("--configfile=mine.yaml heads", []),
+        ("--configfile= heads", []),
+        ("--configfile", []),
+    ],
+)
+def test_a_study_is_found_here_and_else_in_the_clone(
+    here: Path, started: list[Any], typed: str, found: list[str]
+) -> None:
+    words = typed
+    for name in found:
+        words = words.replace(name, str(REPOSITORY / name))
+    assert started_with(started, typed.split()) == [*SNAKEMAKE, *ALL, *words.split()]
+    # a file of this folder comes before the clone's
+    for name in found:
+        (here / name).write_text("study: own\n")
+    assert started_with(started, typed.split()) == [*SNAKEMAKE, *ALL, *typed.split()]
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("typed", "known", "where"),
+    [
+        ("--profile slurm heads", "--profile {} heads", ["--profile", "slurm"]),
+        ("--profile slurm slurm", "--profile {} slurm", ["--profile", "slurm"]),
+        ("--profile=slurm", "--profile={}", ["--profile", "slurm"]),
+        ("--profile none", "--profile none", ALL),
+        (
+            "--profile a --profile=b",
+            "--profile a --profile=b",
+            ["--profile", "a", "--profile", "b"],
+        ),
+        ("heads", "--cores all heads", ALL),
+    ],
+)
+def test_a_profile_is_the_clone_s_and_says_where_the_next_command_runs(
+    started: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    typed: str,
+    known: str,
+    where: list[str],
+) -> None:
+    expected = known.format(REPOSITORY / "profiles/slurm").split()
+    assert started_with(started, typed.split()) == [*SNAKEMAKE, *expected, *DEFAULT]
+    assert profile_words(typed.split()) == where
+    monkeypatch.setenv("SNAKEMAKE_PROFILE", "site")
+    assert profile_words(typed.split()) == ([] if typed == "heads" else where)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("typed", "part"),
+    [
+        ("--configfile none.yaml", "none.yaml: no such file; correct it, as in mine.yaml (targets"),
+        ("--configfile=none.yaml", "none.yaml: no such file; correct it, as in mine.yaml"),
+        ("--configfile mine.yam", "mine.yam: no such file; correct it, as in mine.yaml"),
+        ("--configfile other.yml", "other.yml: no such file; correct it, as in config/other.yml"),
+        ("-n --configfile mine.yaml heads", "heads: no such file; correct it (targets stand"),
+        ("--configfile folder", "--configfile folder: a folder; write the file of a study"),
+        ("--configfile wrong.yaml", "wrong.yaml:2:9: not YAML"),
+        ("--default-storage-provider s3", "--default-storage-provider: data and results must"),
+        ("heads --default-storage-provider=s3", "mount the bucket, and run in one of its"),
+        ("--default-storage-prefix s3://bucket/folder", "--default-storage-prefix: data and"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_snakemake_starts(
+    started: list[Any], typed: str, part: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        start_snakemake(typed.split())
+    assert part in str(refused.value)
+    assert started == []
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from dpprobe.study.study_lines import StudyLines
 from tests.support.small_study import STUDY, changed
-from tests.support.stored_records import check_values
 
 STUDY_TEXT = """\
 # a study
@@ -52,79 +51,119 @@ audit:
   - sgd
   - newton
 """
-
-
-TEXTS = [
-    "study: 'study' is every unnamed study's name",
-    "study",
-    "datasets.digits.name: 5: write a",
-    "datasets.scans.path: missing",
-    "datasets.scans: images/scans: no such folder; write another",
-    "datasets.scans: path: no such folder",
-    "datasets.scans: path images/scans is no folder",
-    "datasets.scans.subsample.fractions.Class A.1: 7: write",
-    "datasets.scans: images: no",
-    "datasets.scans.subsample.fractions.3: 7: write a number",
-    "datasets.scans.root: missing",
-    "datasets.scans.subsample.fractions.Class: 7",
-    "audit: newton: is not here",
-    "epsilons: : no",
-    "datasets.scans.subsample: 3: too many",
-    "datasets.scans.subsample.fractions.Class A: 7",
-    "methods.sgd.steps: 0: write a number",
-    "methods.sgd.search.0.steps: 0: write a number",
-    "methods.sgd.search.1.epochs: 0: write",
-    "methods.sgd.search.2.epochs: 0: write",
-    "methods.sgd.init_scale: unknown key",
-    "methods.sgd: init_scale 0.1 has no effect",
-    "methods.sgd: init zero",
-    "methods.sgd on datasets.digits: steps: too many",
-    "methods.sgd on datasets.digits, which has patients",
-    "methods.merged.head: 'x': write",
-    "methods.merged.steps: 0: write a number",
-    "others.sgd.steps: unknown key",
-    "epsilons: 2 appears twice in the list",
-    "epsilons.2: a number beyond 64 bits",
-    "epsilons: 5 appears",
-    "epsilons: 2",
-    "audit: methods: newton is not in this study",
-    "audit: methods: 'newton' is not in it",
-    "audit: methods: two of them are alike",
-    "audit.methods: newton is not in this study",
-    "audit.methods.1: newton",
-    "seeds: 0: write",
-    "backbones: missing; add this key",
-    "no cell to train: ...",
-    "methods.both.steps: 1",
-    "methods.both.epochs: 2",
-    "methods.both.head: 3",
-    "delta: missing",
-    "methods.new.steps: 0",
-    "epsilons.0: 9",
-    "datasets.digits: sklearn: unknown",
-    "datasets: digits: unknown",
+LAST_TEXT = "methods:\n  sgd: {steps: 3}\n  new: {steps: 4}\nepsilons: [9]\naudit: 7\n"
+TYPED = {"seeds": 0, "methods": {"sgd": {"steps": [1]}}, "datasets": {"scans": 5}}
+# An error's text, a part of the line that it is about in STUDY_TEXT, and one in LAST_TEXT if that
+# text has the key too.
+PLACES: list[tuple[str, str, str | None]] = [
+    ("study: 'study' is every unnamed study's name", "study: digits", None),
+    ("datasets.digits.name: 5: write a", "  digits: {source", None),
+    ("datasets.digits: sklearn: unknown", "  digits: {source", None),
+    ("datasets: digits: unknown", "  digits: {source", None),
+    # a missing key is its block's; one that is there has its own line, said with or without it
+    ("datasets.scans.root: missing", "  scans:", None),
+    ("datasets.scans.path: missing", "    path:", None),
+    ("datasets.scans: path: no such folder", "    path:", None),
+    ("datasets.scans: path images/scans is no folder", "    path:", None),
+    ("datasets.scans: images/scans: no such folder; write another", "    path:", None),
+    ("datasets.scans: images: no", "  scans:", None),
+    # names with dots and blanks, and of which one begins with the other
+    ("datasets.scans.subsample: 3: too many", "    subsample:", None),
+    ("datasets.scans.subsample.fractions.Class A: 7", "Class A: 0.5", None),
+    ("datasets.scans.subsample.fractions.Class A.1: 7: write", '"Class A.1": 0.5', None),
+    ("datasets.scans.subsample.fractions.Class: 7", "        Class: 0.5", None),
+    ("datasets.scans.subsample.fractions.3: 7: write a number", "        3: 0.5", None),
+    # keys of a method, and of a list in it
+    ("methods.sgd.steps: 0: write a number", '"steps": 3', "sgd: {steps"),
+    ("methods.sgd on datasets.digits: steps: too many", '"steps": 3', "sgd: {steps"),
+    ("methods.sgd on datasets.digits, which has patients", "  sgd:", "sgd: {steps"),
+    ("methods.sgd.init_scale: unknown key", "  sgd:", "sgd: {steps"),
+    ("methods.sgd: init_scale 0.1 has no effect", "  sgd:", "sgd: {steps"),
+    ("methods.sgd: init zero", "    init: zero", None),
+    ("methods.sgd.search.0.steps: 0: write a number", "{steps: 1}", None),
+    ("methods.sgd.search.1.epochs: 0: write", "      epochs: 1", None),
+    ("methods.sgd.search.2.epochs: 0: write", "    search:", None),
+    ("methods.new.steps: 0", "methods: &methods", "new: {steps: 4}"),
+    # merged keys stand where they are written
+    ("methods.merged.head: 'x': write", "    head: newton", None),
+    ("methods.merged.steps: 0: write a number", "    steps: 5}", None),
+    ("methods.both.steps: 1", "    steps: 5}", None),
+    ("methods.both.epochs: 2", "{epochs: 1}", None),
+    ("methods.both.head: 3", "  copy: &copy", None),
+    ("others.sgd.steps: unknown key", '"steps": 3', None),
+    # a value of a list that the text names, or else the list
+    ("epsilons: 2 appears twice in the list", "  2,", "epsilons: [9]"),
+    ("epsilons: 2", "  2,", "epsilons: [9]"),
+    ("epsilons.2: a number beyond 64 bits", "  8]", "epsilons: [9]"),
+    ("epsilons: 5 appears", "epsilons: [1,", "epsilons: [9]"),
+    ("epsilons: : no", "epsilons: [1,", "epsilons: [9]"),
+    ("audit: newton: is not here", "  - newton", "audit: 7"),
+    ("audit: methods: newton is not in this study", "  - newton", "audit: 7"),
+    ("audit: methods: 'newton' is not in it", "  - newton", "audit: 7"),
+    ("audit.methods: newton is not in this study", "  - newton", "audit: 7"),
+    ("audit.methods.1: newton", "  - newton", "audit: 7"),
+    ("audit: methods: two of them are alike", "  methods:", "audit: 7"),
 ]
-LAST = "methods:\n  sgd: {steps: 3}\n  new: {steps: 4}\nepsilons: [9]\naudit: 7\n"
+# What no line of a file has: the files are named.
+NOWHERE = ["backbones: missing; add this key", "no cell to train: ...", "delta: missing"]
 
 
-def test_the_line_of_a_key_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two files and the command line, the last one that sets a key counts."""
+def place_of(text: str, part: str, file: str) -> str:
+    """The place of the only line with a part, as an error names it."""
+    (line,) = (n for n, each in enumerate(text.splitlines(), 1) if part in f"{each}\n")
+    return f"{file}:{line}"
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     monkeypatch.chdir(tmp_path)
     first, last = Path("first.yaml"), Path("last.yaml")
     first.write_text(STUDY_TEXT)
-    last.write_text(LAST)
+    last.write_text(LAST_TEXT)
+    return first, last
+
+
+@pytest.mark.parametrize(("said", "part", "part_in_last"), PLACES)
+def test_the_line_of_a_key_is_found(
+    files: tuple[Path, Path], said: str, part: str, part_in_last: str | None
+) -> None:
+    """Of two files the last one that has the key counts, and a key that is typed before both."""
+    first, last = files
+    expected = place_of(STUDY_TEXT, part, "first.yaml")
+    in_last = place_of(LAST_TEXT, part_in_last, "last.yaml") if part_in_last else expected
+    assert StudyLines(files=[first]).find_place(said) == expected
+    assert StudyLines(files=[first, last]).find_place(said) == in_last
+    # where the first file counts; a key that only the other has stands there
+    other_way = in_last if said.startswith("methods.new") else expected
+    assert StudyLines(files=[last, first]).find_place(said) == other_way
+
+
+@pytest.mark.parametrize("said", NOWHERE)
+def test_what_no_line_has_is_of_all_files(files: tuple[Path, Path], said: str) -> None:
+    assert StudyLines(files=files).find_place(said) == "first.yaml, last.yaml"
     Path("empty.yaml").write_text("")
-    typed = {"seeds": 0, "methods": {"sgd": {"steps": [1]}}, "datasets": {"scans": 5}}
-    sources: list[StudyLines] = [
-        StudyLines(files=[first]),
-        StudyLines(files=[first, last]),
-        StudyLines(files=[last, first]),
-        StudyLines(files=[first], overrides=typed),
-        StudyLines(files=[], overrides=typed),
-        StudyLines(files=[Path("empty.yaml")]),
-    ]
-    told = {text: " ".join(each.find_place(text) for each in sources) for text in TEXTS}
-    check_values("lines_of_keys", told)
+    assert StudyLines(files=[Path("empty.yaml")]).find_place(said) == "empty.yaml"
+
+
+@pytest.mark.parametrize(
+    ("said", "typed"),
+    [
+        ("seeds: 0: write", True),
+        ("methods.sgd.steps: 0: write a number", True),
+        ("methods.sgd.init_scale: unknown key", True),
+        ("methods.sgd.init: x", False),
+        ("methods.new.steps: 0", True),
+        ("datasets.scans.path: missing", True),
+        ("datasets.digits.name: 5: write a", False),
+        ("epsilons: 2", False),
+    ],
+)
+def test_a_key_that_was_typed_is_the_command_line_s(
+    files: tuple[Path, Path], said: str, typed: bool
+) -> None:
+    place = StudyLines(files=files[:1], overrides=TYPED).find_place(said)
+    assert (place == "--config") == typed, place
+    assert StudyLines(files=[], overrides=TYPED).find_place(said) == "--config"
 
 
 def test_errors_of_a_block_name_their_lines(

@@ -1,4 +1,4 @@
-"""The file of a study is read whole, and each fault names its line and remedy, as stored."""
+"""The file of a study is read whole, and each fault names its line and remedy."""
 
 from __future__ import annotations
 
@@ -9,56 +9,78 @@ import pytest
 from dpprobe.errors import ConfigError
 from dpprobe.study.check_command import merge_values, read_values
 from dpprobe.study.yaml_file import check_yaml, written_path
-from tests.support.stored_records import check_values
 
-TEXTS = [
-    "",
-    "# nothing\n",
-    "- a\n- b\n",
-    "seeds: 1\nseeds: 2\n",
-    "a: {b: 1, c: 2, b: 3}\n",
-    "methods:\n  sgd: {head: sgd}\n  b: {}\n  'sgd': {}\n",
-    "a:\n  - x: 1\n    x: 1\n",
-    "a: [1\n",
-    "a: 1\n---\na: 2\n",
-    "a:\n\tb: 1\n",
-    "a: 1\nb:\t2\n",
-    "a: 1\nb: *rate\n",
-    "a: &rate 1\nb: *rat\n",
-    "a:\n  - b: c: d\n",
-    "a: 1\nseeds 3\nb: 2\n",
-    'a: "C:\\data"\n',
-    "a: @b\n",
-    "a: 'b\n",
-    "a: !!python/object:x y\n",
-    "a: 2020-13-45\n",
-    "a: b\0\n",
-    "a: [.b, ..]\nb: *.c\n",
-    "[" * 3000,
-    "3: 1\n'3': 2\n",
-    "3: 1\n3: 2\n",
-    "a: ]\n",
-    "%x\n",
+# Files that YAML's readers would bend, the place that is named, and a part of what is said.
+REFUSED: list[tuple[str | bytes, str, str]] = [
+    ("", "", "empty; write a study"),
+    ("# nothing\n", "", "empty; write a study"),
+    ("- a\n- b\n", "", "no mapping; write a study"),
+    # of two equal keys YAML takes the last in silence
+    ("seeds: 1\nseeds: 2\n", ":2", "key 'seeds' appears twice, first in line 1"),
+    ("a: {b: 1, c: 2, b: 3}\n", ":1", "key 'b' appears twice, first in line 1"),
+    (
+        "methods:\n  sgd: {head: sgd}\n  b: {}\n  'sgd': {}\n",
+        ":4",
+        "key 'sgd' appears twice, first in line 2",
+    ),
+    ("a:\n  - x: 1\n    x: 1\n", ":3", "key 'x' appears twice, first in line 2"),
+    ("3: 1\n3: 2\n", ":2", "key '3' appears twice, first in line 1"),
+    # the remedy fits the fault
+    ("a: [1\n", ":2:1", "begins in line 1); close the bracket, or write a comma"),
+    ("a: 1\n---\na: 2\n", ":2:1", "remove the line ---, or make two files"),
+    ("a:\n\tb: 1\n", ":2", "a tab, but YAML accepts only spaces here; write two spaces"),
+    ("a: 1\nb:\t2\n", ":2", "a tab, but YAML accepts only spaces here"),
+    ("a: 1\nb: *rate\n", ":2", "*rate refers to a value marked &rate, but no value above"),
+    ("a: &rate 1\nb: *rat\n", ":2", "*rat refers to a value marked &rat"),
+    ("a:\n  - b: c: d\n", ":2:9", "quote a value that contains a colon"),
+    ("a: 1\nseeds 3\nb: 2\n", ":3:1", "write a key, a colon, a space and the value"),
+    ('a: "C:\\data"\n', ":1:8", "write the value in single quotes"),
+    ("a: @b\n", ":1:4", "put the value in quotes"),
+    ("a: [.b, ..]\nb: *.c\n", ":2:5", "put the value in quotes"),
+    ("a: 'b\n", ":2:1", "close the quote"),
+    ("a: !!python/object:x y\n", ":1:4", "remove the tag, or put the value in quotes"),
+    ("a: 2020-13-45\n", "", "month must be in 1..12"),
+    ("a: b\0\n", "", "not YAML (unacceptable character #x0000"),
+    ("[" * 3000, "", "brackets nested too deeply to be read; remove some"),
+    ("a: ]\n", ":1:4", "correct it"),
+    ("%x\n", ":2:1", "correct it"),
+    ("study: a\nimages: caf\xe9\n".encode("latin-1"), ":2", "byte 0xe9 is not UTF-8"),
+]
+ACCEPTED: list[str | bytes] = [
+    "3: 1\n'3': 2\n",  # a number and a text
     "base: &b {x: 1}\none: {<<: *b, x: 2}\ntwo: *b\nlist: [{x: 1}, {x: 2}]\n",
+    "a: é\n".encode("utf-8-sig"),
 ]
 
 
+def write_study(content: str | bytes) -> Path:
+    path = Path("study.yaml")
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+@pytest.mark.parametrize(("content", "place", "part"), REFUSED)
 def test_a_file_that_yaml_readers_would_bend_is_refused(
-    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | bytes, place: str, part: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    told = {}
-    contents = [text.encode() for text in TEXTS]
-    contents += ["study: a\nimages: caf\xe9\n".encode("latin-1"), "a: é\n".encode("utf-8-sig")]
-    for content in contents:
-        Path("study.yaml").write_bytes(content)
-        try:
-            check_yaml(Path("study.yaml"))
-            told[str(content[:60])] = "good"
-        except ConfigError as error:
-            told[str(content[:60])] = str(error)
-    assert "\n" not in "".join(told.values())
-    check_values("faults_of_yaml", told)
+    with pytest.raises(ConfigError) as refused:
+        check_yaml(write_study(content))
+    said = str(refused.value)
+    assert said.startswith(f"study.yaml{place}: ")
+    assert part in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("content", ACCEPTED)
+def test_a_file_that_means_what_it_says_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | bytes
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_yaml(write_study(content))
+
+
+def test_the_default_study_is_read_and_a_missing_one_is_named(repository: Path) -> None:
     check_yaml(repository / "config.yaml")
     with pytest.raises(ConfigError, match=r"^no.yaml: cannot be read .*No such file"):
         check_yaml(Path("no.yaml"))
