@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
 
 from dpprobe.backbones import feature_dimensions
 from dpprobe.backbones.describe import describe_backbone
@@ -21,7 +25,6 @@ from dpprobe.study.study_checks import _Report, check_study
 from dpprobe.study.study_file import load_study
 from tests.support.refusals import check_lines, read_refusals, write_files
 from tests.support.small_study import STUDY
-from tests.support.stored_records import check_values
 
 OPTION = "allow_delta_above_one_over_n"
 DIGITS = {"source": "sklearn", "name": "digits"}
@@ -227,23 +230,195 @@ def test_a_study_of_patients_refuses_opacus(folder: Path, unit: str) -> None:
     assert (said in str(error.value)) == (unit == "patient")
 
 
-def test_what_checks_say(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: dict[str, list[str]] = {}
-    for name, changes in STUDIES.items():
-        with monkeypatch.context() as patched:
-            study = load_study(STUDY | changes)
-            for dataset in study.datasets.values() if name.startswith("several") else ():
-                patched.setattr(type(dataset), "multi_label", lambda _: True)
-            try:
-                lines = check_study(study)
-            except ConfigError as error:
-                lines = str(error).splitlines()
-        told[name] = [line.replace(str(folder), "FOLDER") for line in lines]
-    info = json.loads(Path("data/scans/dataset.json").read_text())
-    for wrong in ({}, *(info | {"splits": {"train": each}} for each in ({}, {"rows": None}))):
-        Path("data/scans/dataset.json").write_text(json.dumps(wrong) if wrong else "no JSON")
-        assert check_study(load_study(STUDY | STUDIES["tables"])) == told["no tables"]
-    check_values("checks_of_studies", told)
+ABOVE = "delta 0.1 is above 1/n = 0.000695 (n = 1438 training rows)"  # of 1,797, a fifth is tested
+ABOVE_BY_ID = "delta 0.1 is above 1/n = 0.000713 (n = 1402 training rows)"
+NOT_RELEASED = ": this delta would allow a mechanism that publishes a random row. No result with"
+ONE_OVER_N = "datasets.digits: delta 0.00069541 is 1/n (n = 1438); a mechanism that publishes a"
+FEW_TESTED = "2 classes have fewer than 5 test "
+OVERWRITTEN = "files written there would lie in images, where dataset "
+# Parts of each line that is said of a study above: of errors, which begin with `config: `, or else
+# of warnings. Nothing is said of the others.
+SAID: dict[str, list[str]] = {
+    "delta 0.1": [f"config: delta on datasets.digits: {ABOVE}; write a smaller delta, or `allow_"],
+    "delta 1/n": [ONE_OVER_N],
+    "just above": ["config: delta on datasets.digits: delta 0.0007 is above 1/n = 0.000695"],
+    "allowed": [f"datasets.digits: {ABOVE}{NOT_RELEASED}"],
+    "allowed 1/n": [ONE_OVER_N],
+    "own delta": [f"config: datasets.digits: {ABOVE}; write"],
+    "own delta, allowed": [f"datasets.digits: {ABOVE}{NOT_RELEASED}"],
+    "the dataset's metric": [
+        "config: releases.r0: evaluate: tables show macro_accuracy of digits, but the release "
+        "would measure accuracy; write the `metric` in `evaluate`"
+    ],
+    "methods": [
+        "config: releases.r0: method float: its noise is not exact, so it is only for benchmarks",
+        "config: releases.r1: method ceiling: it is not private; choose a private method",
+    ],
+    "unmeasured": [
+        "releases.r0: epsilon 7.5 is not in `epsilons`",
+        "releases.r1: epsilon advantage 0.1 is not in `epsilons`",
+    ],
+    "limit": ["config: releases.r1: epsilon 3 is above privacy.max_epsilon 2 of digits; write"],
+    "splits": ["config: releases.r0: dataset digits: split_by: class chooses test rows by their"],
+    "of parts": ["config: releases.r0: dataset digits: subsample: per_class ranks the units of a"],
+    "same images": [
+        "config: releases.r0: dataset digits: it has the images of two too, and each of the two "
+        "has its own ledger, so the costs of their releases would not be added up"
+    ],
+    "same as itself": [
+        "config: releases.r0: dataset digits: same_units_as: digits: write the name"
+    ],
+    "same as none": ["config: releases.r0: dataset digits: same_units_as: none: write the name of"],
+    "allowed, a release": [f"datasets.digits: {ABOVE_BY_ID}{NOT_RELEASED}"],
+    "allowed, no release": [f"config: releases.r0: {ABOVE_BY_ID}; write a smaller delta"],
+    **{
+        f"allowed, {limit}": [
+            f"config: releases.r0: privacy.{limit} of digits uses the dataset's delta: "
+            f"{ABOVE_BY_ID}"
+        ]
+        for limit in ("max_epsilon", "max_risk")
+    },
+    "several labels": [
+        *(
+            f"config: methods.{name} on datasets.digits: the rows have several labels, but head "
+            f"{head} with these options takes one; write `loss: sigmoid` in the method{where}"
+            for name, head, where in (
+                ("sgd", "sgd", ""),
+                ("dpfc", "feature_covariance", ""),
+                ("tuned", "tuned", "'s base"),
+            )
+        ),
+        "config: methods.balanced on datasets.digits: balanced needs one label per row",
+        "config: methods.weights on datasets.digits: class_weights need one label per row",
+    ],
+    "several, a part": [
+        "config: datasets.digits: subsample: fractions and per_class need one label per row, but "
+        "these rows have several; write fraction"
+    ],
+    "several, a release": [
+        "config: methods.exact on datasets.digits: the rows have several labels",
+        "config: methods.float on datasets.digits: the rows have several labels",
+        "config: releases.r0: method exact: it takes one label per row; write `loss: sigmoid`",
+    ],
+    "texts": ["backbones.siglip: ViT-B-16-SigLIP needs the package transformers to read text"],
+    "sizes": [
+        "config: datasets.digits: expect.train: 1, but there are 1438 train rows; complete the",
+        "config: datasets.digits: expect.test: 2, but there are 359 test rows; complete the source",
+        "config: datasets.digits: expect.classes: 3, but there are 10 classes; complete the source",
+    ],
+    "tables": [
+        "config: datasets.scans: expect.test: 90, but there are 80 test rows; correct `expect`, or "
+        "delete data/scans/dataset.json to recreate the tables"
+    ],
+    "public tables": ["config: public_datasets.scans: expect.test: 90, but there are 80 test rows"],
+    "public": [
+        "config: public_datasets.other: it has the images of the private dataset digits, even if",
+        "config: public_datasets.other: expect.train: 3, but there are 1438 train rows",
+    ],
+    "its test": [
+        "config: public_datasets.other: it has the images of the private dataset digits, even if",
+        "config: public_datasets.other: expect.test: 3, but there are 359 test rows",
+    ],
+    "shards": ["config: features.shards: 360 is above the 359 test rows of digits; write at most"],
+    "many shards": [
+        "config: features.shards: 1439 is above the 1438 train rows of digits; write at most 1438",
+        "config: features.shards: 1439 is above the 359 test rows of digits; write at most 359",
+    ],
+    "patients": [
+        "datasets.p: unit: image, and patients may have several: patients have no guarantee; write",
+        f"datasets.p: {FEW_TESTED}patients, too few to tell anything: a (7 train, 3 test), b (7",
+    ],
+    "few images of patients": [
+        "for a patient with 2 images the epsilon is 2.302 in place of 1, 1.361 in place of "
+        "advantage 0.1 (for steps on all rows;",
+        FEW_TESTED,
+    ],
+    "units": [
+        "config: methods.sgd on datasets.p: batch_size 32 is above the 7 training rows",
+        "config: delta on datasets.p: delta 0.2 is above 1/n = 0.143 (n = 7 training patients)",
+    ],
+    "units of a part": [FEW_TESTED],
+    "one folder": ["config: results_dir: same: it is the data_dir too; write two folders"],
+    "results of images": [f"config: results_dir: images/out: {OVERWRITTEN}scans looks for images"],
+    "tables of images": [f"config: data_dir: images: {OVERWRITTEN}scans looks for images"],
+    "tables below": [f"config: data_dir: images/a: {OVERWRITTEN}scans looks for images"],
+    "results of tables": [
+        "config: results_dir: out/scans: in out/scans, where the split tables of"
+    ],
+    "downloads": ["config: results_dir: out/downloads: in out/downloads, where downloads go"],
+    "results of cells": [
+        "config: results_dir: results/cells: cells is a name that the default study writes in "
+        "results; write another, such as results/cells_study"
+    ],
+    "results of releases": ["config: results_dir: results/mine/releases: releases is a name that"],
+    **{
+        name: [f"datasets.scans: {FEW_TESTED}images"]
+        for name in ("results beside", "mine", "elsewhere", "data below", "a name", "tables beside")
+    },
+    "a file": ["config: data_dir: tables/a.csv/b: FOLDER/tables/a.csv is not a folder; write"],
+    "a long name": ["a...: this name is too long; write a shorter one"],
+    "tables in the way": [f"config: data_dir: .: {OVERWRITTEN}images looks for images"],
+    "public tables in the way": [f"config: data_dir: .: {OVERWRITTEN}scans looks for images"],
+    "results of public tables": ["config: results_dir: out/other/a: in out/other, where the split"],
+    "results of public images": [
+        "config: results_dir: public/a: files written there would lie in public, where dataset "
+        "other looks for images, and would be read as images",
+        "config: public_datasets.other: path: no folder public; correct the path or put the images",
+    ],
+}
+
+
+def test_every_outcome_is_of_a_study() -> None:
+    assert SAID.keys() <= STUDIES.keys()
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_what_checks_say(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    study = load_study(STUDY | STUDIES[name])
+    for dataset in study.datasets.values() if name.startswith("several") else ():
+        monkeypatch.setattr(type(dataset), "multi_label", lambda _: True)
+    try:
+        lines = check_study(study)
+        assert not [line for line in lines if line.startswith("config: ")]
+    except ConfigError as error:
+        lines = str(error).splitlines()
+        assert all(line.startswith("config: ") for line in lines)
+    lines = [line.replace(str(folder), "FOLDER") for line in lines]
+    parts = SAID.get(name, [])
+    assert len(lines) == len(parts), lines
+    for line, part in zip(lines, parts, strict=True):
+        assert part in line
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, {"splits": {"train": {}}}, {"splits": {"train": {"rows": None}}}]
+)
+def test_tables_that_cannot_be_read_are_left_to_the_job_that_reads_them(
+    folder: Path, wrong: dict[str, Any] | None
+) -> None:
+    path = folder / "data/scans/dataset.json"
+    info = json.loads(path.read_text())
+    path.write_text("no JSON" if wrong is None else json.dumps(info | wrong))
+    assert check_study(load_study(STUDY | STUDIES["tables"])) == []
+
+
+def test_a_patient_s_epsilon_is_that_of_a_group(folder: Path) -> None:
+    """For steps on all rows, k images are one row of k times the norm: mu becomes k mu.
+
+    Dong, Roth and Su 2022, Theorem 2.14 and equation (2.13): delta of mu-GDP at epsilon.
+    """
+    assert folder.exists()
+
+    def delta_of(mu: float, epsilon: float) -> float:
+        return float(
+            norm.cdf(-epsilon / mu + mu / 2) - math.exp(epsilon) * norm.cdf(-epsilon / mu - mu / 2)
+        )
+
+    mu = brentq(lambda each: delta_of(each, 1) - 1e-3, 1e-3, 10)
+    epsilon = brentq(lambda each: delta_of(2 * mu, each) - 1e-3, 1e-3, 50)
+    line, _ = check_study(load_study(STUDY | STUDIES["few images of patients"]))
+    found = float(re.findall(r"epsilon is ([\d.]+) in place of 1,", line)[0])
+    assert found == pytest.approx(epsilon, abs=1e-3)
 
 
 def test_each_line_of_an_error_names_its_part() -> None:
