@@ -18,7 +18,6 @@ from snakemake_interface_logger_plugins.tests import MockOutputSettings
 
 import snakemake_logger_plugin_dpprobe as plugin
 from snakemake_logger_plugin_dpprobe import RUN, LogHandler
-from tests.support.stored_records import check_values
 
 
 @pytest.fixture(autouse=True)
@@ -236,39 +235,83 @@ def test_a_terminal_that_is_gone_ends_the_messages_and_not_the_run(
 
 IN_CONFIG = 'Traceback (most recent call last):\n  File "x", in load_configfile\n'
 NO_RULE = 'MissingRuleException in file "/a", line 4:\nNo rule to produce {} (if you use'
-# Pairs of what Snakemake calls an error and what it says.
+NO_ACCESS = "no access (Permission denied); correct the permissions of the file and its folder"
+# What Snakemake calls an error, what it says, and what dpprobe makes of it.
 ERRORS = (
-    ("FileNotFoundError", f"{IN_CONFIG}FileNotFoundError: [Errno 2] No such file: 'lesion.yaml'\n"),
-    ("OSError", f"{IN_CONFIG}OSError: [Errno 28] No space left: '/some/notes'\n"),
-    ("LockException", "LockException:\nError: not locked, in the following directory:\n/a b\nIf"),
-    ("Traceback", "Traceback (most recent call last):\nPermissionError: [Errno 13] x: '.x'"),
-    ("WorkflowError", "WorkflowError:\nFailed to create a/logs.\nOSError: [Errno 30] No: 'a/logs'"),
+    (
+        "FileNotFoundError",
+        f"{IN_CONFIG}FileNotFoundError: [Errno 2] No such file: 'lesion.yaml'\n",
+        "--configfile lesion.yaml: no such file; correct it, as in lesions.yaml",
+    ),
+    (
+        "OSError",
+        f"{IN_CONFIG}OSError: [Errno 28] No space left: '/some/notes'\n",
+        "/some/notes: cannot be written (No space left on device); free space or have the quota",
+    ),
+    (
+        "LockException",
+        "LockException:\nError: not locked, in the following directory:\n/a b\nIf",
+        "/a b: another run uses this folder; wait until it ends, or add --unlock if it was killed",
+    ),
+    (
+        "Traceback",
+        "Traceback (most recent call last):\nPermissionError: [Errno 13] x: '.x'",
+        f".x: {NO_ACCESS}",
+    ),
+    (
+        "WorkflowError",
+        "WorkflowError:\nFailed to create a/logs.\nOSError: [Errno 30] No: 'a/logs'",
+        "a/logs: cannot be written (Read-only file system); mount the disk for writing",
+    ),
     (
         "PermissionError",
         "PermissionError in file \"a.smk\", line 5:\n[Errno 13] No: '/a b/.runs'\n"
         '  File "run.smk", line 4, in begin_run\n  File "x.py", line 3, in stat\n',
+        f"/a b/.runs: {NO_ACCESS}",
     ),
-    ("WorkflowError", "WorkflowError:\nInsufficient permissions to access data/a.parquet. Please"),
+    (
+        "WorkflowError",
+        "WorkflowError:\nInsufficient permissions to access data/a.parquet. Please",
+        f"data/a.parquet: {NO_ACCESS}",
+    ),
     *(
-        ("MissingRuleException", NO_RULE.format(name))
-        for name in ("x/y.csv", "pln", "paper-tables", "zzz")
+        ("MissingRuleException", NO_RULE.format(name), f"{name}: no such target; {remedy}list all")
+        for name, remedy in (
+            ("x/y.csv", ""),
+            ("pln", "write plan, or "),
+            ("paper-tables", "write paper_tables, or "),
+            ("zzz", ""),
+        )
+    ),
+    (
+        "InputFunctionException",
+        'InputFunctionException in rule a in file "b.smk", line 4:\nError:\n  StudyError:\n    '
+        "device: auto: c; write cpu\nWildcards:\n  split=train\nTraceback:\n  File x",
+        "device: auto: c; write cpu",
     ),
 )
 
 
+@pytest.mark.parametrize(("kind", "text", "told"), ERRORS)
 def test_what_snakemake_says_in_many_lines_is_told_in_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, text: str, told: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lesions.yaml").touch()
     rules = [SimpleNamespace(name=name) for name in ("all", "plan", "paper_tables")]
     monkeypatch.setattr(RUN, "workflow", SimpleNamespace(rules=rules))
-    late = 'InputFunctionException in rule a in file "b.smk", line 4:\nError:\n  StudyError:\n    '
-    late += "device: auto: c; write cpu\nWildcards:\n  split=train\nTraceback:\n  File x"
-    told = plugin.shorten_error(late, "InputFunctionException")
-    assert told == "dpprobe: device: auto: c; write cpu"
-    found = {text: plugin.shorten_error(text, kind) for kind, text in ERRORS}
-    assert all(len(told.splitlines()) == 1 for told in found.values())
+    line = plugin.shorten_error(text, kind)
+    assert line.startswith(f"dpprobe: {told}")
+    assert len(line.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "changed"),
+    [
+        ("prepare_data", "the dataset's options or files have changed"),
+        ("plot", "options of the study have changed"),
+    ],
+)
+def test_a_job_runs_again_for_reasons_in_words_of_a_study(rule: str, changed: str) -> None:
     text = "Missing output files: a; Params have changed since last execution: before: 1, now: 2"
-    reasons = {rule: plugin.list_reasons(text, rule) for rule in ("prepare_data", "plot")}
-    check_values("logger_plugin_errors", found | reasons)
+    assert plugin.list_reasons(text, rule) == ["missing output files", changed]

@@ -20,7 +20,6 @@ import pytest
 
 from dpprobe.devices import USER_PATH, put_python_on_path
 from dpprobe.logs import is_lasting, last_error
-from tests.support.stored_records import check_values
 
 PROFILE = Path(__file__).resolve().parents[2] / "profiles/slurm"
 COMMANDS_OF_PROFILE = PROFILE.parents[1] / "tests/support/profile_commands.py"
@@ -150,46 +149,89 @@ def line(state: str = "RUNNING", job: str = "17", reason: str = "None") -> str:
     return f"{job}|{state}|{int(time.time())}|dpprobe.train.a|{reason}|dpprobe:w:v:tmp.x:{TOKEN}"
 
 
-WAITS = ("Priority", "Resources", "QOSMaxJobsPerUserLimit", "AssocGrpCpuLimit", "BeginTime")
-STUCK = (
-    "PartitionTimeLimit",
-    "BadConstraints",
-    "QOSMaxWallDurationPerJobLimit",
-    "AssocMaxCpuPerJobLimit",
-    "InvalidQOS",
-    "launch failed requeued held",
-    "JobHeldUser",
+# States of Slurm that a job runs or waits in, and why; those in which it can never run; its ends.
+WAITS = (
+    *(("RUNNING", "None"), ("COMPLETING", "None"), ("SUSPENDED", "None"), ("REQUEUED", "None")),
+    *(("PENDING", why) for why in ("None", "Priority", "Resources", "BeginTime")),
+    *(("PENDING", why) for why in ("QOSMaxJobsPerUserLimit", "AssocGrpCpuLimit")),
 )
-ENDED = ("OUT_OF_MEMORY", "TIMEOUT", "CANCELLED", "NODE_FAIL")
+STUCK = (
+    *("PartitionTimeLimit", "BadConstraints", "QOSMaxWallDurationPerJobLimit"),
+    *("AssocMaxCpuPerJobLimit", "InvalidQOS"),
+)
+ENDED = {
+    "OUT_OF_MEMORY": "it needed more than its 500 MB (mem_mb); a retry asks for more; to raise it "
+    "write `train: {mem_mb: 1000 * attempt}` under set-resources of the profile",
+    "TIMEOUT": "it needed more than its 1 minutes (runtime); a retry asks for more; to raise it "
+    "write `train: {runtime: 2 * attempt}` under set-resources of the profile",
+    "CANCELLED": "somebody, or a limit of the cluster, cancelled it",
+    "NODE_FAIL": "its node went down",
+}
 
 
-def test_the_state_of_a_job_is_what_slurm_answers(slurm: Slurm) -> None:
-    """What status.py prints and notes, first and again, and the jobs that it cancels."""
-    found = {}
+@pytest.fixture
+def submitted_job(slurm: Slurm) -> Slurm:
+    """A cluster to which job 17 was submitted, and whose queue is empty."""
+    slurm.record()
+    slurm.says("squeue")
+    return slurm
 
-    def note_state(command: str, state: str, reason: str = "") -> None:
-        shutil.rmtree(slurm.state)
-        (slurm.bin / "calls").unlink(missing_ok=True)
-        slurm.record()
-        slurm.says("squeue")
-        answer = line(state, reason=reason) if reason else state
-        slurm.says(command, answer)
-        told = found[f"{command} {state} {reason}"] = [*slurm.status(), slurm.calls("scancel")]
-        if told[0] == "running\n":
-            asked = slurm.calls("squeue")
-            slurm.says("squeue")  # which is not asked again at once
-            assert slurm.run("status.py", "17").stdout == "running\n"
-            assert slurm.calls("squeue") == asked
-            slurm.says(command, answer)
-            assert slurm.status() == ("running\n", "")
 
-    for state in ("RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", *ENDED):
-        note_state("squeue", state, "None")
-    for reason in ("None", *WAITS, *STUCK):
-        note_state("squeue", "PENDING", reason)
-    for state in ("COMPLETED", "CANCELLED by 1000", "FAILED"):
-        note_state("sacct", state)
-    check_values("slurm_states", found)
+@pytest.mark.parametrize(("state", "reason"), WAITS)
+def test_a_job_that_runs_or_waits_is_running(submitted_job: Slurm, state: str, reason: str) -> None:
+    submitted_job.says("squeue", line(state, reason=reason))
+    assert submitted_job.status() == ("running\n", "")
+    assert submitted_job.calls("scancel") == []
+    asked = submitted_job.calls("squeue")
+    submitted_job.says("squeue")
+    assert submitted_job.run("status.py", "17").stdout == "running\n"
+    assert submitted_job.calls("squeue") == asked, "the queue is not asked again at once"
+
+
+@pytest.mark.parametrize("reason", STUCK)
+def test_a_job_that_can_never_run_is_cancelled(submitted_job: Slurm, reason: str) -> None:
+    submitted_job.says("squeue", line("PENDING", reason=reason))
+    said = f"slurm: job 17 (dpprobe.train.a): IMPOSSIBLE, it would wait for ever: {reason}\n"
+    assert submitted_job.status() == ("failed\n", said)
+    assert submitted_job.calls("scancel") == ["scancel 17"]
+
+
+def test_a_job_that_its_node_could_not_start_is_cancelled(submitted_job: Slurm) -> None:
+    submitted_job.says("squeue", line("PENDING", reason="launch failed requeued held"))
+    said = "slurm: job 17 (dpprobe.train.a): LAUNCH_FAILED, its node could not start it\n"
+    assert submitted_job.status() == ("failed\n", said)
+    assert submitted_job.calls("scancel") == ["scancel 17"]
+
+
+def test_a_job_that_somebody_holds_waits_and_is_told_once(submitted_job: Slurm) -> None:
+    submitted_job.says("squeue", line("PENDING", reason="JobHeldUser"))
+    assert submitted_job.status() == ("running\n", "slurm: job 17 is held: JobHeldUser\n")
+    assert submitted_job.status() == ("running\n", "")
+    assert submitted_job.calls("scancel") == []
+
+
+@pytest.mark.parametrize("state", ENDED)
+def test_how_a_job_ended_is_told_with_what_to_write(submitted_job: Slurm, state: str) -> None:
+    submitted_job.says("squeue", line(state, reason="None"))
+    said = f"slurm: job 17 (dpprobe.train.a): {state}, {ENDED[state]}\n"
+    assert submitted_job.status() == ("failed\n", said)
+    assert submitted_job.calls("scancel") == []
+
+
+@pytest.mark.parametrize(
+    ("state", "answer", "said"),
+    [
+        ("COMPLETED", "success", ""),
+        ("CANCELLED by 1000", "failed", f"CANCELLED, {ENDED['CANCELLED']}"),
+        ("FAILED", "failed", "FAILED, no exit code"),
+    ],
+)
+def test_a_job_that_left_the_queue_is_looked_up(
+    submitted_job: Slurm, state: str, answer: str, said: str
+) -> None:
+    submitted_job.says("sacct", state)
+    told = f"slurm: job 17 (dpprobe.train.a): {said}\n" if said else ""
+    assert submitted_job.status() == (f"{answer}\n", told)
 
 
 def test_its_own_exit_code_decides(slurm: Slurm) -> None:
@@ -376,32 +418,36 @@ def test_a_job_is_submitted_with_what_it_asks_for(slurm: Slurm) -> None:
     assert json.loads((slurm.state / "18.json").read_text())["token"] == token
 
 
-RESOURCES: tuple[dict[str, Any], ...] = (
-    {"gpu": 2},
-    {"gpu": 0, "gres": ""},
-    {"gpu": 0, "gres": "lscratch:50"},
-    {"gpu": 1, "gres": "lscratch:50"},
-    {"gpu": 1, "gres": "lscratch:50,gpu:a100:1"},
-    {"gpu": 1, "gpu_model": "a100"},
-    {"gpu": 0, "gpu_model": "a100"},
-    {"slurm_partition": "main"},
-    {"gpu": 1, "slurm_partition": "main", "gpu_partition": "cards"},
-    {"gpu": 1, "gpu_partition": "cards"},
-    {"gpu": 0, "slurm_partition": "main", "gpu_partition": "cards"},
-    {"gpu": 0, "gpu_partition": "cards"},
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [
+        ({"gpu": 2}, ["--gres=gpu:2"]),
+        ({"gpu": 0, "gres": ""}, []),
+        ({"gpu": 0, "gres": "lscratch:50"}, ["--gres=lscratch:50"]),
+        ({"gpu": 1, "gres": "lscratch:50"}, ["--gres=gpu:1,lscratch:50"]),
+        # whoever names the GPU has asked for it
+        ({"gpu": 1, "gres": "lscratch:50,gpu:a100:1"}, ["--gres=lscratch:50,gpu:a100:1"]),
+        ({"gpu": 1, "gpu_model": "a100"}, ["--gres=gpu:a100:1"]),
+        ({"gpu": 0, "gpu_model": "a100"}, []),
+        ({"slurm_partition": "main"}, ["--partition=main"]),
+        # jobs with a GPU go to its partition, others do not
+        (
+            {"gpu": 1, "slurm_partition": "main", "gpu_partition": "cards"},
+            ["--gres=gpu:1", "--partition=cards"],
+        ),
+        ({"gpu": 1, "gpu_partition": "cards"}, ["--gres=gpu:1", "--partition=cards"]),
+        ({"gpu": 0, "slurm_partition": "main", "gpu_partition": "cards"}, ["--partition=main"]),
+        ({"gpu": 0, "gpu_partition": "cards"}, []),
+    ],
 )
-
-
-def test_devices_and_partitions_are_one_option_each(slurm: Slurm) -> None:
+def test_devices_and_partitions_are_one_option_each(
+    slurm: Slurm, resources: dict[str, Any], words: list[str]
+) -> None:
     """Of two sbatch takes the last: a job with scratch from `default-resources` had no GPU."""
     slurm.says("sbatch", "18")
-    found = {}
-    for resources in RESOURCES:
-        submitted(slurm, script(slurm, resources=resources))
-        words = slurm.calls("sbatch")[-1].split()
-        found[json.dumps(resources)] = [w for w in words if w.startswith(("--gres", "--partition"))]
-    assert len(slurm.calls("sbatch")) == len(RESOURCES)
-    check_values("slurm_devices", found)
+    submitted(slurm, script(slurm, resources=resources))
+    (call,) = slurm.calls("sbatch")
+    assert [word for word in call.split() if word.startswith(("--gres", "--partition"))] == words
 
 
 @pytest.mark.parametrize(("gpu", "limit"), [(0, "--cores 2 "), (1, "--cores 2 --resources gpu=1 ")])
