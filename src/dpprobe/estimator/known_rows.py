@@ -4,7 +4,8 @@ Rows that leave a feature store as an array no longer name their patients, nor t
 or chose them. So a private fit looks for its rows in all stores that `read_features` opened in this
 process: bit by bit as float32, in any order, also in slices, joined arrays and data frames; in a
 pipeline, before its first step. Rows that were changed by hand are recognised only if their labels
-are those of a whole store, row by row. Rows that another process wrote to a file are not.
+are those of a whole store, row by row. Rows that another process wrote to a file are not, nor those
+of a store that was deleted before the first private fit.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _DIGESTS: dict[tuple[Path, str], npt.NDArray[np.uint64]] = {}
 
 def remember_store(store: FeatureStore) -> FeatureStore:
     """Keeps a store, so that private fits recognise its rows; returns the store."""
-    _OPENED[store.path.absolute()] = store
+    path = store.path.absolute()  # found again from another working directory
+    _OPENED[path] = store if store.path == path else FeatureStore(path)
     return store
 
 
@@ -121,10 +123,10 @@ def find_origins(
     if isinstance(rows, FeatureStore):
         return [Origin.of_store(rows)]
     dimension = rows.shape[1] if isinstance(rows, np.ndarray) else rows.dimension
-    stores = [store for store in list(_OPENED.values()) if _can_read(store)]
+    stores = list(_OPENED.values())
     if named := [store for store in stores if _has_labels(store, labels)]:
         return [Origin.of_store(store) for store in named]
-    stores = [store for store in stores if store.dimension == dimension]
+    stores = [store for store in stores if store.dimension == dimension and _can_digest(store)]
     if not stores:
         return []
     digests = digest_rows(rows)
@@ -182,9 +184,9 @@ def join_facts(origins: Sequence[Origin], unit: str) -> PromiseFacts | None:
     return joined
 
 
-def _can_read(store: FeatureStore) -> bool:
+def _can_digest(store: FeatureStore) -> bool:
     try:
-        return bool(len(store.labels))
+        return bool(len(_digest_store(store)))
     except StoreError:  # deleted since it was opened
         return False
 
@@ -192,9 +194,12 @@ def _can_read(store: FeatureStore) -> bool:
 def _has_labels(store: FeatureStore, labels: npt.NDArray[Any]) -> bool:
     if store.multi_label or len(labels) != store.rows or store.rows < _FEWEST_LABELS:
         return False
-    named = [store.class_names[label] for label in store.labels]
+    try:
+        known = store.labels.tolist()
+    except StoreError:  # deleted since it was opened
+        return False
     given: list[Hashable] = labels.tolist()
-    return given in (store.labels.tolist(), named)
+    return given in (known, [store.class_names[label] for label in known])
 
 
 def _digest_store(store: FeatureStore) -> npt.NDArray[np.uint64]:

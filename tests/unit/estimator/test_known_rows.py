@@ -6,6 +6,7 @@ rows of a store reach a private fit.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -403,4 +404,29 @@ def test_rows_of_nobody_pass(tmp_path: Path) -> None:
     assert known_rows.read_raw(["a", "b"]) is None
     assert known_rows.join_facts([], "row") is None
     assert known_rows.find_origins(STRANGERS, np.arange(30) % 3) == []
-    assert known_rows._can_read(store)
+
+
+def test_rows_are_recognised_from_another_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    store = open_store(Path("results"), OF_PATIENTS)
+    rows, labels = store.read()[::-1], store.labels[::-1]
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(PrivacyError, match="whose dataset names a patient"):
+        make_head().fit(rows, labels)
+
+
+@pytest.mark.parametrize("fitted_before", [False, True])
+def test_a_store_that_is_deleted_hinders_no_later_fit(tmp_path: Path, fitted_before: bool) -> None:
+    """Its rows are still known if a fit compared them before."""
+    store = open_store(tmp_path, OF_PATIENTS)
+    rows, labels = store.read()[::-1], store.labels[::-1]
+    if fitted_before:
+        make_head().fit(STRANGERS, np.arange(30) % 3)
+    shutil.rmtree(tmp_path / "features")
+    make_head().fit(STRANGERS, np.arange(30) % 3)
+    if fitted_before:
+        with pytest.raises(PrivacyError, match="whose dataset names a patient"):
+            make_head().fit(rows, labels)
