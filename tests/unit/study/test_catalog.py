@@ -235,6 +235,9 @@ def test_what_a_study_writes_comes_before_the_entry() -> None:
     made = catalog.complete_dataset(own)
     assert {key: made[key] for key in own} == own
     assert made["expect"] == entry.sizes.model_dump(), "another seed leaves as many images"
+    # also of an option that the entry has
+    assert catalog.dataset_entry("chexpert").options["missing"] == "zeros"
+    assert catalog.complete_dataset(CHEXPERT | {"missing": "drop"})["missing"] == "drop"
 
 
 @pytest.mark.parametrize(
