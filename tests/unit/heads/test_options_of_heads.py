@@ -1,16 +1,22 @@
-"""Options of heads: releases, rules and refusals over many settings, and where options stand."""
+"""Options of heads: what they refuse, release and choose by rule, and where options stand."""
 
 from __future__ import annotations
 
 import inspect
-import itertools
 import math
+import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.stats import norm
 
-from dpprobe.heads import auto, search_space
+from dpprobe.errors import ConfigError
+from dpprobe.heads import auto, auto_rule
 from dpprobe.heads.balance import log_shifts, released_priors
 from dpprobe.heads.default_search_spaces import SPACES
 from dpprobe.heads.dimension_limits import MOST_FEATURES, dimension_fault
@@ -19,257 +25,428 @@ from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.joint_fits import cohort_fault, sites_fault
 from dpprobe.heads.options import check_counts
 from dpprobe.heads.registry import METHODS, method_options
-from dpprobe.heads.schedules import learning_rates, mixing_rates
 from dpprobe.heads.second_order import Spectrum
 from dpprobe.heads.whitening import compute_whitener
 from dpprobe.options import options_class
-from tests.support.stored_records import answer_of, check_values
 
-MOMENTUM: dict[str, Any] = {"head": "momentum"}
 SGD: dict[str, Any] = {"head": "sgd"}
+MOMENTUM: dict[str, Any] = {"head": "momentum"}
 TUNED: dict[str, Any] = {"head": "tuned", "base": SGD | {"steps": 5, "batch_size": "full"}}
-RATES = {"search": {"learning_rate": [0.1, 2.0]}}
-CHANNELS = {"kind": "channels", "channels": 243, "max_mean_norm": 1, "max_deviation_norm": 1}
-WIDTHS = (1280, MOST_FEATURES, MOST_FEATURES + 1, 15_552)
-WEIGHTS, FILE = [1, 0.5, 0.25], {"init": "file", "init_file": "{dataset}/{backbone}.npz"}
-OF_SGD: list[dict[str, Any]] = [
-    {"batch_size": "full"},
-    {"batch_size": 0},
-    {"batch_size": 31},
-    {"batch_size": 30},
-    {"batch_size": 3, "epochs": 100_000},
-    {"class_priors": "released", "engine": "exact"},
-    {"steps": 7},
-    {"epochs": 0.001},
-    {"epochs": 1, "batch_size": 30},
-    {"epochs": 1, "steps": 7},
-    {"engine": "exact"},
-    {"loss": "sigmoid"},
-    {"shuffle": True},
-    {"init": "file"},
-    FILE,
-    *(FILE | {"init_file": f"w_{end}.npz"} for end in ("{}", "{0}", "{x}", "{")),
-    {"init_file": "a"},
-    FILE | {"init_scale": 2},
-    {"init_scale": 2},
-    {"init": "scaled"},
-    {"warmup": 0.1},
-    {"ema_decay": 0.9},
-    {"average": "ema", "ema_decay": 0.9},
-    {"unknown": 1},
-    {"class_weights": WEIGHTS},
-    {"class_weights": [0.5, 0.5]},
-    {"class_weights": [2, 1, 1]},
-    {"class_priors": [3, 1, 1, 1]},
-    {"class_priors": "released", "loss": "sigmoid"},
-    {"class_priors": "released", "prior_share": 0.1},
-    {"prior_share": 0.1},
-    {"batch_size": 1, "epochs": 20_000, "normalize": "centred"},
-    {"class_weights": WEIGHTS, "loss": "sigmoid"},
-    FILE | {"normalize": "whitened"},
-]
-OF_TUNED: list[dict[str, Any]] = [
-    RATES,
-    {"search": {}},
-    {"search": {"steps": [5, 6]}},
-    {"search": {"nothing": [1, 2]}},
-    {"search": {"learning_rate": [0.1]}},
-    {"search": {"learning_rate": {"low": 2, "high": 1}}},
-    {"search": {"learning_rate": {"low": 0, "high": 1, "log": True}}},
-    RATES | {"trials": 1},
-    {"search": {"learning_rate": [1, 2], "max_grad_norm": {"low": 1, "high": 4, "log": True}}},
-    {"search": {"learning_rate": [0.1, 1], "batch_size": [400, 40]}},
-    {"normalize": "l2"},
-    RATES | {"trials": 2.5, "score_share": 0.2},
-    {"search": {"max_grad_norm": [0.1, 0.2]}},
-    RATES | {"base": SGD | {"normalize": "centred"}},
-    {"search": {"learning_rate": []}},
-    {"search": {"learning_rate": search_space.Range(low=1, high=2)}},
-    {"search": {"learning_rate": {"low": 1, "high": 1}}},
-    {"search": {"learning_rate": {"low": -1, "high": 1, "log": True}}},
-    {"search": {name: [*range(1, 66)] for name in ("learning_rate", "max_grad_norm")}},
-    {
-        "base": {
-            "head": "feature_covariance",
-            "normalize": "l2",
-            "public_covariance": "{dataset}",
-            "init": "file",
-            "init_file": "{backbone}",
-        },
-        "search": {"ridge": [1, 2]},
-    },
-]
-ALTERNATIVES: list[dict[str, Any]] = [
-    *({"head": head} for head in METHODS),
-    *(MOMENTUM | {"normalize": kind} for kind in ("l2", "whitened", "none", "layer_norm")),
+RELEASED = {"class_priors": "released"}
+WEIGHTS = [1, 0.5, 0.25]
+FILE = {"init": "file", "init_file": "{dataset}/{backbone}.npz"}
+BUDGET = "takes a share of a privacy budget, but head nonprivate has no budget; write l2 or none"
+NO_LIST = "write a list of two or more values, or low and high"
+# Options that no head takes, and a part of what is said of them.
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"head": "tuned"}, "base: missing; add this key"),
+    ({"head": "fine_tune"}, "tune: missing; add this key"),
+    (SGD | {"unknown": 1}, "unknown: unknown key"),
+    (SGD | {"batch_size": 0}, "batch_size: 0: write a number of 1 or more"),
+    (SGD | {"epochs": 1, "steps": 7}, "epochs 1 and steps 7: write only one of them"),
+    (SGD | {"shuffle": True}, "shuffle: not available, because batches are Poisson samples"),
+    (SGD | {"init": "file"}, "init file with init_file None: write both"),
+    (SGD | {"init_file": "a"}, "init torch with init_file a: write both"),
+    (SGD | {"init_scale": 2}, "init_scale 2 has no effect with init torch"),
+    (SGD | {"warmup": 0.1}, "warmup 0.1 has no effect with schedule constant"),
+    (SGD | {"ema_decay": 0.9}, "ema_decay 0.9 has no effect with average last"),
+    (SGD | FILE | {"normalize": "whitened"}, "whitened transforms rows by released statistics"),
+    (SGD | {"class_weights": [0.5, 0.5]}, "class_weights: the largest is 0.5, but must be 1"),
+    (SGD | {"class_weights": [2, 1, 1]}, "class_weights: the largest is 2, but must be 1"),
+    (SGD | RELEASED | {"loss": "sigmoid"}, "class_priors: they work only with `loss: softmax`"),
+    (SGD | {"prior_share": 0.1}, "prior_share 0.1 has an effect only with class_priors: released"),
+    (MOMENTUM | {"normalize": "none"}, "normalize: none needs a learning_rate"),
+    (MOMENTUM | {"normalize": "layer_norm"}, "normalize: layer_norm needs a learning_rate"),
+    ({"head": "nonprivate", "normalize": "centred"}, f"centred {BUDGET}"),
+    ({"head": "nonprivate", "normalize": "whitened"}, f"whitened {BUDGET}"),
+    ({"head": "nonprivate", "penalties": [0, 1]}, "penalty 0.0: write a positive number"),
+    ({"head": "nonprivate", "penalties": [1, 1]}, "penalty 1.0 appears twice in the list"),
+    ({"head": "nonprivate", "penalties": [math.inf]}, "inf: write a finite number"),
+    ({"head": "nonprivate", "penalties": []}, "write a list or mapping with 1 or more entries"),
+    (TUNED | {"base": {"head": "auto"}}, "base: head auto chooses its own options"),
+    (TUNED | {"base": {"head": "nonprivate"}}, "base: head nonprivate cannot be tuned"),
+    (TUNED | {"base": {"head": "tuned"}}, "base.base: missing"),
+    (TUNED | {"search": {}}, "search: {}: write one option or more, or leave search out"),
+    (TUNED | {"search": {"nothing": [1, 2]}}, "search.nothing: not an option of head sgd"),
+    (TUNED | {"search": {"learning_rate": [0.1]}}, f"search.learning_rate: [0.1]: {NO_LIST}"),
+    (TUNED | {"search": {"learning_rate": []}}, f"search.learning_rate: []: {NO_LIST}"),
+    (TUNED | {"search": {"learning_rate": {"low": 2, "high": 1}}}, "low 2 must be below high 1"),
+    (TUNED | {"search": {"learning_rate": {"low": 1, "high": 1}}}, "low 1 must be below high 1"),
     *(
-        {"head": head, "normalize": kind}
-        for head in ("sgd", "newton", "nonprivate", "prototypes")
-        for kind in ("l2", "centred", "whitened")
+        (TUNED | {"search": {"learning_rate": {"low": low, "high": 1, "log": True}}}, said)
+        for low, said in ((0, "low 0 has no logarithm"), (-1, "low -1 has no logarithm"))
     ),
-    *(
-        {"head": "newton", "steps": 1, "max_grad_norm": None, "loss": loss, "init_bias": bias}
-        for loss in ("softmax", "sigmoid")
-        for bias in (None, 0.0, 0.5)
+    (
+        TUNED | {"search": {name: [*range(1, 66)] for name in ("learning_rate", "max_grad_norm")}},
+        "search: 4225 combinations of values",  # 65 x 65
     ),
-    *({"head": head, "class_priors": "released"} for head in ("adam", "newton", "lamb")),
-    {"head": "feature_covariance", "class_priors": WEIGHTS, "normalize": "l2"},
-    *(
-        {"head": "feature_covariance", "normalize": "l2", "public_covariance": file}
-        for file in (None, "{dataset}.json")
-    ),
-    *({"head": "auto", "balanced": each} for each in (True, False)),
-    *({"head": "nonprivate", "penalties": each} for each in ([0, 1], [1, 1], [math.inf], [])),
-    *(TUNED | {"base": {"head": head}} for head in METHODS),
-    *(SGD | each for each in OF_SGD),
-    MOMENTUM | {"learning_rate": 1, "normalize": {"kind": "group_norm", "groups": 27}},
-    MOMENTUM | {"learning_rate": 1, "normalize": CHANNELS},
-    *(TUNED | each for each in OF_TUNED),
+    (TUNED | {"trials": 1}, "trials: 1: write a number above 1"),
+    (TUNED | {"normalize": "l2"}, "normalize: is an option of the base; move it there"),
 ]
 
 
-def answers_of(values: dict[str, Any]) -> Any:
-    method = answer_of(method_options, values)
-    if isinstance(method, Exception):
-        return method
-    properties = (
-        "private",
-        "multi_label",
-        "private_choices",
-        "is_exact",
-        "counted_classes",
-        "releases_priors",
-        "running_sums",
+@pytest.mark.parametrize(("values", "said"), REFUSED)
+def test_options_that_no_head_takes_are_named(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        method_options(values)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "n", "steps", "rate"),
+    [
+        ({"batch_size": "full", "steps": 7}, 30, 7, 1),
+        ({"batch_size": "full", "epochs": 2.4}, 30, 2, 1),
+        ({"batch_size": 30, "epochs": 1}, 30, 1, 1),
+        ({"batch_size": 32, "epochs": 20}, 1437, 898, 32 / 1437),  # 20 * 1437 / 32 = 898.1
+        ({"batch_size": 32, "epochs": 0.001}, 1437, 1, 32 / 1437),  # at least one
+        ({"batch_size": 1, "epochs": 20_000}, 30, 600_000, 1 / 30),
+    ],
+)
+def test_epochs_are_steps_of_expected_batches(
+    values: dict[str, Any], n: int, steps: int, rate: float
+) -> None:
+    (gradients,) = method_options(SGD | values).list_mechanisms(n)
+    assert gradients.name == "gradients"
+    assert (gradients.count, gradients.sample_rate) == (steps, pytest.approx(rate))
+
+
+@pytest.mark.parametrize(
+    ("values", "n", "said"),
+    [
+        (SGD | {"batch_size": 31}, 30, "batch_size 31 is above the 30 training rows"),
+        (SGD | {"batch_size": 1, "epochs": 20_000}, 1437, "steps 28,740,000: at most 1,000,000"),
+        (TUNED | {"search": {"steps": [5, 6]}}, 30, "search: steps 6 changes epsilon"),
+        (
+            TUNED | {"search": {"learning_rate": [1, 2], "batch_size": [400, 40]}},
+            1437,
+            "search: batch_size 400 changes epsilon",
+        ),
+        (
+            TUNED | {"search": {"batch_size": [400, 40]}},
+            30,
+            "search: batch_size 400: batch_size 400 is above the 30 training rows",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_rows_is_refused_before_training(
+    values: dict[str, Any], n: int, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        check_counts(method_options(values).list_mechanisms(n))
+
+
+@pytest.mark.parametrize("head", ["sgd", "momentum", "adam", "lamb"])
+@pytest.mark.parametrize("share", [None, 0.1])
+def test_released_priors_take_their_share_of_the_budget(head: str, share: float | None) -> None:
+    """A mechanism's part is count * rate^2 / noise^2, of which the sum over all is one."""
+    plain = method_options({"head": head, "batch_size": "full"})
+    written = RELEASED | ({} if share is None else {"prior_share": share})
+    counts, *others = method_options(
+        {"head": head, "batch_size": "full", **written}
+    ).list_mechanisms(500)
+    parts = [each.count * (each.sample_rate / each.noise_multiplier) ** 2 for each in others]
+    own = (counts.sample_rate / counts.noise_multiplier) ** 2
+    assert counts.name == "class_counts"
+    assert counts.sensitivity == 1
+    assert own / (own + sum(parts)) == pytest.approx(0.02 if share is None else share)
+    kept = [each.count / each.noise_multiplier**2 for each in plain.list_mechanisms(500)]
+    assert [each / sum(parts) for each in parts] == pytest.approx(
+        [each / sum(kept) for each in kept]
     )
-    said = {name: getattr(method, name) for name in properties}
-    said |= {"link": answer_of(lambda: method.link), "files": method.public_files()}
-    said["limited"] = answer_of(lambda: bool(method.engine_limits))
-    said["filled"] = answer_of(lambda: method.fill_paths(dataset="a", backbone="b").input_files())
-    said["features"] = [dimension_fault(method, each) for each in WIDTHS]
-    said["classes"] = [
-        method.class_fault(classes, multi_label=several)
-        for classes, several in ((3, False), (4, False), (4, True))
-    ]
-    said["joint"] = [cohort_fault(method), answer_of(sites_fault, method)]
-    for n in (30, 1437):
-        selection = answer_of(method.priced_selection, n)
-        said[f"n {n}"] = [answer_of(price, method, n), selection]
-    empty: tuple[Any, ...] = None, {}, (), *([None] * count for count in (2, 3, 4))
-    return {name: value for name, value in said.items() if value not in empty}
 
 
-def price(method: Any, n: int) -> list[str]:
-    check_counts(mechanisms := method.list_mechanisms(n))
-    return [
-        f"{each.name}{' anew' * ('own norm' in each.released)}: {each.count} of "
-        f"{each.sample_rate:.6g}, {each.sensitivity:.6g} {each.noise_multiplier:.6g}"
-        for each in mechanisms
-    ]
+EVERY: dict[str, dict[str, Any]] = {
+    name: {"head": name} for name in METHODS if name not in ("tuned", "fine_tune", "auto")
+} | {"tuned": TUNED}
 
 
-def test_what_each_setting_of_a_head_releases_and_refuses() -> None:
-    check_values("options_of_heads", {str(each): answers_of(each) for each in ALTERNATIVES})
+@pytest.mark.parametrize("name", EVERY)
+def test_what_a_head_says_of_itself(name: str) -> None:
+    """Exactness, privacy and sums over cohorts and sites, as docs/methods say of each head."""
+    method = method_options(EVERY[name])
+    exact = {"feature_covariance", "least_squares", "newton", "prototypes"}
+    sums = {"feature_covariance", "least_squares", "prototypes"}
+    assert method.private == (name != "nonprivate")
+    assert (method.private_choices is None) == method.private
+    assert method.is_exact == (name in exact)
+    # float32 sums and noise are for benchmarks, and say so
+    assert bool(method.engine_limits) == (method.private and not method.is_exact)
+    assert bool(method.running_sums) == (name in sums)
+    if name in sums:
+        assert "releases statistics of each cohort" in (cohort_fault(method) or "")  # centred
+        assert cohort_fault(method_options(EVERY[name] | {"normalize": "l2"})) is None
+    else:
+        assert "not made of sums that add up over cohorts" in (cohort_fault(method) or "")
+    fault = sites_fault(method)
+    assert (fault is None) == (name in exact)
+    assert fault is None or "sites add up exact sums, which it does not compute" in fault
+    if {"engine", "batch_size"} <= type(method).model_fields.keys():
+        whole = EVERY[name] | {"engine": "exact", "batch_size": "full"}
+        assert sites_fault(method_options(whole)) is None
+        sampled = sites_fault(method_options(whole | {"batch_size": 3}))
+        assert "sites add up sums of all rows" in (sampled or "")
+        assert method_options(whole).engine_limits is None
 
 
-def test_rules_of_rates_averages_spaces_and_priors() -> None:
-    found: dict[str, Any] = {"rates": {}, "averages": {}, "chosen": {}}
-    for schedule, warmup, steps in itertools.product(
-        ("constant", "warmup_cosine", "warmup_linear"), (0.0, 0.25, 0.99), (1, 2, 3, 10)
-    ):
-        values = SGD | {"schedule": schedule, "learning_rate": 0.4}
-        method = method_options(values | ({"warmup": warmup} if schedule != "constant" else {}))
-        assert isinstance(method, GradientOptions)
-        found["rates"][f"{schedule} {warmup} {steps}"] = learning_rates(method, steps).tolist()
-        found["rates"][f"{schedule} {warmup} {steps}, 2"] = learning_rates(method, steps, 2.0)[-1]
-    for average in (
-        {},
-        {"average": "mean"},
-        {"average": "ema"},
-        {"average": "ema", "ema_decay": 0.5},
-    ):
-        method = method_options(SGD | average)
-        assert isinstance(method, GradientOptions)
-        found["averages"][str(average)] = mixing_rates(method, 4)
-    for head, steps, noise, (classes, dimension) in itertools.product(
-        ("momentum", "adam", "lamb"), (1, 40, 1000), (0.0, 0.01, 3.0), ((2, 7), (30, 1280))
-    ):
-        method = method_options({"head": head})
-        assert isinstance(method, GradientOptions)
-        sizes = {"noise": noise, "classes": classes, "dimension": dimension}
-        found["chosen"][f"{head} {steps} {sizes}"] = answer_of(method.choose_rate, steps, **sizes)
-    found["spaces"] = {
-        head: answer_of(lambda h: dict(method_options(TUNED | {"base": {"head": h}}).search), head)  # type: ignore[attr-defined]
-        for head in SPACES
-    }
-    ranges = [search_space.Range(low=0.5, high=8, log=log) for log in (False, True)]
-    found["ranges"] = [
-        [
-            *(each.value_at(place) for place in (0, 0.25, 0.5, 1)),
-            *search_space.list_probes(each),
-            *map(each.round_value, (0.4, 1 / 1.5, 9.0)),
-        ]
-        for each in ranges
-    ]
-    corners = list(search_space.list_corners({"a": (1, 2), "b": ranges[0]}))
-    found["corners"] = [search_space.spell_options(each) for each in corners]
-    spectra = [Spectrum(torch.tensor(each).double(), torch.eye(2)) for each in ([0, 0], [9, 0.1])]
-    found["whiteners"] = [
-        compute_whitener(each, exponent, noise=noise, n=50)
-        for each in spectra
-        for exponent in (0.5, 0.25)
-        for noise in (0.0, 0.5)
-    ]
-    found["shifts"] = [log_shifts(each) for each in ((), (1.0,), (0.5, 0.25, 0.25), (3.0, 1.0))]
-    found["priors"] = [
-        released_priors(counts, deviation)
-        for counts, deviation in (
-            ([60, 30, 10], 0.0),
-            ([60, 30, 10], 10.0),
-            ([60, 30, -500], 10.0),
-            ([9, 0, 0], 0.0),
-            ([-3, -5, 1], 100.0),
-            ([9, 1, 0.5], 0.25),
-            ([9, 1, 0.5], 0.75),
-        )
-    ]
-    check_values("rules_of_heads", found)
+def test_sites_cannot_search_together() -> None:
+    exact = {"head": "feature_covariance", "normalize": "l2"}
+    tuned = method_options({"head": "tuned", "base": exact, "search": {"ridge": [1, 2]}})
+    assert "sites cannot search together" in (sites_fault(tuned) or "")
 
 
-def test_the_rule_of_auto_over_facts() -> None:
-    found: dict[str, Any] = {}
-    trained: dict[str, Any] = {}  # whoever changes a default that it takes raises `auto_rule.RULE`
-    for n, dimension, epsilon, several, asked in itertools.product(
-        (300, 50_000),
-        (6, 1280, MOST_FEATURES, MOST_FEATURES + 1),
-        (0.1, 0.5, 8.0, math.inf),
-        (False, True),
-        ({}, {"balanced": True}),
-    ):
-        facts = DataFacts(
-            n=n,
-            dimension=dimension,
-            classes=3,
-            multi_label=several,
-            epsilon=epsilon,
-            delta=1e-4,
-            unit="image",
-        )
-        method = method_options({"head": "auto"} | asked)
-        chosen = answer_of(method.resolve_choice, facts)
-        if not isinstance(chosen, Exception):
-            assert auto.is_undecided(method)
-            assert not auto.is_undecided(chosen)
-            said = auto.describe_choice(chosen, facts) or {}
-            assert {**facts.to_dict(), **said} == said
-            assert auto.asked_options(method)["rule"] == auto.asked_options(chosen)["rule"] == 2
-            head = auto.trained_head(chosen)
-            chosen = [said["rule"], head.normalize.kind, head.link, *price(chosen, n)]
-            trained[f"{head.normalize.kind} {head.link} {asked}"] = head
-        found[f"{n} {dimension} {epsilon} {several} {asked}"] = chosen
-    autos = ({"head": "auto"} | asked for asked in ({}, {"balanced": False}, {"balanced": True}))
-    found["trained"] = trained
-    found["asked"] = [auto.asked_options(method_options(each)) for each in autos]
-    check_values("choices_of_auto", found)
+@pytest.mark.parametrize(
+    ("values", "limited"),
+    [
+        ({"head": "feature_covariance"}, "head feature_covariance: 8193 features are too many"),
+        ({"head": "least_squares"}, "head least_squares: 8193 features are too many"),
+        ({"head": "newton"}, "head newton: 8193 features are too many"),
+        (MOMENTUM | {"normalize": "whitened"}, "normalize: whitened: 8193 features are too many"),
+        ({"head": "prototypes"}, None),
+        (MOMENTUM, None),
+        ({"head": "nonprivate"}, None),
+    ],
+)
+def test_second_moments_are_computed_up_to_a_number_of_features(
+    values: dict[str, Any], limited: str | None
+) -> None:
+    method = method_options(values)
+    assert dimension_fault(method, MOST_FEATURES) is None
+    assert (dimension_fault(method, MOST_FEATURES + 1) or "").startswith(limited or "")
+    assert (dimension_fault(method, MOST_FEATURES + 1) is None) == (limited is None)
+
+
+@pytest.mark.parametrize(
+    ("normalize", "key"),
+    [
+        ({"kind": "group_norm", "groups": 27}, "groups: 27"),
+        (
+            {"kind": "channels", "channels": 27, "max_mean_norm": 1, "max_deviation_norm": 1},
+            "channels: 27",
+        ),
+    ],
+)
+def test_groups_divide_the_features(normalize: dict[str, Any], key: str) -> None:
+    method = method_options(MOMENTUM | {"learning_rate": 1, "normalize": normalize})
+    assert dimension_fault(method, 54) is None
+    said = dimension_fault(method, 1280)
+    assert said == f"normalize.{key} does not divide 1280, the number of features; write a " + (
+        "divisor of 1280"
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "classes", "several", "said"),
+    [
+        ({"class_weights": WEIGHTS}, 3, False, None),
+        ({"class_weights": WEIGHTS}, 4, False, "class_weights has 3 numbers for 4 classes"),
+        ({"class_priors": [3, 1, 1, 1]}, 4, False, None),
+        ({"class_priors": [3, 1, 1, 1]}, 3, False, "class_priors has 4 numbers for 3 classes"),
+        (RELEASED, 3, False, None),
+        (RELEASED, 4, True, "class_priors: released needs one label per row"),
+        ({"class_weights": WEIGHTS, "loss": "sigmoid"}, 3, True, "class_weights need one label"),
+    ],
+)
+def test_numbers_of_classes_fit_the_classes(
+    values: dict[str, Any], classes: int, several: bool, said: str | None
+) -> None:
+    method = method_options(SGD | values)
+    fault = method.class_fault(classes, multi_label=several)
+    assert fault is None if said is None else (fault or "").startswith(said)
+    numbers = values.get("class_weights") or values.get("class_priors")
+    assert method.counted_classes == (len(numbers) if isinstance(numbers, list) else None)
+
+
+def test_paths_are_filled_with_dataset_and_backbone() -> None:
+    filled = method_options(SGD | FILE).fill_paths(dataset="a", backbone="b")
+    assert list(filled.input_files()) == ["a/b.npz"]
+    for end in ("{}", "{0}", "{x}", "{"):
+        method = method_options(SGD | FILE | {"init_file": f"w_{end}.npz"})
+        with pytest.raises(ConfigError, match="init_file"):
+            method.fill_paths(dataset="a", backbone="b")
+    base = {"head": "feature_covariance", "normalize": "l2", "public_covariance": "{dataset}"}
+    tuned = method_options(TUNED | {"base": base, "search": {"ridge": [1, 2]}})
+    assert tuned.public_files() == {"base.public_covariance": "{dataset}"}
+    assert list(tuned.fill_paths(dataset="a", backbone="b").input_files()) == ["a"]
+
+
+def test_a_search_is_priced_by_its_mean_number_of_trials() -> None:
+    norms = TUNED | {"search": {"max_grad_norm": [0.1, 0.2]}, "trials": 2.5}
+    selection = method_options(norms).priced_selection(30)
+    assert selection is not None
+    assert (selection.mean, set(selection.repeated)) == (2.5, {"score", "gradients"})
+    # a trial that clips to another norm draws noise for that norm
+    for values, anew in ((norms, True), (TUNED | {"search": {"learning_rate": [1, 2]}}, False)):
+        *_, gradients = method_options(values).list_mechanisms(30)
+        assert ("own norm" in gradients.released) == anew
+    assert method_options(SGD).priced_selection(30) is None
+
+
+# Rates by rule
+
+
+def rate_of(
+    head: str, steps: int = 40, *, dimension: int = 1280, classes: int = 10, **more: Any
+) -> float:
+    noise = more.pop("noise", 0.0)
+    method = method_options({"head": head, **more})
+    assert isinstance(method, GradientOptions)
+    return method.choose_rate(steps, noise=noise, classes=classes, dimension=dimension)
+
+
+@given(steps=st.integers(1, 1000), dimension=st.integers(2, 4096), classes=st.integers(2, 1000))
+def test_a_rate_by_rule_falls_with_noise_steps_and_dimension(
+    steps: int, dimension: int, classes: int
+) -> None:
+    sizes = {"dimension": dimension, "classes": classes}
+    quiet = rate_of("momentum", steps, **sizes)
+    # without noise the longest step at which heavy ball converges: a part of 2 (1 + beta) / L
+    assert rate_of("momentum", 3 * steps, **sizes) == quiet
+    noisy = [rate_of("momentum", steps, noise=noise, **sizes) for noise in (0.1, 1.0, 10.0)]
+    assert noisy == sorted(noisy, reverse=True)
+    assert noisy[0] <= quiet
+    # where noise decides: noise and the root of the steps divide it
+    loud = rate_of("momentum", steps, noise=100.0, **sizes)
+    assert rate_of("momentum", 4 * steps, noise=100.0, **sizes) == pytest.approx(loud / 2)
+    assert rate_of("momentum", steps, noise=200.0, **sizes) == pytest.approx(loud / 2)
+    # adam's steps have one length per number, whatever the noise
+    adam = rate_of("adam", steps, **sizes)
+    assert rate_of("adam", steps, noise=5.0, **sizes) == adam
+    assert rate_of("adam", 4 * steps, **sizes) == pytest.approx(adam / 2)
+    assert rate_of("adam", steps, **sizes | {"dimension": 4 * dimension}) >= adam / 2 - 1e-12
+    # lamb's steps are shares of the weights' norm
+    assert rate_of("lamb", 1000 * steps) == pytest.approx(rate_of("lamb", 2000 * steps) * 2)
+
+
+def test_momentum_s_longest_step_is_shorter_for_steeper_losses() -> None:
+    """Curvature at equal logits is 1 / K for softmax and 1 / 4 for sigmoid, times 1 + c^2."""
+    two, ten = rate_of("momentum", classes=2), rate_of("momentum", classes=10)
+    assert ten == pytest.approx(5 * two)
+    four = rate_of("momentum", classes=4)
+    for classes in (2, 10):
+        assert rate_of("momentum", classes=classes, loss="sigmoid") == pytest.approx(four)
+    wide = rate_of("momentum", intercept=1.0)
+    assert wide == pytest.approx(ten * (1 + 0.2**2) / (1 + 1.0**2))
+    slow = rate_of("momentum", beta=0.5)
+    assert slow / ten == pytest.approx((1 + 0.5) / (1 + 0.9))
+
+
+def test_rates_that_are_written_need_no_rule() -> None:
+    with pytest.raises(NotImplementedError, match="head sgd has no rule"):
+        rate_of("sgd")
+
+
+# auto
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 8.0, math.inf])
+@pytest.mark.parametrize("dimension", [6, 1280, MOST_FEATURES, MOST_FEATURES + 1])
+@pytest.mark.parametrize("n", [300, 50_000])
+@pytest.mark.parametrize("several", [False, True])
+def test_auto_whitens_where_the_moment_is_worth_its_share(
+    n: int, dimension: int, epsilon: float, several: bool
+) -> None:
+    """From n mu = 100 sqrt(d) on, with mu of the Gaussian mechanism (Dong et al. 2022)."""
+    delta = 1e-4
+    facts = DataFacts(
+        n=n,
+        dimension=dimension,
+        classes=3,
+        multi_label=several,
+        epsilon=epsilon,
+        delta=delta,
+        unit="image",
+    )
+
+    def excess(mu: float) -> float:
+        near, far = norm.logcdf(-epsilon / mu + mu / 2), norm.logcdf(-epsilon / mu - mu / 2)
+        return float(math.exp(near) - math.exp(epsilon + far) - delta)
+
+    mu = math.inf if epsilon == math.inf else brentq(excess, 1e-6, 50)
+    signal = n * mu / math.sqrt(dimension)
+    assert abs(signal - 100) > 1, "a case in the middle would test rounding"
+    chosen = auto.trained_head(auto.Options().resolve_choice(facts))
+    whitens = signal >= 100 and dimension <= MOST_FEATURES
+    assert chosen.head == "momentum"
+    assert chosen.normalize.kind == ("whitened" if whitens else "centred")
+    assert chosen.link == ("sigmoid" if several else "softmax")
+    assert auto.asked_options(auto.Options())["rule"] == auto_rule.RULE == 2
+
+
+# Priors
+
+
+@given(priors=st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=8), factor=st.floats(0.01, 100))
+def test_shifts_undo_priors_and_leave_the_mean_of_logits(
+    priors: list[float], factor: float
+) -> None:
+    """Menon et al. 2021: logits less the logarithms; only differences of logits matter."""
+    shifts = log_shifts(priors)
+    assert sum(shifts) == pytest.approx(0, abs=1e-9)
+    undone = np.asarray(shifts) + np.log(priors)
+    assert undone == pytest.approx(np.full(len(priors), undone[0]), abs=1e-9)
+    assert log_shifts([factor * each for each in priors]) == pytest.approx(shifts, abs=1e-9)
+    assert log_shifts(()) == ()
+
+
+@pytest.mark.parametrize(
+    ("counts", "deviation", "floored"),
+    [
+        ([60, 30, 10], 0.0, [60, 30, 10]),
+        ([60, 30, 10], 10.0, [60, 30, 20]),  # at least twice the noise
+        ([60, 30, -500], 10.0, [60, 30, 20]),
+        ([9, 0, 0], 0.0, [9, 1, 1]),  # at least one
+        ([-3, -5, 1], 100.0, [200, 200, 200]),
+        ([9, 1, 0.5], 0.25, [9, 1, 1]),
+        ([9, 1, 0.5], 0.75, [9, 1.5, 1.5]),
+    ],
+)
+def test_noisy_counts_are_raised_to_what_noise_cannot_decide(
+    counts: list[float], deviation: float, floored: list[float]
+) -> None:
+    wanted = [each / sum(floored) for each in floored]
+    assert released_priors(counts, deviation) == pytest.approx(wanted)
+
+
+# Whitening
+
+
+@pytest.mark.parametrize("exponent", [0.5, 0.25])
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_whitened_rows_have_norm_1_in_the_mean_and_loud_directions_shrink(
+    exponent: float, noise: float
+) -> None:
+    """A = (M + r)^-p, scaled so that the trace of A M A is n: the sum of squared norms."""
+    n, values = 50, torch.tensor([9.0, 0.1]).double()
+    matrix = compute_whitener(Spectrum(values, torch.eye(2)), exponent, noise=noise, n=n)
+    factors = matrix.diagonal()
+    assert matrix.tolist() == torch.diag(factors).tolist()
+    assert float((values * factors.square()).sum()) == pytest.approx(n)
+    assert factors[0] < factors[1]
+    # a ridge, which grows with the noise, keeps quiet directions from being blown up
+    ratio = float(factors[1] / factors[0])
+    assert 1 < ratio < (9 / 0.1) ** exponent
+    noisier = compute_whitener(Spectrum(values, torch.eye(2)), exponent, noise=noise + 1, n=n)
+    assert float(noisier[1, 1] / noisier[0, 0]) < ratio
+    turned = torch.tensor([[0.6, -0.8], [0.8, 0.6]]).double()
+    other = compute_whitener(Spectrum(values, turned), exponent, noise=noise, n=n)
+    assert torch.allclose(other, turned @ matrix @ turned.T)
+
+
+def test_without_signal_rows_stay_as_they_are() -> None:
+    flat = compute_whitener(Spectrum(torch.zeros(2).double(), torch.eye(2)), 0.5, noise=0.5, n=50)
+    assert torch.allclose(flat, torch.eye(2).double())
+
+
+@pytest.mark.parametrize("head", SPACES)
+def test_a_head_s_own_space_is_searched_unless_another_is_written(head: str) -> None:
+    tuned: Any = method_options({"head": "tuned", "base": {"head": head}})
+    assert tuned.search
+    assert set(tuned.search) <= set(type(tuned.base).model_fields)
+    written: Any = method_options(
+        {"head": "tuned", "base": {"head": head}, "search": dict(list(tuned.search.items())[:1])}
+    )
+    assert len(written.search) == 1
 
 
 @pytest.mark.parametrize("name", METHODS)
