@@ -367,6 +367,8 @@ def test_an_advantage_in_full_says_what_it_allows_about_rare_units() -> None:
     assert (
         risk.budget_in_full(without_delta) == "0.9 (advantage 0.1, TPR at most 10.1% at 0.1% FPR)"
     )
+    loose = RiskEpsilon(0.5, "advantage-0.1", 1e-3)  # exp(0.5) * 0.001 + 0.001 = 0.00265
+    assert risk.budget_in_full(loose) == "0.5 (advantage 0.1, TPR at most 0.27% at 0.1% FPR)"
     large = RiskEpsilon(6.0, "advantage-0.1", DELTA)  # exp(6) * 0.001 = 0.4 says less than 0.101
     assert risk.budget_in_full(large).endswith("at most 10.1% at 0.1% FPR)")
     assert risk.budget_in_full(RiskEpsilon(9.0, "advantage-0.9995")).endswith("100% at 0.1% FPR)")
