@@ -311,7 +311,9 @@ def test_sampled_fits_together_compose_by_renyi_divergences(
         assert together == pytest.approx(renyi(*[event] * times), rel=1e-3)
 
 
-@pytest.mark.parametrize("parts", [[gaussians(20.0, count=5)], BESIDE])
+@pytest.mark.parametrize(
+    "parts", [[gaussians(20.0, count=5)], BESIDE, [gaussians(40.0), gaussians(3.0, name="c")]]
+)
 def test_selections_together_cost_less_than_their_sum_and_more_than_one(
     parts: list[Mechanism],
 ) -> None:
@@ -321,6 +323,8 @@ def test_selections_together_cost_less_than_their_sum_and_more_than_one(
     assert once == pytest.approx(alone, rel=5e-3)
     apart = compute_epsilon(parts, DELTA / times, "pld", selection=kind)
     assert alone < together < times * apart
+    # a score that does not read the data selects a run like any other
+    assert together > accountants.price_together(parts, DELTA, times)
     assert together < renyi(*[event_of(parts, kind)] * times)
 
 

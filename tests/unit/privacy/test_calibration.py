@@ -497,4 +497,4 @@ def test_second_opinions_with_checks_are_those_of_the_calibration_rounded_up(
         assert value is not None
         found = checks[name]
         assert found is not None
-        assert value <= found <= value * (1 + 1.1e-5)
+        assert found == round_up(value)
