@@ -356,6 +356,9 @@ def test_where_nothing_is_promised_no_number_says_otherwise(changes: dict[str, A
         assert block["true_positives"] == {"0.001": 1, "0.01": 1}
     assert values["allows"]["words"] == statement.EVERYTHING_ALLOWED
     assert "repeat the picture" not in values["promise"]
+    if changes.get("epsilon") == math.inf:  # floats reveal nothing of noise that is not there
+        assert values["engine_limits"] is None
+        assert statement.FLOATS_NOT_COVERED not in values["not_covered"]
 
 
 def test_a_delta_above_one_over_n_is_told_beside_the_promise() -> None:

@@ -323,3 +323,19 @@ def test_low_bits_that_deviations_cover_are_tested(step: float) -> None:
     assert dict(tests.list_results())["low_bits"] == pytest.approx(wanted)
     tests.add_run([Block("vector", torch.zeros(1, 40).double(), noise + step / 3, step)])
     assert dict(tests.list_results())["low_bits"] == 0.0, "off the grid"
+
+
+@pytest.mark.parametrize(("steps", "bits"), [(16, 1), (24, 2)])
+def test_off_the_diagonal_of_a_symmetric_matrix_deviations_are_shorter(
+    steps: int, bits: int
+) -> None:
+    """16 steps are 11.3 there, and cover one bit; 24 are 17, and cover two; each counts once."""
+    generator = np.random.default_rng(5)
+    upper = np.rint(np.triu(generator.normal(size=(4, 4))) * steps)
+    noise = torch.from_numpy(upper + np.triu(upper, 1).T)[None]
+    tests = NoiseTests(made_plan([gaussians(float(steps), name="square")], 100))
+    tests.add_run([Block("square", torch.zeros_like(noise), noise, 1.0)])
+    whole = upper[np.triu_indices(4)].astype(np.int64)
+    counts = np.array([int((whole >> bit & 1).sum()) for bit in range(bits)])
+    wanted = noise_tests._test_counts(counts, 10, 0.5)
+    assert dict(tests.list_results())["low_bits"] == pytest.approx(wanted)
