@@ -405,7 +405,9 @@ def test_each_class_has_canaries_in_turn(classes: int, several: bool, labels: in
     assert [each.label for each in worlds] == list(range(labels))
 
 
-@pytest.mark.parametrize(("clip", "length"), [(0.5, 1.0), (1.0, 1.0), (1.005, 1.0), (1.02, 30.0), (40.0, 1000.0)])
+@pytest.mark.parametrize(
+    ("clip", "length"), [(0.5, 1.0), (1.0, 1.0), (1.005, 1.0), (1.02, 30.0), (40.0, 1000.0)]
+)
 def test_a_canary_is_as_long_as_needed_to_reach_the_clipping_norm(
     clip: float, length: float
 ) -> None:
