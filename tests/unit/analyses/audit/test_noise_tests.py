@@ -330,12 +330,13 @@ def test_off_the_diagonal_of_a_symmetric_matrix_deviations_are_shorter(
     steps: int, bits: int
 ) -> None:
     """16 steps are 11.3 there, and cover one bit; 24 are 17, and cover two; each counts once."""
-    generator = np.random.default_rng(5)
-    upper = np.rint(np.triu(generator.normal(size=(4, 4))) * steps)
+    # the lowest bit is set in every other number, the second one in all
+    upper = np.triu(2.0 + np.indices((4, 4))[1] % 2)
     noise = torch.from_numpy(upper + np.triu(upper, 1).T)[None]
     tests = NoiseTests(made_plan([gaussians(float(steps), name="square")], 100))
     tests.add_run([Block("square", torch.zeros_like(noise), noise, 1.0)])
     whole = upper[np.triu_indices(4)].astype(np.int64)
     counts = np.array([int((whole >> bit & 1).sum()) for bit in range(bits)])
+    assert counts.tolist() == [6, 10][:bits]
     wanted = noise_tests._test_counts(counts, 10, 0.5)
     assert dict(tests.list_results())["low_bits"] == pytest.approx(wanted)

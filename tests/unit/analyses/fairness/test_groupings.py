@@ -79,7 +79,7 @@ def test_a_label_with_exactly_as_many_patients_as_needed_is_compared() -> None:
         ([">=80", "18-79", "<18"], ["<18", "18-79", ">=80"]),
         (["b10", "b9", "80+", "7"], ["7", "80+", "b10", "b9"]),
         (["20", "<20", "5.5-7", "1e3", "-5"], ["5.5-7", "<20", "20", "1e3", "-5"]),
-        (["nan", "inf", "3"], ["3", "inf", "nan"]),
+        (["nan", "inf", "any", "3"], ["3", "any", "inf", "nan"]),  # names, though floats read them
     ],
 )
 def test_names_that_begin_with_a_number_are_sorted_by_it_before_others(
