@@ -45,6 +45,20 @@ def test_a_value_varies_with_the_patients_that_it_is_of(
     assert counted == pytest.approx(np.array(units).T)
 
 
+@pytest.mark.parametrize(
+    ("metric", "units"),
+    # labels a and b: 6 and 3 of 9 patients have them, 4 and 6 lack them in some row
+    [("accuracy", [[9], [9]]), ("recall", [[6], [3]]), ("auc", [[4], [3]])],
+)
+def test_a_label_as_a_group_varies_with_all_patients_or_with_those_who_have_or_lack_it(
+    metric: str, units: list[list[int]]
+) -> None:
+    has = np.stack([HAS, [0, 0, 0, 0, 0, 0, 0, 1, 1, 1]], axis=1)
+    has[0, 1] = 1
+    rows = made_rows(has, units=np.array(UNITS))
+    assert compare(rows, metric).units.tolist() == units
+
+
 def metrics_of(rows: TestRows, *groups: str) -> list[str]:
     (grouping,) = make_groupings(rows, groups=groups, pairs=(), minimum=FEW)
     return [item.metric for item in make_comparisons(rows, grouping, FEW, seed=0)]
