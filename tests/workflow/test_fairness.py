@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import roc_auc_score
@@ -83,17 +83,15 @@ def _require_the_metrics_of_groups(workspace: Workspace, record: FairnessRecord)
     table = table[(table["metric"] == "auc") & (table["label"] == "") & table["left_out"].isna()]
     for cell in record.cells:
         seen = pd.read_parquet(workspace.cell(cell.method, cell.epsilon) / "predictions.parquet")
-        for attribute in ("ink", "side"):
+        for name in ("ink", "side"):
             lines = table[(table["method"] == cell.method) & (table["epsilon"] == cell.epsilon)]
-            lines = lines[lines["attribute"] == attribute].set_index("group")
+            lines = lines[lines["attribute"] == name].set_index("group")
             for group, value in lines["value"].items():
                 areas = [
                     roc_auc_score(np.stack(of_head["label"]), np.stack(of_head["scores"]))
-                    for _, of_head in seen[seen[f"group_{attribute}"] == group].groupby(
-                        "seed_index"
-                    )
+                    for _, of_head in seen[seen[f"group_{name}"] == group].groupby("seed_index")
                 ]
-                assert value == pytest.approx(np.mean(areas)), (cell, attribute, group)
+                assert value == pytest.approx(np.mean(areas)), (cell.method, cell.epsilon, group)
 
 
 def _require_statements(workspace: Workspace) -> None:

@@ -108,8 +108,9 @@ def test_a_share_of_the_lead_and_an_accuracy_are_each_other_s_inverse(
 def test_accuracies_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_plan(SETTING, **options)
-    for possible in ({"ceiling": 1.0}, {"majority": 0.25 - 5e-10}, {"majority": 0.99}):
-        assert make_plan(SETTING, **possible).choices
+    assert make_plan(SETTING, ceiling=1.0).choices
+    for possible in (0.25 - 5e-10, 0.99):
+        assert make_plan(SETTING, majority=possible).choices
 
 
 @pytest.mark.parametrize(("n", "majority"), [(60, 0.25), (3000, 0.25), (3000, 0.8), (100_000, 0.8)])

@@ -121,7 +121,7 @@ def test_settings_at_the_ends_of_their_ranges_are_allowed() -> None:
         {"delta": 1e-10},
         {"delta": 0.999},
     ):
-        replace(SETTING, **changes).check_ranges()  # type: ignore[arg-type]
+        replace(SETTING, **changes).check_ranges()
 
 
 def test_all_values_out_of_range_are_told_at_once() -> None:

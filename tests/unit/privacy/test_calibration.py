@@ -21,7 +21,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.calibration import calibrate, find_factor
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON, round_up
-from dpprobe.privacy.plan import Mechanism, Plan, Selection
+from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
 from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.target import Target
 from tests.support.mechanisms import RATE, STEPS, best_of, gaussians, mixed
@@ -447,6 +447,23 @@ def test_a_target_in_words_has_its_budget_and_delta() -> None:
     assert str(target) == "advantage 0.1 at delta 1e-05"
     assert target.nominal_epsilon == risk.to_epsilon(1e-5)
     assert aim(1.5).nominal_epsilon == 1.5
+
+
+def test_the_target_of_a_plan_has_its_risk_and_no_price_for_patients() -> None:
+    plan = Plan(
+        mechanisms=(relative(1.0, 4),),
+        n=1437,
+        epsilon=1.0,
+        delta=0.5,  # what an allowed delta was is not judged again
+        accountant="pld",
+        realised_epsilon=0.9,
+        patients=Patients(images=3, epsilon=2.5),
+        risk={"advantage": 0.1},
+    )
+    target = Target.of_plan(plan)
+    assert target.patients == Patients(images=3)
+    assert target.epsilon == Risk(advantage=0.1)
+    assert Target.of_plan(replace(plan, patients=None, risk=None)).epsilon == 1.0
 
 
 # a plan priced again

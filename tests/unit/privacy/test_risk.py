@@ -190,6 +190,7 @@ def test_nearly_everything_is_permitted_at_most_at_the_largest_epsilon(tmp_path:
     risk = Risk(advantage=0.9999999)
     assert risk.to_epsilon(DELTA) <= LARGEST_EPSILON
     assert risk.permits(solve(gaussians(1.0), epsilon=risk, folder=tmp_path))
+    assert risk.to_epsilon(1e-10) == LARGEST_EPSILON, "the formula gives more"
 
 
 def test_an_epsilon_of_a_risk_names_it_also_as_a_copy() -> None:

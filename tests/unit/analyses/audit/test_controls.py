@@ -403,7 +403,9 @@ def test_a_control_that_a_method_cannot_have_says_why(name: str, reasons: dict[s
 def test_without_rows_of_the_full_width_controls_of_the_width_do_not_apply() -> None:
     cell = replace(cell_of(METHODS["prototypes"]), made=None)
     shape = replace(cell.shape, multi_label=True)
-    made = {c.name: c.attack for c in make_controls(cell.attack, shape, group=2, seed=5)}
+    made: dict[str, Any] = {
+        c.name: c.attack for c in make_controls(cell.attack, shape, group=2, seed=5)
+    }
     for name, words in (
         ("exact_late_classes", "at most 10 classes"),
         ("exact_late_features", "at most 160 features"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -327,7 +327,7 @@ def test_auto_is_audited_as_the_head_that_it_chose(
 
 
 def test_tables_of_scores_are_joined_with_the_columns_types() -> None:
-    parts: list[dict[str, Any]] = [
+    parts: list[Mapping[str, Any]] = [
         {"attack": ["a", "b"], "member": [True, False], "score": [1, 2]},
         {"attack": np.array(["c"]), "member": np.array([True]), "score": np.array([0.5])},
     ]
