@@ -282,6 +282,7 @@ def test_every_other_accountant_checks_a_price(
     for name, value in values.items():
         if selection and name.startswith("prv"):
             assert value is None
+            assert "selection by" not in name
             assert "best of repeated runs" in notes.pop(name)
         else:
             assert value is not None

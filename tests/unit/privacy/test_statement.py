@@ -535,6 +535,7 @@ def test_vectors_from_outside_are_told_in_words_of_rows(unit: str, trained: bool
     values = state_with(
         unit=unit,
         copies=COPIES,
+        declared=BY_FILE,
         **of_backbone(**DRAWN, backbone_options=options, trained=trained),
     )
     assumption = values["public_data"]["assumption"]
