@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.special import ndtr
+from scipy.special import log_softmax, ndtr
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
@@ -23,8 +23,10 @@ from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import HEADS, method_options
+from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.accountants import gaussian_mu
+from dpprobe.privacy.randomness import derived_seed
 from dpprobe.privacy.trade_off import bound_attacks
 from tests.support.audits import priced
 from tests.support.feature_stores import write_store
@@ -390,6 +392,27 @@ def test_rows_are_copied_from_blocks_in_the_order_asked() -> None:
     for rows in ([2, 3, 5, 6], [6, 0, 3], []):
         copied = membership.copy_rows(blocks, np.array(rows, dtype=np.int64))
         assert torch.equal(copied, table[rows])
+
+
+def test_a_patient_s_confidence_is_the_mean_over_the_images_of_each_head(tmp_path: Path) -> None:
+    data, method = rows_of("patients"), method_options({"head": "least_squares"})
+    plan_ = priced(method, data.n, 8.0, tmp_path)
+    drawn = membership.draw_units(data, rows=40, mislabelled=0.1, seed=4)
+    coins = membership.toss_coins(drawn, 2, seed=4)
+    seen = membership.train_and_look(method, plan_, data, drawn, coins, seed=4, label="test")
+    assert data.features is not None
+    for head, inside in enumerate(coins):
+        rows = membership.leave_units_out(data, drawn, inside)
+        fitted = fit_heads(method, rows, plan_, [derived_seed(4, f"head {head}")])
+        scores = score_rows(fitted, data.features)[0].astype(np.float64)
+        logs = log_softmax(scores, axis=1)[np.arange(150), drawn.labels.numpy()]
+        for place in range(len(drawn.units)):
+            mine = drawn.rows[drawn.unit_of == place]
+            assert seen.log_probability[head, place] == pytest.approx(logs[mine].mean(), rel=1e-5)
+            others = np.log1p(-np.exp(logs[mine]))
+            wanted = (logs[mine] - others).mean()
+            assert seen.scaled[head, place] == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+    assert (drawn.sizes == 2).any()
 
 
 # the record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -176,6 +177,12 @@ def test_the_ends_of_a_family_are_no_noise_and_no_signal(name: str) -> None:
     if priced:
         assert plan.compute_epsilon(0.0) == math.inf
         assert plan.separation == pytest.approx(1.0, rel=1e-9)  # mu = sqrt(4) / 2
+
+
+def test_a_selection_s_variation_is_of_what_it_costs_not_of_its_target() -> None:
+    plan = PLANS["selected"].plan
+    looser = PlanFamily(replace(plan, epsilon=2 * plan.epsilon))
+    assert looser.total_variation() == PLANS["selected"].total_variation()
 
 
 @pytest.mark.parametrize("group", [1, 3])

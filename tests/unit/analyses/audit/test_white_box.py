@@ -535,6 +535,9 @@ def test_a_replay_adds_its_outcomes_and_its_heads_change() -> None:
     found = p_values(cell, replay=replay)
     assert found["replayed_sums"] == 1.0
     assert found["unobserved"] == 0.0
+    right = canary_attack.Replay((), 0.0, "")
+    assert p_values(cell, replay=right)["unobserved"] == 1.0
+    assert p_values(cell, replay=right, unobserved_change=0.1)["unobserved"] == 0.0
     box = cell.describe_bounds(runs_of(replay=replay))
     assert box["replayed"] == "what was compared"
     assert not box["holds"]
