@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,17 @@ from safetensors.numpy import save_file
 
 from dpprobe.artifacts import hash_value, write_json, write_table
 from dpprobe.data.options import Headline, headline_metric
+from dpprobe.heads.registry import method_options
+from dpprobe.privacy.accountants import describe_accountant
+from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.privacy.risk import nominal_epsilon
+from dpprobe.privacy.statement import Statement
 from dpprobe.results import metrics
 from dpprobe.results.halves import half_values
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
 from dpprobe.results.uncertainty import summarise_records
 from dpprobe.results.unit_counts import class_counts
 from dpprobe.training.cell_contents import HISTORY
-from tests.support.stored_records import read_stored
 
 TEST_ROWS = 200
 TRAIN_ROWS = 1000
@@ -140,10 +145,10 @@ def write_cell(
 
 
 def _statement(identity: Sequence[str], *, seeds: int, private: bool) -> dict[str, Any]:
-    """The statement of a real cell, with the names and the epsilon of another."""
+    """The statement of a cell of this name, with so many heads."""
     _, backbone, method, epsilon = identity
-    stored = read_stored(f"statement_{'sgd' if private else 'nonprivate'}.json")
-    stored["public_data"]["backbone"] = backbone
+    stated: dict[str, Any] = json.loads(_state_cell(private))
+    stated["public_data"]["backbone"] = backbone
     values = {
         "method": method,
         "n": TRAIN_ROWS,
@@ -152,12 +157,66 @@ def _statement(identity: Sequence[str], *, seeds: int, private: bool) -> dict[st
     if private:
         value = nominal_epsilon(epsilon, 1e-5)
         values |= {
-            "promise": stored["promise"].replace("(2, 1e-05)", f"({epsilon}, 1e-05)"),
+            "promise": stated["promise"].replace("(2, 1e-05)", f"({epsilon}, 1e-05)"),
             "epsilon_target": value,
             "epsilon_realised": 0.996 * value,
             "epsilon_all_heads": 2.0 * value,
         }
-    return stored | values
+    return stated | values
+
+
+@lru_cache
+def _state_cell(private: bool) -> str:
+    """States two heads of sampled gradients at epsilon 2, or of the non-private method."""
+    gradients = Mechanism(
+        name="gradients",
+        released="sum of the sampled rows' clipped gradients, one per step",
+        sensitivity=1.2,
+        noise_multiplier=1.07529,
+        sample_rate=64 / 1400,
+        count=44,
+    )
+    checks = {"rdp": 2.41104, "prv": 2.0231}
+    priced: dict[str, Any] = {
+        "mechanisms": (gradients,),
+        "epsilon": 2.0,
+        "realised_epsilon": 1.99873,
+        "priced_by": describe_accountant([gradients], "pld"),
+        "checks": {describe_accountant([gradients], name): price for name, price in checks.items()},
+    }
+    options = {"head": "sgd", "loss": "sigmoid", "batch_size": 64, "epochs": 2}
+    method = method_options(options if private else {"head": "nonprivate"})
+    statement = Statement(
+        plan=Plan(
+            n=1400,
+            delta=1e-5,
+            accountant="pld",
+            **(priced if private else {"mechanisms": (), "epsilon": math.inf}),
+        ),
+        method="sgd" if private else "nonprivate",
+        options=method.model_dump(mode="json"),
+        mode="benchmark",
+        seeds=[1, 2],
+        public_data={
+            "backbone": "pixels",
+            "backbone_options": {
+                "color": "gray",
+                "family": "pixels",
+                "mean": 0.0,
+                "size": None,
+                "std": 1.0,
+            },
+            "trained": False,
+            "weights_sha256": None,
+            "near_duplicate_check": "not run",
+        },
+        epsilon_all_heads=3.0341 if private else math.inf,
+        private_choices=method.private_choices,
+        priced_normalisation=method.normalize.priced,
+        engine_limits=method.engine_limits,
+        copies={"rows": 0, "most": 1, "by": "bytes and pixels"},
+    )
+    return json.dumps(statement.to_dict(), allow_nan=False)
 
 
 def write_study(

@@ -1,18 +1,21 @@
-"""The record of subgroups of a real run and its table, with what a test needs otherwise.
+"""A record of subgroups and its table, as the job makes them, with what a test needs otherwise.
 
-The run of `tests/workflow/test_fairness.py` compared `sgd` at 0.5 and 2 with the ceiling, on rows
-of several labels: by `ink`, of two groups, and `side`, of three and a small one, "unknown".
+`sgd` at 0.5 and 2 is compared with the ceiling, on rows of several labels: by `ink`, of two groups,
+and `side`, of three and a small one, "unknown".
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from sklearn.datasets import load_digits
 
 from dpprobe.analyses.fairness.fairness_record import (
     FAIRNESS,
@@ -21,13 +24,70 @@ from dpprobe.analyses.fairness.fairness_record import (
     TABLE_SUFFIX,
     FairnessRecord,
 )
-from dpprobe.artifacts import write_table
+from dpprobe.analyses.fairness.measure import compare_groups
+from dpprobe.analyses.fairness.options import FairnessOptions
+from dpprobe.artifacts import read_json, write_json, write_table
 from dpprobe.records import locate_record
+from tests.support.cell_files import write_cell, write_predictions
 from tests.support.refusals import change_values
-from tests.support.stored_records import FOLDER, read_stored
 
-RECORD = FairnessRecord.model_validate(read_stored("fairness.json"))
-TABLE = pq.read_table(FOLDER / "fairness.parquet")
+CELLS = (("sgd", "0.5"), ("sgd", "2"), ("nonprivate", "inf"))
+# How much a cell's scores know of the labels.
+QUALITY = {"0.5": 1.0, "2": 1.5, "inf": 3.0}
+LABELS = ("even", "five_or_more", "has_a_hole")
+HOLES = (0, 4, 6, 8, 9)
+TEST_ROWS = 397
+
+
+def _compare_made_cells() -> tuple[FairnessRecord, pa.Table]:
+    """Compares groups of handwritten digits by made-up scores of two heads per cell.
+
+    Groups are how bold a digit is, and the side of its image that has more ink, unknown for three.
+    """
+    images, digits = (values[-TEST_ROWS:] for values in load_digits(return_X_y=True))
+    labels = np.stack([digits % 2 == 0, digits >= 5, np.isin(digits, HOLES)], axis=1) * 1
+    left, ink = images.reshape(-1, 8, 8)[:, :, :4].sum((1, 2)), images.sum(1)
+    side = np.select([left < 0.45 * ink, left < 0.55 * ink], ["right", "middle"], "left").tolist()
+    groups = {
+        "group_ink": np.where(ink < 310, "thin", "bold").tolist(),
+        "group_side": [*side[:-3], *["unknown"] * 3],
+    }
+    generator = np.random.default_rng(0)
+    with TemporaryDirectory() as folder:
+        paths = []
+        for method, epsilon in CELLS:
+            path = write_cell(
+                Path(folder),
+                method=method,
+                epsilon=epsilon,
+                seeds=2,
+                multi_label=True,
+                rows=TEST_ROWS,
+                class_names=LABELS,
+            )
+            # heads are worse at the left side's last label
+            known = QUALITY[epsilon] * (labels - 0.5)
+            known[np.array(side) == "left", 2] /= 2
+            scores = generator.normal(size=(2, *labels.shape)) + known
+            write_predictions(path.with_name("predictions.parquet"), scores, labels, **groups)
+            if method == "sgd":
+                values = read_json(path)
+                write_json(path, values | {"options": {"head": "sgd", "loss": "sigmoid"}})
+            paths.append(path)
+        record = Path(folder) / "fairness.json"
+        compare_groups(
+            paths,
+            options=FairnessOptions(resamples=200),
+            references=[(*cell, *CELLS[-1]) for cell in CELLS[:-1]],
+            table=record.with_suffix(TABLE_SUFFIX),
+            record=record,
+            seed=0,
+            threads=1,
+        )
+        return FairnessRecord.read(record), pq.read_table(record.with_suffix(TABLE_SUFFIX))
+
+
+RECORD, TABLE = _compare_made_cells()
 # Intervals that stand apart from 0 and from chance.
 APART = {
     "gap": 0.06,

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
-from tests.support.stored_records import check_stored
+from dpprobe.artifacts import read_json
+from dpprobe.privacy.accountants import compute_epsilon, price_together
+from dpprobe.privacy.statement import mechanisms_of
 
 from .conftest import Workspace
 from .test_multi_label import STUDY, write_digits
@@ -36,11 +42,9 @@ def test_groups_are_compared_once_and_again_when_an_option_changes(
 ) -> None:
     workspace.run(study, "fairness_digits")
     path = workspace.directory / RECORD
-    for suffix in (".json", ".parquet"):
-        check_stored(path.with_suffix(suffix), f"fairness{suffix}")
-    for method, epsilon in (("sgd", "2"), ("nonprivate", "inf")):
-        check_stored(workspace.cell(method, epsilon) / "privacy.json", f"statement_{method}.json")
     record = FairnessRecord.read(path)
+    _require_the_metrics_of_groups(workspace, record)
+    _require_statements(workspace)
     assert [(cell.method, cell.epsilon) for cell in record.cells] == [
         ("sgd", "0.5"),
         ("sgd", "2"),
@@ -64,3 +68,48 @@ def test_groups_are_compared_once_and_again_when_an_option_changes(
     planned = workspace.planned(study, "fairness")
     assert planned["compare_groups"] == 1
     assert planned["train_heads"] == planned["extract_features"] == 0
+
+
+def _require_the_metrics_of_groups(workspace: Workspace, record: FairnessRecord) -> None:
+    """Groups are those of the source's columns, and their AUCs those of the cells' predictions."""
+    source = pd.read_parquet(workspace.directory / "raw/labels_test.parquet")
+    assert record.rows == len(source)
+    for attribute in record.attributes:
+        counts = source[attribute.attribute].value_counts().to_dict()
+        assert {each.group: each.rows for each in attribute.groups} == counts
+        left_out = [each.group for each in attribute.groups if each.left_out]
+        assert left_out == (["unknown"] if attribute.attribute == "side" else [])
+    table = pq.read_table(workspace.directory / RECORD.replace(".json", ".parquet")).to_pandas()
+    table = table[(table["metric"] == "auc") & (table["label"] == "") & table["left_out"].isna()]
+    for cell in record.cells:
+        seen = pd.read_parquet(workspace.cell(cell.method, cell.epsilon) / "predictions.parquet")
+        for name in ("ink", "side"):
+            lines = table[(table["method"] == cell.method) & (table["epsilon"] == cell.epsilon)]
+            lines = lines[lines["attribute"] == name].set_index("group")
+            for group, value in lines["value"].items():
+                areas = [
+                    roc_auc_score(np.stack(of_head["label"]), np.stack(of_head["scores"]))
+                    for _, of_head in seen[seen[f"group_{name}"] == group].groupby("seed_index")
+                ]
+                assert value == pytest.approx(np.mean(areas)), (cell.method, cell.epsilon, group)
+
+
+def _require_statements(workspace: Workspace) -> None:
+    """The accounting can be done again from a statement, and the ceiling promises nothing."""
+    private, ceiling = (
+        read_json(workspace.cell(method, epsilon) / "privacy.json")
+        for method, epsilon in (("sgd", "2"), ("nonprivate", "inf"))
+    )
+    mechanisms = mechanisms_of(private)
+    assert [(item.name, item.count) for item in mechanisms] == [("gradients", 2 * 22)]
+    assert mechanisms[0].sample_rate == pytest.approx(64 / 1400)
+    price = compute_epsilon(mechanisms, 1e-5, "pld")
+    assert price == pytest.approx(private["epsilon_realised"], rel=1e-3)
+    assert 1.99 < private["epsilon_realised"] <= private["epsilon_target"] == 2.0
+    together = price_together(mechanisms, 1e-5, 2)
+    assert private["epsilon_all_heads"] == pytest.approx(together, rel=1e-4)
+    assert (private["n"], private["copies"]["rows"]) == (1400, 0)
+    assert len(set(private["seeds"])) == 2
+    assert "are (2, 1e-05)-differentially private" in private["promise"]
+    assert ceiling["promise"].startswith("No privacy is promised")
+    assert (ceiling["epsilon_realised"], ceiling["mechanisms"]) == ("inf", [])

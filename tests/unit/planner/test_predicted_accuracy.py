@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
+from dpprobe.errors import ConfigError
 from dpprobe.planner.learning_curves import read_curves
 from dpprobe.planner.predicted_accuracy import (
     Kept,
@@ -83,3 +87,65 @@ def test_an_accuracy_is_one_and_lies_in_its_own_range(ceiling: float, classes: i
         low, expected, high = kept.predict_accuracy(chance=1 / classes, ceiling=ceiling)
         assert 0 <= low <= expected <= high <= 1
     assert kept.expected > 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"classes": 1, "n": 1}, "classes 1: one class needs no classifier; write 2 or more"),
+        ({"n": 3}, "n 3: fewer than the 4 classes; write at least one per class"),
+        ({"classes": 0, "n": 0}, "n 0: fewer than the 0 classes"),
+        ({"dimension": 0}, "d 0: no features; write 1 or more"),
+        ({"epsilon": 0.0}, "epsilon 0: outside 0.01 to 100"),
+        ({"epsilon": -1.0}, "epsilon -1: outside 0.01 to 100"),
+        ({"epsilon": math.nan}, "epsilon nan: outside"),
+        ({"epsilon": 0.0099}, "epsilon 0.0099: outside"),
+        ({"epsilon": 100.1}, "epsilon 100.1: outside"),
+        ({"delta": 0.0}, "delta 0: outside 1e-10 to 1; write a delta below 1 / n"),
+        ({"delta": 1.0}, "delta 1: outside"),
+        ({"delta": 9e-11}, "delta 9e-11: outside"),
+    ],
+)
+def test_a_setting_out_of_range_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        replace(SETTING, **changes).check_ranges()
+
+
+def test_settings_at_the_ends_of_their_ranges_are_allowed() -> None:
+    for changes in (
+        {"n": 4},
+        {"classes": 2, "n": 2},
+        {"dimension": 1},
+        {"epsilon": 0.01},
+        {"epsilon": 100.0},
+        {"delta": 1e-10},
+        {"delta": 0.999},
+    ):
+        replace(SETTING, **changes).check_ranges()
+
+
+def test_all_values_out_of_range_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as error:
+        replace(SETTING, n=1, epsilon=0.0, delta=2.0).check_ranges()
+    assert [line.split()[0] for line in str(error.value).splitlines()] == ["n", "epsilon", "delta"]
+
+
+def test_accuracies_are_cut_to_what_an_accuracy_can_be() -> None:
+    kept = Kept(low=-3.0, expected=0.5, high=3.0, beyond=0)
+    assert kept.predict_accuracy(chance=0.25, ceiling=0.75) == (0.0, 0.5, 1.0)
+
+
+def test_settings_beyond_the_measured_signals_are_told() -> None:
+    law = read_curves().law
+    tiny, huge = replace(SETTING, n=4, epsilon=0.01), replace(SETTING, n=10**9, epsilon=100.0)
+    assert [predict(each).beyond for each in (tiny, SETTING, huge)] == [-1, 0, 1]
+    assert predict(tiny).expected == law.expected[0]
+    assert predict(huge).expected == law.expected[-1]
+
+
+@pytest.mark.parametrize("n", [100, 1000, 10_000])
+def test_more_noise_is_as_a_smaller_mu(n: int) -> None:
+    """The signal has log n and a log mu: 2^a times the units make up for twice the noise."""
+    law = read_curves().law
+    doubled = predict(SETTING.with_n(round(n * 2**law.mu)), noise=2.0)
+    assert doubled.expected == pytest.approx(predict(SETTING.with_n(n)).expected, abs=2e-3)

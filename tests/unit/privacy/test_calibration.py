@@ -21,7 +21,8 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.calibration import calibrate, find_factor
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON, round_up
-from dpprobe.privacy.plan import Mechanism, Plan, Selection
+from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
+from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.target import Target
 from tests.support.mechanisms import RATE, STEPS, best_of, gaussians, mixed
 
@@ -353,3 +354,164 @@ def test_a_fine_price_decides_what_a_coarse_one_proposes(off: float) -> None:
     factor, realised = calibration._meet_target(prices, 2.0, "test")
     assert realised == off / factor
     assert 0.999 * 2 <= realised <= 2
+
+
+# what is not calibrated
+
+
+@pytest.mark.parametrize(
+    ("parts", "values", "message"),
+    [
+        (
+            [relative(1.0, 4)],
+            {"epsilon": 0.009},
+            r"0\.009: outside .* 0\.01 to 100; write a larger",
+        ),
+        ([relative(1.0, 4)], {"epsilon": 100.1}, '100.1: outside .* write "inf" for no privacy'),
+        ([relative(1.0, 4)], {"delta": 9e-11}, "9e-11: outside .* 1e-10 to 1; write a delta"),
+        ([relative(1.0, 4)], {"accountant": "gdp"}, "accountant 'gdp': write one of pld, rdp"),
+        ([relative(0.05, 9)], {"accountant": "gaussian"}, "mechanism 'g' samples its rows"),
+        ([], {}, "epsilon 1: this method has no private mechanism; write epsilon inf"),
+        ([relative(1.0, 1, 0.0)], {}, "mechanism 'g': relative noise multiplier 0 cannot be"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_refused_before_any_search(
+    parts: list[Mechanism],
+    values: dict[str, Any],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(calibration, "_find_answer", None)
+    with pytest.raises(PrivacyError, match=message):
+        calibrate(parts, aim(**values), cache=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"epsilon": SMALLEST_EPSILON},
+        {"epsilon": LARGEST_EPSILON},
+        {"delta": SMALLEST_DELTA},
+        {"accountant": "gaussian"},
+        {"unit": "patient"},
+    ],
+)
+def test_what_is_at_the_ends_of_the_ranges_is_calibrated_and_read_again(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, parts = aim(**values), [relative(1.0, 4)]
+    plan = calibrate(parts, target, cache=tmp_path)
+    mu = 2 / plan.mechanisms[0].noise_multiplier
+    exact = accountants.gaussian_epsilon(mu, target.delta)
+    assert exact == pytest.approx(plan.realised_epsilon, rel=1.1e-5)
+    assert exact <= target.nominal_epsilon
+    assert Target.of_plan(plan) == target
+    monkeypatch.setattr(calibration, "_find_answer", None)
+    assert calibrate(parts, target, cache=tmp_path) == plan
+
+
+@pytest.mark.parametrize("selection", [None, best_of(5)])
+@pytest.mark.parametrize("parts", [[], [relative(1.0, 4), relative(0.1, 2, name="b")]])
+def test_without_a_promise_there_is_no_noise_and_no_price(
+    parts: list[Mechanism], selection: Selection | None, tmp_path: Path
+) -> None:
+    selection = selection if parts else None
+    plan = calibrate(parts, aim(math.inf), cache=tmp_path, selection=selection)
+    assert [item.noise_multiplier for item in plan.mechanisms] == [0.0] * len(parts)
+    assert (plan.realised_epsilon, plan.priced_by, plan.checks) == (math.inf, "none", {})
+    assert plan.selection == selection
+    prices = [calibration.price_plan(plan), calibration.price_of_group(plan, 3)]
+    assert [*prices, calibration.price_of_fits(plan, 3)] == [math.inf] * 3
+    assert calibration.second_opinions(plan) == ("none", {}, {})
+    assert not list(tmp_path.iterdir()), "there was nothing to search for"
+
+
+@pytest.mark.parametrize("above", [True, False, None])
+@pytest.mark.parametrize(("delta", "allowed"), [(1 / 1437, True), (1.1 / 1437, False)])
+def test_a_target_above_one_over_n_is_refused_unless_it_is_allowed(
+    above: bool | None, delta: float, allowed: bool
+) -> None:
+    if allowed or above:
+        assert aim(delta=delta, above=above) == aim(delta=delta, above=True)
+    else:
+        with pytest.raises(PrivacyError, match="n = 1437 training rows"):
+            aim(delta=delta, above=above)
+
+
+def test_a_target_in_words_has_its_budget_and_delta() -> None:
+    assert str(aim(1.5)) == "epsilon 1.5 at delta 1e-05"
+    risk = Risk(advantage=0.1)
+    target = Target(n=1437, epsilon=risk, delta=1e-5)
+    assert str(target) == "advantage 0.1 at delta 1e-05"
+    assert target.nominal_epsilon == risk.to_epsilon(1e-5)
+    assert aim(1.5).nominal_epsilon == 1.5
+
+
+def test_the_target_of_a_plan_has_its_risk_and_no_price_for_patients() -> None:
+    plan = Plan(
+        mechanisms=(relative(1.0, 4),),
+        n=1437,
+        epsilon=1.0,
+        delta=0.5,  # what an allowed delta was is not judged again
+        accountant="pld",
+        realised_epsilon=0.9,
+        patients=Patients(images=3, epsilon=2.5),
+        risk={"advantage": 0.1},
+    )
+    target = Target.of_plan(plan)
+    assert target.patients == Patients(images=3)
+    assert target.epsilon == Risk(advantage=0.1)
+    assert Target.of_plan(replace(plan, patients=None, risk=None)).epsilon == 1.0
+
+
+# a plan priced again
+
+
+@pytest.mark.parametrize(
+    ("parts", "selection", "accountant"),
+    [
+        ([relative(1.0, 4), relative(1.0, 1, 3.0, "b")], None, "pld"),
+        ([relative(0.05, 9)], None, "pld"),
+        ([relative(0.05, 9)], None, "rdp"),
+        ([relative(1.0, 2), relative(1.0, 1, 2.0, "centre")], best_of(5), "pld"),
+    ],
+)
+def test_a_plan_priced_again_has_its_price_to_one_to_groups_and_to_several_fits(
+    parts: list[Mechanism], selection: Selection | None, accountant: str, tmp_path: Path
+) -> None:
+    plan = solve(parts, 1.0, tmp_path, accountant, selection)
+    # what a price depends on: no sensitivity and no words
+    plan = replace(
+        plan,
+        mechanisms=tuple(
+            replace(item, sensitivity=7.0, released="anything") for item in plan.mechanisms
+        ),
+    )
+    price = calibration.price_plan(plan)
+    assert price == pytest.approx(plan.realised_epsilon, rel=1.1e-5)
+    given = {"selection": selection}
+    assert calibration.price_of_group(plan, 3) == accountants.group_epsilon(
+        plan.mechanisms, 1e-5, 3, **given
+    )
+    assert calibration.price_of_fits(plan, 3) == accountants.price_together(
+        plan.mechanisms, 1e-5, 3, **given
+    )
+    assert price < calibration.price_of_fits(plan, 3) < calibration.price_of_group(plan, 3)
+
+
+def test_second_opinions_with_checks_are_those_of_the_calibration_rounded_up(
+    tmp_path: Path,
+) -> None:
+    parts = [relative(1.0, 4)]
+    plan = calibrate(parts, aim(), cache=tmp_path)
+    by, checks, notes = calibration.second_opinions(plan)
+    assert (by, checks, notes) == (plan.priced_by, plan.checks, plan.check_notes)
+    values, _ = accountants.check_epsilons(plan.mechanisms, 1e-5, "gaussian")
+    assert list(values) == list(checks)
+    for name, value in values.items():
+        assert value is not None
+        found = checks[name]
+        assert found is not None
+        assert found == round_up(value)

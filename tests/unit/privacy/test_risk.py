@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy import accountants, calibration
+from dpprobe.privacy import accountants, calibration, risk
 from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.limits import LARGEST_EPSILON
@@ -33,8 +33,8 @@ from dpprobe.privacy.risk import (
     list_risk_faults,
 )
 from dpprobe.privacy.target import Target
-from dpprobe.privacy.trade_off import bound_attacks
-from tests.support.mechanisms import gaussians
+from dpprobe.privacy.trade_off import Allowed, bound_attacks
+from tests.support.mechanisms import best_of, gaussians
 
 DELTA = 1e-5
 # Targets are met where six decimals, rounded up, meet them; mu is then smaller by this at most.
@@ -190,6 +190,7 @@ def test_nearly_everything_is_permitted_at_most_at_the_largest_epsilon(tmp_path:
     risk = Risk(advantage=0.9999999)
     assert risk.to_epsilon(DELTA) <= LARGEST_EPSILON
     assert risk.permits(solve(gaussians(1.0), epsilon=risk, folder=tmp_path))
+    assert risk.to_epsilon(1e-10) == LARGEST_EPSILON, "the formula gives more"
 
 
 def test_an_epsilon_of_a_risk_names_it_also_as_a_copy() -> None:
@@ -222,3 +223,193 @@ def test_a_risk_that_no_noise_reaches_is_refused(tmp_path: Path) -> None:
     tiny = Risk(true_positives=0.0010011, at=0.001)
     with pytest.raises(PrivacyError, match="permit a larger risk"):
         solve(gaussians(1.0, 0.5, count=3), epsilon=tiny, folder=tmp_path)
+
+
+# spellings
+
+
+@pytest.mark.parametrize(
+    ("value", "token"),
+    [
+        ({"advantage": 0.1}, "advantage-0.1"),
+        ("advantage-1e-1", "advantage-0.1"),
+        ("advantage-1e-07", "advantage-1e-07"),
+        ({"true_positives": 0.01, "at": 0.001}, "tpr-0.01-at-0.001"),
+        ("tpr-0.20-at-1e-1", "tpr-0.2-at-0.1"),
+        (RiskEpsilon(0.9, "advantage-0.1"), "advantage-0.1"),
+        (0.50, "0.5"),
+        ("inf", "inf"),
+    ],
+)
+def test_a_budget_has_one_spelling_which_is_read_as_what_it_names(value: Any, token: str) -> None:
+    assert budget_token(value) == budget_token(token) == token
+    read = risk.read_budget(token)
+    if isinstance(value, dict):
+        assert isinstance(read, Risk)
+        assert read.to_dict() == value
+        assert Risk.from_dict(read.to_dict()) == read
+    assert (read.token if isinstance(read, Risk) else f"{read:g}") == token
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({}, "write advantage, such as"),
+        ({"advantage": 0.1, "at": 0.1}, "write advantage, such as"),
+        ({"advantage": 0.1, "true_positives": 0.1, "at": 0.01}, "write advantage, such as"),
+        ({"true_positives": 0.1}, "write advantage, such as"),
+        ({"at": 0.1}, "write advantage, such as"),
+        ({"advantages": 0.1}, "no key 'advantages'; write advantage"),
+        ({"advantage": 0}, r"advantage 0\.0: write a number between 0 and 1"),
+        ({"advantage": 1}, r"advantage 1\.0: write a number between 0 and 1"),
+        ("advantage-2", r"advantage 2\.0: write"),
+        ({"advantage": -0.1}, r"advantage -0\.1: write"),
+        ({"advantage": math.nan}, "advantage nan: write"),
+        ({"advantage": "much"}, "'much'.*write numbers between 0 and 1"),
+        ({"advantage": None}, "None.*write numbers between 0 and 1"),
+        ("advantage-x", "'x'.*write numbers"),
+        ("tpr-0.1", "'tpr-0.1': write a positive number or inf"),
+        ({"true_positives": 0.01, "at": 0.01}, r"true_positives 0\.01 at 0\.01: .*guessing"),
+        ({"true_positives": 0.01, "at": 0.1}, r"true_positives 0\.01 at 0\.1: "),
+        ({"true_positives": 1.0, "at": 0.1}, r"true_positives 1\.0 at 0\.1: "),
+        ({"true_positives": 0.5, "at": -0.1}, r"at -0\.1: "),
+        ({"true_positives": 0.5, "at": 0}, r"at 0\.0: "),
+    ],
+)
+def test_what_names_no_budget_is_refused(value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        budget_token(value)
+    if isinstance(value, dict):
+        with pytest.raises(PrivacyError, match=message):
+            Risk.from_dict(value)
+
+
+def test_lists_of_budgets_are_spelt_one_by_one() -> None:
+    assert risk.to_tokens([1, "inf"]) == ["1", "inf"]
+    assert risk.to_tokens(("2.0", {"advantage": 0.1})) == ["2", "advantage-0.1"]
+    assert risk.to_tokens("1.0") == "1.0", "what is no list is for the schema to judge"
+
+
+@pytest.mark.parametrize("token", ["advantage-0.1", "tpr-0.01-at-0.001", "2", "inf"])
+def test_budgets_are_ordered_by_an_epsilon_and_nominal_at_the_study_s_delta(token: str) -> None:
+    named = risk.find_risk(token)
+    if named is None:
+        epsilon = float(token)
+        assert risk.nominal_epsilon(token, 1e-8) == risk.budget_order(token) == epsilon
+        assert isinstance(risk.read_budget(token), float)
+    else:
+        for delta in (1e-3, 1e-8):
+            assert risk.nominal_epsilon(token, delta) == named.to_epsilon(delta)
+        exact = accountants.gaussian_epsilon(named.to_mu(), DELTA)
+        assert risk.budget_order(token) == exact
+        assert named.to_epsilon(DELTA) == pytest.approx(exact, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("named", "rates", "target"),
+    [
+        (Risk(advantage=0.3), (), 0.3),
+        (Risk(true_positives=0.2, at=0.05), (0.05,), 0.2),
+    ],
+)
+def test_a_risk_is_measured_by_its_own_bound(
+    named: Risk, rates: tuple[float, ...], target: float
+) -> None:
+    bounds = Allowed(balanced_accuracy=0.7, true_positives=(0.25,), exact=True)
+    assert named.rates == rates
+    assert named.target == target
+    # advantage = 2 * 0.7 - 1; the rate is the bound at the only false-positive rate asked for
+    assert named.measure(bounds) == pytest.approx(0.4 if named.advantage else 0.25)
+
+
+@pytest.mark.parametrize("advantage", [1e-6, 2e-12])
+def test_a_risk_that_six_decimals_cannot_tell_from_none_is_refused(advantage: float) -> None:
+    with pytest.raises(PrivacyError, match="too close to guessing; permit a larger risk"):
+        Risk(advantage=advantage).to_mu()
+
+
+def test_a_risk_below_the_smallest_epsilon_is_refused_with_the_epsilon_it_needs() -> None:
+    with pytest.raises(PrivacyError, match=r"at delta 0\.001 .* epsilon .* below .* 0\.01"):
+        Risk(advantage=0.001).to_epsilon(1e-3)
+
+
+# words
+
+SURE = RiskEpsilon(0.9318, "advantage-0.1", DELTA)
+RATE = RiskEpsilon(3.2132, "tpr-0.01-at-0.001", DELTA)
+
+
+@pytest.mark.parametrize(
+    ("budget", "cell", "row", "title"),
+    [
+        (0.5, "0.5", "ε = 0.5", "ε = 0.5"),
+        (math.inf, "inf", "ε = inf", "ε = inf"),
+        (SURE, "0.9318 (advantage 0.1)", "advantage 0.1 (ε ≤ 0.9318)", "advantage 0.1"),
+        (
+            RATE,
+            "3.2132 (TPR 0.01 at FPR 0.001)",
+            "TPR 0.01 at FPR 0.001 (ε ≤ 3.2132)",
+            "TPR 0.01 at FPR 0.001",
+        ),
+    ],
+)
+def test_a_budget_in_words_names_its_risk(budget: float, cell: str, row: str, title: str) -> None:
+    assert budget_words(budget) == cell
+    assert risk.row_words(budget, "ε = ") == row
+    assert risk.budget_title(budget_token(budget)) == title
+    assert risk.budget_title("0.5", "epsilon ") == "epsilon 0.5"
+
+
+def test_an_advantage_in_full_says_what_it_allows_about_rare_units() -> None:
+    """TPR at 0.1% FPR is at most 0.001 + advantage, and exp(epsilon) * 0.001 + delta."""
+    assert math.exp(0.9318) * 0.001 + 1e-5 == pytest.approx(0.002549, abs=1e-6)
+    assert risk.budget_in_full(SURE) == "0.9318 (advantage 0.1, TPR at most 0.26% at 0.1% FPR)"
+    without_delta = RiskEpsilon(0.9, "advantage-0.1")
+    assert (
+        risk.budget_in_full(without_delta) == "0.9 (advantage 0.1, TPR at most 10.1% at 0.1% FPR)"
+    )
+    loose = RiskEpsilon(0.5, "advantage-0.1", 1e-3)  # exp(0.5) * 0.001 + 0.001 = 0.00265
+    assert risk.budget_in_full(loose) == "0.5 (advantage 0.1, TPR at most 0.27% at 0.1% FPR)"
+    large = RiskEpsilon(6.0, "advantage-0.1", DELTA)  # exp(6) * 0.001 = 0.4 says less than 0.101
+    assert risk.budget_in_full(large).endswith("at most 10.1% at 0.1% FPR)")
+    assert risk.budget_in_full(RiskEpsilon(9.0, "advantage-0.9995")).endswith("100% at 0.1% FPR)")
+    for plain in (0.5, RATE):
+        assert risk.budget_in_full(plain) == budget_words(plain)
+
+
+def test_risks_are_explained_once_each_with_the_range_of_their_epsilons() -> None:
+    another = RiskEpsilon(1.4, "advantage-0.1", DELTA)
+    assert risk.explain_risks([0.5, math.inf]) == ""
+    assert risk.explain_risks([RATE]) == "TPR 0.01 at FPR 0.001 is ε 3.2132"
+    # exp(1.4) * 0.001 + 1e-5 = 0.004065: the larger epsilon of the group decides
+    assert risk.explain_risks([another, 0.5, SURE, RATE]) == (
+        "advantage 0.1 is ε 0.9318 to 1.4 (TPR at most 0.41% at 0.1% FPR); "
+        "TPR 0.01 at FPR 0.001 is ε 3.2132"
+    )
+
+
+def test_a_statement_explains_its_risk_and_its_mu_only_if_gaussian() -> None:
+    plan = Plan(
+        mechanisms=(gaussians(4.0),),
+        n=1000,
+        epsilon=1.5,
+        delta=DELTA,
+        accountant="pld",
+        realised_epsilon=1.2,
+        risk={"advantage": 0.1},
+    )
+    assert describe_target(plan) == {"risk_target": {"advantage": 0.1}, "mu": 0.25}
+    assert risk.target_words(describe_target(plan)) == ", advantage 0.1 (mu 0.25)"
+    words = risk.explain_target(plan)
+    assert "any attack on one training image: advantage 0.1; epsilon follows" in words
+    assert words.endswith("They are 0.25-Gaussian differentially private.")
+    sampled = replace(plan, mechanisms=(gaussians(4.0, 0.5),), unit="row")
+    searched = replace(plan, selection=best_of(3.0))
+    for each in (sampled, searched):
+        assert describe_target(each) == {"risk_target": {"advantage": 0.1}}
+        assert risk.target_words(describe_target(each)) == ", advantage 0.1"
+        assert risk.explain_target(each).endswith("epsilon follows from it.")
+    assert "one training row" in risk.explain_target(sampled)
+    assert risk.explain_target(replace(plan, risk=None)) == risk.target_words({}) == ""
+    assert risk.plan_budget(plan) == Risk(advantage=0.1)
+    assert risk.plan_budget(replace(plan, risk=None)) == 1.5

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dpprobe.analyses.audit.audit_record import AuditRecord
+from dpprobe.analyses.audit.audit_record import AuditRecord, Membership
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
 from tests.support.audit_records import CONTROLS, MEMBERSHIP, WHITE_BOX, write_audit
@@ -44,3 +44,11 @@ def test_a_record_of_another_form_is_refused_by_its_place(tmp_path: Path) -> Non
         AuditRecord.read(path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
+
+
+def test_summaries_show_lira_on_all_rows() -> None:
+    record = Membership.model_validate(MEMBERSHIP)
+    shown = record.find_attack()
+    assert shown is not None
+    assert (shown.rows, shown.attack, shown.auc) == ("all", "lira", 0.5312)
+    assert record.model_copy(update={"rows": record.rows[:2]}).find_attack() is None

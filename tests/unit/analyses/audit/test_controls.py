@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from dpprobe.analyses.audit import white_box
+from dpprobe.analyses.audit import controls, white_box
 from dpprobe.analyses.audit.controls import (
     CONTROLS,
     Control,
@@ -16,11 +18,16 @@ from dpprobe.analyses.audit.controls import (
 )
 from dpprobe.analyses.audit.noise_tests import Outcome
 from dpprobe.analyses.audit.replay import MadeRows
+from dpprobe.analyses.audit.transcripts import Release
 from dpprobe.heads import clipping
 from dpprobe.heads.exact_sums import ExactSums
-from dpprobe.heads.normalisation import AroundCentre
+from dpprobe.heads.fitted import Heads
+from dpprobe.heads.normalisation import AroundCentre, NoNormalisation
 from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.rows import Transform
 from dpprobe.heads.second_order import Design
+from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from tests.support.audits import METHODS, head, plan_of
 
@@ -183,3 +190,229 @@ def test_a_right_mechanism_is_not_refuted(name: str) -> None:
         assert test.head_change == 0
         assert test.unobserved_change <= (0 if cell.method.is_exact else 1e-6)
         assert not white_box._list_refuting(cell.list_tests(test)), cell.list_tests(test)
+
+
+# what each control does to a release, a head or rows
+
+
+def release(shape: tuple[int, ...], *, seed: int = 0, name: str = "a") -> Release:
+    """A release of classes (3, 5), a vector (4) or a symmetric matrix (4, 4)."""
+    sums, noise = torch.randn((2, *shape), generator=torch.manual_seed(seed), dtype=torch.float64)
+    if shape == (4, 4):
+        sums, noise = sums + sums.T, noise + noise.T
+    return Release(name, sums, sums + 2 * noise)
+
+
+SHAPES = [(3, 5), (4,), (4, 4)]
+
+
+def noise_left(change: Any, one: Release, earlier: list[Release] | None = None) -> torch.Tensor:
+    """The noise of a broken release, divided by the noise of the right one."""
+    share: torch.Tensor = (change(one, earlier or []) - one.sums) / one.noise
+    return share
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_noise_is_left_out_halved_or_follows_the_sum(shape: tuple[int, ...]) -> None:
+    one = release(shape)
+    assert controls.omit_noise(one, []).equal(one.sums)
+    torch.testing.assert_close(
+        noise_left(controls.halve_noise, one), torch.full(shape, 0.5).double()
+    )
+    followed = controls.follow_sums(one, []) - one.sums
+    torch.testing.assert_close(followed.abs(), one.noise.abs())
+    assert (followed.sign() == one.sums.sign()).all()
+    rough = controls.add_float_noise(one, []) - one.sums
+    assert 0 < float((rough - one.noise).abs().max()) < 1e-6, "float32's digits alone are lost"
+
+
+@pytest.mark.parametrize(
+    ("shape", "silent", "bias"),
+    [
+        ((3, 5), [(2, slice(None))], [(slice(None), 4)]),
+        ((4,), [(3,)], [(3,)]),
+        ((4, 4), [(3, slice(None)), (slice(None), 3)], [(3, slice(None)), (slice(None), 3)]),
+    ],
+)
+def test_the_last_class_or_feature_or_the_biases_are_spared(
+    shape: tuple[int, ...], silent: list[Any], bias: list[Any]
+) -> None:
+    one = release(shape)
+    for change, places in ((controls.spare_class, silent), (controls.spare_bias, bias)):
+        wanted = torch.ones(shape, dtype=torch.float64)
+        for place in places:
+            wanted[place] = 0
+        torch.testing.assert_close(noise_left(change, one), wanted)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_only_the_first_step_of_each_mechanism_is_spared(shape: tuple[int, ...]) -> None:
+    one, other, later = (release(shape, seed=k, name=name) for k, name in enumerate("aba"))
+    once = controls.spare_class_once
+    assert once(one, []).equal(controls.spare_class(one, []))
+    assert once(other, [one]).equal(controls.spare_class(other, []))
+    assert once(later, [one, other]).equal(later.output)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_noise_is_repeated_from_the_first_step_or_the_first_run(shape: tuple[int, ...]) -> None:
+    one, other, later = (release(shape, seed=k, name=name) for k, name in enumerate("aba"))
+    assert controls.repeat_noise(one, []).equal(one.output)
+    assert controls.repeat_noise(other, [one]).equal(other.output), "another mechanism's noise"
+    repeated = controls.repeat_noise(later, [one, other])
+    torch.testing.assert_close(repeated - later.sums, one.noise)
+    same = controls._OneNoise()
+    assert same(one, []).equal(one.output)
+    torch.testing.assert_close(same(other, [one]) - other.sums, other.noise)
+    torch.testing.assert_close(same(later, []) - later.sums, one.noise)
+    torch.testing.assert_close(same(later, [one]) - later.sums, other.noise)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_all_classes_or_features_share_one_noise(shape: tuple[int, ...]) -> None:
+    one = release(shape)
+    shared = controls.share_noise(one, []) - one.sums
+    if shape == (3, 5):
+        wanted = one.noise[:1].expand(3, 5)
+    else:  # off the diagonal of a symmetric matrix the variance is half
+        wanted = torch.full(shape, float(one.noise.flatten()[0])).double()
+        if len(shape) == 2:
+            wanted = wanted * torch.where(torch.eye(4) > 0, 1.0, 0.5**0.5)
+    torch.testing.assert_close(shared, wanted.double(), rtol=1e-6, atol=1e-7)
+    assert controls._has_classes(one) == (shape == (3, 5))
+
+
+HEADS = Heads(
+    weights=np.arange(24, dtype=np.float32).reshape(2, 3, 4) - 30,
+    seeds=(1, 2),
+    transforms=(Transform(NoNormalisation()),) * 2,
+    steps=0,
+)
+
+
+@pytest.mark.parametrize(
+    ("labels", "counts"), [([0, 1, 1, 2], [1, 2, 1]), ([[1, 0, 1], [0, 0, 1]], [1, 0, 2])]
+)
+def test_exact_counts_of_classes_are_added_to_the_biases(labels: Any, counts: list[int]) -> None:
+    kind = torch.uint8 if len(labels) == 2 else torch.int64
+    data = TrainingSet(torch.ones(len(labels), 3), torch.tensor(labels, dtype=kind), 3)
+    plain = controls.add_counts(HEADS, data).weights - HEADS.weights
+    faint = controls.add_counts(HEADS, data, share=1e-3).weights - HEADS.weights
+    assert (plain[:, :, :-1] == 0).all()
+    assert plain[:, :, -1].tolist() == [counts, counts]
+    # relative to the largest weight of each head: 30 and 18
+    wanted = 1e-3 * np.outer([30, 18], counts)
+    np.testing.assert_allclose(faint[:, :, -1], wanted, atol=1e-5)
+
+
+def patients() -> TrainingSet:
+    """Two patients, of one and of three images, in classes 2 and 5 of seven; and a unit of none."""
+    numbered = Units.number_units(["a", "b", "b", "b"])
+    units = replace(numbered, starts=np.append(numbered.starts, 4))
+    features = torch.tensor([[3.0, 4.0], [1.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
+    return TrainingSet(features, torch.tensor([5, 2, 2, 2]), 7, units=units)
+
+
+def test_rows_are_changed_as_the_fault_says() -> None:
+    data = patients()
+    assert data.units is not None
+    weights = data.units.weights
+    assert weights == pytest.approx([1, 1 / 3, 1 / 3, 1 / 3])
+    doubled, raised = (
+        change(data).units for change in (controls.double_weights, controls.raise_weights)
+    )
+    assert doubled is not None
+    assert raised is not None
+    assert doubled.weights == pytest.approx([1, 2 / 3, 2 / 3, 2 / 3])
+    assert raised.weights == pytest.approx([1, 1 / 3, 1 / 3, 1 / 3])
+    several = Units.number_units(["a"] * 4)
+    four = controls.raise_weights(TrainingSet(torch.ones(4, 2), data.labels, 7, units=several))
+    assert four.units is not None
+    assert four.units.weights == pytest.approx([1 / 3] * 4), "never below a third"
+    assert controls.number_classes(data).labels.tolist() == [1, 0, 0, 0]
+    scaled, centred = controls.scale_rows(data).features, controls.centre_rows(data).features
+    assert scaled is not None
+    assert centred is not None
+    torch.testing.assert_close(scaled, torch.tensor([[0.6, 0.8], [0.2, 0], [0, 0.4], [0, 0]]))
+    shifted = np.array([[3.0, 4.0], [1.0, 0.0], [0.0, 2.0], [0.0, 0.0]]) - [1.0, 1.5]
+    wanted = shifted / np.linalg.norm(shifted, axis=1, keepdims=True)
+    np.testing.assert_allclose(centred.numpy(), wanted, atol=1e-6)
+
+
+def test_rows_all_alike_have_no_direction_from_their_centre() -> None:
+    same = controls.centre_rows(TrainingSet(torch.ones(3, 2), torch.tensor([0, 1, 0]), 2))
+    assert same.features is not None
+    assert (same.features == 0).all()
+
+
+def made_controls(name: str) -> dict[str, Any]:
+    cell = cell_of(METHODS[name])
+    given: dict[str, Any] = {"group": cell.canary_count, "seed": 5, "made": cell.made}
+    listed = list(make_controls(cell.attack, cell.shape, **given))
+    assert all(control.breaks == CONTROLS[control.name] for control in listed)
+    return {control.name: control.attack for control in listed} | {"right": cell.attack}
+
+
+def test_clipping_is_loosened_with_the_claimed_noise_kept() -> None:
+    """Rows may be eight times as long; the deviation of the noise is that of the claim."""
+    made = made_controls("sampled_exact_sgd")
+    right, loose = made["right"], made["no_clipping"]
+    assert loose.method.max_grad_norm == 8 * right.method.max_grad_norm
+    assert isinstance(loose.method.normalize, NoNormalisation)
+    for before, after in zip(right.plan.mechanisms, loose.plan.mechanisms, strict=True):
+        assert after.sensitivity == pytest.approx(8 * before.sensitivity)
+        assert after.noise_scale == pytest.approx(before.noise_scale)
+        assert (after.sample_rate, after.count) == (before.sample_rate, before.count)
+    assert loose.claim == right.claim
+    (long,) = loose.worlds
+    assert float(long.canary.norm()) == pytest.approx(1000.0)
+
+
+def test_half_of_the_rate_is_claimed_of_mechanisms_that_sample_alone() -> None:
+    made = made_controls("sampled_lamb_centred")
+    right, halved = made["right"].plan, made["half_sample_rate"]
+    assert halved.plan == right
+    for before, after in zip(right.mechanisms, halved.claim.mechanisms, strict=True):
+        rate = before.sample_rate / 2 if before.sample_rate < 1 else 1
+        assert after == replace(before, sample_rate=rate)
+    assert {item.sample_rate < 1 for item in right.mechanisms} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("name", "reasons"),
+    [
+        (
+            "least_squares",
+            {
+                "half_sample_rate": "no release uses a sample of the rows",
+                "shared_batches": "no release uses a sample",
+                "repeated_noise": "every mechanism releases once",
+            },
+        ),
+        ("sgd", {"float_noise": "always uses float32 noise", "clear_bit": "always uses float32"}),
+        ("momentum_centred", {"largest_norm": "scales each row to unit norm first"}),
+    ],
+)
+def test_a_control_that_a_method_cannot_have_says_why(name: str, reasons: dict[str, str]) -> None:
+    made = made_controls(name)
+    for control, words in reasons.items():
+        assert isinstance(made[control], str), control
+        assert words in made[control]
+
+
+def test_without_rows_of_the_full_width_controls_of_the_width_do_not_apply() -> None:
+    cell = replace(cell_of(METHODS["prototypes"]), made=None)
+    shape = replace(cell.shape, multi_label=True)
+    made: dict[str, Any] = {
+        c.name: c.attack for c in make_controls(cell.attack, shape, group=2, seed=5)
+    }
+    for name, words in (
+        ("exact_late_classes", "at most 10 classes"),
+        ("exact_late_features", "at most 160 features"),
+        ("late_rows", "at most 128 rows"),
+        ("dropped_rows", "at most 1,024 rows"),
+        ("repeated_words", "at most 1,000 numbers"),
+        ("light_patients", "every unit has one row"),
+        ("classes_by_data", "rows have several labels, which have no numbers"),
+    ):
+        assert words in made[name], name

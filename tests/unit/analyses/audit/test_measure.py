@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from dpprobe.analyses.audit.audit_record import (
     audit_path,
     power_in_words,
 )
-from dpprobe.analyses.audit.measure import audit_job
+from dpprobe.analyses.audit.measure import _make_score_table, audit_job, claim_of_plan
 from dpprobe.analyses.audit.options import AuditOptions, MembershipOptions
 from dpprobe.artifacts import hash_value, read_json, write_json
 from dpprobe.errors import DownloadError, DpprobeError, PrivacyError
@@ -31,9 +32,11 @@ from dpprobe.heads.fit import check_plan
 from dpprobe.heads.public_inputs import PublicInputs
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.plan import Mechanism
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.public_file_check import PrivateData
 from tests.support.audit_records import CONTROLS, MEMBERSHIP, WHITE_BOX
+from tests.support.mechanisms import best_of, gaussians, made_plan
 from tests.support.training_jobs import make_job, plan_job
 from tests.unit.training.test_head_job import CLASSES, DIMENSION, ROWS, write_features
 
@@ -321,3 +324,42 @@ def test_auto_is_audited_as_the_head_that_it_chose(
     monkeypatch.setattr(auto, "RULE", auto_rule.RULE + 1)
     audits.run(ATTACKED, methods=methods)
     assert len(attacks.white) == 2, "another rule may have chosen otherwise"
+
+
+def test_tables_of_scores_are_joined_with_the_columns_types() -> None:
+    parts: list[Mapping[str, Any]] = [
+        {"attack": ["a", "b"], "member": [True, False], "score": [1, 2]},
+        {"attack": np.array(["c"]), "member": np.array([True]), "score": np.array([0.5])},
+    ]
+    table = _make_score_table(parts)
+    assert table.to_pylist() == [
+        {"attack": "a", "member": True, "score": 1.0},
+        {"attack": "b", "member": False, "score": 2.0},
+        {"attack": "c", "member": True, "score": 0.5},
+    ]
+    none = _make_score_table([])
+    assert none.num_rows == 0
+    assert table.schema == none.schema
+
+
+@pytest.mark.parametrize(
+    ("parts", "changes", "mu", "sampled"),
+    [
+        ([gaussians(2.0, count=4)], {}, 1.0, False),
+        ([gaussians(2.0, 0.1, 4), gaussians(3.0, name="b")], {}, None, True),
+        ([gaussians(2.0), gaussians(3.0, 0.1, name="b")], {}, None, True),
+        ([gaussians(2.0, count=4)], {"selection": best_of(3.0)}, None, False),
+    ],
+)
+def test_a_claim_is_the_realised_price_with_its_mu_if_gaussian(
+    parts: list[Mechanism], changes: dict[str, Any], mu: float | None, sampled: bool
+) -> None:
+    plan = made_plan(parts, 100, epsilon=1.0, priced_by="somebody", **changes)
+    claim = claim_of_plan(replace(plan, realised_epsilon=0.9))
+    assert (claim.epsilon, claim.epsilon_target, claim.delta) == (0.9, 1.0, 1e-5)
+    assert (claim.mu, claim.sampled, claim.priced_by) == (mu, sampled, "somebody")
+
+
+def test_a_plan_without_a_promise_claims_nothing() -> None:
+    claim = claim_of_plan(made_plan([gaussians(0.0)], 100))
+    assert (claim.epsilon, claim.mu, claim.sampled) == (math.inf, None, False)

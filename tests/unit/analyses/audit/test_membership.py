@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from scipy.special import ndtr
+from scipy.special import log_softmax, ndtr
+from scipy.stats import norm
+from sklearn.metrics import roc_auc_score
 
-from dpprobe.analyses.audit import membership
+from dpprobe.analyses.audit import membership, membership_attacks
 from dpprobe.analyses.audit.membership import attack_membership
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import HEADS, method_options
+from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.accountants import gaussian_mu
+from dpprobe.privacy.randomness import derived_seed
 from dpprobe.privacy.trade_off import bound_attacks
 from tests.support.audits import priced
 from tests.support.feature_stores import write_store
+from tests.support.mechanisms import best_of, gaussians, made_plan
 from tests.unit.heads.test_fit_every_head import FULL, options, plan
 
 SGD: dict[str, Any] = {"head": "sgd", "batch_size": "full", "steps": 10, "init": "zero"}
@@ -225,3 +232,262 @@ def test_duplicates_and_rows_of_nan_are_attacked_like_others(tmp_path: Path) -> 
     for values, epsilon in ((SGD, 8.0), (NONPRIVATE, math.inf)):
         result = attacked(values, data, epsilon, tmp_path, shadows=8)
         assert np.isfinite(result[1]["score"]).all()
+
+
+# which units are attacked, in which groups, with which labels
+
+
+def rows_of(kind: str) -> TrainingSet:
+    """150 rows: of rare classes, of several labels, of patients, or of classes alike."""
+    generator = np.random.default_rng(len(kind))
+    features = torch.from_numpy(generator.normal(size=(150, 6)).astype(np.float32))
+    labels: Any = np.repeat([0, 1, 2, 3], [70, 63, 10, 7])
+    if kind == "labels":
+        labels = (generator.random((150, 4)) < [0.5, 0.4, 0.06, 0.0]).astype(np.uint8)
+    if kind == "alike":
+        labels = np.arange(150) % 3
+    names = [f"p{row // 2}" if row < 60 else f"q{row}" for row in range(150)]
+    units = Units.number_units(names) if kind == "patients" else None
+    return TrainingSet(features, torch.from_numpy(labels), 5 if kind == "rare" else 4, units=units)
+
+
+KINDS = ("rare", "labels", "patients", "alike")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("rows", "share"), [(1000, 0.0), (60, 0.5), (41, 0.1)])
+def test_units_are_drawn_with_all_their_rows_and_some_with_other_labels(
+    kind: str, rows: int, share: float
+) -> None:
+    data = rows_of(kind)
+    drawn = membership.draw_units(data, rows=rows, mislabelled=share, seed=9)
+    units = membership.units_of(data)
+    assert len(drawn.units) == min(rows, units.count) == len(set(drawn.units.tolist()))
+    assert drawn.units.tolist() == sorted(drawn.units)
+    for place, unit in enumerate(drawn.units):
+        mine = units.members[units.starts[unit] : units.starts[unit + 1]]
+        assert drawn.rows[drawn.unit_of == place].tolist() == mine.tolist()
+        assert drawn.sizes[place] == len(mine)
+    assert drawn.mislabelled.sum() == round(share * len(drawn.units))
+    before, after = data.labels.numpy(), drawn.labels.numpy()
+    changed = np.zeros(150, dtype=bool)
+    changed[drawn.rows[drawn.mislabelled[drawn.unit_of]]] = True
+    if kind == "labels":
+        assert (after[changed] == 1 - before[changed]).all()
+    else:
+        assert (after[changed] != before[changed]).all()
+        assert ((after >= 0) & (after < data.num_classes)).all()
+    assert (after[~changed] == before[~changed]).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_units_that_lost_their_coin_have_weight_0_and_others_theirs(kind: str) -> None:
+    data = rows_of(kind)
+    drawn = membership.draw_units(data, rows=60, mislabelled=0.5, seed=9)
+    coins = membership.toss_coins(drawn, 40, seed=9)
+    assert coins.shape == (40, 60)
+    assert 0.4 < coins.mean() < 0.6
+    assert not np.array_equal(coins, membership.toss_coins(drawn, 40, seed=8))
+    left = membership.leave_units_out(data, drawn, coins[0])
+    assert left.units is not None
+    wanted = membership.units_of(data).weights.copy()
+    for place, unit_rows in enumerate(coins[0]):
+        if not unit_rows:
+            wanted[drawn.rows[drawn.unit_of == place]] = 0.0
+    assert left.units.weights.tolist() == wanted.tolist()
+    assert left.labels.equal(drawn.labels)
+    assert data.n == left.n
+
+
+@pytest.mark.parametrize(
+    ("counts", "rare"),
+    # rare: together at most a tenth of all rows, and each at most half of a mean class
+    [
+        ([90, 5, 5], [1, 2]),
+        ([90, 10, 0], [1]),
+        ([89, 11, 0], []),
+        ([50, 50, 11], [2]),
+        ([50, 50, 12], []),  # 12 of 112 are more than a tenth
+        ([10, 10, 10], []),
+        ([95, 5, 5, 5, 1], [1, 2, 4]),  # 1 + 5 + 5 of 111, and with another 5 too many
+        ([22] * 5 + [10], [5]),
+        ([22] * 5 + [11], []),  # more than half of 121 / 6
+        ([7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 4], []),  # a class of more than half a mean one
+    ],
+)
+def test_rare_classes_are_the_smallest_up_to_a_tenth_of_the_rows(
+    counts: list[int], rare: list[int]
+) -> None:
+    labels = np.repeat(range(len(counts)), counts)
+    found = membership._find_rare_rows(labels, len(counts) + 1)
+    assert (found is None) == (not rare)
+    if found is not None:
+        assert found.tolist() == np.isin(labels, rare).tolist()
+
+
+def test_a_rare_label_makes_each_row_that_has_it_rare() -> None:
+    labels = np.zeros((100, 3), dtype=np.uint8)
+    labels[:60, 0] = labels[5:12, 1] = 1  # the third label has no row
+    found = membership._find_rare_rows(labels, 3)
+    assert found is not None
+    assert np.flatnonzero(found).tolist() == list(range(5, 12))
+
+
+def test_groups_are_of_right_labels_of_wrong_ones_and_of_rare_classes() -> None:
+    drawn = membership.draw_units(rows_of("rare"), rows=150, mislabelled=0.2, seed=1)
+    groups, missing = membership._group_units(drawn)
+    assert missing == {}
+    assert drawn.rare is not None
+    # 7 of 150 rows, and with the class of 10 more than a tenth; by the labels that were not changed
+    assert drawn.rare.tolist() == [False] * 143 + [True] * 7
+    assert groups["all"].tolist() == (~drawn.mislabelled).tolist()
+    assert groups["mislabelled"].tolist() == drawn.mislabelled.tolist()
+    assert groups["rarest_classes"].tolist() == (drawn.rare & ~drawn.mislabelled).tolist()
+    assert 0 < groups["rarest_classes"].sum() < drawn.rare.sum()
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "reasons"),
+    [
+        ("rare", {}, {"mislabelled": "no label was changed"}),
+        ("alike", {}, {"mislabelled": "no label", "rarest_classes": "no class has at most half"}),
+        ("rare", {"rows": 1}, {"mislabelled": "no label", "rarest_classes": "no attacked unit"}),
+    ],
+)
+def test_a_group_without_units_says_why(
+    kind: str, changes: dict[str, int], reasons: dict[str, str]
+) -> None:
+    data = rows_of(kind)
+    drawn = membership.draw_units(data, **{"rows": 150, **changes}, mislabelled=0.0, seed=1)
+    if "rows" in changes:  # a unit of a class that is not rare
+        assert drawn.rare is not None
+        assert not drawn.rare.any()
+    groups, missing = membership._group_units(drawn)
+    assert missing.keys() == reasons.keys()
+    assert all(words in missing[name] for name, words in reasons.items())
+    assert groups.keys() == {"all", "mislabelled", "rarest_classes"} - reasons.keys()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_few_units_or_one_class_cannot_be_attacked(several: bool) -> None:
+    def check(n: int, classes: int) -> None:
+        shape, kind = ((n, classes), torch.uint8) if several else ((n,), torch.int64)
+        labels = torch.zeros(shape, dtype=kind)
+        membership._check_request(TrainingSet(torch.ones(n, 2), labels, classes))
+
+    with pytest.raises(DataError, match="19 units of privacy to attack, but at least 20"):
+        check(19, 2)
+    check(20, 2)
+    if several:
+        check(30, 1)
+    else:
+        with pytest.raises(DataError, match="only one class, so every head predicts it"):
+            check(30, 1)
+
+
+def test_rows_are_copied_from_blocks_in_the_order_asked() -> None:
+    table = torch.arange(14.0).reshape(7, 2)
+    read = [(start, table[start:end]) for start, end in ((0, 3), (3, 5), (5, 7))]
+    blocks: Any = SimpleNamespace(dimension=2, device="cpu", read_blocks=lambda: read)
+    for rows in ([2, 3, 5, 6], [6, 0, 3], []):
+        copied = membership.copy_rows(blocks, np.array(rows, dtype=np.int64))
+        assert torch.equal(copied, table[rows])
+
+
+def test_a_patient_s_confidence_is_the_mean_over_the_images_of_each_head(tmp_path: Path) -> None:
+    data, method = rows_of("patients"), method_options({"head": "least_squares"})
+    plan_ = priced(method, data.n, 8.0, tmp_path)
+    drawn = membership.draw_units(data, rows=40, mislabelled=0.1, seed=4)
+    coins = membership.toss_coins(drawn, 2, seed=4)
+    seen = membership.train_and_look(method, plan_, data, drawn, coins, seed=4, label="test")
+    assert data.features is not None
+    for head, inside in enumerate(coins):
+        rows = membership.leave_units_out(data, drawn, inside)
+        fitted = fit_heads(method, rows, plan_, [derived_seed(4, f"head {head}")])
+        scores = score_rows(fitted, data.features)[0].astype(np.float64)
+        logs = log_softmax(scores, axis=1)[np.arange(150), drawn.labels.numpy()]
+        for place in range(len(drawn.units)):
+            mine = drawn.rows[drawn.unit_of == place]
+            assert seen.log_probability[head, place] == pytest.approx(logs[mine].mean(), rel=1e-5)
+            others = np.log1p(-np.exp(logs[mine]))
+            wanted = (logs[mine] - others).mean()
+            assert seen.scaled[head, place] == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+    assert (drawn.sizes == 2).any()
+
+
+# the record
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_record_has_each_attack_on_each_group_and_the_table_its_scores(
+    kind: str, tmp_path: Path
+) -> None:
+    data = rows_of(kind)
+    record, columns = attacked(
+        {"head": "least_squares"}, data, 8.0, tmp_path, shadows=8, targets=6, rows=40,
+        mislabelled=0.1,
+    )  # fmt: skip
+    missing = [each["rows"] for each in record["not_applicable"]]
+    groups = ["all", "mislabelled", *({"rarest_classes"} - {*missing})]
+    assert [(row["rows"], row["attack"]) for row in record["rows"]] == [
+        (group, name) for group in groups for name in ("loss", "lira", "rmia")
+    ]
+    assert [(curve["rows"], curve["attack"]) for curve in record["roc"]["curves"]] == [
+        (row["rows"], row["attack"]) for row in record["rows"]
+    ]
+    for row in record["rows"]:
+        assert row["members"] + row["non_members"] == 6 * row["units"]
+        name = row["attack"] if row["rows"] == "all" else f"{row['attack']} {row['rows']}"
+        if row["rows"] != "rarest_classes":
+            mine = np.array(columns["attack"]) == name
+            assert mine.sum() == 6 * row["units"]
+            assert columns["member"][mine].sum() == row["members"]
+            area = roc_auc_score(columns["member"][mine], columns["score"][mine])
+            assert row["auc"] == pytest.approx(area, abs=1e-6)
+    units = {row["rows"]: row["units"] for row in record["rows"]}
+    assert (units["all"], units["mislabelled"]) == (36, 4)
+    assert (record["shadows"], record["targets"], record["units"]) == (7, 6, 40)
+
+
+def test_a_curve_is_described_at_the_two_rates_and_rounded_elsewhere() -> None:
+    """The last two of the curve's rates are 0.001 and 0.01."""
+    at = np.arange(83) / 100
+    low = at - 0.001
+    low[-1] = math.nan
+    roc = membership_attacks.Roc(
+        rates=at, tpr=at, low=low, high=at + 0.00200049, auc=0.75, auc_interval=(0.7, 0.8),
+        members=5, non_members=7,
+    )  # fmt: skip
+    assert membership._describe_roc(roc) == {
+        "members": 5,
+        "non_members": 7,
+        "auc": 0.75,
+        "auc_interval": [0.7, 0.8],
+        "tpr_at_fpr": {"0.001": 0.81, "0.01": 0.82},
+        "intervals": {"0.001": [0.809, 0.812], "0.01": None},
+    }
+    assert membership._by_rate(np.arange(9.0) / 7) == {"0.001": 1.0, "0.01": 1.142857}
+    rounded = membership._round_curve(np.array([0.12345678, math.nan, 1.0, 5.0]))
+    assert rounded == [0.123457, None]
+
+
+@pytest.mark.parametrize("epsilon", [1.0, math.inf])
+def test_what_a_plan_allows_is_the_best_attack_at_the_curve_s_rates(epsilon: float) -> None:
+    parts = [gaussians(2.0 if epsilon == 1 else 0.0)]
+    allowed = membership.allowed_by(made_plan(parts, 100))
+    rates = np.append(np.logspace(-4, 0, 81), [0.001, 0.01])
+    wanted = norm.cdf(norm.ppf(rates) + 0.5) if epsilon == 1 else np.ones(83)
+    assert allowed.true_positives == pytest.approx(wanted, abs=1.1e-6)
+    searched = replace(made_plan([gaussians(4.0)], 100, selection=best_of(5)), realised_epsilon=0.8)
+    corner = (math.exp(0.8) + 1e-5) / (1 + math.exp(0.8))
+    assert membership.allowed_by(searched).balanced_accuracy == pytest.approx(corner, abs=1.1e-6)
+
+
+def test_the_fit_of_a_chosen_penalty_is_kept() -> None:
+    data, plan_ = rows_of("alike"), made_plan((), 150)
+    for penalties, kept in (([1e-3], True), ([1e-3, 1e2], False)):
+        method = method_options({"head": "nonprivate", "penalties": penalties})
+        settled = membership.settle_choice(method, plan_, data, seed=1)
+        assert (settled is method) == kept
+        assert len(settled.penalties) == 1  # type: ignore[attr-defined]
+        assert settled.penalties[0] in penalties  # type: ignore[attr-defined]

@@ -130,3 +130,71 @@ def test_intervals_are_the_central_95_percent_of_heads_and_units_drawn_anew(diff
     assert measured is not None
     low, high = measured.auc_interval
     assert high - low == pytest.approx(wanted[1] - wanted[0], rel=0.08)
+
+
+def test_scores_far_beyond_floats_have_finite_confidences_in_the_right_order() -> None:
+    """Logits of 3000 saturate: p is 1 or 0 as a float, and its logs are not."""
+    logits = np.array([[3000.0, -3000.0, 0.0], [-3000.0, 3000.0, 0.0]], np.float32)
+    right, wrong = (
+        x.tolist() for x in compute_confidences(logits, np.array([0, 0])).scaled[:, None]
+    )
+    assert right == [3000.0]
+    assert wrong == [-6000.0]
+    seen = compute_confidences(logits, np.array([[1, 0, 1], [1, 0, 1]]))
+    # log p = log(1/2) for the third label, and -3000 twice for two wrong ones
+    np.testing.assert_allclose(seen.log_probability, [-math.log(2), -6000 - math.log(2)])
+    np.testing.assert_allclose(seen.scaled, [0.0, -6000 - math.log(2)], atol=1e-9)
+    sure = compute_confidences(np.full((1, 3), 3000, np.float32), np.array([[1, 1, 1]]))
+    assert np.isfinite(sure).all()
+    assert sure.scaled[0] > 600, "nothing is surer than a p of 1"
+
+
+def test_a_row_alone_beats_nobody() -> None:
+    generator = np.random.default_rng(3)
+    members = generator.random((6, 1)) < 0.5
+    assert (score_rmia(generator.normal(size=(6, 1)) - 2, members, 2) == 0).all()
+
+
+def test_rows_that_one_side_of_the_shadows_lacks_are_compared_with_the_other_alone() -> None:
+    """P is the mean over the side that there is, and equal ratios beat each other."""
+    first, second = [0.5, 0.5, 0.2, 0.6], [0.25, 0.25, 0.4, 0.5]
+    logs = np.log(np.array([first, second, [0.75, 0.75, 0.4, 0.5]]))
+    members = np.array([[True] * 4, [True, False, True, True], [True, False, False, False]])
+    # ratios of the first head: 0.5 / 0.5 twice, 0.2 / 0.4, and 0.6 / 0.5
+    np.testing.assert_allclose(score_rmia(logs, members, 1), [[2 / 3, 2 / 3, 0.0, 1.0]])
+
+
+@pytest.mark.parametrize("everybody", [True, False])
+def test_units_all_in_or_all_out_have_no_curve(everybody: bool) -> None:
+    scores = np.random.default_rng(0).normal(size=(4, 30))
+    assert measure_roc(scores, np.full((4, 30), everybody), (0.1,), seed=1) is None
+
+
+def test_a_perfect_attack_and_a_useless_one_have_the_curves_that_one_can_see() -> None:
+    members = np.tile(np.arange(60) % 2 == 0, (3, 1))
+    rates = (0.0, 0.2, 1.0)
+    perfect = measure_roc(members * 1.0, members, rates, seed=1)
+    useless = measure_roc(np.ones(members.shape), members, rates, seed=1)
+    assert perfect is not None
+    assert useless is not None
+    assert (perfect.auc, useless.auc) == (1.0, 0.5)
+    assert perfect.auc_interval == (1.0, 1.0)
+    assert (perfect.members, perfect.non_members) == (90, 90)
+    # no false positive resolves a rate of 0; equal scores are flagged all or none
+    np.testing.assert_array_equal(perfect.tpr, [math.nan, 1.0, 1.0])
+    np.testing.assert_array_equal(useless.tpr, [math.nan, 0.0, 1.0])
+    np.testing.assert_array_equal(perfect.low, [math.nan, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("count", [76, 77, 78])
+def test_ten_false_positives_are_enough_whatever_the_rounding_of_a_rate(count: int) -> None:
+    """10 / 77 of 77 non-members are ten, though the product of floats is a little less."""
+    rate = 10 / 77
+    assert 77 * rate < 10
+    ranks = np.sin(np.arange(2.0 * count)).reshape(2, count)
+    sides = np.repeat([[True], [False]], count, axis=1)
+    roc = measure_roc(ranks, sides, (rate,), seed=1)
+    assert roc is not None
+    false = sorted(ranks[1], reverse=True)
+    wanted = np.mean(ranks[0] > false[10]) if count >= 77 else math.nan
+    assert roc.tpr.item() == pytest.approx(wanted, nan_ok=True)

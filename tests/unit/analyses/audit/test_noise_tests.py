@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from scipy.stats import norm
+from scipy.stats import binom, chi2, kstest, norm
 
+from dpprobe.analyses.audit import noise_tests
 from dpprobe.analyses.audit.noise_tests import TAILS, NoiseTests, smallest_caught_share
 from dpprobe.analyses.audit.transcripts import Block, SeenBatches, Transcript
 from tests.support.mechanisms import gaussians, made_plan
@@ -183,8 +184,159 @@ def test_the_power_for_one_number_is_what_simulation_says() -> None:
     generator = np.random.default_rng(6)
     sums = share * np.square(generator.standard_normal((4000, runs))).sum(1)
     tails = np.square(generator.standard_normal((4000, runs))).sum(1)
-    from scipy.stats import chi2
 
     caught = np.mean(2 * numbers * chi2.cdf(sums, runs) <= level)
     assert caught == pytest.approx(0.95, abs=3 * math.sqrt(0.95 * 0.05 / 4000))
     assert np.mean(2 * numbers * chi2.cdf(tails, runs) <= level) < 0.001
+
+
+# p-values against SciPy, and what each statistic is of
+
+
+@pytest.mark.parametrize("freedom", [1, 3, 50])
+def test_sums_of_squares_are_chi_square_at_both_ends(freedom: int) -> None:
+    for values in ([0.5, 3.0, 7.5], [60.0, 50.0], [2e-9, 1.0]):
+        ends = chi2.cdf(min(values), freedom), chi2.sf(max(values), freedom)
+        wanted = min(1.0, 2 * len(values) * min(ends))
+        assert noise_tests.test_squares(np.array(values), freedom) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("counts", [[6], [0, 6], [6, 15], [20], [3, 5, 8]])
+def test_counts_are_binomial_at_both_ends(counts: list[int]) -> None:
+    """As many or fewer, and as many or more: the observed count is in both tails."""
+    ends = binom.cdf(min(counts), 20, 0.3), 1 - binom.cdf(max(counts) - 1, 20, 0.3)
+    wanted = min(1.0, 2 * len(counts) * min(ends))
+    assert noise_tests._test_counts(np.array(counts), 20, 0.3) == pytest.approx(wanted)
+
+
+def test_the_worse_of_both_ends_counts_for_all_statistics_and_nan_refutes() -> None:
+    assert noise_tests._test_extremes(3, 0.02, 0.1) == pytest.approx(2 * 3 * 0.02)
+    assert noise_tests._test_extremes(3, 0.1, 0.02) == pytest.approx(2 * 3 * 0.02)
+    assert noise_tests._test_extremes(9, 0.4, 0.6) == 1.0
+    assert noise_tests._test_extremes(1, math.nan, 0.5) == 0.0
+
+
+@pytest.mark.parametrize(
+    "values", [np.array([0.5, 3.0, 7.5]), np.linspace(-2, 2, 50), np.zeros(9), -np.ones(4)]
+)
+def test_a_distance_from_the_normal_is_kolmogorov_s_with_massart_s_bound(
+    values: np.ndarray,
+) -> None:
+    distance = kstest(values, "norm").statistic
+    wanted = min(1.0, 2 * math.exp(-2 * len(values) * distance**2))
+    assert noise_tests._compare_with_normal(values) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("tail", TAILS)
+def test_numbers_beyond_a_tail_are_binomial_up_to_a_step_of_the_grid(tail: float) -> None:
+    for count in (0, 2, 40):
+        for spacing in (0.0, 0.01):
+            least, most = 2 * norm.sf(tail + spacing), 2 * norm.sf(tail - spacing)
+            ends = binom.cdf(count, 9000, least), binom.sf(count - 1, 9000, most)
+            found = noise_tests._test_tails(count, tail, 9000, spacing)
+            assert found == pytest.approx(min(1.0, 2 * min(ends)))
+
+
+def test_the_share_that_is_caught_solves_the_power_s_equation() -> None:
+    for freedom, statistics, level, power in ((40, 500, 1e-4, 0.95), (400, 5, 1e-3, 0.5)):
+        share = smallest_caught_share(freedom, statistics, level, power)
+        least = chi2.ppf(level / statistics / 2, freedom)
+        assert chi2.cdf(least / share, freedom) == pytest.approx(power)
+
+
+def squares_of(transcripts: list[Transcript], deviation: float) -> np.ndarray:
+    """Squared noise in deviations, [runs, releases, numbers]."""
+    return np.array(
+        [
+            [((out - sums) / deviation).square().flatten().numpy() for out, sums in pairs]
+            for run in transcripts
+            for pairs in [
+                [(o, s) for block in run for o, s in zip(block.outputs, block.sums, strict=True)]
+            ]
+        ]
+    )
+
+
+@pytest.mark.parametrize("scale", [1.0, 1.3])
+def test_variance_is_of_each_number_each_release_each_run_and_all(scale: float) -> None:
+    """A plain computation of the four statistics, each for as many values as it has."""
+    generator = np.random.default_rng(7)
+    plan = made_plan([gaussians(DEVIATION, count=3, name="rows")], 100)
+    runs = []
+    for _ in range(6):
+        sums = torch.from_numpy(generator.normal(size=(3, 2, 4)))
+        noise = torch.from_numpy(generator.normal(size=(3, 2, 4))) * DEVIATION * scale
+        # one block or several: a mechanism's releases are joined
+        runs.append([Block("rows", sums[:1], (sums + noise)[:1], None)])
+        runs[-1].append(Block("rows", sums[1:], (sums + noise)[1:], None))
+    tests = NoiseTests(plan)
+    for run in runs:
+        tests.add_run(run)
+    squares = squares_of(runs, DEVIATION)
+
+    def p_value(values: np.ndarray, freedom: int) -> float:
+        ends = chi2.cdf(values.min(), freedom), chi2.sf(values.max(), freedom)
+        return float(min(1.0, 2 * values.size * min(ends)))
+
+    wanted = 4 * min(
+        p_value(squares.sum(0), 6),
+        p_value(squares.sum((0, 2)), 6 * 8),
+        p_value(squares.sum((1, 2)), 3 * 8),
+        p_value(squares.sum(keepdims=True), 6 * 3 * 8),
+    )
+    found = dict(tests.list_results())
+    assert found["variance"] == pytest.approx(min(1.0, wanted))
+    first = np.concatenate(
+        [((run[0].outputs - run[0].sums) / DEVIATION).flatten().numpy() for run in runs]
+    )
+    assert found["normal"] == pytest.approx(noise_tests._compare_with_normal(first))
+    assert set(found) == {"variance", "normal", "tails"}, "no grid, no batches"
+
+
+def test_only_some_numbers_of_a_large_release_are_compared_with_the_normal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(noise_tests, "_MOST_NUMBERS", 4)
+    plan = made_plan([gaussians(1.0, name="vector")], 100)
+    noise = torch.arange(10.0, dtype=torch.float64)
+    tests = NoiseTests(plan)
+    tests.add_run([Block("vector", torch.zeros(1, 10).double(), noise[None], None)])
+    spread = np.array([0.0, 3.0, 6.0, 9.0])
+    assert tests.list_results()[1].p_value == pytest.approx(
+        noise_tests._compare_with_normal(spread)
+    )
+
+
+@pytest.mark.parametrize("step", [2.0**-3, 2.0**-30])
+def test_low_bits_that_deviations_cover_are_tested(step: float) -> None:
+    """With 16 steps to a deviation one and two steps are fair coins; with many all 16 bits are."""
+    plan = made_plan([gaussians(2.0, name="vector")], 100)
+    generator, tests = np.random.default_rng(3), NoiseTests(plan)
+    counts = np.zeros(16, dtype=np.int64)
+    for _ in range(5):
+        noise = torch.from_numpy(np.rint(generator.normal(size=(1, 40)) * 2 / step) * step)
+        tests.add_run([Block("vector", torch.zeros_like(noise), noise, step)])
+        whole = (noise / step).long().numpy()
+        counts += [int((whole >> bit & 1).sum()) for bit in range(16)]
+    bits = 2 if step > 0.01 else 16
+    wanted = noise_tests._test_counts(counts[:bits], 200, 0.5)
+    assert dict(tests.list_results())["low_bits"] == pytest.approx(wanted)
+    tests.add_run([Block("vector", torch.zeros(1, 40).double(), noise + step / 3, step)])
+    assert dict(tests.list_results())["low_bits"] == 0.0, "off the grid"
+
+
+@pytest.mark.parametrize(("steps", "bits"), [(16, 1), (24, 2)])
+def test_off_the_diagonal_of_a_symmetric_matrix_deviations_are_shorter(
+    steps: int, bits: int
+) -> None:
+    """16 steps are 11.3 there, and cover one bit; 24 are 17, and cover two; each counts once."""
+    # the lowest bit is set in every other number, the second one in all
+    upper = np.triu(2.0 + np.indices((4, 4))[1] % 2)
+    noise = torch.from_numpy(upper + np.triu(upper, 1).T)[None]
+    tests = NoiseTests(made_plan([gaussians(float(steps), name="square")], 100))
+    tests.add_run([Block("square", torch.zeros_like(noise), noise, 1.0)])
+    whole = upper[np.triu_indices(4)].astype(np.int64)
+    counts = np.array([int((whole >> bit & 1).sum()) for bit in range(bits)])
+    assert counts.tolist() == [6, 10][:bits]
+    wanted = noise_tests._test_counts(counts, 10, 0.5)
+    assert dict(tests.list_results())["low_bits"] == pytest.approx(wanted)

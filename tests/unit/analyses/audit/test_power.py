@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
 from dpprobe.analyses.audit.bounds import accuracy_lower_bound
-from dpprobe.analyses.audit.power import PlanFamily, caught_factor
+from dpprobe.analyses.audit.power import PlanFamily, caught_factor, compute_separation
 from dpprobe.privacy import accountants
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from tests.support.mechanisms import best_of, gaussians, made_plan
@@ -151,3 +152,78 @@ def test_a_plan_without_noise_allows_anything() -> None:
     plan = PlanFamily(made_plan([gaussians(0.0)], 1000))
     assert plan.total_variation() == 1
     assert plan.epsilon_of_accuracy(0.9) == pytest.approx(math.log((0.9 - DELTA) / 0.1))
+
+
+PLANS = {
+    "gaussian": family(gaussians(2.0, count=4)),
+    "selected": family(gaussians(4.0), selection=best_of(5)),
+    "silent": PlanFamily(made_plan([gaussians(0.0)], 1000)),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_ends_of_a_family_are_no_noise_and_no_signal(name: str) -> None:
+    plan = PLANS[name]
+    priced = name == "gaussian"
+    assert (plan.has_price, plan.exact) == (priced, priced)
+    assert plan.total_variation(0.0) == 1.0
+    for none in (0.0, -1.0):
+        assert plan.factor_of(none) == (
+            math.inf if priced else pytest.approx(math.nan, nan_ok=True)
+        )
+    assert plan.epsilon_of_accuracy(0.5) == plan.epsilon_of_accuracy(0.3) == 0.0
+    assert plan.epsilon_of_accuracy(1.0) == math.inf
+    assert plan.separation == pytest.approx(compute_separation(plan.total_variation()))
+    if priced:
+        assert plan.compute_epsilon(0.0) == math.inf
+        assert plan.separation == pytest.approx(1.0, rel=1e-9)  # mu = sqrt(4) / 2
+
+
+def test_a_selection_s_variation_is_of_what_it_costs_not_of_its_target() -> None:
+    plan = PLANS["selected"].plan
+    looser = PlanFamily(replace(plan, epsilon=2 * plan.epsilon))
+    assert looser.total_variation() == PLANS["selected"].total_variation()
+
+
+@pytest.mark.parametrize("group", [1, 3])
+def test_a_group_is_told_as_if_its_noise_were_less_and_its_epsilon_is_one_unit_s(
+    group: int,
+) -> None:
+    alone = PLANS["gaussian"]
+    together = PlanFamily(alone.plan, group=group)
+    for factor in (0.8, 3.0):
+        wanted = 2 * norm.cdf(group / factor / 2) - 1
+        assert together.total_variation(factor) == pytest.approx(wanted, rel=1e-9)
+        assert together.factor_of(wanted) == pytest.approx(factor, rel=1e-6)
+        assert together.compute_epsilon(factor) == alone.compute_epsilon(factor)
+
+
+def test_a_sampled_group_is_told_more_surely_than_one(sampled: PlanFamily) -> None:
+    assert not sampled.exact
+    assert sampled.has_price
+    group = PlanFamily(sampled.plan, group=3)
+    assert sampled.total_variation() < group.total_variation() < 3 * sampled.total_variation()
+
+
+@given(st.floats(0.0, 0.9999))
+def test_a_separation_is_the_distance_of_two_normals_of_a_total_variation(share: float) -> None:
+    assert 2 * norm.cdf(compute_separation(share) / 2) - 1 == pytest.approx(share, abs=1e-12)
+
+
+@pytest.mark.parametrize(("runs", "strength"), [(5, 1.0), (400, 0.0), (400, -1.0)])
+def test_too_few_runs_or_no_strength_catch_nothing(runs: int, strength: float) -> None:
+    whole = PLANS["gaussian"]
+    assert math.isnan(caught_factor(whole, runs, strength=strength))
+    assert caught_factor(whole, 400) > 1
+
+
+def test_more_runs_less_confidence_and_more_strength_catch_smaller_faults() -> None:
+    whole = PLANS["gaussian"]
+    usual = caught_factor(whole, 400, 0.95, 0.95, strength=0.8)
+    for easier in (
+        caught_factor(whole, 800, 0.95, 0.95, strength=0.8),
+        caught_factor(whole, 400, 0.5, 0.95, strength=0.8),
+        caught_factor(whole, 400, 0.95, 0.5, strength=0.8),
+        caught_factor(whole, 400, 0.95, 0.95, strength=0.9),
+    ):
+        assert 1 < easier < usual

@@ -11,6 +11,7 @@ import torch
 
 from dpprobe.analyses.audit.canary_attack import Attack, Shape, Worlds, make_worlds
 from dpprobe.analyses.audit.transcripts import (
+    Block,
     FixedCanaries,
     Recorder,
     Replayer,
@@ -193,3 +194,65 @@ def test_pairs_in_batches_are_counted_as_a_plain_loop_counts_them(at_once: int) 
     assert seen.beside.tolist() == beside
     assert seen.sizes == [len(batch) for batch in drawn]
     assert seen.unit_counts.tolist() == [sum(unit in batch for batch in drawn) for unit in range(8)]
+
+
+def block(name: str, releases: int, value: float, step: float | None = None) -> Block:
+    """Releases whose sums are `value` and whose outputs are `value` + 0.5, + 1.5, ..."""
+    sums = torch.full((releases, 2), value)
+    return Block(name, sums, sums + torch.arange(releases)[:, None] + 0.5, step)
+
+
+def test_blocks_of_a_mechanism_are_joined_in_the_order_of_its_first_release() -> None:
+    first, other, later = block("a", 3, 1.0, 0.5), block("b", 1, 7.0), block("a", 2, 2.0, 0.5)
+    joined = join_blocks([first, other, later])
+    assert [(each.name, each.step) for each in joined] == [("a", 0.5), ("b", None)]
+    assert torch.equal(joined[0].sums, torch.cat([first.sums, later.sums]).double())
+    assert torch.equal(joined[0].outputs, torch.cat([first.outputs, later.outputs]).double())
+    assert torch.equal(joined[1].sums, other.sums.double())
+    assert all(each.sums.dtype == torch.float64 for each in joined)
+
+
+def fail() -> torch.Tensor:
+    raise AssertionError("a replay draws no noise")
+
+
+def test_a_replay_gives_recorded_outputs_in_order_whatever_the_blocks_and_keeps_new_sums() -> None:
+    blocks = [block("a", 3, 1.0), block("b", 1, 7.0), block("a", 2, 2.0)]
+    replayer = Replayer({3: blocks, 4: blocks[:1]}, range(2), sampled=1)
+    one = replayer.observe_release("a", 3, torch.full((2,), 5.0), fail)
+    assert one.tolist() == [1.5, 1.5]
+    steps = replayer.observe_steps("a", 3, 2, (2,))
+    assert steps.given
+    assert steps.outputs.tolist() == [[2.5, 2.5], [3.5, 3.5]]
+    steps.sums[:] = 6.0
+    with pytest.raises(PrivacyError, match="a release of a did not occur in the recorded run"):
+        replayer.observe_release("a", 3, torch.ones(2), fail)
+    assert replayer.observe_release("b", 3, torch.ones(2), fail).tolist() == [7.5, 7.5]
+    with pytest.raises(PrivacyError, match="a release of a did not occur"):
+        replayer.observe_steps("a", 3, 4, (2,))  # only two are left
+    alone = replayer.observe_steps("a", 4, 2, (2,)).outputs
+    assert alone.tolist() == [[1.5, 1.5], [2.5, 2.5]], "each seed has its own place"
+    sums = replayer.joined_sums[3]
+    assert sums["a"].tolist() == [[5.0, 5.0], [6.0, 6.0], [6.0, 6.0]]
+    assert sums["b"].tolist() == [[1.0, 1.0]]
+
+
+def test_a_recorder_counts_the_batches_that_a_fit_draws() -> None:
+    recorder = Recorder()
+    sampler = recorder.replace_sampler(1, PoissonSampler(20, 0.3, open_stream(5, "sampling")))
+    units, sizes = sampler.draw_block(7)
+    (seen,) = recorder.batches
+    assert seen.sizes == sizes.tolist()
+    assert seen.unit_counts.tolist() == np.bincount(units).tolist()
+
+
+@pytest.mark.parametrize("canaries", [range(4, 7), range(0, 2), range(18, 20)])
+@pytest.mark.parametrize("sampled", [0, 1, 2])
+def test_fixed_canaries_stand_at_the_end_of_each_batch(canaries: range, sampled: int) -> None:
+    free = PoissonSampler(20, 0.3, open_stream(5, "sampling")).draw_block(30)
+    sampler = PoissonSampler(20, 0.3, open_stream(5, "sampling"))
+    units, sizes = FixedCanaries(sampler, canaries, sampled).draw_block(30)
+    batches = [np.split(each[0], np.cumsum(each[1])[:-1]) for each in ((units, sizes), free)]
+    for fixed, drawn in zip(*batches, strict=True):
+        kept = [unit for unit in drawn if unit not in canaries]
+        assert fixed.tolist() == kept + list(canaries[:sampled])

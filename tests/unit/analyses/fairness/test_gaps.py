@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest, norm
 
 from dpprobe.analyses.fairness.comparison import (
     Comparison,
@@ -17,7 +18,13 @@ from dpprobe.analyses.fairness.comparison import (
     measure_comparison,
 )
 from dpprobe.analyses.fairness.fairness_record import Gap
-from dpprobe.analyses.fairness.gaps import Groups, gap_difference, mean_gap_interval
+from dpprobe.analyses.fairness.gaps import (
+    Groups,
+    count_units,
+    gap_difference,
+    mean_gap_interval,
+    smallest_deviation,
+)
 from dpprobe.analyses.fairness.group_metrics import Resamples
 from tests.support.fairness_rows import compare, head, made_rows
 
@@ -214,3 +221,129 @@ def test_no_two_resamples_are_alike() -> None:
     counts = np.concatenate(Resamples(50, 300, seed=3).blocks, axis=1)
     assert counts.shape == (50, 301)
     assert len(np.unique(counts, axis=1).T) == 301
+
+
+def test_a_resample_that_lacks_a_group_tells_nothing_of_it() -> None:
+    """Means and deviations of differences are over the resamples that have both groups."""
+    generator = np.random.default_rng(4)
+    drawn = 0.5 + 0.1 * generator.normal(size=(1, 3, 400))
+    drawn[0, 0, :100] = np.nan
+    none = np.zeros((1, 3))
+    groups = Groups.prepare_groups(np.full((1, 3), 0.5), drawn, least=none, excess=none)
+    apart = drawn[0] - np.nanmean(drawn[0], axis=1, keepdims=True)
+    np.testing.assert_allclose(groups.deviations[0], apart, atol=1e-6)
+    for one in range(3):
+        for other in range(3):
+            wanted = np.sqrt(np.nanmean((apart[one] - apart[other]) ** 2))
+            assert groups.errors[0, one, other] == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+
+
+def test_deviations_have_a_least_and_values_lose_their_excess() -> None:
+    values, least = np.array([[0.9, 0.4]]), np.array([[0.03, 0.04]])
+    excess = np.array([[0.1, 0.2]])
+    still = np.repeat(values[..., None], 50, axis=2)
+    groups = Groups.prepare_groups(values, still, least=least, excess=excess)
+    # independent groups of at least 0.03 and 0.04
+    assert groups.errors[0, 0, 1] == pytest.approx(0.05)
+    assert groups.corrected == pytest.approx(np.array([[0.8, 0.2]]))
+    assert groups.gap == pytest.approx(0.5), "the gap itself is of the values"
+    low, high = groups.gap_interval(0.95)
+    assert (0.6 - low, high - 0.6) == pytest.approx((1.96 * 0.05, 1.96 * 0.05), abs=1e-4)
+    assert groups.extremes == (0, 0, 1)
+    distance, moved = groups.gap_spread
+    assert distance == pytest.approx(0.6)
+    assert np.abs(moved).max() < 1e-12
+
+
+def test_of_several_columns_the_one_with_the_largest_gap_counts() -> None:
+    values = np.array([[0.5, 0.6, 0.55], [0.9, 0.2, 0.4]])
+    none = np.zeros((2, 3))
+    groups = Groups.prepare_groups(values, values[..., None] + np.zeros(7), least=none, excess=none)
+    assert groups.gap == pytest.approx(0.7)
+    assert groups.extremes == (1, 0, 1)
+
+
+@pytest.mark.parametrize("level", [0.8, 0.95])
+def test_bounds_of_several_heads_are_means_and_contain_the_mean_gap(level: float) -> None:
+    heads = [_two_groups([0.5 + step, 0.5], seed) for seed, step in enumerate((0.3, 0.0, 0.2))]
+    ends = np.array([each.gap_interval(level) for each in heads])
+    low, high = mean_gap_interval(heads, level)
+    assert ends[1, 0] < 0, "a head's bound may be negative; the mean is what is cut"
+    assert low == pytest.approx(max(0.0, ends[:, 0].mean()))
+    assert high == pytest.approx(ends[:, 1].mean())
+    alike = [_two_groups([0.5, 0.5], seed) for seed in range(3)]
+    assert mean_gap_interval(alike, level)[0] == 0.0
+
+
+def test_without_any_resample_bounds_say_nothing_and_hold_the_gap() -> None:
+    values, least = np.array([[1.0, 1.0, 0.4]]), np.full((1, 3), 0.05)
+    lost = Groups.prepare_groups(
+        values, np.full((1, 3, 5), np.nan), least=least, excess=np.zeros((1, 3))
+    )
+    low, high = mean_gap_interval([lost], 0.95)
+    assert low == 0.0
+    assert high == pytest.approx(0.6 + 1.96 * 0.05 * 2**0.5, abs=1e-4)
+
+
+def test_differences_of_gaps_are_antisymmetric_and_none_from_oneself() -> None:
+    heads = [_two_groups([0.9, 0.5], 0), _two_groups([0.8, 0.5], 1)]
+    others = [_two_groups([0.7, 0.6], 2)]
+    between, low, high = gap_difference(heads, others, 0.9)
+    back, lower, upper = gap_difference(others, heads, 0.9)
+    assert between == pytest.approx(0.35 - 0.1)
+    assert (back, lower, upper) == pytest.approx((-between, -high, -low))
+    same, low, high = gap_difference(others, others, 0.9)
+    assert same == 0.0
+    assert low <= 0.0 <= high
+    assert high - low < 0.02, "equal deviations cancel"
+
+
+@pytest.mark.parametrize("units", [1, 40, 1000])
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+def test_the_least_deviation_is_wilsons_half_width_at_0_over_z(
+    units: int, confidence: float
+) -> None:
+    interval = binomtest(0, units).proportion_ci(confidence, method="wilson")
+    wanted = interval.high / 2 / norm.ppf((1 + confidence) / 2)
+    found = smallest_deviation(np.array([float(units)]), confidence)
+    assert found == pytest.approx(wanted)
+
+
+def test_the_units_of_a_mean_are_those_of_its_mean_deviation() -> None:
+    """Labels of 1 and 4 units deviate by 1 and 1/2: as 1 / 0.75^2 units; none counts as one."""
+    found = count_units(np.array([[1, 4], [0, 100], [30, 30]]))
+    assert found == pytest.approx([1 / 0.75**2, 1 / 0.55**2, 30])
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9])
+def test_an_interval_at_the_end_of_what_a_share_can_be_is_joined_with_wilsons(
+    level: float,
+) -> None:
+    """All rows right, none right, and half right without a resample that has the group."""
+    values = np.array([[1.0, 0.0, 0.5]])
+    drawn = np.repeat(values[..., None], 61, axis=2).astype(np.float32)
+    drawn[0, 2] = np.nan
+    low, high = _compute_intervals(values, drawn, np.full((1, 3), 20.0), level)
+    for place, right in enumerate((20, 0, 10)):
+        wilson = binomtest(right, 20).proportion_ci(level, method="wilson")
+        assert low[0, place] == pytest.approx(wilson.low, abs=1e-9)
+        assert high[0, place] == pytest.approx(wilson.high, abs=1e-9)
+
+
+def test_an_interval_s_ends_are_ranks_of_the_resamples_that_have_the_group() -> None:
+    """Of 21 values from -0.1 to 0.1 around 0.5; at 80% the third and the nineteenth."""
+    drawn = np.linspace(0.4, 0.6, 21)[None, None]
+    lost = np.concatenate([drawn, np.full((1, 1, 9), np.nan)], axis=2)
+    for resamples in (drawn, lost):
+        low, high = _compute_intervals(
+            np.full((1, 1), 0.7), resamples.astype(np.float32), np.full((1, 1), 9.0), 0.8
+        )
+        assert (low.item(), high.item()) == pytest.approx((0.62, 0.78), abs=1e-6)
+
+
+def test_an_interval_that_touches_0_is_joined_with_wilsons_there_too() -> None:
+    """The lower end is 0 exactly, which no resample can fall below."""
+    one, three = np.full((1, 1), 0.125), np.array([[[0.0, 0.125, 0.25]]], dtype=np.float32)
+    low, high = _compute_intervals(one, three, np.full((1, 1), 24.0), 0.95)
+    wilson = binomtest(3, 24).proportion_ci(0.95, method="wilson")
+    assert (low.item(), high.item()) == pytest.approx((0.0, max(0.25, wilson.high)))

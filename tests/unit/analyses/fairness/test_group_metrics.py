@@ -151,3 +151,65 @@ def test_no_number_of_threads_changes_a_draw() -> None:
         for threads in (1, 3)
     )
     assert np.array_equal(one, three, equal_nan=True)
+
+
+@pytest.mark.parametrize(("units", "count"), [(1, 0), (5, 63), (5, 64), (7, 130)])
+def test_resamples_draw_as_many_units_as_there_are_after_each_once(units: int, count: int) -> None:
+    resamples = Resamples(units, count, seed=1)
+    counts = np.concatenate(resamples.blocks, axis=1)
+    assert counts.shape == (units, count + 1)
+    assert (counts[:, 0] == 1).all()
+    assert (counts.sum(axis=0) == units).all()
+    other = np.concatenate(Resamples(units, count, seed=2).blocks, axis=1)
+    assert count == 0 or not np.array_equal(counts, other)
+    assert np.array_equal(counts, np.concatenate(Resamples(units, count, seed=1).blocks, axis=1))
+
+
+def test_values_of_all_blocks_stand_in_their_order() -> None:
+    """Each lane's sum of unit numbers times their counts, however many lanes a block has."""
+    numbers = np.arange(7.0)
+    for count in (0, 1, 63, 64, 130):
+        resamples = Resamples(7, count, seed=3, threads=2)
+        whole, drawn = resamples.compute_all(lambda counts: (numbers @ counts)[None])
+        wanted = numbers @ np.concatenate(resamples.blocks, axis=1)
+        assert whole.tolist() == [wanted[0]]
+        assert drawn.shape == (1, count)
+        assert drawn[0].tolist() == wanted[1:].tolist()
+
+
+def test_rows_stand_by_group_and_in_the_given_order_within() -> None:
+    codes = np.array([0, 1, 2, -1, 0, 1, 2, -1, -1, 0, 0, 1], dtype=np.int32)
+    order = np.arange(12)[::-1].copy()
+    rows, starts = Layout(codes=codes, groups=4).in_groups(order)
+    assert rows.tolist() == [10, 9, 4, 0, 11, 5, 1, 6, 2]
+    assert starts.tolist() == [0, 4, 7, 9, 9], "the last group has no rows"
+
+
+def test_blocks_are_the_rows_of_a_patient_in_a_group() -> None:
+    codes = np.array([0, 1, 2, -1, 0, 0, 2, -1, -1, -1], dtype=np.int32)
+    rows = made_rows(np.arange(10) % 2, units=np.arange(10) // 2)
+    layout = Layout(codes=codes, groups=3)
+    block, group = layout.assign_blocks(rows)
+    pairs = [(unit // 2, 3 if code < 0 else code) for unit, code in enumerate(codes)]
+    assert len(group) == len(set(pairs)) == 8
+    for one in range(10):
+        assert group[block[one]] == pairs[one][1]
+        for other in range(10):
+            assert (block[one] == block[other]) == (pairs[one] == pairs[other])
+    ways = layout.shuffle_blocks(rows, 4)
+    assert ways.shape == (PERMUTATIONS, 8)
+    assert (np.sort(ways, axis=1) == np.sort(group)).all(), "groups keep their numbers of blocks"
+    assert len(np.unique(ways, axis=0)) > PERMUTATIONS / 2
+
+
+@pytest.mark.parametrize("link", ["softmax", "identity"])
+@pytest.mark.parametrize("kind", ["two", "five", "several"])
+def test_metrics_are_those_that_the_scores_have(kind: str, link: Link) -> None:
+    labels, scores, groups, _ = _data(kind)
+    rows = made_rows(labels, {"site": groups.tolist()})
+    found = head(rows, scores, link).metrics
+    wanted = {"accuracy", "recall", "equalised_odds", "demographic_parity"}
+    wanted |= {"auc"} if kind != "five" else set()
+    wanted |= {"calibration_error"} if link == "softmax" and kind != "several" else set()
+    assert set(found) == wanted
+    assert len(found) == len(wanted)
