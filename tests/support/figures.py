@@ -196,3 +196,9 @@ def _shorten(values: Any) -> str:
         sums = [len(numbers), np.isnan(numbers).sum(), known.sum(), known @ turns]
         return "sums " + " ".join(f"{value:.4g}" for value in sums)
     return " ".join(f"{value:.5g}" for value in numbers)
+
+
+def bar_ends(container: Any, *, across: bool = False) -> np.ndarray:
+    """Returns the ends of each error bar, [n, 2]."""
+    (bars,) = container.lines[2]
+    return np.array([segment[:, 0 if across else 1] for segment in bars.get_segments()])

@@ -108,8 +108,12 @@ def test_a_search_without_a_price_takes_the_guarantee_and_no_ceiling_had_one(
     ]
     for path in paths[:2]:
         options = {"head": "fine_tune", "search": {"trials": 2}}
-        write_json(path, read_json(path) | {"head": "fine_tune", "options": options})
-    found, infinite, ceiling = read_cell_results(paths)
+        changes = {"head": "fine_tune", "options": options, "private": True}
+        write_json(path, read_json(path) | changes)
+    paths.append(write_cell(tmp_path, method="free"))
+    write_json(paths[3], read_json(paths[3]) | {"private": False})
+    found, infinite, ceiling, free = read_cell_results(paths)
     assert (found.private, found.unpriced, found.network) == (False, True, True)
     assert (infinite.private, infinite.unpriced) == (False, False)
     assert (ceiling.private, ceiling.unpriced, ceiling.ceiling) == (False, False, True)
+    assert (free.private, free.unpriced) == (False, False)

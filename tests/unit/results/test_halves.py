@@ -97,3 +97,8 @@ def test_a_metric_that_no_row_allows_has_no_values() -> None:
     assert half_values("auc", np.ones((4, 3)), np.array([0, 1, 2, 0])) == []
     alone = half_values("auc", np.eye(2)[[0, 1]], np.array([0, 1]))
     assert alone == [[None, None]] * HALVINGS, "one row of a class has no area"
+
+
+def test_of_an_odd_number_of_units_either_half_is_larger_at_times() -> None:
+    members = split_rows("accuracy", np.zeros(11, dtype=np.int64)).members
+    assert set(members.sum(axis=2)[:, 0]) == {5, 6}
