@@ -202,3 +202,40 @@ def bar_ends(container: Any, *, across: bool = False) -> np.ndarray:
     """Returns the ends of each error bar, [n, 2]."""
     (bars,) = container.lines[2]
     return np.array([segment[:, 0 if across else 1] for segment in bars.get_segments()])
+
+
+def drawn_bars(axes: Any, *, across: bool = False) -> list[tuple[float, float, float, float]]:
+    """Returns place, mean and both ends of every error bar, in the order of drawing."""
+    found = []
+    for container in axes.containers:
+        points = np.asarray(container.lines[0].get_xydata())
+        points = points[:, ::-1] if across else points
+        for (place, mean), (low, high) in zip(
+            points, bar_ends(container, across=across), strict=True
+        ):
+            found.append((float(place), float(mean), float(low), float(high)))
+    return found
+
+
+def drawn_curves(axes: Any, points: int) -> list[list[tuple[float, float]]]:
+    """Returns the points of each line that has so many."""
+    lines = [np.asarray(line.get_xydata()).tolist() for line in axes.get_lines()]
+    return [[(x, y) for x, y in line] for line in lines if len(line) == points]
+
+
+def drawn_levels(axes: Any) -> list[float]:
+    """Returns the heights of lines across the whole axes."""
+    return [y for (x, y), (other, same) in drawn_curves(axes, 2) if (x, other, y) == (0, 1, same)]
+
+
+def legend_texts(figure: Figure) -> list[str]:
+    (legend,) = figure.legends
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def tick_texts(axis: Any) -> list[str]:
+    return [text.get_text() for text in axis.get_ticklabels()]
+
+
+def title_of(figure: Figure) -> str:
+    return " ".join(figure.get_suptitle().split())

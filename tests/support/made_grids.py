@@ -1,4 +1,4 @@
-"""Grids of results whose numbers a test chooses."""
+"""Results and grids of results whose numbers a test chooses."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpprobe.results.cell_record import ACCURACY, Measure
+from dpprobe.results.cell_results import CellResult
 from dpprobe.results.summary import Choice, Entry, Grid
 
 Key = tuple[str, float, str, str]  # dataset, epsilon, backbone, method
@@ -51,3 +52,34 @@ def made_grid(
         entries=dict(entries),
         **facts | changes,
     )
+
+
+def made_result(mean: float, epsilon: float = 1.0, **changes: Any) -> CellResult:
+    """Makes the result of a cell of three seeds with an interval of 2 points on either side.
+
+    The head "nonprivate" is the ceiling; any other head is private at a finite epsilon.
+    """
+    head = changes.get("head", changes.get("method", "sgd"))
+    facts: dict[str, Any] = {
+        "dataset": "digits",
+        "backbone": "pixels",
+        "method": head,
+        "head": head,
+        "private": math.isfinite(epsilon) and head != "nonprivate",
+        "ceiling": head == "nonprivate",
+        "measure": ACCURACY,
+        "values": (mean,) * 3,
+        "low": mean - 0.02,
+        "high": mean + 0.02,
+        "delta": 1e-5,
+        "options": {"head": head},
+        "train_rows": 1000,
+        "n": 1000,
+        "dimension": 64,
+        "seconds": 3.0,
+    }
+    return CellResult(**facts | changes, mean=mean, epsilon=epsilon)
+
+
+def made_ceiling(mean: float, **changes: Any) -> CellResult:
+    return made_result(mean, math.inf, head="nonprivate", **changes)

@@ -195,6 +195,7 @@ LESIONS: dict[str, Any] = {"class_names": ("benign", "malignant"), "shares": (0.
         (LESIONS | {"patients": 50}, [180, 20], 6.2),  # 5 patients of the rarer class
         ({"multi_label": True}, [100, 200, 0, 2], 2.2),
         ({"multi_label": True}, [0, 200, 200, 0], 200.0),
+        ({"multi_label": True}, [0, 200, 200, 20], 24.7),  # labels of all rows say nothing
     ],
 )
 def test_the_variance_rests_on_the_rows_of_rare_classes(
@@ -243,6 +244,8 @@ def _several(folder: Path) -> list[Path]:
     ]
     options = {"head": "fine_tune", "search": {"trials": 2}}
     write_json(paths[4], read_json(paths[4]) | {"head": "fine_tune", "options": options})
+    for path in paths:
+        write_json(path, read_json(path) | {"n": 250})
     return paths
 
 
@@ -269,7 +272,7 @@ def test_a_summary_has_a_row_per_cell_and_seed_whatever_the_order_of_files(tmp_p
         for end in ENDS:
             assert row[f"accuracy_{end}"] == getattr(record.summary["accuracy"], end)
         assert (row["train_rows"], row["test_rows"]) == (1000, 200)
-        assert (row["train_units"], row["test_units"], row["n"]) == (250, 50, 1000)
+        assert (row["train_units"], row["test_units"], row["n"]) == (250, 50, 250)
         assert (row["study"], row["num_classes"], row["dimension"]) == ("study", 4, 64)
         assert row["fingerprint"] == record.fingerprint
         assert row["constant"] == row["constant_accuracy"] == record.constant_accuracy
@@ -356,3 +359,12 @@ def test_files_of_several_datasets_keep_their_order_and_say_their_reasons(tmp_pa
     }
     assert read_grid([]).rows == ()
     assert read_grid([]).tested == "test rows"
+
+
+def test_a_head_without_noise_is_neither_private_nor_unpriced(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, epsilon="inf")
+    write_json(path, read_json(path) | {"private": True})  # the method is, at a finite epsilon
+    grid = grid_of(tmp_path, path)
+    (entry,) = grid.entries.values()
+    assert (entry.private, entry.unpriced, entry.ceiling) == (False, False, False)
+    assert (grid.choices, grid.unpriced) == ({}, set())
