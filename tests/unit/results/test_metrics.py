@@ -600,3 +600,32 @@ def test_training_metrics_are_those_of_the_evaluation() -> None:
             "test_accuracy": pytest.approx(whole["accuracy"]),
             "test_auc": pytest.approx(whole["auc"]),
         }
+
+
+@pytest.mark.parametrize(("fewest", "kind"), [(9, kinds.ROW_PROPORTION), (10, kinds.ROW_BOOTSTRAP)])
+def test_an_area_with_fewer_than_ten_rows_of_a_class_has_no_bootstrap(
+    fewest: int, kind: str
+) -> None:
+    generator = np.random.default_rng(0)
+    labels = (np.arange(200) < fewest).astype(np.int64)
+    scores = generator.normal(size=(200, 2)) + 0.3 * np.eye(2)[labels]
+    for given in (labels, 1 - labels):
+        assert _summary(scores, given)["auc"]["rows_interval"] == kind
+
+
+@pytest.mark.parametrize(
+    ("patients", "kind"), [(9, kinds.UNIT_PROPORTION), (10, kinds.UNIT_BOOTSTRAP)]
+)
+def test_fewer_than_ten_patients_have_no_bootstrap(patients: int, kind: str) -> None:
+    scores, labels, _ = _made(7, rows=400)
+    units = np.arange(400) % patients
+    assert _summary(scores, labels, units)["accuracy"]["rows_interval"] == kind
+
+
+def test_seeds_that_differ_by_rounding_have_the_first_seeds_mean_and_no_spread() -> None:
+    values = (0.5, 0.5 + 4e-7, 0.5 - 4e-7)
+    summary = _summarise_shares([{"accuracy": value} for value in values], np.arange(20) < 10)
+    entry = summary["accuracy"]
+    assert (entry["mean"], entry["std"]) == (0.5, 0.0)
+    apart = [{"accuracy": value} for value in (0.5, 0.5 + 2e-6)]
+    assert _summarise_shares(apart, np.arange(20) < 10)["accuracy"]["std"] > 0
