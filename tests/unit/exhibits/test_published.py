@@ -303,11 +303,12 @@ def test_of_a_models_results_at_one_epsilon_the_best_is_marked_and_by_rising_eps
         {"values": {"y": 98.0}, "epsilon": 1.0, "tuning": "full"},
         {"values": {"y": 97.0}, "epsilon": math.inf},
         {"values": {"y": 96.0}, "dataset": "other"},
+        {"values": {"y": 40.0}, "epsilon": [1.0, 3.0]} | model,  # a range that reaches further
     )
     marked = [(number.row, number.value) for number in found.mark_points("d", "accuracy")]
-    assert marked == [("6", 61.0), ("5", 60.0), ("4", 55.0), ("1", 75.0)]
+    assert marked == [("6", 61.0), ("5", 60.0), ("12", 40.0), ("4", 55.0), ("1", 75.0)]
     with_networks = found.mark_points("d", "accuracy", networks=True)
-    assert [number.row for number in with_networks] == ["6", "5", "9", "4", "1"]
+    assert [number.row for number in with_networks] == ["6", "5", "9", "12", "4", "1"]
 
 
 def test_a_bibliography_leaves_out_what_a_citation_lacks() -> None:

@@ -609,8 +609,8 @@ def test_an_area_with_fewer_than_ten_rows_of_a_class_has_no_bootstrap(
     generator = np.random.default_rng(0)
     labels = (np.arange(200) < fewest).astype(np.int64)
     scores = generator.normal(size=(200, 2)) + 0.3 * np.eye(2)[labels]
-    for given in (labels, 1 - labels):
-        assert _summary(scores, given)["auc"]["rows_interval"] == kind
+    for either in (labels, 1 - labels):
+        assert _summary(scores, either)["auc"]["rows_interval"] == kind
 
 
 @pytest.mark.parametrize(
