@@ -89,7 +89,8 @@ def test_options_that_nothing_priced_are_marked_and_never_the_best() -> None:
     entries = {
         ("d", 1.0, "x", "sgd"): made_entry(50.0),
         ("d", 1.0, "x", "found"): made_entry(90.0, private=False, unpriced=True),
-        ("d", 1.0, "x", "other"): made_entry(40.0),
+        ("d", 1.0, "x", "other"): made_entry(9.5),
+        ("d", 1.0, "x", "same"): made_entry(50.0, private=False, unpriced=True),
         ("d", math.inf, "x", "found"): made_entry(95.0, private=False),
         ("d", 2.0, "x", "sgd"): made_entry(55.0),
     }
@@ -99,10 +100,11 @@ def test_options_that_nothing_priced_are_marked_and_never_the_best() -> None:
         "dataset": "d",
         "epsilon": "1",
         "x + found": "90.0†",
-        "x + other": "40.0",
+        "x + other": "9.5",
+        "x + same": "50.0†",
         "x + sgd": "**50.0**",
     }
-    assert rows[1][-1] == "55.0", "one private head is no choice"
+    assert rows[1][titles.index("x + sgd")] == "55.0", "one private head is no choice"
     assert "† Not private and not for release" in note
     numbers = list(csv.DictReader(io.StringIO(comma_separated(numbers_table(grid)))))
     assert [row["x + found unpriced"] for row in numbers] == ["true", "", "false"]

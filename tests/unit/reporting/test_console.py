@@ -144,7 +144,16 @@ def test_what_would_mislead_is_told_in_few_whole_notes(monkeypatch: pytest.Monke
     assert [line for line in lines if line.endswith("more: r/report.html")]
     assert all(len(line) <= WIDTH for line in lines)
     assert "60.0†" in " ".join(lines)
-    assert "only here" not in " ".join(lines), "warnings are of the best heads"
+    lines = _describe(
+        monkeypatch,
+        made_grid(
+            {
+                ("d", 1.0, "x", "m"): made_entry(50.0),
+                ("d", 1.0, "x", "worse"): made_entry(40.0, never={"only here": 3}),
+            }
+        ),
+    )
+    assert "only here" not in " ".join(lines)
     few = {key: entry for key, entry in entries.items() if key[3] == "found"}
     lines = _describe(monkeypatch, made_grid(few | {("d", 1.0, "x", "m"): made_entry(5.0)}))
     assert any(line.startswith("Attention: † Not private") for line in lines)
