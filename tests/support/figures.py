@@ -15,12 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.text import Annotation, Text
 
-from dpprobe.artifacts import read_json, write_json, write_table
+from dpprobe.artifacts import write_table
 from dpprobe.exhibits import style
 from dpprobe.reporting.figures import curves
-from dpprobe.results.cell_results import read_cell_results
 from dpprobe.results.summary import read_grid, summarise_cells
-from tests.support.cell_files import write_cell, write_study
+from tests.support.cell_files import write_study
 
 mpl.rcParams.update(style.SETTINGS)  # figures are drawn as `make_exhibit` draws them
 
@@ -83,24 +82,6 @@ def save_bytes(figure: Figure, stem: Path) -> tuple[bytes, ...]:
     for path in paths:
         style.save_figure(figure, path)
     return tuple(path.read_bytes() for path in paths)
-
-
-def varied_cells(root: Path, option: str, values: Sequence[Any]) -> list[Any]:
-    """Makes cells of methods that differ in one option alone, and of one that differs in two."""
-    base: dict[str, Any] = {"head": "sgd", "batch_size": 64, "init": "zero", "init_scale": None}
-    options = {}
-    for index, value in enumerate(values):
-        init = {"init": "scaled" if value else "zero"} if option == "init_scale" else {}
-        options[f"m{index}"] = base | init | {option: value or None}
-    options["other"] = base | {"batch_size": 17, "max_grad_norm": 3.0}
-    paths: list[Path] = []
-    for name, changed in options.items():
-        for epsilon in ("1", "8"):
-            paths.append(write_cell(root, method=name, epsilon=epsilon, quality=1 + len(paths) / 9))
-            record = read_json(paths[-1])
-            record["options"] = changed
-            write_json(paths[-1], record)
-    return read_cell_results(paths)
 
 
 LOOKS = (

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from dpprobe.exhibits.published import Published, read_published
 from dpprobe.exhibits.tables import Table
+from dpprobe.reporting.paper_tables.foundation_features import private_results
 from dpprobe.results.cell_record import Measure
 from dpprobe.results.cell_results import CellResult
 from tests.support.made_grids import made_ceiling, made_result
@@ -75,15 +77,20 @@ def test_of_two_datasets_for_a_published_row_the_one_that_ran_it_stands_there() 
     assert len(rows) == 5, "no row of its own for what stands in a published one"
 
 
-def test_a_measured_result_stands_in_one_of_two_published_rows() -> None:
-    """MNIST at 6.78 and Fashion-MNIST apart; of equal epsilons the first row has the result."""
-    rows = rows_as_text(_table([]))
-    keys = [(row["Data"], row["Metric"], row["ε"]) for row in rows]
-    for data, _, epsilon in {key for key in keys if keys.count(key) > 1}:
-        names = {"MNIST": "mnist", "CIFAR-10": "cifar10", "Chest X-Ray": "chest_xray"}
-        if data in names and epsilon[0] != "[":
-            cell = made_result(0.5, float(epsilon), dataset=names[data])
-            assert len(_filled(_table([cell]))) == 1
+def test_a_measured_result_stands_in_the_first_of_two_published_rows() -> None:
+    published = read_published()
+    printed = published.of_table("foundation_features", "2")
+    (row,) = [each for each in printed.rows if each.row == "CIFAR-10, 0.5"]
+    rows = (*printed.rows, row.model_copy(update={"row": "again"}))
+    tables = [
+        each.model_copy(update={"rows": rows}) if each is printed else each
+        for each in published.tables
+    ]
+    twice = Published(citations=published.citations, tables=tuple(tables))
+    run = paper_run([], cells=[made_result(0.5, 0.5, dataset="cifar10")])
+    shown = rows_as_text(private_results(run, twice))
+    at_half = [r["pixels + sgd"] for r in shown if (r["Data"], r["ε"]) == ("CIFAR-10", "0.5")]
+    assert at_half == ["50.0 ± 2.0", ""]
 
 
 def test_only_the_chosen_methods_stand_beside_published_results() -> None:
