@@ -143,18 +143,6 @@ def test_of_a_sweep_only_the_published_batch_stands_beside(size: int, shown: boo
     assert (found.result is not None) is shown
 
 
-def test_a_batch_of_all_rows_is_their_number() -> None:
-    table = printed(batch_size=50000)
-    full = result(options={"head": "sgd", "batch_size": "full"})
-    assert compared(table, known({"recipe": {}}), full).like_for_like
-
-
-def test_on_another_dataset_the_batch_is_said() -> None:
-    entry = {"ours": [{"study": "mine", "methods": ["sgd"], "dataset": "mnist"}]}
-    found = compared(printed(batch_size=64), known(entry), result(dataset="mnist"))
-    assert found.unlike == ("MNIST, not CIFAR-10", "batches of 32, not 64")
-
-
 @pytest.mark.parametrize(
     ("blocks", "tune", "unlike"),
     [
@@ -198,33 +186,6 @@ def test_epochs_are_the_passes_that_were_taken() -> None:
 def test_a_range_takes_any_epsilon_within(epsilon: float, shown: bool) -> None:
     found = compared(printed(epsilon=[0.5, 1.5]), known(), result(epsilon=epsilon))
     assert (found.result is not None) is shown
-
-
-def test_a_number_without_epsilon_takes_only_the_one_that_its_entry_names() -> None:
-    table = printed(epsilon=None, delta=None)
-    assert compared(table, known(), result()).result is None
-    entry = {"ours": [{"study": "mine", "methods": ["sgd"], "epsilon": 2}]}
-    found = compared(table, known(entry), result())
-    assert found.silent == ("ε",)
-
-
-def test_an_unstated_delta_is_said_and_held_against_nobody() -> None:
-    found = compared(printed(delta=None), known(), result())
-    assert found.like_for_like
-    assert found.silent == ("δ",)
-
-
-def test_unstated_weights_are_said() -> None:
-    weights = {"title": "w", "access": "public", "stated": False, "backbone": {"family": "pixels"}}
-    assert compared(printed(), known(weights={"pixels": weights}), result()).silent == (
-        "its weights",
-    )
-
-
-def test_private_weights_are_never_like_for_like() -> None:
-    weights = {"title": "W of JFT", "access": "private", "nearest": "vit_b16"}
-    found = compared(printed(), known(weights={"pixels": weights}), result())
-    assert found.unlike == ("pixels, not W of JFT",)
 
 
 def test_without_privacy_infinity_matches_infinity() -> None:

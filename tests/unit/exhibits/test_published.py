@@ -124,51 +124,6 @@ def test_numbers_are_those_printed(
     assert number.value == value
 
 
-def test_what_a_column_says_goes_before_its_row_and_its_table() -> None:
-    found = published.read_published()
-    cnn, scatter, _, own, *_ = found.select_numbers(
-        table="2", row="CIFAR-10, 3.0"
-    ) + found.select_numbers(table="2", row="CIFAR-10, 0.5", column="vit_lc")
-    assert (cnn.citation, cnn.delta) == ("nasr_2020", None)
-    assert (scatter.citation, scatter.delta) == ("tramer_boneh_2021", None)
-    assert (own.citation, own.metric) == (FOUNDATION, "accuracy")
-    (chest,) = found.select_numbers(row="Chest X-Ray, 0.52")
-    assert (chest.metric, chest.percent, chest.text) == ("auc", 85.0, "0.85")
-    (best,) = found.select_numbers(paper=MEHTA, table="3", row="ViT-L/16, full", column="best")
-    assert (best.optimiser, best.batch_size, best.epsilon) == ("momentum", 512, math.inf)
-
-
-def test_points_are_private_single_and_told_once() -> None:
-    found = published.read_published()
-    points = found.mark_points("cifar10", "accuracy")
-    assert {point.value for point in points} == {
-        73.3,
-        49.7,
-        94.0,
-        92.7,
-        55.0,
-        67.0,
-        69.3,
-        44.3,
-        66.2,
-        53.0,
-    }
-    assert len(points) == 11, "67.0 at 3 stands in two tables, and another 67.0 is at 2"
-    assert not found.mark_points("chexpert", "auc"), "of tuned networks alone"
-    assert all(
-        point.epsilon_range is not None for point in found.mark_points("plantdisease", "accuracy")
-    )
-    imagenet = found.mark_points("imagenet", "accuracy")
-    assert {point.epsilon for point in imagenet} == {0.1, 1, 8, 10, (4, 10)}
-    ours = [point for point in imagenet if point.citation == "mehta_2022"]
-    assert all(point.tuning == "last layer" for point in ours)
-    models = {point.model: point.value for point in ours}
-    assert len(models) == len(ours), "the best of a model alone, not its sweep"
-    assert (models["ViT-B/16"], models["ResNet152x4 (BiT)"]) == (70.6, 72.9)
-    mnist = [p.value for p in found.mark_points("mnist", "accuracy") if p.single_epsilon == 2.93]
-    assert sorted(mnist) == [98.1, 98.7, 98.7], "two results of one work may be equal"
-
-
 def test_a_range_of_epsilons_is_a_point_that_covers_smaller_ones_within() -> None:
     found = published.read_published()
     models = [p for p in found.mark_points("imagenet", "accuracy") if p.model == "ViT-H/14-4B"]
@@ -202,23 +157,6 @@ def test_epsilons_that_are_the_row_s_and_deltas_that_are_not_stated_are_known() 
         "vit_lc": 1e-5,
         "clip_lc": 1e-5,
     }
-
-
-def test_a_whole_number_is_printed_without_digits() -> None:
-    (eight, tenth) = published.read_published().select_numbers(paper="mehta_2023")
-    assert (eight.text, eight.value, tenth.text) == ("88", 88.0, "84.3")
-
-
-def test_tuned_blocks_and_parts_of_a_dataset_are_told_apart() -> None:
-    found = published.read_published()
-    tuned = found.select_numbers(paper=LAW, learning_rate="tuned")
-    assert {(n.blocks, n.train_rows, n.delta, n.tuning) for n in tuned} == {
-        ((1, 12), 1000, 1e-3, "blocks")
-    }
-    constant = found.select_numbers(paper=LAW, learning_rate="constant")
-    assert {n.blocks for n in constant} == {12}
-    assert {n.epsilon for n in tuned} == {n.epsilon for n in constant} == {1, 8}
-    assert not {n.paper for n in found.mark_points("cifar10", "accuracy") if n.train_rows}
 
 
 def test_texts_are_as_printed() -> None:

@@ -110,11 +110,6 @@ def test_panels_fill_rows_and_the_first_of_each_row_has_the_label(
     )
 
 
-def test_a_long_legend_makes_a_figure_higher() -> None:
-    few, many = (style.panel_grid(1, legend=lines)[0].get_figheight() for lines in (2, 40))
-    assert many > 2 * few
-
-
 @pytest.mark.parametrize(("panels", "joined"), [(1, False), (2, True)])
 def test_a_title_is_a_line_of_its_own_above_one_panel(panels: int, joined: bool) -> None:
     figure, _ = style.panel_grid(panels, legend=1)
@@ -178,15 +173,6 @@ def test_a_long_subtitle_leaves_the_axes_their_width() -> None:
         small = axes.texts[0].get_window_extent()
         assert small.x1 < legend.get_window_extent().x0
     assert widths[0] == pytest.approx(widths[1], abs=0.01)
-
-
-def test_legends_name_series_with_or_without_their_lines() -> None:
-    look: Any = ("red", ("-", "o"))
-    for joined in (True, False):
-        (handle,) = style.make_handles([("a", look)], joined=joined)
-        assert (handle.get_label(), handle.get_marker()) == ("a", "o")
-        assert (handle.get_linestyle() == "-") is joined
-    assert style.make_ceiling_handle().get_label() == "non-private baseline"
 
 
 def test_a_reason_is_written_in_place_of_a_figure() -> None:
