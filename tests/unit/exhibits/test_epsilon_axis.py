@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -47,7 +48,7 @@ def test_ticks_are_at_the_epsilons_and_a_line_parts_infinity() -> None:
     axes, ticks = _draw(scale)
     assert ticks == {-1.0: "0.1", 0.0: "1", 1.0: "10", 1.36: "∞\n(no noise)"}
     (line,) = axes.lines
-    assert list(line.get_xdata()) == pytest.approx([1.18, 1.18])
+    assert np.asarray(line.get_xdata()).tolist() == pytest.approx([1.18, 1.18])
     low, high = axes.get_xlim()
     assert (low, high) == pytest.approx((-1 - 0.144, 1.36 + 0.144))
     assert axes.get_xlabel() == "privacy budget ε (log scale)"

@@ -37,7 +37,12 @@ EXHIBIT = Exhibit(
 def _make(exhibit: Exhibit, monkeypatch: pytest.MonkeyPatch, made_by: Any, **job: Any) -> None:
     """Makes an exhibit by a function of the test."""
     monkeypatch.setattr(make, "find_function", lambda _words: made_by)
-    given = {"inputs": {}, "params": {}, "wildcards": {"dataset": "d"}, "read_study": _no_study}
+    given: dict[str, Any] = {
+        "inputs": {},
+        "params": {},
+        "wildcards": {"dataset": "d"},
+        "read_study": _no_study,
+    }
     make_exhibit(exhibit, **given | job)
 
 
@@ -120,7 +125,12 @@ def test_the_reason_why_there_is_nothing_to_show_is_drawn_in_each_file(
     outputs = {"svg": [str(tmp_path / "figures/d/x.svg")]}
     exhibit = replace(EXHIBIT, kind="figure", files=files, needs={})
     seen: list[str] = []
-    monkeypatch.setattr(style, "write_reason", lambda text: seen.append(text) or Figure())
+
+    def write_reason(text: str) -> Figure:
+        seen.append(text)
+        return Figure()
+
+    monkeypatch.setattr(style, "write_reason", write_reason)
     _make(exhibit, monkeypatch, draw, outputs=outputs)
     assert seen == ["no cell to draw"] * 2
     written = sorted(path.name for path in (tmp_path / "figures/d").iterdir())

@@ -211,7 +211,8 @@ def test_a_value_has_the_papers_digits_and_is_percent_in_figures(
     metric: str, value: float, text: str, percent: float
 ) -> None:
     (number,) = _published({"values": {"y": value}}, metric=metric).numbers
-    assert (number.text, number.percent) == (text, pytest.approx(percent))
+    assert number.text == text
+    assert number.percent == pytest.approx(percent)
 
 
 def test_facts_come_from_the_column_then_the_row_then_the_table() -> None:

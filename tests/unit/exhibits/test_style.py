@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,7 +137,7 @@ VALUES: list[style.Interval] = [
 def test_error_bars_end_where_intervals_do(across: bool) -> None:
     axes = Figure().add_subplot()
     style.draw_error_bars(axes, [0, 1, 2, 3], VALUES, across=across, linestyle="none")
-    (container,) = axes.containers
+    container: Any = axes.containers[0]
     ends = bar_ends(container, across=across)
     assert ends == pytest.approx(np.array([(0.25, 0.75), (0.6, 0.6), (0.7, 0.9), (0.0, 0.5)]))
     points = container.lines[0]

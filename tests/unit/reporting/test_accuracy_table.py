@@ -180,7 +180,6 @@ def test_files_of_summaries_become_both_tables(patients: int | None, tmp_path: P
     cell = write_cell(tmp_path, patients=patients)
     table = make_accuracy_table([summarise(tmp_path / "d.parquet", cell)])
     assert table.numbers is not None
-    assert "x" not in table.columns
     note = table.notes[0]
     assert ("each patient counts once" in note) == (patients is not None)
     assert ("seeds and test patients" in note) == (patients is not None)

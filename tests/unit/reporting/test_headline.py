@@ -27,7 +27,10 @@ from dpprobe.results.summary import Choice, Entry
 from tests.support.made_grids import made_entry, made_grid
 
 AUC = Measure(headline="auc", num_classes=2, labels=1)
-SEEDS = {"interval": "t over seeds", "both_interval": "t over seeds, Wilson over test rows"}
+SEEDS: dict[str, Any] = {
+    "interval": "t over seeds",
+    "both_interval": "t over seeds, Wilson over test rows",
+}
 
 
 def _best(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def test_beyond_a_dozen_lines_the_rest_is_counted(more: int) -> None:
     assert lines[SENTENCES:] == [f"{more} more of this kind"] * bool(more)
 
 
-def _at_infinity(backbone: str = "x", **means: float) -> dict[Any, Any]:
+def _at_infinity(means: Mapping[str, float], backbone: str = "x") -> dict[Any, Any]:
     return {
         ("d", math.inf, backbone, name): made_entry(
             mean, private=False, ceiling=name.startswith("free"), network=name.startswith("net")
@@ -110,7 +111,7 @@ def test_a_baseline_below_a_head_without_noise_is_called_a_reference(
     means: dict[str, float], told: bool
 ) -> None:
     private = {("d", 1.0, "x", "sgd"): made_entry(99.0)}
-    lines = weak_baseline_lines(made_grid(private | _at_infinity(**means)), "d")
+    lines = weak_baseline_lines(made_grid(private | _at_infinity(means)), "d")
     assert lines == told * [
         "On x the non-private baseline (60.0%) is below sgd without noise (61.0%): it is a "
         "reference, not an upper bound"
@@ -118,9 +119,9 @@ def test_a_baseline_below_a_head_without_noise_is_called_a_reference(
 
 
 def test_each_backbone_and_dataset_has_its_own_baseline() -> None:
-    weak = _at_infinity("y", free=60.0, sgd=70.0)
-    other = {("e", *key[1:]): entry for key, entry in _at_infinity("x", sgd=99.0).items()}
-    grid = made_grid(_at_infinity("x", free=80.0, sgd=70.0) | weak | other)
+    weak = _at_infinity({"free": 60.0, "sgd": 70.0}, "y")
+    other = {("e", *key[1:]): entry for key, entry in _at_infinity({"sgd": 99.0}).items()}
+    grid = made_grid(_at_infinity({"free": 80.0, "sgd": 70.0}) | weak | other)
     (line,) = list_cautions(grid, "d")
     assert line.startswith("On y the non-private baseline (60.0%)")
     assert line.endswith("upper bound.")

@@ -65,7 +65,7 @@ def test_all_units_are_halved_and_classes_evenly_unless_shares_matter(several: b
     given_labels = np.eye(3, dtype=np.int64)[labels] if several else labels
     even = {}
     for metric in ("accuracy", "macro_accuracy", "auc"):
-        members = split_rows(metric, given_labels).members  # type: ignore[arg-type]
+        members = split_rows(metric, given_labels).members
         assert (members[:, 0] ^ members[:, 1]).all(), "each unit is in one half"
         sizes = members.sum(axis=2)
         assert np.abs(sizes[:, 0] - sizes[:, 1]).max() <= 1

@@ -21,7 +21,8 @@ def test_the_worst_class_has_the_lowest_mean_over_seeds(tmp_path: Path) -> None:
     seeds = [{"per_class_recall": each, "per_label_auc": [0, 0, 0, 0]} for each in recalls]
     least = least_class(_record(tmp_path, seeds=seeds))
     assert least is not None
-    assert (least.name, least.value) == ("three", pytest.approx(0.4))
+    assert least.name == "three"
+    assert least.value == pytest.approx(0.4)
     areas = [{"per_label_auc": [0.9, 0.6, 0.7, None]}]
     least = least_class(_record(tmp_path, seeds=areas, multi_label=True))
     assert least is not None

@@ -309,7 +309,8 @@ def test_a_grid_has_the_numbers_of_the_records_in_percent(tmp_path: Path) -> Non
         assert (entry.seeds, entry.test_units, entry.patients) == (len(halves), 50, True)
         free = record.cell.method == "nonprivate"
         assert (entry.ceiling, entry.private) == (free, record.guaranteed)
-        assert entry.unpriced is (record.cell.method == "found")
+        assert entry.unpriced is entry.network is (record.cell.method == "found")
+        assert not entry.balanced
         assert entry.over_seeds is (entry.interval == "t over seeds")
         assert entry.rows_low is not None
         assert entry.rows_high is not None
@@ -368,3 +369,11 @@ def test_a_head_without_noise_is_neither_private_nor_unpriced(tmp_path: Path) ->
     (entry,) = grid.entries.values()
     assert (entry.private, entry.unpriced, entry.ceiling) == (False, False, False)
     assert (grid.choices, grid.unpriced) == ({}, set())
+
+
+def test_the_majority_class_baseline_is_in_the_metric_and_in_accuracy(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, **LESIONS)
+    (entry,) = grid_of(tmp_path, path).entries.values()
+    counts = read_cell(path).test_counts
+    assert entry.constant == 50.0, "an AUC of scores that are all equal"
+    assert entry.constant_accuracy == pytest.approx(100 * max(counts) / sum(counts))

@@ -130,7 +130,7 @@ def test_shift_is_measured_by_the_ceiling_and_by_zero_shot(
     probe, zero = figure.axes
     # errors of 10 and 40 points where the majority class leaves 80
     assert [bar[:2] for bar in drawn_bars(probe)] == [(12.5, 10.0), (50.0, 10.0)]
-    assert [bar[:2] for bar in drawn_bars(zero)] == [(pytest.approx(25.0), 10.0)]
+    assert [bar[:2] for bar in drawn_bars(zero)] == [pytest.approx((25.0, 10.0))]
     assert drawn_bars(probe)[0][2:] == pytest.approx((5.0, 15.0))
     assert probe.get_xlim()[0] == zero.get_xlim()[0] == 0
     titles = [axes.get_title(loc="left") for axes in figure.axes]

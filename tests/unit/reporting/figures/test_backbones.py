@@ -34,6 +34,12 @@ def _cells() -> list[CellResult]:
     ]
 
 
+def _hollow(axes: Any) -> list[tuple[float, float]]:
+    """Returns percent and place of the published results."""
+    lines = [line for line in axes.get_lines() if line.get_color() == "none"]
+    return [(float(x), float(y)) for line in lines for x, y in line.get_xydata()]
+
+
 def test_each_backbone_has_its_best_with_and_without_privacy_and_the_gap() -> None:
     figure = backbone_figure(_cells(), dataset="digits")
     (axes,) = figure.axes
@@ -72,9 +78,9 @@ def test_a_paper_s_models_stand_below_with_their_best_numbers() -> None:
     ticks = tick_texts(axes.yaxis)
     assert len(ticks) == 3 + 6
     assert ticks[-1] == "ViT-H/14-4B,\nMehta et al. 2022"
-    hollow = [line for line in axes.get_lines() if line.get_color() == "none"]
-    assert {float(line.get_xdata()[0]) for line in hollow} == {70.6, 68.8, 72.9, 77.3, 80.0, 81.4}
-    assert {float(line.get_ydata()[0]) for line in hollow} == {3, 4, 5, 6, 7, 8}
+    hollow = _hollow(axes)
+    assert {percent for percent, _ in hollow} == {70.6, 68.8, 72.9, 77.3, 80.0, 81.4}
+    assert {place for _, place in hollow} == {3, 4, 5, 6, 7, 8}
     assert "-5.5" in {text.get_text() for text in axes.texts}
     assert legend_texts(figure)[-1] == "hollow: published"
     assert "ε = 10" in legend_texts(figure)
@@ -87,11 +93,7 @@ def test_published_networks_stand_beside_tuned_networks_alone() -> None:
     for network in (False, True):
         cells = [made_result(0.5, network=network), made_ceiling(0.9)]
         figure = backbone_figure(cells, dataset="imagenet", published=numbers)
-        hollow = [
-            float(line.get_xdata()[0])
-            for line in figure.axes[0].get_lines()
-            if line.get_color() == "none"
-        ]
+        hollow = {percent for percent, _ in _hollow(figure.axes[0])}
         tuned = [
             number.percent
             for number in numbers.select_numbers(

@@ -140,7 +140,7 @@ def test_the_interval_of_a_single_cell_is_drawn_though_no_band_can_be() -> None:
 def test_a_cell_of_a_risk_is_drawn_at_its_own_epsilon() -> None:
     row, own = (RiskEpsilon(value, "advantage-0.1", 1e-5) for value in (1.4, 1.2))
     axes = _drawn({("d", row, "x", "a"): made_entry(50.0, epsilon=own)})
-    assert drawn_curves(axes, 1) == [[(pytest.approx(math.log10(1.2)), 50.0)]]
+    assert drawn_curves(axes, 1) == [[pytest.approx((math.log10(1.2), 50.0))]]
 
 
 def test_the_accuracy_axis_ends_at_a_hundred_percent() -> None:

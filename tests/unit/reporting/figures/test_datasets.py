@@ -6,9 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from dpprobe.artifacts import hash_value, write_json
 from dpprobe.exhibits.published import read_published
@@ -117,7 +120,8 @@ def test_real_labels_have_a_line_beside_the_dataset_s() -> None:
     figure = real_labels_figure([*cells, *better, made_ceiling(0.95)], dataset="imagenet")
     assert _heights(figure.axes[0]) == [[50, 60, 70], [55, 65, 75]]
     assert legend_texts(figure) == ["accuracy, the dataset's labels", "accuracy, ReaL's labels"]
-    bands = [band.get_paths()[0].vertices[:, 1] for band in figure.axes[0].collections]
+    paths = [band.get_paths()[0] for band in figure.axes[0].collections]
+    bands = [np.asarray(path.vertices)[:, 1] for path in paths]
     assert [(min(band), max(band)) for band in bands] == [
         pytest.approx((48, 72)),
         pytest.approx((45, 85)),
@@ -154,7 +158,7 @@ def test_a_comparison_is_of_the_cells_of_the_dataset(
     manifests = [
         _write_manifest(tmp_path, name, side) for name, side in (("small", 32), ("large", 64))
     ]
-    summary = MetricSummary.model_construct(mean=0.6, low=None, high=None)
+    summary: Any = SimpleNamespace(mean=0.6, low=None, high=None)
     read: list[str] = []
 
     def read_results(paths: Any) -> list[CellResult]:
@@ -173,7 +177,7 @@ def test_a_comparison_is_of_the_cells_of_the_dataset(
         backbones=backbones,
         base=None,
     )
-    names = [text.get_text() for text in made.findobj(lambda part: hasattr(part, "get_text"))]
+    names = [text.get_text() for text in made.findobj(Text) if isinstance(text, Text)]
     assert any(title in " ".join(text.split()) for text in names)
     if figure == "by_resolution":
         assert {"32", "64"} <= set(names)

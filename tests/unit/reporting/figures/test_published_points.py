@@ -60,7 +60,8 @@ def test_an_exact_epsilon_beside_a_range_of_its_source_needs_words() -> None:
 
 
 def _mark(percent: float, reach: tuple[float, float] = (2.0, 2.0), **changes: Any) -> Mark:
-    return Mark(**{"number": 1, "label": "a"} | changes, percent=percent, reach=reach)
+    facts: dict[str, Any] = {"number": 1, "label": "a"}
+    return Mark(**facts | changes, percent=percent, reach=reach)
 
 
 def _draw(*marks: Mark) -> Any:
@@ -72,9 +73,18 @@ def _draw(*marks: Mark) -> Any:
 
 def _circles(axes: Any) -> list[tuple[float, float]]:
     lines = [line for line in axes.get_lines() if line.get_markersize() == 9.5]
-    places = [tuple(map(float, np.asarray(line.get_xydata())[0])) for line in lines]
     dashed = [each for each in axes.collections if isinstance(each, PathCollection)]
-    return places + [tuple(map(float, place)) for each in dashed for place in each.get_offsets()]
+    places = [np.asarray(line.get_xydata())[:1] for line in lines]
+    places += [np.asarray(each.get_offsets()) for each in dashed]
+    return [(float(x), float(y)) for x, y in np.concatenate(places)]
+
+
+def _leads(axes: Any) -> dict[tuple[float, float], tuple[float, float]]:
+    """Maps each circle that gave way to its true place."""
+    lines = [
+        np.asarray(line.get_xydata()) for line in axes.get_lines() if line.get_markersize() == 3
+    ]
+    return {(float(x), float(y)): (float(a), float(b)) for (a, b), (x, y) in lines}
 
 
 def test_without_marks_the_axes_stay_and_with_marks_they_hold_them() -> None:
@@ -100,11 +110,7 @@ def test_circles_that_give_way_have_a_line_to_their_place_and_hide_no_other() ->
     axes = _draw(*(_mark(99.9) for _ in range(8)))
     circles = _circles(axes)
     true = (math.log10(2), 99.9)
-    leads = {
-        tuple(map(float, line.get_xydata()[1])): tuple(map(float, line.get_xydata()[0]))
-        for line in axes.get_lines()
-        if line.get_markersize() == 3
-    }
+    leads = _leads(axes)
     assert [leads.get(circle, circle) for circle in circles] == [pytest.approx(true)] * 8
     assert len(set(circles)) == 8
     assert max(y for _, y in circles) <= 100
@@ -132,11 +138,7 @@ def test_published_points_stand_where_papers_put_them(tmp_path: Path) -> None:
     results = read_published()
     figure = epsilon_accuracy(write_summary(tmp_path), published=results, name="cifar10")
     (axes,) = figure.axes
-    leads = {
-        tuple(map(float, line.get_xydata()[1])): tuple(map(float, line.get_xydata()[0]))
-        for line in axes.get_lines()
-        if line.get_markersize() == 3
-    }
+    leads = _leads(axes)
     points = results.mark_points("cifar10", "accuracy")
     assert sorted(leads.get(place, place) for place in _circles(axes)) == sorted(
         (math.log10(point.single_epsilon or 0), point.value) for point in points

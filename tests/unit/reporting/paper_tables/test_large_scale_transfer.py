@@ -86,7 +86,7 @@ def test_the_ablation_has_one_change_a_row_and_its_difference() -> None:
 def test_seeds_that_agree_have_a_difference_without_an_interval() -> None:
     rows = _changes([_cell("base", (0.5, 0.5)), _cell("clip", (0.7, 0.7), max_grad_norm=10.0)])
     assert rows[1]["Difference"] == "+20.0"
-    auc = {"measure": Measure(headline="auc")}
+    auc: dict[str, Any] = {"measure": Measure(headline="auc")}
     cells = [
         made_result(mean, method=name, head="lamb", options=LAMB | options, **auc)
         for name, mean, options in (("base", 0.5, {}), ("b", 0.7, {"steps": 3}))
@@ -107,9 +107,10 @@ def test_the_number_of_crops_is_part_of_the_change_of_crop() -> None:
 
 
 def test_a_change_has_the_best_of_its_learning_rates() -> None:
+    methods: dict[str, dict[str, Any]] = {"base": {}, "clip": {"max_grad_norm": 10.0}}
     cells = [
         _cell(f"{name}_{rate}", (mean,) * 3, learning_rate=rate, **changed)
-        for name, changed in (("base", {}), ("clip", {"max_grad_norm": 10.0}))
+        for name, changed in methods.items()
         for rate, mean in ((0.1, 0.5), (0.2, 0.7))
     ]
     run = paper_run([], cells=cells, base="base_0.1")

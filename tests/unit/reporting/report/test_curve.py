@@ -21,7 +21,12 @@ ENDS = {"both_low": 40.0, "both_high": 75.0}
 def _draw(monkeypatch: pytest.MonkeyPatch, entries: Any, **changes: Any) -> Any:
     """Draws the best results of a grid; returns the figure."""
     drawn: list[Any] = []
-    monkeypatch.setattr(style, "draw_svg", lambda figure: drawn.append(figure) or b"<svg/>")
+
+    def keep(figure: Any) -> bytes:
+        drawn.append(figure)
+        return b"<svg/>"
+
+    monkeypatch.setattr(style, "draw_svg", keep)
     address = draw_curve(best_private(made_grid(entries, **changes), {}))
     assert address.startswith("data:image/svg+xml;base64,")
     return drawn[0]
