@@ -30,7 +30,7 @@ ANALYSES: dict[str, Registered] = {
     "long_tail": Registered("dpprobe.analyses.long_tail", 2, "long_tail"),
     "representation_law": Registered("dpprobe.analyses.representation_law", 2, "layers"),
     "fairness": Registered("dpprobe.analyses.fairness", 4, "fairness"),
-    "imbalance": Registered("dpprobe.analyses.imbalance", 2, "imbalance"),
+    "imbalance": Registered("dpprobe.analyses.imbalance", 3, "imbalance"),
     "tsne": Registered("dpprobe.analyses.tsne", 1, "embeddings"),
     "sites": Registered("dpprobe.analyses.sites", 1, "sites"),
     "zero_shot": Registered("dpprobe.analyses.zero_shot", 4, "zero_shot"),

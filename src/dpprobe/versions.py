@@ -33,7 +33,7 @@ VERSIONS = {
     "summary": 10,
     "figures": 11,
     "tables": 9,
-    "papers": 8,
+    "papers": 9,
     "tracking": 15,
     "report": 16,
     "release": 1,

@@ -15,12 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.text import Annotation, Text
 
-from dpprobe.artifacts import read_json, write_json, write_table
+from dpprobe.artifacts import write_table
 from dpprobe.exhibits import style
 from dpprobe.reporting.figures import curves
-from dpprobe.results.cell_results import read_cell_results
 from dpprobe.results.summary import read_grid, summarise_cells
-from tests.support.cell_files import write_cell, write_study
+from tests.support.cell_files import write_study
 
 mpl.rcParams.update(style.SETTINGS)  # figures are drawn as `make_exhibit` draws them
 
@@ -83,24 +82,6 @@ def save_bytes(figure: Figure, stem: Path) -> tuple[bytes, ...]:
     for path in paths:
         style.save_figure(figure, path)
     return tuple(path.read_bytes() for path in paths)
-
-
-def varied_cells(root: Path, option: str, values: Sequence[Any]) -> list[Any]:
-    """Makes cells of methods that differ in one option alone, and of one that differs in two."""
-    base: dict[str, Any] = {"head": "sgd", "batch_size": 64, "init": "zero", "init_scale": None}
-    options = {}
-    for index, value in enumerate(values):
-        init = {"init": "scaled" if value else "zero"} if option == "init_scale" else {}
-        options[f"m{index}"] = base | init | {option: value or None}
-    options["other"] = base | {"batch_size": 17, "max_grad_norm": 3.0}
-    paths: list[Path] = []
-    for name, changed in options.items():
-        for epsilon in ("1", "8"):
-            paths.append(write_cell(root, method=name, epsilon=epsilon, quality=1 + len(paths) / 9))
-            record = read_json(paths[-1])
-            record["options"] = changed
-            write_json(paths[-1], record)
-    return read_cell_results(paths)
 
 
 LOOKS = (
@@ -196,3 +177,46 @@ def _shorten(values: Any) -> str:
         sums = [len(numbers), np.isnan(numbers).sum(), known.sum(), known @ turns]
         return "sums " + " ".join(f"{value:.4g}" for value in sums)
     return " ".join(f"{value:.5g}" for value in numbers)
+
+
+def bar_ends(container: Any, *, across: bool = False) -> np.ndarray:
+    """Returns the ends of each error bar, [n, 2]."""
+    (bars,) = container.lines[2]
+    return np.array([segment[:, 0 if across else 1] for segment in bars.get_segments()])
+
+
+def drawn_bars(axes: Any, *, across: bool = False) -> list[tuple[float, float, float, float]]:
+    """Returns place, mean and both ends of every error bar, in the order of drawing."""
+    found = []
+    for container in axes.containers:
+        points = np.asarray(container.lines[0].get_xydata())
+        points = points[:, ::-1] if across else points
+        for (place, mean), (low, high) in zip(
+            points, bar_ends(container, across=across), strict=True
+        ):
+            found.append((float(place), float(mean), float(low), float(high)))
+    return found
+
+
+def drawn_curves(axes: Any, points: int) -> list[list[tuple[float, float]]]:
+    """Returns the points of each line that has so many."""
+    lines = [np.asarray(line.get_xydata()).tolist() for line in axes.get_lines()]
+    return [[(x, y) for x, y in line] for line in lines if len(line) == points]
+
+
+def drawn_levels(axes: Any) -> list[float]:
+    """Returns the heights of lines across the whole axes."""
+    return [y for (x, y), (other, same) in drawn_curves(axes, 2) if (x, other, y) == (0, 1, same)]
+
+
+def legend_texts(figure: Figure) -> list[str]:
+    (legend,) = figure.legends
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def tick_texts(axis: Any) -> list[str]:
+    return [text.get_text() for text in axis.get_ticklabels()]
+
+
+def title_of(figure: Figure) -> str:
+    return " ".join(figure.get_suptitle().split())

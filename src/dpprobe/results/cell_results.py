@@ -16,6 +16,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import delta_above
 from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.cell_record import REAL_ACCURACY, CellRecord, Measure, MetricSummary, read_cell
+from dpprobe.results.metrics import SAME
 from dpprobe.results.summary import number_budgets
 
 
@@ -137,16 +138,15 @@ def _cell_result(record: CellRecord, epsilon: float) -> CellResult:
 def compare_means(base: Sequence[float], other: Sequence[float]) -> tuple[float, float | None]:
     """Computes mean(other) - mean(base), and half the width of its 95% interval (Welch's t).
 
-    The half width is None if `base` or `other` has one value, or if the values of neither vary.
+    The half width is None if `base` or `other` has one value, or if the values of neither vary by
+    more than rounding.
     """
     first, second = np.asarray(base, dtype=np.float64), np.asarray(other, dtype=np.float64)
     gap = float(second.mean() - first.mean())
-    if len(first) < 2 or len(second) < 2:
+    if len(first) < 2 or len(second) < 2 or max(np.ptp(first), np.ptp(second)) <= SAME:
         return gap, None
     parts = [values.var(ddof=1) / len(values) for values in (first, second)]
     spread = sum(parts)
-    if spread <= 0:
-        return gap, None
     freedom = spread**2 / sum(
         part**2 / (len(values) - 1) for part, values in zip(parts, (first, second), strict=True)
     )

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
-from dpprobe.exhibits import published
-from reproduction import facts
-from reproduction.compare import compare_all
-from reproduction.record import Result
-from tests.support.columns import or_error
-from tests.support.stored_records import check_values
+import pytest
 
-PAPER = {"short": "A et al. 2020", "authors": "A", "title": "T", "year": 2020, "venue": "V"}
-FIRST = {"row": "first", "values": {"a": 90.0}}
+from dpprobe.errors import ConfigError
+from dpprobe.exhibits import published
+from dpprobe.exhibits.published import Published
+from reproduction import facts
+from reproduction.compare import Comparison, compare_all
+from reproduction.facts import Facts
+from reproduction.record import Result
+
+PAPER: dict[str, Any] = {
+    "short": "A et al. 2020",
+    "authors": "A",
+    "title": "T",
+    "year": 2020,
+    "venue": "V",
+}
 TABLE: dict[str, Any] = {
     "paper": "a_2020",
     "table": "1",
@@ -23,6 +32,7 @@ TABLE: dict[str, Any] = {
     "epsilon": 2,
     "delta": 1e-5,
     "columns": {"a": {"title": "A"}, "change": {"title": "Change", "metric": "accuracy change"}},
+    "rows": [{"row": "first", "values": {"a": 90.0}}],
 }
 ENTRY: dict[str, Any] = {
     "paper": "a_2020",
@@ -54,79 +64,316 @@ RESULT: dict[str, Any] = {
     "train_rows": 50000,
     "seeds": 2,
 }
-# What differs from the published setting; the first ones make a stand-in of a result, the last
-# ones set it beside no number.
-DIFFERENT: tuple[dict[str, Any], ...] = (
-    {},
-    {"backbone_options": {"family": "timm", "model": "m"}},
-    {"train_rows": 1000},
-    {"delta": 1e-6},
-    {"options": {"head": "sgd", "batch_size": 64}},
-    {"options": {"head": "sgd"}},
-    {"network": True},
-    {"private": False},
-    {"epsilon": 4.0},
-    {"dataset": "mnist"},
-    {"study": "another"},
-    {"method": "another"},
-    {"metric": "auc"},
-    {"epsilon": math.inf},
-)
-CHANGED = {"ours": [{"study": "mine", "methods": ["b_*"], "base": "a_*", "take": "highest"}]}
-SWEEPS = {
-    "a_1": (0.5, (0.4, 0.6)),
-    "a_2": (0.8, (0.79, 0.81)),
-    "b_1": (0.83, (0.82, 0.84)),
-    "b_2": (0.2, (0.1, 0.3)),
-}
-PRIVATE = {"title": "JFT", "access": "private", "backbone": {"family": "timm"}}
-# Entries of facts with changes; None for the usual one.
-REFUSED: tuple[dict[str, Any], ...] = (
-    {"rows": ["first", "gone"]},
-    {"columns": ["a", "b"]},
-    {"weights": "gone"},
-    {"study": None},
-    {"note": "x"},
-)
 
 
-def printed(*rows: dict[str, Any]) -> published.Published:
+def printed(*rows: dict[str, Any], **changes: Any) -> Published:
     """Makes a published table of these rows."""
-    values = {"citations": {"a_2020": PAPER}, "tables": [TABLE | {"rows": list(rows or [FIRST])}]}
-    return published.Published.model_validate(values)
+    table = copy.deepcopy(TABLE) | ({"rows": list(rows)} if rows else {}) | changes
+    return published.Published.model_validate({"citations": {"a_2020": PAPER}, "tables": [table]})
 
 
-def known(*entries: dict[str, Any], **changes: Any) -> facts.Facts:
+def known(*entries: dict[str, Any], **changes: Any) -> Facts:
     """Makes facts of entries, each the usual one with changes."""
     given = [ENTRY | entry for entry in entries or ({},)]
     return facts.parse({"weights": {"pixels": PIXELS}, "entries": given} | changes)
 
 
-def compare(table: published.Published, known_: facts.Facts, *results: Result) -> dict[str, Any]:
+def result(**changes: Any) -> Result:
+    """Makes a result that is like for like with `TABLE`'s first number, with changes."""
+    return Result(**RESULT | changes)
+
+
+def compared(published_: Published, facts_: Facts, *results: Result) -> Comparison:
     """Compares the first number."""
-    found = compare_all(table, known_, results)[0]
-    names = ("like_for_like", "value", "ends", "gap", "unlike", "silent")
-    return {"shown": found.result is not None} | {name: getattr(found, name) for name in names}
+    return compare_all(published_, facts_, results)[0]
 
 
-def test_results_are_like_for_like_stand_ins_or_beside_no_number() -> None:
-    """Welch's half interval of the sweeps: t(0.975, 2) = 4.303 times sqrt(2 * 0.01^2)."""
-    found = {str(each): compare(printed(), known(), Result(**RESULT | each)) for each in DIFFERENT}
-    change = printed({"row": "first", "values": {"change": 1.0}})
-    sweeps = [
-        Result(**RESULT | {"method": method, "mean": mean, "values": values})
-        for method, (mean, values) in SWEEPS.items()
+def test_the_same_in_all_is_like_for_like() -> None:
+    found = compared(printed(), known(), result())
+    assert found.like_for_like
+    assert (found.value, found.ends, found.silent) == (89.0, (87.0, 91.0), ())
+    assert found.gap == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"backbone_options": {"family": "timm", "model": "m"}}, "pixels (m), not pixels"),
+        ({"train_rows": 1000}, "1,000 training images, not 50,000"),
+        ({"delta": 1e-6}, "δ 1e-06, not 1e-05"),
+        ({"options": {"head": "sgd", "batch_size": 64}}, "batch_size 64, not 32"),
+        ({"options": {"head": "sgd"}}, "batch_size absent, not 32"),
+        ({"network": True}, "a network tuned, not the head"),
+        ({"private": False}, "hyperparameters searched on private images, not covered by ε"),
+    ],
+)
+def test_whatever_differs_makes_a_stand_in(changes: dict[str, Any], part: str) -> None:
+    found = compared(printed(), known(), result(**changes))
+    assert found.unlike == (part,)
+    assert not found.like_for_like
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epsilon": 4.0},
+        {"dataset": "mnist"},
+        {"study": "another"},
+        {"method": "another"},
+        {"metric": "auc"},
+        {"epsilon": math.inf},
+    ],
+)
+def test_what_is_not_beside_a_number_is_not_shown(changes: dict[str, Any]) -> None:
+    found = compared(printed(), known(), result(**changes))
+    assert found.result is None
+    assert found.gap is None
+    assert not found.like_for_like
+
+
+def test_another_dataset_stands_in_only_where_the_entry_says_so() -> None:
+    entry = {"ours": [{"study": "mine", "methods": ["sgd"], "dataset": "mnist"}]}
+    found = compared(printed(), known(entry), result(dataset="mnist", train_rows=60000))
+    assert found.unlike == ("MNIST, not CIFAR-10",)
+
+
+@pytest.mark.parametrize(("size", "shown"), [(32, True), (64, False)])
+def test_of_a_sweep_only_the_published_batch_stands_beside(size: int, shown: bool) -> None:
+    found = compared(printed(batch_size=size), known(), result())
+    assert (found.result is not None) is shown
+
+
+@pytest.mark.parametrize(
+    ("blocks", "tune", "unlike"),
+    [
+        (12, {"blocks": 12}, ()),
+        (12, {"blocks": 4}, ("4 of its blocks tuned, not 12",)),
+        ([1, 12], {"blocks": 4}, ()),
+        ([1, 12], "head", ("none of its blocks tuned, not 1 to 12",)),
+    ],
+)
+def test_tuned_blocks_are_compared(blocks: Any, tune: Any, unlike: tuple[str, ...]) -> None:
+    table = printed(tuning="blocks", blocks=blocks)
+    options = {"head": "fine_tune", "tune": tune}
+    found = compared(table, known({"recipe": {}}), result(network=True, options=options))
+    assert found.unlike == unlike
+
+
+def test_a_search_without_a_price_is_as_published_where_the_paper_searched_at_none() -> None:
+    table = printed(learning_rate="tuned")
+    found = compared(table, known(), result(private=False))
+    assert found.unlike == ()
+    assert found.silent == ("the privacy cost of its search",)
+
+
+def test_a_part_of_a_dataset_is_told_by_its_rows() -> None:
+    part = result(dataset="cifar10_1000", train_rows=1000)
+    of = known(parts={"cifar10_1000": "cifar10"})
+    assert compared(printed(), of, part).unlike == ("1,000 training images, not 50,000",)
+    table = printed(train_rows=1000)
+    assert compared(table, of, part).like_for_like
+
+
+def test_epochs_are_the_passes_that_were_taken() -> None:
+    entry = {"recipe": {"epochs": 20}}
+    options = {"head": "sgd", "epochs": None}
+    assert compared(printed(), known(entry), result(options=options, passes=20.01)).like_for_like
+    other = compared(printed(), known(entry), result(options=options, passes=10.0))
+    assert other.unlike == ("epochs 10, not 20",)
+
+
+@pytest.mark.parametrize(("epsilon", "shown"), [(0.5, True), (1.5, True), (2.0, False)])
+def test_a_range_takes_any_epsilon_within(epsilon: float, shown: bool) -> None:
+    found = compared(printed(epsilon=[0.5, 1.5]), known(), result(epsilon=epsilon))
+    assert (found.result is not None) is shown
+
+
+def test_without_privacy_infinity_matches_infinity() -> None:
+    table = printed(epsilon=math.inf, delta=None)
+    found = compared(table, known(), result(epsilon=math.inf, delta=None, private=False))
+    assert found.like_for_like
+    assert found.silent == ()
+
+
+def test_words_have_no_difference() -> None:
+    found = compared(printed({"row": "first", "values": {"a": "random chance"}}), known(), result())
+    assert found.value == 89.0
+    assert found.gap is None
+
+
+def test_areas_are_fractions_and_stand_beside_areas_alone() -> None:
+    table = printed({"row": "first", "values": {"a": 0.9}}, metric="auc")
+    assert compared(table, known(), result()).result is None
+    found = compared(table, known(), result(metric="auc"))
+    assert (found.value, found.ends) == (0.89, (0.87, 0.91))
+    assert found.gap == pytest.approx(-0.01)
+
+
+@pytest.mark.parametrize("metric", ["throughput", "epochs", "speed-up"])
+def test_cells_hold_no_throughput(metric: str) -> None:
+    assert compared(printed(metric=metric), known(), result()).result is None
+
+
+def test_the_first_method_that_was_run_is_taken() -> None:
+    entry = {"ours": [{"study": "mine", "methods": ["gone", "later", "sgd"]}]}
+    found = compared(printed(), known(entry), result(), result(method="later", mean=0.1))
+    assert found.result is not None
+    assert found.result.method == "later"
+
+
+@pytest.mark.parametrize(("take", "mean"), [("lowest", 0.1), ("highest", 0.9)])
+def test_of_a_pattern_the_lowest_or_the_highest_is_taken(take: str, mean: float) -> None:
+    entry = {"ours": [{"study": "mine", "methods": ["tuned_[1-9]*"], "take": take}]}
+    results = [result(method=f"tuned_{i}", mean=m) for i, m in enumerate((0.99, 0.1, 0.9, 0.5))]
+    found = compared(printed(), known(entry), *results)
+    assert found.result is not None
+    assert found.result.mean == mean
+
+
+def test_a_change_of_backbones_is_from_the_base_s_best() -> None:
+    ours = {
+        "study": "mine",
+        "methods": ["sgd_*"],
+        "backbone": "centre",
+        "take": "highest",
+        "base": "sgd_*",
+        "base_backbone": "pixels",
+    }
+    results = [
+        result(method=f"sgd_{rate}", backbone=backbone, mean=mean, values=(mean, mean + 0.01))
+        for backbone, rate, mean in (
+            ("pixels", 1, 0.5),
+            ("pixels", 2, 0.6),
+            ("centre", 1, 0.9),
+            ("centre", 2, 0.8),
+        )
     ]
-    found["best of two sweeps"] = compare(change, known(CHANGED), *sweeps)
-    check_values("reproduction_compared", found)
+    found = compared(printed(metric="accuracy change"), known({"ours": [ours]}), *results)
+    assert found.result == results[2]
+    assert found.value == pytest.approx(30)
 
 
-def test_numbers_outside_one_entry_and_names_that_are_not_there_are_refused() -> None:
-    new = printed(FIRST, {"row": "new", "values": {"a": 2}})
-    found = {"no entry": or_error(known().by_number, new)}
-    found["two entries"] = or_error(lambda: known({}, {"columns": ["a"]}).by_number(printed()))
-    for each in REFUSED:
-        found[str(each)] = or_error(lambda each=each: known(each).by_number(printed()))
-    found["private weights"] = or_error(known, weights={"pixels": PRIVATE})
-    assert all(isinstance(error, str) for error in found.values())
-    check_values("reproduction_refused", found)
+def test_the_first_study_that_was_run_is_taken() -> None:
+    ours = [{"study": "whole", "methods": ["sgd"]}, {"study": "mine", "methods": ["sgd"]}]
+    assert compared(printed(), known({"ours": ours}), result()).result == result()
+    both = compared(printed(), known({"ours": ours}), result(), result(study="whole"))
+    assert both.result == result(study="whole")
+
+
+CHANGED = {"ours": [{"study": "mine", "methods": ["b_*"], "base": "a_*", "take": "highest"}]}
+
+
+def test_a_change_is_between_the_best_of_two_sweeps_with_welchs_interval() -> None:
+    table = printed({"row": "first", "values": {"change": 1.0}})
+    results = [
+        result(method="a_1", mean=0.5, values=(0.4, 0.6)),
+        result(method="a_2", mean=0.8, values=(0.79, 0.81)),
+        result(method="b_1", mean=0.83, values=(0.82, 0.84)),
+        result(method="b_2", mean=0.2, values=(0.1, 0.3)),
+    ]
+    found = compared(table, known(CHANGED), *results)
+    assert found.value == pytest.approx(3.0)
+    assert found.gap == pytest.approx(2.0)
+    assert found.ends is not None
+    # half: t(0.975, 2) = 4.303 times sqrt(2 * 0.01^2)
+    assert found.ends == pytest.approx((3 - 6.085, 3 + 6.085), abs=1e-2)
+
+
+def test_a_change_without_its_base_is_not_shown() -> None:
+    table = printed({"row": "first", "values": {"change": 1.0}})
+    assert compared(table, known(CHANGED), result(method="b_1")).result is None
+
+
+def test_every_number_is_compared_once_in_the_papers_order() -> None:
+    rows = [{"row": name, "values": {"a": 1.0}} for name in ("first", "second")]
+    found = compare_all(printed(*rows), known({"rows": ["second", "first"]}), [result()])
+    assert [c.number.row for c in found] == ["first", "second"]
+
+
+RATES = {
+    "net": {
+        "model": "m",
+        "side": 378,
+        "row": "first",
+        "machine": "1 of 2 cores of A",
+        "settings": "s",
+        "unlike": ["378 px, not 384"],
+        "rates": {"full": 2.0, "last": 9.0},
+    }
+}
+THROUGHPUT = {
+    "metric": "throughput",
+    "epsilon": None,
+    "delta": None,
+    "columns": {
+        "full": {"title": "Full"},
+        "last": {"title": "Last layer"},
+        "ratio": {"title": "Speed-up", "metric": "speed-up"},
+    },
+}
+
+
+def compare_rates(measured: dict[str, Any]) -> list[Any]:
+    values = {"full": 170, "last": 900, "ratio": 5.3}
+    published = printed({"row": "first", "values": values}, **THROUGHPUT)
+    entry: dict[str, Any] = {
+        "study": None,
+        "command": "c",
+        "networks": {"first": ["net", "small"]},
+        "ours": [],
+    }
+    return compare_all(published, known(entry), [result()], measured)
+
+
+def test_throughput_stands_beside_the_published_one_with_its_machine() -> None:
+    found = compare_rates(RATES)
+    assert [comparison.value for comparison in found] == [2.0, 9.0, 4.5]
+    assert [comparison.gap for comparison in found] == pytest.approx([-168.0, -891.0, -0.8])
+    for comparison in found:
+        assert comparison.run
+        assert not comparison.like_for_like
+        assert comparison.unlike == ("1 of 2 cores of A, not TPUv4 cores", "378 px, not 384")
+
+
+def test_of_a_small_network_the_speed_up_alone_stands_in() -> None:
+    small = {"small": RATES["net"] | {"model": "s", "row": None, "side": 128, "unlike": []}}
+    full, last, ratio = compare_rates(small)
+    assert not full.run
+    assert not last.run
+    assert ratio.value == 4.5
+    assert ratio.unlike == ("1 of 2 cores of A, not TPUv4 cores", "s at 128 px, not first")
+    assert compare_rates({**small, **RATES}) == compare_rates(RATES)
+
+
+def test_a_way_that_was_not_measured_has_neither_a_rate_nor_a_ratio() -> None:
+    full, last, ratio = compare_rates({"net": RATES["net"] | {"rates": {"last": 9.0}}})
+    assert (full.run, last.value, ratio.run) == (False, 9.0, False)
+    assert not any(comparison.run for comparison in compare_rates({}))
+
+
+PRIVATE = {"title": "JFT", "access": "private", "backbone": {"family": "timm"}}
+
+
+@pytest.mark.parametrize(
+    ("entries", "changes", "message"),
+    [
+        ([{}, {"columns": ["a"]}], {}, "a_2020, 1, first, a: in 2 entries; write it in one"),
+        ([{"rows": ["first", "gone"]}], {}, "a_2020, 1: no published row 'gone'"),
+        ([{"columns": ["a", "b"]}], {}, "a_2020, 1: no column 'b'"),
+        ([{"weights": "gone"}], {}, "first: no weights 'gone'; add them"),
+        ([{"study": None}], {}, "missing: absent; without a study say why nothing runs it"),
+        ([{"note": "x"}], {}, r"entries\.0\.note: unknown key; remove it"),
+        ([], {"weights": {"pixels": PRIVATE}}, "match none; write nearest"),
+    ],
+)
+def test_numbers_outside_one_entry_and_names_that_are_not_there_are_refused(
+    entries: list[dict[str, Any]], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        known(*entries, **changes).by_number(printed())
+
+
+def test_a_number_in_no_entry_is_named() -> None:
+    rows = [{"row": name, "values": {"a": 2.0}} for name in ("first", "new")]
+    with pytest.raises(ConfigError, match="a_2020, 1, new, a: in no entry; write it in one"):
+        known().by_number(printed(*rows))

@@ -11,6 +11,9 @@ from dpprobe.exhibits import published
 from dpprobe.study.study_file import load_study
 from tests.support.small_study import changed
 
+FOUNDATION, MEHTA = "foundation_features", "mehta_2022"
+BERRADA, LAW = "berrada_2023", "representation_law"
+
 
 def test_every_number_has_a_source() -> None:
     found = published.read_published()
@@ -68,3 +71,189 @@ def test_the_papers_tables_are_of_studies_with_a_dataset_of_theirs(
     study = changed("papers", papers)
     study["datasets"] = {name: dataset or study["datasets"]["digits"]}
     assert load_study(study).paper_names() & published.published_datasets() == shown
+
+
+@pytest.mark.parametrize(
+    ("paper", "table", "row", "column", "value"),
+    [
+        # tables 1 and 2 of the foundation-features paper
+        (FOUNDATION, "1", "ResNet50", "dimension", 2048),
+        (FOUNDATION, "1", "ViT", "dimension", 768),
+        (FOUNDATION, "1", "CLIP", "dimension", 512),
+        (FOUNDATION, "2", "MNIST, 2.93", "cnn", 98.1),
+        (FOUNDATION, "2", "MNIST, 1.2", "sn_lc", 98.1),
+        (FOUNDATION, "2", "Fashion-MNIST, 2.7", "vit_lc", 88.1),
+        (FOUNDATION, "2", "CIFAR-10, 0.5", "cnn", 73.3),
+        (FOUNDATION, "2", "CIFAR-10, 0.5", "vit_lc", 94.0),
+        (FOUNDATION, "2", "CIFAR-10, 3.0", "sn_cnn", 69.3),
+        (FOUNDATION, "2", "CIFAR-100, 0.5", "clip_lc", 60.05),
+        (FOUNDATION, "2", "Chest X-Ray, 0.5", "clip_lc", 0.74),
+        (FOUNDATION, "2", "Chest X-Ray, 2.69", "cnn", 0.88),
+        # Mehta et al. 2022
+        (MEHTA, "1", "ResNet50x4 (BiT), last layer", "dp_20", 49.2),
+        (MEHTA, "1", "ViT-B/16, full", "dp_17", 66.5),
+        (MEHTA, "2", "ResNet50x4, last layer", "dp_20", 68.8),
+        (MEHTA, "2", "ViT-B/16, full", "best", 84.8),
+        (MEHTA, "3", "ViT-H/14 - 4B, last layer", "dp_20", 81.0),
+        (MEHTA, "4", "Resolution 384 to 256", "change", 0.4),
+        (MEHTA, "8", "ResNet152x4 (BiT)", "speed_up", 30.0),
+        (MEHTA, "9", "ViT-B/16, full", "dp_15", 45.23),
+        (MEHTA, "figure 1b", "this paper", "epochs", 1),
+        (MEHTA, "figure 1b", "Kurakin et al.", "epochs", 70),
+        (MEHTA, "figure 1b", "De et al.", "epochs", 2500),
+        # Berrada et al. 2023
+        (BERRADA, "summary", "private", "auc", 0.8924),
+        (BERRADA, "summary", "non-private baseline", "auc", 0.8997),
+        (BERRADA, "summary", "state of the art", "auc", 0.93),
+        # the representation-law paper
+        (LAW, "figures 1 to 3", "constant rate, 1", "lowest", 11.5),
+        (LAW, "figures 1 to 3", "constant rate, 8", "highest", 95.8),
+        (LAW, "figures 1 to 3", "tuned, 1", "lowest", 92.83),
+        (LAW, "figures 1 to 3", "tuned, 1", "highest", 93.57),
+        (LAW, "figures 1 to 3", "tuned, 8", "highest", 93.56),
+        (LAW, "section 1", "De et al.", "accuracy", 95.4),
+        (LAW, "section 1", "Abadi et al.", "accuracy", 67.0),
+    ],
+)
+def test_numbers_are_those_printed(
+    paper: str, table: str, row: str, column: str, value: float
+) -> None:
+    (number,) = published.read_published().select_numbers(
+        paper=paper, table=table, row=row, column=column
+    )
+    assert number.value == value
+
+
+def test_a_range_of_epsilons_is_a_point_that_covers_smaller_ones_within() -> None:
+    found = published.read_published()
+    models = [p for p in found.mark_points("imagenet", "accuracy") if p.model == "ViT-H/14-4B"]
+    assert [(p.epsilon, p.value) for p in models] == [((4, 10), 81.7)], "not 81.4 at 10 as well"
+    (eurosat,) = (p for p in found.mark_points("eurosat", "accuracy") if p.column == "cnn")
+    assert (eurosat.epsilon_range, eurosat.value) == ((0.5, 1.5), 90.1)
+
+
+def test_published_networks_are_points_beside_tuned_networks_alone() -> None:
+    found = published.read_published()
+    (private,) = found.mark_points("chexpert", "auc", networks=True)
+    assert (private.value, private.single_epsilon) == (0.8924, 8)
+
+
+def test_epsilons_that_are_the_row_s_and_deltas_that_are_not_stated_are_known() -> None:
+    found = published.read_published()
+    inferred = [n for n in found.numbers if n.inferred and n.paper == FOUNDATION]
+    assert {(n.dataset, n.single_epsilon) for n in inferred} == {
+        ("mnist", 1.2),
+        ("fashion_mnist", 2.7),
+    }
+    assert {n.column for n in inferred} == {"resnet50_lc", "vit_lc", "clip_lc"}
+    (scratch,) = (n for n in found.numbers if "delta" in n.inferred)
+    assert (scratch.citation, scratch.inferred) == ("abadi_2016", ("epsilon", "delta"))
+    columns = {n.column: n.delta for n in found.select_numbers(paper=FOUNDATION, table="2")}
+    assert columns == {
+        "cnn": None,
+        "sn_lc": None,
+        "sn_cnn": None,
+        "resnet50_lc": 1e-5,
+        "vit_lc": 1e-5,
+        "clip_lc": 1e-5,
+    }
+
+
+def test_texts_are_as_printed() -> None:
+    found = published.read_published()
+    texts = {(n.table, n.row, n.column): n.text for n in found.numbers}
+    assert texts["2", "CIFAR-10, 0.5", "vit_lc"] == "94.0"
+    assert texts["9", "ViT-B/16, full", "dp_15"] == "45.23"
+    assert texts["figure 1b", "De et al.", "epochs"] == "2500"
+    assert texts["summary", "private", "auc"] == "0.8924"
+    assert texts["8", "ViT-B/16", "last"] == "900"
+    assert texts["4", "Inception crop to centre crop", "change"] == "+0.2"
+    assert texts["4", "Zero init to LeCun normal init", "accuracy"] == "random chance"
+
+
+def test_the_bibliography_has_every_citation() -> None:
+    found = published.read_published()
+    text = published.write_bibliography(found)
+    for key, citation in found.citations.items():
+        assert f"@misc{{{key}," in text
+        assert citation.authors.split(", ")[0] in text
+    assert text.count("{") == text.count("}")
+
+
+WORK = {"short": "A", "authors": "Ann, Bob", "title": "On", "year": 2020, "venue": "V"}
+
+
+def _published(*rows: dict[str, Any], **table: Any) -> published.Published:
+    """One table of accuracies at epsilon 8 with two columns, `y` and `x` at 0.5 to 2."""
+    columns = {"y": {"title": "Y"}, "x": {"title": "Accuracy", "epsilon": [0.5, 2.0]}}
+    facts = {"title": "t", "metric": "accuracy", "dataset": "d", "epsilon": 8.0}
+    named = [{"row": str(number)} | row for number, row in enumerate(rows)]
+    made = facts | table | {"paper": "a", "table": "1", "columns": columns, "rows": named}
+    return published.Published.model_validate(
+        {"citations": {"b": WORK | {"title": None, "note": "n"}, "a": WORK}, "tables": [made]}
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "text", "percent"),
+    [
+        ("accuracy", 70.0, "70.0", 70.0),
+        ("accuracy", 71.25, "71.25", 71.25),
+        ("accuracy", 71, "71", 71.0),
+        ("auc", 0.8, "0.80", 80.0),
+        ("auc", 0.8924, "0.8924", 89.24),
+        ("accuracy change", 1.5, "+1.5", 1.5),
+        ("accuracy change", -2.0, "-2.0", -2.0),
+        ("throughput", 900.0, "900", 900.0),
+    ],
+)
+def test_a_value_has_the_papers_digits_and_is_percent_in_figures(
+    metric: str, value: float, text: str, percent: float
+) -> None:
+    (number,) = _published({"values": {"y": value}}, metric=metric).numbers
+    assert number.text == text
+    assert number.percent == pytest.approx(percent)
+
+
+def test_facts_come_from_the_column_then_the_row_then_the_table() -> None:
+    row = {"values": {"y": 1.0, "x": 2.0}, "epsilon": 3.0, "delta": 1e-5, "citation": "b"}
+    y, x = _published(row, delta=1e-6, model="m").numbers
+    assert (y.epsilon, x.epsilon, y.delta, y.model, y.citation) == (3.0, (0.5, 2.0), 1e-5, "m", "b")
+    assert (y.single_epsilon, y.epsilon_range) == (3.0, (3.0, 3.0))
+    assert (x.single_epsilon, x.epsilon_range) == (None, (0.5, 2.0))
+    (plain,) = _published({"values": {"x": 2.0}}).numbers
+    assert (plain.citation, plain.model_or_column) == ("a", None)
+    (free,) = _published({"values": {"y": 2.0}, "epsilon": math.inf}).numbers
+    assert (free.epsilon_range, free.model_or_column) == (None, "Y")
+
+
+def test_of_a_models_results_at_one_epsilon_the_best_is_marked_and_by_rising_epsilon() -> None:
+    model = {"model": "m"}
+    found = _published(
+        {"values": {"y": 70.0}},
+        {"values": {"y": 75.0}},  # the better at 8
+        {"values": {"y": 75.0}},  # as good: the first stays
+        {"values": {"y": 50.0}, "epsilon": 2.0} | model,  # below the range's 60 for its model
+        {"values": {"y": 55.0}, "epsilon": 2.5} | model,  # outside of the range
+        {"values": {"x": 60.0}} | model,
+        {"values": {"y": 61.0}, "epsilon": 0.5} | model,  # better than the range
+        {"values": {"y": 99.0}, "epsilon": 1.0, "train_rows": 10},
+        {"values": {"y": "random chance"}, "epsilon": 1.0},
+        {"values": {"y": 98.0}, "epsilon": 1.0, "tuning": "full"},
+        {"values": {"y": 97.0}, "epsilon": math.inf},
+        {"values": {"y": 96.0}, "dataset": "other"},
+        {"values": {"y": 40.0}, "epsilon": [1.0, 3.0]} | model,  # a range that reaches further
+    )
+    marked = [(number.row, number.value) for number in found.mark_points("d", "accuracy")]
+    assert marked == [("6", 61.0), ("5", 60.0), ("12", 40.0), ("4", 55.0), ("1", 75.0)]
+    with_networks = found.mark_points("d", "accuracy", networks=True)
+    assert [number.row for number in with_networks] == ["6", "5", "9", "12", "4", "1"]
+
+
+def test_a_bibliography_leaves_out_what_a_citation_lacks() -> None:
+    text = published.write_bibliography(_published({"values": {"y": 1.0}}))
+    assert text == (
+        "@misc{a,\n  author = {Ann and Bob},\n  title = {{On}},\n  year = {2020},\n"
+        "  howpublished = {V},\n}\n\n@misc{b,\n  author = {Ann and Bob},\n  year = {2020},\n"
+        "  howpublished = {V},\n  note = {n},\n}\n"
+    )

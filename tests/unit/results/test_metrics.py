@@ -12,10 +12,10 @@ from scipy import stats
 from scipy.special import expit
 from sklearn import metrics as sk
 
+from dpprobe.errors import DataError
 from dpprobe.results import bootstrap, metrics
 from dpprobe.results import uncertainty as kinds
 from dpprobe.results.bootstrap import Runs
-from dpprobe.results.cell_results import compare_means
 from dpprobe.results.intervals import combine_errors, over_classes, wilson_interval
 from dpprobe.results.metrics import evaluate_scores, right_predictions
 from dpprobe.results.uncertainty import summarise_records
@@ -534,9 +534,98 @@ def test_each_metric_decides_for_itself_whether_seeds_vary() -> None:
     assert summary["auc"]["both_high"] - summary["auc"]["both_low"] > 0.1
 
 
-def test_a_difference_has_welch_s_interval() -> None:
-    base, other = (0.5, 0.6, 0.7), (0.8, 0.85, 0.95, 0.9)
-    gap, half = compare_means(base, other)
-    reference = stats.ttest_ind(other, base, equal_var=False).confidence_interval()
-    assert half is not None
-    assert (gap - half, gap + half) == pytest.approx((reference.low, reference.high))
+def test_answers_count_as_right_by_their_rows_accepted_labels() -> None:
+    """Predictions 0, 1, 2, 0; the third row has no accepted label and is left out."""
+    scores = np.eye(3)[[0, 1, 2, 0]]
+    labels, accepted = np.array([0, 0, 2, 1]), [[0], [1, 2], [], [1, 2]]
+    assert evaluate_scores(scores, labels, accepted=accepted)["real_accuracy"] == 2 / 3
+    units = np.array([0, 0, 0, 5])  # a patient with two right rows of weight 1/3, one that is wrong
+    found = evaluate_scores(scores, labels, accepted=accepted, units=units)
+    assert found["real_accuracy"] == pytest.approx((2 / 3) / (2 / 3 + 1))
+    assert "real_accuracy" not in evaluate_scores(scores, labels)
+    with pytest.raises(DataError, match="no test row has an accepted label; add"):
+        evaluate_scores(scores, labels, accepted=[[]] * 4)
+
+
+def test_scores_that_are_no_numbers_are_refused_by_their_row() -> None:
+    scores = np.zeros((4, 2))
+    scores[2, 1], scores[3, 0] = np.inf, np.nan
+    labels = np.array([0, 1, 0, 1])
+    with pytest.raises(DataError, match="test row 2 are not finite: .*lower its learning rate"):
+        evaluate_scores(scores, labels)
+    followed = metrics.training_metrics(scores, labels)
+    assert followed["test_accuracy"] == 0.25  # rows 0 and 3; rows 1 and 2 are wrong
+    assert np.isnan(followed["test_auc"])
+    assert "test_auc" not in metrics.training_metrics(scores, np.zeros(4, dtype=int))
+    with pytest.raises(DataError, match="link softmax.*train with `loss: sigmoid`"):
+        evaluate_scores(np.zeros((2, 2)), np.eye(2))
+
+
+def test_equal_scores_go_to_the_first_class_and_classes_may_stay_unpredicted() -> None:
+    scores = np.array([[1.0, 1.0, 1.0], [0.0, 2.0, 2.0], [0.0, 0.0, 3.0]])
+    labels = np.array([1, 1, 2])
+    assert metrics.label_ranks(scores, labels).tolist() == [1, 0, 0]
+    found = evaluate_scores(scores, labels)
+    assert found["accuracy"] == 2 / 3
+    assert found["per_class_recall"] == [None, 0.5, 1.0]
+    assert found["macro_accuracy"] == 0.75
+    assert found["never_predicted"] == []
+    assert evaluate_scores(scores[:1], labels[:1])["never_predicted"] == [1]
+
+
+@pytest.mark.parametrize(("classes", "shown"), [(10, False), (11, True)])
+def test_the_top_five_count_from_eleven_classes(classes: int, shown: bool) -> None:
+    scores = -np.arange(classes, dtype=float) * np.ones((classes, 1))  # ranks 0, 1, 2, ...
+    found = evaluate_scores(scores, np.arange(classes))
+    assert found.get("top5_accuracy") == (5 / classes if shown else None)
+
+
+def test_the_majority_class_baseline_weighs_patients_and_averages_labels() -> None:
+    labels = np.array([2, 2, 2, 0, 1])
+    assert metrics.constant_accuracy(labels) == 3 / 5
+    units = np.array([7, 7, 7, 1, 1])  # one patient of class 2, one half of class 0
+    assert metrics.constant_accuracy(labels, units=units) == 1 / 2
+    several = np.array([[1, 0], [1, 0], [1, 1], [0, 0]])
+    assert metrics.constant_accuracy(several) == (3 / 4 + 3 / 4) / 2
+    units = np.array([0, 0, 0, 3])  # label 0 in half of the patients, label 1 in a sixth
+    assert metrics.constant_accuracy(several, units=units) == pytest.approx((1 / 2 + 5 / 6) / 2)
+
+
+def test_training_metrics_are_those_of_the_evaluation() -> None:
+    for several in (False, True):
+        scores, labels, units = _made(6, rows=40, classes=2, several=several, digits=1)
+        whole = evaluate_scores(scores, labels, link=_link(several), units=units)
+        followed = metrics.training_metrics(scores, labels, link=_link(several), units=units)
+        assert followed == {
+            "test_accuracy": pytest.approx(whole["accuracy"]),
+            "test_auc": pytest.approx(whole["auc"]),
+        }
+
+
+@pytest.mark.parametrize(("fewest", "kind"), [(9, kinds.ROW_PROPORTION), (10, kinds.ROW_BOOTSTRAP)])
+def test_an_area_with_fewer_than_ten_rows_of_a_class_has_no_bootstrap(
+    fewest: int, kind: str
+) -> None:
+    generator = np.random.default_rng(0)
+    labels = (np.arange(200) < fewest).astype(np.int64)
+    scores = generator.normal(size=(200, 2)) + 0.3 * np.eye(2)[labels]
+    for either in (labels, 1 - labels):
+        assert _summary(scores, either)["auc"]["rows_interval"] == kind
+
+
+@pytest.mark.parametrize(
+    ("patients", "kind"), [(9, kinds.UNIT_PROPORTION), (10, kinds.UNIT_BOOTSTRAP)]
+)
+def test_fewer_than_ten_patients_have_no_bootstrap(patients: int, kind: str) -> None:
+    scores, labels, _ = _made(7, rows=400)
+    units = np.arange(400) % patients
+    assert _summary(scores, labels, units)["accuracy"]["rows_interval"] == kind
+
+
+def test_seeds_that_differ_by_rounding_have_the_first_seeds_mean_and_no_spread() -> None:
+    values = (0.5, 0.5 + 4e-7, 0.5 - 4e-7)
+    summary = _summarise_shares([{"accuracy": value} for value in values], np.arange(20) < 10)
+    entry = summary["accuracy"]
+    assert (entry["mean"], entry["std"]) == (0.5, 0.0)
+    apart = [{"accuracy": value} for value in (0.5, 0.5 + 2e-6)]
+    assert _summarise_shares(apart, np.arange(20) < 10)["accuracy"]["std"] > 0

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,15 +17,15 @@ from hypothesis import strategies as st
 
 from dpprobe.artifacts import read_json, sha256_file, write_json
 from dpprobe.errors import DataError
-from dpprobe.privacy.limits import rounded_up
+from dpprobe.privacy.limits import ABOVE_MARK, rounded_up
 from dpprobe.privacy.risk import budget_words, explain_risks, row_words
 from dpprobe.reporting.headline import baseline_doubt
 from dpprobe.results.best_private import best_of_each, best_private
 from dpprobe.results.cautions import list_cautions
 from dpprobe.results.cell_record import read_cell
 from dpprobe.results.cell_results import read_cell_results
-from dpprobe.results.summary import read_summaries, summarise_cells, table_schema
-from tests.support.cell_files import grid_of, write_cell, write_study
+from dpprobe.results.summary import read_grid, read_summaries, summarise_cells, table_schema
+from tests.support.cell_files import BARE, grid_of, summarise, write_cell, write_study
 from tests.support.paper_tables import LAMB, paper_cell, paper_run, rows_as_text, table_of
 
 
@@ -194,6 +195,7 @@ LESIONS: dict[str, Any] = {"class_names": ("benign", "malignant"), "shares": (0.
         (LESIONS | {"patients": 50}, [180, 20], 6.2),  # 5 patients of the rarer class
         ({"multi_label": True}, [100, 200, 0, 2], 2.2),
         ({"multi_label": True}, [0, 200, 200, 0], 200.0),
+        ({"multi_label": True}, [0, 200, 200, 20], 24.7),  # labels of all rows say nothing
     ],
 )
 def test_the_variance_rests_on_the_rows_of_rare_classes(
@@ -226,3 +228,152 @@ def test_a_large_difference_on_few_images_is_not_called_none(
         near = replace(beside, low=low, high=high)
         monkeypatch.setattr(type(best), "beside_ceiling", near)
         assert ("is within noise" in baseline_doubt(best)) == (max(-low, high) <= 2)
+
+
+ENDS = ("low", "high", "rows_low", "rows_high", "both_low", "both_high")
+
+
+def _several(folder: Path) -> list[Path]:
+    """Cells of two epsilons, of patients, of one seed, a ceiling, and an unpriced search."""
+    paths = [
+        write_cell(folder, epsilon="10", seeds=2, patients=50),
+        write_cell(folder, epsilon="2", seeds=2, patients=50),
+        write_cell(folder, epsilon="2", method="one", seeds=1, patients=50),
+        write_cell(folder, epsilon="inf", method="nonprivate", patients=50),
+        write_cell(folder, epsilon="2", method="found", patients=50),
+    ]
+    options = {"head": "fine_tune", "search": {"trials": 2}}
+    write_json(paths[4], read_json(paths[4]) | {"head": "fine_tune", "options": options})
+    for path in paths:
+        write_json(path, read_json(path) | {"n": 250})
+    return paths
+
+
+def test_a_summary_has_a_row_per_cell_and_seed_whatever_the_order_of_files(tmp_path: Path) -> None:
+    paths = _several(tmp_path)
+    file = summarise(tmp_path / "a.parquet", *paths)
+    table = pq.read_table(file)
+    assert table.equals(pq.read_table(summarise(tmp_path / "b.parquet", *reversed(paths))))
+    rows = table.to_pylist()
+    order = [(row["method"], row["epsilon"], row["seed_index"]) for row in rows]
+    assert order == [
+        *(("found", 2.0, seed) for seed in range(3)),
+        *(("nonprivate", math.inf, seed) for seed in range(3)),
+        ("one", 2.0, 0),
+        *(("sgd", epsilon, seed) for epsilon in (2.0, 10.0) for seed in range(2)),
+    ]
+    records = {(r.cell.method, r.cell.epsilon): r for r in map(read_cell, paths)}
+    for row in rows:
+        record = records[row["method"], row["epsilon_token"]]
+        seed = record.seeds[row["seed_index"]]
+        assert row["accuracy"] == seed["accuracy"]
+        assert row["auc"] is None, "four classes have no AUC"
+        assert row["half_values"] == [value for pair in seed["halves"] for value in pair]
+        for end in ENDS:
+            assert row[f"accuracy_{end}"] == getattr(record.summary["accuracy"], end)
+        assert (row["train_rows"], row["test_rows"]) == (1000, 200)
+        assert (row["train_units"], row["test_units"], row["n"]) == (250, 50, 250)
+        assert (row["study"], row["num_classes"], row["dimension"]) == ("study", 4, 64)
+        assert row["fingerprint"] == record.fingerprint
+        assert row["constant"] == row["constant_accuracy"] == record.constant_accuracy
+        private = row["method"] in ("sgd", "one")
+        assert (row["private"], row["network"]) == (private, row["method"] == "found")
+        candidates = {2.0: 2, 10.0: 1}[row["epsilon"]] if private else None
+        assert row["candidates"] == candidates
+        assert (row["choice_epsilon"] is None) == (candidates != 2), "one cell is no choice"
+
+
+def test_a_grid_has_the_numbers_of_the_records_in_percent(tmp_path: Path) -> None:
+    paths = _several(tmp_path)
+    grid = grid_of(tmp_path, *paths)
+    assert grid.rows == (("digits", 2.0), ("digits", 10.0), ("digits", math.inf))
+    assert grid.columns == tuple(("pixels", m) for m in ("found", "nonprivate", "one", "sgd"))
+    assert (grid.unpriced, grid.patients, grid.tested) == ({"found"}, True, "test patients")
+    assert grid.measures == {"digits": read_cell(paths[0]).measure}
+    assert {row: choice.candidates for row, choice in grid.choices.items()} == {
+        ("digits", 2.0): 2,
+        ("digits", 10.0): 1,
+    }
+    for path in paths:
+        record = read_cell(path)
+        row = ("digits", float(record.cell.epsilon))
+        entry = grid.get(row, ("pixels", record.cell.method))
+        assert entry is not None
+        assert entry.values == pytest.approx([100 * seed["accuracy"] for seed in record.seeds])
+        assert entry.mean == entry.accuracy == pytest.approx(sum(entry.values) / entry.seeds)
+        for end in ENDS:
+            value = getattr(record.summary["accuracy"], end)
+            assert getattr(entry, end) == pytest.approx(100 * value), end
+        halves = [seed["halves"] for seed in record.seeds]
+        assert entry.halves == pytest.approx(100 * np.array(halves))
+        assert (entry.seeds, entry.test_units, entry.patients) == (len(halves), 50, True)
+        free = record.cell.method == "nonprivate"
+        assert (entry.ceiling, entry.private) == (free, record.guaranteed)
+        assert entry.unpriced is entry.network is (record.cell.method == "found")
+        assert not entry.balanced
+        assert entry.over_seeds is (entry.interval == "t over seeds")
+        assert entry.rows_low is not None
+        assert entry.rows_high is not None
+        reach = max(entry.mean - entry.rows_low, entry.rows_high - entry.mean)
+        assert entry.rows_reach == reach
+        assert replace(entry, rows_low=None).rows_reach is None
+        recalls = np.mean([seed["per_class_recall"] for seed in record.seeds], axis=0)
+        assert entry.least == pytest.approx(100 * recalls.min())
+        assert entry.least_class == record.class_names[recalls.argmin()]
+
+
+def test_intervals_and_worst_classes_that_are_missing_stay_missing(tmp_path: Path) -> None:
+    path = write_cell(tmp_path)
+    record = read_json(path)
+    for seed in record["seeds"]:
+        seed |= {"per_class_recall": [None] * 4, "halves": [], "never_predicted": [0, 2]}
+    write_json(path, record | {"summary": {"accuracy": BARE}})
+    (entry,) = grid_of(tmp_path, path).entries.values()
+    assert {getattr(entry, end) for end in ENDS} == {None}
+    assert (entry.least, entry.least_class, entry.halves, entry.rows_reach) == (None,) * 4
+    assert entry.never == {"zero": 3, "two": 3}
+
+
+@pytest.mark.parametrize(
+    ("n", "text"), [(99_999, "1e-05"), (100_000, "1e-05"), (100_001, "1e-05 > 1/n")]
+)
+def test_a_delta_above_one_over_the_units_is_marked(n: int, text: str, tmp_path: Path) -> None:
+    path, free = write_cell(tmp_path), write_cell(tmp_path, dataset="free", epsilon="inf")
+    write_json(path, read_json(path) | {"n": n})
+    grid = grid_of(tmp_path, path, free)
+    assert grid.delta_text("digits") == text.replace(" > 1/n", ABOVE_MARK)
+    assert grid.delta_text("free") is None
+
+
+def test_files_of_several_datasets_keep_their_order_and_say_their_reasons(tmp_path: Path) -> None:
+    files = []
+    for name, patients in (("z", None), ("a", 40)):
+        files.append(tmp_path / f"{name}.parquet")
+        cells = [write_cell(tmp_path, dataset=name, patients=patients, headline="accuracy")]
+        summarise_cells(cells, files[-1], study="s", metric_of=f"file {name}")
+    grid = read_grid(files)
+    assert [row[0] for row in grid.rows] == ["z", "a"]
+    assert grid.tested == "test rows or test patients"
+    assert {name: reason[-8:] for name, reason in grid.reasons.items()} == {
+        "z": "file z).",
+        "a": "file a).",
+    }
+    assert read_grid([]).rows == ()
+    assert read_grid([]).tested == "test rows"
+
+
+def test_a_head_without_noise_is_neither_private_nor_unpriced(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, epsilon="inf")
+    write_json(path, read_json(path) | {"private": True})  # the method is, at a finite epsilon
+    grid = grid_of(tmp_path, path)
+    (entry,) = grid.entries.values()
+    assert (entry.private, entry.unpriced, entry.ceiling) == (False, False, False)
+    assert (grid.choices, grid.unpriced) == ({}, set())
+
+
+def test_the_majority_class_baseline_is_in_the_metric_and_in_accuracy(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, **LESIONS)
+    (entry,) = grid_of(tmp_path, path).entries.values()
+    counts = read_cell(path).test_counts
+    assert entry.constant == 50.0, "an AUC of scores that are all equal"
+    assert entry.constant_accuracy == pytest.approx(100 * max(counts) / sum(counts))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pandas as pd
@@ -10,8 +12,9 @@ import pytest
 
 from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.planner.plan_text import format_span, round_count
-from dpprobe.planner.predicted_accuracy import Start, n_to_keep, predict
-from dpprobe.reporting.report.plans import plan_parts, unplanned_words
+from dpprobe.planner.predicted_accuracy import Setting, Start, n_to_keep, predict
+from dpprobe.privacy.risk import RiskEpsilon, nominal_epsilon, row_words
+from dpprobe.reporting.report.plans import plan_origin, plan_parts, unplanned_words
 from dpprobe.results.summary import Grid, read_grid, read_summaries
 from tests.support.report_page import Made
 
@@ -94,3 +97,85 @@ def test_a_majority_class_auc_and_several_labels_are_not_predicted(made: Made) -
     assert words.endswith("not of AUC; `dpprobe plan` predicts accuracy at any n and ε")
     object.__setattr__(grid.measures["digits"], "multi_label", True)
     assert unplanned_words(grid, "digits").endswith(" labels")
+
+
+def _as_predicted(grid: Grid, moved: Mapping[float, float]) -> Grid:
+    """Names epsilons of a grid anew, where private heads reach what is predicted."""
+    entries = {}
+    for (dataset, was, backbone, method), entry in grid.entries.items():
+        at, mean = moved.get(was, was), entry.mean
+        if entry.private:
+            budget = nominal_epsilon(at.token, 1e-5) if isinstance(at, RiskEpsilon) else at
+            setting = Setting(n=1000, classes=4, dimension=64, epsilon=budget, delta=1e-5)
+            ceiling = grid.entries[dataset, math.inf, backbone, "nonprivate"].mean
+            mean = 25 + predict(setting).expected * (ceiling - 25)
+        entries[dataset, at, backbone, method] = replace(entry, mean=mean)
+    return replace(grid, entries=entries, rows=tuple(dict.fromkeys(key[:2] for key in entries)))
+
+
+@pytest.mark.parametrize(
+    ("moved", "planned", "budgets"),
+    [
+        ({}, ["0.5", "1", "2"], [True] * 3),
+        ({0.5: 0.011}, ["0.011", "1", "2"], [True] * 3),
+        ({0.5: 0.01}, ["0.01", "1", "2"], [True] * 3),
+        ({0.5: 0.0099}, ["1", "2"], [True] * 2),
+        ({1.0: 50.0, 2.0: 100.0}, ["0.5", "50", "100"], [True, True, False]),
+        ({1.0: 50.1, 2.0: 100.1}, ["0.5", "50.1"], [True, False]),
+    ],
+)
+def test_epsilons_and_their_doubles_are_planned_within_the_limits(
+    made: Made, moved: dict[float, float], planned: list[str], budgets: list[bool]
+) -> None:
+    grid, summary, infos = read(made)
+    parts = plan_parts(_as_predicted(grid, moved), summary, infos, has_room=lambda _: False)
+    assert len(parts) == 2
+    for part in parts:
+        assert [row["epsilon"] for row in part["rows"]] == planned
+        assert [bool(row["budget"]) for row in part["rows"]] == budgets
+        assert part["misfit"] == ""
+
+
+def test_a_permitted_risk_is_planned_at_the_epsilon_without_sampling(made: Made) -> None:
+    grid, summary, infos = read(made)
+    risk = RiskEpsilon(0.9, "tpr-0.05-at-0.01", 1e-5)
+    parts = plan_parts(_as_predicted(grid, {1.0: risk}), summary, infos, has_room=lambda _: False)
+    assert [row["epsilon"] for row in parts[0]["rows"]][1] == row_words(risk)
+    budget = nominal_epsilon(risk.token, 1e-5)
+    own = parts[0]["setting"].with_epsilon(budget)
+    low, expected, high = predict(own).predict_accuracy(
+        chance=0.25, ceiling=parts[0]["ceiling"] / 100
+    )
+    assert parts[0]["rows"][1]["here"] == format_span((low, expected, high))
+
+
+def test_one_head_outside_the_range_leaves_its_backbone_without_predictions(made: Made) -> None:
+    grid, summary, infos = read(made)
+    grid = _as_predicted(grid, {})
+    for method in ("sgd", "sgd_full"):
+        key = ("digits", 1.0, "scattering", method)
+        grid.entries[key] = replace(grid.entries[key], mean=25.04)
+    first, second = plan_parts(grid, summary, infos, has_room=lambda _: True)
+    assert (first["misfit"], second["rows"]) == ("", [])
+    assert second["misfit"].startswith(
+        "public learning curves do not fit this dataset: at ε = 1 they predict "
+    )
+    assert second["misfit"].endswith("but 25.0% was measured")
+    assert first["figure"] is not None, "of the backbone that fits, though its ceiling is lower"
+    assert second["ceiling"] > first["ceiling"]
+
+
+def test_a_plan_says_which_curves_it_comes_from() -> None:
+    origin = plan_origin()
+    assert origin["curves"] > 10
+    assert 50 < origin["held"] < 100
+    assert origin["sources"]
+
+
+def test_without_a_baseline_or_a_private_head_nothing_is_predicted(made: Made) -> None:
+    grid, summary, infos = read(made)
+    for gone in ("nonprivate", "sgd"):
+        entries = {key: e for key, e in grid.entries.items() if not key[3].startswith(gone)}
+        few = replace(grid, entries=entries)
+        assert plan_parts(few, summary, infos, has_room=lambda _: True) == []
+    assert unplanned_words(grid, "digits").startswith("not predicted: needs a private linear head")

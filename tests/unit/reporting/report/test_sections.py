@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from dpprobe import analyses
 from dpprobe.analysis_registry import load_analyses
-from dpprobe.results.summary import summarise_cells
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.data.table import DatasetInfo
+from dpprobe.errors import DataError
+from dpprobe.reporting.report import sections
+from dpprobe.results.best_private import Best, best_private
+from dpprobe.results.summary import Choice, Entry, summarise_cells
+from tests.support.baseline_records import write_zero_shot
 from tests.support.cell_files import write_cell
+from tests.support.made_grids import made_entry, made_grid
 from tests.support.report_page import Made
 
 
@@ -37,3 +48,243 @@ def test_a_study_without_analyses_has_no_sections_of_them(made: Made) -> None:
     assert not names & {part.get("id") for part in page.all("section")}
     assert not {f"#{name}" for name in names} & {link.get("href") for link in page.all("a")}
     assert "results of groups are computed from them" not in page.words, "as not covered"
+
+
+def test_the_best_zero_shot_result_stands_beside_the_private_one(made: Made) -> None:
+    assert "zero-shot" not in made.page().text.partition('id="run"')[0]
+    files = [
+        write_zero_shot(made.results, backbone=name, accuracy=value)
+        for name, value in (("clip_a", 0.61), ("clip_b", 0.72))
+    ]
+    assert "clip_b reaches 72.0%" in made.page(zero_shot=files).words
+    write_json(files[0], {"dataset": "digits"})
+    with pytest.raises(DataError, match="clip_a"):
+        made.page(zero_shot=files)
+
+
+def test_zero_shot_of_another_metric_says_which(made: Made) -> None:
+    files = [
+        write_zero_shot(made.results, backbone="clip_a", auc=0.95),
+        write_zero_shot(made.results, backbone="clip_b", accuracy=0.72),
+    ]
+    assert "clip_a reaches 95.0% AUC" in made.page(zero_shot=files[:1]).words
+    assert "clip_b reaches 72.0%" in made.page(zero_shot=files).words
+
+
+def test_classes_without_test_rows_are_named_beside_the_headline(made: Made) -> None:
+    path = made.sources.datasets["digits"]
+    record = read_json(path)
+    assert "have no test image" not in made.page().words
+    record["splits"]["test"]["per_class"][2] = 0
+    write_json(path, record)
+    words = made.page().words
+    told = "1 of 4 classes have no test image: two."
+    assert words.count(told) >= 2, "among the caveats and beside the dataset"
+
+
+def test_an_auc_is_in_no_column_called_accuracy(tmp_path: Path) -> None:
+    made = Made(tmp_path, headline="auc", class_names=("benign", "malignant"), shares=(0.9, 0.1))
+    first = made.page().text.partition("</section>")[0]
+    assert "Best private head: AUC (%) with 95% CI" in first
+    assert "% AUC (95% CI" in first
+    assert "majority-class baseline (50.0%)" in first
+    titles = re.findall(r"<th scope=\"col\"[^>]*>(.*?)</th>", first)
+    assert titles == ["ε", "best private", "points vs non-private", "worst class", "head"]
+    assert "Its accuracy is" in first
+    assert first.count("accuracy") == 1, "in the verdict's second sentence alone"
+
+
+def test_every_cell_has_a_command_and_a_statement(made: Made) -> None:
+    page = made.page()
+    for path in made.sources.statements:
+        target = Path("results") / path.relative_to(made.results).with_name("metrics.json")
+        assert f"snakemake {target} --cores all" in page.words
+    statements = [d for d in page.all("details") if d.get("class") == "statement"]
+    # two backbones share the statement of a method and epsilon
+    assert len(statements) == len(made.sources.statements) / 2 == 9
+    assert "(0.5, 1e-05)-differentially private" in page.words
+    assert "Not for release" in page.words
+
+
+def test_what_epsilon_allows_stands_in_each_statement_and_beside_each_cell(made: Made) -> None:
+    page = made.page()
+    assert "guesses right at most 59.4% of the time." in (" ".join(page.words.split()))
+    head, *rows = re.findall(r"<tr.*?</tr>", page.text.partition('id="cells-digits"')[2], re.S)
+    place = re.findall(r"<th[^>]*>(.*?)</th>", head).index("attacker right at most (%)")
+    shown = {
+        (cells[2], cells[place])
+        for row in rows[: len(made.sources.statements)]
+        if (cells := re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row))
+    }
+    assert shown == {("0.5", "56.7"), ("1", "56.7"), ("2", "56.7"), ("∞", "100")}
+
+
+def test_patients_are_counted_and_named_beside_their_interval(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    told = "95% CI over seeds and test"
+    assert f"{told} examples" in made.page().words
+    cells = [write_cell(tmp_path / "r", patients=40)]
+    summarise_cells(cells, tmp_path / "patients.parquet", study="small")
+    path = made.sources.datasets["digits"]
+    write_json(path, read_json(path) | {"units": {"train": 200, "test": 40}})
+    words = made.page(summaries=[tmp_path / "patients.parquet"]).words
+    assert f"{told} patients" in words
+    assert "1,000 of 200 patients" in words
+    assert "200 of 40 patients" in words
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"head": "sgd", "steps": None, "search": {}}, ""),
+        (
+            {"head": "sgd", "sizes": [1, {"e": False}, 0.5], "a": True, "b": "x"},
+            "sizes [1, (e no), 0.5], a yes, b x",
+        ),
+        (
+            {"head": "auto", "normalize": "none"},
+            "its rule chooses all other options for each cell; see the privacy statements",
+        ),
+        (
+            {"head": "auto", "balanced": True, "rule": None},
+            "balanced yes; its rule chooses all other options for each cell; see the privacy "
+            "statements",
+        ),
+    ],
+)
+def test_options_of_methods_are_written_for_people(options: dict[str, Any], words: str) -> None:
+    assert sections._method_options(options) == words
+
+
+def test_sources_and_losses_in_words() -> None:
+    assert sections._describe_source({}) == "unknown"
+    assert sections._describe_source({"source": "csv"}) == "csv"
+    full = {"source": "csv", "root": "x", "joins": [], "embed": False}
+    assert sections._describe_source(full) == "csv: root x, embed no"
+    losses = [sections._format_number(each) for each in (None, math.nan, 0.0, 1.23451, 12)]
+    assert losses == ["", "", "0", "1.235", "12"], "rounded up"
+
+
+def _info(*test: int, train: int = 9, groups: tuple[str, ...] = ()) -> DatasetInfo:
+    counts = {"train": [train] * len(test), "test": list(test)}
+    facts = {"fingerprint": "f", "sha256": "s"}
+    return DatasetInfo.model_validate(
+        {
+            "class_names": [f"c{number}" for number in range(len(test))],
+            "multi_label": False,
+            "groups": groups,
+            "fingerprint": "f",
+            "source": {"source": "sklearn"},
+            "splits": {
+                name: facts | {"rows": sum(each), "per_class": each}
+                for name, each in counts.items()
+            },
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ([9], ""),
+        ([0, 9], "1 of 2 classes have no test image: c0"),
+        ([0] * 5 + [9], "5 of 6 classes have no test image: c0, c1, c2, c3, c4"),
+        ([0] * 6 + [9], "6 of 7 classes have no test image: c0, c1, c2, c3, c4, …"),
+    ],
+)
+def test_classes_without_test_images_are_named(counts: list[int], words: str) -> None:
+    assert sections._name_untested(_info(*counts)) == words
+
+
+INFO = _info(50, 50, 50, 50, train=250)
+PLAN = {
+    "unit": "patient",
+    "misfit": "",
+    "rows": [
+        {"epsilon": "0.5", "images": ["a", "b"], "budget": "c"},
+        {"epsilon": "2", "images": ["d", "e"], "budget": ""},
+    ],
+}
+
+
+def _bests(*best: Entry, choice: Choice | None = None, zero: bool = False) -> list[Best]:
+    """The best results at epsilon 0.5, and at 2 if there are two."""
+    entries = {("d", at, "x", "m"): entry for at, entry in zip((0.5, 2.0), best, strict=False)}
+    grid = made_grid(entries)
+    if choice is not None:
+        grid = made_grid(entries, choices=dict.fromkeys(grid.rows, choice))
+    return best_private(grid, {("d", "x"): ("auc", 95.0)} if zero else {})
+
+
+def _card(bests: list[Best], info: DatasetInfo = INFO, **options: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "cautions": [],
+        "plan": None,
+        "unplanned": "not predicted",
+        "subgroups": False,
+    }
+    return sections.make_card(bests[-1], bests, info, **given | options)
+
+
+def test_a_card_has_the_verdict_its_facts_and_a_curve_in_words() -> None:
+    entry = made_entry(60.0, least=8.0, least_class="ill", least_title="worst-class recall")
+    card = _card(_bests(entry, made_entry(70.04)))
+    assert (card["dataset"], card["anchor"], card["backbone"]) == ("d", "dataset-d", "x")
+    assert card["verdict"].startswith("At ε = 2 the best private head reaches 70.0%")
+    assert card["alt"] == (
+        "Best private test accuracy by privacy budget. ε = 0.5: 60.0%; ε = 2: 70.0%"
+    )
+    assert card["facts"] == [
+        ("Head", "m on x; 95% CI over test examples", None),
+        ("More images or budget", "not predicted", None),
+    ]
+    assert card["caveats"] == []
+    facts = _card(_bests(entry, zero=True))["facts"]
+    assert facts[1:3] == [
+        ("Worst-class recall", "8.0% (class ill)", None),
+        ("Zero-shot", "x reaches 95.0% AUC", None),
+    ]
+
+
+def test_a_card_tells_what_twice_the_images_or_budget_would_bring() -> None:
+    entry = made_entry(60.0)
+    (fact,) = [f for f in _card(_bests(entry), plan=PLAN)["facts"] if "budget" in f[0]]
+    assert fact == (
+        "More images or budget",
+        "from the measured 60.0%, public learning curves predict a with twice the patients, c "
+        "with twice the budget",
+        "plans-d",
+    )
+    (fact,) = [f for f in _card(_bests(entry, entry), plan=PLAN)["facts"] if "budget" in f[0]]
+    assert fact[1].endswith("predict d with twice the patients")
+    misfit = PLAN | {"misfit": "they do not fit", "rows": []}
+    (fact,) = [f for f in _card(_bests(entry), plan=misfit)["facts"] if "budget" in f[0]]
+    assert fact[1] == "not predicted: they do not fit"
+
+
+def test_a_card_tells_of_subgroups_if_there_are_groups() -> None:
+    bests = _bests(made_entry(60.0))
+    groups = _info(50, 50, train=250, groups=("sex", "age"))
+    assert not any(name == "Subgroups" for name, _, _ in _card(bests)["facts"])
+    told = _card(bests, groups)["facts"][-1]
+    assert told == ("Subgroups", "not compared; add `fairness: {}` to compare sex, age", None)
+    assert _card(bests, groups, subgroups=True)["facts"][-1][2] == "subgroups"
+
+
+def test_caveats_end_with_a_point_and_link_to_what_they_speak_of() -> None:
+    entry = made_entry(60.0, both_low=55.0, both_high=65.0, constant=60.0)
+    bests = _bests(entry, choice=Choice(candidates=3, epsilon=4.12341))
+    card = _card(bests, _info(0, 50, train=250), cautions=["never predicted: ill"])
+    assert card["caveats"] == [
+        ("Its interval includes the majority-class baseline.", None),
+        ("Never predicted: ill.", None),
+        (
+            "Selected from 3 private heads by test results, so 60.0% tends to be too high "
+            "(selection bias). Publishing this selection costs at most ε = 4.124.",
+            "selection",
+        ),
+        ("1 of 2 classes have no test image: c0.", "run"),
+    ]
+    rare = _card(_bests(entry), _info(3, 50, train=3))["caveats"]
+    assert rare[-1][1] == "run"
+    assert rare[-1][0].startswith("Class")

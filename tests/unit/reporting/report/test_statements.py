@@ -107,3 +107,85 @@ def test_the_best_result_has_the_price_of_its_choice_and_the_statements_of_all(m
     shown = {anchor.get("id") for anchor in page.all("details")}
     assert {anchor for anchor, _ in links} <= shown
     assert "nonprivate" not in listed
+
+
+def test_a_statement_of_auto_names_what_is_set_alone(made: Made) -> None:
+    path = made.results / "cells/digits/pixels/sgd/eps-1/privacy.json"
+    record = read_json(path)
+    facts = {"n": 660, "dimension": 64, "classes": 2, "multi_label": False, "epsilon": 1.0}
+    record["chosen_from"] = {"rule": "auto rule 7", "head": "momentum", **facts}
+    chosen = {"head": "momentum", "steps": None, "epochs": 30.0, "normalize": {"kind": "centred"}}
+    record["options"] = {"head": "auto", "rule": 7, "chosen": chosen}
+    record |= {"n": 660, "unit_of_privacy": "one patient (all of their training images together)"}
+    write_json(path, record)
+    words = " ".join(re.sub(r"<[^>]+>", " ", made.page().text).split())
+    assert "Chosen by auto rule 7: momentum, 30 epochs, normalize centred; from n = 660" in words
+    assert "None steps" not in words
+    assert "Training patients 660" in words
+    assert "Training examples" in words, "of the others"
+
+
+def test_links_lead_to_statements_that_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Datasets stand in the order of the study, not of the alphabet."""
+    monkeypatch.setattr(statements, "STATEMENTS_SHOWN", 9)
+    page = Made(tmp_path, ("zebra", "apple")).page()
+    links = {(a.get("href") or "")[1:] for a in page.all("a")}
+    links = {link for link in links if link.startswith("statement")}
+    shown = {d["id"] for d in page.all("details") if d.get("class") == "statement"}
+    assert len(shown) == 9
+    assert links == shown
+
+
+def _statement(index: int, epsilon: str, *backbones: str, **content: Any) -> statements.Statement:
+    content = {"method": f"m{index}", "private": True, "epsilon_realised": 0.98761} | content
+    cells = [(name, Path(f"r/cells/d/{name}/m/eps-{epsilon}/privacy.json")) for name in backbones]
+    return statements.Statement(
+        dataset="d", epsilon=epsilon, anchor=f"statement-{index}", content=content, cells=cells
+    )
+
+
+def test_candidates_are_private_heads_and_link_to_what_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(statements, "STATEMENTS_SHOWN", 2)
+    shown = [
+        _statement(0, "1", "b", "a"),
+        _statement(1, "tpr-0.05-at-0.01", "a"),
+        _statement(2, "1", "a"),
+        _statement(3, "inf", "a"),
+        _statement(4, "1", "a", private=False),
+    ]
+    assert statements.list_candidates(shown, Path("r")) == {
+        ("d", "1"): [
+            ("m0 on b", "#statement-0"),
+            ("m0 on a", "#statement-0"),
+            ("m2 on a", "cells/d/a/m/eps-1/privacy.json"),
+        ],
+        ("d", "tpr-0.05-at-0.01"): [("m1 on a", "#statement-1")],
+    }
+    assert shown[0].budget == "1"
+    assert shown[1].budget.startswith("0.9877 (TPR"), "rounded up, with the risk"
+
+
+def test_limits_that_all_statements_name_are_common_in_the_order_of_the_first() -> None:
+    def common(*lists: str) -> list[str]:
+        return statements.common_limits([{"not_covered": list(each)} for each in lists])
+
+    assert common("cab", "bxc") == ["c", "b"]
+    assert common("cab") == ["c", "a", "b"]
+    assert common("ab", "") == common() == []
+    assert statements.common_limits([{"not_covered": ["a"]}, {}]) == []
+
+
+def test_statements_are_in_the_order_of_datasets_methods_and_epsilons(made: Made) -> None:
+    cells = [("digits", "sgd", "2"), ("digits", "sgd", "0.5"), ("digits", "nonprivate", "inf")]
+    paths = [
+        made.results / f"cells/{dataset}/pixels/{method}/eps-{epsilon}/privacy.json"
+        for dataset, method, epsilon in cells
+    ]
+    found = statements.read_statements(paths, order=["other", "digits"])
+    order = [(item.content["method"], item.epsilon) for item in found]
+    assert order == [("nonprivate", "inf"), ("sgd", "0.5"), ("sgd", "2")]
+    assert [item.anchor for item in found] == ["statement-0", "statement-1", "statement-2"]

@@ -1,0 +1,155 @@
+"""What privacy costs by backbone and by distribution shift."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.errors import NothingToShow
+from dpprobe.reporting.figures import accuracy_loss
+from dpprobe.reporting.figures.accuracy_loss import (
+    find_losses,
+    plot_distribution_shift,
+    plot_loss_by_backbone,
+    relative_error,
+)
+from dpprobe.results.summary import Grid
+from tests.support.baseline_records import write_zero_shot
+from tests.support.figures import drawn_bars, drawn_levels, legend_texts, title_of
+from tests.support.made_grids import made_entry, made_grid
+
+# results per (dataset, epsilon, backbone, method); the ceiling is 3 above and 4 below its ends
+ENDS = {"both_low": -4.0, "both_high": 3.0}
+
+
+def _grid(means: dict[tuple[str, float, str, str], float], constant: float | None = 20.0) -> Grid:
+    entries = {}
+    for key, mean in means.items():
+        free = key[3] == "nonprivate"
+        ends = {name: mean + end for name, end in ENDS.items()}
+        entries[key] = made_entry(
+            mean, private=math.isfinite(key[1]), ceiling=free, constant=constant, **ends
+        )
+    return made_grid(entries)
+
+
+def _read(monkeypatch: pytest.MonkeyPatch, grid: Grid) -> None:
+    monkeypatch.setattr(accuracy_loss, "read_grid", lambda _paths: grid)
+
+
+def test_the_error_is_a_part_of_the_baseline_s() -> None:
+    assert relative_error(100, 10) == 0
+    assert relative_error(10, 10) == 100
+    assert relative_error(75, 50) == 50  # an AUC: one answer for all has 50
+    assert relative_error(90, None) is None
+    assert relative_error(100, 100) is None  # one class alone: no error to compare with
+
+
+def test_a_loss_is_the_ceiling_of_the_backbone_minus_its_best_private_head() -> None:
+    grid = _grid(
+        {
+            ("d", 1.0, "x", "a"): 60.0,
+            ("d", 1.0, "x", "b"): 65.0,
+            ("d", 8.0, "x", "a"): 70.0,
+            ("d", math.inf, "x", "nonprivate"): 80.0,
+            ("d", 1.0, "y", "a"): 90.0,
+            ("d", math.inf, "y", "nonprivate"): 95.0,
+            ("d", 1.0, "no ceiling", "a"): 50.0,
+        }
+    )
+    found = {(loss.backbone, loss.epsilon): loss for loss in find_losses(grid)}
+    assert {key: loss.points for key, loss in found.items()} == {
+        ("x", 1.0): 15.0,
+        ("x", 8.0): 10.0,
+        ("y", 1.0): 5.0,
+    }
+    # lower if the private head is better and the ceiling worse: 3 and 4, independent
+    loss = found["x", 1.0]
+    assert (loss.low, loss.high) == pytest.approx((15 - 5, 15 + 5))
+    assert loss.shift == 100 * 20 / 80
+
+
+def test_losses_stand_at_the_backbones_non_private_results(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ceilings = {"small": 80.0, "large": 95.0, "medium": 90.0}
+    means = {("digits", math.inf, name, "nonprivate"): mean for name, mean in ceilings.items()}
+    for name, mean in ceilings.items():
+        means |= {("digits", e, name, "a"): mean - 10 / e for e in (0.5, 2.0)}
+    _read(monkeypatch, _grid(means))
+    figure = plot_loss_by_backbone(summary=Path("none"), dataset="digits")
+    (axes,) = figure.axes
+    bars = drawn_bars(axes)
+    assert [mean for _, mean, _, _ in bars] == pytest.approx([20.0] * 3 + [5.0] * 3)
+    places = [place for place, _, _, _ in bars]
+    assert places == pytest.approx([80, 90, 95] * 2, abs=0.1), "one beside the other"
+    assert len(set(places)) == 6
+    assert [low for _, _, low, _ in bars] == pytest.approx([15.0] * 3 + [0.0] * 3)
+    assert drawn_levels(axes) == [0.0]
+    assert axes.get_xlabel() == "non-private test accuracy of the backbone (%)"
+    assert axes.get_ylabel() == "accuracy: points lost to privacy"
+    assert legend_texts(figure) == [
+        "ε = 0.5",
+        "ε = 2",
+        "backbones, from the left:",
+        "80.0% small",
+        "90.0% medium",
+        "95.0% large",
+    ]
+    assert title_of(figure).startswith("digits: what privacy costs by backbone")
+
+
+def _two_datasets(**constants: float) -> Grid:
+    """Ceilings of 90% and 60%; of a third dataset, one class is always right."""
+    means: dict[Any, float] = {}
+    for dataset, ceiling in (("near", 90.0), ("far", 60.0), ("old", 100.0)):
+        means |= {
+            (dataset, 1.0, "x", "a"): ceiling - 10,
+            (dataset, math.inf, "x", "nonprivate"): ceiling,
+        }
+    grid = _grid(means)
+    for key, entry in grid.entries.items():
+        changed = {**vars(entry), "constant": constants.get(key[0], 20.0)}
+        grid.entries[key] = type(entry)(**changed)
+    return grid
+
+
+def test_shift_is_measured_by_the_ceiling_and_by_zero_shot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _read(monkeypatch, _two_datasets(old=100.0))
+    records = [
+        write_zero_shot(tmp_path, dataset="near", backbone="x", accuracy=0.8),
+        write_zero_shot(tmp_path, dataset="far", backbone="x", auc=0.8),  # not its cells' metric
+        write_zero_shot(tmp_path, dataset="far", backbone="other", accuracy=0.7),
+    ]
+    figure = plot_distribution_shift(summaries=[], zero_shot=records)
+    probe, zero = figure.axes
+    # errors of 10 and 40 points where the majority class leaves 80
+    assert [bar[:2] for bar in drawn_bars(probe)] == [(12.5, 10.0), (50.0, 10.0)]
+    assert [bar[:2] for bar in drawn_bars(zero)] == [pytest.approx((25.0, 10.0))]
+    assert drawn_bars(probe)[0][2:] == pytest.approx((5.0, 15.0))
+    assert probe.get_xlim()[0] == zero.get_xlim()[0] == 0
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["shift by linear probe", "shift by zero-shot"]
+    assert probe.get_xlabel() == "error in % of the majority-class\nbaseline's error"
+    assert probe.get_ylabel() == "accuracy: points lost to privacy"
+    assert legend_texts(figure) == ["ε = 1", "near", "far"]
+    left_out = "pairs left out (the majority class is always right): 1"
+    assert left_out in title_of(figure)
+
+
+def test_without_texts_there_is_one_panel_and_of_one_dataset_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _read(monkeypatch, _two_datasets())
+    figure = plot_distribution_shift(summaries=[], zero_shot=[])
+    (axes,) = figure.axes
+    assert len(drawn_bars(axes)) == 3
+    assert "left out" not in title_of(figure)
+    _read(monkeypatch, _two_datasets(far=100.0, old=100.0))
+    with pytest.raises(NothingToShow, match="1 datasets have losses"):
+        plot_distribution_shift(summaries=[], zero_shot=[])

@@ -1,0 +1,120 @@
+"""The figure of the planner: a line per epsilon, through measured results, and one range."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpprobe.errors import ConfigError
+from dpprobe.planner.accuracy_plan import Scale
+from dpprobe.planner.predicted_accuracy import Setting, Start, predict
+from dpprobe.privacy.risk import RiskEpsilon
+from dpprobe.reporting.figures import planner
+from tests.support.figures import drawn_levels
+
+SETTING = Setting(n=3000, classes=4, epsilon=1.0, dimension=1280)
+SCALE = Scale(chance=0.25, majority=0.4, ceilings=(0.82,), given=True)
+PUBLIC = Scale(chance=0.1, majority=0.1, ceilings=(0.7, 0.8, 0.9), given=False)
+MEASURED = {0.5: 0.65, 1.0: 0.75, 2.0: 0.8}
+
+
+def _starts() -> dict[float, Any]:
+    return {
+        epsilon: Start.of_measured(SETTING.with_epsilon(epsilon), SCALE.share_of(accuracy))
+        for epsilon, accuracy in MEASURED.items()
+    }
+
+
+def _draw(setting: Setting, scale: Scale, lines: Any, **options: Any) -> Any:
+    given: dict[str, Any] = {"title": "", "unit": "image"}
+    figure = planner._plan_figure(setting, scale, lines, **given | options)
+    return figure.axes[0]
+
+
+def _lines(axes: Any) -> dict[str, Any]:
+    named = {line.get_label(): np.asarray(line.get_xydata()) for line in axes.get_lines()}
+    return {name: line for name, line in named.items() if name.startswith("ε")}
+
+
+def test_lines_pass_through_their_marks_and_one_has_a_range() -> None:
+    axes = _draw(SETTING, SCALE, _starts(), title="digits, pixels")
+    lines = _lines(axes)
+    assert list(lines) == ["ε = 0.5", "ε = 1", "ε = 2"]
+    for (epsilon, accuracy), line in zip(MEASURED.items(), lines.values(), strict=True):
+        at = np.interp(3000, line[:, 0], line[:, 1])
+        assert at == pytest.approx(100 * accuracy, abs=0.2), epsilon
+        assert (np.diff(line[:, 1]) >= 0).all()
+        assert (line[0, 0], line[-1, 0]) == (300, 90_000)
+    marks = [line for line in axes.get_lines() if line.get_marker() not in ("None", None)]
+    places = [np.asarray(line.get_xydata()).tolist()[0] for line in marks]
+    assert places == [pytest.approx((3000, 100 * each)) for each in MEASURED.values()]
+    (band,) = axes.collections
+    vertices = np.asarray(band.get_paths()[0].vertices)
+    middle = lines["ε = 1"]
+    inside = [y for x, y in vertices if x == middle[30, 0]]
+    assert min(inside) < middle[30, 1] < max(inside), "the range of the setting's epsilon"
+    assert axes.get_title(loc="left").strip() == "digits, pixels"
+    words = " ".join(text.get_text() for text in axes.texts)
+    assert "marks: measured" in words
+    assert " n = 3,000" in words
+
+
+def test_baselines_are_drawn_and_said_whose_they_are() -> None:
+    given = _draw(SETTING, SCALE, _starts(), unit="patient")
+    assert drawn_levels(given) == [pytest.approx(82), pytest.approx(40)]
+    assert given.get_xlabel() == "training patients"
+    assert given.get_ylabel() == "test accuracy (%)"
+    assert given.get_xscale() == "log"
+    words = " ".join(text.get_text() for text in given.texts)
+    assert "dashed: non-private 82%; dotted" in " ".join(words.split())
+    assert "1,280 features, 4 classes" in words
+    public = _draw(SETTING, PUBLIC, dict.fromkeys((0.5, 1.0)))
+    assert drawn_levels(public) == [pytest.approx(80), pytest.approx(10)], "the middle of three"
+    words = " ".join(" ".join(text.get_text() for text in public.texts).split())
+    assert "non-private 80%, the middle of public sets" in words
+    assert "measured" not in words
+    assert len(_lines(public)) == 2
+
+
+def test_without_a_measured_result_lines_are_the_prediction() -> None:
+    line = _lines(_draw(SETTING, PUBLIC, {1.0: None}))["ε = 1"]
+    for n, percent in line[::20]:
+        low, expected, high = predict(SETTING.with_n(int(n))).predict_accuracy(
+            chance=0.1, ceiling=0.8
+        )
+        assert low <= expected <= high
+        assert percent == pytest.approx(100 * expected)
+
+
+def test_lines_begin_where_each_class_has_an_image() -> None:
+    few = Setting(n=40, classes=10, epsilon=0.5)
+    axes = _draw(few, PUBLIC, {0.5: None})
+    assert _lines(axes)["ε = 0.5"][0, 0] == 10
+    assert "features" not in " ".join(text.get_text() for text in axes.texts)
+    ticks = [text.get_text() for text in axes.get_xticklabels()]
+    assert ticks == ["10", "30", "100", "300", "1,000"]
+
+
+def test_a_risk_is_drawn_with_its_words() -> None:
+    risk = RiskEpsilon(0.46, "tpr-0.05-at-0.01", 1e-5)
+    axes = _draw(SETTING.with_epsilon(risk), SCALE, {risk: None, 1.0: None})
+    named = [name for name in _lines(axes) if "TPR" in name]
+    assert len(named) == 1
+    assert ",\nTPR" in named[0] or "TPR" in named[0].splitlines()[0]
+    assert len(axes.collections) == 1
+
+
+def test_a_plan_s_figure_is_a_file_of_its_epsilon_and_the_usual_ones(tmp_path: Path) -> None:
+    for name, start in (("plan.svg", b"<?xml"), ("plan.png", b"\x89PNG")):
+        setting = SETTING.with_epsilon(0.7)
+        planner.write_plan_figure(tmp_path / name, setting, SCALE, unit="image")
+        assert (tmp_path / name).read_bytes().startswith(start)
+    text = (tmp_path / "plan.svg").read_text()
+    assert [f"ε = {e} -->" in text for e in (0.1, 0.3, 0.7, 1, 3, 10)] == [True] * 6
+    with pytest.raises(ConfigError, match=r"plan\.pdf: write a name that ends in \.svg or \.png"):
+        planner.write_plan_figure(tmp_path / "plan.pdf", SETTING, SCALE, unit="image")
+    svg = planner.plan_svg(SETTING, SCALE, list(_starts().values()), title="a", unit="image")
+    assert b"<svg" in svg

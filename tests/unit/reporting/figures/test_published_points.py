@@ -1,0 +1,157 @@
+"""Published points: each at its place, none hidden."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.collections import PathCollection
+from matplotlib.figure import Figure
+
+from dpprobe.exhibits.epsilon_axis import EpsilonScale
+from dpprobe.exhibits.published import Number, read_published
+from dpprobe.reporting.figures import published_points
+from dpprobe.reporting.figures.curves import epsilon_accuracy
+from dpprobe.reporting.figures.published_points import Mark, draw_marks, number_points
+from tests.support.figures import legend_texts, write_summary
+
+SCALE = EpsilonScale(finite=(1.0, 8.0), infinite=True, curves=2)
+
+
+def _points(*changes: dict[str, Any]) -> list[Number]:
+    one = read_published().mark_points("cifar10", "accuracy")[0]
+    return [one.model_copy(update={"inferred": ()} | change) for change in changes]
+
+
+def test_points_of_one_source_share_a_number_unless_their_epsilon_needs_words() -> None:
+    points = _points(
+        {"epsilon": 1.0},
+        {"epsilon": 2.0},
+        {"epsilon": (1.0, 2.0)},
+        {"epsilon": (1.0, 2.0)},
+        {"epsilon": 4.0, "model": "alone"},
+        {"epsilon": 4.0, "inferred": ("epsilon",)},
+    )
+    published = read_published()
+    source = f"{published.citations[points[0].citation].short}, {points[0].model_or_column}"
+    short = published.citations[points[0].citation].short
+    marks = number_points(published, points)
+    assert [(mark.number, mark.label) for mark in marks] == [
+        (1, source),
+        (1, source),
+        (2, f"{source} (ε 1 to 2)"),
+        (2, f"{source} (ε 1 to 2)"),
+        (3, f"{short}, alone (ε 4)"),
+        (4, f"{source} (ε 4, inferred)"),
+    ]
+    assert [mark.inferred for mark in marks] == [False] * 5 + [True]
+    assert [mark.circle_epsilon for mark in marks[:3]] == [1.0, 2.0, pytest.approx(2**0.5)]
+    assert marks[2].reach == (1.0, 2.0)
+    turned = number_points(published, points[::-1])
+    assert {mark.label: mark.number for mark in turned}[source] == 4, "numbers by appearance"
+
+
+def test_an_exact_epsilon_beside_a_range_of_its_source_needs_words() -> None:
+    marks = number_points(read_published(), _points({"epsilon": 1.0}, {"epsilon": (1.0, 2.0)}))
+    assert [mark.label.rpartition(" (")[2] for mark in marks] == ["ε 1)", "ε 1 to 2)"]
+
+
+def _mark(percent: float, reach: tuple[float, float] = (2.0, 2.0), **changes: Any) -> Mark:
+    facts: dict[str, Any] = {"number": 1, "label": "a"}
+    return Mark(**facts | changes, percent=percent, reach=reach)
+
+
+def _draw(*marks: Mark) -> Any:
+    axes = Figure().add_subplot()
+    axes.set_ylim(50, 90)
+    draw_marks(axes, SCALE, marks)
+    return axes
+
+
+def _circles(axes: Any) -> list[tuple[float, float]]:
+    lines = [line for line in axes.get_lines() if line.get_markersize() == 9.5]
+    dashed = [each for each in axes.collections if isinstance(each, PathCollection)]
+    places = [np.asarray(line.get_xydata())[:1] for line in lines]
+    places += [np.asarray(each.get_offsets()) for each in dashed]
+    return [(float(x), float(y)) for x, y in np.concatenate(places)]
+
+
+def _leads(axes: Any) -> dict[tuple[float, float], tuple[float, float]]:
+    """Maps each circle that gave way to its true place."""
+    lines = [
+        np.asarray(line.get_xydata()) for line in axes.get_lines() if line.get_markersize() == 3
+    ]
+    return {(float(x), float(y)): (float(a), float(b)) for (a, b), (x, y) in lines}
+
+
+def test_without_marks_the_axes_stay_and_with_marks_they_hold_them() -> None:
+    assert _draw().get_ylim() == (50, 90)
+    low, high = _draw(_mark(40.0), _mark(95.0)).get_ylim()
+    assert (low, high) == pytest.approx((40 - 0.05 * 55, 95 + 0.05 * 55))
+
+
+def test_a_range_has_a_bar_and_an_inferred_epsilon_a_dashed_circle() -> None:
+    axes = _draw(_mark(70.0, (1.0, 4.0), number=7), _mark(60.0, inferred=True))
+    (bar,) = [line for line in axes.get_lines() if line.get_marker() == "|"]
+    assert np.asarray(bar.get_xydata()).tolist() == [
+        pytest.approx((0, 70)),
+        pytest.approx((math.log10(4), 70)),
+    ]
+    assert sorted(_circles(axes)) == [pytest.approx((math.log10(2), y)) for y in (60, 70)]
+    dashed = [each for each in axes.collections if isinstance(each, PathCollection)]
+    assert len(dashed) == 1
+    assert {text.get_text() for text in axes.texts} == {"1", "7"}
+
+
+def test_circles_that_give_way_have_a_line_to_their_place_and_hide_no_other() -> None:
+    axes = _draw(*(_mark(99.9) for _ in range(8)))
+    circles = _circles(axes)
+    true = (math.log10(2), 99.9)
+    leads = _leads(axes)
+    assert [leads.get(circle, circle) for circle in circles] == [pytest.approx(true)] * 8
+    assert len(set(circles)) == 8
+    assert max(y for _, y in circles) <= 100
+    width = 0.033 * (SCALE.end_place + 2 * SCALE.gap)
+    pad = 0.05 * (99.9 - 50)
+    for index, (x, y) in enumerate(circles):
+        for other_x, other_y in circles[:index]:
+            apart = abs(x - other_x) > 0.94 * width or abs(y - other_y) > 0.94 * 0.8 * pad
+            assert apart, "circles overlap"
+
+
+def test_a_circle_takes_the_nearest_free_place() -> None:
+    size = (0.1, 1.0)
+    placed: list[tuple[float, float]] = []
+    for _ in range(5):
+        placed.append(published_points._free_place((1.0, 50.0), placed, size, top=100.0))
+    assert placed[0] == (1.0, 50.0)
+    near = [(0.9, 50.0), (1.1, 50.0), (1.0, 49.0), (1.0, 51.0)]
+    assert sorted(placed[1:]) == [pytest.approx(each) for each in sorted(near)]
+    top = published_points._free_place((1.0, 99.5), [(1.0, 99.5)], size, top=100.0)
+    assert top[1] <= 100
+
+
+def test_published_points_stand_where_papers_put_them(tmp_path: Path) -> None:
+    results = read_published()
+    figure = epsilon_accuracy(write_summary(tmp_path), published=results, name="cifar10")
+    (axes,) = figure.axes
+    leads = _leads(axes)
+    points = results.mark_points("cifar10", "accuracy")
+    assert sorted(leads.get(place, place) for place in _circles(axes)) == sorted(
+        (math.log10(point.single_epsilon or 0), point.value) for point in points
+    )
+    texts = legend_texts(figure)
+    assert "Published" in texts
+    assert "1  Luo et al. 2021, CNN (ε 0.5)" in texts
+    assert any(
+        text.endswith("Abadi et al. 2016, CNN of three layers (ε 2, inferred)") for text in texts
+    )
+    assert sum(text[0].isdigit() for text in texts if text) == len(points)
+    low, high = axes.get_ylim()
+    assert low < 44.3
+    assert high >= 94
+    unknown = epsilon_accuracy(write_summary(tmp_path / "b"), published=results, name="nobody")
+    assert "Published" not in legend_texts(unknown)

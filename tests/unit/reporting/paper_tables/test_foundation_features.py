@@ -1,0 +1,180 @@
+"""Tables of the foundation-features paper: measured cells in their places, else blank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from dpprobe.exhibits.published import Published, read_published
+from dpprobe.exhibits.tables import Table
+from dpprobe.reporting.paper_tables.foundation_features import private_results
+from dpprobe.results.cell_record import Measure
+from dpprobe.results.cell_results import CellResult
+from tests.support.made_grids import made_ceiling, made_result
+from tests.support.paper_tables import paper_run, rows_as_text, table_of
+
+CIFAR: dict[str, Any] = {"dataset": "cifar10", "backbone": "clip"}
+COMMAND = "--configfile config/foundation_features.yaml"
+
+
+def _table(cells: Sequence[CellResult], number: int = 2, **changes: Any) -> Table:
+    return table_of(paper_run([], cells=cells, **changes), f"foundation_features_table{number}")
+
+
+def _filled(table: Table, column: str = "pixels + sgd") -> list[dict[str, str]]:
+    return [row for row in rows_as_text(table) if row[column]]
+
+
+def test_measured_cells_stand_in_the_published_row_of_their_epsilon() -> None:
+    cells = [
+        *(made_result(mean, epsilon, **CIFAR) for mean, epsilon in ((0.5, 0.5), (0.6, 1.0))),
+        made_result(0.9, math.inf, **CIFAR),
+    ]
+    rows = [row for row in rows_as_text(_table(cells)) if row["Data"] == "CIFAR-10"]
+    assert [row["ε"] for row in rows] == ["0.5", "3", "6.78", "7.53", "8", "1"]
+    assert rows[0]["clip + sgd"] == "50.0 ± 2.0"
+    assert (rows[0]["CNN"], rows[0]["ViT+LC"]) == ("73.3", "94.0")
+    assert [row["clip + sgd"] for row in rows[1:5]] == [""] * 4
+    assert (rows[5]["Source"], rows[5]["CNN"]) == ("dpprobe, mine", "")
+    assert rows[5]["clip + sgd"] == "60.0 ± 2.0"
+    assert any(COMMAND in note for note in _table(cells).notes)
+
+
+def test_an_epsilon_that_the_paper_does_not_state_is_marked() -> None:
+    table = _table([])
+    marked = {(row["Data"], row["ε"]) for row in rows_as_text(table) if "‡" in row["ViT+LC"]}
+    assert marked == {("MNIST", "1.2"), ("Fashion-MNIST", "2.7")}
+    assert "is inferred" in table.notes[0]
+
+
+def test_a_study_says_which_dataset_stands_for_a_published_one() -> None:
+    cells = [made_result(0.5, 0.5, dataset=name) for name in ("cifar10_local", "digits")]
+    rows = _filled(_table(cells, names={"cifar10_local": "cifar10"}))
+    assert [(row["Data"], row["Source"] == "dpprobe, mine") for row in rows] == [
+        ("CIFAR-10", False),
+        ("digits", True),
+    ]
+    assert rows[0]["CNN"] == "73.3"
+
+
+def test_of_two_datasets_for_a_published_row_the_one_that_ran_it_stands_there() -> None:
+    cells = [
+        made_result(0.5, 3.0, dataset="cifar10"),
+        made_result(0.6, 0.5, dataset="mine"),
+        made_result(0.7, 3.0, dataset="mine"),
+    ]
+    table = _table(cells, names={"cifar10": "cifar10", "mine": "cifar10"})
+    found = [(row["Data"], row["ε"], row["pixels + sgd"][:4]) for row in _filled(table)]
+    assert found == [
+        ("CIFAR-10", "0.5", "60.0"),
+        ("CIFAR-10", "3", "50.0"),
+        ("CIFAR-10 (mine)", "3", "70.0"),
+    ]
+    rows = [row for row in rows_as_text(table) if row["Data"] == "CIFAR-10"]
+    assert len(rows) == 5, "no row of its own for what stands in a published one"
+
+
+def test_a_measured_result_stands_in_the_first_of_two_published_rows() -> None:
+    published = read_published()
+    printed = published.of_table("foundation_features", "2")
+    (row,) = [each for each in printed.rows if each.row == "CIFAR-10, 0.5"]
+    rows = (*printed.rows, row.model_copy(update={"row": "again"}))
+    tables = [
+        each.model_copy(update={"rows": rows}) if each is printed else each
+        for each in published.tables
+    ]
+    twice = Published(citations=published.citations, tables=tuple(tables))
+    run = paper_run([], cells=[made_result(0.5, 0.5, dataset="cifar10")])
+    shown = rows_as_text(private_results(run, twice))
+    at_half = [r["pixels + sgd"] for r in shown if (r["Data"], r["ε"]) == ("CIFAR-10", "0.5")]
+    assert at_half == ["50.0 ± 2.0", ""]
+
+
+def test_only_the_chosen_methods_stand_beside_published_results() -> None:
+    cells = [made_result(0.5, method=method) for method in ("sgd", "sgd_full")]
+    titles = [column.title for column in _table(cells, methods=("sgd_full",)).columns]
+    assert titles[-1] == "pixels + sgd_full"
+    assert "pixels + sgd" not in titles
+
+
+@pytest.mark.parametrize(
+    ("headline", "metric", "shown", "published"),
+    [("auc", "AUC", "0.500 ± 0.020", "0.94"), ("accuracy", "accuracy", "50.0 ± 2.0", "")],
+)
+def test_an_accuracy_is_in_no_published_row_of_an_auc(
+    headline: Any, metric: str, shown: str, published: str
+) -> None:
+    measure = Measure(headline=headline)
+    cell = made_result(0.5, 0.5, dataset="chest_xray", measure=measure)
+    (row,) = _filled(_table([cell]))
+    assert (row["Data"], row["Metric"], row["ViT+LC"]) == ("Chest X-Ray", metric, published)
+    assert row["pixels + sgd"] == shown
+    assert (row["Source"] == "dpprobe, mine") is (headline == "accuracy")
+
+
+def _probe(count: int | None, mean: float) -> dict[str, Any]:
+    entry = {"mean": mean, "low": mean - 0.01, "high": mean + 0.01}
+    return {"shots": count, "summary": {"accuracy": entry, "auc": entry}}
+
+
+WHERE = CIFAR | {"headline": "accuracy"}
+ZERO = WHERE | {"summary": _probe(None, 0.625)["summary"]}
+
+
+def test_shots_stand_beside_zero_shot_and_private_heads() -> None:
+    cells = [
+        made_result(mean, epsilon, method=method, **CIFAR)
+        for epsilon, means in ((0.5, (0.5, 0.6)), (2.0, (0.7, 0.7)), (8.0, (0.8, 0.75)))
+        for method, mean in zip(("sgd", "sgd_full"), means, strict=True)
+    ]
+    cells.append(made_ceiling(0.99, **CIFAR))
+    few = WHERE | {"results": [_probe(None, 0.9), _probe(4, 0.5), _probe(16, 0.75)]}
+    other = WHERE | {"backbone": "pixels", "results": [_probe(16, 0.3)]}
+    table = _table(cells, 3, few_shot=[few, other], zero_shot=[ZERO])
+    row, second = rows_as_text(table)
+    assert row["Data"] == "CIFAR-10"
+    assert list(row.items())[2:] == [
+        ("Backbone", "clip"),
+        ("Zero-shot", "62.5 ± 1.0"),
+        ("4-shot", "50.0 ± 1.0"),
+        ("16-shot", "75.0 ± 1.0"),
+        ("Full", "90.0 ± 1.0"),
+        ("DP, ε 0.5", "60.0 ± 2.0"),
+        ("DP, ε 8", "80.0 ± 2.0"),
+        ("DP method", "sgd_full, sgd"),
+        ("DP, published (ε)", "92.7 (0.5)"),
+    ]
+    filled = {title for title, text in second.items() if text}
+    assert filled == {"Data", "Metric", "Backbone", "16-shot", "DP, published (ε)"}
+    assert "not private" in table.notes[0]
+    assert any(COMMAND in note for note in table.notes), "some cells are blank"
+
+
+def test_a_table_without_blanks_names_no_other_study() -> None:
+    few = WHERE | {"results": [_probe(1, 0.5)]}
+    cells = [made_result(0.5, 0.5, **CIFAR)]
+    full = _table(cells, 3, few_shot=[few], zero_shot=[ZERO])
+    assert not any("few_shot:" in note for note in full.notes)
+    titles = [column.title for column in full.columns]
+    assert [title for title in titles if title.startswith("DP, ε")] == ["DP, ε 0.5"]
+    none = _table(cells, 3, zero_shot=[ZERO])
+    assert [column.title for column in none.columns][4:11] == [
+        *(f"{count}-shot" for count in (1, 2, 4, 8, 16)),
+        "32-shot",
+        "Full",
+    ]
+    assert any("few_shot:" in note for note in none.notes)
+
+
+def test_zero_shot_has_its_own_metric_among_shots() -> None:
+    zero = ZERO | {"headline": "auc"}
+    few = WHERE | {"results": [_probe(1, 0.5)]}
+    (row,) = rows_as_text(_table([made_result(0.5, **CIFAR)], 3, zero_shot=[zero], few_shot=[few]))
+    assert (row["Metric"], row["Zero-shot"]) == ("accuracy or AUC", "0.625 ± 0.010")
+    assert row["1-shot"] == "50.0 ± 1.0"
+    inferred = ZERO | {"dataset": "mnist"}
+    (row,) = rows_as_text(_table([], 3, zero_shot=[inferred]))
+    assert row["DP, published (ε)"].endswith("(1.2, inferred)")

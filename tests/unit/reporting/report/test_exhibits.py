@@ -1,0 +1,242 @@
+"""Figures and tables on the page."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.artifacts import write_text
+from dpprobe.exhibits.tables import Column, Table, make_row, write_markdown
+from dpprobe.reporting.report import exhibits
+from dpprobe.reporting.report.exhibits import Exhibits
+from dpprobe.reporting.report.shown_tables import ReportTable, study_tables
+from dpprobe.reporting.report.sources import Sources
+from dpprobe.results.best_private import best_private
+from dpprobe.study.comparisons import DATASET_COMPARISONS, STUDY_COMPARISONS
+from tests.support.made_grids import made_entry, made_grid
+from tests.support.paper_tables import paper_run
+from tests.support.report_page import Made
+
+
+def test_one_dataset_has_its_table_once_and_two_have_one_of_both(tmp_path: Path) -> None:
+    one = Made(tmp_path / "one")
+    titles = [t.get("aria-label") for t in one.page().all("div") if t.get("role") == "region"]
+    assert titles.count("Results against epsilon, digits") == 1
+    assert "Results against epsilon" not in titles
+    two = Made(tmp_path / "two", ("digits", "letters"))
+    page = two.page()
+    titles = [t.get("aria-label") for t in page.all("div") if t.get("role") == "region"]
+    for title in ("Results against epsilon, digits", "Results against epsilon, letters"):
+        assert titles.count(title) == 1
+    assert titles.count("Results against epsilon") == 1
+    assert page.text.count('class="verdict"') == 2, "one card per dataset"
+    assert page.text.count('class="curve-figure"') == 2
+
+
+def test_a_table_that_is_a_heading_alone_is_shown(made: Made) -> None:
+    empty = Table(name="empty", title="Nothing was run", columns=(Column(title="a"),), rows=[])
+    path = made.results / "tables/digits_empty.md"
+    table = ReportTable(table=empty, files=[path], dataset="digits")
+    assert "Nothing was run" in made.page(tables=[*made.sources.tables, table]).words
+
+
+def test_tables_of_the_papers_fold_away(made: Made) -> None:
+    table = Table(
+        name="table_2",
+        title="Table 2: accuracy of CLIP",
+        columns=(Column(title="a", align="left"), Column(title="b")),
+        rows=[make_row("c | d", "1")],
+    )
+    paper = ReportTable(table=table, files=[made.results / "tables/papers/table_2.md"])
+    page = made.page(tables=[*made.sources.tables, paper])
+    assert "Tables of the papers" in page.words
+    assert "<caption>Table 2: accuracy of CLIP</caption>" in page.text
+    assert re.findall("<summary>(Table 2.*?)</summary>", page.text) == ["Table 2: accuracy of CLIP"]
+    assert '<td class="">c | d</td>' in page.text
+
+
+def test_a_dataset_may_be_called_like_a_folder_or_a_table(tmp_path: Path) -> None:
+    made = Made(tmp_path, ("figures", "large"))
+    overview = made.results / "figures/tsne.svg"
+    write_text(overview, "<svg xmlns='http://www.w3.org/2000/svg'>all</svg>")
+    paper = made.results / "tables/papers/large_scale_transfer_table1.md"
+    files = [*made.table_files, paper]
+    sources = replace(
+        made.sources,
+        figures=[*made.sources.figures, overview],
+        tables=study_tables(files, made.sources.summaries, paper_run([])),
+    )
+    shown = Exhibits(sources, made.results)
+    assert [item["title"] for item in shown.list_figures(None, {})] == ["t-SNE"]
+    for name in ("figures", "large"):
+        titles = [item["title"] for item in shown.list_figures(name, {})]
+        assert titles == [f"Results against epsilon, {name}", f"t-SNE of pixels features, {name}"]
+        assert [item["folder"] for item in shown.list_tables(name)] == ["tables"]
+    assert {item["folder"] for item in shown.list_tables(None)} == {"tables", "papers"}
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("accuracy", "Results against epsilon"),
+        ("tsne", "t-SNE"),
+        ("tsne_a_b", "t-SNE of a_b features"),
+        ("other_name", "Other name"),
+        *((name, exhibits.FIGURE_TITLES[name]) for name in DATASET_COMPARISONS),
+        *((name, exhibits.FIGURE_TITLES[name]) for name in STUDY_COMPARISONS),
+    ],
+)
+def test_figures_have_titles_of_their_own_and_the_dataset_s(name: str, title: str) -> None:
+    assert exhibits.title_of(name, None) == title
+    assert exhibits.title_of(name, "digits") == f"{title}, digits"
+    assert exhibits.find_section(name) is None
+
+
+def test_figures_of_an_analysis_are_titled_and_placed_by_its_section() -> None:
+    section = exhibits.find_section("fairness_gap")
+    assert section is not None
+    assert section.anchor == "subgroups"
+    title = section.title_figure("fairness_gap")
+    assert title
+    assert exhibits.title_of("fairness_gap", "d") == f"{title}, d"
+
+
+def _shown(tmp_path: Path, **sizes: int) -> Exhibits:
+    """Figures of the dataset `d`, of so many bytes; a name is a stem and an ending."""
+    paths = []
+    for name, size in sizes.items():
+        stem, _, ending = name.rpartition("_")
+        paths.append(tmp_path / f"figures/d/{stem}.{ending}")
+        paths[-1].parent.mkdir(parents=True, exist_ok=True)
+        paths[-1].write_bytes(b"x" * size)
+    sources = Sources(
+        summaries=[], statements=[], datasets={"d": tmp_path}, figures=paths, captions=[]
+    )
+    return Exhibits(sources, tmp_path)
+
+
+def _kind(item: dict[str, Any]) -> str:
+    return "" if item["data"] is None else item["data"].partition(";")[0].removeprefix("data:")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kind"),
+    [
+        ({"a_svg": 10, "a_png": 7}, "image/svg+xml"),
+        ({"a_svg": 11, "a_png": 7}, "image/png"),
+        ({"a_svg": 11}, "image/svg+xml"),
+        ({"a_png": 7}, "image/png"),
+        ({"a_svg": 11, "a_png": 51}, ""),
+        ({"a_svg": 11, "a_png": 50}, "image/png"),
+    ],
+)
+def test_a_large_drawing_is_a_picture_and_a_large_picture_a_link(
+    sizes: dict[str, int], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exhibits, "SVG_BYTES", 10)
+    monkeypatch.setattr(exhibits, "FIGURES_BYTES", 50)
+    shown = _shown(tmp_path, **sizes)
+    (item,) = shown.list_figures("d", {})
+    assert _kind(item) == kind
+    assert shown.linked == ([] if kind else ["A, d"])
+    links = {(name.rpartition("_")[2].upper(), f"figures/d/a.{name[-3:]}") for name in sizes}
+    assert set(item["links"]) == links, "the files are linked in any case"
+
+
+def test_the_page_has_room_for_so_many_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exhibits, "FIGURES_BYTES", 50)
+    shown = _shown(tmp_path)
+    found = [(size, shown.has_room(size), shown.bytes_left) for size in (51, 30, 21, 20, 0, 1)]
+    assert found == [
+        (51, False, 50),
+        (30, True, 20),
+        (21, False, 20),
+        (20, True, 0),
+        (0, True, 0),
+        (1, False, 0),
+    ]
+
+
+def test_the_results_come_first_and_planes_last_all_in_one_if_there_is_one(tmp_path: Path) -> None:
+    sizes = dict.fromkeys(("zeta_svg", "tsne_b_svg", "accuracy_svg", "alpha_svg", "tsne_a_svg"), 1)
+    facts = {"accuracy": "Best.", "tsne": "Points."}
+    items = _shown(tmp_path / "a", **sizes).list_figures("d", facts)
+    assert [(item["title"], item["main"]) for item in items] == [
+        ("Results against epsilon, d", True),
+        ("Alpha, d", True),
+        ("Zeta, d", True),
+        ("t-SNE of a features, d", False),
+        ("t-SNE of b features, d", False),
+    ]
+    assert items[0]["alt"] == "Results against epsilon, d. Best."
+    assert items[1]["alt"] == "Alpha, d."
+    assert items[3]["alt"] == "t-SNE of a features, d. Points."
+    whole = _shown(tmp_path / "b", **sizes | {"tsne_svg": 1}).list_figures("d", {})
+    assert [item["title"] for item in whole[-2:]] == ["Zeta, d", "t-SNE, d"]
+
+
+def test_figures_of_a_section_are_with_the_section_alone(tmp_path: Path) -> None:
+    section = exhibits.find_section("fairness_gap")
+    shown = _shown(tmp_path, fairness_gap_svg=1, accuracy_svg=1)
+    assert [item["title"] for item in shown.list_figures("d", {})] == ["Results against epsilon, d"]
+    (item,) = shown.list_figures("d", {}, section=section)
+    assert item["links"] == [("SVG", "figures/d/fairness_gap.svg")]
+    assert shown.list_figures(None, {}, section=section) == []
+
+
+def test_the_caption_is_of_the_longest_name_that_fits(tmp_path: Path) -> None:
+    for stem in ("fairness", "fairness_gap", "fair"):
+        (tmp_path / f"{stem}.rst").write_text(f"of\n {stem}  figures\n")
+    captions = sorted(tmp_path.glob("*.rst"))
+    names = ("fairness_gap", "fairness_x", "fair", "accuracy")
+    assert [exhibits._find_caption(name, captions) for name in names] == [
+        "of fairness_gap figures",
+        "of fairness figures",
+        "of fair figures",
+        "",
+    ]
+
+
+def test_a_long_table_is_a_link_and_equal_tables_are_shown_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def table(name: str, *cells: str, dataset: str | None = "d") -> ReportTable:
+        rows = [make_row(cell) for cell in cells]
+        made = Table(name=name, columns=(Column(title="a"),), rows=rows)
+        files = [tmp_path / f"tables/{name}.{ending}" for ending in ("md", "csv")]
+        return ReportTable(table=made, files=files, dataset=dataset)
+
+    tables = [table("short", "1"), table("again", "1"), table("long", "12"), table("all", "3")]
+    monkeypatch.setattr(exhibits, "TABLE_BYTES", len(write_markdown(tables[0].table)))
+    other = table("accuracy", "4", dataset=None)
+    sources = Sources(summaries=[], statements=[], datasets={}, tables=[*tables, other])
+    shown = Exhibits(sources, tmp_path)
+    items = shown.list_tables("d")
+    assert [(item["title"], item["html"] is None) for item in items] == [
+        ("Short, d", False),
+        ("Long, d", True),
+        ("All, d", False),
+    ]
+    assert items[0]["links"] == [("MD", "tables/short.md"), ("CSV", "tables/short.csv")]
+    assert "<caption>Short, d</caption>" in items[0]["html"]
+    assert [item["title"] for item in shown.list_tables(None)] == ["Results against epsilon"]
+    assert shown.list_tables("d") == []
+
+
+def test_figures_are_described_for_readers_who_do_not_see_them() -> None:
+    entries = {
+        ("d", 0.5, "x", "a"): made_entry(60.0),
+        ("d", 2.0, "x", "b"): made_entry(70.04),
+        ("e", 2.0, "x", "b"): made_entry(80.0),
+    }
+    facts = exhibits.figure_facts(best_private(made_grid(entries), {}), "d")
+    assert facts["accuracy"] == (
+        "Best private results: epsilon 0.5: 60.0% by a on x; epsilon 2: 70.0% by b on x."
+    )
+    assert exhibits.figure_facts([], "d") == {}

@@ -1,0 +1,253 @@
+"""The verdict on the best private head, and what makes it less sure."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from dpprobe.planner.plan_text import round_count
+from dpprobe.privacy.risk import RiskEpsilon
+from dpprobe.reporting import headline
+from dpprobe.reporting.headline import (
+    baseline_doubt,
+    best_interval,
+    choice_words,
+    headline_lines,
+    list_doubts,
+    majority_doubt,
+    majority_words,
+    more_seeds_may_tell,
+    verdict,
+)
+from dpprobe.results.best_private import Best, best_private
+from dpprobe.results.cell_record import ACCURACY, Measure
+from dpprobe.results.summary import Choice, Entry
+from tests.support.made_grids import made_entry, made_grid
+
+AUC = Measure(headline="auc", num_classes=2, labels=1)
+SEEDS: dict[str, Any] = {
+    "interval": "t over seeds",
+    "both_interval": "t over seeds, Wilson over test rows",
+}
+
+
+def _best(
+    entry: Entry, *, free: Entry | None = None, epsilon: float = 0.5, measure: Measure = ACCURACY
+) -> Best:
+    """The best of one private head, perhaps beside a non-private baseline."""
+    entries = {("d", epsilon, "x", "m"): entry}
+    if free is not None:
+        entries["d", math.inf, "x", "free"] = free
+    (best,) = best_private(made_grid(entries, measures={"d": measure}), {})
+    return best
+
+
+def _private(mean: float = 61.0, **changes: Any) -> Entry:
+    return made_entry(mean, **{"both_low": 57.0, "both_high": 64.0, "constant": 25.0} | changes)
+
+
+def _free(mean: float = 85.0, **changes: Any) -> Entry:
+    ends = {"both_low": mean - 3, "both_high": mean + 4}
+    return made_entry(mean, private=False, ceiling=True, **ends | changes)
+
+
+@pytest.mark.parametrize(
+    ("entry", "free", "words"),
+    [
+        (
+            _private(),
+            _free(),
+            "At ε = 0.5 the best private head reaches 61.0% accuracy (95% CI 57.0 to 64.0), "
+            "24.0 points below the non-private baseline (85.0%) and 36.0 points above the "
+            "majority-class baseline (25.0%).",
+        ),
+        (
+            _private(both_low=None),
+            None,
+            "At ε = 0.5 the best private head reaches 61.0% accuracy, 36.0 points above the "
+            "majority-class baseline (25.0%).",
+        ),
+        (
+            _private(constant=None),
+            _free(60.0),
+            "At ε = 0.5 the best private head reaches 61.0% accuracy (95% CI 57.0 to 64.0), "
+            "1.0 points above the non-private baseline (60.0%).",
+        ),
+        (
+            _private(constant=None, both_high=None),
+            None,
+            "At ε = 0.5 the best private head reaches 61.0% accuracy.",
+        ),
+    ],
+)
+def test_the_verdict_states_the_result_beside_both_baselines(
+    entry: Entry, free: Entry | None, words: str
+) -> None:
+    assert verdict(_best(entry, free=free)) == words
+
+
+def test_another_metric_is_followed_by_accuracies_with_one_label_per_image() -> None:
+    entry = _private(accuracy=90.0, constant=50.0, constant_accuracy=92.0)
+    words = verdict(_best(entry, free=_free(accuracy=95.0), measure=AUC))
+    assert "reaches 61.0% AUC" in words
+    assert words.endswith(
+        " Its accuracy is 90.0% (the non-private baseline: 95.0%; the majority-class baseline: "
+        "92.0%)."
+    )
+    alone = verdict(_best(entry, measure=AUC))
+    assert alone.endswith(" Its accuracy is 90.0% (the majority-class baseline: 92.0%).")
+    labels = Measure(headline="auc", multi_label=True, labels=3, num_classes=3)
+    assert "Its accuracy" not in verdict(_best(entry, measure=labels))
+    assert "Its accuracy" not in verdict(_best(_private(accuracy=61.0)))
+
+
+def test_a_permitted_risk_is_told_beside_its_epsilon() -> None:
+    own = RiskEpsilon(1.2, "advantage-0.1", 1e-5)
+    best = _best(_private(epsilon=own), epsilon=RiskEpsilon(1.4, "advantage-0.1", 1e-5))
+    assert verdict(best).startswith("At ε = 1.2 (advantage 0.1")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "constant", "doubt"),
+    [
+        (57.0, 64.0, 56.9, ""),
+        (57.0, 64.0, 57.0, "Its interval includes the majority-class baseline."),
+        (57.0, 64.0, 64.0, "Its interval includes the majority-class baseline."),
+        (57.0, 64.0, 64.1, "It is worse than the majority-class baseline."),
+        (None, 64.0, 70.0, ""),
+        (57.0, None, 70.0, ""),
+        (57.0, 64.0, None, ""),
+    ],
+)
+def test_a_result_may_be_no_better_than_one_answer_for_all(
+    low: float | None, high: float | None, constant: float | None, doubt: str
+) -> None:
+    entry = _private(both_low=low, both_high=high, constant=constant)
+    assert majority_doubt(_best(entry)) == doubt
+
+
+def test_a_result_that_differs_from_the_baseline_has_no_doubt() -> None:
+    assert baseline_doubt(_best(_private(), free=_free())) == ""
+    assert baseline_doubt(_best(_private())) == ""
+    unknown = baseline_doubt(_best(_private(both_low=None), free=_free()))
+    assert unknown == "No interval shows whether it differs from the non-private baseline."
+
+
+def test_a_small_difference_is_within_noise_and_a_wide_one_needs_more_images() -> None:
+    """Sides of 1.2 and 1.6 by 0.9 and 1.2: 1.5 and 2.0 around a difference of 0."""
+    near = _private(84.0, both_low=82.8, both_high=85.6)
+    same = _best(near, free=_free(84.0, both_low=82.8, both_high=84.9))
+    assert baseline_doubt(same).startswith(
+        "The difference from the non-private baseline is within noise (95% CI of the difference "
+        "-1.5 to +2.0 points)."
+    )
+    edge = _private(84.0, both_low=82.0, both_high=86.0)
+    exact = _best(edge, free=_free(84.0, both_low=84.0, both_high=84.0))
+    assert "within noise (95% CI of the difference -2.0 to +2.0" in baseline_doubt(exact)
+    wide = _private(80.0, both_low=70.0, both_high=88.0, test_units=50)
+    far = _best(wide, free=_free(86.0, both_low=80.0, both_high=92.0))
+    doubt = baseline_doubt(far)  # -6, from 11.7 below to 10 above: 50 * (10 / 6)^2 = 139 images
+    needed = f"{round_count(139):,} test examples needed."
+    assert doubt == (
+        "Too few test examples to distinguish it from the non-private baseline (95% CI of the "
+        f"difference -17.7 to +4.0 points): at least {needed}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "more"),
+    [
+        ({}, True),
+        ({"seeds": 5}, False),
+        ({"interval": "Wilson over test rows"}, False),
+        ({"rows_low": None}, False),
+        ({"low": None}, False),
+        ({"high": None}, False),
+        ({"low": 58.0, "high": 62.0}, False),  # images leave as much open: 4 points
+        ({"low": 58.0, "high": 62.1}, True),
+    ],
+)
+def test_more_seeds_may_tell_where_seeds_vary_more_than_images(
+    changes: dict[str, Any], more: bool
+) -> None:
+    facts: dict[str, Any] = {"low": 50.0, "high": 70.0, "rows_low": 59.0, "rows_high": 63.0}
+    entry = _private(**facts | SEEDS | {"seeds": 3} | changes)
+    assert more_seeds_may_tell(entry) is more
+    if more:
+        doubt = baseline_doubt(_best(entry, free=_free(62.0)))
+        assert "Too few seeds (3) or test examples" in doubt
+        assert "5 seeds or at least " in doubt
+
+
+def test_patients_are_no_examples_and_one_seed_has_no_noise_of_training() -> None:
+    patients = _private(patients=True, both_interval="bootstrap over test patients")
+    assert headline.tested_words(patients) == "test patients"
+    assert headline.tested_words(_private(**SEEDS)) == "seeds and test examples"
+    assert "Too few test patients" in baseline_doubt(_best(patients, free=_free(62.0)))
+    one = "One seed: the intervals ignore training noise."
+    assert list_doubts(_best(_private(seeds=1), free=_free())) == [one]
+    assert list_doubts(_best(_private(seeds=1))) == [], "nothing is compared"
+    both = list_doubts(_best(_private(seeds=1, constant=60.0), free=_free(62.0)))
+    assert [text.split(" ")[0] for text in both] == ["Too", "Its", "One"]
+
+
+def test_the_interval_and_the_majority_class_baseline_in_words() -> None:
+    assert best_interval(_best(_private())) == "57.0 to 64.0"
+    assert best_interval(_best(_private(both_high=None))) == ""
+    entry = made_entry(61.0, constant=50.0, constant_accuracy=92.0)
+    assert majority_words(entry, AUC) == "50.0% AUC, 92.0% accuracy"
+    assert majority_words(entry, ACCURACY) == "50.0% accuracy"
+    patients = made_entry(61.0, constant=50.0, patients=True)
+    assert majority_words(patients, AUC) == "50.0% AUC (mean over test patients)"
+    assert majority_words(made_entry(61.0, patients=True), AUC) == ""
+
+
+def test_the_best_of_several_heads_tends_to_be_too_high() -> None:
+    entries = {("d", 0.5, "x", name): made_entry(60.0) for name in ("a", "b")}
+    (best,) = best_private(made_grid(entries), {})
+    words = choice_words(best)
+    assert words.startswith("Selected from 2 private heads by test results, so 60.0% tends to")
+    assert choice_words(_best(_private())) == ""
+
+
+def test_notes_of_a_table_name_metric_baseline_worst_class_choice_and_doubts() -> None:
+    least = {"least_title": "worst-class recall", "constant": 25.0, "both_low": 20.0}
+    entries = {
+        ("d", 0.5, "x", "a"): made_entry(
+            50.0, least=8.25, least_class="ill", both_high=60.0, **least
+        ),
+        ("d", 0.5, "x", "b"): made_entry(40.0, constant=25.0),
+        ("d", 2.0, "x", "a"): made_entry(
+            70.0, least=61.0, least_class="well", both_high=80.0, **least
+        ),
+        ("e", 2.0, "x", "a"): made_entry(70.0),
+    }
+    grid = made_grid(
+        entries,
+        choices={
+            row: Choice(candidates=count, epsilon=None)
+            for row, count in ((("d", 0.5), 2), (("d", 2.0), 1), (("e", 2.0), 1))
+        },
+    )
+    assert headline_lines(grid, best_private(grid, {}), "d") == [
+        "Metric of d.",
+        "Majority-class baseline: 25.0% accuracy.",
+        "Worst-class recall of the best private head: 8.2% (class ill) at ε = 0.5, 61.0% (class "
+        "well) at ε = 2.",
+        "The best private head is selected by test results, so its result tends to be too high "
+        "(selection bias): best of 2 at ε = 0.5.",
+        "ε = 0.5, 2: Its interval includes the majority-class baseline.",
+    ]
+    assert headline_lines(grid, best_private(grid, {}), "e") == ["Metric of e."]
+    never = made_grid({("e", 2.0, "x", "a"): made_entry(70.0, never={"ill": 3})}, reasons={})
+    (line,) = headline_lines(never, best_private(never, {}), "e")
+    assert line.startswith("Never predicted: ill in all 3 seeds")
+
+
+def test_an_auc_keeps_its_capitals() -> None:
+    assert headline.upper_first("worst-label AUC") == "Worst-label AUC"
+    measure = Measure(headline="auc", multi_label=True, labels=3, num_classes=3)
+    best = _best(made_entry(60.0, least=50.0, least_class="round"), measure=measure)
+    assert headline.worst_class(best) == "50.0% (label round)"

@@ -1,0 +1,123 @@
+"""Where the files of a study's stages lie."""
+
+from __future__ import annotations
+
+from dpprobe.results.study_files import StudyFiles
+from dpprobe.study.study_file import load_study
+from tests.support.small_study import STUDY, changed
+
+
+def test_each_stage_s_files_lie_in_its_folder() -> None:
+    files = StudyFiles(load_study(changed("features", {"shards": 2})), data="d", results="r")
+    assert files.list_tables("digits") == [
+        "d/digits/train.parquet", "d/digits/test.parquet", "d/digits/dataset.json",
+    ]  # fmt: skip
+    assert files.list_shards("digits", "pixels", "test") == [
+        "r/features/digits/pixels/test/shard-00000-of-00002.h5",
+        "r/features/digits/pixels/test/shard-00001-of-00002.h5",
+    ]
+    assert len(files.list_shards("digits", "pixels")) == 4
+    assert files.list_features("digits")[2] == "r/features/digits/pixels/train/manifest.json"
+    assert files.list_calibrations("digits")[0] == "r/calibration/digits/eps-0.5.json"
+    assert files.list_embeddings("digits") == ["r/embeddings/digits/pixels/tsne.parquet"]
+    assert files.list_summaries() == ["r/summary/digits.parquet"]
+
+
+def test_cells_share_the_mark_of_their_job() -> None:
+    files = StudyFiles(load_study(STUDY), results="r")
+    cells = files.list_study_cells("digits")
+    assert cells is files.list_study_cells("digits")  # of thousands of cells computed once
+    named = files.list_cells(cells, ["metrics.json"])
+    assert "r/cells/digits/pixels/sgd/eps-0.5/metrics.json" in named
+    assert len(named) == len(cells)
+    assert files.list_marks(cells) == [
+        "r/cells/digits/pixels/.eps-0.5.done",
+        "r/cells/digits/pixels/.eps-1.done",
+        "r/cells/digits/pixels/.eps-inf.done",
+    ]
+    assert files.list_networks(cells) == files.list_network_marks(cells) == []
+
+
+def test_networks_have_files_and_marks_for_each_seed() -> None:
+    tuned = changed("methods.tuned", {"head": "fine_tune", "tune": "head"})
+    files = StudyFiles(load_study(tuned | {"seeds": 2}), results="r")
+    cells = [cell for cell in files.list_study_cells() if cell.method == "tuned"][:1]
+    assert files.list_marks(cells) == ["r/cells/digits/pixels/tuned/.eps-0.5.done"]
+    folder = "r/networks/digits/pixels/tuned/eps-0.5"
+    assert files.list_networks(cells, ["result.json"]) == [
+        f"{folder}/seed-0/result.json", f"{folder}/seed-1/result.json",
+    ]  # fmt: skip
+    assert files.list_network_marks(cells) == [f"{folder}/.seed-0.done", f"{folder}/.seed-1.done"]
+
+
+SEVERAL = STUDY | {
+    "datasets": dict.fromkeys(("digits", "wine"), STUDY["datasets"]["digits"]),
+    "seeds": 2,
+    "public_datasets": {"other": {"source": "torchvision", "name": "MNIST"}},
+    "backbones": {
+        "pixels": {"family": "pixels"},
+        "clip": {"family": "open_clip", "model": "ViT-B-32-quickgelu.openai"},
+    },
+    "overlap": {"public": ["other"]},
+    "few_shot": {},
+    "epsilons": [10, "inf"],
+}
+NET = {"head": "fine_tune", "tune": {"blocks": 2}, "batch_size": 25, "steps": 10}
+VIT = {"family": "timm", "model": "test_vit", "pretrained": False}
+SEARCHED = NET | {"search": {"trials": 2, "space": {"learning_rate": [0.1, 1.0]}}}
+
+
+def test_checks_of_near_duplicates_have_private_splits_first_and_files_per_backbone() -> None:
+    files = StudyFiles(load_study(SEVERAL), results="r")
+    assert files.list_overlap_splits("wine") == [
+        ("wine", "train"),
+        ("wine", "test"),
+        ("other", "train"),
+        ("other", "test"),
+    ]
+    assert files.list_overlaps("wine") == [
+        f"r/overlap/wine/{backbone}.{ending}"
+        for backbone in ("pixels", "clip")
+        for ending in ("json", "parquet")
+    ]
+    assert StudyFiles(load_study(STUDY)).list_overlaps("digits") == []
+
+
+def test_texts_and_zero_shot_are_of_backbones_with_texts_alone() -> None:
+    files = StudyFiles(load_study(SEVERAL), results="r")
+    assert files.list_texts("wine") == ["r/features/wine/clip/text.safetensors"]
+    assert files.list_zero_shot("wine") == [
+        "r/zero_shot/wine/clip/metrics.json",
+        "r/zero_shot/wine/clip/predictions.parquet",
+    ]
+    records = [f"r/zero_shot/{name}/clip/metrics.json" for name in ("digits", "wine")]
+    assert files.list_zero_shot_records() == records
+    assert files.list_zero_shot_records("wine") == records[1:]
+    shots = [f"r/few_shot/{name}/clip.json" for name in ("digits", "wine")]
+    assert files.list_few_shot_records() == shots
+    assert files.list_few_shot_records("wine") == shots[1:]
+    assert files.list_summaries() == ["r/summary/digits.parquet", "r/summary/wine.parquet"]
+
+
+def test_cells_of_some_datasets_are_not_those_of_others() -> None:
+    files = StudyFiles(load_study(SEVERAL))
+    wine, digits = files.list_study_cells("wine"), files.list_study_cells("digits")
+    assert {cell.dataset for cell in wine} == {"wine"}
+    assert {cell.dataset for cell in digits} == {"digits"}
+    assert files.list_study_cells() == files.list_study_cells("digits", "wine") == digits + wine
+
+
+def test_a_networks_search_cut_and_mark_are_its_own() -> None:
+    study = STUDY | {"backbones": {"vit": VIT}, "epsilons": [10], "features": {"shards": 2}}
+    methods = STUDY["methods"] | {"net": SEARCHED, "blocks": NET}
+    files = StudyFiles(load_study(study | {"methods": methods}), results="r")
+    cells = files.list_study_cells()
+    assert files.list_searches(cells) == ["r/searches/digits/vit/net/eps-10.json"]
+    assert "r/cells/digits/vit/net/.eps-10.done" in files.list_marks(cells)
+    assert "r/cells/digits/vit/.eps-10.done" in files.list_marks(cells)
+    cuts = [
+        f"r/cuts/digits/vit/blocks-2/{split}/{name}"
+        for split in ("train", "test")
+        for name in ("shard-00000-of-00002.h5", "shard-00001-of-00002.h5", "manifest.json")
+    ]
+    assert files.list_cuts() == files.list_cuts("digits") == cuts
