@@ -12,10 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 
 from dpprobe.backbones import (
@@ -32,7 +30,6 @@ from dpprobe.backbones import (
 from dpprobe.backbones.backbone import Backbone, backbone_fingerprint
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import backbone_options
-from dpprobe.data.image_files import GREY_BITS, WHITE_IS_ZERO
 from dpprobe.errors import ConfigError
 from tests.support import tiny_clip
 from tests.support.backbones import load, noise
@@ -276,71 +273,6 @@ def test_options_answer_before_anything_is_loaded(
             found = {name: one for name, one in found.items() if one != plain[name]}
         answers[str(change)] = found
     check_values(f"backbones_{family}", answers)
-
-
-def pictures() -> dict[str, Image.Image]:
-    """Returns small images of all modes; names of 16 bits say how many bits a file states."""
-    ramp = np.arange(12, dtype=np.uint32).reshape(3, 4)
-    modes = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "RGBX")
-    shown = {mode: noise((4, 3)).convert(mode) for mode in modes}
-    shown["LAB"] = Image.new("LAB", (4, 3))
-    deep = {
-        "I;16": ramp * 5957,
-        "I": ramp * 5957,
-        "I 12": ramp * 372,
-        "I 12 too large": ramp * 373,
-        "I 10 negative": ramp * 93,
-        "I negative": ramp.astype(np.int32) - 1,
-        "I zeros": ramp * 0,
-        "I full": ramp * 5957 + 8,
-        "I beyond": ramp * 5957 + 9,
-        "I too large": ramp * 6000,
-        "F": ramp.astype(np.float32),
-    }
-    for name, values in deep.items():
-        kept = np.uint16 if name == "I;16" else np.float32 if name == "F" else np.int32
-        shown[name] = Image.fromarray(values.astype(kept))
-        bits = re.search(r" (\d+)", name)
-        shown[name].info |= {GREY_BITS: int(bits[1]) if bits else None}
-        shown[name].info |= {WHITE_IS_ZERO: name == "I 10 negative"}
-    return shown
-
-
-def test_images_become_numbers_alike() -> None:
-    modes: list[image_preprocessing.Mode] = ["L", "RGB"]
-    answers: dict[str, Any] = {}
-    for mode, (name, picture) in product(modes, pictures().items()):
-        converted = answer_of(image_preprocessing.convert_mode, picture, mode)
-        answers[f"{name} {mode}"] = converted
-        if isinstance(converted, Image.Image):
-            transform = image_preprocessing.ToTensor(mode=mode, size=None, mean=0.5, std=0.25)
-            small = image_preprocessing.ToTensor(mode=mode, size=2)
-            assumed = image_preprocessing.AssumeGreyBits(transform, 14)
-            told_bits = (
-                answer_of(assumed, picture.copy()) if not picture.info.get(GREY_BITS) else None
-            )
-            answers[f"{name} {mode}"] = [
-                converted.mode,
-                np.asarray(converted),
-                transform(picture),
-                told_bits,
-                small(picture).shape,
-            ]
-    check_values("backbones_images", answers)
-
-
-def test_crops_are_drawn_from_the_hash_of_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = ((100, 80), (60, 300), (300, 60), (1, 1), (3, 2), (1, 9), (9, 1), (1000, 999))
-    boxes = {
-        str(each): image_preprocessing.crop_box(
-            *each[0], seed=each[1], sha256=each[2], number=each[3]
-        )
-        for each in product(sizes, (0, 7), (b"a", b"b" * 32), (0, 1, 12))
-    }
-    monkeypatch.setattr(image_preprocessing, "CROP_TRIES", 0)  # the largest central part is left
-    for each in ((80, 80), (60, 301), (300, 61), (9, 12), (12, 9), (100, 80), (5, 7), (1, 2)):
-        boxes[f"centre {each}"] = image_preprocessing.crop_box(*each, seed=0, sha256=b"a")
-    check_values("backbones_crops", boxes)
 
 
 class Tokens(nn.Module):
