@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Callable
@@ -22,7 +21,6 @@ from dpprobe.backbones import (
     feature_digest,
     hub_files,
     image_preprocessing,
-    network_forward,
     open_clip_models,
     row_mixing,
     timm_models,
@@ -275,91 +273,6 @@ def test_options_answer_before_anything_is_loaded(
     check_values(f"backbones_{family}", answers)
 
 
-class Tokens(nn.Module):
-    """Blocks as ViTs have them, with one class token and two tokens in all before patches."""
-
-    def __init__(self, **attributes: Any) -> None:
-        super().__init__()
-        for name, value in attributes.items():
-            setattr(self, name, value)
-
-
-def linear(count: int) -> nn.Sequential:
-    return nn.Sequential(*(nn.Linear(2, 2) for _ in range(count)))
-
-
-def test_blocks_are_found_in_networks() -> None:
-    token = nn.Parameter(torch.zeros(1))
-    networks: dict[str, nn.Module] = {
-        "nothing": nn.Linear(2, 2),
-        "vit": Tokens(blocks=linear(3), num_prefix_tokens=2, cls_token=token),
-        "no class": Tokens(blocks=linear(11), num_prefix_tokens=2),
-        "empty": Tokens(blocks=linear(0)),
-        "registers": Tokens(blocks=linear(3), num_prefix_tokens=0, cls_token=token),
-        "stages": Tokens(stages=nn.Sequential(linear(2), Tokens(blocks=linear(3)), nn.ReLU())),
-        "resnet": Tokens(**{f"layer{n}": linear(n) for n in (1, 2, 3, 9)}, layer4=None),
-        "clip": Tokens(visual=Tokens(transformer=Tokens(resblocks=nn.ModuleList(linear(4))))),
-        "trunk": Tokens(visual=Tokens(trunk=Tokens(blocks=linear(5), num_prefix_tokens=1))),
-        "last": Tokens(output_fmt="NHWC", blocks=linear(3)),
-        "first": Tokens(output_fmt="NCHW", blocks=linear(3)),
-        "list": Tokens(blocks=nn.ModuleList([linear(2), linear(1)]), stages=linear(7)),
-    }
-    answers = {}
-    for name, network in networks.items():
-        found = network_forward.find_blocks(network)
-        blocks = found and [len(found.modules), found.prefix, found.class_token]
-        answers[name] = [blocks, len(network_forward.list_blocks(network))]
-    check_values("backbones_blocks", answers)
-
-
-class Block(nn.Module):
-    """A block of tokens that is called as often as told, and gives what is told."""
-
-    def __init__(self, calls: int = 1, gives: Callable[[torch.Tensor], Any] = lambda x: x) -> None:
-        super().__init__()
-        self.calls, self.gives = calls, gives
-
-    def forward(self, tokens: torch.Tensor) -> Any:
-        return self.gives(tokens * 2)
-
-
-class Net(Tokens):
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:  # type: ignore[union-attr]
-            for _ in range(block.calls):
-                given = block(images)
-                images = given if isinstance(given, torch.Tensor) else images
-        return images.flatten(1)[:, :5]
-
-
-def test_layers_are_taken_from_blocks() -> None:
-    token = {"num_prefix_tokens": 2, "cls_token": nn.Parameter(torch.zeros(1))}
-    kinds: dict[str, list[Block]] = {
-        "usual": [Block(), Block(), Block()],
-        "twice": [Block(), Block(2), Block()],
-        "not called": [Block(), Block(0), Block(0)],
-        "pairs": [Block(gives=lambda x: (x, x))],
-        "maps": [Block(gives=lambda x: x.unflatten(1, (2, 3)) if x.ndim == 3 else x), Block()],
-        "vectors": [Block(), Block(gives=lambda x: x.flatten(1))],
-    }
-    networks: dict[str, nn.Module] = {
-        f"{name} {bool(more)}": Net(blocks=nn.Sequential(*blocks), **more)
-        for name, blocks in kinds.items()
-        for more in ({}, token)
-    } | {"nothing": nn.Linear(2, 2)}
-    layers: tuple[Any, ...] = ((), "all", [3, 1], [2])
-    answers: dict[str, Any] = {}
-    for (name, network), wanted, chosen in product(
-        networks.items(), layers, (None, "class", "pooled")
-    ):
-        options: Any = SimpleNamespace(layers=wanted, token=chosen)
-        tapped = answer_of(network_forward._tap_layers, copy.deepcopy(network), options, "N")
-        if isinstance(tapped, nn.Module) and name != "nothing":
-            tapped = answer_of(tapped, torch.arange(60.0).reshape(2, 6, 5) ** 2)
-        answers[f"{name} {wanted} {chosen}"] = str(tapped) if name == "nothing" else tapped
-    check_values("backbones_taken_layers", answers)
-
-
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_clip.register(tmp_path, monkeypatch)
@@ -577,26 +490,6 @@ def test_forward_passes_give_a_row_of_floats_per_image() -> None:
         for each in settings
     }
     check_values("backbones_rows", answers)
-
-
-def test_a_hash_of_weights_covers_names_types_shapes_and_values() -> None:
-    one = torch.arange(4.0)
-    states = [
-        {"a": one},
-        {"b": one},
-        {"a": one.view(torch.int32)},
-        {"a": one.reshape(2, 2)},
-        {"a": one + 1},
-        {"a": one, "b": one},
-        {"a": one[:2], "b": one[2:]},
-    ]
-    modules = [
-        nn.ParameterDict(
-            {name: nn.Parameter(value, requires_grad=False) for name, value in state.items()}
-        )
-        for state in states
-    ]
-    assert len({network_forward.state_sha256(each) for each in modules}) == len(states)
 
 
 FILES: dict[str, bytes] = {
