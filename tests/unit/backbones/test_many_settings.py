@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from dpprobe.backbones import (
-    checkpoints,
     external,
     feature_digest,
     hub_files,
@@ -25,7 +24,7 @@ from dpprobe.backbones import (
     row_mixing,
     timm_models,
 )
-from dpprobe.backbones.backbone import Backbone, backbone_fingerprint
+from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
@@ -401,167 +400,6 @@ def test_loaded_backbones_are_what_their_options_say() -> None:
             found = describe(loaded) if isinstance(loaded, Backbone) else loaded
             answers[f"{base['family']} {change}"] = found
     check_values("backbones_loaded", answers)
-
-
-def test_a_fingerprint_covers_all_that_decides_features(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain: dict[str, Any] = {
-        "options": backbone_options(VIT),
-        "preprocessing": {"a": 1},
-        "weights_sha256": "b",
-        "libraries": ["torch"],
-        "architecture": "a",
-        "pretrained_tag": "t",
-        "precision": "float32",
-    }
-    other: dict[str, Any] = {
-        "options": backbone_options(VIT | {"model": "test_vit2"}),
-        "preprocessing": {"a": 2},
-        "weights_sha256": None,
-        "libraries": ["torch", "timm"],
-        "architecture": None,
-        "pretrained_tag": "u",
-        "precision": "float16",
-        "exclude": frozenset({"model_args"}),
-    }
-
-    def hashed(**values: Any) -> str:
-        return backbone_fingerprint(values.pop("options"), **values)
-
-    found = [hashed(**plain), *(hashed(**plain | {name: one}) for name, one in other.items())]
-    assert len(set(found)) == 1 + len(other)
-    ignored = {"dimension": 64, "catalog": "x"}
-    assert hashed(**plain | {"options": backbone_options(VIT | ignored)}) == found[0]
-    named = plain | {"options": other["options"], "exclude": frozenset({"model"})}
-    assert hashed(**named) == hashed(**plain, exclude=frozenset({"model"}))
-    monkeypatch.setattr("dpprobe.backbones.backbone.version", lambda _: "0.1")
-    assert hashed(**plain) not in found
-
-
-@pytest.mark.parametrize(
-    ("base", "changes"),
-    [
-        (VECTORS, [{"model": "speech-97"}, {"version": "2"}, {"weights_sha256": "0" * 64}]),
-        ({"family": "pixels", "size": 4}, [{"size": 5}, {"mean": 0.5}, {"std": 2}, {"project": 3}]),
-        ({"family": "scattering", "size": 8}, [{"J": 1}, {"L": 4}, {"size": 9}, {"project": 3}]),
-        (SMALL, [{"activation": "relu"}, {"hidden": 3}, {"weights_seed": 1}, {"layers": "all"}]),
-    ],
-)
-def test_each_option_makes_another_backbone(
-    base: dict[str, Any], changes: list[dict[str, Any]]
-) -> None:
-    """Stored features of one are never taken for those of the other."""
-    found = {load(**base | change).fingerprint for change in ({}, *changes)}
-    assert len(found) == 1 + len(changes)
-    assert load(**base, dimension=load(**base).dimension).fingerprint in found
-
-
-def test_forward_passes_give_a_row_of_floats_per_image() -> None:
-    good = torch.zeros(3, 4)
-    outputs: dict[str, Any] = {
-        "good": good,
-        "half": good.half(),
-        "double": good.double(),
-        "whole": good.long(),
-        "bfloat16": good.bfloat16(),
-        "narrow": good[:, :3],
-        "short": good[:2],
-        "list": [1],
-        "maps": good[:, :, None],
-        "flat": good[:, 0],
-        "empty": good[:, :0],
-    }
-
-    def run(output: Any, dimension: int | None, layer: torch.Tensor | None) -> Any:
-        backbone = Backbone(
-            dimension=dimension,
-            preprocessing={},
-            weights_sha256=None,
-            fingerprint="",
-            transform=lambda _: good,
-            forward=lambda _: output,
-            layers={"1": 4},
-            forward_layers=None if layer is None else lambda _: (output, {"1": layer}),
-        )
-        return [*backbone.compute_features(torch.zeros(3, 1))[0].shape]
-
-    settings = product(outputs, (4, None), ("", "good", "narrow"))
-    answers = {
-        str(each): answer_of(run, outputs[each[0]], each[1], outputs.get(each[2]))
-        for each in settings
-    }
-    check_values("backbones_rows", answers)
-
-
-FILES: dict[str, bytes] = {
-    "a.pth": b"\xff\xd8\xff\xe0",
-    "b.safetensors": b"\x89PNG\r\n",
-    "c.pth": b"GIF89a",
-    "d.pth": b"%PDF-1",
-    "e.pth": b"<!DOCTYPE html>",
-    "f.safetensors": b"<html>",
-    "g.pth": b"version https://git-lfs.x\n",
-    "h.pth": b"",
-    "i.safetensors": b"the weights\nare elsewhere",
-    "j.safetensors": bytes(range(200)),
-}
-
-
-def test_files_are_weights_of_their_network(tmp_path: Path) -> None:
-    answers: dict[str, Any] = {}
-    for (name, content), shapes in product(FILES.items(), (False, True)):
-        (tmp_path / name).write_bytes(content)
-        fault = str(answer_of(checkpoints.read_state, tmp_path / name, shapes=shapes))
-        answers[f"{name} {shapes}"] = re.sub(r"it \(.*\)", "it (...)", fault)
-    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
-    state = model.state_dict()
-    fewer = {name: one for name, one in state.items() if not name.startswith("1.")}
-    deeper = {"epoch": torch.tensor(3), "state": {"x": torch.zeros(1)}}
-    given: dict[str, Any] = {
-        "same": state,
-        "fewer": fewer,
-        "one less": dict(list(state.items())[1:]),
-        "more": state | {"a": torch.zeros(1)},
-        "two more": state | {"a": torch.zeros(1), "b": 1},
-        "other shape": state | {"0.bias": torch.zeros(2)},
-        "scalar": state | {"1.num_batches_tracked": torch.zeros(1)},
-        "square": state | {"1.num_batches_tracked": torch.zeros(1, 1)},
-        "some": {"module." * (name[0] == "0") + name: one for name, one in state.items()},
-        "pair": state | {"1.num_batches_tracked": torch.zeros(2)},
-        "many": {f"x{n}": torch.zeros(1) for n in range(11)},
-        "text": {"epoch": 3},
-        "nothing": {},
-        **{
-            f"{place} {prefix}": deeper
-            | {place: {prefix + name: one for name, one in state.items()}}
-            for place, prefix in (
-                ("state_dict", "module."),
-                ("model_state_dict", ""),
-                ("net", "module."),
-                ("model", "_orig_mod."),
-                ("params", "module._orig_mod."),
-                ("other", ""),
-            )
-        },
-        "encoder": {f"encoder.backbone.{name}": one for name, one in state.items()},
-        "nested": {"model": {"state_dict": {"x": 1}}, "weights": {"net": state}},
-    }
-    for name, values in given.items():
-        torch.save(values, tmp_path / "x.pth")
-        read = answer_of(checkpoints.read_state, tmp_path / "x.pth")
-        if not isinstance(read, Exception):
-            read = [
-                [*read],
-                answer_of(checkpoints.fill_model, model, read, path=tmp_path, name="M", remedy="R"),
-            ]
-        answers[name] = read
-    named = nn.ModuleDict({"net": model})  # names as a wrapper's
-    for prefix in ("", "model.", "net.", "backbone.net."):
-        given = {prefix + name: one for name, one in named.state_dict().items()}
-        answers[f"named {prefix}"] = answer_of(
-            checkpoints.fill_model, named, given, path=tmp_path, name="M", remedy="R"
-        )
-    text = json.dumps(to_plain(answers)).replace(str(tmp_path), "FOLDER")
-    check_values("backbones_weights", json.loads(text))
 
 
 HUB_FILES: list[dict[str, Any]] = [
