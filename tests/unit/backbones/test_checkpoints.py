@@ -133,7 +133,7 @@ MISFITS: dict[str, tuple[Any, str]] = {
     ),
     "prefix of some": (
         {"encoder." * (name[0] == "0") + name: one for name, one in make_state().items()},
-        r"2 of its 7 tensors are missing, 0.weight first, the model has no encoder.0.weight \(and 1",
+        r"2 of its 7 tensors are missing, 0.weight first, the model has no encoder.0.weight \(and",
     ),
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +15,10 @@ import torch
 from torch import nn
 
 from dpprobe.backbones import (
-    external,
     feature_digest,
     hub_files,
     image_preprocessing,
     open_clip_models,
-    row_mixing,
     timm_models,
 )
 from dpprobe.backbones.backbone import Backbone
@@ -192,19 +189,6 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
             {"model": "ViT-B-32-quickgelu.openai", "quick_gelu": False, "pretrained": None},
             {"model": "ViT-B-32.openai", "quick_gelu": True, "pretrained": None},
             {"model": "ViT-B-32.laion2b_s34b_b79k", "quick_gelu": True, "pretrained": None},
-        ],
-    ),
-    "external": (
-        VECTORS,
-        [
-            *ALL,
-            *({"each_by_itself": each} for each in (False, None)),
-            {"model": ""},
-            {"weights_sha256": "abc"},
-            {"vectors": "Two Words"},
-            {"vectors": "one"},
-            {"version": "2"},
-            {"pretrained": False},
         ],
     ),
     "imported": (
@@ -533,116 +517,3 @@ def test_an_archive_of_numpy_is_read_by_timm_itself(
     file = {"checkpoint_path": str(tmp_path / "w.npz")}
     tried = [file, file | {"img_size": 48}][: fails + 1]
     assert [each.kwargs for each in call.call_args_list] == tried
-
-
-MIXES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "none": lambda rows: rows * 2,
-    "mean": lambda rows: rows - rows.mean(0),
-    "max": lambda rows: rows / rows.amax(0),
-    "first": lambda rows: rows + rows[:1],
-    "last": lambda rows: rows + rows[-1:],
-    "next": lambda rows: rows.cumsum(0),
-    "nine": lambda rows: rows - rows.mean(0) * (len(rows) == 9),
-    "little": lambda rows: rows + 1e-8 * rows.mean(0),
-    "nan": lambda rows: rows / 0 * 0,
-    "shape": lambda rows: rows[:, :1],
-    "some": lambda rows: rows + 1e-4 * rows.mean(0),
-}
-
-
-def test_rows_that_mix_are_found() -> None:
-    answers: dict[str, Any] = {}
-    for (name, mix), count, precision in product(MIXES.items(), (1, 2, 9), row_mixing.TOLERANCES):
-        rows = row_mixing.make_public_rows((5,), torch.float32)
-        found = row_mixing.find_mixed_row(mix, rows, count, precision=precision)
-        answers[f"{name} {count} {precision}"] = found and found[0]
-    answers |= {
-        str(kind): row_mixing.make_public_rows((2, 3), kind)
-        for kind in (torch.uint8, torch.float32, torch.float16)
-    }
-    check_values("backbones_mixed_rows", answers, rel=1e-4)
-
-
-class Views(nn.Module):
-    """Gives two views of each row to a layer that mixes them all."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mix = Mix()
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.mix(rows.repeat_interleave(2, 0)).unflatten(0, (len(rows), 2)).mean(1)
-
-
-class Mix(nn.Module):
-    def forward(self, views: torch.Tensor) -> torch.Tensor:
-        return views - views.mean(0)
-
-
-def test_a_layer_of_several_views_a_row_that_mixes_rows_is_named() -> None:
-    rows = torch.arange(12.0).reshape(4, 3)
-    batches = [rows, torch.cat([rows[:1], rows[1:] + 1])]
-    assert row_mixing._find_layer(Views(), 0, batches) == "mix"
-
-
-READS: dict[str, Callable[[torch.Tensor], Any]] = {
-    "item": lambda x: x[0, 0].item(),
-    "list": lambda x: x.tolist(),
-    "array": lambda x: x.numpy(),
-    "mask": lambda x: x[x > 0],
-    "places": lambda x: x[torch.tensor([1, 0])],
-    "columns": lambda x: x[:, torch.tensor([0, 1])],
-    "some columns": lambda x: x[:, x[0] > 0],
-    "both": lambda x: x[torch.tensor([0, 0]), torch.tensor([True, True])],
-    "nonzero": torch.nonzero,
-    "where": lambda x: torch.where(x > 0, x, 0 * x),
-    "sum": lambda x: x.sum(dim=0, keepdim=True),
-    "whether": lambda x: bool((x > 0).all()),
-}
-
-
-def test_numbers_of_a_batch_are_not_read() -> None:
-    """A network may look at its own parameters."""
-    answers: dict[str, Any] = {}
-    for (name, read), learned in product(READS.items(), (False, True)):
-        x = torch.tensor([[1.0, -1.0], [2.0, 3.0]])
-        given = nn.Parameter(x, requires_grad=False) if learned else x
-        with row_mixing.refuse_branches():
-            answers[f"{name} {learned}"] = answer_of(read, given)
-    check_values("backbones_read_numbers", answers)
-
-
-def test_digests_agree_up_to_the_precision_of_machines() -> None:
-    base = {"sha256": "a" * 64, "norm": 2.0, "sample": [1.0, -1.0]}
-    changes: list[dict[str, Any]] = [
-        {},
-        {"sha256": "b" * 64},
-        {"norm": 2.1},
-        {"norm": 2.11},
-        {"norm": 1.91},
-        {"norm": 1.89},
-        {"sample": [1.07, -1.0]},
-        {"sample": [1.08, -1.0]},
-        {"sample": [1.0]},
-        {"sample": []},
-        {"sha256": "A" * 64},
-        {"sha256": 1},
-        {"norm": True},
-        {"norm": "2"},
-        {"sample": [None]},
-        {"sample": 1.0},
-        {"sample": [1, 2]},
-        {"norm": None},
-        {"norm": 0.0, "sample": [0.0, 0.0]},
-    ]
-    agreed = [
-        [feature_digest.probes_agree(*pair) for pair in ((base, base | each), (base | each, base))]
-        for each in ({"sha256": "c" * 64} | change for change in changes[:10])
-    ]
-    known = [feature_digest.is_probe(base | change) for change in changes]
-    chosen = [
-        answer_of(external.Options(**VECTORS | {"vectors": wanted}).choose_vectors, "speech", names)
-        for wanted in (None, "one")
-        for names in (["vectors"], ["one", "speech"], ["vectors", "x"], ["one"])
-    ]
-    check_values("backbones_digests", [agreed, known, chosen, feature_digest.probe_image()])
