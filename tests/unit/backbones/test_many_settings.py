@@ -79,33 +79,6 @@ NETWORKS: list[dict[str, Any]] = [
     ),
 ]
 SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
-    "pixels": (
-        {"family": "pixels"},
-        [
-            *ALL,
-            *PROJECTED,
-            {"size": 8},
-            {"size": 8, "color": "rgb"},
-            {"std": 0},
-            {"size": 0},
-            *({"size": size, "project": 9} for size in (2, 3, 4)),
-            {"mean": 0.5, "std": 0.25},
-        ],
-    ),
-    "scattering": (
-        {"family": "scattering", "size": 8},
-        [
-            *ALL,
-            *PROJECTED,
-            {"J": 3},
-            {"J": 3, "size": 7},
-            {"J": 1, "L": 4},
-            {"size": 37, "J": 3},
-            {"size": 16, "color": "rgb"},
-            {"J": 9},
-            {"L": 0},
-        ],
-    ),
     "convolutional": (
         SMALL,
         [
