@@ -17,7 +17,7 @@ VIT = {"family": "timm", "model": "test_vit"}
 ROWS = torch.zeros(3, 4)
 
 
-def compute(output: Any, *, dimension: int | None = 4, layer: Any = None) -> Any:
+def compute(output: Any, *, dimension: int | None = 4, layer: Any = None, width: int = 4) -> Any:
     backbone = Backbone(
         dimension=dimension,
         preprocessing={},
@@ -25,7 +25,7 @@ def compute(output: Any, *, dimension: int | None = 4, layer: Any = None) -> Any
         fingerprint="",
         transform=lambda _: ROWS,
         forward=lambda _: output,
-        layers={"1": 4},
+        layers={"1": width},
         forward_layers=None if layer is None else lambda _: (output, {"1": layer}),
     )
     return backbone.compute_features(torch.zeros(3, 1))
@@ -66,6 +66,14 @@ def test_anything_else_is_refused_with_what_was_given(kind: str) -> None:
     else:
         with pytest.raises(DataError, match=said.format("features", r"(width|\d+)")):
             compute(output, dimension=None)
+
+
+def test_a_layer_has_a_width_of_its_own() -> None:
+    wide = torch.zeros(3, 6)
+    for dimension in (4, None):
+        assert compute(ROWS, dimension=dimension, layer=wide, width=6)[1]["1"] is wide
+        with pytest.raises(DataError, match=r"1 of 3 images are torch.float32 \(3, 4\), not .*6\]"):
+            compute(ROWS, dimension=dimension, layer=ROWS, width=6)
 
 
 PLAIN: dict[str, Any] = {

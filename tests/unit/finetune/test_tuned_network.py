@@ -198,6 +198,16 @@ def test_what_is_trained_are_the_library_s_parameters_by_their_kind(
             assert network.shape == input_shape(backbone, block), tune
 
 
+@pytest.mark.parametrize("tune", ["all", "bias", "norm", {"blocks": 1}])
+def test_constants_of_the_library_are_never_trained(tune: Any) -> None:
+    backbone = timm_backbone("vit")
+    assert isinstance(backbone.graph, Graph)
+    whole = trained(build(backbone, tune=tune))
+    backbone.graph.learned -= {"blocks.3.norm1.bias"}
+    whole.remove("body.blocks.3.norm1.bias")
+    assert trained(build(backbone, tune=tune)) == whole
+
+
 @pytest.mark.parametrize("augment", [None, {"views": 2}])
 @pytest.mark.parametrize("kind", TINY)
 def test_adapters_are_put_on_the_linear_layers_of_blocks(
