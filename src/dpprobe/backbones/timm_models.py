@@ -24,6 +24,7 @@ from dpprobe.backbones.options import (
     read_model_list,
     suggest_names,
 )
+from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
@@ -176,11 +177,11 @@ def read_stated_config(path: Path, model: str) -> dict[str, Any] | None:
             "model_args": {k: v for k, v in arguments.items() if k != "num_classes"},
         }
         try:
-            Options(family="timm", model=model, **options)
-        except ValueError as error:
+            backbone_options({"family": "timm", "model": model, **options})
+        except ConfigError as error:
+            fault = str(error).splitlines()[0].removeprefix("family: ")
             raise ConfigError(
-                f"{file}: states values of no use ({str(error).splitlines()[-2].strip()}); "
-                "correct or remove the file"
+                f"{file}: states values of no use ({fault}); correct or remove the file"
             ) from error
         if given:
             return {"file": file.name, **options}

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
 from torch.nn import functional
@@ -16,6 +18,8 @@ from torch.nn import functional
 from dpprobe.backbones import convolutional, loading
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.describe import describe_backbone
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.errors import ConfigError
 from dpprobe.finetune.cut_shards import cut_backbone
 from dpprobe.finetune.engine_check import check_network
 from dpprobe.finetune.options import Options
@@ -167,3 +171,105 @@ def test_its_gradients_are_clipped_row_by_row(
     limit = float(alone.norm(dim=1).median())  # some are shortened, some are not
     ours = added(sums(network, limit), inputs, labels, None)
     torch.testing.assert_close(ours, clipped(alone, limit).float(), rtol=1e-3, atol=1e-5)
+
+
+ONE = [{"filters": 1, "kernel": 1, "padding": 0}]
+
+
+def of(**values: Any) -> convolutional.Options:
+    return convolutional.Options(**{"family": "convolutional", "stages": ONE} | values)
+
+
+sizes = st.integers(1, 5)
+
+
+@given(
+    side=st.integers(1, 12),
+    kernel=sizes,
+    stride=sizes,
+    padding=st.integers(0, 2),
+    pool=sizes,
+    pool_stride=st.none() | sizes,
+)
+@settings(deadline=None)
+def test_a_stage_fits_exactly_where_torch_runs_it(
+    side: int, kernel: int, stride: int, padding: int, pool: int, pool_stride: int | None
+) -> None:
+    maps = torch.zeros(1, 1, side, side)
+    if pool == 1:
+        pool_stride = None
+    try:
+        maps = nn.Conv2d(1, 2, kernel, stride, padding)(maps)
+        maps = nn.MaxPool2d(pool, pool_stride)(maps) if pool > 1 else maps
+    except RuntimeError:
+        maps = torch.zeros(1, 2, 0, 0)
+    stage = {"filters": 2, "kernel": kernel, "stride": stride, "padding": padding, "pool": pool}
+    values = {"stages": [stage | {"pool_stride": pool_stride}], "preprocessing": {"size": side}}
+    if maps.shape[-1] > 0:
+        options = of(**values)
+        assert options.stages[0].measure_side(side) == maps.shape[-1]
+        assert describe_backbone(options)["dimension"] == maps[0].numel()
+    else:
+        said = f"stage 1 does not fit its input of {side} x {side} positions"
+        with pytest.raises(ValueError, match=said):
+            of(**values)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"stages": []}, "stages: .*1 or more entries"),
+        ({"stages": [{"filters": 4, "pool_stride": 2}]}, "pool_stride 2 has no effect with pool 1"),
+        ({"stages": [{"filters": 4097}]}, "filters: 4097: write a number of 4,?096 or less"),
+        ({"checkpoint": "w.pth"}, "checkpoint: 'w.pth': write null"),
+        (
+            {"stages": [{"filters": 4, "pool": 4}] * 2, "preprocessing": {"size": 12}},
+            "stages: stage 2 does not fit its input of 3 x 3 positions; write a smaller kernel",
+        ),
+        ({"preprocessing": {"size": 15}, "scattering": {"J": 4}}, "images are smaller than 2.J"),
+        ({"scattering": {"groups": 2}}, "groups 2: does not divide the 81 channels; write a div"),
+        ({"color": "rgb", "preprocessing": {"mean": [0.1, 0.2]}}, "mean: 2 values for 3 channels"),
+        ({"preprocessing": {"mean": [0.1, 0.2, 0.3]}}, "mean: 3 values for 1 channels"),
+    ],
+)
+def test_networks_that_cannot_be_built_are_refused(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        backbone_options({"family": "convolutional", "stages": ONE} | values)
+
+
+@pytest.mark.parametrize(
+    ("values", "shape"),
+    [
+        ({"preprocessing": {"size": 12}}, (1, 12)),
+        ({"color": "rgb"}, (3, 32)),
+        # 1 + J L + J (J - 1) / 2 L^2 coefficients per channel, 2^J pixels apart
+        ({"preprocessing": {"size": 8}, "scattering": {"J": 3}}, (217, 1)),
+        ({"color": "rgb", "scattering": {"J": 1, "L": 2}}, (3 * 3, 16)),
+        ({"preprocessing": {"size": 16}, "scattering": {"J": 4, "L": 1}}, (1 + 4 + 6, 1)),
+    ],
+)
+def test_the_first_stage_s_input_is_known(values: dict[str, Any], shape: tuple[int, int]) -> None:
+    assert of(**values).input_shape == shape
+    backbone = load(**{"family": "convolutional", "stages": ONE} | values)
+    assert backbone.graph is not None
+    (stage,) = backbone.graph.model.blocks  # type: ignore[union-attr]
+    seen: list[Any] = []
+    stage.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape))
+    backbone.forward(backbone.transform(Image.new("RGB", (20, 20)))[None])
+    assert seen == [(1, *shape, shape[1])]
+
+
+def test_its_preprocessing_and_layers_are_recorded() -> None:
+    views = {"size": 16, "mean": [0.1, 0.2, 0.3], "flip": True}
+    backbone = load(**SMALL | {"color": "rgb", "preprocessing": views, "layers": "all"})
+    assert backbone.preprocessing == {
+        "color": "RGB",
+        "interpolation": "bicubic",
+        "std": [1.0] * 3,
+        "crop": "centre",
+        **views,
+    }
+    assert backbone.layers == {"0": 3, "1": 4, "2": 6}
+    said = "layers: the convolutional network has no block 3; write numbers from 0 to 2"
+    with pytest.raises(ConfigError, match=said):
+        load(**SMALL, layers=[3])

@@ -152,9 +152,40 @@ def test_only_code_in_the_working_folder_is_a_file_of_the_study(
             for kind in ("AssertionError", "RuntimeError", "ValueError", "TypeError", "KeyError")
         ),
         ({"module": "my_nets.tiny"}, "module: "),
-        ({"preprocessing": {"size": 16, "resize": 8}}, "resize 8 is below size 16"),
+        ({"preprocessing": {"size": 16, "resize": 8}}, "resize 8 is below size 16; write 16 or "),
+        ({"preprocessing": {"size": 16, "resize": 15}}, "resize 15 is below size 16"),
+        ({"preprocessing": {"interpolation": "box"}}, "write 'bicubic', 'bilinear' or 'nearest'"),
+        ({"color": "gray", "preprocessing": {"mean": [0, 0, 0]}}, "3 values for 1 channels"),
     ],
 )
 def test_what_cannot_be_built_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(**options)
+
+
+def test_a_module_or_a_package_in_the_working_folder_is_a_file_of_the_study(folder: Path) -> None:
+    (folder / "my_nets/__init__.py").touch()
+    for module, files in (
+        ("my_nets.tiny:build", ("my_nets/tiny.py",)),
+        ("my_nets:build", ("my_nets/__init__.py",)),
+        ("json:loads", ()),  # of the environment
+    ):
+        options = backbone_options({"family": "imported", "module": module})
+        options.check_files()
+        assert options.input_files() == files
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_network_s_options_are_recorded() -> None:
+    backbone = load(color="rgb", preprocessing={"size": 16, "resize": 16, "std": 0.5})
+    assert backbone.preprocessing == {
+        "color": "RGB",
+        "size": 16,
+        "resize": 16,
+        "interpolation": "bicubic",
+        "mean": [0.0] * 3,
+        "std": [0.5] * 3,
+        "crop": "centre",
+        "flip": False,
+    }
+    assert (backbone.architecture, backbone.trained) == ("my_nets.tiny:build", True)

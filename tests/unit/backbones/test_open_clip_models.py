@@ -220,3 +220,219 @@ def test_a_tag_s_own_preprocessing_is_taken(
     assert fetched.trained
     local = load(checkpoint=str(checkpoint))
     assert local.fingerprint != fetched.fingerprint
+
+
+VIT = {"model": "ViT-B-32", "pretrained": False}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"pretrained": None}, "pretrained: missing; write a tag of ViT-B-32, or a checkpoint, or"),
+        ({"model": "hf-hub:a/b", "pretrained": "x"}, "hf-hub:a/b includes its weights; remove"),
+        ({"model": "hf-hub:a/b", "pretrained": None, "checkpoint": "w"}, "includes its weights"),
+        ({"model": "ViT-B-32.openai", "pretrained": "x"}, "and pretrained x choose different wei"),
+        ({"model": "ViT-B-32.openai"}, "and pretrained False choose different weights; remove one"),
+        (
+            {"model": "ViT-B-32.openai", "pretrained": None, "checkpoint": "w"},
+            "pretrained openai beside a checkpoint; keep one of them",
+        ),
+        (
+            {"pretrained": "openai", "checkpoint": "w"},
+            "pretrained openai beside a checkpoint; keep",
+        ),
+        ({"preprocessing": {"mean": [0.1, 0.2]}}, "preprocessing.mean: 2 values for 3 channels"),
+        ({"preprocessing": {"crop_pct": 1}}, "crop_pct: unknown key; remove it"),
+    ],
+)
+def test_options_that_choose_no_weights_or_two_are_refused(
+    change: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        options(**VIT | change)
+
+
+@pytest.mark.parametrize(
+    ("model", "pretrained", "architecture", "tag"),
+    [
+        ("ViT-B-32", False, "ViT-B-32", None),
+        ("ViT-B-32", "openai", "ViT-B-32", "openai"),
+        ("ViT-B-32.openai", None, "ViT-B-32", "openai"),
+        ("ViT-B-32.openai", "openai", "ViT-B-32", "openai"),
+        ("ViT-B-32.Laion2b-e16", None, "ViT-B-32", "laion2b_e16"),  # open_clip's spelling
+        ("hf-hub:a/b.c", None, "hf-hub:a/b.c", None),
+        ("local-dir:a.b", None, "local-dir:a.b", None),
+    ],
+)
+def test_a_tag_may_follow_the_name(
+    model: str, pretrained: Any, architecture: str, tag: str | None
+) -> None:
+    chosen: Any = options(model=model, pretrained=pretrained)
+    assert (chosen.architecture, chosen.tag) == (architecture, tag)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"model": "ViT-B-33", "pretrained": False}, "no model 'ViT-B-33'; write ViT-B-32 or "),
+        ({"model": "qqqqqqqq", "pretrained": False}, "no model 'qqqqqqqq'; correct it$"),
+        (
+            {"model": "ViT-B-32.openia"},
+            "no weights 'openia' of ViT-B-32; write openai: it has opena",
+        ),
+        (
+            {"model": "ViT-B-32.webli"},
+            "no weights 'webli' of ViT-B-32; correct it: it has openai, l",
+        ),
+        (
+            {"model": "ViT-e-14.x"},
+            "of ViT-e-14; correct it: it has none; write `pretrained: false`",
+        ),
+        # OpenAI's weights were trained with QuickGELU (Radford et al. 2021); LAION's were not.
+        (
+            {"model": "ViT-B-32.openai"},
+            "openai of ViT-B-32 were trained with quickgelu, but .* computes gelu.*; "
+            "write `model: ViT-B-32-quickgelu`",
+        ),
+        (
+            {"model": "ViT-B-32-quickgelu.openai", "quick_gelu": False},
+            "with quickgelu, but this model computes gelu.*; write `quick_gelu: true`",
+        ),
+        (
+            {"model": "ViT-B-32.laion2b_s34b_b79k", "quick_gelu": True},
+            "with gelu, but this model computes quickgelu.*; write `quick_gelu: false`",
+        ),
+        ({"model": "ViT-B-32.openai", "quick_gelu": True}, None),
+        ({"model": "ViT-B-32-quickgelu.openai"}, None),
+        ({"model": "ViT-B-32.laion2b_s34b_b79k"}, None),
+        ({"model": "hf-hub:a/b"}, None),
+        ({"model": "ViT-B-33", "pretrained": False}, "no model"),
+    ],
+)
+def test_names_and_activations_are_compared_with_the_list(
+    values: dict[str, Any], said: str | None
+) -> None:
+    chosen = options(**values)
+    if said is None:
+        chosen.check_files()
+    else:
+        with pytest.raises(ConfigError, match=said):
+            chosen.check_files()
+
+
+@pytest.mark.parametrize(
+    ("model", "own"), [("ViT-B-32", True), ("roberta-ViT-B-32", False), ("hf-hub:a/b", False)]
+)
+@pytest.mark.parametrize("installed", [True, False])
+def test_text_is_read_where_its_tokenizer_runs(
+    monkeypatch: pytest.MonkeyPatch, model: str, own: bool, installed: bool
+) -> None:
+    """A tokenizer of the Hub needs the package transformers; open_clip's own needs nothing."""
+    asked: list[str] = []
+    monkeypatch.setattr(
+        open_clip_models, "find_spec", lambda name: asked.append(name) or (installed or None)
+    )
+    chosen = options(model=model, pretrained=False if "hub" not in model else None)
+    assert chosen.reads_text == (own or installed)
+    said = [f"{model} needs the package transformers to read text, which is not installed: text "]
+    assert [each[: len(said[0])] for each in chosen.list_warnings()] == said * (
+        not chosen.reads_text
+    )
+    assert set(asked) <= {"transformers"}
+
+
+def test_text_embeddings_do_not_depend_on_images() -> None:
+    plain = options(**VIT)
+    for change in (
+        {"preprocessing": {"flip": True}},
+        {"layers": [1], "token": "pooled"},
+        {"grey_bits": 12},
+    ):
+        changed = options(**VIT, **change)
+        assert changed.text_params() == plain.text_params(), change
+        assert changed.extraction_params() != plain.extraction_params()
+    assert options(**VIT, quick_gelu=True).text_params() != plain.text_params()
+
+
+WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+ROBERTA = "laion/CLIP-ViT-B-32-roberta-base-laion2B-s12B-b32k"
+TEXT = [
+    ("config", "roberta-base", ("config.json",)),
+    ("tokenizer", "roberta-base", ("tokenizer_config.json", "tokenizer.json")),
+]
+
+
+@pytest.mark.parametrize(
+    ("values", "images", "text"),
+    [
+        ({"model": "ViT-B-32", "pretrained": False}, [], []),
+        (
+            {"model": "ViT-B-32.laion2b_s34b_b79k"},
+            [("weights", "laion/CLIP-ViT-B-32-laion2B-s34B-b79K", WEIGHTS)],
+            [],
+        ),
+        (
+            {"model": "ViTamin-S.datacomp1b"},  # a repository that names its file
+            [
+                (
+                    "weights",
+                    "jienengchen/ViTamin-S",
+                    ("pytorch_model.safetensors", "pytorch_model.bin"),
+                )
+            ],
+            [],
+        ),
+        (
+            {"model": "hf-hub:a/b"},
+            [("config", "a/b", ("open_clip_config.json",)), ("weights", "a/b", WEIGHTS)],
+            [],
+        ),
+        ({"model": "local-dir:x"}, [], []),
+        ({"model": "roberta-ViT-B-32", "pretrained": False}, [], TEXT),
+        ({"model": "roberta-ViT-B-32.laion2b_s12b_b32k"}, [("weights", ROBERTA, WEIGHTS)], TEXT),
+    ],
+)
+def test_files_of_the_hub_are_known_before_they_are_fetched(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], images: list[Any], text: list[Any]
+) -> None:
+    chosen: Any = options(**values)
+    for installed, wanted in ((None, images), ("there", images + text)):
+        monkeypatch.setattr(open_clip_models, "find_spec", lambda _, there=installed: there)
+        assert open_clip_models.list_hub_files(chosen) == wanted
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize(
+    ("model", "layer", "width"),
+    [("tiny", 3, 32), ("tiny", 0, 32), ("tiny-timm", 6, 64), ("tiny-resnet", 4, 8 * 32)],
+)
+def test_layers_of_towers_have_the_width_of_their_blocks(
+    model: str, layer: int, width: int
+) -> None:
+    """A CLIP ResNet's last stage has 32 times the channels of its stem."""
+    backbone = load(model, layers=[layer])
+    assert backbone.layers == {str(layer): width}
+    depth = {"tiny": 3, "tiny-timm": 6, "tiny-resnet": 4}[model]
+    with pytest.raises(ConfigError, match=f"has no block {depth + 1}; write .* 0 to {depth}"):
+        load(model, layers=[depth + 1])
+
+
+@pytest.mark.usefixtures("tiny")
+def test_preprocessing_is_recorded_with_the_library_s_defaults() -> None:
+    written = {"size": 48, "mean": 0.5, "resize_mode": "longest", "interpolation": "bilinear"}
+    views = {"flip": True, "crop": "inception", "crop_seed": 3}
+    recorded = load("tiny", preprocessing=written | views).preprocessing
+    assert recorded == {
+        "color": "RGB",
+        "size": [48, 48],
+        "mode": "RGB",
+        "mean": [0.5] * 3,
+        "std": list(open_clip.OPENAI_DATASET_STD),
+        "interpolation": "bilinear",
+        "resize_mode": "longest",
+        "fill_color": 0,
+        **views,
+        "activation": "gelu",
+    }
+    assert load("tiny").preprocessing["mean"] == list(open_clip.OPENAI_DATASET_MEAN)
+    assert (load("tiny").trained, load("tiny").pretrained_tag) == (False, None)

@@ -14,12 +14,15 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from dpprobe import devices
@@ -28,7 +31,14 @@ from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.data.table import EncodedImage, SplitTable, decode_image
 from dpprobe.errors import ConfigError, DataError, WorkerError
 from dpprobe.features import decoding_workers, extraction_pipeline
-from dpprobe.features.decoding_workers import MOST_ROWS, PIECE_BYTES, Workers, make_order
+from dpprobe.features.decoding_workers import (
+    MOST_ROWS,
+    PIECE_BYTES,
+    Workers,
+    make_order,
+    shape_memory,
+    take_images,
+)
 from dpprobe.features.extraction_pipeline import Decoder, Features, TolerantDecoder, compute_rows
 from tests.support.backbones import load
 from tests.support.gpu import needs_gpu
@@ -359,3 +369,62 @@ def test_processes_inherit_all_heavy_modules(options: dict[str, Any]) -> None:
         check=True,
     )
     assert imported.stdout.strip() == b"set()", imported.stdout
+
+
+@given(
+    size=st.none() | st.sampled_from([1, 1 << 20, 3 * 224**2, 1 << 25]),
+    count=st.integers(0, 3000),
+    batch=st.integers(1, 300),
+    processes=st.integers(1, 16),
+)
+def test_pieces_have_each_row_once_and_suit_memory_batches_and_processes(
+    size: int | None, count: int, batch: int, processes: int
+) -> None:
+    decoder: Any = SimpleNamespace(row_bytes=lambda: size)
+    pieces = make_order(decoder, count, batch, processes).pieces
+    assert [row for piece in pieces for row in piece] == list(range(count))
+    most = max(map(len, pieces), default=0)
+    assert all(piece[0] // batch == piece[-1] // batch for piece in pieces), "within one batch"
+    assert most <= MOST_ROWS
+    assert most <= 1 or most * (size or PIECE_BYTES) <= PIECE_BYTES
+    assert most <= 1 or len(pieces) >= 8 * processes, "each process has eight pieces"
+    more = most + 1
+    if pieces and most < min(batch, MOST_ROWS):
+        too_large = more * (size or PIECE_BYTES) > PIECE_BYTES
+        assert too_large or more * 8 * processes > count, "no larger piece would do"
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "fits"),
+    [
+        ((2, 3), torch.uint8, True),
+        ((24,), torch.uint8, True),
+        ((5, 5), torch.uint8, False),
+        ((0, 3), torch.float32, True),
+        ((2, 3), torch.float32, True),
+        ((7,), torch.float32, False),
+    ],
+)
+def test_memory_begins_with_the_numbers_of_a_piece(
+    shape: tuple[int, ...], kind: torch.dtype, fits: bool
+) -> None:
+    memory = torch.arange(24, dtype=torch.uint8)
+    found = shape_memory(memory, shape, kind)
+    if not fits:
+        assert found is None
+        return
+    wanted = memory.numpy().tobytes()
+    dtype = np.dtype(str(kind).removeprefix("torch."))
+    assert found is not None
+    assert found.numpy().tobytes() == wanted[: found.nbytes]
+    assert (found.shape, found.numpy().dtype) == (shape, dtype)
+
+
+def test_a_table_that_ends_early_is_told_with_its_last_row() -> None:
+    images: list[Any] = [SimpleNamespace(row=row) for row in (4, 5, 6)]
+    for count in range(4):
+        assert take_images(iter(images), count) == images[:count]
+    with pytest.raises(DataError, match="the split table ends early after row 6; prepare"):
+        take_images(iter(images), 4)
+    with pytest.raises(DataError, match="the split table ends early; prepare"):
+        take_images(iter([]), 1)

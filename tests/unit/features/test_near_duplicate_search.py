@@ -18,7 +18,6 @@ from dpprobe.features.near_duplicate_search import DatasetSplit, find_near_dupli
 from dpprobe.features.overlap_record import read_near_duplicates, write_near_duplicates
 from tests.support.feature_stores import write_split
 from tests.support.split_tables import encode, write_tables
-from tests.support.stored_records import check_values
 
 SIDE = 4
 GENERATOR = np.random.default_rng(5)
@@ -203,14 +202,56 @@ def test_ties_copies_zeros_and_both_sides_of_a_threshold(
         split("seen", "eaafg", [[0, 2], [2], [1], [*[0] * 4, *above], [*[0] * 6, *below]]),
         split("more", "ahijk", [[1], [0, 1], [2, 2, 2], [*[0] * 4, *below], [*[0] * 6, *above]]),
     ]
-    found = {
-        threshold: [record, *matches.to_pylist()]
-        for threshold in (-1e-7, 0.0, 0.8, 0.9, 1.0)
-        for record, matches in [
-            find_near_duplicates(private, public, threshold=threshold, device="cpu")
-        ]
+    # row of train or test: its nearest public row (the first of equal ones), its cosine, bytes
+    nearest: dict[str, Any] = {
+        "train-0": ("seen", 1, 1.0, True),
+        "train-1": ("seen", 1, 1.0, True),  # the same bytes with other features
+        "train-2": ("seen", 0, 1.0, False),
+        "train-4": ("more", 2, 1.0, False),
+        "train-3": ("seen", 0, 0.0, False),  # all zeros
+        "test-0": ("seen", 3, 0.8000005, False),
+        "test-1": ("more", 4, 0.8000005, False),
+        "test-2": ("seen", 0, 0.0, False),
     }
-    check_values("near_duplicates", found, rel=1e-5, abs=1e-6)
+    for threshold, near in (
+        (-1e-7, (5, 3)),
+        (0.0, (4, 2)),
+        (0.8, (4, 2)),
+        (0.9, (4, 0)),
+        (1.0, (2, 0)),
+    ):
+        record, matches = find_near_duplicates(private, public, threshold=threshold, device="cpu")
+        for name, count, exact, largest in (
+            ("train", near[0], 2, 1),
+            ("test", near[1], 0, 0.800001),
+        ):
+            part = record[name]
+            assert (part["near"], part["exact"], part["largest_cosine"]) == (count, exact, largest)
+        listed = matches.to_pylist()
+        wanted = [
+            row
+            for split, count in zip(("train", "test"), near, strict=True)
+            for row in [one for one in nearest if one.startswith(split)][: max(count, 2)]
+        ]
+        assert [row["id"] for row in listed] == wanted
+        for place, row in enumerate(listed):
+            dataset, number, cosine, exact = nearest[row["id"]]
+            assert (row["public_dataset"], row["public_row"]) == (dataset, number), row
+            assert (row["public_id"], row["public_split"]) == (f"train-{number}", "train")
+            assert (row["cosine"], row["exact"]) == (pytest.approx(cosine, abs=1e-6), exact)
+            first = row["split"] == "train"
+            assert row["near"] == ((place if first else place - max(near[0], 2)) < near[not first])
+            assert row["id"] == f"{row['split']}-{row['row']}"
+        assert (record["dataset"], record["threshold"]) == ("private", threshold)
+        assert record["public"] == {
+            f"{rows.dataset}/train": {
+                "rows": 5,
+                "dataset_fingerprint": rows.features.dataset_fingerprint,
+            }
+            for rows in public
+        }
+        assert record["train"]["features"] == private[0].features.fingerprint
+        assert record["dataset_fingerprint"] == private[0].features.dataset_fingerprint
     caplog.clear()
     write(tmp_path, (private, public), threshold=0.9)
     assert " 4 of 5 private train rows" in caplog.text

@@ -1,0 +1,191 @@
+"""Networks that mix the rows of a batch, or read its numbers, are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from dpprobe.backbones import row_mixing
+from dpprobe.backbones.row_mixing import find_mixed_row, make_public_rows, refuse_branches
+from dpprobe.errors import ConfigError
+
+Run = Callable[[torch.Tensor], torch.Tensor]
+ROWS = make_public_rows((5,), torch.float32).double()
+APART: dict[str, Run] = {
+    "each row by itself": lambda rows: rows * 2,
+    "not a number": lambda rows: rows / 0 * 0,
+    "infinite": lambda rows: rows / 0,
+    "fewer columns": lambda rows: rows[:, :1].sin(),
+    "constant": lambda rows: rows * 0 + 3,
+}
+# A function that mixes, and whether the first row (else the last) of the batch shows it.
+MIXED: dict[str, tuple[Run, bool]] = {
+    "mean": (lambda rows: rows - rows.mean(0), True),
+    "largest": (lambda rows: rows / rows.amax(0), True),
+    "smallest": (lambda rows: rows + rows.amin(0), True),
+    "row before": (lambda rows: rows.cumsum(0), False),
+    "first row": (lambda rows: rows + rows[:1], False),
+    "last row": (lambda rows: rows + rows[-1:], True),
+    "not a number": (lambda rows: torch.where(rows[-1:] > 0.5, rows, rows * float("nan")), True),
+}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9])
+@pytest.mark.parametrize("precision", row_mixing.TOLERANCES)
+@pytest.mark.parametrize("name", APART)
+def test_rows_that_are_computed_apart_pass(name: str, count: int, precision: str) -> None:
+    assert find_mixed_row(APART[name], ROWS, count, precision=precision) is None
+
+
+@pytest.mark.parametrize("count", [2, 3, 9])
+@pytest.mark.parametrize("precision", row_mixing.TOLERANCES)
+@pytest.mark.parametrize("name", MIXED)
+def test_mixed_rows_are_found_with_the_batches_that_show_it(
+    name: str, count: int, precision: str
+) -> None:
+    run, first = MIXED[name]
+    found = find_mixed_row(run, ROWS, count, precision=precision)
+    assert found is not None
+    place, batches = found
+    assert place == (0 if first else count - 1)
+    assert all(torch.equal(batch[place], ROWS[0]) for batch in batches), "the row itself is there"
+    others = [torch.cat([batch[:place], batch[place + 1 :]]) for batch in batches]
+    assert (others[0] != others[1]).any(1).all(), "no other row of the batches is the same"
+    results = [run(batch)[place] for batch in batches]
+    assert not torch.equal(*results)
+    assert find_mixed_row(run, ROWS, 1, precision=precision) is None, "alone it mixes with nothing"
+
+
+@pytest.mark.parametrize("size", [2, 9])
+def test_only_the_named_number_of_rows_is_tried(size: int) -> None:
+    def run(rows: torch.Tensor) -> torch.Tensor:
+        return rows - rows.mean(0) * (len(rows) == size)
+
+    found = {count: find_mixed_row(run, ROWS, count) is not None for count in (1, 2, 3, 8, 9, 10)}
+    assert [count for count, mixed in found.items() if mixed] == [size]
+
+
+@pytest.mark.parametrize(
+    ("share", "noticed"),
+    [
+        (1e-10, []),
+        (1e-7, ["float64"]),
+        (1e-4, ["float64", "float32"]),
+        (0.005, ["float64", "float32", "float16"]),
+        (0.1, ["float64", "float32", "float16", "bfloat16"]),
+    ],
+)
+def test_a_share_is_noticed_that_a_precision_s_rounding_does_not_explain(
+    share: float, noticed: list[str]
+) -> None:
+    found = [
+        precision
+        for precision in row_mixing.TOLERANCES
+        if find_mixed_row(lambda rows: rows + share * rows.mean(0), ROWS, 9, precision=precision)
+    ]
+    assert sorted(found) == sorted(noticed)
+
+
+def test_a_result_of_the_row_alone_is_compared_too() -> None:
+    """A batch's size changes the row equally for both companions."""
+
+    def run(rows: torch.Tensor) -> torch.Tensor:
+        return rows * len(rows)
+
+    assert find_mixed_row(run, ROWS, 3, precision="float64") is None
+    alone = run(ROWS[:1])[0]
+    assert find_mixed_row(run, ROWS, 3, precision="float64", alone=alone) is not None
+    same = 3 * ROWS[0]
+    assert find_mixed_row(run, ROWS, 3, precision="float64", alone=same) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float16])
+def test_companions_differ_from_a_row_in_mean_spread_and_extremes(dtype: torch.dtype) -> None:
+    rows = make_public_rows((3, 8, 8), dtype)
+    assert (rows.shape, rows.dtype) == ((3, 3, 8, 8), dtype)
+    assert torch.equal(rows, make_public_rows((3, 8, 8), dtype)), "public: of no state"
+    row, first, second = (one.double().flatten() for one in rows)
+    for measure in (torch.std, torch.amax, torch.amin, torch.linalg.vector_norm):
+        values = {round(float(measure(one)), 2) for one in (row, first, second)}
+        assert len(values) == 3, f"{measure}: {values}"
+    assert first.std() > 2 * row.std() > 4 * second.std()
+    assert first.amax() > row.amax()
+    assert first.amin() < row.amin()
+    if dtype == torch.uint8:
+        assert (row.amin(), row.amax()) >= (64, 127)
+        assert row.amax() <= 127
+        assert (second.amin() >= 96, second.amax() <= 103) == (True, True)
+
+
+class Views(nn.Module):
+    """Gives two views of each row to a layer that mixes them all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain, self.mix = nn.Identity(), Mix()
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        views = self.mix(self.plain(rows).repeat_interleave(2, 0))
+        return views.unflatten(0, (len(rows), 2)).mean(1)
+
+
+class Mix(nn.Module):
+    def forward(self, views: torch.Tensor) -> torch.Tensor:
+        return views - views.mean(0)
+
+
+def test_a_layer_of_several_views_a_row_that_mixes_rows_is_named() -> None:
+    rows = torch.arange(12.0).reshape(4, 3)
+    batches = [rows, torch.cat([rows[:1], rows[1:] + 1])]
+    assert row_mixing._find_layer(Views(), 0, batches) == "mix"
+    with pytest.raises(ConfigError, match="tune: layer mix of net mixes the rows of a batch"):
+        row_mixing.check_rows_apart(Views(), rows[:3], name="net")
+
+
+# What reads numbers of its argument, also by the shape of the result.
+READS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "item": lambda x: x[0, 0].item(),
+    "list": lambda x: x.tolist(),
+    "array": lambda x: x.numpy(),
+    "mask": lambda x: x[x > 0],
+    "some columns": lambda x: x[:, x[0] > 0],
+    "nonzero": torch.nonzero,
+    "whether": lambda x: bool((x > 0).all()),
+    "places and mask": lambda x: x[torch.tensor([0, 0]), x[0] > -9],
+}
+ALLOWED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "places": lambda x: x[torch.tensor([1, 0])],
+    "columns": lambda x: x[:, torch.tensor([0, 1])],
+    "where": lambda x: torch.where(x > 0, x, 0 * x),
+    "sum": lambda x: x.sum(dim=0, keepdim=True),
+}
+NUMBERS = torch.tensor([[1.0, -1.0], [2.0, 3.0]])
+
+
+@pytest.mark.parametrize("name", READS)
+def test_reading_numbers_of_a_batch_is_refused(name: str) -> None:
+    with refuse_branches(), pytest.raises(ConfigError, match="reads a number from its batch"):
+        READS[name](NUMBERS)
+    READS[name](NUMBERS)  # outside it is no fault
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_computing_with_numbers_of_a_batch_is_allowed(name: str) -> None:
+    with refuse_branches():
+        found = ALLOWED[name](NUMBERS)
+    assert torch.equal(found, ALLOWED[name](NUMBERS))
+
+
+def test_a_network_may_read_its_own_parameters() -> None:
+    learned = nn.Parameter(NUMBERS.clone(), requires_grad=False)
+    one, listed = nn.Parameter(torch.tensor(4.0), requires_grad=False), NUMBERS.tolist()
+    with refuse_branches():
+        assert learned.tolist() == listed
+        assert learned.numpy().tolist() == listed
+        assert len(torch.nonzero(learned)) == 4
+        assert len(learned[learned > 0]) == 3
+        assert one.item() == 4

@@ -1,0 +1,400 @@
+"""Models of timm: names, files, what stands beside a checkpoint, and errors that are explained."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import timm
+from timm.data.config import resolve_model_data_config
+from torch import nn
+
+from dpprobe.backbones import hub_files, timm_models
+from dpprobe.backbones.image_preprocessing import InceptionCrop
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.backbones.timm_models import Options, list_hub_files, read_stated_config
+from dpprobe.errors import ConfigError
+from tests.support.backbones import load, noise
+
+VIT: dict[str, Any] = {"family": "timm", "model": "test_vit"}
+RANDOM = VIT | {"pretrained": False}
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+
+
+def options(**changes: Any) -> Any:
+    return backbone_options(RANDOM | changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"pretrained": True, "checkpoint": "w"}, "pretrained: true beside a checkpoint; keep one"),
+        ({"model_args": {"pretrained": True}}, "model_args: pretrained is an option of the backb"),
+        ({"model_args": {"checkpoint_path": "x"}}, "checkpoint_path is an option of the backbone"),
+        ({"model_args": {"in_chans": 0}}, "in_chans 0: write a whole number of 1 or more"),
+        ({"model_args": {"in_chans": True}}, "in_chans True: write a whole number"),
+        ({"model_args": {"in_chans": 2.0}}, "in_chans 2.0: write a whole number"),
+        ({"model_args": {"in_chans": "3"}}, "in_chans '3': write a whole number"),
+        (
+            {"model_args": {"in_chans": 1}, "preprocessing": {"mean": [0.5, 0.5]}},
+            "preprocessing.mean: 2 values for 1 channels",
+        ),
+        ({"preprocessing": {"crop_pct": 1.5}}, "crop_pct: 1.5: write a number of 1 or less"),
+        ({"preprocessing": {"crop_pct": 0}}, "crop_pct: 0: write a number above 0"),
+        ({"model": ""}, "model: "),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        options(**change)
+
+
+@pytest.mark.parametrize(
+    ("model", "without", "with_weights"),
+    [
+        ("resnet50", None, None),
+        ("resnet50.a1_in1k", None, None),
+        ("hf-hub:a/b", None, None),
+        ("vit_base_patch16_224_in21k", None, None),  # an old name, which timm replaces
+        (
+            "resnet50.a1_in1kk",
+            None,
+            "no weights 'a1_in1kk' of resnet50; write a1_in1k or .*it",
+        ),
+        (
+            "resnet50.qqqq",
+            None,
+            "no weights 'qqqq' of resnet50; correct it: it has a1_in1k",
+        ),
+        (
+            "botnet50ts_256",
+            None,
+            "no weights of botnet50ts_256; name a checkpoint, or",
+        ),
+        ("test_vitt", "no model 'test_vitt'; write test_vit or ", "no model 'test_vitt'"),
+        ("qqqqqqqq", "no model 'qqqqqqqq'; correct it$", "no model 'qqqqqqqq'"),
+    ],
+)
+def test_names_are_compared_with_timms_list(
+    model: str, without: str | None, with_weights: str | None
+) -> None:
+    for pretrained, said in ((False, without), (True, with_weights)):
+        chosen = options(model=model, pretrained=pretrained)
+        if said is None:
+            chosen.check_files()
+        else:
+            with pytest.raises(ConfigError, match=f"model: timm has {said}"):
+                chosen.check_files()
+
+
+@pytest.mark.parametrize(
+    ("written", "assumed"),
+    [
+        ({}, "mean, std, size, interpolation"),
+        ({"interpolation": "bilinear"}, "mean, std, size"),
+        ({"mean": 0.5, "std": 0.5, "size": 9}, "interpolation"),
+        ({"mean": 0.5, "std": 0.5, "size": 9, "interpolation": "bilinear"}, None),
+    ],
+)
+def test_a_checkpoint_s_preprocessing_is_assumed_aloud(
+    written: dict[str, Any], assumed: str | None
+) -> None:
+    warnings = options(checkpoint="w.pth", preprocessing=written).list_warnings()
+    if assumed is None:
+        assert warnings == []
+    else:
+        (warning,) = warnings
+        said = f"w.pth: preprocessing {assumed} and further model_args are assumed to be timm's for"
+        assert warning.startswith(f"{said} test_vit.")
+    assert options(preprocessing=written).list_warnings() == []
+
+
+def test_weights_of_a_file_are_others_than_random_or_timms() -> None:
+    """Their hash enters the features' fingerprint, but not the path."""
+    params = [
+        options(**change).extraction_params()
+        for change in ({}, {"pretrained": True}, {"checkpoint": "a"}, {"checkpoint": "b"})
+    ]
+    assert params[2] == params[3]
+    assert [each["pretrained"] for each in params] == [False, True, None, None]
+    assert not any("checkpoint" in each for each in params)
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        ({"model": "resnet18"}, [("weights", "timm/resnet18.a1_in1k", WEIGHTS)]),
+        ({"model": "resnet18", "pretrained": False}, []),
+        ({"model": "resnet18", "pretrained": None, "checkpoint": "w.pth"}, []),
+        ({"model": "resnet18", "model_args": {"cache_dir": "x"}}, []),
+        ({"model": "resnet18", "model_args": {"pretrained_cfg": {}}}, []),
+        ({"model": "gcvit_base.in1k"}, []),  # of another server
+        ({"model": "local-dir:x"}, []),
+        (
+            {"model": "hf-hub:a/b@v2"},
+            [("config", "a/b@v2", ("config.json",)), ("weights", "a/b@v2", WEIGHTS)],
+        ),
+        ({"model": "hf_hub:a/b", "pretrained": False}, [("config", "a/b", ("config.json",))]),
+    ],
+)
+def test_files_of_the_hub_are_known_before_they_are_fetched(
+    change: dict[str, Any], wanted: list[Any]
+) -> None:
+    assert list_hub_files(options(**{"pretrained": True} | change)) == wanted
+
+
+def test_a_model_may_name_its_file_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    for file, names in (("w.bin", ("w.bin",)), (None, hub_files.TIMM_WEIGHTS)):
+        known = SimpleNamespace(hf_hub_id="a/b", hf_hub_filename=file)
+        monkeypatch.setattr("timm.models.get_pretrained_cfg", lambda _, known=known: known)
+        assert list_hub_files(Options(model="test_vit")) == [("weights", "a/b", names)]
+
+
+# A file beside the checkpoint of `test_vit`, and the preprocessing and arguments that it states.
+STATED: list[tuple[Any, dict[str, Any] | None, dict[str, Any]]] = [
+    ({}, None, {}),
+    ([], None, {}),
+    ({"pretrained_cfg": []}, None, {}),
+    ({"other": 1}, None, {}),
+    ({"mean": [0.5] * 3}, {"mean": [0.5] * 3}, {}),
+    ({"pretrained_cfg": {"std": 0.5, "x": 1}}, {"std": 0.5}, {}),
+    (
+        {"architecture": "test_vit.tag", "pretrained_cfg": {"crop_pct": 0.9}},
+        {"crop_pct": 0.9},
+        {},
+    ),
+    ({"architecture": "resnet50", "mean": 0.5}, None, {}),
+    ({"pretrained_cfg": {"architecture": "resnet50", "mean": 0.5}}, None, {}),
+    ({"input_size": [3, 32, 32], "std": 1}, {"std": 1, "size": 32}, {}),
+    ({"input_size": [3, 32, 64], "std": 1}, {"std": 1}, {}),
+    ({"input_size": 32, "std": 1}, {"std": 1}, {}),
+    (
+        {"mean": 0.5, "model_args": {"num_classes": 3, "depth": 2}},
+        {"mean": 0.5},
+        {"depth": 2},
+    ),
+    ({"mean": 0.5, "model_args": [1]}, {"mean": 0.5}, {}),
+    (
+        {"crop_mode": "squash", "pretrained_cfg": {"crop_mode": "border"}},
+        {"crop_mode": "border"},
+        {},
+    ),
+    ({"interpolation": "bicubic", "crop_mode": "center"},) * 2 + ({},),
+]
+
+
+@pytest.mark.parametrize("name", ["w.json", "config.json"])
+@pytest.mark.parametrize(("values", "given", "arguments"), STATED)
+def test_a_file_beside_a_checkpoint_states_its_preprocessing(
+    tmp_path: Path, name: str, values: Any, given: dict[str, Any] | None, arguments: dict[str, Any]
+) -> None:
+    (tmp_path / name).write_text(json.dumps(values))
+    found = read_stated_config(tmp_path / "w.pth", "test_vit.x")
+    if given is None:
+        assert found is None
+    else:
+        assert found == {"file": name, "preprocessing": given, "model_args": arguments}
+
+
+def test_the_checkpoint_s_own_file_comes_first_and_broken_ones_are_passed_over(
+    tmp_path: Path,
+) -> None:
+    assert read_stated_config(tmp_path / "w.pth", "test_vit") is None
+    (tmp_path / "config.json").write_text('{"mean": 0.5}')
+    for text in ("{", '{"architecture": "resnet50", "mean": 0.1}', "{}"):
+        (tmp_path / "w.json").write_text(text)
+        found = read_stated_config(tmp_path / "w.pth", "test_vit")
+        assert found is not None, text
+        assert found["file"] == "config.json", text
+    (tmp_path / "w.json").write_text('{"mean": 0.1}')
+    found = read_stated_config(tmp_path / "w.pth", "test_vit")
+    assert found is not None
+    assert (found["file"], found["preprocessing"]) == ("w.json", {"mean": 0.1})
+    (tmp_path / "w.json").write_text('{"std": 0}')
+    file = re.escape(str(tmp_path / "w.json"))
+    said = rf"{file}: states values of no use \(preprocessing.std: 0: write a number above 0"
+    with pytest.raises(ConfigError, match=said):
+        read_stated_config(tmp_path / "w.pth", "test_vit")
+
+
+def create(raised: Any, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Any:
+    """Loads a model while timm's function raises or returns something."""
+    monkeypatch.setattr(timm_models, "require_files", list)
+    monkeypatch.setattr("timm.create_model", Mock(side_effect=raised))
+    return load(**RANDOM | changes)
+
+
+@pytest.mark.parametrize(
+    "kind", [AssertionError, KeyError, RuntimeError, TypeError, ValueError, OSError]
+)
+def test_errors_of_timm_are_passed_on_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    said = r"model: timm cannot create test_vit \('?of its own'?\); check the name"
+    with pytest.raises(ConfigError, match=rf"{said}, the checkpoint and model_args$"):
+        create(kind("of its own"), monkeypatch)
+    with pytest.raises(ConfigError, match=rf"{said} and model_args; without a network, download"):
+        create(kind("of its own"), monkeypatch, pretrained=True)
+
+
+REFUSED = TypeError("VisionTransformer.__init__() got an unexpected keyword argument 'dept'")
+NO_TAG = RuntimeError("Invalid pretrained tag (x) for test_vit")
+
+
+@pytest.mark.parametrize(
+    ("raised", "changes", "said"),
+    [
+        (
+            REFUSED,
+            {"model_args": {"dept": 1}},
+            "model_args: dept is no .*; write depth$",
+        ),
+        (REFUSED, {}, r"cannot create test_vit \(VisionTransformer.__init__\(\) got"),
+        (
+            NO_TAG,
+            {"model": "test_vit.qqq"},
+            "no weights 'qqq' of test_vit; correct it: it",
+        ),
+        (NO_TAG, {}, r"cannot create test_vit \(Invalid pretrained tag"),
+        (ValueError("x"), {"model": "test_vit.qqq"}, r"cannot create test_vit.qqq \(x\)"),
+    ],
+)
+def test_wrong_arguments_and_tags_are_explained(
+    monkeypatch: pytest.MonkeyPatch, raised: Exception, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        create(raised, monkeypatch, **changes)
+
+
+def test_arguments_that_timm_does_not_know_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"dept is no argument of test_vit \(VisionTransformer\)"):
+        load(**RANDOM, model_args={"dept": 1})
+    with pytest.raises(ConfigError, match="timm cannot create test_vit .*divisible by num_heads"):
+        load(**RANDOM, model_args={"num_heads": 5})
+    known = timm_models._list_arguments("test_resnet", "ResNet")
+    assert {"layers", "drop_rate", "num_classes"} <= set(known)
+    assert not {"pretrained", "checkpoint_path", "self"} & set(known)
+    for place in (("test_resnet", "NoSuch"), ("test_resnet", "os"), ("no_such", "ResNet")):
+        assert timm_models._list_arguments(*place) == []
+
+
+def test_a_model_without_a_classifier_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="test_vit has no classifier, but features are the input"):
+        create([nn.Identity()], monkeypatch)
+
+
+class Resized:
+    """A ViT of patches [8, 4] and images [16, 20] that notes its new size, or refuses it."""
+
+    def __init__(self, patch: Any, refuses: type[Exception] | None = None) -> None:
+        self.patch_embed = SimpleNamespace(patch_size=patch, img_size=(16, 20))
+        self.sizes: list[Any] = []
+        self.refuses = refuses
+
+    def set_input_size(self, *, img_size: Any) -> None:
+        self.sizes.append(img_size)
+        if self.refuses:
+            raise self.refuses("of its own")
+
+
+@pytest.mark.parametrize(
+    ("patch", "size", "sizes"),
+    [
+        (None, (15, 15), []),  # no ViT
+        ((8, 4), (16, 20), []),  # its own size
+        ((8, 4), (16, 24), [(16, 24)]),
+        ((8, 4), (24, 20), [(24, 20)]),
+    ],
+)
+def test_position_embeddings_are_resampled_to_another_size(
+    patch: Any, size: tuple[int, int], sizes: list[Any]
+) -> None:
+    model = Resized(patch)
+    timm_models._resize_network(model, options(), size)
+    assert model.sizes == sizes
+
+
+@pytest.mark.parametrize("size", [(20, 16), (16, 18)])
+def test_patches_must_tile_images(size: tuple[int, int]) -> None:
+    said = rf"images of \[{size[0]}, {size[1]}\] \(patches of \[8, 4\] do not tile.*multiple of 8$"
+    with pytest.raises(ConfigError, match=said):
+        timm_models._resize_network(Resized((8, 4)), options(), size)
+    with pytest.raises(ConfigError, match=r"multiple of 12$"):  # of both sides of a patch
+        timm_models._resize_network(Resized((4, 6)), options(), (14, 14))
+    with pytest.raises(ConfigError, match=r"test_vit does not take images of \[100, 100\] \(patch"):
+        load(**RANDOM, preprocessing={"size": 100})
+
+
+@pytest.mark.parametrize("kind", [AssertionError, RuntimeError, TypeError, ValueError])
+def test_a_size_that_timm_refuses_is_explained(kind: type[Exception]) -> None:
+    said = r"images of \[16, 16\] \(of its own\); write .* multiple of 8, or leave it out"
+    with pytest.raises(ConfigError, match=said):
+        timm_models._resize_network(Resized((8, 4), kind), options(), (16, 16))
+
+
+@pytest.mark.parametrize("fails", [0, 1, 2])
+def test_an_archive_of_numpy_is_read_by_timm_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: int
+) -> None:
+    """At the model's own size, then at the size of the images."""
+    call = Mock(side_effect=[ConfigError(f"number {k}") for k in range(fails)] + ["model"])
+    monkeypatch.setattr(timm_models, "_call_timm", call)
+    values = VIT | {"checkpoint": str(tmp_path / "w.npz"), "preprocessing": {"size": 48}}
+    chosen: Any = backbone_options(values)
+    if fails < 2:
+        assert timm_models._create_model(chosen) == "model"
+    else:
+        with pytest.raises(ConfigError, match="number 0"):
+            timm_models._create_model(chosen)
+    file = {"checkpoint_path": str(tmp_path / "w.npz")}
+    tried = [file, file | {"img_size": 48}][: fails + 1]
+    assert [each.kwargs for each in call.call_args_list] == tried
+
+
+def test_preprocessing_is_timms_with_the_study_s_changes() -> None:
+    written = {"size": 32, "mean": 0.25, "std": [0.5, 0.5, 1], "crop_mode": "squash"}
+    views = {"flip": True, "crop": "inception", "crop_seed": 3}
+    own = resolve_model_data_config(timm.create_model("test_efficientnet"))
+    backbone = load(**RANDOM | {"model": "test_efficientnet"}, preprocessing=written | views)
+    assert backbone.preprocessing == {
+        "color": "RGB",
+        "input_size": [3, 32, 32],
+        "mean": [0.25] * 3,
+        "std": [0.5, 0.5, 1],
+        "crop_mode": "squash",
+        "interpolation": own["interpolation"],
+        "crop_pct": own["crop_pct"],
+        **views,
+    }
+    assert backbone.train_transform == InceptionCrop(
+        mode="RGB", size=(32, 32), interpolation=own["interpolation"], seed=3
+    )
+    assert backbone.transform(noise((90, 70))).shape == (3, 32, 32)
+
+
+def test_one_channel_is_grey_with_constants_of_its_own() -> None:
+    grey: dict[str, Any] = {"model_args": {"in_chans": 1, "img_size": 64}}
+    backbone = load(**RANDOM, **grey, preprocessing={"mean": 0.5, "std": 0.5})
+    found = {key: backbone.preprocessing[key] for key in ("color", "input_size", "mean", "std")}
+    assert found == {"color": "L", "input_size": [1, 64, 64], "mean": [0.5], "std": [0.5]}
+    assert backbone.transform(noise((90, 70))).shape == (1, 64, 64)
+    with pytest.raises(ConfigError, match="preprocessing.mean: 3 values for 1 channels; write one"):
+        load(**RANDOM, **grey)
+
+
+def test_layers_of_a_resnet_are_its_stages() -> None:
+    backbone = load(**RANDOM | {"model": "test_resnet"}, layers=[4, 0])
+    model = timm.create_model("test_resnet")
+    assert dict(backbone.layers) == {"0": 32, "4": model.num_features}  # 32 after the stem
+    assert backbone.dimension == model.num_features
+    for layers, token, said in (
+        ([40], None, "layers: test_resnet has no block 40; write numbers from 0 to 4"),
+        ("all", "class", "token: test_resnet has no class token"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            load(**RANDOM | {"model": "test_resnet"}, layers=layers, token=token)
