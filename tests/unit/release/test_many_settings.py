@@ -11,15 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from dpprobe.artifacts import read_json, write_json
-from dpprobe.data.options import Headline
 from dpprobe.heads.facts import DataFacts
-from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Mechanism, Selection
 from dpprobe.privacy.risk import Risk
-from dpprobe.release import counted_units, documents, prediction_table, stated_values
+from dpprobe.release import documents, prediction_table, stated_values
 from dpprobe.release.bundle import read_facts
 from dpprobe.release.ledger import Ledger, describe_ledger
 from dpprobe.release.ledger_file import Booking, check_delta
@@ -27,91 +23,16 @@ from dpprobe.release.ledger_prices import Limits, bound_bookings, compose_bookin
 from dpprobe.release.probabilities import Calibration, SetRule
 from dpprobe.release.release_notes import _compare_classes, _list_changes, state_difference
 from dpprobe.release.unit_hashes import Units, count_moved, load_key, share_units
-from dpprobe.release.usefulness import benchmark_faults, check_metric, check_usefulness
 from dpprobe.release.verification.checks import DEPENDS, NOT_COVERED, Check, Checks, Report
 from dpprobe.release.verification.tested_plans import agree
-from dpprobe.results.cell_record import read_cell
 from tests.support.bundles import write_example
-from tests.support.cell_files import write_cell
-from tests.support.shown_scores import head, of_test_rows
 from tests.support.stored_records import check_values, to_plain
-from tests.unit.release.parts.test_many_settings import answer, plan_of
+from tests.unit.release.parts.test_many_settings import answer
 from tests.unit.release.test_ledger import DELTA, gaussian, part
 
 FACTS = DataFacts(
     n=20_000, dimension=768, classes=2, multi_label=False, epsilon=1.0, delta=1e-6, unit="image"
 )
-
-
-def test_counts_of_test_units_are_as_before() -> None:
-    found: dict[str, Any] = {}
-    generator = np.random.default_rng(1)
-    places = np.round(generator.normal(size=(40, 2)), 1)
-    present, units = places > generator.normal(size=(40, 2)), np.arange(40.0) % 5
-    edges = [np.array([-9, -0.5, 0.0, 0.3, 9]), np.array([-9, 0.1, 0.2, 1.0, 9])]
-    for flags, count in itertools.product((None, present), (0, 1, 40)):
-        rows = slice(count)
-        found[f"{flags is None} {count}"] = counted_units.label_counts(
-            places[rows], None if flags is None else flags[rows], units[rows], edges
-        )
-    found["middles"] = counted_units.bin_middles(np.array([-50, -1, -0.01, 0.0, 0.02, 3, 70.0]))
-    scores = np.array([[0, 1], [math.nan, 1], [1, math.inf], [-math.inf, 0], [2, 2]])
-    found["usable"] = counted_units.find_usable(scores)
-    for n in (1, 40, 10**6):
-        found[f"steps {n}"] = counted_units.count_steps(np.array([0, 1 / 3, 0.5, 1.0]), n)
-    first, second = (
-        plan_of((gaussian(sigma, name=name),), 100, epsilon=epsilon, realised_epsilon=epsilon)
-        for sigma, name, epsilon in ((5.0, "a", 1.0), (9.0, "b", 0.5))
-    )
-    for plans in itertools.permutations((None, first, second, None), 3):
-        together = counted_units.compose_test_price(*plans)
-        found[" ".join(plan.mechanisms[0].name if plan else "-" for plan in plans)] = together and (
-            [(item.name, item.noise_multiplier) for item in together.mechanisms],
-            together.epsilon,
-            together.realised_epsilon,
-            together.accountant,
-            counted_units.price_words(first, together, "This", "All of it"),
-        )
-    found["priced"] = counted_units.priced_values(first)
-    for wanted in (
-        (gaussian(1.0, name="a"),),
-        (gaussian(1.0, name="a"), gaussian(2.0, name="b")),
-        (gaussian(1.0, name="b"),),
-        (gaussian(1.0, 2, name="a"),),
-    ):
-        both = plan_of((*first.mechanisms, gaussian(10.0, name="b")), 100)
-        for plan in (first, both):
-            found[f"wanted {len(wanted)} {wanted[-1].name} {wanted[-1].count} {plan is both}"] = (
-                answer(counted_units.check_mechanisms, plan, wanted)
-            )
-    one = head(2)
-    two = replace(
-        one, weights=np.concatenate([one.weights] * 2), seeds=(1, 2), transforms=one.transforms * 2
-    )
-    searched = replace(first, selection=Selection(mean=4, repeated=("a",)))
-    public = plan_of((gaussian(0.0, name="a"),), 100, epsilon=math.inf, realised_epsilon=math.inf)
-    for heads, plan in itertools.product((one, two), (first, second, searched, public)):
-        case = f"{len(heads.seeds)} {plan.mechanisms[0].name} {plan.epsilon} {plan.selection}"
-        opened = answer(
-            counted_units.open_releases, heads, plan, first.mechanisms, entropy=SEEDED, shared=None
-        )
-        found[case] = opened if isinstance(opened, str) else opened.seeds
-    scores[1:3] = 0.5
-    for unit, n, agreed, codes in itertools.product(
-        ("image", "patient"),
-        (3, 5, 7),
-        (None, 7),
-        (None, [0, 0, 1, 2, 2], [4] * 5, [2, 0, 0, 1, 2]),
-    ):
-        named = None if codes is None else np.array(codes)
-        shown = of_test_rows(scores, np.zeros(5, np.int64), named)
-        found[f"{unit} {n} {agreed} {codes}"] = answer(
-            counted_units.weights_of_rows,
-            replace(shown, agreed_test_n=agreed),
-            plan_of(first.mechanisms, n, unit=unit),
-        )
-    found["scores"] = counted_units.score_test_rows(two, shown)
-    check_values("counted_units", found)
 
 
 def test_prices_and_limits_of_bookings_are_as_before() -> None:
@@ -303,75 +224,6 @@ def test_hashes_of_units_meet_where_units_do(tmp_path: Path) -> None:
             (tmp_path / "units.key").write_bytes(content)
         assert "restore the file from a backup" in answer(load_key, tmp_path, used=used)
     check_values("hashes_of_units", ["".join("01"[each] for each in shared), moved])
-
-
-def test_useless_heads_are_named_as_before(tmp_path: Path) -> None:
-    found: dict[str, Any] = {}
-    headlines: tuple[Headline, ...] = ("accuracy", "auc", "macro_accuracy")
-    for classes, quality, headline, missed in itertools.product(
-        (2, 8), (0.0, 0.2, 4.0), headlines, (0, 1, 2)
-    ):
-        if (classes > 2 and headline == "auc") or (missed and quality == 0.2):
-            continue
-        names = "abcdefgh"[:classes]
-        shares = (1.05 - 0.05 * classes, *[0.05] * (classes - 1)) if quality else None
-        path = write_cell(
-            tmp_path,
-            class_names=names,
-            quality=quality,
-            headline=headline,
-            rows=120,
-            shares=shares,
-            seeds=2,
-        )
-        record = read_json(path)
-        for seed in record["seeds"][:missed]:
-            seed["never_predicted"] = [*range(1, classes)]
-        write_json(path, record)
-        case = f"{classes} {quality} {headline} {missed}"
-        found[case] = [*benchmark_faults(read_cell(path))]
-        assert ("never predicts b" in "".join(found[case])) == (missed > 0)
-        refused = answer(check_usefulness, "v1", benchmark=path, facts=FACTS)
-        assert (refused is None) == (not found[case])
-    one = read_cell(path)
-    of_labels = read_cell(write_cell(tmp_path, class_names="abc", multi_label=True, quality=0.0))
-    for low, headline, known, each in itertools.product(
-        (None, 0.5, 0.500001), headlines, (None, 0.5), (one, of_labels)
-    ):
-        if headline in each.summary:
-            summary = {
-                name: value.model_copy(update={"both_low": low})
-                for name, value in each.summary.items()
-            }
-            shown = each.model_copy(
-                update={"summary": summary, "headline": headline, "constant_accuracy": known}
-            )
-            for seed in shown.seeds:
-                seed["never_predicted"] = [*range(6 if known else 5)]
-            found[f"{low} {headline} {known} {each.multi_label}"] = [*benchmark_faults(shown)]
-    for n, classes, epsilon, unit in itertools.product(
-        (40, 3000), (2, 40), (0.1, 2.0), ("image", "patient")
-    ):
-        for several in (False, True):
-            facts = DataFacts(
-                n=n,
-                dimension=64,
-                classes=classes,
-                multi_label=several,
-                epsilon=epsilon,
-                delta=1e-5,
-                unit=unit,
-            )
-            found[f"{facts}"] = answer(check_usefulness, "v1", benchmark=None, facts=facts)
-    for counts, metric in itertools.product(
-        ([60, 30], [61, 30], [30, 61], [50, 45, 5], [9, 9, 9], [7]), headlines
-    ):
-        labels = np.repeat(np.arange(len(counts)), counts)
-        found[f"{counts} {metric}"] = answer(check_metric, "v1", metric, labels)
-    for sums, metric in itertools.product(([20, 20], [20, 13], [20, 27], [14, 26]), headlines):
-        labels = (np.arange(40)[:, None] < sums).astype(np.int8)
-        found[f"labels {sums} {metric}"] = answer(check_metric, "v1", metric, labels)
-    check_values("useless_heads", found)
 
 
 def test_rows_of_predictions_are_named_as_before(tmp_path: Path) -> None:
@@ -654,37 +506,3 @@ def test_stated_values_are_read_as_before() -> None:
     ]
     found.append(["".join(str(answer(agree, one, two))[0] for two in close) for one in close])
     check_values("stated_values", found)
-
-
-@pytest.mark.parametrize("classes", [2, 5])
-@pytest.mark.parametrize("ranks", [True, False])
-def test_a_benchmark_that_balances_otherwise_tells_only_how_well_the_head_ranks(
-    tmp_path: Path, classes: int, ranks: bool
-) -> None:
-    """Of two classes the AUC counts; of more the planner judges, by public facts."""
-    shares = (1.05 - 0.05 * classes, *[0.05] * (classes - 1))
-    path = write_cell(
-        tmp_path,
-        class_names="abcde"[:classes],
-        quality=4.0 if ranks else 0.0,
-        rows=400,
-        shares=shares,
-        seeds=2,
-    )
-    record = read_json(path)
-    for seed in record["seeds"]:
-        seed["never_predicted"] = [1]
-    write_json(path, record)
-    facts = replace(FACTS, n=50_000, classes=classes, epsilon=4.0)
-    for balanced in (None, False):  # the cell is as the release: never predicting b counts
-        refused = answer(check_usefulness, "v1", benchmark=path, facts=facts, balanced=balanced)
-        assert "never predicts b" in refused
-    other = answer(check_usefulness, "v1", benchmark=path, facts=facts, balanced=True)
-    if classes == 2:
-        assert (other is None) == ranks
-        assert other is None or "the ranking may be chance" in other
-    else:
-        assert other is None, "enough examples, says the planner"
-        few = replace(facts, n=20, epsilon=0.1)
-        refused = answer(check_usefulness, "v1", benchmark=path, facts=few, balanced=True)
-        assert "the planner says" in refused
