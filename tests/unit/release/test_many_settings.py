@@ -3,227 +3,26 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dpprobe.heads.facts import DataFacts
-from dpprobe.privacy.plan import Mechanism, Selection
-from dpprobe.privacy.risk import Risk
 from dpprobe.release import documents, prediction_table, stated_values
 from dpprobe.release.bundle import read_facts
-from dpprobe.release.ledger import Ledger, describe_ledger
-from dpprobe.release.ledger_file import Booking, check_delta
-from dpprobe.release.ledger_prices import Limits, bound_bookings, compose_bookings, refuse_excess
 from dpprobe.release.probabilities import Calibration, SetRule
 from dpprobe.release.release_notes import _compare_classes, _list_changes, state_difference
-from dpprobe.release.unit_hashes import Units, count_moved, load_key, share_units
 from dpprobe.release.verification.checks import DEPENDS, NOT_COVERED, Check, Checks, Report
 from dpprobe.release.verification.tested_plans import agree
 from tests.support.bundles import write_example
-from tests.support.stored_records import check_values, to_plain
+from tests.support.stored_records import check_values
 from tests.unit.release.parts.test_many_settings import answer
-from tests.unit.release.test_ledger import DELTA, gaussian, part
 
 FACTS = DataFacts(
     n=20_000, dimension=768, classes=2, multi_label=False, epsilon=1.0, delta=1e-6, unit="image"
 )
-
-
-def test_prices_and_limits_of_bookings_are_as_before() -> None:
-    """Epsilons are held against other libraries by `test_ledger`."""
-    sampled = Mechanism(
-        name="s", released="", sensitivity=1.0, noise_multiplier=2.0, sample_rate=0.1, count=20
-    )
-    search = Selection(mean=4, repeated=("gradients",))
-    parts = {
-        "train": part("train", gaussian(5.0)),
-        "test": part("test", gaussian(7.0)),
-        "sampled": part("train", sampled),
-        "several": part("train", gaussian(5.0, 3), sampled),
-        "search": part("train", gaussian(9.0), selection=search),
-    }
-
-    def made(names: str, **more: Any) -> Booking:
-        values = {"split": "hash_20", **more}
-        return Booking(
-            release=names,
-            study="clinic",
-            unit="image",
-            identity="i",
-            parts=tuple(parts[name] for name in names.split()),
-            **values,
-        )
-
-    cases: dict[str, Sequence[Booking]] = {
-        "none": [],
-        "one": [made("train")],
-        "both": [made("train test")],
-        "two": [made("train"), made("train test")],
-        "test": [made("test"), made("train")],
-        "splits": [made("train test"), made("train test", split="other")],
-        "eight": [made("train test", split=f"{n}") for n in range(8)],
-        "sampled": [made("sampled"), made("several")],
-        "one sampled": [made("sampled test")],
-        "search": [made("search")],
-        "search and more": [made("search"), made("train")],
-        "chain": [made("train test", place=f"a/b {n}") for n in (1, 2)],
-        "chains": [made("several", place="a/b 1"), made("train", place="c/d 1"), made("train")],
-        "training chain": [made("train", place=f"a/b {n}") for n in (1, 2, 3)],
-        "sampled chain": [made("several", place=f"a/b {n}") for n in (1, 10)],
-        "more chain": [*(made("train", place=f"a/b {n}") for n in (1, 2)), made("train")],
-    }
-    found: dict[str, Any] = {}
-    rates = (0.001, 0.01, 0.1)
-    unattacked = {
-        "test",
-        "eight",
-        "sampled",
-        "search",
-        "search and more",
-        "chains",
-        "sampled chain",
-    }
-    for name, bookings in cases.items():
-        if name != "none":
-            found[name] = compose_bookings(bookings, 1e-3 if name in ("both", "search") else DELTA)
-            if name not in unattacked:
-                found[f"{name} attacks"] = bound_bookings(bookings, rates, DELTA)
-        for limits in (
-            Limits(delta=DELTA, max_epsilon=1.2),
-            Limits(delta=1e-3, max_epsilon=9.0, max_risk=Risk(advantage=0.1)),
-        ):
-            if name in ("none", "one", "test", "chain"):
-                found[f"{name} {limits.delta} limit"] = answer(
-                    refuse_excess, bookings, made("train"), limits, ledger="the ledger"
-                )
-    for delta in (0.0, 9.9e-11, 1e-10, 0.999, 1.0, math.nan):
-        found[f"delta {delta}"] = answer(check_delta, delta)
-    check_values("prices_of_bookings", found, rel=1e-4)
-
-
-def test_ledgers_are_printed_and_refuse_as_before(tmp_path: Path) -> None:
-    both = (part("train", gaussian(4.0)), part("test", gaussian(30.0)))
-    free, key_units = Limits(delta=DELTA), {}
-    for dataset, *names in (
-        ("a", "Ann", "Bo"),
-        ("b", "Cy"),
-        ("c", "Bo", "Di"),
-        ("d", "Ed"),
-        ("g", "Flo"),
-        ("h", "Gus", "Al"),
-        ("i", "Hal", "Gus"),
-    ):
-        key_units[dataset] = Units(names={"train": names[:1], "test": names[1:]}, tables=None)
-    found: list[Any] = []
-
-    def book(dataset: str, release: str, **more: Any) -> None:
-        options = {key: more.pop(key) for key in ("other_units_than", "datasets") if key in more}
-        named = more.pop("named", dataset)
-        values = {
-            "unit": "image",
-            "split": "hash_20",
-            "parts": both,
-            "identity": "options x",
-            **more,
-        }
-        asked = Booking(release=release, study="clinic", **values)
-        units = key_units[named] if named else None
-        ledger = Ledger.of_dataset(tmp_path, dataset)
-        made = answer(ledger.book_release, asked, free, units=units, **options)
-        shown = str({key: value for key, value in more.items() if key != "parts"})
-        found.append([dataset, release, shown, made if isinstance(made, str) else made.number])
-        found.append(answer(ledger.check_room, asked, Limits(delta=DELTA, max_epsilon=1.5)))
-
-    book("a", "first", identity="o1 d1")
-    book("a", "first")
-    book("a", "second", unit="patient")
-    book("a", "second", column="case", same_units_as="a")
-    book("b", "second", same_units_as="nowhere")
-    book("b", "second", identity="o2 d1")
-    book("b", "second", identity="o2 d2", same_units_as="d", datasets=["d"])
-    book("c", "third", identity="o3 d3")
-    book("c", "third", identity="o3 d3", other_units_than=["a"])
-    book("c", "fourth", identity="o3 d3", other_units_than=["a"], same_units_as="a", column="x")
-    book("d", "place", place="a/b 1", named=None)
-    book("d", "again", place="a/b 1", named=None)
-    book("d", "later", place="a/b 2", split="other", unit="patient")
-    for number in range(12):
-        book("d", f"r{number}", split=f"s{number % 3}", named=None)
-    book("d", "late", place="a/b 1", named=None)
-    book("f", "alone", parts=both[1:], named=None)
-    one, other = (Ledger.of_dataset(tmp_path, name) for name in "df")
-    digest, reasons = "d" * 64, ("x", "1234 ", " 12345 ", "two\nlines", "no power")
-    steps = [
-        *itertools.product([one.abandon_entry], (1, 2, 3, 99), reasons),
-        *itertools.product([one.close_entry], (1, 4, 4, 5, 99), (digest, "e" * 64)),
-        (one.abandon_entry, 4, reasons[-1]),
-        (other.abandon_entry, 1, reasons[-1]),
-    ]
-    for step in steps:
-        found.append([answer(*step), one.path.read_bytes().count(b"\n")])
-    book("d", "place", named=None)
-    book("d", "r1", named=None)
-    book("d", "r2", named=None)
-    book("g", "none", named=None, parts=[replace(each, delta=1e-7) for each in both])
-    book("g", "one", identity="o5")
-    book("g", "two", identity="o6", named="h")  # other units than of the entry before
-    book("h", "third", identity="o7", named="i")
-    book("h", "third", identity="o7", named="d", same_units_as="g")
-    book("i", "fourth", identity="o9", named=None, same_units_as="h")
-    (tmp_path / "units.key").unlink()
-    book("g", "lost", identity="o8")
-    for dataset, delta in itertools.product("abcdefghi", (None, 1e-3)):
-        ledger = Ledger.of_dataset(tmp_path, dataset)
-        found.append(
-            [
-                describe_ledger(ledger, delta=delta),
-                ledger.list_added(),
-                ledger.compute_spent(1e-4),
-                [entry.state for entry in ledger.read_entries()],
-                [booking.split for booking in ledger.list_bookings()],
-            ]
-        )
-    for name in ("second", "r0", "r2", "gone"):
-        entry = Ledger.of_dataset(tmp_path, "d").entry_of(name)
-        found.append(entry and entry.number)
-    text = json.dumps(to_plain(found)).replace(str(tmp_path), "")
-    times = [
-        entry.booked
-        for name in "abcdfghi"
-        for entry in Ledger.of_dataset(tmp_path, name).read_entries()
-    ]
-    for time in times:
-        text = text.replace(time, "NOW")
-    check_values("ledgers", json.loads(text))
-
-
-def test_hashes_of_units_meet_where_units_do(tmp_path: Path) -> None:
-    names: list[list[str]] = [["Ann"], ["ann ", "Bo"], ["Bo"], [], ["Cy"] * 3]
-    key = load_key(tmp_path, used=False)
-    assert (tmp_path / "units.key").read_bytes() == key == load_key(tmp_path, used=True)
-    made = [
-        Units(names={"train": one, "test": other}, tables=None).hash_with(key)
-        for one, other in itertools.product(names, repeat=2)
-    ]
-    shared = [share_units(one, other, "names") for one in made for other in made]
-    assert not any(share_units(one, other, "images") for one in made for other in made)
-    images = [
-        {"train.images": np.array(one, np.uint64), "test.images": np.array(other, np.uint64)}
-        for one, other in itertools.product(([1, 2], [2, 3], [], [1]), repeat=2)
-    ]
-    moved = [count_moved(one, other) for one in images for other in images]
-    for content, used in ((b"", True), (b"x" * 31, False), (None, True)):
-        (tmp_path / "units.key").unlink(missing_ok=True)
-        if content is not None:
-            (tmp_path / "units.key").write_bytes(content)
-        assert "restore the file from a backup" in answer(load_key, tmp_path, used=used)
-    check_values("hashes_of_units", ["".join("01"[each] for each in shared), moved])
 
 
 def test_rows_of_predictions_are_named_as_before(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ import pytest
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.data.options import Headline
-from dpprobe.errors import PrivacyError
 from dpprobe.heads.facts import DataFacts
 from dpprobe.release.usefulness import benchmark_faults, check_metric, check_usefulness
 from dpprobe.results.cell_record import CellRecord, read_cell
 from tests.support.cell_files import write_cell
+from tests.support.refusals import refusal_of
 
 FACTS = DataFacts(
     n=20_000, dimension=768, classes=2, multi_label=False, epsilon=1.0, delta=1e-6, unit="image"
@@ -25,11 +25,7 @@ FACTS = DataFacts(
 
 
 def refusal(**given: Any) -> str | None:
-    try:
-        check_usefulness("v1", **given)
-    except PrivacyError as error:
-        return str(error)
-    return None
+    return refusal_of(check_usefulness, "v1", **given)
 
 
 @pytest.fixture(scope="module")
@@ -219,11 +215,7 @@ def test_a_benchmark_that_balances_otherwise_tells_only_how_well_the_head_ranks(
 
 
 def check(metric: Headline, labels: Any) -> str | None:
-    try:
-        check_metric("v1", metric, labels)
-    except PrivacyError as error:
-        return str(error)
-    return None
+    return refusal_of(check_metric, "v1", metric, labels)
 
 
 @pytest.mark.parametrize(
