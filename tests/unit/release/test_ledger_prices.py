@@ -110,17 +110,24 @@ def test_no_release_costs_nothing_and_attacks_on_it_guess() -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(SIGMAS, st.sampled_from(["a/v 1", "a/v 2", "a/v 10", "a/w 1", None])),
-                min_size=1, max_size=4))  # fmt: skip
+@given(
+    st.lists(
+        st.tuples(SIGMAS, st.sampled_from(["a/v 1", "a/v 2", "a/v 10", "a/w 1", None])),
+        min_size=1,
+        max_size=4,
+    )
+)
 def test_a_unit_in_cohorts_of_one_chain_pays_for_sums_that_meet(
     made: list[tuple[float, str | None]],
 ) -> None:
     """Values of 1 / sigma of a chain add up: at most k times their squares, by Cauchy."""
     bookings = [
-        replace(booking(str(n), part("train", gaussian(sigma), gaussian(9.0, 2, name="own"))),
-                place=place)
+        replace(
+            booking(str(n), part("train", gaussian(sigma), gaussian(9.0, 2, name="own"))),
+            place=place,
+        )
         for n, (sigma, place) in enumerate(made)
-    ]  # fmt: skip
+    ]
     chains = Counter(place and place.split()[0] for _, place in made)
     squares = [
         (chains[place.split()[0]] if place else 1) / sigma**2 + 2 / 81 for sigma, place in made

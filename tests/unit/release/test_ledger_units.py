@@ -176,3 +176,10 @@ def test_a_place_in_a_chain_is_taken_once_in_all_ledgers(tmp_path: Path) -> None
     for place in ("lesions/v1 2", "lesions/v9 1", None):
         booking = replace(asked(f"of {place}"), place=place)
         book(tmp_path, "b", booking, None)
+
+
+def test_bookings_without_a_hash_of_their_data_are_not_of_equal_data(tmp_path: Path) -> None:
+    plain = [replace(asked(name), identity="options") for name in ("v1", "v2")]
+    for dataset, booking, unit in zip("ab", plain, ("Ann", "Bo"), strict=True):
+        book(tmp_path, dataset, booking, named(unit))
+    assert Ledger.of_dataset(tmp_path, "b").entry_of("v2")
