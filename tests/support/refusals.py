@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from dpprobe.errors import DpprobeError
 
 
 def read_refusals(path: Path, base: Mapping[str, Any]) -> list[Any]:
@@ -66,3 +68,12 @@ def check_lines(text: str, says: Sequence[str], *, start: str) -> None:
     for line, said in zip(lines, says, strict=True):
         pattern = ".*".join(map(re.escape, f"{start}{said}".split(" ... ")))
         assert re.fullmatch(pattern, line), f"{line!r} is not {said!r}"
+
+
+def refusal_of(call: Callable[..., object], *given: Any, **named: Any) -> str | None:
+    """Returns the message of the error for people that a call raises; None if it raises none."""
+    try:
+        call(*given, **named)
+    except DpprobeError as error:
+        return str(error)
+    return None

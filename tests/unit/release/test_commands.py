@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
-import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
+from dpprobe.artifacts import read_json
 from dpprobe.errors import ConfigError
 from dpprobe.release.export import Exported
-from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger import Ledger, describe_ledger
 from dpprobe.release.parts.monitor import compare_images as monitor
 from dpprobe.release.predict import Summary
 from dpprobe.release.verification.checks import Check
 from dpprobe.release.verification.checks import Report as Checked
 from tests.support.bundles import write_example
 from tests.support.command_line import run_main
-from tests.support.stored_records import check_values
 from tests.unit.release.test_ledger import FREE, booking, gaussian, part
 
 
@@ -116,36 +113,72 @@ def test_a_release_is_compared_and_rolled_back(
     )
 
 
-def test_lines_and_exit_statuses_are_as_before(
+@pytest.mark.parametrize(
+    "command", ["predict empty x", "verify empty", "export empty --onnx a.onnx"]
+)
+def test_a_folder_that_is_no_bundle_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x").touch()
+    said = str(run_main(monkeypatch, *command.split()))
+    assert said.startswith("dpprobe: empty: no bundle in this folder; name the folder that")
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        *(
+            (f"--threshold {each}", f"--threshold {each}: write CLASS=VALUE, such as lesion=0.3")
+            for each in ("a", "0.3", "=0.3", "a=", "a=0,3")
+        ),
+        ("--threshold a=0.1 --threshold a=0.2", "--threshold a=0.2: a already has a threshold"),
+        ("--monitor-report r.json", "need --monitor; add it"),
+        ("--monitor-groups g.csv", "need --monitor; add it"),
+        ("--monitor --monitor-report .", "--monitor-report .: name a file in a folder that exists"),
+        ("--monitor --monitor-report no/r.json", "--monitor-report no/r.json: name a file in a"),
+    ],
+)
+def test_options_that_cannot_be_are_told_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dpprobe.release.predict.predict", lambda *_, **__: 1 / 0)
+    assert said in str(run_main(monkeypatch, "predict", "b", "x", *words.split()))
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, function: str, answer: Any) -> None:
+    monkeypatch.setattr(f"dpprobe.release.{function}", lambda *_, **__: answer)
+
+
+@pytest.mark.parametrize("unread", [0, 1, 20, 21, 22])
+def test_twenty_unreadable_images_are_listed_and_all_are_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], unread: int
+) -> None:
+    faults = tuple((f"{number}.png\x1b", f"bad {number}") for number in range(unread))
+    answering(monkeypatch, "predict.predict", Summary(rows=30, unreadable=faults))
+    assert run_main(monkeypatch, "predict", "b", "x") == (3 if unread else 0)
+    printed, told = capsys.readouterr()
+    assert printed == "", "the table alone stands there"
+    assert "\x1b" not in told, "no name drives a terminal"
+    lines = told.splitlines()
+    if not unread:
+        assert lines == []
+        return
+    *listed, last = lines
+    assert len(listed) == min(unread, 20)
+    for number, line in enumerate(listed):
+        assert line.startswith(f"dpprobe: {number}.png")
+        assert line.endswith(f": bad {number}")
+    assert last.startswith(f"dpprobe: {unread} of 30 images cannot be read")
+    assert ("only 20 are shown" in last) == (unread > 20)
+
+
+def test_a_comparison_is_told_and_written_where_it_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found: dict[str, Any] = {}
-
-    def run(case: str, function: str, answer: Any, words: str) -> None:
-        monkeypatch.setattr(f"dpprobe.release.{function}", lambda *_, **__: answer)
-        found[case] = [run_main(monkeypatch, *words.split()), *capsys.readouterr()]
-
-    Path("x").touch()
-    for command in (
-        "predict empty x",
-        "verify empty",
-        "export empty --onnx a.onnx",
-        *(
-            f"predict b x --threshold {each}"
-            for each in ("a", "0.3", "=0.3", "a=", "a=0,3", "a=0.1 --threshold a=0.2")
-        ),
-        *(
-            f"predict b x {each}"
-            for each in (
-                "--monitor-report r.json",
-                "--monitor-groups g.csv",
-                "--monitor --monitor-report .",
-                "--monitor --monitor-report no/r.json",
-            )
-        ),
-    ):
-        found[command] = [run_main(monkeypatch, *command.split()), *capsys.readouterr()]
     tables = {
         name: monitor.Comparison(
             verdict=verdict, distance=0.5, by_chance=0.25, needed=None, change=""
@@ -153,27 +186,44 @@ def test_lines_and_exit_statuses_are_as_before(
         for name, verdict in zip(monitor.WORDS, (monitor.SIMILAR, monitor.DIFFERENT), strict=False)
     }
     report = monitor.Report(images=4, units=3, test_units=90, tables=tables, most_unusual=())
-    for unread, compared in itertools.product((0, 1, 20, 21, 22), (None, report)):
-        faults = tuple((f"{number}.png", f"bad {number}") for number in range(unread))
-        answer = Summary(rows=30, unreadable=faults, report=compared)
-        run(
-            f"predict {unread} {compared is None}",
-            "predict.predict",
-            answer,
-            "predict folder/b x --monitor --monitor-report r.json",
-        )
-        path = Path("r.json")
-        path.touch()
-        found[f"report {unread} {compared is None}"] = path.read_text()
-        path.unlink()
-    good, bad = Check("price", True, "epsilon 1"), Check("files", False, "one is missing")
-    for checks, more in itertools.product(((good,), (good, bad), ()), ("", " --all")):
-        run(
-            f"verify {len(checks)}{more}",
-            "verification.verify.verify_bundle",
-            Checked(checks),
-            f"verify b{more}",
-        )
+    fault = (("a.png", "bad"),)
+    answering(monkeypatch, "predict.predict", Summary(rows=4, unreadable=fault, report=report))
+    words = ("predict", "folder/b", "x", "--monitor")
+    assert run_main(monkeypatch, *words, "--monitor-report", "r.json") == 3
+    told = capsys.readouterr().err.splitlines()
+    assert told[:-2] == [f"dpprobe: {line}" for line in report.list_lines()]
+    assert any("WARNING: differs from the test images" in line for line in told)
+    stated = {**report.to_dict(), "bundle": "b", "most_unusual": []}
+    assert read_json(Path("r.json")) == stated
+    Path("r.json").unlink()
+    assert run_main(monkeypatch, *words) == 3
+    assert not Path("r.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("checks", "status"),
+    [
+        ((Check("price", True, "epsilon 1"),), 0),
+        ((Check("price", True, "epsilon 1"), Check("files", False, "one is missing")), 1),
+        ((Check("backbone", None, "pass it"),), 0),
+    ],
+)
+def test_a_verification_ends_with_its_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    checks: tuple[Check, ...],
+    status: int,
+) -> None:
+    report = Checked(checks)
+    answering(monkeypatch, "verification.verify.verify_bundle", report)
+    for more, lines in (((), report.summarize()), (("--all",), report.list_checks())):
+        assert run_main(monkeypatch, "verify", "b", *more) == status
+        assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_an_export_tells_both_differences_and_the_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     exported = Exported(
         path=Path("m.onnx"),
         largest_difference=1.2e-7,
@@ -181,27 +231,65 @@ def test_lines_and_exit_statuses_are_as_before(
         opset=18,
         input="uint8 [batch]",
     )
-    run("export", "export.export_onnx", exported, "export b --onnx m.onnx")
+    answering(monkeypatch, "export.export_onnx", exported)
+    assert run_main(monkeypatch, "export", "b", "--onnx", "m.onnx") == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("m.onnx: opset 18; ")
+    assert "1.2e-07 in float32, 3.4e-02 in the release's precision" in first
+    assert second == "input: uint8 [batch]"
+
+
+@pytest.fixture
+def booked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    """The ledger of data/toy: an entry that is closed and two open ones; data/other has none."""
+    monkeypatch.chdir(tmp_path)
     for name in ("data/toy/ledger.jsonl", "data/other/dataset.json"):
         Path(name).parent.mkdir(parents=True)
         Path(name).touch()
     ledger = Ledger(Path("data/toy/ledger.jsonl"))
-    for number, each in enumerate((0.5, 1e-3, 2e-4), 1):
-        price = replace(part("test" if number == 2 else "train", gaussian(5.0)), delta=each / 100)
-        ledger.book_release(booking(f"v{number}", price), FREE)
+    for number in (1, 2, 3):
+        ledger.book_release(booking(f"v{number}", part("train", gaussian(5.0))), FREE)
     ledger.close_entry(1, "d" * 64)
-    for folder, number in itertools.product((".", "data", "data/toy", "data/other"), (1, 3)):
-        for more in (
-            "",
-            " --delta 0",
-            f" --abandon {number} --delta 2 --reason because",
-            f" --abandon {number} --reason because",
-            " --reason because",
-            " --abandon 2",
-        ):
-            case = f"ledger {folder}{more}"
-            found[case] = [
-                run_main(monkeypatch, *case.split()),
-                *(re.sub(r"\d{4}-\d\d-\d\dT[\d:]*Z", "NOW", text) for text in capsys.readouterr()),
-            ]
-    check_values("lines_of_commands", found)
+    return ledger
+
+
+def test_a_ledger_is_described_and_an_entry_abandoned(
+    booked: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for more, delta in (((), None), (("--delta", "1e-3"), 1e-3)):
+        assert run_main(monkeypatch, "ledger", "data/toy", *more) == 0
+        assert capsys.readouterr().out == f"{describe_ledger(booked, delta=delta)}\n"
+    words = ("ledger", "data/toy", "--abandon", "3", "--reason", "the job died")
+    assert run_main(monkeypatch, *words) == 0
+    assert [entry.state for entry in booked.read_entries()] == ["closed", "open", "abandoned"]
+    assert booked.read_entries()[2].reason == "the job died"
+    assert capsys.readouterr().out == f"{describe_ledger(booked, delta=None)}\n", "as it is then"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("data/toy --delta 0", "delta 0.0: outside 1e-10 to 1"),
+        ("data/toy --abandon 3 --reason because --delta 2", "delta 2.0: outside 1e-10 to 1"),
+        ("data/toy --reason because", "--abandon and --reason belong together; write both"),
+        ("data/toy --abandon 3", "--abandon and --reason belong together; write both"),
+        ("data/toy --abandon 1 --reason because", "entry 1 is closed"),
+        ("data/toy --abandon 9 --reason because", "no entry 9; `dpprobe ledger data/toy` lists"),
+        ("data", "neither a ledger nor split tables; did you mean data/other or data/toy?"),
+        (".", "name the folder of a dataset, which is <data_dir>/<dataset>"),
+    ],
+)
+def test_a_mistake_leaves_the_ledger_as_it_is(
+    booked: Ledger, monkeypatch: pytest.MonkeyPatch, words: str, said: str
+) -> None:
+    before = booked.path.read_bytes()
+    assert said in str(run_main(monkeypatch, "ledger", *words.split()))
+    assert booked.path.read_bytes() == before
+
+
+def test_a_dataset_without_releases_has_an_empty_ledger(
+    booked: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = booked.path.parents[1] / "other"
+    assert run_main(monkeypatch, "ledger", str(other)) == 0
+    assert capsys.readouterr().out == f"{other}/ledger.jsonl: no release is recorded\n"

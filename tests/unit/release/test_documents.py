@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,8 +14,9 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from dpprobe.artifacts import read_json
+from dpprobe.privacy.plan import Plan
 from dpprobe.release import documents
-from dpprobe.release.bundle import STATEMENT_FILE
+from dpprobe.release.bundle import STATEMENT_FILE, read_facts
 from tests.support.bundles import write_example
 
 
@@ -38,3 +41,208 @@ def test_each_rate_that_a_card_states_is_that_of_the_best_attack(tmp_path: Path)
     rates = (norm.cdf(norm.ppf(0.01) + trained), norm.cdf(trained / 2))
     flags, guesses = map(documents.percent_up, rates)
     assert stated == ["1%", flags, "1%", guesses, "50%"]
+
+
+@given(st.text(max_size=40))
+def test_markdown_shows_a_text_as_it_is(text: str) -> None:
+    """Backslashes and character references are what CommonMark takes away (sections 2.4, 2.5)."""
+    written = str(documents.in_markdown(text))
+    line = documents.one_line(text)
+    shown = html.unescape(re.sub(r"\\([!-/:-@[-`{-~])", r"\1", written))
+    assert shown == html.unescape(line) or shown == line, f"{text!r} is written as {written!r}"
+    rest = re.sub(r"\\.", "", written)  # what is not escaped
+    assert not set(rest) & set("`*_[]|~$<>"), f"{written!r} means something"
+    assert not re.match(r"[-+#=]|\d+[.)](\s|$)", written), f"{written!r} begins a block"
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("plain, 3.5 %", "plain, 3.5 %"),
+        ("a|b*c", r"a\|b\*c"),
+        ("<b>&\"'", "&lt;b&gt;&amp;\"'"),
+        ("- item", r"\- item"),
+        ("+ x", r"\+ x"),
+        ("# heading", r"\# heading"),
+        ("= x", r"\= x"),
+        ("1. item", r"1\. item"),
+        ("12) b", r"12\) b"),
+        ("12", "12"),
+        ("3.5", "3.5"),  # no list
+        ("x - # 1. y", "x - # 1. y"),  # only at the start
+        ("two\n\n lines", "two lines"),
+    ],
+)
+def test_only_what_means_something_is_escaped(text: str, written: str) -> None:
+    assert documents.in_markdown(text) == written
+    assert documents.in_markdown(documents.in_markdown(text)) == written, "twice is once"
+
+
+@given(st.text())
+def test_a_line_is_one_and_hides_nothing(text: str) -> None:
+    line = documents.one_line(text)
+    assert line == " ".join(line.split())
+    assert all(each.isprintable() or each in "\u200c\u200d" for each in line)
+    assert documents.one_line(line) == line
+    if text.isascii() and text.isprintable():
+        assert line == " ".join(text.split())
+
+
+def test_letters_that_turn_text_are_replaced_and_joiners_stay() -> None:
+    assert documents.one_line("\u202eexe") == "\ufffdexe"
+    assert documents.one_line("a\u200db\u200cc\u200bd") == "a\u200db\u200cc\ufffdd"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("resnet_50*", "`resnet_50*`"),
+        ("a `b`", r"a \`b\`"),
+        ("a|b", r"a\|b"),
+        ("a\\b", r"a\\b"),
+        ("", ""),
+        ("two\nlines", "`two lines`"),
+    ],
+)
+def test_code_is_quoted_unless_code_cannot_hold_it(text: str, code: str) -> None:
+    assert documents.as_code(text) == code
+
+
+def test_paragraphs_stay_apart_and_lines_of_one_are_joined() -> None:
+    assert documents.in_paragraphs("a\nb\n\n \n# c\n\n") == "a b\n\n\\# c"
+    assert documents.in_paragraphs("") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("lesions_v1.2-b", "lesions_v1.2-b"),
+        ("a b", "BUNDLE"),
+        ("-x", "BUNDLE"),
+        ("é", "BUNDLE"),
+        ("$(x)", "BUNDLE"),
+        ("", "BUNDLE"),
+        (".x", "BUNDLE"),
+    ],
+)
+def test_a_name_that_a_shell_reads_otherwise_is_not_printed(name: str, word: str) -> None:
+    assert documents.as_word(name) == word
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("it is `x`", "It is x."), ("It is.", "It is."), ("two\nlines..", "Two lines."), ("", ".")],
+)
+def test_a_clause_becomes_a_sentence(text: str, sentence: str) -> None:
+    assert documents.as_sentence(text) == sentence
+
+
+@given(st.floats(1e-4, 1e3))
+def test_a_price_is_rounded_up_in_its_fourth_digit(epsilon: float) -> None:
+    shown = float(documents.format_price(epsilon))
+    assert epsilon * (1 - 1e-12) <= shown <= epsilon * 1.0011
+    assert documents.format_price(shown) == documents.format_price(epsilon)
+    assert len(documents.format_price(epsilon).replace(".", "").strip("0")) <= 4
+
+
+def test_numbers_are_written_as_people_read_them() -> None:
+    assert documents.format_price(1.23401) == "1.235"
+    assert [documents.format_small(each) for each in (1e-5, 2.5e-6, 1e-10, 0.01)] == [
+        *("1e-5", "2.5e-6", "1e-10", "0.01")
+    ]
+    filters = documents.html_environment().filters
+    assert filters["count"](1234567) == "1,234,567"
+    assert filters["percent"](0.001) == "0.1%"
+    assert filters["rate"](0.12345) == "12.3%"
+    assert filters["digits"](123456.7) == "1.235e+05"
+
+
+@given(st.floats(1e-6, 1))
+def test_the_least_probability_of_a_set_is_rounded_down(value: float) -> None:
+    """So that each class of a set has at least what is printed."""
+    shown = float(documents.html_environment().filters["likely"](value).removesuffix("%"))
+    if value >= 0.001:
+        assert 0 <= 100 * value - shown < 0.01 + 1e-9
+    else:
+        assert shown == pytest.approx(100 * value, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("rates", "weak"),
+    [((0.49, 0.5), True), ((0.5, 0.1), False), ((0.9, 0.49), False), ((0.9, 0.51), True)],
+)
+def test_a_promise_is_weak_if_half_are_found_at_one_percent(
+    rates: tuple[float, float], weak: bool
+) -> None:
+    table = [
+        documents.Attack(false=false, trained=rate, tested=0.9)
+        for false, rate in zip((0.001, 0.01), rates, strict=True)
+    ]
+    assert documents.is_weak(table) == weak
+
+
+@pytest.mark.parametrize(
+    ("images", "epsilon", "says"),
+    [
+        (5, 2.34561, "For a patient with 5 training images, .* it is epsilon 2.346 at delta 1e-5."),
+        (1, 0.5, "For a patient with 1 training image, .* epsilon 0.5 at delta 1e-5."),
+        (5, math.inf, "so patients have no guarantee."),
+        (5, "inf", "so patients have no guarantee."),
+        (5, None, "so patients have no guarantee."),
+        (None, None, "so patients have no guarantee."),
+    ],
+)
+def test_a_patient_of_several_images_has_a_price_or_no_guarantee(
+    images: int | None, epsilon: Any, says: str
+) -> None:
+    block = {"images": images, "epsilon": epsilon}
+    said = documents.to_patients({"patients": block, "delta": 1e-5})
+    assert said
+    assert said.startswith("The guarantee is for one image. It is weaker for a patient with sev")
+    assert re.search(f"{says}$", said), said
+    assert documents.to_patients({"patients": None}) is None
+
+
+@pytest.mark.parametrize("unit", documents.UNITS)
+def test_words_and_formula_are_of_the_unit_of_privacy(tmp_path: Path, unit: str) -> None:
+    statement = read_json(write_example(tmp_path / "bundle") / STATEMENT_FILE)
+    statement |= {"unit_of_privacy": Plan.UNITS[unit], "n": 12345}
+    table = documents.bound_best_attacks(statement, documents.RATES)
+    first, second = documents.in_plain_words(statement, table)
+    who = "who" if unit == "patient" else "that"
+    assert f"one {unit}" in first
+    assert f"someone who knows all other {unit}s" in first
+    assert ("together)" in first) == (unit in ("patient", "group"))
+    assert f"wrongly flags 1% of the {unit}s {who} were not in the training data" in second
+    assert f"of those {who} were;" in second
+    assert f"a given {unit} was or was not" in second
+    assert documents.state_formally(statement) == (
+        f"epsilon 1 at delta 1e-5 for {Plan.UNITS[unit]}, with n = 12,345 training {unit}s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("backbone", "model"),
+    [
+        (
+            {"options": {"family": "timm", "model": "resnet50"}, "pretrained_tag": "a1_in1k"},
+            "timm/resnet50.a1_in1k",
+        ),
+        ({"options": {"family": "timm", "model": "resnet50"}, "pretrained_tag": None}, None),
+        ({"options": {"family": "open_clip", "model": "RN50"}, "pretrained_tag": "openai"}, None),
+        ({"options": {"family": "open_clip", "model": "hf-hub:laion/clip"}}, "laion/clip"),
+        ({"options": {"family": "timm", "model": "hf_hub:a/b"}}, "a/b"),
+        ({"options": {"family": "timm", "model": "local-dir:a/b"}, "pretrained_tag": None}, None),
+        ({"options": {"family": "timm", "model": "hf-hub:a/b"}, "trained": False}, None),
+        ({"options": {"family": "timm", "model": "hf-hub:a/b"}, "checkpoint": "w.pt"}, None),
+        ({"options": {"family": "pixels"}, "pretrained_tag": None}, None),
+    ],
+)
+def test_a_base_model_is_a_name_on_the_hub(
+    tmp_path: Path, backbone: dict[str, Any], model: str | None
+) -> None:
+    """Weights of a file, or none, have no name there."""
+    facts = read_facts(write_example(tmp_path / "bundle"))
+    known = {"trained": True, "architecture": "resnet50", **backbone}
+    changed = facts.backbone.model_copy(update=known)
+    assert documents.base_model(facts.model_copy(update={"backbone": changed})) == model

@@ -23,7 +23,6 @@ from dpprobe.release.export import Exported, export_onnx
 from dpprobe.release.predict import Predictor
 from tests.support.bundles import CLASSES, write_example
 from tests.support.network_bundles import write_release
-from tests.support.stored_records import check_values
 from tests.unit.release.test_predict import MOBILENET
 
 RESNET = {"family": "timm", "model": "test_resnet", "pretrained": False}
@@ -126,11 +125,40 @@ def test_a_file_gives_the_probabilities_of_the_release(tmp_path: Path, case: str
     exported = export_onnx(bundle, path)
     assert exported.path == path
     check_file(bundle, exported)
-    model = onnx.load(path)
-    named = [one.name for one in (*model.graph.input, *model.graph.output)]
+    check_metadata(bundle, exported)
+
+
+def check_metadata(bundle: Path, exported: Exported) -> None:
+    """Compares what a file says of itself with bundle.json and with what ONNX Runtime takes."""
+    facts, model = read_json(bundle / "bundle.json"), onnx.load(exported.path)
+    session = onnxruntime.InferenceSession(exported.path, providers=["CPUExecutionProvider"])
+    calibrated = read_json(bundle / "privacy.json").get("calibration")
+    link = "softmax" if calibrated else facts["head"]["link"]
+    (taken,), (given,) = session.get_inputs(), session.get_outputs()
+    channels, height, width = facts["backbone"]["preprocessing"]["input_size"]
+    assert (taken.name, taken.type) == ("images", "tensor(uint8)")
+    assert taken.shape[1:] == [channels, height, width]
+    assert given.name == ("scores" if link == "none" else "probabilities")
     values = {one.key: one.value for one in model.metadata_props}
-    said = [exported.input, named, values, model.doc_string, model.producer_version]
-    check_values(f"exported_{case.replace(' ', '_').replace(',', '')}", said)
+    mode = {1: "L", 3: "RGB"}[channels]
+    shape = f"uint8 [batch, {channels}, {height}, {width}]: images in colour mode {mode}, resized"
+    assert values.pop("input") == exported.input
+    assert exported.input.startswith(shape)
+    assert model.doc_string == f"Release lesions_v1 of dpprobe. It takes {exported.input}."
+    assert (model.producer_name, model.producer_version) == ("dpprobe", facts["dpprobe"])
+    for name, wanted in {
+        "preprocessing": facts["backbone"]["preprocessing"],
+        "classes": facts["class_names"],
+        "multi_label": facts["multi_label"],
+        **({"sets": {}} if calibrated else {}),
+    }.items():
+        assert json.loads(values.pop(name)) == wanted, name
+    assert values == {
+        "release": facts["name"],
+        "dpprobe": facts["dpprobe"],
+        "link": link,
+        "dtype": facts["backbone"]["dtype"],
+    }
 
 
 def test_a_file_says_what_it_takes_and_gives_and_nothing_of_this_machine(

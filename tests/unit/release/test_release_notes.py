@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dpprobe.release.release_notes import state_difference
+from dpprobe.errors import DataError
+from dpprobe.privacy.plan import Plan
+from dpprobe.release import release_notes
+from dpprobe.release.bundle import FACTS_FILE, Bundle, bundle_digest, read_bundle
+from dpprobe.release.documents import format_price
+from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger_prices import Limits
+from dpprobe.release.parts.evaluation.show import METRICS
+from dpprobe.release.release_notes import state_difference, write_notes
+from tests.support.bundles import CLASSES, LEDGER, PRIORS, write_example
+from tests.support.edited_bundles import edit_file
+from tests.support.releases import calibrated, measured, watched
+from tests.unit.release.test_ledger import DELTA, booking
 
 USEFUL = {"metric": "macro_accuracy", "value": 0.86, "interval": [0.82, 0.90]}
 # 12 test units at a small epsilon: an interval that holds nearly all accuracies
@@ -32,3 +51,289 @@ def test_two_measured_results_have_a_difference_of_their_intervals() -> None:
     said = state_difference(better, USEFUL)
     assert "+9.0 points (95% CI +3.0 to +15.0)" in said
     assert "higher than before" in said
+
+
+def result(value: float, margin: float, metric: str = "accuracy") -> dict[str, Any]:
+    return {"metric": metric, "value": value, "interval": [value - margin, value + margin]}
+
+
+@given(
+    st.sampled_from(["accuracy", "auc", "macro_accuracy"]),
+    st.integers(20, 95),
+    st.integers(20, 95),
+    st.integers(0, 30),
+    st.integers(0, 30),
+)
+def test_results_differ_if_their_intervals_do_not_meet(
+    metric: str, now: int, before: int, wide: int, narrow: int
+) -> None:
+    """By hand, in whole percent: margins add up, whatever images both results share."""
+    said = state_difference(
+        result(now / 100, wide / 100, metric), result(before / 100, narrow / 100, metric)
+    )
+    difference, margin = now - before, wide + narrow
+    verdict = "cannot be told apart"
+    if difference > margin + 1e-9:
+        verdict = "higher than before"
+    elif difference < -margin - 1e-9:
+        verdict = "lower than before"
+    elif abs(difference) == margin:
+        return  # rounding decides
+    assert verdict in said, said
+    digits = re.findall(r"[-+][\d.]+(?<!\.)", said)
+    wanted = [difference, difference - margin, difference + margin]
+    scale = 100 if metric == "auc" else 1
+    assert [float(each) * scale for each in digits] == pytest.approx(wanted, abs=0.05), said
+    assert (" points (" in said) == (metric != "auc")
+    assert said.startswith(METRICS[metric] + ": ")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lines"),
+    [
+        ("abc", "abc", []),
+        ("abc", "ab", ["classes removed: `c`"]),
+        ("ab", "abcd", ["classes added: `c`, `d`"]),
+        ("abc", "xbc", ["class `a` is now `x`: renamed, or replaced"]),
+        ("abc", "cba", ["another order of classes in every output: `c`, `b`, `a`"]),
+        ("abc", "bx", ["classes added: `x`", "classes removed: `a`, `c`"]),
+        ("abc", "cxa", ["class `b` is now `x`", "another order of classes"]),
+        ("ab", "xy", ["class `a` is now `x`", "class `b` is now `y`"]),
+        ("abc", "bdc", ["classes added: `d`", "classes removed: `a`"]),  # b moved, kept its order
+    ],
+)
+def test_classes_are_added_removed_renamed_or_moved(old: str, new: str, lines: list[str]) -> None:
+    found = release_notes._compare_classes(new, old)
+    assert len(found) == len(lines), found
+    for line, start in zip(found, lines, strict=True):
+        assert line.startswith(f"- {start}")
+
+
+LEAVES = st.one_of(st.none(), st.integers(0, 2), st.sampled_from(["x", "y"]), st.just([1]))
+NESTED = st.recursive(
+    LEAVES, lambda inner: st.dictionaries(st.sampled_from("abc"), inner, min_size=1, max_size=3)
+)
+OPTIONS = st.dictionaries(st.sampled_from("abc"), NESTED, max_size=3)
+
+
+def leaves(values: dict[str, Any], place: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        inner = leaves(value, f"{place}{key}.") if isinstance(value, dict) else None
+        found |= {f"{place}{key}": value} if inner is None else inner
+    return found
+
+
+@given(OPTIONS, OPTIONS)
+def test_a_line_for_each_option_that_has_another_value(
+    old: dict[str, Any], new: dict[str, Any]
+) -> None:
+    before, now = leaves(old), leaves(new)
+    lines = release_notes._list_changes(new, old)
+    wanted = {key for key in before | now if before.get(key) != now.get(key)}
+    assert {line.partition(":")[0].removeprefix("- ") for line in lines} == wanted
+    assert len(lines) == len(wanted)
+    for line in lines:
+        key = line.partition(":")[0].removeprefix("- ")
+        shown = [
+            "none"
+            if value is None
+            else f"`{value if isinstance(value, str) else json.dumps(value)}`"
+            for value in (before.get(key), now.get(key))
+        ]
+        assert line == f"- {key}: {shown[0]}, now {shown[1]}"
+    assert release_notes._list_changes(old, old) == []
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """The first release."""
+    place = tmp_path_factory.mktemp("old") / "v1"
+    return read_bundle(write_example(place, evaluation=measured()))
+
+
+@pytest.fixture(scope="module")
+def new(old: Bundle) -> Bundle:
+    """A release of the same head that replaces the first."""
+    place = old.folder.with_name("v2")
+    made = write_example(place, name="lesions_v2", predecessor=old.folder, evaluation=measured())
+    return read_bundle(made)
+
+
+def altered(bundle: Bundle, statement: dict[str, Any], **facts: Any) -> Bundle:
+    return replace(
+        bundle,
+        facts=bundle.facts.model_copy(update=facts),
+        statement={**bundle.statement, **statement},
+    )
+
+
+def section(text: str, title: str) -> list[str]:
+    """The lines of a section without empty ones."""
+    after = text.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    return [line for line in after.splitlines() if line]
+
+
+NOTHING = ["- nothing: classes, backbone and output are as before"]
+
+
+def test_two_equal_releases_differ_in_nothing(old: Bundle, new: Bundle) -> None:
+    text = write_notes(new, old)
+    assert text.startswith("# `lesions_v2`, compared with `lesions_v1`\n")
+    assert "names no predecessor" not in text
+    assert section(text, "What changes for a deployment") == NOTHING
+    assert section(text, "What changes in training") == ["- no option"]
+    verdict, *shown = section(text, "Test result")
+    assert "cannot be told apart. Difference +0.0 points (95% CI -8.0 to +8.0)" in verdict
+    assert [line.partition(":")[0] for line in shown[:2]] == ["- `lesions_v1`", "- `lesions_v2`"]
+    assert all("Accuracy 81.2% (95% CI 77.2 to 85.2%), n = 375" in line for line in shown[:2])
+    assert "both results may share test images" in shown[2]
+    chosen = write_notes(old, new)
+    assert "`lesions_v1` names no predecessor; this comparison with `lesions_v2` was" in chosen
+
+
+@pytest.mark.parametrize(
+    ("facts", "line"),
+    [
+        ({"dimension": 99}, "- features per image: `64`, now `99`"),
+        ({"multi_label": True}, "- several labels per image: `false`, now `true`"),
+        ({"class_names": CLASSES[::-1]}, "- another order of classes in every output: `keratosis`"),
+    ],
+)
+def test_what_a_deployment_must_know_is_listed(
+    old: Bundle, new: Bundle, facts: dict[str, Any], line: str
+) -> None:
+    changed = section(write_notes(altered(new, {}, **facts), old), "What changes for a deployment")
+    assert any(each.startswith(line) for each in changed), changed
+    back = section(write_notes(new, altered(old, {}, **facts)), "What changes for a deployment")
+    assert len(back) == len(changed)
+    assert back != changed, "the other way round"
+
+
+def test_facts_of_backbone_head_and_parts_are_listed_where_a_deployment_uses_them(
+    old: Bundle, new: Bundle
+) -> None:
+    facts = new.facts
+    backbone = facts.backbone.model_copy(update={"precision": "bfloat16", "dtype": "float16"})
+    options = {**facts.head.options, "normalize": {"kind": "centred", "max_norm": 2.0}}
+    head = facts.head.model_copy(
+        update={"options": options, "class_priors": tuple(PRIORS.tolist()), "link": "none"}
+    )
+    blocks = {"monitor": watched()}
+    lines = section(
+        write_notes(altered(new, blocks, backbone=backbone, head=head), old),
+        "What changes for a deployment",
+    )
+    assert set(lines) == {
+        "- backbone.precision: `float32`, now `bfloat16`",
+        "- backbone.dtype: `float32`, now `float16`",
+        '- normalisation: `l2`, now `{"kind": "centred", "max_norm": 2.0}`',
+        "- scores to probabilities: `softmax`, now `none`",
+        "- comparison of new images (--monitor): `false`, now `true`",
+        "- trained for equally frequent classes: `false`, now `true`",
+    }
+    sure = altered(new, {"calibration": calibrated()}, head=head)
+    lines = section(write_notes(sure, old), "What changes for a deployment")
+    assert "- calibrated, with sets and abstention: `false`, now `true`" in lines
+    assert not any("scores to probabilities" in line for line in lines), "a calibration's are"
+
+
+def test_what_a_deployment_does_not_notice_is_left_out(old: Bundle, new: Bundle) -> None:
+    unused = {"name": "x", "versions": {"torch": "9"}, "trained": True, "probe": {"norm": 9.0}}
+    backbone = new.facts.backbone.model_copy(update=unused)
+    text = write_notes(altered(new, {}, backbone=backbone, dpprobe="9"), old)
+    assert section(text, "What changes for a deployment") == NOTHING
+
+
+def test_changes_in_training_are_listed_apart(old: Bundle, new: Bundle) -> None:
+    options = {**new.facts.head.options, "steps": 99}
+    head = new.facts.head.model_copy(update={"options": options, "method": "other"})
+    text = write_notes(altered(new, {}, head=head, dataset="more"), old)
+    assert section(text, "What changes in training") == [
+        "- dataset: `lesions`, now `more`",
+        "- method: `covariance`, now `other`",
+        f"- options.steps: `{new.facts.head.options['steps']}`, now `99`",
+    ]
+    assert section(text, "What changes for a deployment") == NOTHING
+
+
+def test_both_releases_prices_stand_side_by_side(old: Bundle, new: Bundle) -> None:
+    changes = {
+        "epsilon_realised": 2.00001,
+        "delta": 2.5e-6,
+        "n": 12345,
+        "unit_of_privacy": Plan.UNITS["patient"],
+        "monitor": watched(),
+        "evaluation": None,
+    }
+    rows = section(write_notes(altered(new, changes), old), "Privacy")
+    assert rows[:7] == [
+        "| | `lesions_v1` | `lesions_v2` |",
+        "|---|---|---|",
+        f"| epsilon of training | {format_price(old.statement['epsilon_realised'])} | 2.001 |",
+        "| delta | 1e-5 | 2.5e-6 |",
+        f"| unit of privacy | {Plan.UNITS['image']} | {Plan.UNITS['patient']} |",
+        "| training units (n) | 1,500 | 12,345 |",
+        "| epsilon of test result, calibration and monitoring | 0.2 | 1 |",
+    ]
+    rows = section(write_notes(altered(new, {"evaluation": None}), old), "Privacy")
+    assert rows[6].endswith("| 0.2 | none |")
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("other", [None, measured("auc")])
+def test_results_of_two_metrics_or_of_one_release_are_shown_and_not_compared(
+    old: Bundle, new: Bundle, which: int, other: dict[str, Any] | None
+) -> None:
+    pair = [new, old]
+    pair[which] = altered(pair[which], {"evaluation": other})
+    verdict, *shown = section(write_notes(*pair), "Test result")
+    assert verdict.startswith("The test results cannot be compared: both releases must publish")
+    words = "none" if other is None else "AUC 0.812"
+    assert words in shown[1 - which]
+    assert "Accuracy 81.2%" in shown[which]
+    assert len(shown) == 2
+
+
+def test_how_margins_add_is_told_of_results_that_say_something_and_of_their_unit(
+    old: Bundle, new: Bundle
+) -> None:
+    wide = measured() | {"interval": [0.1, 0.95]}
+    assert "may share" not in write_notes(altered(new, {"evaluation": wide}), old)
+    patients = altered(new, {"unit_of_privacy": Plan.UNITS["patient"]})
+    assert "both results may share test patients" in write_notes(patients, old)
+
+
+def test_the_limit_leaves_what_is_not_spent(old: Bundle, new: Bundle) -> None:
+    spent = altered(new, {"ledger": LEDGER | {"releases": 4, "epsilon": 2.31201, "exact": False}})
+    for limit, left in ((5.0, "2.69"), (1.0, "0")):
+        text = write_notes(spent, old, max_epsilon=limit)
+        assert f"The limit is epsilon {limit:g}, which leaves {left} if the limit is at" in text
+        assert "Together they cost one image at most epsilon 2.313 at delta 1e-5." in text
+    assert "The limit is" not in write_notes(spent, old)
+
+
+def test_a_bundle_that_is_not_its_predecessor_is_refused(
+    old: Bundle, new: Bundle, tmp_path: Path
+) -> None:
+    other = Path(shutil.copytree(old.folder, tmp_path / "other"))
+    edit_file(other, FACTS_FILE, lambda facts: facts.update(study="other"))
+    with pytest.raises(DataError, match="not the predecessor that .* names, which is lesions_v1"):
+        write_notes(new, read_bundle(other))
+
+
+def test_the_total_is_of_the_release_or_of_today(old: Bundle, new: Bundle, tmp_path: Path) -> None:
+    ledger = Ledger.of_dataset(tmp_path, "lesions")
+    with pytest.raises(DataError, match="has no entry of"):
+        write_notes(new, old, ledger=ledger)
+    for number, each in enumerate((old, new, None), 1):
+        ledger.book_release(booking(f"secret_{number}"), Limits(delta=DELTA))
+        if each:
+            ledger.close_entry(number, bundle_digest(each.folder))
+    text = write_notes(new, old, ledger=ledger, max_epsilon=5)
+    spent = ledger.compute_spent(1e-5)
+    assert spent.exact
+    assert f"Today's total over 3 releases: epsilon {format_price(spent.epsilon)}." in text
+    assert f"The limit is epsilon 5, which leaves {5 - spent.epsilon:.3g} if" in text
+    assert "leaves 0 if" in write_notes(new, old, ledger=ledger, max_epsilon=0.1)
+    assert not any(private in text for private in ("secret", "i" * 64, str(tmp_path), "ledger.j"))

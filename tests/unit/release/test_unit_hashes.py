@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import multiprocessing
 from itertools import pairwise
@@ -13,16 +14,25 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
 from dp_accounting.pld import PLDAccountant
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from scipy.special import ndtr, ndtri
 
-from dpprobe.errors import BudgetError, PrivacyError
+from dpprobe.errors import BudgetError, DataError, PrivacyError
 from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.privacy.running_sums import Factorisation
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.ledger_file import Booking, Part
 from dpprobe.release.ledger_prices import Limits, bound_bookings
-from dpprobe.release.unit_hashes import Units, count_moved, find_tables, load_key, share_units
+from dpprobe.release.unit_hashes import (
+    Units,
+    count_moved,
+    count_paying_twice,
+    find_tables,
+    load_key,
+    share_units,
+)
 from tests.support.split_tables import write_tables
 from tests.unit.release.test_ledger import DELTA, FREE, gaussian, part
 
@@ -164,3 +174,68 @@ def test_a_picture_that_would_pay_for_both_sides_is_refused(tmp_path: Path) -> N
         ledger.book_release(booking("second", *both), FREE, units=cleaned)
     other = Ledger.of_dataset(tmp_path / "else", "clinic")
     other.book_release(booking("second", *both), FREE, units=cleaned)
+
+
+PEOPLE = st.lists(st.sampled_from(["Ann", "ann ", "Bo", "Cy"]), max_size=3)
+SPLITS_OF_PEOPLE = st.fixed_dictionaries({"train": PEOPLE, "test": PEOPLE})
+
+
+@given(SPLITS_OF_PEOPLE, SPLITS_OF_PEOPLE)
+def test_releases_share_units_if_any_name_is_in_both(
+    one: dict[str, list[str]], other: dict[str, list[str]]
+) -> None:
+    """In whichever split, and in another spelling of capitals and spaces."""
+    key = bytes(range(32))
+    first, second = (Units(names=each, tables=None).hash_with(key) for each in (one, other))
+    people = [
+        {name.strip().lower() for name in itertools.chain(*each.values())} for each in (one, other)
+    ]
+    assert share_units(first, second, "names") == bool(people[0] & people[1])
+    assert not share_units(first, second, "images")
+    for hashes in (first, second):
+        for values in hashes.values():
+            assert np.array_equal(values, np.unique(values)), "sorted, each once"
+
+
+IMAGES = st.sets(st.integers(1, 4))
+
+
+@given(IMAGES, IMAGES, IMAGES, IMAGES)
+def test_an_image_moved_if_it_is_on_one_side_alone_and_later_on_the_other(
+    train: set[int], test: set[int], later_train: set[int], later_test: set[int]
+) -> None:
+    first, second = (
+        {f"{side}.images": np.array(sorted(held), np.uint64) for side, held in sides.items()}
+        for sides in (
+            {"train": train, "test": test},
+            {"train": later_train, "test": later_test},
+        )
+    )
+    to_test = (train - test) & (later_test - later_train)
+    to_train = (test - train) & (later_train - later_test)
+    assert count_moved(first, second) == len(to_test) + len(to_train)
+    assert count_moved(second, first) == count_moved(first, second)
+    # each side of one release that is read, with the other side of the other release
+    both = {"train", "test"}
+    paying = len(train & later_test) + len(test & later_train)
+    assert count_paying_twice(first, both, second, both) == paying
+    assert count_paying_twice(first, {"train"}, second, both) == len(train & later_test)
+    assert count_paying_twice(first, {"test"}, second, {"test"}) == 0
+
+
+def test_a_key_is_made_once_private_and_never_replaced(tmp_path: Path) -> None:
+    made = load_key(tmp_path, used=False)
+    path = tmp_path / "units.key"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert len(made) == 32
+    assert path.read_bytes() == made == load_key(tmp_path, used=True)
+    for content, fault in ((b"", "0 bytes, not 32"), (b"x" * 31, "31 bytes"), (b"x" * 33, "33 b")):
+        path.write_bytes(content)
+        for used in (True, False):
+            with pytest.raises(DataError, match=f"units.key: {fault}.*from a backup"):
+                load_key(tmp_path, used=used)
+        assert path.read_bytes() == content
+    path.unlink()
+    with pytest.raises(DataError, match="missing, but ledgers contain hashes .*from a backup"):
+        load_key(tmp_path, used=True)
+    assert load_key(tmp_path, used=False) != made

@@ -1,0 +1,305 @@
+"""What identifies a release, what it books and what sites agree on, where one thing differs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent
+from dp_accounting.pld import PLDAccountant
+
+from dpprobe.errors import DataError
+from dpprobe.release.asked_release import hash_data, hash_options
+from dpprobe.release.make import ReleaseTask
+from dpprobe.release.parts.cohort.measure import Steps as CohortSteps
+from dpprobe.release.parts.sites import SitesOptions, several_sites
+from tests.support.feature_stores import separable, write_split
+from tests.support.release_study import study
+
+MEMBERS = {"a": "0" * 64, "b": "1" * 64, "c": "2" * 64}
+MEASURED = {"evaluate": {"epsilon": 1}, "calibrate": {"epsilon": 1}, "monitor": {"epsilon": 2}}
+# What another price changes: the options' hash, what a chain binds, and what is booked.
+PRICE = {"options", "bind: epsilon or delta", "booking: parts"}
+METHOD = PRICE | {"bind: method", "term: method"}
+UNIT = {"options", "bind: unit of privacy", "booking: split"}
+PATIENT = UNIT | {"term: unit of privacy", "booking: unit", "booking: column"}
+# Options of the release and its dataset, and all that must then differ. A card, a key and limits
+# are no part of a head; a chain of cohorts binds what its sums need; sites agree on all options.
+RELEASES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "the same": ({}, set()),
+    "epsilon": ({"epsilon": 1}, PRICE | {"term: epsilon"}),
+    "risk": ({"epsilon": {"advantage": 0.3}}, PRICE | {"term: epsilon"}),
+    "delta": ({"delta": 1e-5}, PRICE | {"term: delta"}),
+    **{name: ({"method": name}, METHOD) for name in ("sums", "search", "auto", "balanced")},
+    "evaluate": ({"evaluate": {"epsilon": 1}}, {"options", "term: evaluate", "booking: parts"}),
+    "monitor": ({"monitor": {"epsilon": 2}}, {"options", "term: monitor", "booking: parts"}),
+    "everything": (
+        MEASURED,
+        {"options", "term: evaluate", "term: calibrate", "term: monitor", "booking: parts"},
+    ),
+    "cohort": ({"cohort": "now"}, {"options", "term: cohort"}),
+    "horizon": (
+        {"cohort": "now", "horizon": 4},
+        {"options", "term: cohort", "term: horizon", "booking: place"},
+    ),
+    **{
+        name: ({name: value}, set())
+        for name, value in {
+            "predecessor": "x",
+            "card": {"contact": "me"},
+            "sign_key": "key.pem",
+            "allow_useless": True,
+            "max_epsilon": 9,
+        }.items()
+    },
+    "split_seed": ({"more": {"split_seed": 5}}, {"options", "term: split rule", "booking: split"}),
+    "subsample": ({"more": {"subsample": {"fraction": 0.5}}}, {"term: subsample"}),
+    "same_units_as": ({"more": {"same_units_as": "other"}}, {"booking: same_units_as"}),
+    "patients": ({"of_patients": True}, PATIENT),
+    "images of patients": (
+        {"of_patients": True, "more": {"unit": "image"}},
+        UNIT | {"term: images per patient"},
+    ),
+    "images per patient": (
+        {"of_patients": True, "more": {"unit": "image", "max_images_per_patient": 2}},
+        UNIT | {"term: images per patient", "patients"},
+    ),
+}
+# A study's name, seeds and device change no head; neither does who packs the bundle.
+STUDIES: dict[str, tuple[Any, set[str]]] = {
+    "accountant": ("rdp", PRICE | {"term: accountant"}),
+    "delta": (1e-6, PRICE | {"term: delta"}),
+    "device": ("cuda", set()),
+    "seeds": (2, set()),
+    "study": ("other", set()),
+}
+BACKBONE = {"bind: backbone", "term: backbone"}
+FEATURES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "class_names": (
+        {"class_names": ("a", "c", "b")},
+        {"data", "bind: class list", "term: class list"},
+    ),
+    "dataset_fingerprint": ({"dataset_fingerprint": "x"}, {"data", "booking: split"}),
+    "backbone_options": ({"backbone_options": {"size": 3}}, BACKBONE),
+    "preprocessing": ({"preprocessing": {"color": "rgb"}}, {"data", *BACKBONE}),
+    "weights": ({"weights_sha256": "0" * 64}, {"data", *BACKBONE}),
+    "rows": ({"rows": 299}, {"data"}),
+    "dimension": ({"dimension": 7}, {"data", "term: dimension"}),
+    "values": ({"seed": 9}, {"data"}),
+}
+SITES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "members": ({"members": MEMBERS | {"c": "3" * 64}}, {"term: members"}),
+    "colluders": ({"colluders": 2}, {"term: colluders"}),
+    "aggregator": ({"aggregator": "b"}, {"term: aggregator"}),
+    "exchange": ({"exchange": "f"}, set()),
+    "name": ({"name": "b"}, set()),
+}
+
+
+def write_features(folder: Path, **changes: Any) -> None:
+    """Writes both splits; `changes` are of the training examples alone."""
+    for split, rows in (("train", 300), ("test", 600)):
+        given = {"rows": rows, "dimension": 6, "seed": 1, **(changes if split == "train" else {})}
+        number, dimension, seed = (given.pop(name) for name in ("rows", "dimension", "seed"))
+        labels = np.arange(number) % 3
+        write_split(
+            folder / split,
+            separable(labels, dimension, seed=seed),
+            labels,
+            units=given.pop("units", [f"{split} {row // 2}" for row in range(number)]),
+            probe=given.pop("probe", {"sha256": "0" * 64, "norm": 1.0, "sample": [0.5]}),
+            **{"precision": "float32", "backbone": "pixels", **given},
+        )
+
+
+def make_task(folder: Path, features: Path, made: Any = None, **options: Any) -> ReleaseTask:
+    return ReleaseTask(
+        study=made or study(folder, **options),
+        name="first",
+        output=folder / "out/first",
+        train=features / "train/manifest.json",
+        test=features / "test/manifest.json",
+        cache=folder / "calibration",
+    )
+
+
+def identify(task: ReleaseTask, **sites: Any) -> dict[str, Any]:
+    """All values by which releases are told apart, by name."""
+    values = {"name": "a", "members": MEMBERS, "key": "k", "exchange": "e", **sites}
+    agreed = several_sites._list_terms(task, SitesOptions.model_validate(values))
+    binds = CohortSteps(task)._list_binds()
+    booking = task.make_booking().to_dict()
+    del booking["identity"], booking["study"]
+    return {
+        "options": hash_options(task, task.options),
+        "data": hash_data(task),
+        "patients": task.plan.patients and task.plan.patients.images,
+        **{f"bind: {name}": value for name, value in binds.items()},
+        **{f"term: {name}": value for name, value in agreed.items()},
+        **{f"booking: {name}": value for name, value in booking.items()},
+    }
+
+
+def find_changes(plain: dict[str, Any], changed: dict[str, Any]) -> set[str]:
+    return {key for key in {**plain, **changed} if changed.get(key) != plain.get(key)}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("asked")
+    write_features(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain(place: Path) -> dict[str, Any]:
+    return identify(make_task(place, place))
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_an_option_changes_what_depends_on_it_and_nothing_else(
+    place: Path, plain: dict[str, Any], name: str
+) -> None:
+    options, changes = RELEASES[name]
+    assert find_changes(plain, identify(make_task(place, place, **options))) == changes
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_s_option_changes_what_depends_on_it(
+    place: Path, plain: dict[str, Any], name: str
+) -> None:
+    value, changes = STUDIES[name]
+    made = study(place).model_copy(update={name: value})
+    assert find_changes(plain, identify(make_task(place, place, made))) == changes
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_other_features_change_what_depends_on_them(
+    place: Path, plain: dict[str, Any], name: str
+) -> None:
+    given, changes = FEATURES[name]
+    write_features(place / name, **given)
+    assert find_changes(plain, identify(make_task(place, place / name))) == changes
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_sites_agree_on_what_bears_on_the_guarantee(
+    place: Path, plain: dict[str, Any], name: str
+) -> None:
+    given, changes = SITES[name]
+    assert find_changes(plain, identify(make_task(place, place), **given)) == changes
+
+
+def test_a_metric_is_part_of_a_release(place: Path) -> None:
+    asked = [
+        make_task(place, place, evaluate={"epsilon": 1, **more})
+        for more in ({}, {"metric": "accuracy"}, {"metric": "macro_accuracy"})
+    ]
+    default, named, other = (hash_options(each, each.options) for each in asked)
+    assert default == named, "the accuracy, where nothing is named"
+    assert other != default
+
+
+def test_a_predecessor_is_part_of_a_release_of_a_chain_alone(place: Path) -> None:
+    """Of a cohort it says which sums are added up; of another release it is a remark."""
+    for more, same in (({}, True), ({"cohort": "now"}, False)):
+        one, other = (
+            make_task(place, place, **more, **each) for each in ({}, {"predecessor": "x"})
+        )
+        assert (hash_options(one, one.options) == hash_options(other, other.options)) == same
+    with pytest.raises(DataError, match="x: no bundle in this folder"):
+        identify(make_task(place, place, cohort="now", predecessor="x"))
+
+
+@pytest.mark.parametrize("measured", [{}, MEASURED])
+def test_a_booking_has_the_plan_of_each_side_at_its_price(
+    place: Path, measured: dict[str, Any]
+) -> None:
+    """All that reads the test units is one part, at the sum of what was asked for it."""
+    task = make_task(place, place, **measured)
+    booking = task.make_booking()
+    facts = (booking.release, booking.study, booking.unit, booking.column, booking.place)
+    assert facts == ("first", "unit", "image", None, None)
+    assert (booking.same_units_as, booking.sites, booking.units) == (None, None, None)
+    assert booking.identity == f"{hash_options(task, task.options)} {hash_data(task)}"
+    assert [part.side for part in booking.parts] == ["train", *(["test"] if measured else [])]
+    for part in booking.parts:
+        accountant = PLDAccountant(value_discretization_interval=1e-4)
+        for item in part.mechanisms:
+            accountant.compose(GaussianDpEvent(item.noise_multiplier), item.count)
+        assert part.epsilon == pytest.approx(accountant.get_epsilon(1e-4), rel=2e-3)
+        assert part.delta == 1e-4
+    assert booking.parts[0].epsilon == pytest.approx(2, rel=1e-4)
+    if measured:
+        names = {item.name for item in booking.parts[1].mechanisms}
+        for plan in task.plans.values():
+            assert {item.name for item in plan.mechanisms} <= names
+        assert len(task.plans) == 3
+        assert 2 < booking.parts[1].epsilon < 4, "less than the sum of 1, 1 and 2"
+
+
+def test_a_booking_of_a_search_prices_its_best_run(place: Path) -> None:
+    (part,) = make_task(place, place, method="search").make_booking().parts
+    assert part.selection
+    assert part.selection.mean == 3
+    assert part.epsilon <= 2
+
+
+def test_a_split_by_names_has_one_key_for_all_data(place: Path) -> None:
+    """An equal key says that each unit is on an equal side, as names in a column are."""
+    write_features(place / "more", dataset_fingerprint="e")
+    keys = [
+        make_task(place, features, **options).make_booking().split
+        for options in ({}, {"of_patients": True})
+        for features in (place, place / "more")
+    ]
+    assert keys[0].endswith(", data d")
+    assert keys[1].endswith(", data e")
+    assert keys[2] == keys[3]
+
+
+def test_a_task_reads_facts_units_and_agreed_values(tmp_path: Path) -> None:
+    made = study(tmp_path, of_patients=True).model_copy(
+        update={"backbones": {"pixels": SimpleNamespace(checkpoint="/x/w.pt")}}
+    )
+    for name, (given, fault) in {
+        "a": ({"units": None}, False),
+        "b": ({"probe": None}, True),
+        "c": ({"precision": None}, True),
+    }.items():
+        write_features(tmp_path / name, **given)
+        asked = make_task(tmp_path, tmp_path / name, made)
+        if fault:
+            with pytest.raises(DataError, match="delete the file and run again"):
+                _ = asked.backbone
+        else:
+            read = asked.backbone.checkpoint, asked.backbone.precision
+            assert read == ("w.pt", "float32")
+    task = make_task(tmp_path, tmp_path / "a", made)
+    agreed = dict.fromkeys(("inputs", "facts", "method", "plan", "plans", "test_price"), 1)
+    vars(task).update(agreed | {"delta": 2})
+    task.forget_agreed()
+    assert vars(task).keys() & {*agreed, "delta"} == {"delta"}
+    names: Any = task.list_units().names
+    assert [*names["train"][:2], *names["test"][:3]] == [
+        "train-0",
+        "train-1",
+        "test 0",
+        "test 0",
+        "test 1",
+    ]
+
+
+def test_facts_are_of_each_backbone_with_features(tmp_path: Path) -> None:
+    for backbone, dimension in (("pixels", 6), ("other", 9)):
+        write_features(tmp_path / "features/toy" / backbone, dimension=dimension)
+    made = study(tmp_path)
+    backbones = dict.fromkeys(("other", "absent", "pixels"), made.backbones["pixels"])
+    known = make_task(
+        tmp_path, tmp_path / "features/toy/pixels", made.model_copy(update={"backbones": backbones})
+    ).list_facts()
+    assert {name: facts.dimension for name, facts in known.items()} == {"pixels": 6, "other": 9}
+    assert {(facts.n, facts.epsilon) for facts in known.values()} == {(300, 2.0)}

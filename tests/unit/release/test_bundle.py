@@ -1,0 +1,302 @@
+"""Which folders are read as bundles, and what of a stranger's bundle.json is believed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.release import bundle
+from dpprobe.release.bundle import (
+    CARD_FILE,
+    FACTS_FILE,
+    HEAD_FILE,
+    LISTED_FILES,
+    PAGE_FILE,
+    STATEMENT_FILE,
+    SUMS_FILE,
+)
+from dpprobe.release.verification import files
+from tests.support.bundles import write_example
+from tests.support.refusals import change_values, refusal_of
+
+DIGEST = "ab" * 32
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return write_example(Path("bundle"))
+
+
+# Changes of bundle.json, and why the file is refused then; None if the bundle is read.
+STRANGERS: list[tuple[dict[str, Any], str | None]] = [
+    ({}, None),
+    *(
+        ({key: name}, f"{name}: is a path, but must be a name")
+        for key in ("name", "study", "dataset")
+        for name in ("a/b", "a\\b")
+    ),
+    *(({key: 1}, f"{key}: 1 instead of a text") for key in ("name", "study", "dataset")),
+    ({"class_names": []}, "class_names: empty, or a name appears twice"),
+    ({"class_names": ["a", "a", "b"]}, "class_names: empty, or a name appears twice"),
+    ({"class_names": ["a", "b"]}, "weights have shape [3, 65] instead of [2, 65]"),
+    ({"class_names": "abc"}, "class_names: 'abc' instead of a list"),
+    ({"class_names": [1, 2, 3]}, "class_names.0: 1 instead of a text"),
+    ({"dimension": 0}, "dimension: 0 instead of a number of 1 or more"),
+    ({"dimension": 65}, "weights have shape [3, 65] instead of [3, 66]"),
+    ({"dimension": 64.0}, "dimension: 64.0 instead of a whole number"),
+    ({"dimension": "64"}, "dimension: '64' instead of a whole number"),
+    ({"format": "x"}, "format: 'x' instead of 'dpprobe-bundle'"),
+    ({"format_version": 2}, "format_version: 2 instead of 1"),
+    *(({f"{place}more": 1}, f"{place}more: unknown key") for place in ("", "backbone.", "card.")),
+    ({"multi_label": 1}, "multi_label: 1 instead of true or false"),
+    ({"backbone.trained": True}, None),
+    ({"backbone.checkpoint": "w.pt"}, "backbone: has no trained weights, but a checkpoint"),
+    ({"backbone.trained": True, "backbone.checkpoint": "w.pt"}, None),
+    ({"backbone.trained": True, "backbone.checkpoint": "../w.pt"}, "../w.pt: is a path"),
+    ({"backbone.options.checkpoint": "/etc/w"}, "backbone.options.checkpoint: a file path"),
+    ({"backbone.options.checkpoint": None}, None),
+    *(
+        (change, "backbone.probe: must have sha256, norm and sample")
+        for change in (
+            {"backbone.probe": {}},
+            {"backbone.probe.norm": "x"},
+            {"backbone.probe.sha256": "0"},
+        )
+    ),
+    ({"backbone.weights_sha256": DIGEST}, None),
+    (
+        {"backbone.weights_sha256": DIGEST.upper()},
+        f"weights_sha256 {DIGEST.upper()}: not a SHA-256",
+    ),
+    ({"backbone.weights_sha256": DIGEST[1:]}, f"weights_sha256 {DIGEST[1:]}: not a SHA-256"),
+    ({"backbone.precision": "bfloat16"}, None),
+    ({"backbone.precision": "float64"}, "backbone.precision: 'float64' instead of"),
+    ({"backbone.dtype": "float16"}, None),
+    ({"backbone.dtype": "bfloat16"}, "backbone.dtype: 'bfloat16' instead of"),
+    ({"head.link": "x"}, "head.link: 'x' instead of"),
+    ({"head.options": {"head": "none"}}, "unknown head 'none'"),
+    ({"head.options.steps": -1}, "head: steps: -1: write a number of 1 or more"),
+    ({"head.chosen": 1}, "head.chosen: 1 instead of a mapping"),
+    ({"card.license": 1}, "card.license: 1 instead of a text"),
+]
+
+
+@pytest.mark.parametrize(("change", "fault"), STRANGERS)
+def test_each_fact_of_a_stranger_is_checked(
+    folder: Path, change: dict[str, Any], fault: str | None
+) -> None:
+    """Though all hashes are right."""
+    write_json(folder / FACTS_FILE, change_values(read_json(folder / FACTS_FILE), change))
+    bundle.write_sums(folder)
+    said = refusal_of(bundle.read_bundle, folder)
+    assert (said is None) == (fault is None), said
+    if fault and "weights have" not in fault:
+        assert str(said).startswith(f"bundle: not a bundle in format dpprobe-bundle 1 ({fault}")
+        assert str(said).endswith("use the version of dpprobe that made the bundle")
+    elif fault:
+        assert said == f"bundle/{HEAD_FILE}: {fault}; fetch the bundle again"
+
+
+def edit_sums(change: Callable[[list[str]], Any]) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        lines = (folder / SUMS_FILE).read_text().splitlines(keepends=True)
+        (folder / SUMS_FILE).write_text("".join(change(lines)))
+
+    return edit
+
+
+def alter_byte(folder: Path, name: str) -> None:
+    content = bytearray((folder / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / name).write_bytes(content)
+
+
+@pytest.mark.parametrize("name", LISTED_FILES)
+def test_an_altered_or_missing_file_is_named(folder: Path, name: str) -> None:
+    assert bundle.damaged_files(folder) == []
+    alter_byte(folder, name)
+    assert bundle.check_files(folder) == 6
+    assert bundle.damaged_files(folder) == [name]
+    said = f"{name}: missing, or changed after SHA256SUMS was written; fetch the bundle again"
+    assert refusal_of(bundle.read_bundle, folder) == f"bundle: {said}"
+    assert str(refusal_of(files.check_hashes, folder)).startswith(
+        f"these files differ from SHA256SUMS: {name};"
+    )
+    (folder / name).unlink()
+    assert bundle.damaged_files(folder) == [name]
+    for call in (bundle.check_files, bundle.read_bundle):
+        assert refusal_of(call, folder) == f"bundle: missing: {name}; fetch the bundle again"
+
+
+def test_a_folder_without_sums_is_no_bundle(folder: Path) -> None:
+    (folder / SUMS_FILE).unlink()
+    for call in (bundle.check_files, bundle.read_bundle):
+        assert "bundle: no bundle in this folder; name the folder that" in str(
+            refusal_of(call, folder)
+        )
+    assert "SHA256SUMS: unreadable" in str(refusal_of(bundle.damaged_files, folder))
+
+
+@pytest.mark.parametrize(
+    ("names", "said"), [(["notes.txt"], "notes.txt"), (["z", "b", "a"], "a, b, z"), ([".n"], ".n")]
+)
+@pytest.mark.parametrize("make", [Path.touch, Path.mkdir])
+def test_what_does_not_belong_to_a_bundle_is_named(
+    folder: Path, names: list[str], said: str, make: Callable[[Path], None]
+) -> None:
+    for name in names:
+        make(folder / name)
+    for call in (bundle.check_files, bundle.read_bundle):
+        assert f"bundle: {said}: not part of a bundle, so no guarantee covers it" in str(
+            refusal_of(call, folder)
+        )
+
+
+def test_a_link_or_a_pipe_is_no_file_of_a_bundle(folder: Path) -> None:
+    """A reader might follow a link out of the folder, or wait at a pipe for ever."""
+    signature, head = folder / bundle.SIGNATURE_FILE, folder / HEAD_FILE
+    signature.touch()
+    assert bundle.check_files(folder) == 7
+    assert bundle.read_bundle(folder)
+    signature.unlink()
+    signature.symlink_to(HEAD_FILE)
+    assert "SHA256SUMS.sig: not a plain file" in str(refusal_of(bundle.read_bundle, folder))
+    signature.unlink()
+    head.rename("h")
+    for replace in (lambda: head.symlink_to("../h"), lambda: os.mkfifo(head)):
+        replace()
+        assert f"{HEAD_FILE}: not a plain file" in str(refusal_of(bundle.read_bundle, folder))
+        head.unlink()
+
+
+# Changes of the lines of SHA256SUMS; the files that then differ, or what no reader can tell.
+SUMS: dict[str, tuple[Callable[[list[str]], Any], list[str] | str]] = {
+    "a name outside": (lambda lines: [*lines, f"{DIGEST}  ../more\n"], ["../more"]),
+    "a line less": (lambda lines: lines[1:], [CARD_FILE]),
+    "another hash last": (lambda lines: [*lines, DIGEST + lines[0][64:]], [CARD_FILE]),
+    "upper case": (
+        lambda lines: [line[:64].upper() + line[64:] for line in lines],
+        [*LISTED_FILES],
+    ),
+    "nothing": (lambda _: "", [*LISTED_FILES]),
+    "one space": (lambda lines: [line.replace("  ", " ") for line in lines], "unreadable"),
+    "a line twice": (lambda lines: [*lines, lines[0]], "form differs"),
+    "another order": (lambda lines: lines[::-1], "form differs"),
+    "no newline": (lambda lines: "".join(lines)[:-1], "form differs"),
+}
+
+
+@pytest.mark.parametrize("case", SUMS)
+def test_a_list_of_hashes_has_one_form(folder: Path, case: str) -> None:
+    """`verify` refuses another spelling, since readers may differ in what they make of it."""
+    change, found = SUMS[case]
+    edit_sums(change)(folder)
+    if found == "form differs":
+        assert bundle.damaged_files(folder) == []
+        assert "SHA256SUMS: its form differs from dpprobe's" in str(
+            refusal_of(files.check_hashes, folder)
+        )
+        return
+    for call in (bundle.read_bundle, files.check_hashes):
+        words = found if isinstance(found, str) else ", ".join(found)
+        assert words in str(refusal_of(call, folder))
+    if not isinstance(found, str):
+        assert bundle.damaged_files(folder) == found
+
+
+def test_sums_are_as_sha256sum_writes_them(folder: Path) -> None:
+    lines = [
+        f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n"
+        for name in (CARD_FILE, FACTS_FILE, HEAD_FILE, STATEMENT_FILE, PAGE_FILE)
+    ]
+    assert (folder / SUMS_FILE).read_text() == "".join(lines)
+    assert bundle.bundle_digest(folder) == hashlib.sha256("".join(lines).encode()).hexdigest()
+    (folder / SUMS_FILE).write_bytes(b"\xff\n")
+    assert "SHA256SUMS: unreadable" in str(refusal_of(bundle.damaged_files, folder))
+
+
+def test_large_files_are_refused_before_they_are_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+    head = sizes.pop(HEAD_FILE)
+    for text, tensors, fault in ((0, 0, None), (-1, 0, "but the limit"), (0, -1, HEAD_FILE)):
+        monkeypatch.setattr(bundle, "LARGEST_TEXT", max(sizes.values()) + text)
+        monkeypatch.setattr(bundle, "LARGEST_HEAD", head + tensors)
+        said = refusal_of(bundle.check_files, folder)
+        assert (said is None) == (fault is None)
+        assert fault is None or fault in str(said)
+
+
+def test_outputs_in_a_bundle_are_refused(folder: Path) -> None:
+    for inside in (folder / "x.csv", folder / "a/b/x.csv", folder / "a/../x.csv"):
+        with pytest.raises(ConfigError, match="is a bundle, which must not change; name another"):
+            bundle.check_outside(inside)
+    bundle.check_outside(Path("x.csv"))
+    (folder / SUMS_FILE).unlink()
+    bundle.check_outside(folder / "x.csv")
+
+
+WEIGHTS = np.zeros((3, 65), np.float32)
+FOREIGN: dict[str, list[bytes]] = {
+    HEAD_FILE: [
+        b"",
+        b"x" * 99,
+        save({}),
+        save({"weight": WEIGHTS}),
+        save({"weights": WEIGHTS[:, 1:]}),
+        save({"weights": WEIGHTS.astype(np.float64)}),
+        save({"weights": WEIGHTS + np.inf}),
+        save({"weights": WEIGHTS, "class_priors": np.zeros(3, np.int32)}),
+    ],
+    FACTS_FILE: [b"", b"{", b"[]", b"{}", b'"x"', b"[" * 9999],
+    STATEMENT_FILE: [
+        b"",
+        b"{",
+        b"[]",
+        b'"x"',
+        b"7",
+        b'{"calibration": 3}',
+        b'{"calibration": {}}',
+        b'{"calibration": {"scale": 1, "offset": 0, "sets": [3]}}',
+    ],
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_stranger_s_file_with_its_right_hash_is_refused_in_one_line(
+    folder: Path, name: str
+) -> None:
+    for content in FOREIGN[name]:
+        (folder / name).write_bytes(content)
+        bundle.write_sums(folder)
+        with pytest.raises(DataError, match=str(folder)) as caught:
+            bundle.read_bundle(folder)
+        assert "\n" not in str(caught.value)
+
+
+def test_what_was_written_is_read(folder: Path, tmp_path: Path) -> None:
+    facts = bundle.read_facts(folder)
+    weights = np.random.default_rng(1).normal(size=(3, 65)).astype(np.float32)
+    arrays = {"centre": np.arange(64, dtype=np.float32)}
+    statement = read_json(folder / STATEMENT_FILE) | {"more": [1, None]}
+    other = Path(shutil.copytree(folder, tmp_path / "other"))
+    bundle.write_bundle(other, facts, weights=weights, arrays=arrays, statement=statement)
+    bundle.write_sums(other)
+    read = bundle.read_bundle(other)
+    assert (read.facts, read.statement, read.folder) == (facts, statement, other)
+    np.testing.assert_array_equal(read.weights, weights)
+    assert read.arrays.keys() == arrays.keys()
+    np.testing.assert_array_equal(read.arrays["centre"], arrays["centre"])
+    assert (read.link, read.calibration) == (facts.head.link, None)

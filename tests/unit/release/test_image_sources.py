@@ -1,0 +1,330 @@
+"""Files, folders and tables name images: which rows, in which order, under which ids."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from dpprobe.data.problems import ImageError
+from dpprobe.data.table import EncodedImage
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.release import image_sources
+from dpprobe.release.image_sources import find_images, open_encoded
+
+FILES = ("x.png", "b/2.png", "b/10.png", "b/1.JPG", "a/é ü.png", ".hidden/x.png", "b/.x.png")
+FILES += ("images/7.png", "up/8.png", "rows.tsv/9.png")
+# By the order of paths; `b` is a link to a folder outside, and `a/up` one that leads back.
+BELOW_B = ["in/b/1.JPG", "in/b/10.png", "in/b/2.png"]
+BELOW = ["in/a/é ü.png", *BELOW_B, "in/images/7.png", "in/rows.tsv/9.png", "in/up/8.png"]
+BELOW += ["in/x.png"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder `in` of the working folder, with links to another folder and to what is above."""
+    for name in (*FILES, "b/notes.txt", "b/a.txt", "empty/x.txt", "bad.parquet"):
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (3, 2)).save(path) if name in FILES else path.write_text("no image")
+    (tmp_path / "in/b").rename(tmp_path / "elsewhere")
+    (tmp_path / "in/b").symlink_to("../elsewhere")
+    (tmp_path / "in/a/up").symlink_to("..")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(image_sources, "READ_ROWS", 2)  # several batches
+    return Path("in")
+
+
+def find(*names: str, **options: Any) -> list[tuple[str, str]]:
+    """Each row's id, and the size of its image, or why there is none."""
+    source = find_images([Path("in") / name for name in names], **options)
+    rows = list(source.read_images())
+    assert source.count == len(rows)
+    assert [each.row for each in rows] == [*range(len(rows))]
+    found = []
+    for each in rows:
+        try:
+            found.append((each.id, "{} x {}".format(*open_encoded(each).size)))
+        except DataError as error:
+            found.append((each.id, str(error)))
+    return found
+
+
+def images(*ids: str) -> list[tuple[str, str]]:
+    return [(each, "3 x 2") for each in ids]
+
+
+def write(folder: Path, text: str | bytes, name: str = "rows.csv") -> None:
+    (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
+
+
+@pytest.mark.parametrize(
+    ("names", "ids"),
+    [
+        (["x.png"], ["in/x.png"]),
+        (["b"], BELOW_B),
+        (["images", "b/2.png", "x.png"], ["in/images/7.png", "in/b/2.png", "in/x.png"]),
+        (["rows.tsv"], ["in/rows.tsv/9.png"]),  # a folder, whatever its name
+    ],
+)
+def test_folders_and_files_are_rows_in_the_order_of_paths(names: list[str], ids: list[str]) -> None:
+    assert find(*names) == images(*ids)
+
+
+def test_a_folder_is_searched_below_through_links_and_never_round(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What is left out is counted: two texts in b, one in empty, bad.parquet, hidden ones."""
+    assert find("") == images(*BELOW)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("in: 6 entries not used, such as in/")
+    caplog.clear()
+    assert find("images")
+    assert caplog.records == []
+
+
+def test_a_file_of_any_other_name_is_an_image_or_a_fault_of_its_row() -> None:
+    text, image = find("b/notes.txt", "x.png")
+    assert image == ("in/x.png", "3 x 2")
+    assert text[0] == "in/b/notes.txt"
+    assert "cannot be decoded" in text[1]
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["empty"], r"images: in/empty: no image in this folder \(.*\.png.*DICOM\); name another"),
+        (["gone"], "images: no file or folder in/gone; correct the path"),
+        (["x.png", "gone"], "no file or folder in/gone"),
+        (["bad.parquet"], "images: in/bad.parquet: not a readable parquet file"),
+        ([], "images: none named: no rows; name files, folders, parquet or CSV files"),
+    ],
+)
+def test_a_wrong_path_is_one_error_before_any_image_is_read(names: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        find(*names)
+
+
+@pytest.mark.parametrize("option", ["image_column", "id_column", "root"])
+def test_options_of_tables_need_a_table(folder: Path, option: str) -> None:
+    given: Any = Path("in") if option == "root" else "path"
+    for name in ("x.png", "b", "rows.tsv"):
+        with pytest.raises(ConfigError, match=f"{option} {given}: needs a parquet or CSV file"):
+            find(name, **{option: given})
+    write(folder, "path\nx.png\n")
+    assert find("images", "rows.csv", **{option: given})[-1][1] == "3 x 2"
+
+
+def test_a_path_that_no_system_takes_is_a_fault_of_its_row() -> None:
+    for path, said in (("a\0b.png", "cannot be read"), ("in/gone.png", "No such file")):
+        with pytest.raises(ImageError, match=said):
+            open_encoded(EncodedImage(0, None, path, "h", b""))
+    with pytest.raises(ImageError, match="no image in this row"):
+        open_encoded(EncodedImage(0, None, None, "h", b""))
+
+
+NONE, GONE = "no image in this row", "in/gone.png cannot be read (No such file or directory)"
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("path\nx.png\n", images("x.png")),
+        ("file,label\nx.png,a\nb/2.png,b\n", images("x.png", "b/2.png")),
+        ("id,path\n7,x.png\n8,b/2.png\n", images("7", "8")),
+        (
+            "id,path\n7,x.png\n,b/2.png\n8,\n9\n",
+            [*images("7", "b/2.png"), ("8", NONE), ("9", NONE)],
+        ),
+        ("path,more\nx.png,1\n,2\n", [*images("x.png"), ("in/rows.csv:1", NONE)]),
+        ("id,path\n\n7,x.png\n\n8,gone.png\n", [*images("7"), ("8", GONE)]),
+        ("path\nin/x.png\n", images("in/x.png")),  # as from the working folder
+        ('id,path\n7,"x.png"\n', images("7")),
+        ("sep=;\npath;id\nx.png;7\n", images("7")),
+        ("path,id\nx.png,1,\n", images("1")),  # an empty value too many is none
+        (f"path,note\nx.png,{'y' * 200_000}\n", images("x.png")),
+    ],
+)
+def test_a_table_of_text_names_images_by_a_usual_column(
+    folder: Path, text: str, rows: list[tuple[str, str]]
+) -> None:
+    write(folder, text)
+    assert find("rows.csv") == rows
+
+
+def test_images_are_searched_where_the_paths_lead_nowhere(folder: Path) -> None:
+    """Without their folder, or without their suffix, as by `dpprobe init`."""
+    write(folder, "path\n2.png\n10.png\n")
+    assert find("rows.csv", root=Path("in/b")) == images("2.png", "10.png")
+    write(folder, "image_id,id\n7,a\n")
+    assert find("rows.csv") == images("a")
+    write(folder, "path\n7.png\n")  # below the folder `images`
+    assert find("rows.csv") == images("7.png")
+
+
+@pytest.mark.parametrize(("absent", "searched"), [(19, True), (20, False)])
+def test_twenty_names_are_searched_for(folder: Path, absent: int, searched: bool) -> None:
+    write(folder, "path\n" + "gone.png\n" * absent + "7.png\n")
+    if searched:
+        *gone, last = find("rows.csv")
+        assert last == ("7.png", "3 x 2")
+        assert all("cannot be read" in said for _, said in gone)
+        assert len(gone) == absent
+        return
+    with pytest.raises(ConfigError) as caught:
+        find("rows.csv")
+    assert "images: in/rows.csv: none of its images exists, such as 'gone.png' under" in str(
+        caught.value
+    )
+    assert str(caught.value).endswith("name the folder where the paths start with --root")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("path,file\nx.png,x.png\n", "image_column: in/rows.csv: .*path and file may have images"),
+        ("x,y\n1,2\n", "columns are x, y, and no column has a usual name; write"),
+        ("path,path\nx.png,x.png\n", "path and path may have images|two columns are named 'path'"),
+        ("path,id,id\nx.png,1,2\n", "two columns are named 'id'; rename one"),
+        ("path;id\nx.png;7\n", "seem to be divided by ';': write `sep=;` as the first line"),
+        ("path,id\nx.png,1,2\n", "in/rows.csv line 2: 3 values for 2 columns; correct the line"),
+        ("path,id\nx.png,1\nx.png,1,,2\n", "line 3: 4 values for 2 columns"),
+        ("path\n", "in/rows.csv: no rows"),
+    ],
+)
+def test_a_table_that_cannot_be_read_names_line_or_column(
+    folder: Path, text: str, said: str
+) -> None:
+    write(folder, text)
+    with pytest.raises(ConfigError, match=said):
+        find("rows.csv")
+
+
+def test_named_columns_are_taken_and_missing_ones_refused(folder: Path) -> None:
+    write(folder, "path,file,id,who\nx.png,b/2.png,7,Ann\n")
+    assert find("rows.csv", image_column="file") == images("7")
+    assert find("rows.csv", image_column="path", id_column="who") == images("Ann")
+    assert find("rows.csv", image_column="path", id_column="file") == images("b/2.png")
+    for option, other in (("image_column", {}), ("id_column", {"image_column": "path"})):
+        with pytest.raises(ConfigError, match=f"{option}: in/rows.csv: no column 'z'; write one"):
+            find("rows.csv", **{option: "z"}, **other)
+    write(folder, "id,note\nx.png,1\n")  # the column of images gives no other ids
+    assert find("rows.csv", image_column="id") == images("x.png")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("rows.TSV", b"path\tid\nx.png\t7\n"),
+        ("rows.csv.gz", gzip.compress(b"id,path\n7,x.png\n")),
+        ("up/rows.csv", b"path,id\n8.png,7\n"),  # relative to the table's folder
+    ],
+)
+def test_other_tables_of_text_are_read_alike(folder: Path, name: str, content: bytes) -> None:
+    write(folder, content, name)
+    assert find(name) == images("7")
+
+
+def png() -> bytes:
+    return Path("in/x.png").read_bytes()
+
+
+def columns() -> dict[str, tuple[pa.Array, list[tuple[str | None, str]]]]:
+    """A column by kind; each row's id as written, and its image or fault."""
+    data, place = png(), {"bytes": None, "path": "in/x.png"}
+    cut = "cannot be decoded"
+    return {
+        "bytes": (
+            pa.array([data, None, b"", b"none"], pa.binary()),
+            [(None, "3 x 2"), (None, NONE), (None, "it is empty"), (None, cut)],
+        ),
+        "large bytes": (pa.array([data], pa.large_binary()), [(None, "3 x 2")]),
+        "paths": (
+            pa.array(["x.png", None, "", "gone.png"]),
+            [("x.png", "3 x 2"), (None, NONE), (None, NONE), ("gone.png", GONE)],
+        ),
+        "large paths": (pa.array(["x.png"], pa.large_string()), [("x.png", "3 x 2")]),
+        "both": (
+            pa.array(
+                [
+                    {"bytes": data, "path": "a.png"},
+                    place,
+                    {"bytes": data, "path": None},
+                    None,
+                    {"bytes": None, "path": ""},
+                ]
+            ),
+            [
+                ("a.png", "3 x 2"),
+                ("in/x.png", "3 x 2"),
+                (None, "3 x 2"),
+                (None, NONE),
+                (None, NONE),
+            ],
+        ),
+        "bytes alone": (pa.array([{"bytes": data}]), [(None, "3 x 2")]),
+        "searched": (pa.array(["7.png"]), [("7.png", "3 x 2")]),
+    }
+
+
+@pytest.mark.parametrize(
+    "kind", ["bytes", "large bytes", "paths", "large paths", "both", "bytes alone", "searched"]
+)
+def test_a_parquet_file_holds_images_or_their_paths(folder: Path, kind: str) -> None:
+    """Its ids are of the column `id`, else the paths as written, else the row's number."""
+    column, wanted = columns()[kind]
+    ids: list[Any] = [3, None, 5, 6, 7][: len(column)]
+    written = [each or f"in/rows.parquet:{row}" for row, (each, _) in enumerate(wanted)]
+    named = [str(a) if a is not None else b for a, b in zip(ids, written, strict=True)]
+    cases: tuple[Any, ...] = (
+        ({}, {}, written),
+        ({"id": ids}, {}, named),
+        ({"name": ids}, {}, written),
+        ({"name": ids}, {"id_column": "name"}, named),
+    )
+    for more, options, names in cases:
+        pq.write_table(pa.table({"image": column, **more}), folder / "rows.parquet")
+        found = find("rows.parquet", **options)
+        assert [each for each, _ in found] == names, f"{[*more]} {options}"
+        for (_, fault), (_, said) in zip(found, wanted, strict=True):
+            assert said in fault
+
+
+def test_paths_of_a_parquet_file_begin_at_its_folder_or_a_root(folder: Path) -> None:
+    pq.write_table(pa.table({"image": ["2.png", "10.png"]}), folder / "rows.parquet")
+    assert find("rows.parquet", root=Path("in/b")) == images("2.png", "10.png")
+    pq.write_table(pa.table({"image": ["gone.png"]}), folder / "rows.parquet")
+    with pytest.raises(ConfigError, match="none of its images exists, such as 'gone.png' under"):
+        find("rows.parquet")
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (pa.table({"image": [1, 2]}), "column 'image' is int64, which is neither images .* nor"),
+        (pa.table({"image": [{"x": 1}]}), "column 'image' is struct<x: int64>, which is neither"),
+        (pa.table({"image": pa.array([], pa.binary())}), "in/rows.parquet: no rows"),
+        (pa.table([["x.png"]] * 2, names=["image"] * 2), "image and image may|two columns are"),
+        (pa.table({"image_id": ["x.png"]}), "image_column: .*no column has a usual name"),
+    ],
+)
+def test_a_parquet_file_without_images_is_refused(folder: Path, table: pa.Table, said: str) -> None:
+    """A name without a suffix is an image in a table of text alone."""
+    pq.write_table(table, folder / "rows.parquet")
+    with pytest.raises(ConfigError, match=said):
+        find("rows.parquet")
+
+
+def test_all_inputs_are_one_list_in_the_order_of_their_names(folder: Path) -> None:
+    write(folder, "path\nx.png\nb/2.png\n")
+    pq.write_table(pa.table({"image": ["x.png"] * 3}), folder / "rows.PARQUET")
+    for names in itertools.permutations(["b", "rows.csv", "rows.PARQUET"]):
+        wanted = {"b": BELOW_B, "rows.csv": ["x.png", "b/2.png"], "rows.PARQUET": ["x.png"] * 3}
+        ids = list(itertools.chain.from_iterable(wanted[name] for name in names))
+        assert find(*names) == images(*ids)

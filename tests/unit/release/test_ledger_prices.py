@@ -1,0 +1,258 @@
+"""The total cost of bookings to one unit, against other libraries and a search of all sides."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, RepeatAndSelectDpEvent
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.special import ndtr, ndtri
+
+from dpprobe.errors import BudgetError
+from dpprobe.privacy.plan import Selection
+from dpprobe.privacy.risk import Risk
+from dpprobe.release.ledger_file import Booking, check_delta
+from dpprobe.release.ledger_prices import (
+    Limits,
+    Spent,
+    bound_bookings,
+    compose_bookings,
+    refuse_excess,
+)
+from tests.support.refusals import refusal_of
+from tests.unit.release.test_ledger import DELTA, booking, gaussian, part
+
+SAMPLED = replace(gaussian(2.0, 20, name="sampled"), sample_rate=0.1)
+RATES = (0.001, 0.01, 0.1)
+
+
+def exact_epsilon(mu: float, delta: float = DELTA) -> float:
+    """The epsilon of mu-GDP, from its definition (Dong, Roth and Su 2022, corollary 2.13)."""
+
+    def excess(epsilon: float) -> float:
+        first, second = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+        return float(ndtr(first) - math.exp(epsilon) * ndtr(second) - delta)
+
+    return float(brentq(excess, 1e-9, 200, xtol=1e-12))
+
+
+def rounded_up(spent: Spent, epsilon: float) -> bool:
+    return epsilon * (1 - 1e-9) <= spent.epsilon <= epsilon * (1 + 2e-5)
+
+
+SIGMAS = st.sampled_from([3.0, 4.5, 7.0, 20.0])
+
+
+@st.composite
+def releases(draw: Any) -> list[Booking]:
+    """A few bookings of training, test, or both units, in one of three splits."""
+    made = []
+    for number in range(draw(st.integers(1, 5))):
+        sides = draw(st.sampled_from(["train", "test", "both"]))
+        parts = [
+            part(side, gaussian(draw(SIGMAS), draw(st.integers(1, 3))))
+            for side in ("train", "test")
+            if sides in (side, "both")
+        ]
+        made.append(booking(str(number), *parts, split=draw(st.sampled_from("xyz"))))
+    return made
+
+
+def find_worst(bookings: Sequence[Booking]) -> float:
+    """The largest mu of a unit, over all its sides: one side in each split."""
+    splits = sorted({each.split for each in bookings})
+    worst = 0.0
+    for sides in itertools.product(("train", "test"), repeat=len(splits)):
+        on = dict(zip(splits, sides, strict=True))
+        squares = [
+            item.count / item.noise_multiplier**2
+            for each in bookings
+            for one in each.parts
+            if one.side == on[each.split]
+            for item in one.mechanisms
+        ]
+        worst = max(worst, math.sqrt(sum(squares)))
+    return worst
+
+
+@settings(max_examples=40, deadline=None)
+@given(releases(), st.randoms(use_true_random=False))
+def test_a_unit_pays_for_the_worst_of_its_possible_sides(
+    bookings: list[Booking], chance: Any
+) -> None:
+    mu = find_worst(bookings)
+    spent = compose_bookings(bookings, DELTA)
+    assert rounded_up(spent, exact_epsilon(mu)), f"{spent} for mu {mu}"
+    assert spent.exact
+    assert spent.entries == len(bookings)
+    bound = bound_bookings(bookings, RATES, DELTA)
+    attacks = [ndtr(mu + ndtri(rate)) for rate in RATES]
+    assert bound.true_positives == pytest.approx(attacks, abs=2e-6)
+    assert bound.balanced_accuracy == pytest.approx(ndtr(mu / 2), abs=2e-6)
+    order = chance.sample(bookings, len(bookings))
+    assert compose_bookings(order, DELTA) == spent
+
+
+def test_no_release_costs_nothing_and_attacks_on_it_guess() -> None:
+    assert compose_bookings([], DELTA) == Spent(epsilon=0.0, exact=True, entries=0)
+    bound = bound_bookings([], RATES, DELTA)
+    assert (bound.balanced_accuracy, bound.true_positives, bound.exact) == (0.5, RATES, True)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(
+        st.tuples(SIGMAS, st.sampled_from(["a/v 1", "a/v 2", "a/v 10", "a/w 1", None])),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_a_unit_in_cohorts_of_one_chain_pays_for_sums_that_meet(
+    made: list[tuple[float, str | None]],
+) -> None:
+    """Values of 1 / sigma of a chain add up: at most k times their squares, by Cauchy."""
+    bookings = [
+        replace(
+            booking(str(n), part("train", gaussian(sigma), gaussian(9.0, 2, name="own"))),
+            place=place,
+        )
+        for n, (sigma, place) in enumerate(made)
+    ]
+    chains = Counter(place and place.split()[0] for _, place in made)
+    squares = [
+        (chains[place.split()[0]] if place else 1) / sigma**2 + 2 / 81 for sigma, place in made
+    ]
+    spent = compose_bookings(bookings, DELTA)
+    assert rounded_up(spent, exact_epsilon(math.sqrt(sum(squares)))), made
+    assert spent.exact == all(chains[name] == 1 for name in chains if name)
+    assert bound_bookings(bookings, RATES, DELTA).exact == spent.exact
+
+
+def test_test_results_and_sampled_sums_of_a_chain_have_noise_of_their_own() -> None:
+    """They are released once each: only training sums, unsampled and single, are read again."""
+    parts = part("train", SAMPLED), part("test", gaussian(2.0))
+    chain = [replace(booking(str(n), *parts), place=f"a/v {n}") for n in (1, 2)]
+    alone = [replace(each, place=None) for each in chain]
+    assert compose_bookings(chain, DELTA).epsilon == compose_bookings(alone, DELTA).epsilon
+
+
+def test_a_split_with_one_side_is_known_exactly_and_the_worse_of_two_is_not() -> None:
+    """A bound of attacks is exact if one unit is most at risk at each rate."""
+    one = booking("a", part("train", gaussian(5.0)))
+    two = booking("b", part("train", gaussian(5.0)), part("test", gaussian(7.0)))
+    assert bound_bookings([one], RATES, DELTA).exact
+    assert not bound_bookings([two], RATES, DELTA).exact
+
+
+def test_sampled_sums_are_bounded_as_dp_accounting_does() -> None:
+    together = [booking("a", part("train", SAMPLED)), booking("b", part("train", gaussian(6.0)))]
+    accountant = PLDAccountant(value_discretization_interval=5e-4)
+    accountant.compose(PoissonSampledDpEvent(0.1, GaussianDpEvent(2.0)), 20)
+    accountant.compose(GaussianDpEvent(6.0))
+    for delta in (DELTA, 1e-3):
+        spent = compose_bookings(together, delta)
+        assert spent.epsilon == pytest.approx(accountant.get_epsilon(delta), rel=2e-3)
+        assert not spent.exact
+
+
+@pytest.mark.parametrize("more", [(), (5.0,), (5.0, 8.0)])
+def test_a_search_and_other_releases_are_bounded_by_renyi_divergences(
+    more: tuple[float, ...],
+) -> None:
+    """Of a search alone the plan's own price holds, which is smaller or equal."""
+    search = part("train", gaussian(9.0), selection=Selection(mean=4, repeated=("gradients",)))
+    bookings = [booking("search", search)]
+    bookings += [booking(str(sigma), part("train", gaussian(sigma))) for sigma in more]
+    accountant = RdpAccountant([*range(2, 65), 80, 100, 128, 256, 512])
+    accountant.compose(RepeatAndSelectDpEvent(GaussianDpEvent(9.0), 4, 1))
+    for sigma in more:
+        accountant.compose(GaussianDpEvent(sigma))
+    spent = compose_bookings(bookings, DELTA)
+    assert not spent.exact
+    limit = accountant.get_epsilon(DELTA)
+    if more:
+        assert spent.epsilon == pytest.approx(limit, rel=2e-2)
+    else:
+        assert spent.epsilon == pytest.approx(search.epsilon, rel=1e-5)
+        assert spent.epsilon <= limit
+    # a search is known by its epsilon alone: attacks are those of any (epsilon, delta)
+    bound = bound_bookings(bookings, RATES, DELTA)
+    assert not bound.exact
+    factor = math.exp(spent.epsilon)
+    attacks = [min(factor * rate + DELTA, 1 - (1 - DELTA - rate) / factor) for rate in RATES]
+    assert bound.true_positives == pytest.approx(attacks, abs=2e-6)
+
+
+LIMITS = Limits(delta=DELTA, max_epsilon=1.2)
+
+
+def test_a_release_above_max_epsilon_is_refused_with_both_totals() -> None:
+    booked, asked = [booking("old", part("train", gaussian(5.0)))], booking("new")
+    before, after = (exact_epsilon(math.sqrt(n) / 5.0) for n in (1, 2))
+    with pytest.raises(BudgetError) as caught:
+        refuse_excess(booked, asked, replace(LIMITS, max_epsilon=after * 0.999), ledger="the book")
+    said = str(caught.value)
+    for words in (
+        f"release 'new': the total epsilon of a unit would be {after:.5g}"[:-1],
+        "at delta 1e-05",
+        f"(without this release {before:.5g}"[:-1],
+        ", by the book), above max_epsilon",
+        "write a smaller epsilon, or raise max_epsilon",
+    ):
+        assert words in said, said
+    refuse_excess(booked, asked, replace(LIMITS, max_epsilon=after * 1.0001), ledger="the book")
+    refuse_excess(booked, asked, Limits(delta=DELTA), ledger="the book")
+    # at a larger delta the epsilons are smaller
+    refuse_excess(booked, asked, Limits(delta=1e-2, max_epsilon=after * 0.9), ledger="the book")
+
+
+def test_a_release_above_max_risk_is_refused_with_both_risks() -> None:
+    """Two releases of sigma 5 have mu = sqrt(2) / 5; an advantage is 2 Phi(mu / 2) - 1."""
+    booked, asked = [booking("old", part("train", gaussian(5.0)))], booking("new")
+    before, after = (2 * ndtr(math.sqrt(n) / 10) - 1 for n in (1, 2))
+    loose, tight = (Risk(advantage=round(after * times, 6)) for times in (1.001, 0.999))
+    refuse_excess(booked, asked, Limits(delta=DELTA, max_risk=loose), ledger="the book")
+    with pytest.raises(BudgetError) as caught:
+        refuse_excess(booked, asked, Limits(delta=DELTA, max_risk=tight), ledger="the book")
+    reached = str(caught.value).partition("could reach ")[2].split(" ")
+    assert float(reached[0]) == pytest.approx(after, rel=1e-4)
+    assert float(reached[4].rstrip(",")) == pytest.approx(before, rel=1e-4)
+    assert "by the book), above max_risk" in str(caught.value)
+    rate = Risk(true_positives=0.0015, at=0.001)  # 0.0025 is allowed by mu = 0.28
+    refusal = refusal_of(
+        refuse_excess, booked, asked, Limits(delta=DELTA, max_risk=rate), ledger=""
+    )
+    assert f"could reach {ndtr(math.sqrt(2) / 5 + ndtri(0.001)):.4f}"[:-1] in str(refusal)
+
+
+def test_a_total_is_stated_as_a_block() -> None:
+    spent = Spent(epsilon=1.5, exact=False, entries=3)
+    assert spent.to_block(entry=2, unit="patient", delta=1e-6) == {
+        "entry": 2,
+        "releases": 3,
+        "unit": "patient",
+        "delta": 1e-6,
+        "epsilon": 1.5,
+        "exact": False,
+    }
+
+
+def test_a_delta_has_both_its_limits() -> None:
+    for delta in (1e-10, 1e-5, 0.999):
+        check_delta(delta)
+    for delta in (0.0, 9.9e-11, 1.0, math.nan, -1e-5):
+        said = refusal_of(check_delta, delta)
+        assert said
+        assert f"delta {delta!r}: outside 1e-10 to 1" in said
+        assert refusal_of(compose_bookings, [booking()], delta) == said
+        assert refusal_of(bound_bookings, [booking()], RATES, delta) == said

@@ -1,0 +1,292 @@
+"""The model card: what the Hub's library reads of it, what it tells people, what it escapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import EvalResult, ModelCard
+
+from dpprobe.release.bundle import CardFacts
+from dpprobe.release.model_card import write_card
+from tests.support.bundles import LEDGER, PRIORS
+from tests.support.releases import (
+    HOSTILE,
+    Release,
+    calibrated,
+    example,
+    following,
+    long_release,
+    measured,
+    of_sites,
+    watched,
+)
+from tests.unit.release.parts.evidence.test_measure import EVIDENCE
+
+RESNET = {
+    "options": {"family": "timm", "model": "resnet50"},
+    "architecture": "resnet50",
+    "pretrained_tag": "a1_in1k",
+    "trained": True,
+}
+FILE = {"checkpoint": "weights.safetensors", "weights_sha256": "0" * 64}
+VECTORS = {"options": {"family": "external", "model": "clip-vit"}, "architecture": "clip-vit"}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """A release of images without any measurement."""
+    return example(tmp_path_factory.mktemp("card") / "v1")
+
+
+def changed(
+    release: Release,
+    statement: dict[str, Any] | None = None,
+    *,
+    backbone: dict[str, Any] | None = None,
+    head: dict[str, Any] | None = None,
+    **facts: Any,
+) -> Release:
+    made, stated = release
+    facts["backbone"] = made.backbone.model_copy(update=backbone or {})
+    facts["head"] = made.head.model_copy(update=head or {})
+    return made.model_copy(update=facts), {**stated, **(statement or {})}
+
+
+def write(folder: Path, release: Release) -> ModelCard:
+    """The card as the Hub's library reads it, and would write it."""
+    write_card(folder, *release)
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    card = ModelCard(text)
+    assert text.startswith(f"---\n{card.data.to_yaml()}\n---\n")
+    return card
+
+
+@pytest.mark.parametrize(
+    ("license_", "keys"),
+    [
+        (None, {}),
+        ("Apache-2.0", {"license": "apache-2.0"}),
+        ("mit", {"license": "mit"}),
+        ("CC BY 4.0", {"license": "other", "license_name": "CC BY 4.0"}),
+        ("Our terms:\nask us", {"license": "other", "license_name": "Our terms: ask us"}),
+        ("-x", {"license": "other", "license_name": "-x"}),
+        ("é", {"license": "other", "license_name": "é"}),
+    ],
+)
+def test_a_license_is_an_identifier_of_the_hub_or_another_with_a_name(
+    tmp_path: Path, plain: Release, license_: str | None, keys: dict[str, str]
+) -> None:
+    values = write(tmp_path, changed(plain, card=CardFacts(license=license_))).data.to_dict()
+    assert {key: each for key, each in values.items() if key.startswith("license")} == keys
+
+
+@pytest.mark.parametrize(
+    ("metric", "hub", "name"),
+    [
+        ("accuracy", "accuracy", "Accuracy"),
+        ("auc", "roc_auc", "AUC"),
+        ("macro_accuracy", "balanced_accuracy", "Macro accuracy"),
+    ],
+)
+def test_the_hub_finds_a_result_with_its_interval(
+    tmp_path: Path, plain: Release, metric: str, hub: str, name: str
+) -> None:
+    data = write(tmp_path, changed(plain, {"evaluation": measured(metric, 0.8125)})).data
+    (result,) = data.eval_results or ()
+    assert isinstance(result, EvalResult)
+    assert data.to_dict()["metrics"] == [hub]
+    assert (result.metric_type, result.metric_value) == (hub, 0.812)
+    expected = f"{name}, measured with noise (95% CI 0.772 to 0.853)"
+    assert result.metric_name == expected
+    assert (result.dataset_name, result.dataset_type) == ("lesions (private)", "lesions")
+    assert data.to_dict()["model-index"][0]["name"] == "lesions_v1"
+
+
+@pytest.mark.parametrize("interval", [None, (0.1, 0.95)])
+def test_a_result_that_says_nothing_is_none_for_the_hub(
+    tmp_path: Path, plain: Release, interval: tuple[float, float] | None
+) -> None:
+    block = interval and {**measured(), "interval": [*interval]}
+    values = write(tmp_path, changed(plain, {"evaluation": block})).data.to_dict()
+    assert not values.keys() & {"metrics", "model-index"}
+    assert values["library_name"] == "dpprobe"
+    assert values["pipeline_tag"] == "image-classification"
+    assert values["tags"][0] == "differential-privacy"
+
+
+# Changes of a plain release, a line or words that the card has then, and had not before.
+SAID: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "words": (
+        {"card": CardFacts(intended_use="Sorting.", limits="At day.\n\nIn town.", contact="me")},
+        ["\n\nSorting.\n", "\n\nAt day.\n\nIn town.\n", "## Contact\n\nme\n"],
+    ),
+    "result": (
+        {"statement": {"evaluation": measured()}},
+        [
+            "**Accuracy 81.2% (95% CI 77.2 to 85.2%)**, at epsilon 0.2 and delta 1e-5: test images",
+            "The accuracy on 375 test units",
+            "the test data, found at most |\n|---|---|---|\n",
+        ],
+    ),
+    "calibrated": (
+        {"statement": {"calibration": calibrated()}},
+        ["## How sure it is", "on 1000 private test images", "| 90% | "],
+    ),
+    "watched": (
+        {"statement": {"monitor": watched()}},
+        ["## Whether new images still look alike", "with 1000 private test images, counted"],
+    ),
+    "cohort": (
+        {"statement": {"cohort": following()}},
+        ["Cohort 2026-12, number 12 of at most 12 in its chain."],
+    ),
+    "sites": ({"statement": {"sites": of_sites()}}, ["The sites a, b and c trained this head"]),
+    "evidence": ({"statement": {"evidence": EVIDENCE}}, ["audit"]),
+    "predecessor": (
+        {"statement": {"predecessor": {"name": "lesions v0", "sha256": "ab" * 32}}},
+        ["This release replaces `lesions v0`, whose `SHA256SUMS` has the SHA-256 `abab"],
+    ),
+    "patients": (
+        {"statement": {"patients": {"images": 5, "epsilon": 6.2003}}},
+        ["**The guarantee is for one image.", "it is epsilon 6.201 at delta 1e-5.**"],
+    ),
+    "spent": (
+        {"statement": {"ledger": LEDGER | {"releases": 4, "epsilon": 2.3, "exact": False}}},
+        ["had 4 releases", "Together they cost one image at most epsilon 2.3 at delta 1e-5."],
+    ),
+    "risk": (
+        {"statement": {"risk_target": {"advantage": 0.3}, "mu": 0.77}},
+        ["1,500 training images, advantage 0.3 (mu 0.77)."],
+    ),
+    "auto": (
+        {"statement": {"chosen_from": {"head": "newton", "rule": "auto rule 1"}}},
+        ["(`covariance`: `newton`, chosen by auto rule 1 from public facts)"],
+    ),
+    "priors": (
+        {"head": {"class_priors": tuple(PRIORS.tolist())}},
+        ["assume equally frequent classes", "naevus 70.00%, melanoma 25.00%, keratosis 5.00%."],
+    ),
+    "labels": (
+        {"multi_label": True},
+        ["into 3 labels, several of which an image may have", "the probability of each label."],
+    ),
+    "scores": ({"head": {"link": "none"}}, ["the score of each class."]),
+    "weights": (
+        {"backbone": {"weights_sha256": "0" * 64}},
+        ["`dpprobe export lesions_v1 --onnx model.onnx` writes backbone and head"],
+    ),
+    "hub": (
+        {"backbone": {"options": {"family": "timm", "model": "hf-hub:a/b"}, "trained": True}},
+        [" --output predictions.csv --allow-hub\n", "downloaded from the Hub (`a/b`) and checked"],
+    ),
+    "timm": ({"backbone": RESNET}, ["downloaded from the Hub (`timm/resnet50.a1_in1k`)"]),
+    "file": (
+        {"backbone": RESNET | FILE},
+        [" --checkpoint WEIGHTS\n", "`WEIGHTS` is the file `weights.safetensors`", f"`{'0' * 64}`"],
+    ),
+    "imported": (
+        {"backbone": {"options": {"family": "imported", "module": "nets:build"}}},
+        [" --output predictions.csv --allow-module\n"],
+    ),
+    "vectors": (
+        {
+            "backbone": VECTORS,
+            "statement": {
+                "public_data": {"backbone_options": VECTORS["options"], "assumption": "x"}
+            },
+        },
+        [
+            "Classifies vectors into 3 classes",
+            "that the model `clip-vit` computed",
+            "predict lesions_v1 vectors.npy ",
+            "of 64 numbers per row",
+            "--onnx head.onnx` writes",
+        ],
+    ),
+    "weak": (
+        {
+            "statement": {
+                "epsilon_realised": 30.0,
+                "selection": {"mean": 10, "repeated": ["gradients"], "trials": "geometric"},
+            }
+        },
+        ["**This is a weak promise.**", "| 1% | 100% |"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_each_fact_of_a_release_is_said(tmp_path: Path, plain: Release, case: str) -> None:
+    changes, says = SAID[case]
+    before, after = write(tmp_path, plain), write(tmp_path, changed(plain, **changes))
+    for words in says:
+        assert words in after.text, f"{case}: {words!r} is not said"
+        assert words not in before.text, f"{case}: {words!r} is always said"
+
+
+def test_a_plain_release_says_what_it_has_not(tmp_path: Path, plain: Release) -> None:
+    text = write(tmp_path, plain).text
+    for words in (
+        "Classifies images into 3 classes.",
+        "Classes: naevus, melanoma, keratosis.\n",
+        "No test result is published with this head.",
+        "This was the only release of this dataset",
+        "    dpprobe predict lesions_v1 IMAGES --output predictions.csv\n",
+        "the probability of each class.",
+    ):
+        assert words in text, words
+    for heading in ("## Contact", "## How sure", "## Whether new", "weak promise", "Hub"):
+        assert heading not in text, heading
+    scores = changed(plain, {"calibration": calibrated()}, head={"link": "none"})
+    assert "the probability of each class." in write(tmp_path, scores).text, "by its calibration"
+
+
+@pytest.mark.parametrize(("number", "left"), [(2, 0), (100, 0), (101, 1), (1000, 900)])
+def test_a_hundred_classes_are_named(
+    tmp_path: Path, plain: Release, number: int, left: int
+) -> None:
+    names = tuple(f"kind {place}" for place in range(number))
+    line = write(tmp_path, changed(plain, class_names=names)).text.partition("Classes: ")[2]
+    named = line.partition(".\n")[0].partition(" and ")[0].split(", ")
+    assert named == list(names[:100])
+    assert (f" and {left} more, in `bundle.json`." in line) == (left > 0)
+
+
+def test_the_table_of_attacks_has_a_column_for_test_units_if_any_are_read(
+    tmp_path: Path, plain: Release
+) -> None:
+    for block, columns in ((None, 2), (measured(), 3)):
+        text = write(tmp_path, changed(plain, {"evaluation": block})).text
+        rows = [line for line in text.splitlines() if line.startswith(("| 0.1%", "| 1%", "| 10%"))]
+        assert [row.count("|") - 1 for row in rows] == [columns] * 3
+
+
+def test_a_release_with_long_lists_is_cut(tmp_path: Path, plain: Release) -> None:
+    text = write(tmp_path, long_release(plain)).text
+    assert "and 900 more, in `bundle.json`" in text
+    assert "one patient (all of their training images together)" in text
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_nothing_breaks_out_of_the_card(tmp_path: Path, plain: Release, text: str) -> None:
+    """The same lines as of a harmless text, but for those that show it; nothing else to the Hub."""
+
+    def written(words: str) -> ModelCard:
+        said = CardFacts(license=words, intended_use=words, limits=words, contact=words)
+        named = changed(plain, {"evaluation": measured()}, class_names=(words, words), card=said)
+        return write(tmp_path, named)
+
+    harmless, hostile = written("Two words."), written(text)
+    fixed = [line for line in harmless.text.splitlines() if line and "Two words" not in line]
+    lines = [line for line in hostile.text.splitlines() if line]
+    assert [line for line in lines if line in fixed] == fixed
+    shown = [line for line in lines if line not in fixed]
+    # Classes, use, limits and contact; all but the first in paragraphs where the text has two.
+    assert 4 <= len(shown) <= 7
+    for line in shown:
+        assert "<" not in line
+        assert not line.lstrip().startswith(("---", "- ", "# ", "1. ", "```"))
+        assert "\u202e" not in line
+    assert set(hostile.data.to_dict()) - set(harmless.data.to_dict()) <= {"license_name"}

@@ -1,0 +1,236 @@
+"""The page for a privacy officer: one file that opens offline, says what holds and escapes all."""
+
+from __future__ import annotations
+
+import html
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.exhibits.html_page import content_policy
+from dpprobe.release import documents
+from dpprobe.release.bundle import CardFacts
+from dpprobe.release.page import write_page
+from tests.support.releases import (
+    HOSTILE,
+    Release,
+    calibrated,
+    example,
+    long_release,
+    measured,
+    watched,
+)
+
+VOID = {"meta", "link", "rect", "line", "circle", "polyline"}
+
+
+class Reader(HTMLParser):
+    """Reads tags that must match, the text, the cells of tables, and the drawings' elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.rows: list[list[str]] = []
+        self.drawn: list[tuple[str, dict[str, Any]]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.drawn += [(tag, dict(attributes))] if "svg" in self.open else []
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.drawn.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, f"{tag} ends where another tag is open"
+        self.text += " " if tag in ("dt", "dd", "th", "td") else ""
+
+    def handle_data(self, data: str) -> None:
+        if "style" in self.open:
+            return
+        self.text += data
+        if {"td", "th"} & set(self.open):
+            self.rows[-1][-1] += data
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    return example(tmp_path_factory.mktemp("page") / "v1")
+
+
+def write(folder: Path, facts: Any, statement: dict[str, Any]) -> str:
+    write_page(folder, facts, statement)
+    return (folder / "release.html").read_text(encoding="utf-8")
+
+
+def read(folder: Path, release: Release, **blocks: Any) -> Reader:
+    reader = Reader()
+    reader.feed(write(folder, release[0], {**release[1], **blocks}))
+    reader.close()
+    assert reader.open == [], "every tag ends"
+    reader.text = " ".join(reader.text.split())
+    return reader
+
+
+def test_a_page_loads_and_runs_nothing(tmp_path: Path, plain: Release) -> None:
+    page = write(tmp_path, *long_release(plain))
+    style = page.partition("<style>")[2].partition("</style>")[0]
+    policy = html.unescape(page.partition('Policy" content="')[2].partition('"')[0])
+    assert policy == content_policy(style, None)
+    assert "script-src 'none'" in policy
+    assert not re.search(r"<script| style=|(?:src|href)=\"(?!data:,)", page)
+
+
+def test_long_lists_and_texts_are_cut(tmp_path: Path, plain: Release) -> None:
+    facts, statement = long_release(plain)
+    page = write(tmp_path, facts, statement)
+    assert f"and {1000 - 16} more, in bundle.json" in page
+    assert page.count("… (README.md)") == 2
+    for number, left in ((16, ""), (17, " and 1 more, in bundle.json")):
+        names = tuple(f"kind {place}" for place in range(number))
+        made = plain[0].model_copy(update={"class_names": names})
+        said = read(tmp_path, (made, plain[1])).text
+        assert f"{number} classes: {', '.join(names[:16])}{left}." in said
+
+
+def test_a_predecessor_of_a_long_name_is_cut(tmp_path: Path, plain: Release) -> None:
+    for name, shown in (("lesions v0", "lesions v0"), ("x" * 41, "x" * 39 + "…")):
+        said = read(tmp_path, plain, predecessor={"name": name, "sha256": "ab" * 32}).text
+        assert f"This release replaces {shown}." in said
+    assert "This release replaces" not in read(tmp_path, plain).text
+
+
+def test_nothing_breaks_out_of_the_page(tmp_path: Path, plain: Release) -> None:
+    facts, statement = plain
+    unharmed = write(tmp_path, facts, statement)
+    joined = "\n".join(HOSTILE)
+    card = CardFacts(intended_use=joined, limits=joined, contact=joined)
+    named = {"name": HOSTILE[0], "dataset": HOSTILE[1], "class_names": HOSTILE, "card": card}
+    replaced = {**statement, "predecessor": {"name": HOSTILE[0], "sha256": HOSTILE[1]}}
+    page = write(tmp_path, facts.model_copy(update=named), replaced)
+    tags, known = (set(re.findall(r"<[^>]*>", text)) for text in (page, unharmed))
+    assert tags - known == set()
+    assert "\u202e" not in page
+    text = html.unescape(re.sub(r"<[^>]*>", " ", page))
+    assert "<img src=x" in text
+    assert "{{ 7 * 7 }}" in text
+
+
+def test_the_table_has_the_rates_of_the_best_attack_rounded_up(
+    tmp_path: Path, plain: Release
+) -> None:
+    for blocks, columns in (({}, 2), ({"evaluation": measured()}, 3)):
+        table = documents.bound_best_attacks({**plain[1], **blocks}, documents.RATES)
+        rows = [row for row in read(tmp_path, plain, **blocks).rows if len(row) == columns]
+        shown = [[float(cell.strip().rstrip("%")) for cell in row] for row in rows[1:4]]
+        for row, attack in zip(shown, table, strict=True):
+            rates = [attack.false, attack.trained, attack.tested][:columns]
+            for cell, rate in zip(row, rates, strict=True):
+                assert rate is not None
+                assert 0 <= cell - 100 * rate < 0.1, f"{cell}% for {rate}"
+
+
+def test_the_curve_is_that_of_the_best_attack_and_its_marks_lie_on_it(
+    tmp_path: Path, plain: Release
+) -> None:
+    """In a square of 200 units that begins at (44, 8): the rate to the right, its find upwards."""
+    drawn = read(tmp_path, plain).drawn
+    (line,) = [each["points"] for tag, each in drawn if tag == "polyline"]
+    points = [tuple(map(float, point.split(","))) for point in line.split()]
+    rates = [((x - 44) / 200, 1 - (y - 8) / 200) for x, y in points]
+    assert rates[0][0] == pytest.approx(0, abs=1e-4)
+    assert rates[-1] == pytest.approx((1, 1), abs=1e-4)
+    assert rates == sorted(rates), "no attack finds fewer for more false alarms"
+    wanted = documents.bound_best_attacks(plain[1], [min(1, max(0, x)) for x, _ in rates])
+    assert [y for _, y in rates] == pytest.approx([each.trained for each in wanted], abs=1e-3)
+    marks = [(float(each["cx"]), float(each["cy"])) for tag, each in drawn if tag == "circle"]
+    assert [x for x, _ in marks] == pytest.approx([44 + 200 * rate for rate in (0.01, 0.1)])
+    assert set(marks) <= set(points)
+
+
+def test_the_reliability_diagram_has_a_mark_for_each_range(tmp_path: Path, plain: Release) -> None:
+    block = calibrated()
+    drawn = read(tmp_path, plain, calibration=block).drawn
+    circles = [(float(each["cx"]), float(each["cy"])) for tag, each in drawn if tag == "circle"]
+    marks = [
+        (44 + 200 * row["predicted"], 8 + 200 * (1 - row["observed"]))
+        for row in block["reliability"]
+    ]
+    for x, y in marks:
+        assert any(abs(x - a) < 0.01 and abs(y - b) < 0.01 for a, b in circles), (x, y)
+    intervals = [
+        (float(each["x1"]), float(each["y1"]), float(each["x2"]), float(each["y2"]))
+        for tag, each in drawn
+        if tag == "line" and each.get("class") not in ("grid", "guess")
+    ]
+    for (x, y), row in zip(marks, block["reliability"], strict=True):
+        ends = {8 + 200 * (1 - row[end]) for end in ("low", "high")}
+        across = {44 + 200 * row[end] for end in ("from", "to")}
+        assert any(
+            abs(a - x) < 0.02
+            and abs(c - x) < 0.02
+            and {round(b, 1), round(d, 1)} == {round(end, 1) for end in ends}
+            for a, b, c, d in intervals
+        ), f"no interval of {row}"
+        assert any(
+            abs(b - y) < 0.02
+            and abs(d - y) < 0.02
+            and {round(a, 1), round(c, 1)} == {round(end, 1) for end in across}
+            for a, b, c, d in intervals
+        ), f"no range of {row}"
+
+
+def test_each_mechanism_is_a_row_with_the_units_that_it_reads(
+    tmp_path: Path, plain: Release
+) -> None:
+    item = plain[1]["mechanisms"][0]
+    sampled = {**item, "name": "sampled", "sample_rate": 0.25, "count": 1200, "repeated": True}
+    joint = {**item, "name": "joint", "budget_share": None}
+    blocks = {"mechanisms": [item, sampled, joint], "evaluation": measured(), "monitor": watched()}
+    rows = [row for row in read(tmp_path, plain, **blocks).rows if len(row) == 6][1:]
+    cells = {row[0].partition(":")[0]: [" ".join(cell.split()) for cell in row[1:]] for row in rows}
+    assert list(cells)[:4] == [item["name"], "sampled", "joint", "right_answers"]
+    assert cells["right_answers"] == [
+        "1",
+        "18.65 (18.65)",
+        "1",
+        "all test images",
+        "separate budget",
+    ]
+    assert cells["sampled"][2:4] == ["1,200 per trial", "a random 25% of training images"]
+    assert cells["joint"][4] == "priced together"
+    assert cells[item["name"]][3] == "all training images"
+    assert cells[item["name"]][4] == f"{100 * item['budget_share']:.4g}%"
+
+
+def test_the_facts_of_the_promise_are_those_of_the_statement(
+    tmp_path: Path, plain: Release
+) -> None:
+    said = read(tmp_path, plain, n=12345).text
+    for words in (
+        "Epsilon 1 ",
+        "Delta 1e-5",
+        "Unit of privacy one training image",
+        "Trained on 12,345 images",
+    ):
+        assert words in said, words
+    for absent in ("Permitted risk", "weak promise", "per trial", "Contact:", "ends its chain"):
+        assert absent not in said
+    assert "No test result is published with this head." in said
+    target = {"risk_target": {"advantage": 0.3}, "mu": 0.77}
+    assert "Permitted risk advantage 0.3 (mu 0.77)" in read(tmp_path, plain, **target).text
+    weak = {
+        "epsilon_realised": 30.0,
+        "selection": {"mean": 10, "repeated": ["gradients"], "trials": "geometric"},
+    }
+    said = read(tmp_path, plain, **weak).text
+    assert "This is a weak promise." in said
+    assert "a random number of trials (mean 10, geometric)" in said

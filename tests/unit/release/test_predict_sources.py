@@ -1,0 +1,131 @@
+"""Where a stranger's bundle may load weights and code from: nowhere, unless a person agrees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.release import bundle
+from dpprobe.release.predict import Predictor
+from tests.support.bundles import write_example
+from tests.support.refusals import change_values
+
+
+class Loaded(Exception):
+    """The backbone would be loaded now, by these options."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    def load(options: Any, *, runtime: Any) -> None:
+        raise Loaded(runtime.precision, options.extraction_params())
+
+    monkeypatch.chdir(tmp_path)
+    made = write_example(Path("bundle"))
+    monkeypatch.setattr("dpprobe.backbones.loading.load_backbone", load)
+    return made
+
+
+def alter(folder: Path, change: dict[str, Any]) -> None:
+    write_json(folder / "bundle.json", change_values(read_json(folder / "bundle.json"), change))
+    bundle.write_sums(folder)
+
+
+def of(family: str, **options: Any) -> dict[str, Any]:
+    return {"backbone.options": {"family": family, "model": "test_vit", **options}}
+
+
+ALLOWED = {"allow_hub": True, "allow_module": True}
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (of("timm", model="local-dir:/tmp/mine"), "local-dir:/tmp/mine"),
+        (of("timm", model="other:somebody/weights"), "other:somebody/weights"),
+        (of("timm", model_args={"pretrained_cfg_overlay": {"file": "/x"}}), "pretrained_cfg_overl"),
+        (of("timm", model_args={"pretrained": True}), "pretrained"),
+        (of("timm", model_args={"cache_dir": "/tmp"}), "cache_dir"),
+        (of("open_clip", pretrained="/tmp/mine.pt"), "pretrained"),
+        (of("open_clip", pretrained="a.pt"), "pretrained"),
+    ],
+)
+def test_a_place_of_weights_is_refused_whatever_is_allowed(
+    folder: Path, change: dict[str, Any], place: str
+) -> None:
+    alter(folder, change)
+    for allowed in ({}, ALLOWED):
+        with pytest.raises(DataError, match=f"bundle: {place}.*not allowed; ask for a bundle"):
+            Predictor.load_bundle(folder, device="cpu", **allowed)
+
+
+@pytest.mark.parametrize(
+    ("change", "permission", "said"),
+    [
+        (of("timm", model="hf-hub:a/b"), "allow_hub", "the Hub repository hf-hub:a/b; pass"),
+        (of("timm", model="hf_hub:a/b"), "allow_hub", "the Hub repository hf_hub:a/b; pass"),
+        (of("open_clip", model="hf-hub:a/b"), "allow_hub", "pass --allow-hub if you trust its"),
+        (
+            {"backbone.options": {"family": "imported", "module": "nets:build"}},
+            "allow_module",
+            "is built by nets:build, a function that .* pass --allow-module if you trust",
+        ),
+    ],
+)
+def test_a_repository_or_a_function_needs_its_own_permission(
+    folder: Path, change: dict[str, Any], permission: str, said: str
+) -> None:
+    alter(folder, change)
+    for allowed in ({}, ALLOWED | {permission: False}):
+        with pytest.raises(ConfigError, match=said):
+            Predictor.load_bundle(folder, device="cpu", **allowed)
+    with pytest.raises(Loaded):
+        Predictor.load_bundle(folder, device="cpu", **{permission: True})
+
+
+@pytest.mark.parametrize(
+    ("change", "options"),
+    [
+        ({}, {"family": "pixels", "size": 8}),
+        (of("timm"), {"model": "test_vit", "layers": []}),
+        (of("timm", pretrained=False), {"pretrained": False}),
+        (of("timm", model_args={"depth": 1}), {"model_args": {"depth": 1}}),
+        (of("open_clip", pretrained="laion_2-b"), {"pretrained": "laion_2-b"}),
+        # a head takes the last block's features alone
+        (of("timm", layers=[0], token="class"), {"layers": [], "token": None}),
+    ],
+)
+def test_known_weights_are_loaded_as_the_bundle_says(
+    folder: Path, change: dict[str, Any], options: dict[str, Any]
+) -> None:
+    alter(folder, {**change, "backbone.precision": "bfloat16"})
+    for precision in (None, "float16"):
+        with pytest.raises(Loaded) as caught:
+            Predictor.load_bundle(folder, device="cpu", precision=precision)  # type: ignore[arg-type]
+        asked, loaded = caught.value.args
+        assert asked == (precision or "bfloat16")
+        assert {key: loaded[key] for key in options} == options
+
+
+def test_a_checkpoint_is_passed_if_and_only_if_the_bundle_names_one(folder: Path) -> None:
+    Path("w.pt").touch()
+    with pytest.raises(ConfigError, match=r"checkpoint w.pt: backbone pixels of bundle needs no "):
+        Predictor.load_bundle(folder, device="cpu", checkpoint="w.pt")
+    alter(folder, {"backbone.trained": True, "backbone.checkpoint": "w.pt"})
+    with pytest.raises(ConfigError, match=r"--checkpoint FILE, where FILE is w.pt \(SHA-256 None"):
+        Predictor.load_bundle(folder, device="cpu")
+    with pytest.raises(ConfigError, match=r"--checkpoint: gone.pt is not a file; the bundle has"):
+        Predictor.load_bundle(folder, device="cpu", checkpoint="gone.pt")
+    with pytest.raises(DataError, match=r"w.pt: its weights have SHA-256 e3b0c44.*needs None"):
+        Predictor.load_bundle(folder, device="cpu", checkpoint="w.pt")
+
+
+@pytest.mark.parametrize("options", [{"family": "unknown"}, {}, {"family": "pixels", "x": 1}])
+def test_options_that_no_family_takes_are_refused(folder: Path, options: dict[str, Any]) -> None:
+    alter(folder, {"backbone.options": options})
+    with pytest.raises(ConfigError, match="family"):
+        Predictor.load_bundle(folder, device="cpu", **ALLOWED)

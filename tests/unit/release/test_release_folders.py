@@ -1,0 +1,94 @@
+"""The folders of a release: a bundle that no entry lists, and a copy that may end anywhere."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from dpprobe.errors import PrivacyError
+from dpprobe.release.bundle import bundle_digest
+from dpprobe.release.release_folders import ReleaseFolders
+from tests.support.refusals import refusal_of
+
+
+@pytest.mark.parametrize("unlisted", [None, "b", "z"])
+def test_a_bundle_that_no_entry_lists_is_found_among_others(
+    tmp_path: Path, unlisted: str | None
+) -> None:
+    """Beside bundles of other data, and folders that are none."""
+    known = []
+    for name, facts in {
+        "a": "[]",
+        "c": "{",
+        "d": None,
+        "e": '{"dataset": "other"}',
+        "f": '{"dataset": "toy"}',
+        "b": '{"dataset": "toy"}',
+        "z": '{"dataset": "toy"}',
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "SHA256SUMS").write_text(name)
+        if facts is not None:
+            (tmp_path / name / "bundle.json").write_text(facts)
+        if name != unlisted:
+            known.append(SimpleNamespace(digest=bundle_digest(tmp_path / name)))
+    folders = ReleaseFolders("first", tmp_path / "first", tmp_path / "ledger.jsonl")
+    entries: Any = [SimpleNamespace(digest=None), *known]
+    said = refusal_of(folders.check_listed, "toy", entries)
+    assert (said is None) == (unlisted is None)
+    if unlisted:
+        assert str(said).startswith(f"{tmp_path / unlisted}: a release from toy that ")
+        assert "restore the ledger" in str(said)
+
+
+def test_the_file_that_marks_a_bundle_is_copied_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy may end anywhere, and a folder with this file counts as whole."""
+    (tmp_path / "staged").mkdir()
+    for name in ("heads.safetensors", "SHA256SUMS", "A", "statement.json"):
+        (tmp_path / "staged" / name).write_text(name)
+    copy = Mock(side_effect=shutil.copyfile)
+    monkeypatch.setattr("dpprobe.release.release_folders.shutil.copyfile", copy)
+    folders = ReleaseFolders("first", tmp_path / "first", tmp_path / "ledger.jsonl")
+    folders.publish(tmp_path / "staged")
+    assert copy.call_count == 4
+    assert copy.call_args.args[0].name == "SHA256SUMS"
+
+
+def test_a_publication_completes_a_bundle_and_alters_no_file(tmp_path: Path) -> None:
+    staged, output = tmp_path / "staged", tmp_path / "first"
+    staged.mkdir()
+    for name in ("A", "B", "SHA256SUMS"):
+        (staged / name).write_text(f"whole {name}")
+    folders = ReleaseFolders("first", output, tmp_path / "ledger.jsonl")
+    output.mkdir()
+    (output / "A").write_text("whole A")
+    (output / ".B.123.partial").write_text("wh")  # of an interrupted copy
+    folders.publish(staged)
+    assert {path.name for path in output.iterdir()} == {"A", "B", "SHA256SUMS"}
+    assert all(path.read_text() == f"whole {path.name}" for path in output.iterdir())
+    for name in ("A", "more"):
+        (output / name).write_text("another")
+        with pytest.raises(PrivacyError, match=f"{name}: differs from release first as it was"):
+            folders.publish(staged)
+        assert (output / name).read_text() == "another"
+        (output / name).unlink()
+
+
+def test_hidden_folders_are_of_one_entry_and_dropped_with_it(tmp_path: Path) -> None:
+    folders = ReleaseFolders("first", tmp_path / "first", tmp_path / "ledger.jsonl")
+    entries: Any = [SimpleNamespace(number=number, digest="d") for number in (1, 12)]
+    made = [place(entry) for entry in entries for place in (folders.staged, folders.partial)]
+    assert len({*made}) == 4
+    for path in made:
+        assert path.name.startswith(".")
+        path.mkdir()
+    folders.drop(entries[0])
+    assert [path.exists() for path in made] == [False, False, True, True]
+    folders.drop(entries[0])

@@ -1,0 +1,256 @@
+"""A head that is no better than a constant prediction is refused, with the reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.data.options import Headline
+from dpprobe.heads.facts import DataFacts
+from dpprobe.release.usefulness import benchmark_faults, check_metric, check_usefulness
+from dpprobe.results.cell_record import CellRecord, read_cell
+from tests.support.cell_files import write_cell
+from tests.support.refusals import refusal_of
+
+FACTS = DataFacts(
+    n=20_000, dimension=768, classes=2, multi_label=False, epsilon=1.0, delta=1e-6, unit="image"
+)
+
+
+def refusal(**given: Any) -> str | None:
+    return refusal_of(check_usefulness, "v1", **given)
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> CellRecord:
+    """A benchmark of four classes with two seeds."""
+    return read_cell(write_cell(tmp_path_factory.mktemp("cell"), rows=120, seeds=2))
+
+
+def changed(
+    record: CellRecord,
+    *,
+    low: float | None = 0.9,
+    auc_low: float | None = 0.9,
+    headline: Headline = "accuracy",
+    never: Sequence[Sequence[int]] = ((), ()),
+    **more: Any,
+) -> CellRecord:
+    """A record whose headline's interval begins at `low`, and another AUC's at `auc_low`."""
+    known = record.summary["accuracy"]
+    summary = {
+        name: known.model_copy(update={"both_low": begins})
+        for name, begins in {"auc": auc_low, headline: low}.items()
+    }
+    seeds = [
+        {**seed, "never_predicted": list(each)}
+        for seed, each in zip(record.seeds, never, strict=True)
+    ]
+    update = {"summary": summary, "headline": headline, "seeds": seeds, **more}
+    return record.model_copy(update=update)
+
+
+@pytest.mark.parametrize(
+    ("headline", "low", "says"),
+    [
+        ("accuracy", 0.25, "accuracy .* baseline, 0.250 .*begins at 0.250"),
+        ("accuracy", 0.1, "accuracy .* baseline, 0.250 .*begins at 0.100"),
+        ("accuracy", 0.2501, None),
+        ("accuracy", None, r"baseline, 0.250 \(no interval is known\)"),
+        ("macro_accuracy", 0.25, "macro accuracy .* baseline, 0.250"),  # recall 1 of one in four
+        ("macro_accuracy", 0.26, None),
+    ],
+)
+def test_the_headline_s_interval_begins_above_a_constant_prediction(
+    record: CellRecord, headline: Headline, low: float | None, says: str | None
+) -> None:
+    each = changed(record, headline=headline, low=low, constant_accuracy=0.25)
+    faults = list(benchmark_faults(each))
+    assert len(faults) == (says is not None), faults
+    assert not says or re.search(f"not better than the majority-class.*{says}|{says}", faults[0])
+
+
+@pytest.mark.parametrize(("low", "fault"), [(0.5, True), (0.3, True), (0.501, False)])
+def test_a_ranking_that_may_be_chance_is_one_fault(
+    record: CellRecord, low: float, fault: bool
+) -> None:
+    """Of whatever headline; the AUC as headline says it once."""
+    as_headline = changed(record, headline="auc", low=low)
+    for each in (changed(record, auc_low=low), as_headline):
+        said = [one for one in benchmark_faults(each) if "AUC" in one]
+        assert len(said) == fault, said
+    (one,) = benchmark_faults(changed(record, auc_low=0.5))
+    assert "the 95% CI of its AUC begins at 0.500, so the ranking may be chance" in one
+    assert not list(benchmark_faults(changed(record, auc_low=None)))
+
+
+@pytest.mark.parametrize(
+    ("never", "named"),
+    [
+        (((), ()), None),
+        (((1,), ()), "one"),  # half of the seeds
+        (((1, 2), (2,)), "one, two"),
+        (((0, 1, 2, 3), (1,)), "zero, one, two, three"),
+    ],
+)
+def test_a_class_that_half_of_the_seeds_never_predict_is_named(
+    record: CellRecord, never: Any, named: str | None
+) -> None:
+    faults = list(benchmark_faults(changed(record, never=never)))
+    assert bool(faults) == (named is not None)
+    assert not named or f"it never predicts {named} (if the class is rare, `balanced:" in faults[0]
+
+
+def test_a_class_that_a_minority_of_seeds_never_predicts_is_no_fault(tmp_path: Path) -> None:
+    three = read_cell(write_cell(tmp_path, rows=120, seeds=3))
+    for count in range(4):
+        never = [[1]] * count + [[]] * (3 - count)
+        faults = list(benchmark_faults(changed(three, never=never)))
+        assert bool(faults) == (count >= 2), f"{count} of 3 seeds"
+
+
+def test_five_classes_are_named_and_the_others_counted(record: CellRecord) -> None:
+    for count in (5, 6, 8):
+        names = [f"c{number}" for number in range(8)]
+        each = changed(record, never=[range(count)] * 2, class_names=names)
+        (fault,) = benchmark_faults(each)
+        more = "" if count == 5 else rf" and {count - 5} more"
+        assert re.search(rf"it never predicts c0, c1, c2, c3, c4{more} \(", fault), fault
+
+
+def test_of_several_labels_none_need_be_predicted(tmp_path: Path) -> None:
+    """A label that is present in few images is rarely above one half, and still ranks well."""
+    labels = read_cell(write_cell(tmp_path, class_names="abc", multi_label=True, quality=0.0))
+    shown = labels.model_copy(
+        update={
+            "summary": {
+                name: each.model_copy(update={"both_low": 0.9})
+                for name, each in labels.summary.items()
+            }
+        }
+    )
+    for seed in shown.seeds:
+        seed["never_predicted"] = [0, 1, 2]
+    assert not list(benchmark_faults(shown))
+
+
+@pytest.mark.parametrize(("quality", "useless"), [(0.0, True), (4.0, False)])
+@pytest.mark.parametrize("headline", ["accuracy", "auc", "macro_accuracy"])
+def test_a_head_of_noise_is_refused_and_one_that_tells_classes_apart_is_not(
+    tmp_path: Path, quality: float, useless: bool, headline: Headline
+) -> None:
+    path = write_cell(tmp_path, class_names="ab", quality=quality, headline=headline, rows=120)
+    said = refusal(benchmark=path, facts=FACTS)
+    assert (said is not None) == useless
+    if said:
+        assert said.startswith("release v1: this head would be useless, its benchmark ")
+        for word in (str(path), "No epsilon was spent", "`allow_useless: true`"):
+            assert word in said
+
+
+@pytest.mark.parametrize("unit", ["image", "patient"])
+@pytest.mark.parametrize("classes", [2, 40])
+def test_without_a_benchmark_the_planner_names_a_number_that_is_enough(
+    classes: int, unit: str
+) -> None:
+    few = replace(FACTS, n=40, classes=classes, epsilon=0.1, unit=unit, delta=1e-5)
+    said = refusal(benchmark=None, facts=few)
+    assert said
+    assert f"the planner says: 40 training {unit}s are too few for {classes} classes" in said
+    assert "at epsilon 0.1; about" in said
+    enough = int(said.partition("about ")[2].partition(" are")[0].replace(",", ""))
+    assert refusal(benchmark=None, facts=replace(few, n=enough)) is None, "as it says"
+    # nothing is known of several labels per image
+    assert refusal(benchmark=None, facts=replace(few, multi_label=True)) is None
+
+
+def test_the_planner_is_not_asked_where_a_benchmark_is_there(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, class_names="ab", quality=4.0, rows=120)
+    few = replace(FACTS, n=40, epsilon=0.1)
+    assert refusal(benchmark=None, facts=few)
+    assert refusal(benchmark=path, facts=few) is None
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+@pytest.mark.parametrize("ranks", [True, False])
+def test_a_benchmark_that_balances_otherwise_tells_only_how_well_the_head_ranks(
+    tmp_path: Path, classes: int, ranks: bool
+) -> None:
+    """Of two classes the AUC counts; of more the planner judges, by public facts."""
+    shares = (1.05 - 0.05 * classes, *[0.05] * (classes - 1))
+    path = write_cell(
+        tmp_path,
+        class_names="abcde"[:classes],
+        quality=4.0 if ranks else 0.0,
+        rows=400,
+        shares=shares,
+        seeds=2,
+    )
+    record = read_json(path)
+    for seed in record["seeds"]:
+        seed["never_predicted"] = [1]
+    write_json(path, record)
+    facts = replace(FACTS, n=50_000, classes=classes, epsilon=4.0)
+    for balanced in (None, False):  # the cell is as the release: never predicting b counts
+        refused = refusal(benchmark=path, facts=facts, balanced=balanced)
+        assert refused
+        assert "never predicts b" in refused
+    other = refusal(benchmark=path, facts=facts, balanced=True)
+    if classes == 2:
+        assert (other is None) == ranks
+        assert other is None or "the ranking may be chance" in other
+    else:
+        assert other is None, "enough examples, says the planner"
+        few = replace(facts, n=20, epsilon=0.1)
+        refused = refusal(benchmark=path, facts=few, balanced=True)
+        assert refused
+        assert "the planner says" in refused
+
+
+def check(metric: Headline, labels: Any) -> str | None:
+    return refusal_of(check_metric, "v1", metric, labels)
+
+
+@pytest.mark.parametrize(
+    ("counts", "remedy"),
+    [
+        ([60, 30], None),  # twice as many is not more than twice
+        ([61, 30], "`metric: auc` or `metric: macro_accuracy`"),
+        ([30, 61], "`metric: auc` or `metric: macro_accuracy`"),
+        ([50, 45, 5], "`metric: macro_accuracy`"),
+        ([9, 9, 9], None),
+        ([7], None),
+        ([9, 0, 9], None),  # no row of a class is no rare class
+    ],
+)
+def test_an_accuracy_of_classes_that_are_unequal_is_refused(
+    counts: list[int], remedy: str | None
+) -> None:
+    labels = np.repeat(np.arange(len(counts)), counts)
+    said = check("accuracy", labels)
+    assert (said is not None) == (remedy is not None), f"{counts}: {said}"
+    assert not remedy or f"write {remedy} in `evaluate`. No epsilon was spent" in str(said)
+    for metric in ("auc", "macro_accuracy"):
+        assert check(metric, labels) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("present", "refused"),
+    [([20, 20], False), ([20, 14], False), ([20, 27], True), ([20, 13], True), ([14, 26], False)],
+)
+def test_an_accuracy_of_labels_of_which_one_is_rare_or_common_is_refused(
+    present: list[int], refused: bool
+) -> None:
+    """Of 40 rows: 13 or 27 with a label are one to more than two."""
+    labels = (np.arange(40)[:, None] < present).astype(np.int8)
+    said = check("accuracy", labels)
+    assert (said is not None) == refused
+    assert not refused or "write `metric: auc` in" in str(said)
+    assert check("auc", labels) is None

@@ -1,0 +1,132 @@
+"""What a verification runs, skips and reports, from three checks that one can follow."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpprobe.errors import DataError, MissingExtraError
+from dpprobe.release.verification.checks import (
+    DEPENDS,
+    NOT_COVERED,
+    PROMISES,
+    Check,
+    Checks,
+    Report,
+)
+
+PASSED, FAILED = Check("price", True, "epsilon 1"), Check("head", False, "bad weights")
+UNTOLD = Check("files", True, "6 files")  # passed, and no promise
+SKIPPED = Check("sites", None, DEPENDS)
+UNCHECKED, OPEN = Check("backbone", None, "pass --checkpoint"), Check(NOT_COVERED, None, "a lot")
+ALL = (PASSED, UNTOLD, FAILED, SKIPPED, UNCHECKED, OPEN)
+REPORTS = [Report(chosen) for count in range(7) for chosen in itertools.combinations(ALL, count)]
+
+
+@pytest.mark.parametrize(
+    "report", REPORTS, ids=lambda report: " ".join(c.name for c in report.checks)
+)
+def test_a_summary_says_the_verdict_then_what_fails_or_is_promised(report: Report) -> None:
+    has = set(report.checks).__contains__
+    assert report.passed == (not has(FAILED)), "what could not be checked is no failure"
+    done = sum(has(each) for each in (PASSED, UNTOLD, FAILED))
+    verdict, *lines, last = report.summarize()
+    if report.passed:
+        assert verdict == f"verified: all {done} checks passed"
+    else:
+        assert verdict == f"NOT verified: 1 of {done} checks failed"
+    wanted = []
+    wanted += ["  FAILED head: bad weights"] if has(FAILED) else []
+    wanted += ["  price: epsilon 1"] if has(PASSED) and not has(FAILED) else []
+    wanted += ["  1 more checks depend on a failed check and were skipped"] * has(SKIPPED)
+    wanted += ["Not checked: backbone: pass --checkpoint"] * has(UNCHECKED)
+    if has(OPEN) and report.passed:
+        wanted.append('Not covered by the guarantee: see "What is not covered" in README.md')
+    assert lines == wanted
+    assert last == "The option --all lists every check."
+    every = report.list_checks()
+    assert every[0] == verdict
+    words = {True: "ok      ", False: "FAILED  ", None: "-       "}
+    assert every[1:] == [f"{words[c.passed]}{c.name}: {c.detail}" for c in report.checks]
+
+
+def test_each_promise_of_a_valid_bundle_is_told() -> None:
+    told = Report(tuple(Check(name, True, "holds") for name in PROMISES)).summarize()
+    assert told[1:-1] == [f"  {name}: holds" for name in PROMISES]
+    without = Report(tuple(Check(name, None, "not there") for name in PROMISES)).summarize()
+    assert without[1:-1] == [f"Not checked: {name}: not there" for name in PROMISES]
+
+
+def test_a_check_runs_if_all_that_it_needs_was_found() -> None:
+    checks = Checks()
+    assert checks.run_check("first", lambda: ("fine", 0)) == 0
+    assert checks.run_check("second", lambda *given: ("fine", given), 0, False) == (0, False)
+    ran: list[Any] = []
+    for inputs in ((None,), (1, None)):
+        assert checks.run_check("third", lambda *given: ran.append(given), *inputs) is None  # type: ignore[arg-type, func-returns-value]
+    assert ran == []
+    assert [(each.name, each.passed) for each in checks.done] == [
+        *(("first", True), ("second", True), ("third", None), ("third", None))
+    ]
+    assert {each.detail for each in checks.done[2:]} == {DEPENDS}
+
+
+@pytest.mark.parametrize(
+    ("error", "passed", "detail"),
+    [
+        (DataError("n: 0 is not from 1"), False, "n: 0 is not from 1"),
+        (KeyError("n"), False, "cannot be read: KeyError('n')"),
+        (RecursionError(), False, "cannot be read: RecursionError()"),
+        (MissingExtraError("install dpprobe[x]"), None, "install dpprobe[x]"),
+    ],
+)
+def test_an_error_fails_the_check_unless_this_machine_lacks_a_package(
+    error: Exception, passed: bool | None, detail: str
+) -> None:
+    def fail() -> tuple[str, int]:
+        raise error
+
+    checks = Checks()
+    assert checks.run_check("files", fail) is None
+    (check,) = checks.done
+    assert (check.passed, check.detail) == (passed, detail)
+
+
+def test_a_check_that_finds_nothing_has_failed() -> None:
+    checks = Checks()
+    assert checks.run_check("files", lambda: ("nothing there", None)) is None
+    assert checks.done == [Check("files", False, "nothing there")]
+
+
+@given(st.text(max_size=60), st.sampled_from([True, False, None]))
+def test_a_detail_is_one_printable_line_of_the_same_letters(text: str, passed: bool | None) -> None:
+    checks = Checks()
+    checks.note_check("files", passed, text)
+    detail = checks.done[0].detail
+    assert len(detail) == len(text)
+    for shown, letter in zip(detail, text, strict=True):
+        if letter.isprintable():
+            assert shown == letter
+        else:
+            assert shown == (" " if letter.isspace() else "?")
+
+
+@pytest.mark.parametrize(("passed", "longest"), [(False, 600), (True, 6000), (None, 6000)])
+def test_a_long_detail_keeps_its_start_and_its_remedy(passed: bool | None, longest: int) -> None:
+    for length in (longest, longest + 1, 3 * longest):
+        text = "".join(str(place % 10) for place in range(length))
+        checks = Checks()
+        checks.note_check("files", passed, text)
+        detail = checks.done[0].detail
+        if length == longest:
+            assert detail == text
+        else:
+            start, end = detail.split(" ... ")
+            assert text.startswith(start)
+            assert text.endswith(end)
+            assert longest - 5 <= len(detail) <= longest
+            assert abs(len(start) - len(end)) <= 2
