@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import json
 import re
@@ -20,7 +19,6 @@ from dpprobe import resources
 from dpprobe.data import (
     addresses,
     alike_names,
-    csv_rows,
     embeddings,
     folder_parts,
     group_columns,
@@ -610,133 +608,6 @@ def test_options_answer_before_images_are_read(source: str, folder: Path) -> Non
 
 
 # What files hold.
-
-HEADER, CAT = "path,kind,age,note\n", "a.png,cat,7,x\n"
-CONTENTS: dict[str, str | bytes] = {
-    "empty": "",
-    "header": HEADER,
-    "good": HEADER + CAT + "b.png,dog,,y\n",
-    "padded": " path ,kind , age, note\n" + CAT,
-    "joined in the middle": HEADER + CAT + "\n,,,\n",
-    "home": HEADER + "~/a.png,cat,7,x\n~$b.png,dog,7,x\n/x/c.png,cat,,\n",
-    "twice": "path,path,kind\n",
-    "short": HEADER + CAT + "b.png\n",
-    "long": HEADER + "a,b,c,d,e\n",
-    "quote": HEADER + '"a.png,cat\n',
-    "spaces": HEADER + ' "a, b.png", "dog",1,\n\n' + CAT,
-    "lines": HEADER + 'a.png,cat,"1\n2",x\n' + "b.png,dog,2,y\n",
-    "latin": HEADER.encode() + b"\xff\xfe.png,cat,1,\n",
-    "late": HEADER.encode() + CAT.encode() * 3000 + b"\xe4.png,cat,1,\n",
-    "utf16": (HEADER + CAT).encode("utf-16"),
-    "utf16 without mark": HEADER.encode("utf-16-le"),
-    "workbook": b"PK\x03\x04" + bytes(20),
-    "mark": ("\ufeff" + HEADER + CAT).encode(),
-    "semicolons": (HEADER + CAT).replace(",", ";"),
-    "tabs": (HEADER + CAT).replace(",", "\t"),
-    "bars": (HEADER + CAT).replace(",", "|"),
-    "declared": "sep=;\n" + (HEADER + CAT).replace(",", ";"),
-    "quoted": '"sep=|"|||\n' + (HEADER + CAT).replace(",", "|"),
-    "no words": "sep=a\n" + HEADER + CAT,
-    "capitals": HEADER.title() + CAT,
-    "nul": HEADER + CAT + "b.png,d\0og,1,\n",
-    "joined": HEADER + CAT + "\ufeffb.png,dog,1,\n",
-    "repeated": HEADER + CAT + HEADER + CAT,
-    "SEP": "SEP=,,\r\n" + HEADER + CAT,
-    "blanks": HEADER + " , ,nan,\na.png,cat,-1,\n",
-    "wide": HEADER + "x" * 140_000 + ",cat,1,\n",
-    "labels": HEADER
-    + "".join(
-        f'{n}.png,"{label}","{label}",\n'
-        for n, label in enumerate(
-            (
-                "1",
-                "0",
-                "1.0",
-                "-1",
-                "-1.0",
-                "",
-                "nan",
-                "True",
-                "FALSE",
-                "2",
-                "Cat",
-                "dog",
-                "cat;dog",
-                "['cat', 'dog']",
-                "10",
-                "07",
-                "?",
-                "1e0",
-                "dog ",
-                "\u200bcat",
-            )
-        )
-    ),
-}
-READINGS: list[dict[str, Any]] = [
-    {},
-    {"group_columns": {"age": {"column": "age", "bins": [0, 5, 7.5]}, "note": "note"}},
-    {"class_names": {"cat": "c", "1": "d", "10": "e"}, "missing": "drop"},
-    {"class_names": ["1", "0"]},
-    BOTH | {"label_columns": ["kind", "age"], "uncertain": "ones", "missing": "zeros"},
-    BOTH | {"label_columns": ["kind", "age"], "uncertain": "error"},
-    {"id_column": "note"},
-    BOTH | {"label_columns": ["kind", "age"], "uncertain": {"age": "drop"}, "missing": "drop"},
-    {"path_template": "{kind:.1}/{age:>3}-{path}"},
-    {"filters": {"age": [7, -1]}},
-    {"unit_column": "kind", "max_images_per_patient": 1},
-    {
-        "joins": [
-            {"file": "b.csv", "by": {"age": "n", "kind": "k"}, "columns": ["s"], "first": True}
-        ],
-        "group_columns": ["s"],
-    },
-    {"joins": [{"file": "b.csv", "by": {"age": "n"}, "columns": ["s"]}], "group_columns": ["s"]},
-    {
-        "joins": [{"file": "b.csv", "by": {"note": "n"}, "columns": ["s"], "first": True}],
-        "group_columns": ["s"],
-    },
-    {"extract": {"s": {"column": "path", "pattern": r"(\w)\.png"}}, "filters": {"s": ["a", "3"]}},
-]
-
-
-def test_tables_have_the_rows_of_their_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "b.csv").write_text("n,k,s\n7,cat,x\n7,cat,y\n,dog,z\n2,dog,w\n-1,-1,v\n")
-
-    def read(file: str, changes: dict[str, Any]) -> Any:
-        options: Any = dataset_options(CSV | {"train": file, "test": file} | changes)
-        options.check_files()
-        parts = csv_rows.read_rows(options)
-        rows = parts["test"]
-        return {
-            "rows": rows.frame.rename(columns={csv_rows.LINE: "line"}).to_dict("list"),
-            "codes": rows.codes[:, 0] if len(rows.codes[0]) == 1 else rows.codes,
-            "batches": [
-                part.to_pylist()
-                for split, part in csv_rows.make_batches(options, parts)
-                if split == "test"
-            ],
-        }
-
-    answers: dict[str, Any] = {}
-    for name, content in CONTENTS.items():
-        data = content if isinstance(content, bytes) else content.encode()
-        files = {"a.csv": data, "a.tsv": data, "a.CSV.gz": gzip.compress(data, mtime=0)}
-        packed = files["a.CSV.gz"]
-        files |= {"cut.csv.gz": packed[:-9], "plain.csv.gz": data, "bad.csv.gz": packed[:15] * 9}
-        chosen = files if name in ("good", "tabs") else {"a.csv": data}
-        for file, packed in chosen.items():
-            (tmp_path / file).write_bytes(packed)
-            plain = [{}, {"delimiter": ","}] if name in ("tabs", "declared") else [{}]
-            for changes in READINGS if name in ("good", "labels") and file == "a.csv" else plain:
-                answer = answer_of(read, file, changes)
-                answers[f"{name} {file} {changes or ''}"] = answer
-    wide = answers.pop("wide a.csv ")["rows"]["path"]
-    assert [len(path) for path in wide] == [140_000]
-    check_values("csv_rows", public(answers, tmp_path))
 
 
 LAYOUTS: dict[str, Sequence[str]] = {
