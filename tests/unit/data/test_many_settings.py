@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,8 @@ from dpprobe.data import (
     addresses,
     alike_names,
     embeddings,
-    folder_parts,
     group_columns,
     huggingface,
-    image_search,
     option_paths,
     path_template,
     person_names,
@@ -35,7 +33,6 @@ from dpprobe.data import (
 from dpprobe.data.copy_counts import CopyCounter
 from dpprobe.data.dataset_checks import label_words, rare_words
 from dpprobe.data.group_columns import Group
-from dpprobe.data.imagefolder import list_images
 from dpprobe.data.options import Headline, compute_imbalance, headline_metric
 from dpprobe.data.parquet_columns import describe_kind
 from dpprobe.data.registry import dataset_options
@@ -231,22 +228,6 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
         ],
     ),
     "digits": ({"source": "sklearn", "name": "digits"}, [*ALL, *SPLIT, {"name": "faces"}]),
-    "folder": (
-        FOLDER,
-        [
-            *ALL,
-            *SPLIT,
-            {"exclude": ["owl"]},
-            {"exclude": ["cat"]},
-            {"embed": True},
-            {"exclude": ["elk"]},
-            {"path": "none"},
-            {"path": "halves"},
-            {"path": "y"},
-            {"path": "y", "exclude": ["test"]},
-            {"path": "halves", "exclude": ["cat"]},
-        ],
-    ),
     "torchvision": (
         {"source": "torchvision", "name": "EuroSAT"},
         [
@@ -442,155 +423,6 @@ def test_options_answer_before_images_are_read(source: str, folder: Path) -> Non
 
 
 # What files hold.
-
-
-LAYOUTS: dict[str, Sequence[str]] = {
-    "none": (),
-    "one": ("a/1",),
-    "flat": ("a/1", "b/1", "b/2"),
-    "Train Test": ("Train/a/1", "Train/b/1", "Test/a/1"),
-    "no test": ("train/a/1", "train/b/1"),
-    "no train": ("Testing/a/1",),
-    "beside classes": ("bus/1", "car/1", "train/1"),
-    "three": ("train/a/1", "val/a/1", "dev/a/1"),
-    "spellings": ("train/a/1", "Train/b/1", "test/a/1"),
-    "numbers": ("train1/a/1", "train2/a/1"),
-    "images": ("train/1", "test/1"),
-    "inner": ("train/a/1", "train/train/1", "test/a/1", "test/b/1"),
-    "both inner": ("train/train/1", "train/bus/1", "test/train/1", "test/bus/1"),
-    "upside down": ("cats/Train/1", "cats/Test/1", "dogs/Train/1", "dogs/Test/1"),
-    "half": ("cats/val/1", "cats/x/1", "dogs/1"),
-    "sites": ("A/m/1", "A/n/1", "B/m/1", "B/n/1"),
-    "deeper sites": ("A/m/x/1", "A/n/1", "B/m/1", "B/n/y/1"),
-    "mixed sites": ("A/m/1", "A/2", "B/m/1", "B/n/1"),
-    "inner parts": ("train/b/1", "train/a/dev/1", "test/a/1", "test/b/1"),
-    "more sites": ("A/m/1", "A/n/1", "B/n/1", "B/m/1", "C/n/1"),
-    "deep": ("train/train/a/1", "train/test/a/1"),
-    "below": ("x/train/a/1", "x/test/a/1"),
-    "unknown": ("train/a/1", "train/b/1", *(f"test/{name}/1" for name in "fcged")),
-    "others": ("a/1", "b/notes.txt", "c.png", "a/Thumbs.db", ".x/1"),
-    "hidden": ("a/1", "b/.hidden"),
-    "names": ("train/a/1", "train/b/1", "test/A/1", "test/b/1"),
-    "many others": ("a/1", "b/1", *(f"a/{n}.txt" for n in range(21))),
-    "words": ("valid/1", "invalid/1"),
-    "stations": ("train_station/1", "train_interior/1"),
-    "ten": tuple(f"{n}/1" for n in range(11)),
-    "unused": ("train/a/1", "train/b/1", "test/a/1", *(f"x{n}/1" for n in range(21))),
-    "all at once": ("Benign/1", "benign/2", "empty/.keep", "README", "mole/a.txt"),
-    "nested": ("seg_train/seg_train/a/1", "seg_train/seg_train/b/1", "seg_test/seg_test/a/1"),
-    "one part": ("train/dev/1", "test/dev/1"),
-    "alone": ("cats/Train/1", "cats/Test/1"),
-    "other sites": ("A/m/1", "A/n/1", "B/m/1", "B/o/1"),
-    "cased": ("A/1", "a/1", "B/1", "b/1"),
-    "sites and one": ("A/m/1", "A/n/1", "B/m/1", "B/n/1", "C/1"),
-    "a file inside": ("images.train/images.train", "images.val/a/1"),
-    "twenty others": ("a/1", "b/1", *(f"a/{n}.txt" for n in range(20))),
-    "twenty unused": ("train/a/1", "train/b/1", "test/a/1", *(f"x{n}/1" for n in range(20))),
-}
-# A layout, and what is left out of it.
-EXCLUDED = (
-    ("others", "c.png"),
-    ("inner", "train"),
-    ("beside classes", "train"),
-    ("three", "dev"),
-    ("all at once", "empty mole README"),
-    ("flat", "none"),
-    ("flat", "b"),
-    ("half", "dogs cats"),
-    ("sites", "A"),
-    ("unknown", "c d e f g"),
-    ("spellings", "Train"),
-)
-TABLES = (
-    "train.csv test.csv a_train.csv a_test.csv Training.csv val.csv",
-    "Training.csv Testing.csv",
-    "train.csv other.csv",
-    "Train_a.csv Testing.tsv",
-    "train-set.csv val-set.csv",
-    "val.csv",
-    "trainset.csv testing.tsv eval.csv",
-    "train.train.csv test.train.csv",
-    "train.tsv test.csv",
-)
-IMAGE_FILES = (
-    "a.JPG",
-    "b.png",
-    "m/b.png",
-    "m/c.jpeg",
-    "c.tif",
-    "c.png",
-    "n/d.PNG",
-    "m/d.png",
-    ".h/e.png",
-    "m/f.dcm",
-    "f.txt",
-    "x/g.gif",
-    "x/.png",
-    "png",
-    "m/a.jpg",
-    "h.bmp",
-    "h.jpg",
-)
-PART_NAMES = (
-    "train_val test_train",
-    "val-test trainings",
-    "the final test of_training",
-    "train test val",
-    "Training Testing",
-    "train Test Valid",
-    "TRAIN TEST dev",
-    "01_train 02_test",
-    "train_images test_images validation_images",
-    "TrainSet|Test Set|Eval Set",
-    "a b",
-    "train",
-    "seg_train seg_test seg_pred",
-    "asl_alphabet_train asl_alphabet_test",
-    "images.train images.val",
-    "train2017 val2017",
-    "trainval hold-out",
-    "mnist-training mnist-testing notes",
-    "val valid test",
-    "x_train y_test",
-    "isic_train isic_test isic_all",
-    "invalid valid train",
-    "Held Out|trn",
-    "train tst val dev",
-    "trainA trainB",
-)
-
-
-def test_folders_are_read_as_parts_and_classes(tmp_path: Path) -> None:
-    answers: dict[str, Any] = {}
-    for name, files in LAYOUTS.items():
-        for file in files:
-            touch(tmp_path / name, file if "." in file or file == "README" else f"{file}.png")
-        options: Any = dataset_options({"source": "imagefolder", "path": str(tmp_path / name)})
-        answers[name] = [answer_of(list_images, options)]
-        answers[name] += (
-            [answer_of(options.list_warnings), answer_of(options.count_rows)] if files else []
-        )
-    for name, words in EXCLUDED:
-        layout = {"path": str(tmp_path / name), "exclude": words.split()}
-        options = dataset_options({"source": "imagefolder"} | layout)
-        asked = (options.input_files, options.count_class_units)
-        answers[f"{name} without {words}"] = [
-            answer_of(list_images, options),
-            *map(answer_of, asked),
-        ]
-    for names in PART_NAMES:
-        parts = folder_parts.find_parts(names.split("|" if "|" in names else " "))
-        answers[names] = [parts, folder_parts.choose_parts(parts)]
-    for tables in TABLES:
-        touch(folder := tmp_path / tables, *tables.split())
-        answers[tables] = [folder_parts.find_test_file(folder / each) for each in tables.split()]
-    touch(tmp_path / "at", *IMAGE_FILES)
-    for searched in (["none", "a"], ["b.png"], ["c"], ["d"], ["e"], ["f"], ["x/g"], ["h"]):
-        for roots in (["at"], ["at/m", "at"], ["at", "at/m"], ["no", "at"]):
-            found = image_search.search_images(searched, [tmp_path / root for root in roots])
-            answers[f"{searched} in {roots}"] = found and [found, found.path_of("x")]
-    answers["names of images"] = [image_search.names_image(name) for name in IMAGE_FILES]
-    check_values("data_folders", public(answers, tmp_path))
 
 
 COLUMNS: list[dict[str, Any]] = [
