@@ -26,7 +26,6 @@ from dpprobe.data import (
     path_template,
     person_names,
     prompts,
-    tar_shards,
     usual_columns,
     webdataset_rows,
 )
@@ -194,37 +193,6 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
             {"repo": "a"},
             {"accepted_labels": FILES[0], "test": "t.parquet"},
             *({"revision": each} for each in ("main", "", "0" * 12, "A" * 40, "0" * 41)),
-        ],
-    ),
-    "tar": (
-        {"source": "webdataset", "train": "t.tar", "class_names": ["cat", "dog"]},
-        [
-            *ALL,
-            *SPLIT,
-            *PATIENTS,
-            {"test": "mixed/a.tar"},
-            {"shard_in_id": True, "split_by": "id"},
-            {"id_column": "x", "shard_in_id": True},
-            {"several_labels": True},
-            {"class_names": ["a"]},
-            {"several_labels": True, "label_column": "label"},
-            {"class_names": ["cat", "Cat"]},
-            {"class_names": ["cat", "cat"]},
-            *({"train": ["t.tar", other]} for other in ("*.tar", "deep/a.tar")),
-            *places(
-                "none",
-                "empty",
-                "t.tar.gz",
-                "mixed",
-                "deep",
-                "zipped.tar",
-                "blank.tar",
-                "many",
-                "hidden",
-                "noted",
-                "bz2.tar",
-                "xz.tar",
-            ),
         ],
     ),
     "digits": ({"source": "sklearn", "name": "digits"}, [*ALL, *SPLIT, {"name": "faces"}]),
@@ -546,93 +514,6 @@ def test_each_parquet_file_has_the_columns(tmp_path: Path) -> None:
         answers.append([ascii(metadata), labels, *map(answer_of, (*asked, read.count_rows))])
     kinds = {str(kind): describe_kind(kind) for kind in KINDS}
     check_values("data_parquet_columns", public([answers, kinds], tmp_path))
-
-
-SAMPLES: list[dict[str, Any]] = [
-    {},
-    *({f"n01/0003.{kind}": None} for kind in ("cls", "png", "json")),
-    *({"n01/0003.cls": text} for text in (b"7", b"1", b" dog\n", b"Dog", b"-1", b"\xff", b"")),
-    *(
-        {"n01/0003.json": text}
-        for text in (
-            b"{",
-            b"[]",
-            b"{}",
-            b'{"label": "dog", "who": "p1"}',
-            b'{"label": [0, 1], "who": ["p1"]}',
-            b'{"label": [0, 2]}',
-            b'{"label": true, "who": {}}',
-            b'{"label": [true, 0]}',
-            b'{"label": 1, "who": "\\ud800"}',
-            b'{"label": null, "who": 12.0}',
-            b'{"label": [1]}',
-        )
-    ),
-    {"n01/0003.jpg": png(99)},
-    {"n01/0003.PNG": png(99)},
-    {"n01/0003.txt": b"x"},
-    {"n01/0003.v2.png": png(9)},
-    {"n01/0009.seg": png(9)},
-    {"visit001": png(9)},
-    {"notes": b"x"},
-    {"n01/0003.png.bak": b"x"},
-    {"n01/0003.bak.png.gz": b"x"},
-    {"n01/.png": b"x"},
-    {".hidden.png": png(9)},
-    {"__extra__/9.jpg": b"\xff\xd8\xff"},
-    {"scan": b"\0" * 128 + b"DICM"},
-    *(
-        {"scan": start}
-        for start in (
-            b"\0\0\0\x18ftypheix",
-            b"\0\0\0\x18ftypmp42",
-            b"GIF89a",
-            b"RIFF\0\0\0\0WEBP",
-            b"MM\0*",
-            b"II\0*",
-            b"RIFF\0\0\0\0heic",
-        )
-    ),
-    {"__index__/all.json": b"{}"},
-    {"n01/0008.cls": b"1"},
-    {"n01/0009.txt": b"x"},
-    {"n01/0003.png": None, "n01/0003.cls": None, "n01/0003.json": b'{"label": "dog"}'},
-    {"n01/0003.png": None, "n01/0003.json": None},
-    {"n01/0009.json": b'{"label": 1}'},
-]
-
-
-def test_samples_of_shards_become_rows(tmp_path: Path) -> None:
-    answers = []
-    fields: list[dict[str, Any]] = [
-        {},
-        {"label_column": "label", "unit_column": "who"},
-        {"label_column": "label", "group_columns": ["who"]},
-        {"label_column": "label", "several_labels": True, "id_column": "who"},
-        {"shard_in_id": True},
-    ]
-
-    def read(options: Any, path: Path) -> list[dict[str, Any]]:
-        return [
-            row._asdict() | {"image": row.image and tar_shards.member_path(path, row.image)}
-            for row in webdataset_rows.read_shards(options)["train"]
-        ]
-
-    for changed in SAMPLES:
-        members: dict[str, bytes | None] = {
-            name: b"\x89PNG\r\n" if name.endswith("png") else data
-            for name, data in samples(2, 2, who=["p1", " p2 "])
-        }
-        members |= changed
-        path = pack(
-            tmp_path / "a.tar", [(n, data) for n, data in members.items() if data is not None]
-        )
-        for values in fields if any("json" in name for name in changed) else fields[::4]:
-            options: Any = dataset_options(
-                {"source": "webdataset", "train": str(path), "class_names": ["cat", "dog"]} | values
-            )
-            answers.append([*changed, answer_of(read, options, path)])
-    check_values("shard_rows", public(answers, tmp_path))
 
 
 SPELLINGS = (
