@@ -144,8 +144,8 @@ def test_ids_patients_and_groups_come_from_fields(tmp_path: Path) -> None:
     assert [row.unit for row in rows] == ["p1", "p2", "12", ""]
     assert [row.groups for row in rows] == [("3", "cat"), ("4.5", "dog")] * 2
     assert [row.id for row in rows] == ["cat", "dog"] * 2
-    assert [row.id for row in read(path, shard_in_id=True)][0] == "a/n00/0000"
-    assert [row.id for row in read(path)][3] == "n01/0003"
+    assert read(path, shard_in_id=True)[0].id == "a/n00/0000"
+    assert read(path)[3].id == "n01/0003"
     assert [row.unit for row in read(path)] == [""] * 4
 
 
