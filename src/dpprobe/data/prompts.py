@@ -112,7 +112,7 @@ def _find_set(name: str) -> dict[str, Any]:
     if name in sets:
         return sets[name]
     known = ", ".join(sorted(sets))
-    written = " write a template as a list, [...]; " if "{" in name else ""
+    written = " write a template as a list, [...];" if "{" in name else ""
     raise ConfigError(f"prompts: no set {name!r};{written} write one of: {known}")
 
 

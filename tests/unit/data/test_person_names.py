@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpprobe.data import dataset_preparation
+from dpprobe.data import dataset_preparation, person_names
 from dpprobe.data.patient_sides import find_mistaken
 from dpprobe.data.person_names import (
     ALIKE,
@@ -393,3 +393,32 @@ def test_a_check_says_what_a_run_refuses(tmp_path: Path, source: str) -> None:
         ConfigError, match="datasets.mine: unit_column: who: patient 'sub-01' looks"
     ):
         check_study(study)
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        *((each, "") for each in (None, float("nan"), "", " ", "nan", "N/A", "unknown", "?")),
+        *((each, "") for each in ("#REF!", "#n/a", "1.23E+12", "1E+16")),
+        (" p1 ", "p1"),
+        ("P1", "P1"),
+        (12, "12"),
+        (12.0, "12.0"),
+        (b" a\xff", "a\\xff"),
+        (True, "True"),
+        ("1e+16", "1e+16"),
+        ("1.23E+12x", "1.23E+12x"),
+        ("-1", "-1"),
+    ],
+)
+def test_a_name_is_text_and_blank_if_it_is_missing(value: Any, name: str) -> None:
+    assert person_names.person_name(value) == name
+
+
+def test_warnings_name_the_first_group_and_count_the_others() -> None:
+    assert person_names.name_warnings(["p", "q", "p"]) == []
+    (line,) = person_names.name_warnings(["p", "P"])
+    assert line.startswith("people: 'p' and 'P' differ only in case")
+    assert "but count as 2 people; use one spelling per person" in line
+    (line,) = person_names.name_warnings(["p", "P", "q1", "q01", "q-1"])
+    assert "count as 2 people (and 1 more such groups of names); use one" in line

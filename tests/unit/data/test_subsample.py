@@ -263,3 +263,34 @@ def test_copies_of_pixels_are_counted_in_a_part_too(tmp_path: Path) -> None:
     assert info.train_rows < whole.train_rows
     assert info.train_copies == whole.train_copies
     assert (tmp_path / "part/problems.csv").read_text().count("the same pixels as") == 1
+
+
+def test_faults_name_the_class_and_a_smaller_number() -> None:
+    rows = {str(number): number for number in range(12)}
+    assert Subsample(per_class=3).list_faults(rows) == [
+        "3 of class 0, but there are 0; add images of this class",
+        "3 of class 1, but there are 1; write 1 or fewer",
+        "3 of class 2, but there are 2; write 2 or fewer",
+    ]
+    assert Subsample(fraction=0.1).list_faults(rows) == []
+    assert Subsample(fractions={"0": 0.5}).list_faults(rows) == []
+    (fault,) = Subsample(fractions={"0": 0.5, "x": 1.0}).list_faults(rows)
+    assert fault == (
+        "'x' is not a class of the dataset; write some of 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."
+    )
+    assert "..." not in Subsample(fractions={"x": 1.0}).list_faults({"a": 1, "b": 2})[0]
+
+
+def test_parts_that_cannot_be_chosen() -> None:
+    labels, names = [0, 0, 1, 1, 1], [f"u{number}" for number in range(5)]
+    for part, message in (
+        (Subsample(per_class=3), "subsample: 3 of class a, but there are 2; write 2 or fewer"),
+        (Subsample(fractions={"b": 1e-9}), "fraction 1e-09 selects none of the 3 rows of class b"),
+        (Subsample(fractions={"c": 0.5}), "subsample: 'c' is not a class"),
+    ):
+        with pytest.raises(DataError, match=message):
+            part.choose_rows(labels, names, ["a", "b"])
+    # a number of patients, each with all of its images of the class
+    kept = Subsample(per_class=1).choose_rows(labels, ["p", "p", "p", "q", "q"], ["a", "b"])
+    assert kept in ([True, True, True, False, False], [True, True, False, True, True])
+    assert Subsample(fractions={"b": 1.0}).choose_rows(labels, names, ["a", "b"]) == [True] * 5

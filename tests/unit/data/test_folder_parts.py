@@ -1,0 +1,85 @@
+"""Names of folders and files that mean the parts of a dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpprobe.data import folder_parts
+
+TRAIN, TEST, HELD = "train", "test", "held out"
+
+
+@pytest.mark.parametrize(
+    ("names", "parts", "chosen"),
+    [
+        ("train test", {"train": TRAIN, "test": TEST}, "train test"),
+        ("Training Testing", {"Training": TRAIN, "Testing": TEST}, "Training Testing"),
+        ("TRAIN dev", {"TRAIN": TRAIN, "dev": HELD}, "TRAIN dev"),
+        ("train tst val", {"train": TRAIN, "tst": TEST, "val": HELD}, "train tst"),
+        ("trainval hold-out", {"trainval": TRAIN, "hold-out": HELD}, "trainval hold-out"),
+        ("Held Out|trn", {"Held Out": HELD, "trn": TRAIN}, "trn|Held Out"),
+        ("TrainSet|Test Set", {"TrainSet": TRAIN, "Test Set": TEST}, "TrainSet|Test Set"),
+        (
+            "train_images test_images",
+            {"train_images": TRAIN, "test_images": TEST},
+            "train_images test_images",
+        ),
+        ("01_train 02_test", {"01_train": TRAIN, "02_test": TEST}, "01_train 02_test"),
+        ("train2017 val2017", {"train2017": TRAIN, "val2017": HELD}, "train2017 val2017"),
+        # further words count where both parts have them
+        (
+            "seg_train seg_test seg_pred",
+            {"seg_train": TRAIN, "seg_test": TEST},
+            "seg_train seg_test",
+        ),
+        (
+            "mnist-training mnist-testing notes",
+            {"mnist-training": TRAIN, "mnist-testing": TEST},
+            "mnist-training mnist-testing",
+        ),
+        ("x_train y_test", {}, ""),
+        ("train_station train_interior", {}, ""),
+        ("train seg_train seg_test", {"train": TRAIN}, ""),
+        # one folder of each, or none is chosen
+        ("train", {"train": TRAIN}, ""),
+        ("train test Test", {"train": TRAIN, "test": TEST, "Test": TEST}, ""),
+        ("train val valid", {"train": TRAIN, "val": HELD, "valid": HELD}, ""),
+        # valid beside invalid is a class
+        ("invalid valid train", {"train": TRAIN}, ""),
+        ("a b", {}, ""),
+        ("", {}, ""),
+    ],
+)
+def test_parts_are_recognised(names: str, parts: dict[str, str], chosen: str) -> None:
+    between = "|" if "|" in names else None
+    found = folder_parts.find_parts(names.split(between))
+    assert found == parts
+    pair = chosen.split(between)
+    assert folder_parts.choose_parts(found) == dict(zip(("train", "test"), pair, strict=bool(pair)))
+
+
+@pytest.mark.parametrize(
+    ("files", "train", "test"),
+    [
+        ("train.csv test.csv", "train.csv", "test.csv"),
+        ("a_train.csv a_test.csv train.csv", "a_train.csv", "a_test.csv"),
+        ("train-set.csv test-set.csv", "train-set.csv", "test-set.csv"),
+        ("train.train.csv test.train.csv", "train.train.csv", "test.train.csv"),
+        ("Training.csv Testing.csv", "Training.csv", "Testing.csv"),
+        ("Training.csv val.csv", "Training.csv", "val.csv"),
+        ("Training.csv val.csv", "val.csv", None),
+        ("train.csv other.csv", "train.csv", None),
+        ("Training.csv Testing.tsv", "Training.csv", None),
+        ("Training.csv Testing.csv Test.csv", "Training.csv", None),
+        ("test.csv", "test.csv", None),
+    ],
+)
+def test_a_training_file_s_test_file_is_beside_it(
+    tmp_path: Path, files: str, train: str, test: str | None
+) -> None:
+    for name in files.split():
+        (tmp_path / name).touch()
+    found = folder_parts.find_test_file(tmp_path / train)
+    assert found == (None if test is None else tmp_path / test)

@@ -1,0 +1,58 @@
+"""Paths in options: patterns, files that are named twice, and changed paths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpprobe.data import option_paths
+from dpprobe.errors import ConfigError
+
+
+def test_paths_in_which_snakemake_would_replace_a_part() -> None:
+    assert [*map(option_paths.is_wildcard, ("a", "{x}", "<x>", "x>", "x}", "a{"))] == [
+        False,
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_patterns_name_files_in_order_and_folders_literally(tmp_path: Path) -> None:
+    folder = tmp_path / "a[1]"
+    folder.mkdir()
+    for name in ("b.csv", "a.csv", "a[2].csv", "a2.csv"):
+        (folder / name).touch()
+
+    def names(pattern: str) -> list[str]:
+        return [path.name for path in option_paths.match_files(folder / pattern)]
+
+    assert names("*.csv") == ["a.csv", "a2.csv", "a[2].csv", "b.csv"]
+    assert names("a[2].csv") == ["a[2].csv"]  # a file of this name
+    assert names("[ab].csv") == ["a.csv", "b.csv"]
+    assert names("c*") == names("none.csv") == []
+    assert option_paths.list_patterns("a") == ("a",)
+    assert option_paths.list_patterns(("a", "b")) == ("a", "b")
+
+
+def test_a_file_is_named_once() -> None:
+    files = [Path("a"), Path("b"), Path("a")]
+    assert option_paths.each_once("train", files[:2]) == files[:2]
+    with pytest.raises(ConfigError, match="train: a is named twice; remove one"):
+        option_paths.each_once("train", files)
+
+
+def test_every_path_is_changed_with_its_key() -> None:
+    values = {"root": "r", "train": ["x", "y"], "test": None, "n": 3, "label": "l",
+              "joins": [{"file": "j", "by": "k"}, {"file": "m", "by": "k"}]}  # fmt: skip
+    paths = ("root", "train", "test", "joins.*.file")
+    changed = option_paths.with_paths(values, paths, lambda path, key: f"{key}={path}")
+    assert changed == values | {
+        "root": "root=r",
+        "train": ["train=x", "train=y"],
+        "joins": [{"file": "joins.0.file=j", "by": "k"}, {"file": "joins.1.file=m", "by": "k"}],
+    }
+    assert values["root"] == "r"
