@@ -14,10 +14,6 @@ from dpprobe.analyses.baseline_record import read_few_shot, read_zero_shot
 from dpprobe.analyses.few_shot import measure as few_shot
 from dpprobe.analyses.imbalance import measure as imbalance
 from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord
-from dpprobe.analyses.long_tail import measure as long_tail
-from dpprobe.analyses.long_tail import memorisation, sub_classes
-from dpprobe.analyses.long_tail.long_tail_record import LongTailRecord
-from dpprobe.analyses.long_tail.options import LongTailOptions
 from dpprobe.analyses.representation_law import law_measures
 from dpprobe.analyses.representation_law import measure as law_measure
 from dpprobe.analyses.sites import measure as sites
@@ -29,6 +25,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.results.cell_record import CellName
 from dpprobe.study.study import Study
 from tests.support.cell_files import write_cell, write_dataset_info
+from tests.support.clouds import clouds, further_columns
 from tests.support.columns import by_column, flatten, or_error
 from tests.support.imbalance_records import rare_cell
 from tests.support.stored_records import check_values
@@ -38,152 +35,8 @@ from tests.unit.analyses.tsne.test_measure import write_store
 from tests.unit.analyses.zero_shot.test_measure import write_text
 
 
-def clouds(
-    rows: int,
-    columns: int,
-    classes: int,
-    *,
-    seed: int = 0,
-    apart: float = 2.0,
-    several: bool = False,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of classes of unequal sizes, or of several labels, which lie apart."""
-    generator = np.random.default_rng(seed)
-    shares = np.arange(1, classes + 1) / sum(range(classes + 1))
-    labels = generator.choice(classes, size=rows, p=shares)
-    target = np.eye(classes)[labels]
-    if several:
-        target = (generator.random((rows, classes)) < 0.4).astype(np.float64)
-        labels = target.astype(np.int8)
-    moved = apart * target @ np.eye(classes, columns)
-    return generator.normal(size=(rows, columns)) + moved, labels
-
-
-def further_columns(labels: np.ndarray) -> dict[str, Any]:
-    """A group of each row, and the labels that count as right where a row has one label."""
-    groups = {
-        "group_sex": ["FM"[row % 7 > 2] for row in range(len(labels))],
-        "group_age": [f"{10 * (row % 4)}" for row in range(len(labels))],
-    }
-    accepted = (
-        [[int(label), 2][: 1 + (row % 4 == 0)] for row, label in enumerate(labels)]
-        if labels.ndim == 1
-        else None
-    )
-    return {"groups": groups, "accepted": accepted}
-
-
 def without(record: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name not in names}
-
-
-def test_long_tails_are_as_stored(tmp_path: Path) -> None:
-    made: dict[str, Any] = {}
-    settings: dict[str, dict[str, Any]] = {
-        "images": {},
-        "patients": {"patients": 60, "rows": 100},
-        "few": {"count": 19},
-        "unscored": {"memorisation": None, "clusters": [2, 10]},
-        "twenty": {"count": 20},
-        "a sample": {"rows": 60, "memorisation": {"heads": 50, "rows": 30}},
-        "one class": {"classes": 1, "clusters": [4]},
-        "labels": {"several": True},
-        "no number": {"bad": np.nan},
-        "infinite": {"bad": -np.inf},
-        "equal": {"scale": 0.0},
-        "not in order": {"clusters": [9, 2, 4], "memorisation": None},
-    }
-    for name, given in settings.items():
-        count, patients = given.pop("count", 150), given.pop("patients", 0)
-        several = given.pop("several", False)
-        features, labels = clouds(count, 6, given.pop("classes", 3), several=several)
-        features *= given.pop("scale", 1.0)
-        features[4, 1] += given.pop("bad", 0.0)
-        units = [f"p{row * 7 % patients}" for row in range(count)] if patients else None
-        folder, values = tmp_path / name, {"clusters": [3], "memorisation": {"heads": 50}, **given}
-        error = or_error(
-            long_tail.long_tail_job,
-            write_store(folder / "train", features, labels, units=units),
-            folder,
-            dataset="digits",
-            backbone="pixels",
-            options=LongTailOptions.model_validate(values),
-            seed=2,
-            threads=1,
-        )
-        if error:
-            made[name] = error.replace(str(tmp_path), "")
-            assert not (folder / "digits").exists()
-            continue
-        record = LongTailRecord.read(folder / "digits/pixels.json").model_dump(mode="json")
-        if record["memorisation"]:
-            assert record["memorisation"].pop("seconds") >= 0
-        rows = pq.read_table(folder / "digits/pixels.parquet").to_pylist()
-        made[name] = [without(record, "seconds"), by_column(rows)]
-    check_values("long_tails", made, rel=1e-4)
-
-
-def test_sub_classes_and_memorisation_are_as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: dict[str, Any] = {}
-    monkeypatch.setattr(memorisation, "PILOT_UNITS", 40)
-    generator = np.random.default_rng(0)
-    for shape in ((1, 3), (2, 1), (30, 4), (30, 80), (31, 2), (32, 3)):
-        rows = generator.normal(size=shape) * np.arange(1, shape[1] + 1) + 5
-        if len(rows) > 30:  # few rows are different, or none
-            rows = rows[np.arange(31) % 3] if len(rows) == 31 else 0 * rows + 5
-        placed = sub_classes.compute_coordinates(rows, seed=3)
-        assert placed.kept <= placed.total * (1 + 1e-9)
-        made[f"coordinates {shape}"] = [np.abs(placed.rows).sum(axis=0), placed.kept, placed.total]
-        made[f"sizes {shape}"] = [sub_classes.cluster_sizes(rows, k, seed=1) for k in (1, 2, 5, 9)]
-        made[f"reference {shape}"] = sub_classes.draw_reference(np.abs(rows), seed=1)
-    sizes = {
-        "equal": [[5, 5], [5, 5, 5]],
-        "one": [[9]],
-        "steep": [[90, 5, 3, 1, 1], [40, 2]],
-        "lone": [[7], [3, 1]],
-        "very steep": [[999, 1]],
-        "many": [list(range(30, 0, -1))],
-    }
-    for name, each in sizes.items():
-        arrays = [np.array(one) for one in each]
-        index = sub_classes.tail_index(arrays, seed=4)
-        made[name] = [
-            None if index is None else index.model_dump(),
-            sub_classes.effective_number(arrays),
-            sub_classes.few_rows(arrays),
-            sub_classes.shares_by_rank(arrays),
-        ]
-    made["drawn sizes"] = sub_classes._draw_sizes(np.array([5, 4, 1]), 1.2, generator)
-    features, labels = clouds(60, 4, 3, apart=1.0)
-    for name, units in (("rows", np.arange(60)), ("units", np.arange(60) // 2)):
-        rows = memorisation.scale_columns(features)
-        made[f"ridge of {name}"] = memorisation.choose_ridge(rows, np.eye(3)[labels], units, seed=1)
-        measured = memorisation.measure_memorisation(
-            rows, labels, num_classes=3, units=units, heads=50, seed=2
-        )
-        made[f"scores of {name}"] = [
-            measured.right_in,
-            measured.heads_in,
-            measured.right_out,
-            measured.standard_errors,
-            np.nan_to_num(measured.scores),
-            *(measured.share_above(t) for t in (-0.5, 0.0, 0.1)),
-            *(measured.expected_share_above(t) for t in (-0.5, 0.0, 0.1, 0.25)),
-        ]
-    counts: Any = [*map(np.array, ([1, 0, 2], [2, 0, 2], [1, 1, 0], [2, 2, 0])), 1.0]
-    empty = memorisation.Memorisation(*counts)
-    made["never trained"] = [
-        empty.share_above(-0.5),
-        empty.expected_share_above(0.0),
-        np.isnan(empty.scores),
-    ]
-    made["columns"] = [memorisation.scale_columns(np.ones((3, 2))), rows[:5]]
-    units = np.array([3, 1, 1, 2, 3, 3, 5])
-    made["positions"] = [long_tail._draw_positions(units, most, 1) for most in (1, 3, 4, 6, 7)]
-    made["a unit"] = [
-        long_tail._draw_positions(units, most, seed) for most in (0, 1, 2) for seed in range(4)
-    ]
-    check_values("sub_classes", made, rel=1e-4)
 
 
 def test_representation_laws_are_as_stored(tmp_path: Path) -> None:
