@@ -12,24 +12,15 @@ import pytest
 
 from dpprobe.analyses.baseline_record import read_few_shot, read_zero_shot
 from dpprobe.analyses.few_shot import measure as few_shot
-from dpprobe.analyses.imbalance import measure as imbalance
-from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord
-from dpprobe.analyses.representation_law import law_measures
-from dpprobe.analyses.representation_law import measure as law_measure
 from dpprobe.analyses.sites import measure as sites
 from dpprobe.analyses.tsne import measure as tsne
 from dpprobe.analyses.zero_shot import measure as zero_shot
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
 from dpprobe.heads.registry import method_options
-from dpprobe.results.cell_record import CellName
 from dpprobe.study.study import Study
-from tests.support.cell_files import write_cell, write_dataset_info
 from tests.support.clouds import clouds, further_columns
 from tests.support.columns import by_column, flatten, or_error
-from tests.support.imbalance_records import rare_cell
 from tests.support.stored_records import check_values
-from tests.unit.analyses.representation_law.test_measure import make_laws
 from tests.unit.analyses.sites.test_measure import HEAD, read_pool, simulate, write_rows
 from tests.unit.analyses.tsne.test_measure import write_store
 from tests.unit.analyses.zero_shot.test_measure import write_text
@@ -37,192 +28,6 @@ from tests.unit.analyses.zero_shot.test_measure import write_text
 
 def without(record: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name not in names}
-
-
-def test_representation_laws_are_as_stored(tmp_path: Path) -> None:
-    made: dict[str, Any] = {}
-    for name, (rows, columns, classes) in {
-        "tall": (60, 5, 3),
-        "wide": (20, 40, 2),
-        "square": (30, 30, 4),
-        "one class": (20, 3, 1),
-    }.items():
-        x, labels = clouds(rows, columns, classes)
-        others, other_labels = clouds(15, columns, classes, seed=1)
-        made[name] = [
-            flatten(vars(law_measures.measure_scatter(x, labels))),
-            flatten(
-                vars(
-                    law_measures.measure_residuals(
-                        x, labels, held_out=others, held_out_labels=other_labels
-                    )
-                )
-            ),
-        ]
-    x, labels = np.eye(3, 8)[np.arange(12) % 3], np.arange(12) % 3
-    for name, each in {
-        "equal": np.ones((12, 2)),
-        "exact": x,
-        "same means": np.repeat(x[:4], 3, 0),
-        "no number": x * np.inf,
-        "zeros": 0 * x,
-    }.items():
-        with np.errstate(invalid="ignore"):
-            made[name] = [
-                flatten(vars(law_measures.measure_scatter(each, labels))),
-                flatten(
-                    vars(
-                        law_measures.measure_residuals(
-                            each, labels, held_out=each, held_out_labels=labels
-                        )
-                    )
-                ),
-            ]
-    series: list[list[float | None]] = [
-        [1.0, 0.5, 0.25],
-        [1.0, None, 0.5, 0.2, 1e-9, 1e-12],
-        [2.0] * 4,
-        [None, 1.0, 3.0],
-        [0.9, 0.7, 0.8, 0.1, 0.05],
-    ]
-    made["laws"] = [
-        [law and law.model_dump(), fault]
-        for law, fault in (law_measures.fit_law(range(len(values)), values) for values in series)
-    ]
-    cloud: Any = clouds(30, 5, 3)
-    made["a class alone"] = law_measure._measure_values(
-        cloud[0], cloud[0], {"train": cloud[1], "test": 0 * cloud[1]}
-    )[2]
-    record = make_laws(tmp_path, rows=60, seed=3).model_dump(mode="json")
-    networks = record.pop("networks")
-    for network in networks:
-        made[f"series of {network['method']}"] = by_column(network.pop("series"))
-    made["record"] = [without(record, "seconds"), networks]
-    check_values("laws", made, rel=1e-3, abs=1e-7)
-
-
-def write_info(path: Path, fraction: dict[str, float] | None, **changes: Any) -> Path:
-    write_dataset_info(path)
-    record = read_json(path)
-    if fraction:
-        record["source"]["subsample"] = {"fractions": fraction}
-        record["splits"]["train"]["per_class"][1] = 25
-    write_json(path, record | changes)
-    return path
-
-
-def test_rare_classes_are_as_stored(tmp_path: Path) -> None:
-    classes = ("zero", "one", "two", "three")
-    infos = {
-        "digits": write_info(tmp_path / "a.json", None),
-        "digits_one": write_info(tmp_path / "b.json", {"one": 0.1}),
-    }
-    made: dict[str, Any] = {}
-    cells = [
-        ("sgd", "1"),
-        ("sgd", "3"),
-        ("newton", "10"),
-        ("newton", "inf"),
-        ("nonprivate", "inf"),
-    ]
-    for name, kept in {
-        "ceiling": cells,
-        "none": cells[:4],
-        "free": cells[4:],
-        "one seed": cells[::4],
-    }.items():
-        folder = tmp_path / name
-        shares = (0.6, 0.1, 0.3, 0.0) if name != "free" else (1.0, 0.0, 0.0, 0.0)
-        for dataset in infos:
-            for method, epsilon in kept:
-                path = write_cell(
-                    folder,
-                    dataset=dataset,
-                    method=method,
-                    epsilon=epsilon,
-                    seeds=1 if name == "one seed" else 3,
-                    shares=shares,
-                    quality=1.5 + 3 * (method == "nonprivate") - (name == "none"),
-                    patients=40 if name == "none" else None,
-                )
-                if name == "none":
-                    file = path.with_name("predictions.parquet")
-                    table = pq.read_table(file)
-                    units = np.tile(np.arange(200) % 40, 3)
-                    pq.write_table(table.append_column("unit", [units]), file)
-        names = [
-            CellName(dataset=dataset, backbone="pixels", method=method, epsilon=epsilon)
-            for dataset in infos
-            for method, epsilon in kept
-        ]
-        imbalance.imbalance_job(
-            names,
-            cells=folder / "cells",
-            infos=infos,
-            dataset="digits",
-            backbone="pixels",
-            classes=["three", "one", "zero"],
-            folder=folder,
-        )
-        record = ImbalanceRecord.read(folder / "digits/pixels.json").model_dump(mode="json")
-        rows = record.pop("cells")
-        made[name] = [record.pop("break_downs"), record, by_column(rows)]
-    given: dict[str, Any] = {
-        "cells": tmp_path,
-        "dataset": "digits",
-        "backbone": "b",
-        "folder": tmp_path,
-    }
-    made["unknown"] = or_error(imbalance.imbalance_job, [], infos=infos, classes=["four"], **given)
-    wrongs: dict[str, Any] = {
-        "other": {"class_names": list(classes[::-1])},
-        "several": {"multi_label": True},
-    }
-    for name, change in wrongs.items():
-        wrong = infos | {name: write_info(tmp_path / "wrong.json", None, **change)}
-        error = or_error(imbalance.imbalance_job, [], infos=wrong, classes=["one"], **given)
-        made[name] = str(error).replace(str(tmp_path), "")
-    check_values("rare_classes", made, rel=1e-5)
-
-
-def test_shares_and_break_downs_of_rare_classes_are_as_stored() -> None:
-    made: dict[str, Any] = {}
-    made["shares"] = [
-        imbalance.estimate_share(values, counted).model_dump()
-        for values in ([0.5], [0.0] * 3, [0.1, 0.2, 0.4], [1.0, 1.0 - 1e-13], [0.9, 1.0])
-        for counted in (1, 50)
-    ]
-    made["least"] = [imbalance.least_reference(classes) for classes in (2, 4, 19, 20, 21, 100)]
-    scores = np.random.default_rng(3).normal(size=(5, 4)).astype(np.float32) * 9
-    links: Any = ("sigmoid", "softmax", "none")
-    made["against"] = [
-        imbalance.one_against_rest(scores, k, link) for link in links for k in (0, 3)
-    ]
-    changes: Any = {"reference_recall": 0.6}
-    made["retained"] = [
-        imbalance.retained_recall(rare_cell(each, **changes)) for each in (0.0, 0.3, 0.9)
-    ]
-    points = [
-        rare_cell(recall, class_rows=rows, epsilon=epsilon, method=method)
-        for rows, epsilon, recall, method in (
-            (100, "1", 0.1, "sgd"),
-            (100, "2", 0.4, "sgd"),
-            (300, "1", 0.39, "sgd"),
-            (400, "1", 0.5, "sgd"),
-            (50, "10", 0.6, "sgd"),
-            (9, "1", 0.7, "other"),
-        )
-    ]
-    points += [rare_cell(0.7, epsilon="inf"), rare_cell(0.7, reference_learnt=False)]
-    points += [rare_cell(0.7, epsilon="advantage-0.1"), rare_cell(0.7, class_name="dog")]
-    made["points"] = [
-        imbalance.break_down(points[::step], class_name="cat", method=method).model_dump(
-            mode="json"
-        )
-        for step in (1, -1, 2, 3)
-        for method in ("sgd", "other", "none")
-    ]
-    check_values("rare_shares", made, rel=1e-5)
 
 
 def test_sites_are_as_stored(tmp_path: Path) -> None:

@@ -83,6 +83,9 @@ def test_planted_sub_classes_come_back_with_their_sizes() -> None:
     placed = compute_coordinates(rows, seed=1)
     assert list(cluster_sizes(placed.rows, 4, seed=1)) == planted
     assert placed.kept == pytest.approx(placed.total)
+    both = measure_sub_classes(rows, np.zeros(100, dtype=np.int64), [4], seed=1)["sub_classes"][0]
+    assert both["measured"]["shares"] == [0.6, 0.25, 0.1, 0.05]
+    assert both["reference"]["effective"] > both["measured"]["effective"]
     # without sub-classes, of the same variances, the same clustering sees less of a tail
     plain = cluster_sizes(draw_reference(placed.rows, seed=1), 4, seed=1)
     assert effective_number([plain]) > effective_number([np.array(planted)])

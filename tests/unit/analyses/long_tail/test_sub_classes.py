@@ -104,6 +104,34 @@ def test_equal_sizes_have_no_tail_and_a_steep_tail_no_upper_end() -> None:
     assert steep.low > 3
 
 
+def _mean_logs(sizes: list[np.ndarray], index: float) -> np.ndarray:
+    """Means over rows of the logarithm of the rank of their sub-class, of random sizes."""
+    random, means = np.random.default_rng(1), []
+    for _ in range(2000):
+        logs = 0.0
+        for each in sizes:
+            ranks = np.arange(1, len(each) + 1)
+            shares = ranks**-index / (ranks**-index).sum()
+            logs += np.sort(random.multinomial(each.sum(), shares))[::-1] @ np.log(ranks)
+        means.append(logs / sum(map(np.sum, sizes)))
+    return np.array(means)
+
+
+@pytest.mark.parametrize("classes", [([50, 50], [50, 50, 50]), ([150, 50, 25], [60, 20])])
+def test_the_interval_holds_the_indices_that_may_give_the_sizes(classes: list[list[int]]) -> None:
+    """At its ends the sizes lie at the 2.5% and 97.5% of what is drawn; no tail is below 0."""
+    sizes = _sizes(*classes)
+    found = tail_index(sizes, seed=4)
+    assert found is not None
+    ranks = sum(each @ np.log(np.arange(1, len(each) + 1)) for each in sizes)
+    # more even sizes than most draws at 0 count as those of a median draw
+    measured = min(ranks / sum(map(np.sum, sizes)), np.median(_mean_logs(sizes, 0)))
+    for index, share in ((found.low, 0.025), (found.value, 0.5), (found.high or 9, 0.975)):
+        if index > 0:
+            expected = np.quantile(_mean_logs(sizes, index), share)
+            assert measured == pytest.approx(expected, abs=0.012), f"{share} at index {index}"
+
+
 def test_steeper_sizes_have_a_larger_index() -> None:
     found = [tail_index(_sizes(each), seed=4) for each in ([40, 35, 25], [60, 25, 15], [80, 15, 5])]
     values = [each.value for each in found if each is not None]
