@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from dpprobe.analyses.baseline_record import read_few_shot, read_zero_shot
-from dpprobe.analyses.few_shot import measure as few_shot
 from dpprobe.analyses.sites import measure as sites
 from dpprobe.analyses.tsne import measure as tsne
-from dpprobe.analyses.zero_shot import measure as zero_shot
 from dpprobe.errors import DataError
 from dpprobe.heads.registry import method_options
-from dpprobe.study.study import Study
-from tests.support.clouds import clouds, further_columns
-from tests.support.columns import by_column, flatten, or_error
+from tests.support.clouds import clouds
+from tests.support.columns import by_column, or_error
 from tests.support.stored_records import check_values
 from tests.unit.analyses.sites.test_measure import HEAD, read_pool, simulate, write_rows
 from tests.unit.analyses.tsne.test_measure import write_store
-from tests.unit.analyses.zero_shot.test_measure import write_text
 
 
 def without(record: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -128,124 +122,3 @@ def test_embeddings_are_as_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     made["samples"] = [tsne._draw_sample(20, points, 4) for points in (5, 19, 20, 21)]
     made["padded"] = [tsne._at_least_two_columns(np.ones((2, k))).tolist() for k in (1, 2, 3)]
     check_values("embeddings", made, rel=1e-4)
-
-
-@pytest.mark.parametrize("several", [False, True])
-def test_few_shot_probes_are_as_stored(
-    several: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: dict[str, Any] = {}
-    monkeypatch.setattr(few_shot, "BLOCK_ROWS", 7)
-
-    def probe(*stores: Path, shots: Any = (1,), metric: Any = None, memory_mb: int = 1000) -> Any:
-        few_shot.probe_few_shot(
-            *stores,
-            rows=tmp_path / "rows.parquet",
-            record=tmp_path / "record.json",
-            options={"shots": shots, "seeds": 2},
-            metric=metric,
-            seed=4,
-            threads=1,
-            memory_mb=memory_mb,
-            dataset="d",
-            backbone="b",
-            study=cast("Study", SimpleNamespace(device="cpu")),
-        )
-        return read_few_shot(tmp_path / "record.json")
-
-    for patients in (0, 40):
-        stores = []
-        for seed, split in enumerate(("train", "test")):
-            features, labels = clouds(90, 5, 3, seed=seed, several=several, apart=3.0)
-            units = [f"p{row * 7 % patients}" for row in range(90)] if patients else None
-            stores.append(
-                write_store(
-                    tmp_path / f"{split}{patients}",
-                    features,
-                    labels,
-                    class_names=tuple("abc"),
-                    units=units,
-                    **further_columns(labels),
-                )
-            )
-        record = probe(*stores, shots=(1, 3, 4, "full"), memory_mb=0 if patients else 1000)
-        results = by_column(record.pop("results"))
-        rows = by_column(pq.read_table(tmp_path / "rows.parquet").to_pylist())
-        made[f"{patients}"] = [without(record, "features", "files"), rows, results]
-    one = write_store(tmp_path / "one", features, 0 * labels, class_names=tuple("abc"))
-    made["no AUC"] = or_error(probe, stores[0], one, metric="auc").replace(str(tmp_path), "")
-    even = write_store(tmp_path / "even", features, np.arange(90) % 3, class_names=tuple("abc"))
-    made["headlines"] = [several or probe(stores[0], each)["headline"] for each in (even, *stores)]
-    labels = clouds(40, 5, 4, several=several)[1]
-    taken = np.arange(40) * 3 % 17
-    made["draws"] = [
-        few_shot.draw_shots(labels, count, seed, each)
-        for count in (1, 5)
-        for seed in (0, 1)
-        for each in (None, taken)
-    ]
-    check_values(f"few_shot_{several}", made, rel=1e-3, abs=1e-4)
-
-
-def test_zero_shot_classifiers_are_as_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: dict[str, Any] = {}
-    monkeypatch.setattr(zero_shot, "BLOCK_ROWS", 7)
-    for several in (False, True):
-        for patients in (0, 30):
-            features, labels = clouds(80, 6, 3, several=several, apart=1.0)
-            features[0] = 0.0
-            units = [f"p{row * 7 % patients}" for row in range(80)] if patients else None
-            manifest = write_store(
-                tmp_path / f"{several}{patients}",
-                features,
-                labels,
-                class_names=tuple("abc"),
-                units=units,
-                **further_columns(labels),
-            )
-            for bias, metric in ((None, None), (-3.0, "macro_accuracy")):
-                text = write_text(
-                    tmp_path / "t",
-                    np.eye(3, 6),
-                    logit_bias=bias,
-                    logit_scale=7.0,
-                    class_names=tuple("abc"),
-                )
-                given: Any = {"metric": None if several else metric}
-                zero_shot.classify_zero_shot(
-                    manifest,
-                    text,
-                    metrics=tmp_path / "m.json",
-                    predictions=tmp_path / "p.parquet",
-                    dataset="d",
-                    backbone="b",
-                    model="tiny",
-                    seed=1,
-                    **given,
-                )
-                record = flatten(read_zero_shot(tmp_path / "m.json"))
-                words = {
-                    k: v
-                    for k, v in record.items()
-                    if isinstance(v, str | None) and k != "features" and not k.startswith("files")
-                }
-                numbers = {k: v for k, v in record.items() if not isinstance(v, str | None)}
-                rows = by_column(pq.read_table(tmp_path / "p.parquet").to_pylist())
-                made[f"{several} {patients} {bias}"] = [words, numbers, without(rows, "id")]
-    manifest = write_store(tmp_path / "one", features, 0 * labels, class_names=tuple("abc"))
-    made["no AUC"] = or_error(
-        zero_shot.classify_zero_shot,
-        manifest,
-        text,
-        metrics=tmp_path / "n.json",
-        predictions=tmp_path / "n.parquet",
-        dataset="d",
-        backbone="b",
-        model="tiny",
-        seed=1,
-        metric="auc",
-    ).replace(str(tmp_path), "")
-    assert not (tmp_path / "n.parquet").exists()
-    check_values("zero_shot", made, rel=1e-4)
