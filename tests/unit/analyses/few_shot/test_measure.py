@@ -299,3 +299,31 @@ def test_a_headline_that_the_test_rows_do_not_define_is_refused(tmp_path: Path) 
     even = write_store(tmp_path / "even", features, np.arange(30) % 3, class_names=tuple("abc"))
     record, _ = _run(tmp_path, (train, even), shots=(1,), seeds=1)
     assert record["headline"] == "accuracy", "macro accuracy is for uneven classes"
+
+
+def test_a_penalty_is_chosen_from_four_images_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(few_shot.nonprivate, "choose_penalty", lambda *_: 0.5)
+    stores = _clouds(tmp_path, several=False, patients=0)
+    _, table = _run(tmp_path, stores, shots=(1, 3, 4, "full"), seeds=1)
+    assert table["penalty"].to_pylist() == [0.1, 0.1, 0.5, 0.5]
+
+
+def test_the_interval_over_test_rows_is_that_of_the_first_draw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[float, list[float]]] = []
+    summarise = few_shot.uncertainty.summarise_records
+
+    def note(draws: Any, **named: Any) -> Any:
+        accuracy = float((named["scores"].argmax(axis=1) == named["labels"]).mean())
+        told.append((accuracy, [draw["accuracy"] for draw in draws]))
+        assert named["correct"].mean() == pytest.approx(accuracy)
+        return summarise(draws, **named)
+
+    monkeypatch.setattr(few_shot.uncertainty, "summarise_records", note)
+    _run(tmp_path, _clouds(tmp_path, several=False, patients=0), shots=(1, 3), seeds=3)
+    for shown, drawn in told:
+        assert shown == drawn[0]
+        assert len(set(drawn)) > 1
