@@ -116,6 +116,8 @@ def test_laws_are_of_networks_on_backbones_with_blocks(ask: Ask) -> None:
     networks = representation_law.list_law_networks
     assert networks(ask()) == []
     assert networks(ask(representation_law={})) == [("tuned", e) for e in ("1", "10", "inf")]
+    finite = ask(representation_law={}, epsilons=[10, 1])  # the ceiling alone trains at inf
+    assert networks(finite) == [("tuned", "10"), ("tuned", "1")]
     more = {**METHODS, "more": TUNED}
     two = ask(methods=more, representation_law={"methods": ["tuned"], "epsilons": ["inf"]})
     assert networks(two) == [("tuned", "inf")]
