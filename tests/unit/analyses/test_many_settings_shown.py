@@ -17,17 +17,10 @@ from dpprobe.analyses.audit import show as audit_show
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.fairness import fairness_table
 from dpprobe.analyses.fairness import show as fairness_show
-from dpprobe.analyses.imbalance import imbalance_table
-from dpprobe.analyses.imbalance import show as imbalance_show
-from dpprobe.analyses.long_tail import long_tail_tables
-from dpprobe.analyses.long_tail import show as long_tail_show
-from dpprobe.analyses.long_tail.long_tail_record import read_long_tails
 from dpprobe.analyses.representation_law import law_tables
 from dpprobe.analyses.representation_law import show as law_show
 from dpprobe.analyses.representation_law.law_record import MEASURES, law_path
-from dpprobe.analyses.sites import show as sites_show
 from dpprobe.analyses.sites.sites_record import SitesRecord
-from dpprobe.analyses.tsne.show import plot_tsne, plot_tsne_grid
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits.published import read_published
 from dpprobe.exhibits.style import use_settings
@@ -43,10 +36,10 @@ from tests.support.audit_records import (
 from tests.support.cell_files import grid_of, write_cell
 from tests.support.columns import or_error
 from tests.support.fairness_records import APART, NO_INTERVAL, RECORD, write_fairness
-from tests.support.figures import describe_figure, write_embedding
-from tests.support.imbalance_records import imbalance_record, lawful_cells, rare_cell
+from tests.support.figures import describe_figure
+from tests.support.imbalance_records import imbalance_record, rare_cell
 from tests.support.law_records import law_record, network, tuned_networks
-from tests.support.long_tail_records import FREQUENCIES, SCORES, write_long_tail
+from tests.support.long_tail_records import write_long_tail
 from tests.support.report_page import Made, section_page
 from tests.support.stored_records import check_values
 
@@ -321,112 +314,6 @@ def show_attacks(root: Path) -> Shown:
     yield "no attack", or_error(audit_show.membership_roc, roc, title="digits")
 
 
-def show_long_tail(root: Path) -> Shown:
-    high = {**FREQUENCIES, "index": {"value": 4.9, "low": 4.1, "high": None}}
-    part = {"clusters": 7, "measured": high, "reference": FREQUENCIES, "m_ln_n": 1234.5}
-    records: dict[str, Any] = {
-        "pixels": {},
-        "scattering": {
-            "memorisation": None,
-            "notes": ["8 units", "another"],
-            "sub_classes": [part | {"clusters": 5}],
-        },
-        "clip": {
-            "sub_classes": [part | {"clusters": 3, "m_ln_n": 1.0}, part],
-            "memorisation": SCORES | {"share": 0.02},
-        },
-        "other": {"memorisation": SCORES | {"share": 0.01}, "units": 50},
-        "dino": {"memorisation": SCORES | {"share": 0.3}},
-        "vit": {},
-    }
-    paths = [write_long_tail(root, backbone=name, **values) for name, values in records.items()]
-    paths.append(write_long_tail(root, dataset="apples"))
-    cells = [
-        write_cell(root, backbone=backbone, method=method, epsilon=epsilon, quality=1 + number / 3)
-        for number, backbone in enumerate(("vit", "clip", "other", "dino", "pixels"))
-        for method, epsilon in (
-            ("sgd", "1"),
-            ("newton", "1"),
-            ("sgd", "10"),
-            ("sgd", "2"),
-            ("nonprivate", "inf"),
-            ("sgd", "inf"),
-        )
-        if (backbone, method) != ("other", "nonprivate")
-    ]
-    grid = grid_of(root, *cells)
-    gaps = long_tail_tables.private_gaps(grid)
-    yield "gaps", gaps
-    made = long_tail_tables.make_long_tail_tables(paths, [root / "summary.parquet"])
-    yield "tables", [in_words(table) for table in made]
-    read = read_long_tails(paths)
-    yield (
-        "near",
-        in_words(
-            long_tail_tables.gap_table(
-                read[1:3],
-                [
-                    long_tail_tables.Gap("digits", "clip", "1", 2.0),
-                    long_tail_tables.Gap("digits", "clip", "10", 1.0),
-                    long_tail_tables.Gap("digits", "dino", "2", 2.1),
-                ],
-            )
-        ),
-    )
-    same = [replace(gap, points=1.0) for gap in gaps]
-    even = [one.model_copy(update={"memorisation": read[1].memorisation}) for one in read]
-    pairs = ((read, gaps), (read, gaps[:9]), (read, same), (even, gaps))
-    yield "correlations", [long_tail_tables.describe_correlations(*pair) for pair in pairs]
-    page = Page(grid=grid, names={}, folder=root)
-    section = long_tail_show.make_section(paths[:2], page)
-    assert section is not None
-    yield "section", [section["notes"], [str(table)[:160] for table in section["tables"]]]
-    yield "empty section", long_tail_show.make_section([], page)
-    for name, few in {"all": paths[:4], "unscored": paths[1:2]}.items():
-        yield f"figure of {name}", describe_figure(long_tail_show.plot_long_tail(few))
-
-
-def show_imbalance(root: Path) -> Shown:
-    none: dict[str, Any] = dict.fromkeys(("reference", "reference_recall", "drop", "auc"))
-    none |= dict.fromkeys(("drop_low", "drop_high"))
-    ants: dict[str, Any] = {"class_name": "ant", "class_rows": 5000, "method": "newton"}
-    several = [
-        rare_cell(0.3, class_name="ant", seeds=1),
-        rare_cell(0.2, epsilon="1"),
-        rare_cell(0.5, method="prototypes", never_predicted=2),
-        rare_cell(0.5, method="newton"),
-        rare_cell(0.0, epsilon="10"),
-        rare_cell(0.39, epsilon="2", class_rows=3, fraction=0.02, reference=("sgd", "inf")),
-        rare_cell(0.4, epsilon="2", class_rows=3, fraction=0.01, reference_recall=0.7),
-        rare_cell(0.7, epsilon="inf", **none),
-        rare_cell(0.6, epsilon="10", **ants),
-        rare_cell(0.4, epsilon="advantage-0.1", class_name="ant", reference_learnt=False),
-        rare_cell(0.75, class_rows=5000, epsilon="8", class_name="ant", **none),
-        rare_cell(0.3, epsilon="4", fraction=0.05, reference_learnt=False),
-        rare_cell(0.4, epsilon="8", seeds=8, **ants),
-        rare_cell(0.7, epsilon="20"),
-    ]
-    records = {
-        "several": several,
-        "lawful": [*lawful_cells(), *lawful_cells(20.0, method="other")],
-        "one": several[1:2],
-        "free": several[7:8],
-    }
-    paths = []
-    for name, cells in records.items():
-        made = imbalance_record(cells).model_copy(update={"backbone": name})
-        paths.append(root / f"{name}.json")
-        made.write(paths[-1])
-        if name != "lawful":
-            figure = or_error(imbalance_show.plot_imbalance, record=paths[-1])
-            yield name, figure if isinstance(figure, str) else describe_figure(figure)
-        yield f"{name}: break-downs", plain(made.break_downs)
-    yield "tables", in_words(imbalance_table.make_imbalance_tables([paths[0], *paths[2:]]))
-    yield "best", write_markdown(imbalance_table.make_imbalance_tables(paths[:2])).splitlines()
-    (section,) = imbalance_show.make_section(paths[:3], section_page("digits", "other"))
-    yield "section", {name: str(value)[:3000] for name, value in plain(section).items()}
-
-
 def show_laws(root: Path) -> Shown:
     lone = type(law_record()).model_validate(
         law_record().model_dump(mode="json") | {"networks": [network(rho=0.9)]}
@@ -539,55 +426,10 @@ def sites_record(**changes: Any) -> SitesRecord:
     )
 
 
-def show_sites(root: Path) -> Shown:
-    other = sites_record(backbone="clip", metric="auc", seeds=1, cells=sites_record().cells[:2])
-    paths = [root / "a.json", root / "b.json", root / "c.json"]
-    kept = (sites_record(), other, sites_record(dataset="other"))
-    for path, record in zip(paths, kept, strict=True):
-        record.write(path)
-    yield "table", in_words(sites_show.make_sites_table(paths[:2]))
-    parts = sites_show.make_section(paths, section_page("digits", "empty", "other"))
-    tables = {part["dataset"]: str(part["table"]) for part in parts}
-    yield "section", [[name, text[:900], text.count("<tr>")] for name, text in tables.items()]
-    for path in paths[:2]:
-        yield path.name, describe_figure(sites_show.plot_sites(path))
-
-
-def show_tsne(root: Path) -> Shown:
-    def embed(place: str, classes: int, **changes: Any) -> Path:
-        return write_embedding(root / place / "tsne.parquet", classes=classes, **changes)
-
-    empty: dict[str, Any] = {"method": None, "note": "no points: 9 rows", "points": 0}
-    paths = [
-        embed("digits/pixels", 4, rows=40),
-        embed("wide/clip", 20, seed=3),
-        embed("cells/pixels", 21, points=600),
-        embed("cells/clip", 4, **empty),
-        embed(
-            "moles/clip",
-            9,
-            rows=50,
-            seed=4,
-            points=100,
-            class_names=[f"{k} a class with names"[: 18 + k % 2] for k in range(10)],
-        ),
-        embed("several/clip", 25, legend="positive labels", rows=1500),
-    ]
-    for path in paths:
-        names = {"dataset": path.parts[-3], "backbone": path.parts[-2], "split": "test"}
-        yield f"{path.parts[-3:-1]}", describe_figure(plot_tsne(embedding=path, **names))
-    for name, few in {"all": paths, "one": paths[:1]}.items():
-        yield name, describe_figure(plot_tsne_grid(embeddings=few, split="train"))
-
-
 SHOWN: dict[str, Callable[[Path], Shown]] = {
     "audit": show_audit,
     "fairness": show_fairness,
-    "imbalance": show_imbalance,
     "laws": show_laws,
-    "long_tail": show_long_tail,
-    "sites": show_sites,
-    "tsne": show_tsne,
 }
 
 
