@@ -12,17 +12,12 @@ from unittest.mock import patch
 
 import pytest
 
-from dpprobe.analyses.analysis import Page
 from dpprobe.analyses.audit import show as audit_show
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.fairness import fairness_table
 from dpprobe.analyses.fairness import show as fairness_show
-from dpprobe.analyses.representation_law import law_tables
-from dpprobe.analyses.representation_law import show as law_show
-from dpprobe.analyses.representation_law.law_record import MEASURES, law_path
+from dpprobe.analyses.representation_law.law_record import law_path
 from dpprobe.analyses.sites.sites_record import SitesRecord
-from dpprobe.artifacts import read_json, write_json
-from dpprobe.exhibits.published import read_published
 from dpprobe.exhibits.style import use_settings
 from dpprobe.exhibits.tables import Table, comma_separated, write_markdown
 from tests.support.audit_records import (
@@ -33,12 +28,11 @@ from tests.support.audit_records import (
     membership_record,
     write_audit,
 )
-from tests.support.cell_files import grid_of, write_cell
 from tests.support.columns import or_error
 from tests.support.fairness_records import APART, NO_INTERVAL, RECORD, write_fairness
 from tests.support.figures import describe_figure
 from tests.support.imbalance_records import imbalance_record, rare_cell
-from tests.support.law_records import law_record, network, tuned_networks
+from tests.support.law_records import law_record
 from tests.support.long_tail_records import write_long_tail
 from tests.support.report_page import Made, section_page
 from tests.support.stored_records import check_values
@@ -314,75 +308,6 @@ def show_attacks(root: Path) -> Shown:
     yield "no attack", or_error(audit_show.membership_roc, roc, title="digits")
 
 
-def show_laws(root: Path) -> Shown:
-    lone = type(law_record()).model_validate(
-        law_record().model_dump(mode="json") | {"networks": [network(rho=0.9)]}
-    )
-    odd = law_record().model_dump(mode="json") | {
-        "backbone": "clip",
-        "token": "class",
-        "networks": [
-            network(first=False),
-            *tuned_networks()[:3],
-            network("nine", "10", tuned="last 9 blocks", setting="constant", blocks=9),
-            network("four", "2", tuned="last 4 blocks", setting="searched", blocks=4),
-            network("lora", "10", "searched", "lora 8", None, rho=0.7),
-            network("full", "inf", "searched", "all", None, rho=0.9, first=False),
-        ],
-    }
-    for split, place in (("test", 3), ("train", 10), ("test", 2), ("test", 2), ("train", 3)):
-        left = {"layer": place, "split": split, "measures": ["residual"], "reason": f"in {split}"}
-        odd["networks"][2]["left_out"].append(left)
-    series = odd["networks"][1]["series"]
-    for one in series[:2]:
-        one |= {"law": None, "fault": "2 layers; a law needs 3", "null": None}
-    series[4]["values"] = [None, 0.0, 1e-3, 0.5, 0.2, 10.0]
-    records = [law_record(), type(lone).model_validate(odd)]
-    for name, record in {"many": records[0], "odd": records[1], "lone": lone}.items():
-        for measure in MEASURES[:: 2 if name == "odd" else 4]:
-            yield f"{name}, {measure}", describe_figure(law_show.law_figure(record, measure))
-    cells = [
-        write_cell(root, backbone=backbone, method=method, epsilon=epsilon)
-        for backbone in ("pixels", "clip")
-        for method, epsilon in (
-            ("constant_0", "1"),
-            ("searched_2", "8"),
-            ("full", "2"),
-            ("sgd", "10"),
-            ("nonprivate", "inf"),
-            ("searched_9", "8"),
-            ("searched_9", "1"),
-        )
-    ]
-    search = {"trials": 2, "space": {"learning_rate": [0.1, 1.0]}, "held_out": 0.2}
-    tuned = cells[5:7] + cells[12:]
-    for path, options in zip(tuned, ({"search": search}, {}, {}, {}), strict=True):
-        write_json(path, read_json(path) | {"head": "fine_tune", "options": options})
-    cells.append(write_cell(root, dataset="other", method="elsewhere", epsilon="77"))
-    grid = grid_of(root, *cells)
-    records.append(lone.model_copy(update={"dataset": "cifar10", "train_rows": 50_000}))
-    for one in records[1:]:
-        numbers = law_tables.published_laws(read_published(), "cifar10", [one])
-        rows = law_tables._published_rows(numbers[::-1], [0.1, 1.0, 8.0])
-        yield f"published of {one.dataset}", [[cell.text for cell in row] for row in rows]
-    paths = [law_path(root, record.dataset, record.backbone) for record in records]
-    for path, record in zip(paths, records, strict=True):
-        record.write(path)
-    for name in ("digits", "cifar10"):
-        made = law_tables.make_law_tables(
-            records=paths,
-            summary=root / "summary.parquet",
-            published=read_published(),
-            name=name,
-            dataset="digits",
-        )
-        yield f"tables of {name}", [in_words(table) for table in made[name == "cifar10" :]]
-    page = Page(grid=grid, names={"digits": "cifar10"}, folder=root)
-    (section,) = law_show.make_section(paths, page)
-    yield "section", {name: str(value)[:2000] for name, value in plain(section).items()}
-    assert len(law_show.plot_law(record=paths[0])) == len(MEASURES)
-
-
 def sites_record(**changes: Any) -> SitesRecord:
     def share(mean: float) -> dict[str, float]:
         return {"mean": mean, "low": mean - 0.03, "high": mean + 0.02}
@@ -429,7 +354,6 @@ def sites_record(**changes: Any) -> SitesRecord:
 SHOWN: dict[str, Callable[[Path], Shown]] = {
     "audit": show_audit,
     "fairness": show_fairness,
-    "laws": show_laws,
 }
 
 
