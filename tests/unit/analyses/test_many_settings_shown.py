@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,8 +11,6 @@ from unittest.mock import patch
 
 import pytest
 
-from dpprobe.analyses.audit import show as audit_show
-from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.fairness import fairness_table
 from dpprobe.analyses.fairness import show as fairness_show
 from dpprobe.analyses.representation_law.law_record import law_path
@@ -21,14 +18,11 @@ from dpprobe.analyses.sites.sites_record import SitesRecord
 from dpprobe.exhibits.style import use_settings
 from dpprobe.exhibits.tables import Table, comma_separated, write_markdown
 from tests.support.audit_records import (
-    ATTACK,
     CONTROLS,
     MEMBERSHIP,
     WHITE_BOX,
-    membership_record,
     write_audit,
 )
-from tests.support.columns import or_error
 from tests.support.fairness_records import APART, NO_INTERVAL, RECORD, write_fairness
 from tests.support.figures import describe_figure
 from tests.support.imbalance_records import imbalance_record, rare_cell
@@ -188,126 +182,6 @@ def show_fairness(root: Path) -> Shown:
     yield "named", [fairness_table.reference_in_words("a", each) for each in ("inf", "2")]
 
 
-def show_audit(root: Path) -> Shown:
-    weak = {**WHITE_BOX, "caught_factor": None, "number_factor": None, "runs": 200}
-    boxes = {
-        "0.5": WHITE_BOX | {"epsilon_lower": 0.0, "caught_factor": 3.0},
-        "2": WHITE_BOX | {"epsilon_lower": 0.01},
-        "8": WHITE_BOX
-        | {
-            "epsilon_lower": "inf",
-            "holds": False,
-            "caught_factor": 11.0,
-            "tests": [
-                {"name": "releases", "p_value": 0.0},
-                {"name": "variance", "p_value": WHITE_BOX["level"]},
-            ],
-        },
-        "10": WHITE_BOX
-        | {"epsilon_lower": 40.0, "caught_factor": 2.0, "runs": 80, "confidence": 0.9},
-    }
-    missed = {**CONTROLS[1], "caught": False, "refuted_by": []}
-    given: dict[str, Any] = {"controls": (*CONTROLS, missed)}
-    members = MEMBERSHIP | {"rows": [*MEMBERSHIP["rows"], ATTACK | {"rows": "rarest_classes"}]}
-    audits = [
-        write_audit(
-            root,
-            backbone=backbone,
-            method=method,
-            epsilon=epsilon,
-            white_box=box,
-            membership=members if epsilon == "2" else None,
-            **given,
-        )
-        for backbone in ("pixels", "clip")
-        for method in ("sgd", "newton", "adam")[: 2 + (backbone == "clip")]
-        for epsilon, box in boxes.items()
-    ]
-    lone = write_audit(root / "lone", white_box=weak, epsilon="1")
-    other = write_audit(root / "lone", dataset="other", epsilon="3")
-    inf = write_audit(root / "lone", white_box=None, epsilon="inf", membership=MEMBERSHIP)
-    for name, paths in {
-        "many": audits,
-        "one": [lone],
-        "none": [inf],
-        "two": [lone, inf],
-        "strong": audits[:1],
-        "of two datasets": [lone, other],
-    }.items():
-        made = or_error(audit_show.plot_audit, audits=paths, dataset="digits")
-        yield f"figure of {name}", made if isinstance(made, str) else describe_figure(made)
-        for part in plain(audit_show.make_section(paths[::-1], section_page("digits", "other"))):
-            part["cells"] = [
-                f"{one['backbone']} {one['method']} {one['epsilon']}" for one in part["cells"]
-            ]
-            part["attacks"] = [
-                f"{one['method']} {one['epsilon']} {each['rows']} {each['attack']}"
-                for one, _, each in part["attacks"]
-            ]
-            yield f"section of {name}", part
-    (part,) = audit_show.make_section([lone], section_page("digits"))
-    numbers = (0.0, 0.01234, 0.5, 1.23456, 12.349, 123.456, math.inf)
-    yield (
-        "numbers",
-        {
-            name: [
-                part[name](value)
-                for value in (*numbers, *([None] if name in ("factor", "rate") else []))
-            ]
-            for name in ("claim", "bound", "factor", "rate")
-        },
-    )
-    controls = AuditRecord.read(audits[0]).controls
-    yield "controls", [str(part["control"](control)) for control in controls]
-    yield "words", [AuditRecord.read(path).in_words for path in (*audits[:4], lone, inf)]
-    yield from show_attacks(root)
-
-
-def show_attacks(root: Path) -> Shown:
-    roc = membership_record(groups=("mislabelled", "all"))
-    roc["roc"]["curves"][-1]["tpr"][2] = 0.0
-    free = roc | {"roc": roc["roc"] | {"allowed": [1.0] * 9}}
-    for name, one, beside in (
-        ("private", roc, None),
-        ("with a ceiling", roc, free),
-        ("free", free, None),
-    ):
-        made = audit_show.membership_roc(one, title="digits, sgd", beside=beside)
-        yield f"attacks, {name}", describe_figure(made)
-    paths = [
-        write_audit(
-            root / "m",
-            method=name,
-            epsilon="inf" if name == "c" else "1",
-            membership=MEMBERSHIP
-            | {
-                "roc": kind["roc"],
-                "rows": [{**ATTACK, "attack": a} for a in ("loss", "lira", "rmia")],
-            },
-        )
-        for name, kind in (("a", roc), ("c", free))
-    ]
-    figure = audit_show.plot_membership(
-        audit=paths[0], ceiling=paths[1], dataset="digits", backbone="clip", method="a", epsilon="1"
-    )
-    yield "a cell's attacks", describe_figure(figure)
-    yield (
-        "without a ceiling",
-        describe_figure(
-            audit_show.plot_membership(
-                audit=paths[1],
-                ceiling=None,
-                dataset="digits",
-                backbone="b",
-                method="c",
-                epsilon="inf",
-            )
-        ),
-    )
-    roc = membership_record(groups=("mislabelled",))
-    yield "no attack", or_error(audit_show.membership_roc, roc, title="digits")
-
-
 def sites_record(**changes: Any) -> SitesRecord:
     def share(mean: float) -> dict[str, float]:
         return {"mean": mean, "low": mean - 0.03, "high": mean + 0.02}
@@ -352,7 +226,6 @@ def sites_record(**changes: Any) -> SitesRecord:
 
 
 SHOWN: dict[str, Callable[[Path], Shown]] = {
-    "audit": show_audit,
     "fairness": show_fairness,
 }
 

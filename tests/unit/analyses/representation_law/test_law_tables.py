@@ -94,7 +94,7 @@ def _cells(folder: Path, *, backbone: str = "pixels") -> list[Path]:
 
 
 def test_accuracy_has_networks_with_laws_first_and_then_the_other_methods(tmp_path: Path) -> None:
-    cells = _cells(tmp_path) + [write_cell(tmp_path, dataset="other", method="o", epsilon="77")]
+    cells = [*_cells(tmp_path), write_cell(tmp_path, dataset="other", method="o", epsilon="77")]
     table = law_tables.accuracy_by_blocks(
         [law_record()], grid_of(tmp_path, *cells), dataset="digits"
     )
@@ -151,7 +151,7 @@ def test_published_results_have_as_many_training_rows_and_stand_first(tmp_path: 
         [record], grid_of(tmp_path, *cells), dataset="digits", published=numbers
     )
     assert [row["method"] for row in rows_of(table)][: len(rows)] == ["published"] * len(rows)
-    assert table.notes[1:] == (law_tables.PUBLISHED,)
+    assert table.notes[1:] == [law_tables.PUBLISHED]
 
 
 def test_tables_are_made_of_one_dataset_s_records(tmp_path: Path) -> None:
