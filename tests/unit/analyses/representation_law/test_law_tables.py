@@ -99,6 +99,7 @@ def test_accuracy_has_networks_with_laws_first_and_then_the_other_methods(tmp_pa
         [law_record()], grid_of(tmp_path, *cells), dataset="digits"
     )
     rows = {row["method"]: row for row in rows_of(table)}
+    assert len(rows) == len(table.rows)
     networks = [f"{setting}_{k}" for setting in ("constant", "searched") for k in range(3)]
     assert [*rows][:6] == networks, "once, though they were trained at two budgets"
     assert sorted([*rows][6:]) == ["network_9", "nonprivate", "searched_9", "sgd"]

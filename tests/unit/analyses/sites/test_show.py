@@ -39,7 +39,7 @@ def _cell(**changes: Any) -> dict[str, Any]:
 LOST: dict[str, Any] = dict.fromkeys(("alone", "worst", "best", "averaged"))
 
 
-def _record(*cells: dict[str, Any], **changes: Any) -> SitesRecord:
+def sites_record(*cells: dict[str, Any], **changes: Any) -> SitesRecord:
     values = {
         "dataset": "digits",
         "backbone": "pixels",
@@ -56,7 +56,7 @@ def _record(*cells: dict[str, Any], **changes: Any) -> SitesRecord:
 
 def test_a_row_has_four_heads_and_the_range_over_sites() -> None:
     table = show.sites_table(
-        [_record(_cell(), _cell(split="labels", **LOST, smallest=500, largest=500))]
+        [sites_record(_cell(), _cell(split="labels", **LOST, smallest=500, largest=500))]
     )
     first, lost = rows_of(table)
     assert list(first) == [
@@ -89,7 +89,9 @@ def test_a_row_has_four_heads_and_the_range_over_sites() -> None:
 
 
 def test_metrics_of_several_backbones_are_told() -> None:
-    table = show.sites_table([_record(), _record(backbone="clip", metric="auc"), _record()])
+    table = show.sites_table(
+        [sites_record(), sites_record(backbone="clip", metric="auc"), sites_record()]
+    )
     assert table.notes[0].startswith("head on pixels: accuracy; head on clip: AUC. ")
 
 
@@ -115,9 +117,9 @@ def test_metrics_of_several_backbones_are_told() -> None:
     ids=["none", "untrained", "one class"],
 )
 def test_sites_that_lack_something_are_counted(changes: dict[str, Any], notes: list[str]) -> None:
-    assert show.list_notes(_record(_cell(**changes))) == notes
+    assert show.list_notes(sites_record(_cell(**changes))) == notes
     # what does not depend on the budget is told once
-    two = _record(_cell(**changes), _cell(epsilon="10", **changes))
+    two = sites_record(_cell(**changes), _cell(epsilon="10", **changes))
     assert len(show.list_notes(two)) == (2 if "untrained" in changes else len(notes))
 
 
@@ -141,7 +143,7 @@ def test_panels_are_splits_by_budgets_and_lines_heads_by_sites(tmp_path: Path) -
         for epsilon in ("1", "10")
         for sites, changes in ((10, LOST if split == "labels" else {}), (2, {"worst": 0.1}))
     ]
-    figure = show.plot_sites(_write(tmp_path, "a", _record(*cells)))
+    figure = show.plot_sites(_write(tmp_path, "a", sites_record(*cells)))
     titles = [title_of(axes) for axes in figure.axes]
     assert titles == [
         "equal sizes, ε = 1",
@@ -170,9 +172,9 @@ def test_panels_are_splits_by_budgets_and_lines_heads_by_sites(tmp_path: Path) -
 
 def test_table_and_section_are_made_of_files(tmp_path: Path) -> None:
     paths = [
-        _write(tmp_path, "a", _record()),
-        _write(tmp_path, "b", _record(backbone="clip")),
-        _write(tmp_path, "c", _record(dataset="other")),
+        _write(tmp_path, "a", sites_record()),
+        _write(tmp_path, "b", sites_record(backbone="clip")),
+        _write(tmp_path, "c", sites_record(dataset="other")),
     ]
     assert [row["backbone"] for row in rows_of(show.make_sites_table(paths[:2]))] == [
         "pixels",
