@@ -42,7 +42,7 @@ def texts_of(axes: Axes) -> list[str]:
 
 def title_of(axes: Axes) -> str:
     """The title, wherever the style puts it."""
-    return "".join(axes.get_title(place) for place in ("left", "center", "right"))  # type: ignore[arg-type]
+    return "".join(axes.get_title(place) for place in ("left", "center", "right"))
 
 
 def legend_of(figure: Any) -> list[str]:

@@ -28,7 +28,7 @@ def test_runs_that_are_all_right_have_to_beat_guessing(runs: int, nines: int) ->
 
 
 def test_epsilons_and_runs_have_limits() -> None:
-    assert AuditOptions(epsilons=[1.0, "inf"]).epsilons == ("1", "inf")  # type: ignore[arg-type, list-item]
+    assert AuditOptions(epsilons=[1.0, "inf"]).epsilons == ("1", "inf")
     with pytest.raises(ValidationError, match="greater than or equal to 10"):
         AuditOptions(runs=9)
     assert math.isclose(AuditOptions().confidence, 0.95)

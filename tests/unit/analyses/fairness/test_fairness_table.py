@@ -202,6 +202,7 @@ def test_a_section_counts_the_cells_beyond_chance_and_beside_their_reference(
         tmp_path,
         gap=APART,
         changes={
+            "confidence": 0.8,
             METRIC.format(1, 0, "auc"): {
                 **RECORD.cells[1].attributes[0].gaps["auc"].model_dump(),
                 **APART,
@@ -228,10 +229,10 @@ def test_a_section_counts_the_cells_beyond_chance_and_beside_their_reference(
         "compared": 2,
         "larger": 1,
         "smaller": 1,
-        "by_chance": "0.1",  # 2.5% of two
+        "by_chance": "0.2",  # 10% of two
         "widest": "8.0",
     }
-    assert (part["units"], part["confidence"]) == ("rows", "95")
+    assert (part["units"], part["confidence"]) == ("rows", "80")
     assert part["uncompared"] == []
     places = [(name, cell.method, cell.epsilon) for name, _, _, cell, _ in part["gaps"]]
     assert places[:3] == [
