@@ -8,10 +8,7 @@ from typing import Any
 from dpprobe.analyses.imbalance.imbalance_record import Estimate, ImbalanceRecord, RareCell
 from dpprobe.analyses.imbalance.imbalance_record import TrainingSet as Trained
 from dpprobe.analyses.imbalance.measure import break_down, least_reference
-from dpprobe.privacy.limits import INFINITE, epsilon_value
-
-EPSILONS = ("0.1", "0.5", "1", "2", "4", "8")
-ROWS = (5000, 2500, 1000, 500, 250, 100, 50)
+from dpprobe.privacy.limits import INFINITE
 
 
 def share(value: float) -> Estimate:
@@ -45,16 +42,6 @@ def rare_cell(
     recalled = values["reference_recall"] or 0.0
     values.setdefault("reference_learnt", recalled > least_reference(10))
     return RareCell(**values)
-
-
-def lawful_cells(half: float = 200.0, **changes: Any) -> list[RareCell]:
-    """Cells that keep half of the reference's recall at n_c * epsilon = `half`."""
-    return [
-        rare_cell(0.8 * odds / (1 + odds), class_rows=rows, epsilon=token, **changes)
-        for rows in ROWS
-        for token in EPSILONS
-        for odds in [rows * epsilon_value(token) / half]
-    ]
 
 
 def imbalance_record(cells: Sequence[RareCell]) -> ImbalanceRecord:

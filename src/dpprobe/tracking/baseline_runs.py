@@ -15,6 +15,7 @@ from mlflow.entities import DatasetInput
 
 from dpprobe.analyses.baseline_record import read_few_shot, read_zero_shot
 from dpprobe.artifacts import hash_value, sha256_file
+from dpprobe.counted_nouns import count_noun
 from dpprobe.tracking.runs import (
     OUTSIDE,
     RUN_COLOUR,
@@ -90,11 +91,13 @@ def _baseline_run(
     names = {"dataset": dataset, "backbone": backbone, "method": method, "epsilon": NO_EPSILON}
     metrics = scalar_metrics(summary)
     metrics |= {title.replace("test", baseline, 1): value for title, value in metrics.items()}
-    what = (
-        "zero-shot classification by the class names"
-        if baseline == ZERO_SHOT
-        else f"a linear probe on {params['shots']} training examples per class"
-    )
+    what = "zero-shot classification by the class names"
+    if baseline != ZERO_SHOT:
+        shots = params["shots"]
+        few = "all training examples"
+        if shots != "full":
+            few = f"{count_noun(int(shots), 'training example')} per class"
+        what = f"a linear probe on {few}"
     return RunContents(
         key="/".join((study, dataset, backbone, baseline)),
         content_hash=hash_value(

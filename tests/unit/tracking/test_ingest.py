@@ -15,11 +15,11 @@ from mlflow import MlflowClient
 from dpprobe.artifacts import read_json, write_json, write_text
 from dpprobe.errors import DataError, TrackingError
 from dpprobe.tracking import ingest
+from dpprobe.tracking.runs import RunContents
 from tests.support.audit_records import write_audit
 from tests.support.baseline_records import write_few_shot, write_zero_shot
 from tests.support.fairness_records import write_fairness
 from tests.support.mlflow_server import serve
-from tests.support.stored_records import check_values
 from tests.support.tracked_study import Study
 
 
@@ -33,20 +33,21 @@ def test_a_cell_without_history_or_record_is_refused(study: Study) -> None:
 
 
 class Noted:
-    """Stands for a writer, and notes what it is given."""
+    """Stands for a writer, and notes what it is given: runs by experiment, pages and options."""
 
     location, runs = Path("r"), dict[str, str]()
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.notes: list[Any] = []
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened: dict[str, Any] = {}
+        self.written: list[tuple[str, dict[str, RunContents], dict[str, Any]]] = []
+        self.left: dict[str, Any] = {}
         self.links: dict[str, str] = {}
+        monkeypatch.setattr(ingest, "open_writer", self.open)
+        monkeypatch.setattr(ingest, "leave_receipt", lambda *_, **named: self.left.update(named))
 
     @contextmanager
     def open(self, **named: Any) -> Iterator[Noted]:
-        self.notes.append(
-            {key: str(each).replace(str(self.root), "") for key, each in named.items()}
-        )
+        self.opened = named
         yield self
 
     def find_page(self, wanted: Any) -> str:
@@ -55,36 +56,25 @@ class Noted:
     def link_artifact(self, wanted: Any, key: str, path: str) -> str:
         return f"#{wanted.name} {key} {path}"
 
-    def write(self, wanted: Any, contents: Any, **_: Any) -> str:
-        described = {
-            run.key: [
-                [f"{folder}/{path.name}" for path, folder in run.artifacts],
-                run.finished,
-                {name: tag for name, tag in run.tags.items() if "fingerprint" not in name},
-                sorted({name.partition("/")[0] for name, _, _ in run.metrics}),
-            ]
-            for run in contents
-        }
-        self.notes.append([wanted.name, str(wanted.location), described])
+    def write(self, wanted: Any, contents: Any, **named: Any) -> str:
+        self.written.append((wanted.name, {run.key: run for run in contents}, named))
         return f"#{wanted.name} key=dpprobe"
 
     def retire_datasets(self, names: Any) -> set[str]:
         return {"letters", "signs"} - {*names}
 
 
-def test_what_is_written_is_as_stored(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With several files of each kind, of which one backbone has more than the other."""
-    root, noted = study.root, Noted(study.root)
-    monkeypatch.setattr(ingest, "open_writer", noted.open)
-    monkeypatch.setattr(
-        ingest, "leave_receipt", lambda _, writer, **named: writer.notes.append(named | {"uri": ""})
-    )
-    for name in ("b.png", "c.png", "d.png", "b.md", "tables/papers/p.md", "tables/t.md"):
+def _files(run: RunContents) -> list[str]:
+    return [f"{folder}/{path.name}" for path, folder in run.artifacts]
+
+
+@pytest.fixture
+def parts(study: Study) -> dict[str, Any]:
+    """Several files of each kind, of which the features of `pixels` have more than the others."""
+    root = study.root
+    for name in ("b.png", "c.png", "d.png"):
         write_text(root / name, name)
-    info = read_json(study.info)
-    info["splits"]["test"]["per_class"] = [100, 0, 100, 0]
-    write_json(study.info, info)
-    more: dict[str, Any] = {
+    return {
         "figures": [root / "accuracy.png", root / "b.png"],
         "commit": "c",
         "embeddings": {"pixels": [root / "c.png", root / "d.png"]},
@@ -94,25 +84,156 @@ def test_what_is_written_is_as_stored(study: Study, monkeypatch: pytest.MonkeyPa
         "zero_shot": [write_zero_shot(root, accuracy=0.7)],
         "few_shot": [write_few_shot(root, {1: 0.5})],
         "metrics_files": study.cells[::-1],
+        "receipt": root / "receipt.json",
     }
-    for newest in (study.cells[0], more["zero_shot"][0], study.info):
-        for path in root.rglob("*.json"):
+
+
+@pytest.fixture
+def noted(study: Study, monkeypatch: pytest.MonkeyPatch) -> Noted:
+    write_text(study.root / "receipt.json", "{}")
+    return Noted(monkeypatch)
+
+
+def test_a_dataset_is_one_run_then_its_cells_then_its_summaries(
+    study: Study, parts: dict[str, Any], noted: Noted
+) -> None:
+    study.ingest(**parts)
+    (summary, whole, how), (cells, runs, _), (again, methods, more) = noted.written
+    assert (summary, cells, again) == ("digits/summary", "digits", "digits/summary")
+    assert [*whole] == ["study/digits"]
+    assert how["describe"] is False, "its links do not exist yet"
+    assert not how["outdates"]("study/digits/pixels/sgd"), "the other runs stay"
+    assert more["outdates"]("study/digits/gone/sgd")
+    assert not more["outdates"]("study/digits"), "which was written first"
+    assert [*runs] == [
+        *(f"study/digits/{'/'.join(path.parts[-4:-1])}" for path in study.cells),
+        "study/digits/pixels/zero_shot",
+        "study/digits/pixels/few_shot/1",
+    ]
+    assert [*methods] == list(dict.fromkeys(key.rpartition("/")[0] for key in [*runs][:-2]))
+    colours = [run.tags["mlflow.runColor"] for run in methods.values()]
+    assert len(set(colours)) == len(colours) == 4
+    assert {name: noted.opened[name] for name in ("study", "folder", "commit")} == {
+        "study": "study",
+        "folder": "digits",
+        "commit": "c",
+    }
+    assert (noted.opened["lock"], noted.opened["uri"]) == (study.root / "lock", study.uri)
+
+
+def test_files_stand_with_the_runs_of_their_features(
+    study: Study, parts: dict[str, Any], noted: Noted
+) -> None:
+    study.ingest(**parts)
+    (_, whole, _), (_, cells, _), (_, methods, _) = noted.written
+    shared = ["figures/accuracy.png", "figures/b.png", "tables/accuracy.md"]
+    assert _files(whole["study/digits"]) == [*shared, "figures/d.png", "figures/c.png"], "each once"
+    for key, run in methods.items():
+        planes = ["figures/c.png", "figures/d.png", "fairness/pixels.json"]
+        own = planes if "/pixels/" in key else ["fairness/scattering.json"]
+        assert _files(run) == [*shared, *own], key
+    for key, run in cells.items():
+        audited = key in ("study/digits/pixels/sgd/eps-0.5", "study/digits/pixels/sgd/eps-2")
+        assert any("audit/" in name for name in _files(run)) == audited, key
+        kinds = {name.partition("/")[0] for name, _, _ in run.metrics}
+        compared = "shot" not in key and "sgd/eps-inf" not in key  # which the record leaves out
+        assert ("fairness" in kinds) == compared, key
+
+
+def test_one_epsilon_is_shown_beside_baselines(
+    study: Study, parts: dict[str, Any], noted: Noted
+) -> None:
+    study.ingest(**parts)
+    (_, runs, _) = noted.written[1]
+    beside = {key for key, run in runs.items() if run.tags.get("compared") == "true"}
+    assert beside == {
+        "study/digits/pixels/sgd/eps-0.5",
+        "study/digits/pixels/zero_shot",
+        "study/digits/pixels/few_shot/1",
+    }, "of the features that have baselines, at the epsilon nearest to 1"
+    assert [*noted.left["pages"]] == [
+        "summary",
+        "charts",
+        "cells",
+        "private",
+        "all",
+        "baselines",
+        "baseline_charts",
+    ]
+    pages = noted.left["pages"]
+    assert pages["private"] == "#digits key=dpprobe-private"
+    assert pages["charts"] == "#digits/summary key=dpprobe&compareRunsMode=CHART"
+    assert pages["baseline_charts"] == "#digits key=dpprobe-baselines&compareRunsMode=CHART"
+    plane = "#digits/summary study/digits figures/c.png"
+    assert noted.links == {
+        "cells": pages["cells"],
+        "charts": pages["charts"],
+        "t-SNE of pixels": plane,
+    }
+    study.ingest(**parts | {"zero_shot": [], "few_shot": []})
+    (_, runs, _) = noted.written[4]
+    assert not any("compared" in run.tags for run in runs.values())
+
+
+def test_classes_without_test_images_are_tagged(
+    study: Study, parts: dict[str, Any], noted: Noted
+) -> None:
+    study.ingest(**parts)
+    assert "untested_classes" not in noted.written[0][1]["study/digits"].tags
+    info = read_json(study.info)
+    info["splits"]["test"]["per_class"] = [100, 0, 100, 0]
+    write_json(study.info, info)
+    study.ingest(**parts)
+    for _, runs, _ in noted.written[3:]:
+        assert {run.tags["untested_classes"] for run in runs.values()} == {"2 of 4"}
+
+
+def test_a_dataset_is_finished_with_its_newest_result(
+    study: Study, parts: dict[str, Any], noted: Noted
+) -> None:
+    for newest, given in (
+        (study.cells[0], parts),
+        (parts["zero_shot"][0], parts),
+        (study.info, {"metrics_files": []}),
+    ):
+        for path in study.root.rglob("*.json"):
             os.utime(path, (50, 50))
         os.utime(newest, (99, 99))
-        study_parts = more if newest != study.info else {"metrics_files": []}
-        write_text(root / "receipt.json", "{}")
-        study.ingest(**study_parts)
+        noted.written.clear()
+        study.ingest(**given)
+        assert noted.written[0][1]["study/digits"].finished == 99, newest
+
+
+def test_a_study_links_to_its_datasets_and_forgets_those_it_no_longer_has(
+    study: Study, noted: Noted
+) -> None:
+    root = study.root
+    for name in ("tables/papers/p.md", "tables/t.md", "b.png"):
+        write_text(root / name, name)
     for name in ("letters", "signs", "digits"):
-        pages = {"cells": f"#{name}", "charts": f"#{name} chart"}
+        pages = {"cells": f"#{name}", "charts": f"#{name} chart", "all": "no link"}
         write_json(root / f"{name}.json", {"pages": pages})
     write_text(root / "_study.json", "{}")
-    os.utime(root / "receipt.json", (50, 50))
-    write_text(root / "report.html", "report")
-    os.utime(root / "report.html", (77, 77))
-    infos = {"digits": study.info, "letters": study.info}
-    study.ingest_whole(figures=[root / "b.png", root / "c.png"], dataset_infos=infos, commit="d")
-    left = [name for name in ("letters", "signs", "digits") if (root / f"{name}.json").exists()]
-    check_values("ingested", [noted.notes, left])
+    infos = {"digits": study.info, "letters": study.info, "new": study.info}
+    study.ingest_whole(figures=[root / "b.png"], dataset_infos=infos, commit="d")
+    ((name, runs, _),) = noted.written
+    assert name == "all studies"
+    assert _files(runs["study"]) == [
+        "/report.html",
+        "tables/papers/p.md",
+        "tables/t.md",
+        "figures/b.png",
+    ]
+    assert noted.links == {
+        "cells of digits": "#digits",
+        "charts of digits": "#digits chart",
+        "cells of letters": "#letters",
+        "charts of letters": "#letters chart",
+    }
+    assert (noted.opened["folder"], noted.opened["commit"]) == ("_study", "d")
+    assert noted.left["pages"] == {"studies": "#all studies key=dpprobe"}
+    left = {name for name in ("letters", "signs", "digits") if (root / f"{name}.json").exists()}
+    assert left == {"letters", "digits"}, "the receipt of a dataset that is gone"
 
 
 @pytest.mark.slow

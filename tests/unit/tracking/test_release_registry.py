@@ -34,7 +34,6 @@ from dpprobe.tracking.writer import Writer
 from tests.support.bundles import CLASSES, write_example
 from tests.support.mlflow_server import serve
 from tests.support.network_bundles import CALIBRATED
-from tests.support.stored_records import check_values
 from tests.support.tracked_study import Study
 
 MODEL = "study.release.lesions_v1"
@@ -282,32 +281,52 @@ def test_a_release_needs_the_versions_that_computed_it(bundle: Path, tmp_path: P
             assert names[4:] == ([] if calibration is None else ["set", "abstain"])
 
 
-def test_a_model_is_named_by_its_predecessor_and_described_by_its_card(
-    bundle: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("models", "named"),
+    [
+        ([], MODEL),
+        (["b.release.x"], "b.release.x"),
+        (["b.release.x", "study.release.z", "a.release.y"], "study.release.z"),
+        (["c.release.x", "b.release.x", "b.release.x"], "b.release.x"),
+    ],
+    ids=["none", "another study's", "this study's first", "the first by name"],
+)
+def test_a_model_is_the_one_with_the_predecessor_s_digest(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, models: list[str], named: str
+) -> None:
+    read, client = read_bundle(bundle), Mock()
+    page = type("Page", (list,), {"token": None})
+    client.search_model_versions.return_value = page(SimpleNamespace(name=name) for name in models)
+    assert release_registry._find_model(client, "study", read) == MODEL, "it has no predecessor"
+    client.search_model_versions.assert_not_called()
+    monkeypatch.setattr(release_registry, "named_predecessor", lambda _: {"sha256": "ab"})
+    assert release_registry._find_model(client, "study", read) == named
+    assert client.search_model_versions.call_args.args == ("tags.bundle_digest = 'ab'",)
+
+
+@pytest.mark.parametrize(
+    ("card", "words"),
+    [
+        ("# A\n", "# A"),
+        ("---\na: b\n---\n# B\n", "# B"),
+        ("---\nno end\n", "---\nno end"),
+        ("---\na\n---\n", "---\na\n---"),
+        ("\n C \n", "C"),
+    ],
+)
+def test_a_version_is_described_by_its_card_without_the_front_matter(
+    bundle: Path, card: str, words: str
 ) -> None:
     read = read_bundle(bundle)
+    (bundle / "README.md").write_text(card)
+    assert release_registry.describe_release(read) == words
+
+
+def test_a_refusal_of_the_registry_is_not_hidden(bundle: Path) -> None:
     client: Any = Mock()
-    told = []
-    for models in (
-        [],
-        ["b.release.x"],
-        ["b.release.x", "study.release.z", "a.release.y"],
-        ["c.release.x", "b.release.x", "b.release.x"],
-    ):
-        for named in (None, {"sha256": "ab"}):
-            page = type("Page", (list,), {"token": None})
-            found = page(SimpleNamespace(name=name) for name in models)
-            client.search_model_versions.return_value = found
-            monkeypatch.setattr(release_registry, "named_predecessor", lambda _, each=named: each)
-            told.append(release_registry._find_model(client, "study", read))
-    told.append(str(client.search_model_versions.call_args))
-    for card in ("# A\n", "---\na: b\n---\n# B\n", "---\nno end\n", "---\na\n---\n", "\n C \n"):
-        (bundle / "README.md").write_text(card)
-        told.append(release_registry.describe_release(read))
-    check_values("release_models", told)
     client.create_registered_model.side_effect = MlflowException("refused")
     with pytest.raises(MlflowException, match="refused"):
-        release_registry._register_bundle(client, "m", read, "run", "digest")
+        release_registry._register_bundle(client, "m", read_bundle(bundle), "run", "digest")
 
 
 def test_releases_stay_current_beside_each_other_and_the_study(

@@ -10,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from itertools import product
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -26,7 +25,6 @@ from dpprobe.errors import TrackingError
 from dpprobe.tracking import receipt as receipt_module
 from dpprobe.tracking import store
 from dpprobe.tracking.receipt import RECEIPT_FORMAT, find_store_fault, set_aside
-from tests.support.stored_records import check_values
 from tests.support.tracked_study import Study
 
 
@@ -160,24 +158,29 @@ def test_a_file_that_is_no_database_is_named(study: Study, monkeypatch: pytest.M
     assert not (study.root / "receipt.json").exists()
 
 
-ERRORS: list[Exception] = [
-    sqlite3.OperationalError("database or disk is full"),
-    MlflowException("\nno run\nof the name"),
-    SQLAlchemyError("database is locked"),
-    sqlite3.OperationalError("database table is locked"),
-    sqlite3.DatabaseError("malformed"),
-    sqlite3.OperationalError("disk I/O error"),
-]
+ERRORS: dict[str, tuple[Exception, str]] = {
+    "full": (sqlite3.OperationalError("database or disk is full"), "free space"),
+    "unwritable": (sqlite3.OperationalError("disk I/O error"), "free space"),
+    "locked": (SQLAlchemyError("database is locked"), "close the program"),
+    "locked table": (sqlite3.OperationalError("database table is locked"), "close the program"),
+    "damaged": (sqlite3.DatabaseError("malformed"), "repair the store"),
+    "refused": (MlflowException("\nno run\nof the name"), "repair the store"),
+}
 
 
-def test_errors_of_the_store_have_a_remedy() -> None:
-    """A full or locked one need not be deleted."""
-    told = []
-    for uri, error in product(("sqlite:///m.db", "https://me:word@host"), ERRORS):
-        with pytest.raises(TrackingError) as caught, store.readable_errors(uri):
-            raise error
-        told.append(str(caught.value))
-    check_values("store_errors", told)
+@pytest.mark.parametrize(("error", "remedy"), ERRORS.values(), ids=ERRORS)
+def test_errors_of_the_store_have_a_remedy(error: Exception, remedy: str) -> None:
+    """A full or locked one need not be deleted, and at a server the person at the server helps."""
+    with pytest.raises(TrackingError) as caught, store.readable_errors("sqlite:///m.db"):
+        raise error
+    first = str(error).strip().split("\n")[0]
+    assert str(caught.value).startswith(f"sqlite:///m.db: MLflow refused: {first}; {remedy}")
+    assert ("doctor --fix" in str(caught.value)) == (remedy == "repair the store")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(TrackingError) as caught, store.readable_errors("https://me:word@host"):
+        raise error
+    told = f"https://host: MLflow refused: {first}; correct the cause at the server"
+    assert str(caught.value).startswith(told)
 
 
 def test_all_pages_of_a_search_are_read() -> None:
@@ -305,47 +308,85 @@ def test_a_store_that_is_cut_is_damaged(study: Study, part: float) -> None:
         assert fault.path == database
 
 
-def test_a_store_is_read_again_where_it_or_its_receipt_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Checked:
+    """A store whose runs are known, with two receipts; counts how often it is read."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root, self.database, self.reads = root, root / "m.db", 0
+        self.found: Any = ({"a", "b"}, set())
+        monkeypatch.setattr(receipt_module, "read_runs", self._read)
+        write_text(self.database, "x")
+        record = {"format": RECEIPT_FORMAT, "uri": f"sqlite:///{self.database}", "dataset": "d"}
+        for name in ("one", "two"):  # two results may have one run
+            runs = {"k": "a", "l": "b", "m": "a"}
+            write_text(root / name, json.dumps(record | {"name": name, "runs": runs}))
+
+    def _read(self, database: Path) -> Any:
+        assert database == self.database
+        self.reads += 1
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+    def reads_of(self, name: str, **named: Any) -> int:
+        """Checks a receipt that is right; returns how often the store was read."""
+        before = self.reads
+        assert find_store_fault(self.root / name, **named) is None
+        return self.reads - before
+
+    def fault(self) -> Any:
+        return find_store_fault(self.root / "one", skip=False)
+
+
+@pytest.fixture
+def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checked:
+    return Checked(tmp_path, monkeypatch)
+
+
+def test_a_store_is_read_until_a_check_of_this_receipt_was_noted(checked: Checked) -> None:
+    assert checked.reads_of("one") == checked.reads_of("one") == 1, "nothing was noted"
+    assert checked.reads_of("one", note=True) == 1
+    assert checked.reads_of("one") == 0
+    assert checked.reads_of("two") == 1, "another receipt"
+    assert checked.reads_of("two", note=True) == 1
+    assert checked.reads_of("one") == checked.reads_of("two") == 0, "both are noted"
+    assert checked.reads_of("one", skip=False) == 1
+
+
+@pytest.mark.parametrize("name", ["m.db", "m.db-wal", "two"])
+def test_a_store_is_read_again_where_it_or_its_log_or_the_receipt_changed(
+    checked: Checked, name: str
 ) -> None:
-    found: list[Any] = [({"a", "b"}, set())]
-    asked = []
+    assert checked.reads_of("two", note=True) == 1
+    path = checked.root / name
+    write_text(path, path.read_text() + " " if path.exists() else "log")
+    assert checked.reads_of("two") == checked.reads_of("two") == 1
+    assert checked.reads_of("two", note=True) == 1
+    assert checked.reads_of("two") == 0
 
-    def read(database: Path) -> Any:
-        asked.append(database)
-        if isinstance(found[0], Exception):
-            raise found[0]
-        return found[0]
 
-    monkeypatch.setattr(receipt_module, "read_runs", read)
-    database = tmp_path / "m.db"
-    write_text(database, "x")
-    record = {"format": RECEIPT_FORMAT, "uri": f"sqlite:///{database}", "dataset": "d"}
-    for name in ("one", "two"):  # two results may have one run
-        runs = {"k": "a", "l": "b", "m": "a"}
-        write_text(tmp_path / name, json.dumps(record | {"name": name, "runs": runs}))
-
-    def check(name: str, **named: Any) -> Any:
-        before, fault = len(asked), find_store_fault(tmp_path / name, **named)
-        return [name, str(named), len(asked) - before, fault and [fault.path.name, fault.words[:5]]]
-
-    told = [check(name) for name in ("one", "one")]
-    told += [check(name, note=True) for name in ("one", "two", "one")]
-    told += [check("two", skip=False), check("one"), check("two")]
-    for path in (database, tmp_path / "m.db-wal", tmp_path / "two"):
-        write_text(path, path.read_text() + " " if path.exists() else "log")
-        told += [check("two"), check("two", note=True), check("two")]
-    locked = sqlite3.OperationalError("database is locked")
-    for fault in (
-        ({"a"}, set()),
-        (set(), {"b"}),
-        ({"a", "b"}, {"a", "b", "z"}),
-        locked,
-        sqlite3.DatabaseError("torn"),
-    ):
-        found[0] = fault
-        told += [check("one", skip=False, note=True)]
-    check_values("receipt_checks", told)
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (({"a"}, set()), "1 of its runs in {} were deleted"),
+        ((set(), {"b"}), "2 of its runs in {} were deleted"),
+        (({"a", "b"}, {"a", "b", "z"}), "2 of its runs in {} were changed"),
+        (({"a", "b", "z"}, {"z"}), None),
+        (sqlite3.OperationalError("database is locked"), None),
+        (sqlite3.DatabaseError("torn"), "damaged (torn)"),
+    ],
+    ids=["deleted", "all deleted", "changed", "another's", "locked", "damaged"],
+)
+def test_runs_that_are_gone_or_changed_are_counted(
+    checked: Checked, found: Any, words: str | None
+) -> None:
+    checked.found = found
+    fault = checked.fault()
+    assert (fault and fault.words) == (words and words.format(checked.database))
+    if fault:
+        damaged = isinstance(found, Exception)
+        assert fault.path == (checked.database if damaged else checked.root / "one")
+        assert checked.fault() == fault, "a fault is not noted"
 
 
 def test_people_may_name_and_tag_runs(study: Study) -> None:

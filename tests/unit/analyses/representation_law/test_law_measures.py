@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.linear_model import LinearRegression
 
 from dpprobe.analyses.representation_law.law_measures import (
     RCOND,
@@ -13,6 +14,7 @@ from dpprobe.analyses.representation_law.law_measures import (
     measure_residuals,
     measure_scatter,
 )
+from tests.support.clouds import clouds
 
 
 def _classes(
@@ -124,3 +126,98 @@ def test_a_law_is_recovered(rho: float) -> None:
     assert law.low == pytest.approx(rho, rel=1e-6)
     assert law.r_squared == pytest.approx(1)
     assert law.layers == 12
+
+
+@pytest.mark.parametrize(("rows", "dimension"), [(60, 5), (60, 40), (30, 80)])
+def test_residuals_are_those_of_scikit_learn_s_regression(rows: int, dimension: int) -> None:
+    """Of one target per class the mean, of held-out rows relative to their own variance."""
+    x, labels = clouds(rows, dimension, 3)
+    others, other_labels = clouds(25, dimension, 3, seed=1)
+    found = measure_residuals(x, labels, held_out=others, held_out_labels=other_labels)
+    model = LinearRegression()
+    targets = [labels, *(labels == label for label in range(3))]
+    wanted = [other_labels, *(other_labels == label for label in range(3))]
+    inner, outer = [], []
+    for fitted, tested in zip(targets, wanted, strict=True):
+        model.fit(x, fitted)
+        inner.append(1 - model.score(x, fitted))
+        outer.append(1 - model.score(others, tested))
+    assert found.integer_held_out == pytest.approx(outer[0])
+    assert found.one_hot_held_out == pytest.approx(np.mean(outer[1:]))
+    assert found.rank == min(dimension, rows - 1)
+    if found.rank == rows - 1:
+        assert (found.integer, found.one_hot, found.null) == (None, None, 0)
+        assert found.fault == f"rank {found.rank} fits any target of {rows} rows"
+    else:
+        assert (found.integer, found.one_hot) == pytest.approx((inner[0], np.mean(inner[1:])))
+        assert found.null == pytest.approx((rows - 1 - dimension) / (rows - 1))
+        assert found.fault is None
+
+
+def test_a_class_that_no_held_out_row_has_is_left_out_of_the_mean() -> None:
+    x, labels = clouds(60, 5, 3)
+    others, other_labels = x[labels != 1], labels[labels != 1]
+    found = measure_residuals(x, labels, held_out=others, held_out_labels=other_labels)
+    model, shares = LinearRegression(), []
+    for label in (0, 2):
+        model.fit(x, labels == label)
+        shares.append(1 - model.score(others, other_labels == label))
+    assert found.one_hot_held_out == pytest.approx(np.mean(shares))
+    alone = measure_residuals(x, labels, held_out=x[:5], held_out_labels=np.ones(5))
+    assert (alone.integer_held_out, alone.one_hot_held_out) == (None, None)
+    assert alone.integer == found.integer
+    broken = measure_residuals(x, labels, held_out=x * np.nan, held_out_labels=labels)
+    assert (broken.integer_held_out, broken.integer) == (None, found.integer)
+
+
+ANY = np.random.default_rng(0).normal(size=(12, 4))
+CLASSES_OF = np.arange(12) % 3
+
+
+@pytest.mark.parametrize(
+    ("x", "labels", "scatter", "residuals"),
+    [
+        (ANY, 0 * CLASSES_OF, "one class", None),
+        (np.ones((12, 2)), CLASSES_OF, "the same for all rows, so that D is 0/0", "nothing to"),
+        (np.zeros((12, 2)), CLASSES_OF, "the same for all rows, so that D is 0/0", "nothing to"),
+        (np.full((12, 2), np.inf), CLASSES_OF, "not finite in some rows", "not finite in some"),
+        (np.eye(3)[CLASSES_OF], CLASSES_OF, "no scatter within classes except rounding", None),
+        (
+            np.repeat(np.eye(4), 3, axis=0),
+            CLASSES_OF,
+            "class means differ by no more than rounding",
+            None,
+        ),
+    ],
+    ids=["one class", "equal", "zeros", "infinite", "exact", "equal means"],
+)
+def test_what_has_no_measure_says_why(
+    x: np.ndarray, labels: np.ndarray, scatter: str, residuals: str | None
+) -> None:
+    with np.errstate(invalid="ignore"):
+        measured = measure_scatter(x, labels)
+        left = measure_residuals(x, labels, held_out=x, held_out_labels=labels)
+    assert (measured.separability, measured.fuzziness, measured.fault) == (None, None, scatter)
+    if residuals is None:
+        assert left.fault is None
+    else:
+        assert residuals in (left.fault or "")
+        assert (left.integer, left.one_hot, left.integer_held_out, left.rank) == (None,) * 3 + (0,)
+
+
+def test_a_law_needs_three_layers_above_rounding() -> None:
+    for values in ([None, 1.0, 3.0], [1.0, 0.5, 1e-9], [1e-12, 0.5, 0.2]):
+        assert fit_law(range(3), values) == (None, "2 layers; a law needs 3")
+    assert fit_law(range(2), [None, None]) == (None, "0 layers; a law needs 3")
+    law, fault = fit_law(range(6), [8.0, None, 2.0, 1.0, 1e-9, 0.0])
+    assert fault is None
+    assert law is not None
+    assert law.rho == pytest.approx(0.5), "2^(3 - layer)"
+    assert law.layers == 3
+
+
+def test_a_law_of_equal_values_is_flat_and_certain() -> None:
+    law, _ = fit_law(range(4), [2.0] * 4)
+    assert law is not None
+    assert (law.rho, law.low, law.high) == pytest.approx((1, 1, 1))
+    assert law.r_squared is None, "there is no variance to explain"

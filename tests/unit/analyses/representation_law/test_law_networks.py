@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -230,3 +232,77 @@ def test_a_sample_of_rows_is_drawn_with_the_seed(tmp_path: Path, tables: dict[An
     draws = {tuple(rows.labels) for rows in drawn} | {tuple(table.read_labels()[:30])}
     assert len(draws) == 3, "neither the first rows nor those of another seed"
     assert torch.equal(drawn[0].images, drawn[2].images)
+
+
+def test_whatever_decides_laws_changes_their_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "dpprobe.analyses.representation_law.law_networks"
+    monkeypatch.setattr(f"{module}.SplitTable", lambda path: SimpleNamespace(fingerprint=path.name))
+    monkeypatch.setattr(f"{module}.sha256_file", str)
+    chosen: dict[str, Any] = {}
+    monkeypatch.setattr(LawTask, "_read_chosen", lambda *_: chosen)
+    task = LawTask(
+        networks=[("one", "1"), ("two", "1")],
+        results=Path("r"),
+        dataset="d",
+        backbone_name="net",
+        tables={"train": Path("a"), "test": Path("b")},
+        backbone=VIT,
+        methods=METHODS,
+        seed=0,
+        options=RepresentationLawOptions(rows=120),
+        device="cpu",
+    )
+    local = VIT.model_copy(update={"weights_file": "w.pt"})
+    changes: list[dict[str, Any]] = [
+        {},
+        {"networks": [("one", "2"), ("two", "1")]},
+        {"networks": [("one", "1")]},
+        {"networks": [("two", "1"), ("two", "1")]},
+        {"dataset": "e"},
+        {"backbone_name": "b"},
+        {"tables": {"train": Path("c"), "test": Path("b")}},
+        {"results": Path("s")},
+        {"tables": {"train": Path("a"), "test": Path("c")}},
+        {"backbone": CONVOLUTIONAL},
+        {"backbone": local},
+        {"methods": METHODS | {"one": METHODS["lora"]}},
+        {"seed": 1},
+        {"options": RepresentationLawOptions(rows=121)},
+        {"device": "cuda"},
+    ]
+    monkeypatch.setattr(type(VIT), "input_files", lambda self: ["w"] if self is local else [])
+    prints = [replace(task, **change)._hash_inputs() for change in changes]
+    chosen["learning_rate"] = 0.5
+    assert len({*prints, task._hash_inputs()}) == len(changes) + 1
+
+
+def test_a_sample_of_images_keeps_its_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "dpprobe.analyses.representation_law.law_networks"
+    monkeypatch.setattr(f"{module}.decode_image", lambda image, **_: image.row)
+    images = [SimpleNamespace(row=row) for row in range(90)]
+    table: Any = SimpleNamespace(
+        rows=90,
+        split="test",
+        read_images=lambda start, stop: images[start:stop],
+        read_labels=lambda: np.arange(90) * 3,
+    )
+    backbone: Any = SimpleNamespace(transform=lambda row: torch.full((1, 2, 2), float(row)))
+    task = LawTask(
+        networks=[],
+        results=Path("r"),
+        dataset="d",
+        backbone_name="net",
+        tables={},
+        seed=0,
+        backbone=VIT,
+        methods={},
+        options=RepresentationLawOptions(rows=89),
+        device="cpu",
+    )
+    for count in (20, 89, 90, 91):
+        few = replace(task, options=RepresentationLawOptions(rows=count))
+        rows = few._read_rows(table, backbone)
+        places = rows.images[:, 0, 0, 0].numpy()
+        assert len(places) == min(count, 90)
+        assert (np.diff(places) > 0).all()
+        assert rows.labels.tolist() == (3 * places).tolist()

@@ -9,6 +9,11 @@ import pytest
 import torch
 
 from dpprobe.analyses.representation_law import Tuning, measure
+from dpprobe.analyses.representation_law.law_measures import (
+    fit_law,
+    measure_residuals,
+    measure_scatter,
+)
 from dpprobe.analyses.representation_law.law_record import LawRecord
 from dpprobe.analyses.representation_law.measure import SPLITS, measure_layer, tap_blocks
 from dpprobe.backbones.network_forward import Tapped
@@ -184,3 +189,102 @@ def test_a_network_that_sees_mirror_images_gives_the_mean_of_both() -> None:
     tapped = tap_blocks(maps, maps, "made up", token="pooled")
     features = measure.block_features(tapped, images, device="cpu")
     np.testing.assert_allclose(features[0], 2 * images.mean((2, 3)).numpy(), rtol=1e-6)
+
+
+def test_series_hold_the_measures_of_their_layers(tmp_path: Path) -> None:
+    """By the measures themselves, on features that are computed here."""
+    record = make_laws(tmp_path, rows=60, seed=3)
+    rows = {"train": _rows(60, seed=0), "test": _rows(30, seed=1)}
+    features = {
+        split: measure.block_features(
+            tap_blocks(network := Tokens(), network, "made up", token="class"),
+            each.images,
+            device="cpu",
+        )
+        for split, each in rows.items()
+    }
+    frozen = record.frozen
+    assert frozen.widths == (WIDTH,) * 6
+    assert (record.train_rows, record.test_rows, record.classes) == (60, 30, CLASSES)
+    assert (record.shuffles, record.seed, record.fingerprint) == (2, 3, "f")
+    for layer in range(1, 6):
+        train, test = features["train"][layer], features["test"][layer]
+        left = measure_residuals(
+            train, rows["train"].labels, held_out=test, held_out_labels=rows["test"].labels
+        )
+        expected = {
+            ("residual", "train"): left.integer,
+            ("residual", "test"): left.integer_held_out,
+            ("residual_one_hot", "train"): left.one_hot,
+            ("residual_one_hot", "test"): left.one_hot_held_out,
+        }
+        for split, each in (("train", train), ("test", test)):
+            scatter = measure_scatter(each, rows[split].labels)
+            expected["separability", split] = scatter.separability
+            expected["fuzziness", split] = scatter.fuzziness
+        for (name, split), value in expected.items():
+            found = frozen.find_series(name, split).values[layer]  # type: ignore[arg-type]
+            assert found == pytest.approx(value, rel=1e-4), (layer, name, split)
+    for series in frozen.series:
+        assert series.law == fit_law(range(1, 6), series.values[1:])[0]
+        assert series.null == fit_law(range(1, 6), series.shuffled[1:])[0]
+        noisy = series.split == "train" and series.measure.startswith("residual")
+        # 60 rows of rank 6, after a class token that is the same for all rows
+        expected_noise = pytest.approx((1.0, *[(59 - WIDTH) / 59] * 5))
+        assert series.noise == (expected_noise if noisy else None)
+
+
+def test_shuffled_labels_tell_nothing_and_more_shuffles_are_averaged(tmp_path: Path) -> None:
+    record = make_laws(tmp_path, rows=300, shuffles=3)
+    for network in record.networks:
+        one_hot = network.find_series("residual_one_hot", "train")
+        for shuffled, value, noise in zip(
+            one_hot.shuffled[1:],
+            one_hot.values[1:],
+            one_hot.noise[1:],
+            strict=True,  # type: ignore[index]
+        ):
+            assert shuffled == pytest.approx(noise, abs=0.02)
+            assert value is not None
+            assert value < 0.1
+    seeds = [
+        make_laws(tmp_path, rows=60, seed=seed).frozen.series[0].shuffled for seed in (1, 1, 2)
+    ]
+    assert seeds[0] == seeds[1] != seeds[2], "the study's seed shuffles"
+    layers = [_layer([np.array(order) for order in orders]) for orders in (SORTED, MIXED, BOTH)]
+    first, second, both = (layer.shuffled["train", "residual"] for layer in layers)
+    assert both == pytest.approx((first + second) / 2)  # type: ignore[operator]
+
+
+SORTED, MIXED = [[0, 0, 0, 0, 1, 1, 1, 1]], [[0, 1, 1, 0, 1, 0, 0, 1]]
+BOTH = [*SORTED, *MIXED]
+
+
+def _layer(orders: list[np.ndarray]) -> measure.Layer:
+    features = np.random.default_rng(0).normal(size=(2, 8, 2)).astype(np.float32)
+    labels = dict.fromkeys(SPLITS, np.arange(8) % 2)
+    return measure_layer(*features, labels, [dict.fromkeys(SPLITS, each) for each in orders])
+
+
+def test_a_layer_without_a_measure_is_left_out_with_its_place_and_reason(tmp_path: Path) -> None:
+    record = make_laws(tmp_path, rows=30)
+    left = {(each.layer, each.split): [] for each in record.frozen.left_out}
+    for each in record.frozen.left_out:
+        left[each.layer, each.split].append((each.measures, each.reason))
+    residuals = "the same for all rows, so there is nothing to predict"
+    assert left == {
+        (0, split): [
+            (("separability", "fuzziness"), "the same for all rows, so that D is 0/0"),
+            (("residual", "residual_one_hot"), residuals),
+        ]
+        for split in SPLITS
+    }, "the class token before the first block"
+    assert all(series.values[0] is None for series in record.frozen.series)
+    features = np.random.default_rng(0).normal(size=(2, 30, 2)).astype(np.float32)
+    labels = {"train": np.arange(30) % 3, "test": np.zeros(30, dtype=np.int64)}
+    layer = measure_layer(*features, labels, [labels])
+    assert set(layer.left_out) == {
+        ("test", ("separability", "fuzziness"), "one class"),
+        ("test", ("residual", "residual_one_hot"), "not defined"),
+    }
+    assert layer.width == 2

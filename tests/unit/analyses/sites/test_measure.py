@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpprobe.analyses.sites import measure
 from dpprobe.analyses.sites.measure import Pool, _plan_sizes, simulate_sites, split_units
 from dpprobe.analyses.sites.options import SimulatedSitesOptions
 from dpprobe.analyses.sites.show import sites_table
 from dpprobe.analyses.sites.sites_record import SitesRecord
+from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
+from dpprobe.privacy.randomness import derived_seed
 from dpprobe.study.study_file import load_study
 from dpprobe.training.fit_inputs import FitInputs
 from tests.support.feature_stores import write_split
@@ -159,3 +162,157 @@ def test_a_site_takes_classes_in_the_ratio_of_dirichlet_weights_times_units() ->
     drawn = np.random.default_rng(0).dirichlet([0.5] * 3, 20_000) * np.bincount(LABELS)
     expected = (drawn / drawn.sum(axis=1, keepdims=True)).mean(axis=0)
     np.testing.assert_allclose(shares, expected, atol=0.07)
+
+
+# What a pool says, and what is told of sites that train alone.
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """240 rows of 20 patients, each with several classes, and 60 test rows of 30."""
+    folder = tmp_path_factory.mktemp("small")
+    labels = np.random.default_rng(1).integers(CLASSES, size=240)
+    patients = [f"p{row * 5 % 100}" for row in range(240)]
+    tested = [f"t{row // 2}" for row in range(60)]
+    return (
+        write_rows(folder / "train", labels, patients),
+        write_rows(folder / "test", np.arange(60) % 3, tested),
+    )
+
+
+def test_a_patient_s_class_is_the_most_frequent_one_of_its_rows(small: tuple[Path, Path]) -> None:
+    labels = np.random.default_rng(1).integers(CLASSES, size=240)
+    names = [f"p{row * 5 % 100}" for row in range(240)]
+    order = list(dict.fromkeys(names))
+    for unit in ("image", "patient"):
+        pool = read_pool(small, unit)
+        assert pool.n == (240 if unit == "image" else len(order))
+        assert pool.codes.tolist() == [order.index(name) for name in names]
+        for code, name in enumerate(order):
+            counts = np.bincount(labels[[each == name for each in names]], minlength=3)
+            assert pool.labels[code] == counts.argmax(), f"{name}: {counts}"
+        chosen = pool.select(np.array([0, 5, 9]), agreed_n=77)
+        rows = np.isin(pool.codes, [0, 5, 9])
+        assert chosen.labels.tolist() == labels[rows].tolist()
+        assert (chosen.units is None) == (unit == "image")
+
+
+def test_a_plan_is_for_the_number_of_units_that_it_is_asked_for(tmp_path: Path) -> None:
+    """Noise of a site's own head is that of its own units, at the budget of all."""
+    for unit in ("image", "patient"):
+        inputs = {"delta": 1e-4, "accountant": "pld", "unit": unit}
+        make_plan = _plan_sizes(method_options(HEAD), "1", inputs, tmp_path)
+        for n in (80, 200):
+            plan = make_plan(n)
+            assert (plan.n, plan.unit, plan.delta) == (n, unit, 1e-4)
+            assert 0.97 < (plan.realised_epsilon or 0) <= 1
+        assert make_plan(80) is make_plan(80), "calibrated once"
+
+
+def _needs(least: int, make_plan: Any) -> Any:
+    def plan(n: int) -> Any:
+        if n < least:
+            raise DataError(f"{n} units, {least} needed")
+        return make_plan(n)
+
+    return plan
+
+
+@pytest.fixture
+def pool_and_plans(small: tuple[Path, Path], tmp_path: Path) -> tuple[Pool, Any]:
+    inputs = {"delta": 1e-4, "accountant": "pld", "unit": "image"}
+    return read_pool(small, "image"), _plan_sizes(method_options(HEAD), "1", inputs, tmp_path)
+
+
+def test_a_site_alone_has_its_own_rows_plan_and_noise(pool_and_plans: tuple[Pool, Any]) -> None:
+    pool, make_plan = pool_and_plans
+    parts = [np.arange(3), np.arange(3, 50), np.flatnonzero(pool.labels == 1)[:30]]
+    sizes = [int(np.isin(pool.codes, part).sum()) for part in parts]
+    method = method_options(HEAD)
+    alone = measure.train_alone(method, pool, parts, _needs(37, make_plan), 5)
+    assert alone.sizes == sizes
+    assert alone.failures == [f"{sizes[0]} units, 37 needed"]
+    assert alone.one_class == sum(len(pool.select(part).labels.unique()) == 1 for part in parts)
+    for place, scores in zip((1, 2), alone.scores, strict=True):
+        seed = derived_seed(5, f"{place} of 3 sites")
+        heads = fit_heads(method, pool.select(parts[place]), make_plan(sizes[place]), [seed])
+        np.testing.assert_array_equal(scores, pool.score(heads))
+
+
+def test_heads_alone_are_summed_up_over_sites_and_seeds(pool_and_plans: tuple[Pool, Any]) -> None:
+    pool, _ = pool_and_plans
+    labels = np.arange(60) % 3
+
+    def head(right: int) -> np.ndarray:
+        """Scores whose accuracy is `right` of 60."""
+        scores = np.eye(3)[(labels + (np.arange(60) >= right)) % 3]
+        return np.asarray(scores, dtype=np.float32)
+
+    first = measure.Alone([head(30), head(60)], ["too few: 3 units"], [3, 50, 30], 1)
+    second = measure.Alone([head(45)], ["none", "none"], [7, 8, 90], 2)
+    told = measure.describe_alone(pool, [first, second])
+    assert (told["smallest"], told["largest"], told["one_class"]) == (3, 90, 3)
+    assert (told["untrained"], told["reason"]) == (3, "too few: 3 units")
+    assert told["alone"].mean == pytest.approx(((0.5 + 1.0) / 2 + 0.75) / 2)
+    assert told["worst"] == pytest.approx((0.5 + 0.75) / 2)
+    assert told["best"] == pytest.approx((1.0 + 0.75) / 2)
+    weighed = measure.Alone([head(30), head(30), 3 * head(60)], [], [9, 9, 9], 0)
+    averaged = measure.describe_alone(pool, [weighed])["averaged"]
+    assert averaged.mean == 1.0, "of the mean of scores the one with larger scores decides"
+    lost = measure.describe_alone(pool, [measure.Alone([], ["gone"], [3], 1)])
+    assert [lost[name] for name in ("alone", "worst", "best", "averaged")] == [None] * 4
+    assert (lost["untrained"], lost["reason"]) == (1, "gone")
+
+
+def test_the_interval_of_several_heads_has_the_mean_width_of_theirs(
+    small: tuple[Path, Path],
+) -> None:
+    pool = read_pool(small, "image")
+    labels = np.arange(60) % 3
+
+    def scores(right: int) -> np.ndarray:
+        return np.asarray(np.eye(3, dtype=np.float32)[(labels + (np.arange(60) >= right)) % 3])
+
+    ends = []
+    for right in (30, 54):
+        alone = pool.estimate([[scores(right)]])
+        assert alone.mean == pytest.approx(right / 60)
+        assert alone.low < alone.mean < alone.high
+        ends.append((alone.low - alone.mean, alone.high - alone.mean))
+    both = pool.estimate([[scores(30), scores(54)]])
+    assert both.mean == pytest.approx(0.7)
+    low, high = np.mean(ends, axis=0)
+    assert (both.low, both.high) == pytest.approx((0.7 + low, 0.7 + high))
+    spread = pool.estimate([[scores(30)], [scores(54)]])
+    assert spread.mean == pytest.approx(0.7)
+    assert spread.low < both.low, "seeds differ, so the interval is wider"
+
+
+def test_cells_follow_budgets_counts_and_splits(tmp_path: Path, small: tuple[Path, Path]) -> None:
+    given: dict[str, Any] = {"counts": [4, 2], "splits": ["sizes", "labels"], "colluders": 1}
+    record = simulate(tmp_path, small, "image", epsilons=["1", "30"], **given)
+    cells = record.cells
+    assert [(cell.epsilon, cell.sites, cell.split) for cell in cells] == [
+        (epsilon, sites, split)
+        for epsilon in ("1", "30")
+        for sites in (4, 2)
+        for split in ("sizes", "labels")
+    ]
+    for cell in cells:
+        even = 240 // cell.sites
+        assert (cell.smallest < even < cell.largest) == (cell.split == "sizes")
+        assert (cell.smallest == even == cell.largest) == (cell.split == "labels")
+        assert cell.pooled == cells[4 * (cell.epsilon == "30")].pooled, "of all rows, once"
+    for one, other in zip(cells[::2], cells[1::2], strict=True):
+        assert one.together == other.together, "sums do not depend on the split"
+    assert cells[0].pooled != cells[4].pooled
+    assert (record.dataset, record.backbone, record.method) == ("digits", "pixels", "head")
+    assert (record.unit, record.n, record.seeds, record.colluders) == ("image", 240, 2, 1)
+
+
+def test_more_sites_than_units_are_refused() -> None:
+    with pytest.raises(
+        DataError, match="sites.counts: 46 sites, but there are only 45 training units; write at"
+    ):
+        split_units(LABELS[:45], 46, "equal", 7)
+    assert len(split_units(LABELS[:45], 45, "equal", 7)) == 45

@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 
 from dpprobe.analyses.tsne import measure
 from dpprobe.analyses.tsne.measure import find_nearest, measure_agreement
+from dpprobe.errors import DataError
+from tests.support.clouds import clouds
 from tests.support.feature_stores import write_split
 
 
@@ -94,3 +99,160 @@ def test_odd_features_are_embedded(features: np.ndarray) -> None:
     truth = find_nearest(features / np.abs(features).max(), anchors)
     kept = measure_agreement(truth, find_nearest(plane, anchors))
     assert facts["tsne_agreement"] == pytest.approx(kept, abs=0.05)
+
+
+# The file of an embedding.
+
+CLOUD: dict[str, Any] = {"class_names": tuple("abcd")}
+
+
+def _embed(folder: Path, manifest: Path, *, points: int = 60, **options: Any) -> tuple[Any, Any]:
+    output = folder / "tsne.parquet"
+    given = {"points": points, "perplexity": 9.0, "components": 3} | options
+    measure.embed_tsne(manifest, output, options=given, seed=3, threads=1)
+    table, facts = measure.read_embedding(output)
+    return table, facts
+
+
+def test_a_table_has_every_row_its_label_and_what_was_kept(tmp_path: Path) -> None:
+    features, labels = clouds(40, 12, 4)
+    manifest = write_store(tmp_path / "s", features, labels, **CLOUD)
+    table, facts = _embed(tmp_path, manifest)
+    assert [*map(str, table.schema.types)] == ["string", "int64", "float", "float"]
+    assert table["id"].to_pylist() == [f"row-{row}" for row in range(40)]
+    assert table["label"].to_pylist() == labels.tolist()
+    assert (facts["rows"], facts["points"], facts["note"], facts["legend"]) == (
+        40,
+        40,
+        None,
+        "class",
+    )
+    assert facts["class_names"] == list("abcd")
+    assert (facts["perplexity"], facts["neighbours"], facts["method"]) == (9.0, 15, "t-SNE")
+    assert (facts["seed"], facts["threads"], facts["private"]) == (3, 1, False)
+    rows = features.astype(np.float32)
+    truth = NearestNeighbors(n_neighbors=16).fit(rows).kneighbors(rows)[1][:, 1:]
+    plane = np.column_stack([table["x"], table["y"]])
+    assert facts["tsne_agreement"] == pytest.approx(_kept(truth, plane), abs=0.01)
+    reduced = PCA(facts["components"], random_state=3).fit_transform(rows)
+    assert facts["pca_agreement"] == pytest.approx(_kept(truth, reduced), abs=0.01)
+    # 3 components keep less than 90% of neighbours of 12 normal features; so do 6, not all 12
+    assert facts["components"] == 12
+
+
+def _kept(truth: np.ndarray, rows: np.ndarray) -> float:
+    found = NearestNeighbors(n_neighbors=16).fit(rows).kneighbors(rows)[1][:, 1:]
+    return float(np.mean([np.isin(one, two).mean() for one, two in zip(truth, found, strict=True)]))
+
+
+def test_a_larger_split_is_sampled_with_the_seed(tmp_path: Path) -> None:
+    features, labels = clouds(80, 12, 4)
+    manifest = write_store(tmp_path / "s", features, labels, **CLOUD)
+    table, facts = _embed(tmp_path, manifest, points=50, perplexity=40.0)
+    rows = [int(name.removeprefix("row-")) for name in table["id"].to_pylist()]
+    assert rows == sorted(set(rows))
+    assert len(rows) == 50
+    assert table["label"].to_pylist() == labels[rows].tolist()
+    assert (facts["rows"], facts["points"]) == (80, 50)
+    assert facts["perplexity"] == pytest.approx(49 / 3), "a third of the other rows"
+    draws = [measure._draw_sample(80, 50, seed).tolist() for seed in (3, 3, 4)]
+    assert draws[0] == draws[1] == rows != draws[2]
+    assert measure._draw_sample(20, 20, 4).tolist() == measure._draw_sample(20, 21, 4).tolist()
+    assert measure._draw_sample(20, 21, 4).tolist() == list(range(20))
+
+
+def test_few_or_equal_rows_leave_a_table_without_points_and_a_note(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    features, labels = clouds(30, 12, 4)
+    few = write_store(tmp_path / "few", features[:9], labels[:9], **CLOUD)
+    equal = write_store(tmp_path / "equal", 0 * features, labels, **CLOUD)
+    for manifest, rows, note in (
+        (few, 9, "no points: 9 rows, t-SNE needs at least 10"),
+        (equal, 30, "no points: the features of all 30 rows are equal"),
+    ):
+        table, facts = _embed(tmp_path, manifest)
+        assert (table.num_rows, facts["points"], facts["rows"]) == (0, 0, rows)
+        assert facts["note"] == note
+        assert f"t-SNE: {note}" in caplog.messages
+        assert facts["method"] is facts["pca_agreement"] is facts["perplexity"] is None
+        assert [*map(str, table.schema.types)] == ["string", "int64", "float", "float"]
+    ten = write_store(tmp_path / "ten", features[:10], labels[:10], **CLOUD)
+    table, facts = _embed(tmp_path, ten)
+    assert (table.num_rows, facts["note"], facts["neighbours"]) == (10, None, 9)
+
+
+def test_rows_of_several_labels_are_coloured_by_their_number(tmp_path: Path) -> None:
+    features, labels = clouds(50, 12, 4, several=True)
+    table, facts = _embed(tmp_path, write_store(tmp_path / "s", features, labels, **CLOUD))
+    assert table["label"].to_pylist() == labels.sum(axis=1).tolist()
+    assert facts["legend"] == "positive labels"
+    most = int(labels.sum(axis=1).max())
+    assert (
+        facts["class_names"]
+        == ["0 labels", "1 label", "2 labels", "3 labels", "4 labels"][: most + 1]
+    )
+
+
+def test_another_file_is_no_embedding(tmp_path: Path) -> None:
+    path = tmp_path / "tsne.parquet"
+    for metadata in (
+        None,
+        {},
+        {b"dpprobe": b'{"format": "dpprobe-embedding", "format_version": 0}'},
+    ):
+        pq.write_table(pa.table({"id": ["a"]}).replace_schema_metadata(metadata), path)
+        with pytest.raises(DataError, match="tsne.parquet: not a t-SNE embedding.*delete it"):
+            measure.read_embedding(path)
+    newer = {b"dpprobe": b'{"format": "dpprobe-embedding", "format_version": 2}'}
+    pq.write_table(pa.table({"id": ["a"]}).replace_schema_metadata(newer), path)
+    with pytest.raises(DataError, match="newer"):
+        measure.read_embedding(path)
+    path.write_text("{}")
+    with pytest.raises(DataError, match="tsne.parquet"):
+        measure.read_embedding(path)
+
+
+def _reduce(wanted: float, monkeypatch: pytest.MonkeyPatch, components: int) -> int:
+    """The number of components where `wanted` of them would keep all neighbours, fewer none."""
+    rows = np.random.default_rng(0).normal(size=(40, 20))
+    monkeypatch.setattr(measure, "find_nearest", lambda reduced, _: reduced.shape[1])
+    monkeypatch.setattr(measure, "measure_agreement", lambda _, found: min(1.0, found / wanted))
+    reduced, kept = measure._reduce_dimension(
+        rows, np.arange(40), np.empty(0), components=components, seed=0
+    )
+    assert kept == min(1.0, reduced.shape[1] / wanted)
+    return int(reduced.shape[1])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "components", "expected"),
+    [
+        (2, 2, 2),
+        (4, 2, 4),
+        (10, 9, 9),
+        (10, 8, 16),
+        (99, 1, 8),
+        (99, 2, 16),
+        (99, 3, 20),
+        (5, 30, 20),
+    ],
+)
+def test_components_are_doubled_up_to_three_times(
+    monkeypatch: pytest.MonkeyPatch, wanted: float, components: int, expected: int
+) -> None:
+    """Until nine of ten neighbours are kept, or every feature is."""
+    assert _reduce(wanted, monkeypatch, components) == expected
+
+
+def test_neighbours_in_common_are_counted_by_row() -> None:
+    first, second = np.array([[1, 2, 3, 4], [5, 6, 7, 8]]), np.array([[4, 3, 9, 0], [5, 6, 7, 8]])
+    assert measure_agreement(first, second) == pytest.approx((0.5 + 1.0) / 2)
+    assert measure_agreement(first, first[:, ::-1]) == 1.0
+    assert measure_agreement(first, first[::-1]) == 0.0
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_a_single_column_gets_one_of_zeros_beside(columns: int) -> None:
+    padded = measure._at_least_two_columns(np.ones((2, columns)))
+    assert padded.tolist() == [[1.0, *([0.0] if columns == 1 else [1.0] * (columns - 1))]] * 2

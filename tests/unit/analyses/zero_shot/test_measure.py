@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,22 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.numpy import save_file
+from sklearn.metrics import roc_auc_score
 
 from dpprobe.analyses.baseline_record import read_zero_shot
+from dpprobe.analyses.zero_shot import measure as zero_shot
 from dpprobe.analyses.zero_shot.measure import classify_zero_shot
 from dpprobe.artifacts import canonical_json
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import prompts, table
+from dpprobe.errors import DataError
 from dpprobe.features import text_embeddings
 from dpprobe.features.text_embeddings import write_text_embeddings
+from dpprobe.results.metrics import NO_AUC
 from tests.support import tiny_clip
+from tests.support.clouds import clouds, further_columns
 from tests.unit.analyses.tsne.test_measure import write_store
 
 CPU = Runtime(device="cpu")
@@ -138,3 +144,101 @@ def test_each_patient_counts_once(tmp_path: Path) -> None:
     assert entry["interval"].endswith("over test patients")
     column = pq.read_table(tmp_path / "p.parquet")["unit"].to_pylist()
     assert column == [0] * 30 + list(range(1, 31))
+
+
+# Clouds of several kinds: by scikit-learn, from cosines that are computed here.
+
+
+def _clouds(folder: Path, *, several: bool, patients: int) -> Path:
+    features, labels = clouds(80, 6, 3, several=several, apart=1.0)
+    features[0] = 0.0
+    units = [f"p{row * 7 % patients}" for row in range(80)] if patients else None
+    more = further_columns(labels)
+    return write_store(folder, features, labels, class_names=tuple("abc"), units=units, **more)
+
+
+def _text(path: Path, **changes: Any) -> Path:
+    return write_text(path, np.eye(3, 6), logit_scale=7.0, class_names=tuple("abc"), **changes)
+
+
+@pytest.mark.parametrize("patients", [0, 30])
+@pytest.mark.parametrize("bias", [None, -3.0])
+@pytest.mark.parametrize("several", [False, True])
+def test_metrics_are_scikit_learn_s_on_scaled_cosines(
+    tmp_path: Path, several: bool, bias: float | None, patients: int
+) -> None:
+    manifest = _clouds(tmp_path / "s", several=several, patients=patients)
+    record = _run(tmp_path, manifest, _text(tmp_path / "t", logit_bias=bias))
+    features, labels = clouds(80, 6, 3, several=several, apart=1.0)
+    features[0] = 0.0
+    lengths = np.maximum(np.linalg.norm(features, axis=1), 1e-9)
+    expected = 7.0 * features[:, :3] / lengths[:, None] + (bias or 0.0)
+    np.testing.assert_allclose(_scores(tmp_path), expected, atol=1e-5)
+    table = pq.read_table(tmp_path / "p.parquet")
+    assert table["id"].to_pylist() == [f"row-{row}" for row in range(80)]
+    assert np.array_equal(np.array(table["label"].to_pylist()), labels)
+    for name, values in further_columns(labels)["groups"].items():
+        assert table[name].to_pylist() == values
+    units = np.arange(80) * 7 % (patients or 80)
+    weights = 1 / np.bincount(units)[units]
+    found = record["metrics"]
+    if several:
+        aucs = [
+            roc_auc_score(column, scores, sample_weight=weights)
+            for column, scores in zip(labels.T, expected.T, strict=True)
+        ]
+        assert found["auc"] == pytest.approx(np.mean(aucs))
+        assert record["headline"] == "auc"
+        assert record["auc_labels"] == 3
+        right = (expected > 0) == labels
+        assert ("accuracy" in found) == (bias is not None), "without a bias there is no threshold"
+        if bias is not None:
+            assert found["accuracy"] == pytest.approx(right.mean(axis=1) @ weights / weights.sum())
+        else:
+            ranked = {"auc", "mean_average_precision"}
+            assert set(record["summary"]) == ranked
+    else:
+        hit = expected.argmax(axis=1) == labels
+        assert found["accuracy"] == pytest.approx(hit @ weights / weights.sum())
+        accepted = [[int(label), 2][: 1 + (row % 4 == 0)] for row, label in enumerate(labels)]
+        hit = np.array([k in each for k, each in zip(expected.argmax(1), accepted, strict=True)])
+        assert found["real_accuracy"] == pytest.approx(hit @ weights / weights.sum())
+        assert ("expected_calibration_error" in found) == (bias is None)
+    links = {(False, True): "softmax", (False, False): "none", (True, False): "sigmoid"}
+    assert record["link"] == links.get((several, bias is None), "none")
+    assert (record["logit_scale"], record["logit_bias"]) == (7.0, bias)
+    assert record["units"] == ({"test": 30} if patients else None)
+    assert ("unit" in table.column_names) == bool(patients)
+
+
+def test_the_record_names_the_text_and_its_encoder(tmp_path: Path) -> None:
+    manifest = _clouds(tmp_path / "s", several=False, patients=0)
+    text = _text(tmp_path / "t", set="own", templates=["{c}", "a {c}"])
+    record = _run(tmp_path, manifest, text, metric="macro_accuracy", model="big")
+    assert record["prompts"] == {"set": "own", "templates": ["{c}", "a {c}"]}
+    assert record["text"] == "t"
+    assert record["text_encoder"] == {"model": "big", "weights_sha256": "w"}
+    assert (record["dataset"], record["backbone"]) == ("pets", "clip")
+    assert record["headline"] == "macro_accuracy"
+    assert record["private"] is False
+    assert _run(tmp_path, manifest, text, metric="accuracy")["headline"] == "accuracy"
+
+
+def test_blocks_of_rows_give_the_same_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, text = _clouds(tmp_path / "s", several=False, patients=0), _text(tmp_path / "t")
+    _run(tmp_path, manifest, text)
+    whole = _scores(tmp_path)
+    monkeypatch.setattr(zero_shot, "BLOCK_ROWS", 7)
+    _run(tmp_path, manifest, text)
+    np.testing.assert_allclose(_scores(tmp_path), whole, atol=1e-6)
+
+
+def test_test_rows_without_any_label_have_no_auc(tmp_path: Path) -> None:
+    features, labels = clouds(30, 6, 3, several=True)
+    manifest = write_store(tmp_path / "s", features, 0 * labels, class_names=tuple("abc"))
+    with pytest.raises(DataError, match=f"manifest.json: {re.escape(NO_AUC)}"):
+        _run(tmp_path, manifest, _text(tmp_path / "t"))
+    assert not (tmp_path / "p.parquet").exists()
+    assert not (tmp_path / "metrics.json").exists()

@@ -1,0 +1,265 @@
+"""Figures and section of audits: bounds against claims, attacks against what epsilon allows."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpprobe.analyses.audit.audit_record import AuditRecord
+from dpprobe.analyses.audit.show import (
+    make_section,
+    membership_roc,
+    plot_audit,
+    plot_membership,
+)
+from dpprobe.errors import DataError, NothingToShow
+from tests.support.audit_records import (
+    ATTACK,
+    CONTROLS,
+    MEMBERSHIP,
+    WHITE_BOX,
+    membership_record,
+    write_audit,
+)
+from tests.support.report_page import section_page
+from tests.support.shown import curves_of, dots_of, legend_of, title_of
+
+RING = "#D55E00"
+
+
+def _bounds(axes: Any) -> list[tuple[float, float, str]]:
+    """Claim, bound and marker of each point that is no ring."""
+    return [
+        (x, y, line.get_marker())
+        for line, x, y in dots_of(axes)
+        if line.get_markerfacecolor() != "none"
+    ]
+
+
+def test_a_bound_stands_above_its_claim_and_beyond_the_ends_is_a_triangle(tmp_path: Path) -> None:
+    bounds = {"0.5": 0.0, "2": 0.71, "8": "inf"}
+    audits = [
+        write_audit(tmp_path, epsilon=epsilon, white_box=WHITE_BOX | {"epsilon_lower": bound})
+        for epsilon, bound in bounds.items()
+    ]
+    (axes,) = plot_audit(audits=audits, dataset="digits").axes
+    (low, marker), (middle, own), (high, top) = [(y, m) for _, y, m in _bounds(axes)]
+    assert [x for x, _, _ in _bounds(axes)] == [0.5, 2, 8], "of one method, in place"
+    assert (marker, top) == ("v", "^")
+    assert own not in ("v", "^")
+    assert middle == 0.71
+    assert (low, high) == axes.get_ylim()
+    assert (low, high) == (0.06 * 0.5, 1.5 * 8)
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["0.5", "2", "8"]
+
+
+def test_methods_of_one_claim_stand_side_by_side(tmp_path: Path) -> None:
+    audits = [
+        write_audit(tmp_path, backbone=backbone, method=method, epsilon=epsilon)
+        for backbone in ("pixels", "clip")
+        for method in ("sgd", "newton")
+        for epsilon in ("1", "2")
+    ]
+    figure = plot_audit(audits=audits, dataset="digits")
+    assert [title_of(axes) for axes in figure.axes] == ["pixels", "clip"]
+    for axes in figure.axes:
+        places = [x for x, _, _ in _bounds(axes)]
+        assert len(set(places)) == 4
+        first, second = np.array(places).reshape(2, 2)  # by method
+        np.testing.assert_allclose(first * second, [1, 4], err_msg="as far on both sides")
+        assert first.max() < second.max() < 2.2
+    assert legend_of(figure) == ["sgd", "newton", "0, or near it", "the claim"]
+
+
+def test_a_refuted_claim_has_a_ring(tmp_path: Path) -> None:
+    audits = [
+        write_audit(tmp_path, epsilon="1"),
+        write_audit(tmp_path, epsilon="2", white_box=WHITE_BOX | {"holds": False}),
+    ]
+    (axes,) = plot_audit(audits=audits, dataset="digits").axes
+    rings = [(x, y) for line, x, y in dots_of(axes) if line.get_markerfacecolor() == "none"]
+    assert rings == [(2.0, WHITE_BOX["epsilon_lower"])]
+
+
+@pytest.mark.parametrize(
+    ("boxes", "words"),
+    [
+        ([{}], "1,000 runs per cell, 95% confidence; would catch noise too small by 1.52"),
+        ([{}, {"caught_factor": 11.0, "runs": 80}], "80 to 1,000 runs per cell, 95%"),
+        ([{}, {"caught_factor": 11.0}], "would catch noise too small by 1.52 to 11"),
+        ([{}, {"caught_factor": None}], "some audits are too weak to catch any error"),
+        ([{}, {"confidence": 0.9}], "90% confidence"),
+    ],
+    ids=["one", "runs", "factors", "weak", "confidence"],
+)
+def test_the_caption_says_what_the_audits_would_catch(
+    tmp_path: Path, boxes: list[dict[str, Any]], words: str
+) -> None:
+    audits = [
+        write_audit(tmp_path, epsilon=f"{n}", white_box=WHITE_BOX | box)
+        for n, box in enumerate(boxes, 1)
+    ]
+    figure = plot_audit(audits=audits, dataset="digits")
+    text = " ".join(" ".join(each.get_text() for each in figure.texts).split())
+    assert words in text
+
+
+def test_without_a_white_box_there_is_nothing_to_draw(tmp_path: Path) -> None:
+    audit = write_audit(tmp_path, white_box=None, epsilon="inf", membership=MEMBERSHIP)
+    with pytest.raises(NothingToShow, match="digits: no white-box audit to draw; audit a cell"):
+        plot_audit(audits=[audit], dataset="digits")
+
+
+def _section(*audits: Path) -> dict[str, Any]:
+    (part,) = make_section(audits, section_page("digits", "other"))
+    return dict(part)
+
+
+def test_a_section_has_audits_in_order_and_each_attack(tmp_path: Path) -> None:
+    audits = [
+        write_audit(tmp_path, backbone=backbone, method=method, epsilon=epsilon)
+        for backbone in ("pixels", "clip")
+        for method in ("sgd", "newton")
+        for epsilon in ("10", "2")
+    ]
+    members = MEMBERSHIP | {"rows": [*MEMBERSHIP["rows"], ATTACK | {"rows": "rarest_classes"}]}
+    audits.append(write_audit(tmp_path, epsilon="inf", white_box=None, membership=members))
+    part = _section(*audits)
+    assert [(one.backbone, one.method, one.epsilon) for one in part["cells"]] == [
+        (backbone, method, epsilon)
+        for backbone in ("clip", "pixels")
+        for method in ("newton", "sgd")
+        for epsilon in ("2", "10")
+    ], "attacks alone are no audit"
+    attacks = [(one.epsilon, each.rows, each.attack) for one, _, each in part["attacks"]]
+    assert attacks == [
+        ("inf", "mislabelled", "lira"),
+        ("inf", "all", "loss"),
+        ("inf", "all", "lira"),
+        ("inf", "rarest_classes", "lira"),
+    ]
+    assert part["intervals"] == "95%, heads and units drawn again"
+    assert part["names"]["rarest_classes"] == "rarest classes"
+    plain = _section(write_audit(tmp_path / "plain"))
+    assert (plain["attacks"], plain["intervals"]) == ([], "")
+
+
+def test_parts_stand_in_the_order_of_the_page(tmp_path: Path) -> None:
+    audits = [write_audit(tmp_path, dataset=name) for name in ("digits", "other", "gone")]
+    parts = make_section(audits, section_page("other", "none", "digits"))
+    assert [part["dataset"] for part in parts] == ["other", "digits"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("claim", 0.99612, "0.9962"),  # up
+        ("bound", 0.71299, "0.712"),  # down
+        ("bound", math.inf, "∞"),
+        ("bound", 0.0, "0"),
+        ("factor", None, "none"),
+        ("factor", math.inf, "∞"),
+        ("factor", 1.23456, "1.23"),
+        ("rate", None, ""),
+        ("rate", 0.01234, "1.23"),
+    ],
+)
+def test_numbers_of_a_section_promise_no_more_than_they_are(
+    tmp_path: Path, name: str, value: float | None, text: str
+) -> None:
+    assert _section(write_audit(tmp_path))[name](value) == text
+
+
+def test_a_missed_control_is_shown_as_such(tmp_path: Path) -> None:
+    missed = {**CONTROLS[1], "caught": False, "refuted_by": []}
+    audit = write_audit(tmp_path, controls=(*CONTROLS, missed))
+    part = _section(audit)
+    told = [str(part["control"](control)) for control in AuditRecord.read(audit).controls]
+    assert told == [
+        "noise off caught by variance, low bits (p = 0)",
+        "half noise caught by variance (p = 1e-30)",
+        "half sample rate not applicable: no mechanism samples",
+        "half noise <strong>MISSED (p = 1e-30)</strong>",
+    ]
+
+
+# Attacks on real examples.
+
+
+def test_attacks_are_curves_with_bands_below_what_epsilon_allows() -> None:
+    roc = membership_record(groups=("mislabelled", "all"))
+    last = roc["roc"]["curves"][-1]
+    last["tpr"] = [None, last["tpr"][1], 0.0, *last["tpr"][3:]]
+    figure = membership_roc(roc, title="digits, sgd")
+    (axes,) = figure.axes
+    fpr, allowed = (np.array(roc["roc"][name]) for name in ("fpr", "allowed"))
+    curves = [y for _, _, y in curves_of(axes)]
+    np.testing.assert_allclose(curves[0], allowed)
+    np.testing.assert_allclose(curves[1], fpr, err_msg="guessing")
+    expected = np.array([np.nan, *np.minimum(2 * fpr, 1)[1:]])
+    for number in (2, 3):
+        np.testing.assert_allclose(curves[number], expected)
+    with_zero = expected.copy()
+    with_zero[2] = 1e-5  # below the axis, which begins at 1e-4
+    np.testing.assert_allclose(curves[4], with_zero)
+    assert len(curves) == 5, "attacks on all rows alone"
+    assert axes.get_ylim() == axes.get_xlim() == (1e-4, 1.0)
+    forbidden, *bands = axes.collections
+    assert forbidden.get_label() == "forbidden by epsilon"
+    assert len(bands) == 3
+    heights = forbidden.get_paths()[0].vertices[:, 1]
+    assert heights.max() == 1.0
+    assert heights.min() == pytest.approx(allowed.min())
+    names = legend_of(figure)
+    assert names[:2] == ["forbidden by epsilon", "chance"]
+    assert [name.rpartition(", ")[2] for name in names[2:]] == ["AUC 0.612"] * 3
+
+
+def test_without_a_promise_nothing_is_forbidden_and_a_ceiling_is_dashed() -> None:
+    roc = membership_record()
+    free = roc | {"roc": roc["roc"] | {"allowed": [1.0] * 9}}
+    assert "forbidden by epsilon" not in legend_of(membership_roc(free, title="t"))
+    figure = membership_roc(roc, title="t", beside=free)
+    (axes,) = figure.axes
+    beside = [line for line in axes.lines if str(line.get_label()).startswith("nonprivate: ")]
+    own = [line for line in axes.lines if ", AUC" in str(line.get_label())][:3]
+    assert [line.get_color() for line in beside] == [line.get_color() for line in own]
+    assert {line.is_dashed() for line in own} == {False}
+    assert {line.is_dashed() for line in beside} == {True}
+
+
+def test_without_an_attack_on_all_rows_the_record_is_refused() -> None:
+    with pytest.raises(DataError, match="digits: no membership attack on all rows; audit the cell"):
+        membership_roc(membership_record(groups=("mislabelled",)), title="digits")
+
+
+@pytest.mark.parametrize("with_ceiling", [False, True])
+def test_a_cell_s_attacks_are_drawn_beside_its_ceiling(tmp_path: Path, with_ceiling: bool) -> None:
+    kinds = ("loss", "lira", "rmia")
+    members = MEMBERSHIP | {
+        "roc": membership_record()["roc"],
+        "rows": [{**ATTACK, "attack": each} for each in kinds],
+    }
+    paths = [
+        write_audit(tmp_path, method=method, epsilon=epsilon, membership=members)
+        for method, epsilon in (("a", "1"), ("c", "inf"))
+    ]
+    figure = plot_membership(
+        audit=paths[0],
+        ceiling=paths[1] if with_ceiling else None,
+        dataset="digits",
+        backbone="clip",
+        method="a",
+        epsilon="1",
+    )
+    shown = [*figure.axes[0].texts, *figure.texts]
+    words = " ".join(" ".join(text.get_text() for text in shown).split())
+    words += title_of(figure.axes[0])
+    assert "digits, a on clip, ε = 1" in words
+    assert "200, in or out of 64 heads" in words
+    assert "64 shadows each" in words
+    assert len([name for name in legend_of(figure) if "nonprivate" in name]) == 3 * with_ceiling

@@ -1,0 +1,296 @@
+"""The table and the section of subgroups: rows in order, gaps in bold beyond chance, notes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from dpprobe.analyses.fairness import fairness_table
+from dpprobe.analyses.fairness.fairness_record import ALL_LABELS, FairnessRecord
+from dpprobe.exhibits.tables import write_markdown
+from tests.support.fairness_records import APART, NO_INTERVAL, RECORD, write_fairness
+from tests.support.report_page import section_page
+from tests.support.shown import rows_of
+
+METRIC = "cells.{}.attributes.{}.gaps.{}"
+AUC = METRIC.format(0, 0, "auc")
+
+
+def _rows(*paths: Path) -> list[dict[str, str]]:
+    return rows_of(fairness_table.make_fairness_table(paths))
+
+
+def _section(folder: Path, *paths: Path) -> Any:
+    page = replace(section_page("other", "digits"), folder=folder)
+    (part,) = fairness_table.make_section(paths, page)
+    return part
+
+
+def test_groups_have_the_values_of_the_record_s_table(tmp_path: Path) -> None:
+    path = write_fairness(tmp_path)
+    table = pq.read_table(path.with_suffix(".parquet")).to_pylist()
+    values = {
+        (row["method"], row["epsilon"], row["attribute"], row["group"]): row["value"]
+        for row in table
+        if row["label"] == ALL_LABELS and row["metric"] == "auc"
+    }
+    rows = [row for row in _rows(path) if "gap" not in row["group"]]
+    assert rows
+    columns = [name for name in rows[0] if name.startswith("ε")]
+    assert columns == ["ε = 0.5", "ε = 2", "ε = inf"]
+    for row in rows:
+        assert row["metric"] == "AUC", "the other metrics show gaps alone"
+        for column in columns:
+            epsilon = column.removeprefix("ε = ")
+            value = values.get((row["method"], epsilon, row["attribute"], row["group"]))
+            shown = row[column]
+            assert shown == "" if value is None else shown.startswith(f"{100 * value:.1f}"), row
+
+
+def test_groups_are_sorted_by_size_and_ranges_by_number(tmp_path: Path) -> None:
+    sizes = {group.group: group.units for a in RECORD.attributes for group in a.groups}
+
+    def order(path: Path, attribute: str) -> list[str]:
+        rows = [row for row in _rows(path) if row["attribute"] == attribute]
+        return list(dict.fromkeys(row["group"] for row in rows if "gap" not in row["group"]))
+
+    plain = write_fairness(tmp_path / "plain")
+    for attribute in ("ink", "side"):
+        groups = order(plain, attribute)
+        assert groups == sorted(groups, key=lambda group: -sizes[group])
+    ages = dict(zip(("left", "middle", "right"), (">=80", "18-79", "<18"), strict=True))
+    shown = {"attributes.1.groups.3.left_out": None}
+    path = write_fairness(tmp_path / "ages", names=ages, changes=shown)
+    assert order(path, "side")[:3] == ["<18", "18-79", ">=80"]
+    pairs = {side: f"{age} x f" for side, age in ages.items()}
+    path = write_fairness(tmp_path / "pairs", names=pairs, changes=shown)
+    assert order(path, "side")[:3] == ["<18 x f", "18-79 x f", ">=80 x f"]
+
+
+def _gaps(path: Path, attribute: str = "ink", metric: str = "AUC") -> dict[str, str]:
+    """The cells of sgd at ε 0.5 of the rows on gaps."""
+    return {
+        row["group"]: row["ε = 0.5"]
+        for row in _rows(path)
+        if (row["method"], row["attribute"], row["metric"]) == ("sgd", attribute, metric)
+        and row["group"].startswith("gap")
+    }
+
+
+def test_a_gap_stands_with_that_by_chance_and_the_difference_to_the_reference(
+    tmp_path: Path,
+) -> None:
+    assert _gaps(write_fairness(tmp_path / "apart", gap=APART)) == {
+        "gap, best to worst": "6.0 (2.5 to 9.0)",
+        "gap by chance alone (95%)": "3.0",
+        "gap minus the gap of nonprivate at ∞": "+3.0 ± 2.0",
+    }
+    narrower = {"difference": -0.03, "difference_low": -0.05, "difference_high": -0.01}
+    path = write_fairness(tmp_path / "narrower", gap=APART | narrower)
+    assert _gaps(path)["gap minus the gap of nonprivate at ∞"] == "-3.0 ± 2.0"
+    alone = write_fairness(tmp_path / "alone", gap=APART | NO_INTERVAL, reference=False)
+    assert _gaps(alone) == {"gap, best to worst": "6.0", "gap by chance alone (95%)": ""}
+
+
+def test_a_gap_that_cannot_be_measured_is_told(tmp_path: Path) -> None:
+    changes = {METRIC.format(k, 0, "auc") + ".gap": None for k in (0, 1)}
+    path = write_fairness(tmp_path, changes=changes)
+    assert _gaps(path)["gap, best to worst"] == "not measurable"
+    record = FairnessRecord.read(path)
+    assert fairness_table.shown_metric(record, "ink") == "auc", "the reference has one"
+    every = {METRIC.format(k, 0, "auc") + ".gap": None for k in range(len(RECORD.cells))}
+    record = FairnessRecord.read(write_fairness(tmp_path / "none", changes=every))
+    assert fairness_table.shown_metric(record, "ink") != "auc"
+    assert fairness_table.shown_metric(record, "gone") is None
+    assert fairness_table.shown_metrics(record, "gone") == []
+
+
+def _gap(**changes: float | None) -> Any:
+    gap = RECORD.cells[0].find_gap("ink", "auc")
+    assert gap is not None
+    return gap.model_copy(update={**APART, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "beyond"),
+    [
+        ({}, True),
+        ({"low": 0.0}, False),
+        ({"low": -0.1}, False),
+        ({"chance_gap": 0.06}, False),
+        ({"chance_gap": 0.07}, False),
+        ({"chance_gap": None}, True),
+        ({"low": None, "high": None}, False),
+        ({"gap": None}, False),
+    ],
+    ids=str,
+)
+def test_a_gap_is_beyond_chance_above_0_and_above_chance(
+    changes: dict[str, float | None], beyond: bool
+) -> None:
+    assert fairness_table.beyond_chance(_gap(**changes)) is beyond
+    assert fairness_table._gap_cell(_gap(**changes)).bold is beyond
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "apart"),
+    [
+        (0.01, 0.1, True),
+        (-0.1, -0.01, True),
+        (0.0, 0.1, False),
+        (-0.1, 0.0, False),
+        (-0.1, 0.1, False),
+        (None, None, False),
+    ],
+)
+def test_a_difference_stands_apart_where_its_interval_excludes_0(
+    low: float | None, high: float | None, apart: bool
+) -> None:
+    gap = _gap(difference_low=low, difference_high=high)
+    assert fairness_table.stands_apart(gap) is apart
+    assert fairness_table._difference_cell(gap).bold is apart
+
+
+def test_several_references_are_named(tmp_path: Path) -> None:
+    path = write_fairness(
+        tmp_path, gap=APART, changes={"cells.1.reference": {"method": "sgd", "epsilon": "0.5"}}
+    )
+    names = [name for name in _gaps(path) if name.startswith("gap minus")]
+    assert len(names) == 1
+    assert set(names[0].removeprefix("gap minus the gap of ").split(" or ")) == {
+        "nonprivate at ∞",
+        "sgd at ε = 0.5",
+    }
+    assert fairness_table.reference_in_words("a", "2") == "a at ε = 2"
+
+
+def _notes(path: Path) -> str:
+    return "\n".join(fairness_table.make_fairness_table([path]).notes)
+
+
+def test_notes_say_what_was_compared_and_what_left_out(tmp_path: Path) -> None:
+    plain = _notes(write_fairness(tmp_path))
+    assert "Not private" in plain
+    need = RECORD.minimum
+    assert f"{need.units} test rows, {need.positives} with and {need.negatives} without" in plain
+    assert "Left out: side: unknown" in plain
+    changes: Mapping[str, Any] = {
+        "units": 321,
+        "confidence": 0.9,
+        "cell_headline": "macro_accuracy",
+        "attributes.1.groups.3.left_out": None,
+        "attributes.0.compared": {"auc": {"labels": [], "left_out": {"left": "3 rows, 30 needed"}}},
+    }
+    other = _notes(write_fairness(tmp_path, changes=changes))
+    assert "90% intervals over test patients" in other
+    assert fairness_table.BY_ACCURACY in other
+    assert "Left out: ink, AUC: left (3 rows, 30 needed)." in other
+    assert fairness_table.BY_ACCURACY not in plain
+    risk = {"cells.0.epsilon": "advantage-0.1", "cells.0.epsilon_at_delta": 0.46}
+    assert "0.46" in _notes(write_fairness(tmp_path / "risk", changes=risk))
+
+
+def test_a_section_counts_the_cells_beyond_chance_and_beside_their_reference(
+    tmp_path: Path,
+) -> None:
+    path = write_fairness(
+        tmp_path,
+        gap=APART,
+        changes={
+            "confidence": 0.8,
+            METRIC.format(1, 0, "auc"): {
+                **RECORD.cells[1].attributes[0].gaps["auc"].model_dump(),
+                **APART,
+                "chance_gap": 0.1,
+                "difference_low": -0.05,
+                "difference_high": -0.01,
+                "gap": 0.08,
+            }
+        },
+    )
+    part = _section(tmp_path, path)
+    (summary,) = [
+        each
+        for each in part["summary"]
+        if each["attribute"] == "ink" and each["metric"].endswith("AUC over labels")
+    ]
+    assert summary == {
+        "backbone": "pixels",
+        "attribute": "ink",
+        "metric": "mean AUC over labels",
+        "groups": 2,
+        "private": 2,
+        "wide": 1,
+        "compared": 2,
+        "larger": 1,
+        "smaller": 1,
+        "by_chance": "0.2",  # 10% of two
+        "widest": "8.0",
+    }
+    assert (part["units"], part["confidence"]) == ("rows", "80")
+    assert part["uncompared"] == []
+    places = [(name, cell.method, cell.epsilon) for name, _, _, cell, _ in part["gaps"]]
+    assert places[:3] == [
+        ("ink", "nonprivate", "inf"),
+        ("ink", "sgd", "0.5"),
+        ("ink", "sgd", "2"),
+    ]
+    assert part["gaps_count"] == len(part["gaps"])
+    files = [(kind, link) for _, kind, link in part["files"]]
+    assert files == [
+        ("JSON", "fairness/digits/pixels.json"),
+        ("PARQUET", "fairness/digits/pixels.parquet"),
+    ]
+
+
+def test_what_cannot_be_compared_is_listed(tmp_path: Path) -> None:
+    part = _section(tmp_path, write_fairness(tmp_path, compared=False))
+    assert part["uncompared"] == ["side, pixels"]
+    assert (part["summary"], part["gaps"]) == ([], [])
+
+
+def test_what_was_left_out_is_listed_once(tmp_path: Path) -> None:
+    ones = RECORD.class_names
+    small = {"left": "3 rows, 30 needed", "right": "9 rows, 30 needed"}
+    changes: dict[str, Any] = {
+        "attributes.0.compared": {"auc": {"labels": [ones[1]], "left_out": small}}
+    }
+    paths = [write_fairness(tmp_path, backbone=each, changes=changes) for each in ("a", "b")]
+    left = _section(tmp_path, *paths)["left_out"]
+    assert left[:2] == [
+        "ink, by AUC alone: left (3 rows, 30 needed), right (9 rows, 30 needed)",
+        f"ink, AUC: over {ones[1]} alone",
+    ]
+    assert len(left) == len(set(left))
+    two = {"multi_label": False, "class_names": ones[:2], **changes}
+    left = _section(tmp_path / "two", write_fairness(tmp_path / "two", changes=two))["left_out"]
+    assert f"ink, AUC: over {ones[1]} alone" not in left, "of two classes one has a recall"
+
+
+def test_long_lists_are_cut_and_long_tables_linked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_fairness(tmp_path)
+    size = len(write_markdown(fairness_table.make_fairness_table([path])).encode())
+    for shown, most in ((0, size), (3, size), (1, size - 1)):
+        monkeypatch.setattr(fairness_table, "GAPS_SHOWN", shown)
+        monkeypatch.setattr(fairness_table, "TABLE_BYTES", most)
+        part = _section(tmp_path, path)
+        assert len(part["gaps"]) == shown < part["gaps_count"]
+        assert (part["groups"] is None) == (most < size)
+
+
+def test_points_and_ends_are_percent() -> None:
+    assert [fairness_table._format_points(v) for v in (None, 0.0, 0.1234, -0.5)] == [
+        "",
+        "0.0",
+        "12.3",
+        "-50.0",
+    ]
+    assert fairness_table._format_ends(0.0, 0.25) == "0.0 to 25.0"
+    assert fairness_table._format_ends(None, 1.0) == fairness_table._format_ends(0.0, None) == ""

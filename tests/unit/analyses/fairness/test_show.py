@@ -1,0 +1,126 @@
+"""Figures of gaps: against epsilon and against quality, filled beyond chance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpprobe.analyses.fairness import show
+from dpprobe.analyses.fairness.fairness_record import FairnessRecord
+from tests.support.fairness_records import APART, RECORD, write_fairness
+from tests.support.shown import dots_of, legend_of, texts_of, title_of
+
+
+def _read(folder: Path, **options: Any) -> FairnessRecord:
+    return FairnessRecord.read(write_fairness(folder, **options))
+
+
+def _marks(axes: Any) -> list[tuple[Any, float, float]]:
+    """The marks of cells, without those of gaps by chance."""
+    return [each for each in dots_of(axes) if each[0].get_marker() not in ("_", "None")]
+
+
+def _heights(axes: Any) -> list[float]:
+    return sorted(y for _, _, y in _marks(axes))
+
+
+def test_a_panel_has_the_gaps_of_private_cells_and_a_band_for_the_reference(
+    tmp_path: Path,
+) -> None:
+    record = _read(tmp_path)
+    figure = show.gap_figure([record])
+    assert [title_of(axes) for axes in figure.axes] == ["ink, 2 groups", "side, 3 groups"]
+    for axes, attribute in zip(figure.axes, ("ink", "side"), strict=True):
+        gaps = {(c.method, c.epsilon): c.find_gap(attribute, "auc") for c in record.cells}
+        private = [100 * gaps["sgd", epsilon].gap for epsilon in ("0.5", "2")]  # type: ignore[union-attr, operator]
+        np.testing.assert_allclose(_heights(axes), sorted(private))
+        level = 100 * gaps["nonprivate", "inf"].gap  # type: ignore[union-attr, operator]
+        lines = [line for line in axes.lines if np.allclose(line.get_ydata(), level)]
+        lines = [line for line in lines if line.is_dashed()]
+        assert len(lines) == 1, "the gap without privacy, across the panel"
+        chance = [line.get_ydata() for line in axes.lines if line.get_marker() == "_"]
+        np.testing.assert_allclose(
+            np.concatenate(chance),
+            [100 * gaps["sgd", epsilon].chance_gap for epsilon in ("0.5", "2")],  # type: ignore[union-attr, operator]
+        )
+        assert axes.get_ylim()[0] <= 0
+    assert legend_of(figure)[:3] == ["sgd", "beyond chance", "not beyond chance"]
+    assert "gap without privacy,\nand its interval" in legend_of(figure)
+    assert "95% intervals over test rows; not private" in str([t.get_text() for t in figure.texts])
+
+
+@pytest.mark.parametrize("chance", [0.03, 0.1])
+def test_a_mark_is_filled_where_chance_does_not_explain_the_gap(
+    tmp_path: Path, chance: float
+) -> None:
+    figure = show.gap_figure([_read(tmp_path, gap=APART | {"chance_gap": chance})])
+    for axes in figure.axes:
+        marks = [line for line, _, _ in _marks(axes)]
+        filled = [line.get_markerfacecolor() != "white" for line in marks]
+        assert filled == [chance < APART["gap"]] * len(marks)
+        assert marks
+
+
+def test_without_a_reference_there_is_no_band(tmp_path: Path) -> None:
+    figure = show.gap_figure([_read(tmp_path, reference=False)])
+    assert not [name for name in legend_of(figure) if "without privacy" in name]
+    # the non-private cell is then a method of its own
+    assert "nonprivate" in legend_of(figure)
+
+
+def test_backbones_have_panels_of_their_own(tmp_path: Path) -> None:
+    records = [_read(tmp_path, backbone=name) for name in ("pixels", "clip")]
+    panels = [axes for axes in show.gap_figure(records).axes if axes.axison]
+    assert [title for axes in panels if (title := title_of(axes))] == [
+        f"{attribute}, {groups} groups, {backbone}"
+        for attribute, groups in (("ink", 2), ("side", 3))
+        for backbone in ("pixels", "clip")
+    ]
+
+
+def test_methods_at_one_epsilon_stand_side_by_side() -> None:
+    one, two, free = RECORD.cells
+    more = [one.model_copy(update={"method": f"m{k}"}) for k in range(3)]
+    record = RECORD.model_copy(update={"cells": (two, one, free, *more)})
+    axes = show.gap_figure([record]).axes[0]
+    places = [x for _, x, _ in _marks(axes)]
+    assert len(places) == len(set(places)) == 5
+    # by methods in the order of cells: sgd at 0.5 and 2, then m0 to m2 at 0.5
+    sgd, _, *others = places
+    assert [sgd, *others] == sorted([sgd, *others])
+
+
+def test_where_nothing_is_compared_a_sentence_says_so(tmp_path: Path) -> None:
+    for figure in show.plot_fairness([write_fairness(tmp_path, compared=False)]):
+        (axes,) = figure.axes
+        assert texts_of(axes) == ["No two groups are large enough to compare."]
+        assert not axes.axison
+
+
+def test_quality_is_the_metric_on_all_rows_and_ends_have_their_epsilon(tmp_path: Path) -> None:
+    record = _read(tmp_path)
+    figure = show.quality_figure([record])
+    for axes, attribute in zip(figure.axes, ("ink", "side"), strict=True):
+        gaps = [c.find_gap(attribute, "auc") for c in record.cells]
+        expected = sorted((100 * gap.overall, 100 * gap.gap) for gap in gaps if gap)  # type: ignore[operator]
+        found = sorted((x, y) for _, x, y in _marks(axes))
+        np.testing.assert_allclose(found, expected)
+        assert sorted(texts_of(axes)) == ["0.5", "2", "∞"]
+        hollow = [line for line, _, _ in dots_of(axes) if line.get_marker() == "s"]
+        assert {line.get_markerfacecolor() for line in hollow} >= {"white"}
+        assert axes.get_xlabel() == "test mean AUC over labels (%)"
+    assert "without privacy" in legend_of(figure)
+
+
+def test_the_gaps_of_rates_have_a_figure_of_their_own(tmp_path: Path) -> None:
+    gaps, _, parity = show.plot_fairness([write_fairness(tmp_path, parity=True)])
+    titles = [title_of(axes) for axes in parity.axes]
+    assert titles == [
+        f"{attribute}, {groups} groups: {metric}"
+        for attribute, groups in (("ink", 2), ("side", 3))
+        for metric in ("recall", "equalised odds", "demographic parity")
+    ]
+    assert len(gaps.axes) == 2

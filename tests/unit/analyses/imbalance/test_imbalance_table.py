@@ -1,0 +1,169 @@
+"""Tables of rare classes: the best private method of each class, share and epsilon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.analyses.imbalance.imbalance_record import RareCell
+from dpprobe.analyses.imbalance.imbalance_table import (
+    best_methods,
+    best_table,
+    break_down_words,
+    in_words,
+    make_imbalance_tables,
+    numbers_table,
+)
+from dpprobe.analyses.imbalance.measure import break_down
+from tests.support.imbalance_records import imbalance_record, rare_cell
+from tests.support.shown import rows_of
+
+NONE: dict[str, Any] = dict.fromkeys(
+    ("reference", "reference_recall", "drop", "drop_low", "drop_high", "auc")
+)
+
+
+def _row(*cells: RareCell) -> dict[str, str]:
+    (row,) = rows_of(best_table([imbalance_record(cells)]))
+    return row
+
+
+def test_the_best_method_is_the_private_one_with_the_largest_recall() -> None:
+    cells = [
+        rare_cell(0.2),
+        rare_cell(0.5, method="newton"),
+        rare_cell(0.5, method="later"),
+        rare_cell(0.9, method="free", epsilon="inf"),
+        rare_cell(0.7, epsilon="2"),
+        rare_cell(0.9, class_name="ant"),
+    ]
+    best = best_methods(cells)
+    assert best["cat", 0.02, "1"].method == "newton", "the first of two alike"
+    assert best["cat", 0.02, "2"].recall.mean == 0.7
+    assert best["ant", 0.02, "1"].recall.mean == 0.9
+    assert not [key for key in best if key[2] == "inf"]
+
+
+def test_a_row_has_a_cell_for_each_epsilon() -> None:
+    row = _row(rare_cell(0.5, epsilon="10", never_predicted=2), rare_cell(0.2, epsilon="1"))
+    assert list(row) == [
+        "backbone",
+        "class",
+        "images",
+        "% kept",
+        "epsilon 1",
+        "epsilon 10",
+        "reference",
+    ]
+    assert (row["backbone"], row["class"], row["images"], row["% kept"]) == (
+        "pixels",
+        "cat",
+        "100",
+        "2",
+    )
+    assert row["epsilon 1"] == "20.0 sgd, macro 80.0"
+    assert row["epsilon 10"] == "50.0 sgd, macro 80.0 (2/5 never)"
+    assert row["reference"] == "80.0"
+
+
+def test_a_class_that_no_method_finds_is_told() -> None:
+    row = _row(rare_cell(0.0, epsilon="1"), rare_cell(0.3, epsilon="2"))
+    assert row["epsilon 1"] == "0.0 every method"
+
+
+def test_several_references_are_named_and_a_missing_one_is_blank() -> None:
+    row = _row(
+        rare_cell(0.2),
+        rare_cell(0.3, epsilon="2", reference=("sgd", "inf"), reference_recall=0.7),
+    )
+    assert row["reference"] == "80.0 nonprivate, 70.0 sgd"
+    assert _row(rare_cell(0.2, **NONE))["reference"] == ""
+
+
+def test_rows_are_sorted_by_class_and_by_falling_share() -> None:
+    cells = [
+        rare_cell(0.2, fraction=0.01, class_rows=50),
+        rare_cell(0.2, fraction=1.0, class_rows=5000),
+        rare_cell(0.2, class_name="ant", fraction=0.5),
+        rare_cell(0.2, class_name="ant", fraction=0.1, epsilon="inf"),
+    ]
+    table = rows_of(best_table([imbalance_record(cells)]))
+    assert [(row["class"], row["% kept"], row["images"]) for row in table] == [
+        ("ant", "50", "100"),
+        ("cat", "100", "5,000"),
+        ("cat", "1", "50"),
+    ], "a class without a private cell has no row"
+
+
+def test_a_blank_stands_where_an_epsilon_was_not_run() -> None:
+    cells = [rare_cell(0.2), rare_cell(0.3, class_name="ant", epsilon="2")]
+    first, second = rows_of(best_table([imbalance_record(cells)]))
+    assert (first["epsilon 1"], second["epsilon 2"]) == ("", "")
+
+
+def test_numbers_are_the_record_s(tmp_path: Path) -> None:
+    cells = [rare_cell(0.25, never_predicted=1), rare_cell(0.7, epsilon="inf", **NONE)]
+    private, free = rows_of(numbers_table([imbalance_record(cells)]))
+    assert (private["recall"], private["recall_low"], private["recall_high"]) == (
+        "0.2500",
+        "0.2300",
+        "0.2700",
+    )
+    assert (private["recall_std"], private["auc"], private["never_predicted"]) == (
+        "0.0100",
+        "0.9000",
+        "1",
+    )
+    assert (private["drop"], private["drop_low"], private["drop_high"]) == (
+        "0.5500",
+        "0.5000",
+        "0.6000",
+    )
+    assert (private["private"], private["epsilon"], private["seeds"]) == ("yes", "1", "5")
+    assert (private["class_rows"], private["rows"], private["fraction"]) == ("100", "45100", "0.02")
+    assert (private["reference_recall"], private["macro_accuracy"]) == ("0.8000", "0.8000")
+    assert (free["private"], free["epsilon"]) == ("no", "inf")
+    assert [free[name] for name in ("reference_recall", "drop", "drop_low", "auc", "auc_low")] == [
+        ""
+    ] * 5
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path, backbone in zip(paths, ("a", "b"), strict=True):
+        imbalance_record(cells).model_copy(update={"backbone": backbone}).write(path)
+    table = make_imbalance_tables(paths)
+    assert [row["backbone"] for row in rows_of(table)] == ["a", "b"]
+    assert table.numbers is not None
+    assert len(table.numbers.rows) == 4
+    assert len(table.notes) == 3, "what is shown, and the break-downs of each"
+
+
+@pytest.mark.parametrize(
+    ("recalls", "changes", "words"),
+    [
+        ((0.1, 0.4, 0.5), {}, "from 200, always from 200 (100 to 400 tried)"),
+        ((0.4, 0.1, 0.5), {}, "from 100, always from 400 (100 to 400 tried)"),
+        ((0.5, 0.4, 0.1), {}, "from 100, nowhere always (100 to 400 tried)"),
+        ((0.1, 0.1, 0.1), {}, "above the largest product of the study (100 to 400 tried)"),
+        ((0.5, 0.5, 0.5), {"reference_learnt": False}, "nothing to compare with"),
+    ],
+    ids=["falls once", "falls again", "fails last", "never", "no reference"],
+)
+def test_break_downs_in_words(
+    recalls: tuple[float, ...], changes: dict[str, Any], words: str
+) -> None:
+    cells = [
+        rare_cell(recall, epsilon=epsilon, **changes)
+        for recall, epsilon in zip(recalls, ("1", "2", "4"), strict=True)
+    ]
+    point = break_down(cells, class_name="cat", method="sgd")
+    assert break_down_words(point) == words
+    (line,) = in_words([imbalance_record(cells)])
+    assert line.startswith("pixels: smallest product of images and epsilon")
+    assert line.endswith(f": cat by sgd {words}.")
+
+
+def test_cells_left_out_are_counted() -> None:
+    cells = [rare_cell(0.5), rare_cell(0.5, epsilon="2", reference_learnt=False)]
+    point = break_down(cells, class_name="cat", method="sgd")
+    assert break_down_words(point).endswith("(100 to 100 tried); 1 cell left out")

@@ -1,0 +1,84 @@
+"""The figure of rare classes: which recall stands where, and what is surrounded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpprobe.analyses.imbalance.show import make_section, plot_imbalance
+from dpprobe.errors import NothingToShow
+from tests.support.imbalance_records import imbalance_record, rare_cell
+from tests.support.report_page import section_page
+from tests.support.shown import texts_of, title_of
+
+
+def _draw(folder: Path, *cells: Any) -> Any:
+    path = folder / "record.json"
+    imbalance_record(cells).write(path)
+    return plot_imbalance(record=path)
+
+
+def test_a_panel_has_images_by_epsilons_and_the_reference_last(tmp_path: Path) -> None:
+    figure = _draw(
+        tmp_path,
+        rare_cell(0.1, fraction=0.01, class_rows=50, epsilon="10"),
+        rare_cell(0.3, fraction=0.1, class_rows=500, epsilon="1"),
+        rare_cell(0.7, fraction=0.1, class_rows=500, epsilon="inf", reference=None),
+        rare_cell(0.6, fraction=0.1, class_rows=500, method="newton"),
+        rare_cell(0.9, fraction=0.1, class_rows=500, method="nonprivate", epsilon="inf"),
+    )
+    first, second, *_ = figure.axes
+    assert (title_of(first), title_of(second)) == ("cat, sgd", "cat, newton")
+    assert [text.get_text() for text in first.get_xticklabels()] == ["1", "10", "∞", "ref."]
+    assert [text.get_text() for text in first.get_yticklabels()] == ["500", "50"]
+    shown = np.ma.filled(first.images[0].get_array(), np.nan)
+    expected = [[30, np.nan, 70, 80], [np.nan, 10, np.nan, 80]]
+    np.testing.assert_allclose(shown, expected)
+    written = {
+        (round(t.get_position()[0]), round(t.get_position()[1])): t.get_text() for t in first.texts
+    }
+    assert written == {(0, 0): "30", (2, 0): "70", (3, 0): "80", (1, 1): "10", (3, 1): "80"}
+    assert "mean of 5 seeds" in str([text.get_text() for text in figure.texts])
+
+
+def test_half_of_the_reference_is_surrounded_where_there_is_a_promise(tmp_path: Path) -> None:
+    """0.4 is half of 0.8; a block of two has six sides of eight."""
+    figure = _draw(
+        tmp_path,
+        rare_cell(0.4, epsilon="1"),
+        rare_cell(0.5, epsilon="2"),
+        rare_cell(0.39, epsilon="4"),
+        rare_cell(0.9, epsilon="8", reference_learnt=False),
+        rare_cell(0.9, epsilon="inf"),
+    )
+    edges = [line for line in figure.axes[0].lines if line.get_color() == "#D55E00"]
+    assert len(edges) == 6
+    columns = np.concatenate([line.get_xdata() for line in edges])
+    assert (columns.min(), columns.max()) == (-0.5, 1.5)
+
+
+def test_seeds_that_never_predict_a_class_are_counted_below(tmp_path: Path) -> None:
+    figure = _draw(tmp_path, rare_cell(0.1, never_predicted=2), rare_cell(0.3, epsilon="2"))
+    assert [text for text in texts_of(figure.axes[0]) if "/" in text] == ["2/5"]
+
+
+def test_without_a_private_cell_there_is_nothing_to_draw(tmp_path: Path) -> None:
+    with pytest.raises(NothingToShow, match="digits, pixels: no private cell to draw"):
+        _draw(tmp_path, rare_cell(0.7, epsilon="inf"))
+
+
+def test_a_section_has_a_part_for_each_dataset_with_records(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    record = imbalance_record([rare_cell(0.5), rare_cell(0.3, method="other")])
+    record.write(path)
+    (part,) = make_section([path], section_page("digits", "other"))
+    assert part["dataset"] == "digits"
+    assert [(each["method"], each["class"], each["backbone"]) for each in part["break_downs"]] == [
+        ("sgd", "cat", "pixels"),
+        ("other", "cat", "pixels"),
+    ]
+    assert part["break_downs"][0]["words"].startswith("from 100")
+    assert "50.0 sgd" in part["best"]

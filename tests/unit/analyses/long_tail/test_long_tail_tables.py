@@ -1,0 +1,144 @@
+"""Tables of long tails: gaps by a plain loop, correlations by SciPy, cells by eye."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.stats import spearmanr
+
+from dpprobe.analyses.long_tail.long_tail_record import read_long_tails
+from dpprobe.analyses.long_tail.long_tail_tables import (
+    Gap,
+    describe_correlations,
+    gap_table,
+    make_long_tail_tables,
+    private_gaps,
+    sub_class_table,
+)
+from dpprobe.results.cell_record import read_cell
+from tests.support.cell_files import grid_of, write_cell
+from tests.support.long_tail_records import FREQUENCIES, SCORES, long_tail_record, write_long_tail
+from tests.support.shown import rows_of
+
+
+def test_a_gap_is_the_best_non_private_result_minus_the_best_private_one(tmp_path: Path) -> None:
+    cells = [
+        write_cell(tmp_path, backbone=backbone, method=method, epsilon=epsilon, quality=1 + n / 3)
+        for n, backbone in enumerate(("vit", "clip", "other"))
+        for method, epsilon in (
+            ("sgd", "1"),
+            ("newton", "1"),
+            ("sgd", "10"),
+            ("nonprivate", "inf"),
+            ("sgd", "inf"),
+        )
+        if (backbone, method) != ("other", "nonprivate")
+    ]
+    means = {(c := read_cell(path)).cell.key[1:]: 100 * c.mean for path in cells}
+    found = private_gaps(grid_of(tmp_path, *cells))
+    assert [(gap.backbone, gap.epsilon) for gap in found] == [
+        ("clip", "1"),
+        ("clip", "10"),
+        ("vit", "1"),
+        ("vit", "10"),
+    ], "`other` has no ceiling, and inf alone has no gap"
+    for gap in found:
+        best = max(v for (b, _, e), v in means.items() if (b, e) == (gap.backbone, gap.epsilon))
+        ceiling = means[gap.backbone, "nonprivate", "inf"]
+        assert gap.points == pytest.approx(ceiling - best), gap
+
+
+def _gaps(**points: list[float]) -> list[Gap]:
+    return [
+        Gap("digits", backbone, epsilon, value)
+        for backbone, values in points.items()
+        for epsilon, value in zip(("1", "10"), values, strict=True)
+    ]
+
+
+def test_the_first_epsilon_near_the_ceiling_is_named() -> None:
+    records = [
+        long_tail_record(backbone="far"),
+        long_tail_record(backbone="near", memorisation=None),
+        long_tail_record(backbone="none"),
+    ]
+    far, near, none = rows_of(gap_table(records, _gaps(far=[9.0, 2.1], near=[2.1, 2.0])))
+    (title,) = [name for name in far if "near" in name.lower() or "within" in name.lower()] or [
+        [*far][6]
+    ]
+    assert (far[title], near[title], none[title]) == ("", "10", "")
+    gaps = [name for name in far if name.endswith(("1", "10")) and name != title][-2:]
+    assert [[row[name] for name in gaps] for row in (far, near, none)] == [
+        ["9.0", "2.1"],
+        ["2.1", "2.0"],
+        ["", ""],
+    ]
+    assert far["memorised %"] == "5.00 (3.80 to 6.50)"
+    assert (far["by chance %"], far["rows scored"], far["M ln N"]) == ("0.04", "1,000", "216")
+    assert [near[name] for name in ("memorised %", "by chance %", "rows scored")] == [""] * 3
+
+
+def test_sub_classes_are_sorted_by_their_number_and_stand_beside_the_reference() -> None:
+    few, many = rows_of(sub_class_table([long_tail_record()]))
+    assert (few["clusters a class"], many["clusters a class"]) == ("5", "20")
+    assert (many["tail index"], many["reference index"]) == (
+        "0.82 (0.75 to 0.90)",
+        "0.40 (0.33 to 0.46)",
+    )
+    assert few["tail index"] == "", "no class has two sub-classes"
+    shares = ("≤ 1 row %", "≤ 2 rows %", "≤ 5 rows %", "reference ≤ 5 %")
+    assert [many[name] for name in shares] == ["10.0", "20.0", "35.0", "2.5"]
+    assert (many["M"], many["reference M"], many["M ln N"]) == ("31.2", "37.5", "216")
+    assert many["ln N"] == f"{math.log(1000):.2f}"
+    high = {**FREQUENCIES, "index": {"value": 4.9, "low": 4.1, "high": None}}
+    part = {"clusters": 7, "measured": high, "reference": FREQUENCIES, "m_ln_n": 1234.5}
+    (row,) = rows_of(sub_class_table([long_tail_record(sub_classes=[part])]))
+    assert row["tail index"] == "4.90 (above 4.10)"
+    assert row["M ln N"] == "1,234"
+
+
+def _scored(backbone: str, share: float) -> Any:
+    return long_tail_record(backbone=backbone, memorisation=SCORES | {"share": share})
+
+
+def test_a_correlation_is_scipy_s_over_four_points_or_more() -> None:
+    shares = {"a": 0.1, "b": 0.3, "c": 0.2, "d": 0.05}
+    records = [_scored(name, share) for name, share in shares.items()]
+    gaps = _gaps(a=[1.0, 4.0], b=[5.0, 4.0], c=[2.0, 4.0], d=[3.0, 4.0], gone=[7.0, 1.0])
+    points = [gap.points for gap in gaps if gap.epsilon == "1" and gap.backbone in shares]
+    value = spearmanr([*shares.values()], points).statistic
+    told = describe_correlations(records, gaps)
+    assert f"{value:.2f} at ε 1 (4 points)." in told, "gaps at 10 are all alike"
+    assert "10" not in told
+    assert "does not prove a cause" in told
+    assert describe_correlations(records[:3], gaps) == "", "three points"
+    alike = [_scored(name, 0.1) for name in shares]
+    assert describe_correlations(alike, gaps) == ""
+    unscored = [long_tail_record(backbone=name, memorisation=None) for name in shares]
+    assert describe_correlations(unscored, gaps) == ""
+    more = gaps + [Gap("digits", name, "2", share) for name, share in shares.items()]
+    assert f"{value:.2f} at ε 1 (4 points), 1.00 at ε 2 (4 points)." in describe_correlations(
+        records, more
+    )
+
+
+def test_both_tables_are_made_of_files_in_order(tmp_path: Path) -> None:
+    paths = [
+        write_long_tail(tmp_path, **place)
+        for place in ({"backbone": "pixels"}, {"backbone": "clip"}, {"dataset": "apples"})
+    ]
+    cells = [
+        write_cell(tmp_path, method=method, epsilon=epsilon)
+        for method, epsilon in (("sgd", "1"), ("nonprivate", "inf"))
+    ]
+    grid_of(tmp_path, *cells)
+    first, second = make_long_tail_tables(paths, [tmp_path / "summary.parquet"])
+    places = [("apples", "pixels"), ("digits", "clip"), ("digits", "pixels")]
+    assert [(row["dataset"], row["backbone"]) for row in rows_of(second)] == places
+    assert [(row["dataset"], row["backbone"]) for row in rows_of(first)[::2]] == places
+    for table in (first, second):
+        assert "Not private" in table.notes[0]
+    assert [each.backbone for each in read_long_tails(paths[:2])] == ["clip", "pixels"]

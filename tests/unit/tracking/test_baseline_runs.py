@@ -1,0 +1,134 @@
+"""Runs of zero-shot classifiers and few-shot probes, and the run of the whole dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.tracking.baseline_runs import dataset_run, list_baseline_runs
+from dpprobe.tracking.runs import RunContents
+from tests.support.baseline_records import write_few_shot, write_zero_shot
+
+SHARED = {"study": "s"}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[RunContents]:
+    """Two zero-shot classifiers, the second with two metrics, and three probes."""
+    zero = [write_zero_shot(tmp_path, accuracy=0.7), write_zero_shot(tmp_path, backbone="b", auc=1)]
+    record = read_json(zero[1])
+    both = read_json(zero[0])["summary"] | record["summary"]  # the headline is the second
+    prompts = {"set": "own", "templates": ["{c}", "a {c}"]}
+    write_json(zero[1], record | {"prompts": prompts, "summary": both})
+    few = [write_few_shot(tmp_path, {1: 0.5, 16: 0.8, None: 0.9})]
+    return list_baseline_runs(zero, few, study="s", shared_tags=SHARED, source=Mock())
+
+
+def test_each_classifier_and_each_number_of_images_is_a_run(runs: list[RunContents]) -> None:
+    assert [run.key for run in runs] == [
+        "s/digits/pixels/zero_shot",
+        "s/digits/b/zero_shot",
+        "s/digits/pixels/few_shot/1",
+        "s/digits/pixels/few_shot/16",
+        "s/digits/pixels/few_shot/full",
+    ]
+    assert [run.name for run in runs] == [
+        "zero-shot pixels",
+        "zero-shot b",
+        "few-shot-1 pixels",
+        "few-shot-16 pixels",
+        "few-shot-full pixels",
+    ]
+    for run in runs:
+        assert run.tags["private"] == "false"
+        assert run.tags["guarantee"] == "not private"
+        assert run.tags["release"] == "not for release"
+        assert (run.tags["compared"], run.tags["study"]) == ("true", "s")
+        for name in ("dataset", "backbone", "method", "epsilon"):
+            assert run.tags[name] == run.params[name]
+        assert run.params["epsilon"] == "none"
+    assert len({run.tags["mlflow.runColor"] for run in runs}) == 5
+    assert len({run.content_hash for run in runs}) == 5
+
+
+def test_params_say_what_a_baseline_was_given(runs: list[RunContents]) -> None:
+    photo, own, one, _, full = (run.params for run in runs)
+    assert (photo["prompts"], photo["templates"]) == ("photo", "1")
+    assert (own["templates"], own["first_template"]) == ("2", "{c}")
+    assert (own["text_encoder"], own["weights_sha256"]) == ("ViT-B-32", "abc")
+    assert (one["shots"], one["seeds"], one["method"]) == ("1", "3", "few_shot_1")
+    assert one["train_rows"] == "12", "the largest of 10, 12 and 11"
+    assert (full["shots"], full["train_rows"]) == ("full", "1002")
+
+
+def test_metrics_stand_beside_cells_and_under_the_baseline_s_name(runs: list[RunContents]) -> None:
+    parts = {
+        "": 0.5,
+        "_std": 0.01,
+        "_low": 0.48,
+        "_high": 0.52,
+        "_rows_low": 0.47,
+        "_rows_high": 0.53,
+    }
+    expected = {
+        f"{prefix}/accuracy{part}": value
+        for prefix in ("test", "few_shot/1")
+        for part, value in parts.items()
+    }
+    assert {name: value for name, value, _ in runs[2].metrics} == pytest.approx(expected)
+    both = {name for name, _, _ in runs[1].metrics}
+    assert {"test/auc", "zero_shot/auc", "zero_shot/accuracy"} <= both
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        (
+            0,
+            "digits, pixels: zero-shot classification by the class names, "
+            "not private: accuracy 70.0%",
+        ),
+        (1, "digits, b: zero-shot classification by the class names, not private: auc 100.0%."),
+        (2, "digits, pixels: a linear probe on 1 training example per class, not private: acc"),
+        (3, "digits, pixels: a linear probe on 16 training examples per class, not private: acc"),
+        (
+            4,
+            "digits, pixels: a linear probe on all training examples, not private: accuracy 90.0%",
+        ),
+    ],
+)
+def test_a_note_begins_with_the_result(runs: list[RunContents], place: int, words: str) -> None:
+    assert runs[place].note.startswith(words)
+    assert "Not private: test results" in runs[place].note
+
+
+def test_the_run_of_a_dataset_has_the_metrics_of_all_baselines(
+    runs: list[RunContents], tmp_path: Path
+) -> None:
+    (tmp_path / "a.png").write_text("a")
+    given: dict[str, Any] = {
+        "dataset": "digits",
+        "study": "s",
+        "shared_tags": SHARED,
+        "artifacts": [(tmp_path / "a.png", "figures")],
+        "source": Mock(),
+        "finished": 5.0,
+    }
+    run = dataset_run(runs, **given)
+    assert (run.key, run.name, run.finished) == ("s/digits", "digits", 5.0)
+    expected = [
+        (f"{each.params['backbone']}/{name}", value, step)
+        for each in runs
+        for name, value, step in each.metrics
+        if not name.startswith("test/")
+    ]
+    assert run.metrics == expected
+    assert ("b/zero_shot/auc", 1.0, 0) in expected
+    assert run.tags == {"study": "s", "dataset": "digits", "private": "mixed"}
+    (tmp_path / "a.png").write_text("b")
+    assert dataset_run(runs, **given).content_hash != run.content_hash
+    assert dataset_run(runs[1:], **given).content_hash != run.content_hash
