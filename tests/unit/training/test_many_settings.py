@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -23,35 +20,19 @@ from safetensors.torch import save_file as torch_save
 from dpprobe.artifacts import hash_value, read_json, sha256_file, write_json, write_record
 from dpprobe.errors import DpprobeError, may_pass
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.heads import training_set
-from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
-from dpprobe.heads.rows import Transform
-from dpprobe.results.metrics import Link
-from dpprobe.study.study_file import load_study
 from dpprobe.training import (
     head_job,
-    job_features,
-    network_cell,
-    network_job,
-    network_material,
-    tuned_networks,
 )
 from dpprobe.training.cell_contents import CellContents, merge_seeds
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.job_features import read_job_features
-from dpprobe.training.network_cell import NetworkFiles, network_task
-from dpprobe.training.network_job import Limits
-from dpprobe.training.plan_file import read_plans
 from dpprobe.training.public_file_check import PrivateData
-from dpprobe.training.search_job import held_out_rows
 from dpprobe.training.tasks import Job, OpenedJob, open_job
-from dpprobe.training.training_cost import estimate_memory_mb
 from tests.support.feature_stores import write_split
 from tests.support.stored_records import answer_of, check_values
 from tests.support.training_jobs import make_job, plan_job
-from tests.unit.training.test_network_job import write_choice
 
 FULL = {"head": "sgd", "batch_size": "full", "steps": 3}
 METHODS: dict[str, dict[str, Any]] = {
@@ -304,115 +285,6 @@ def _answer(folder: Path, made: Callable[..., Any], *given: Any, **options: Any)
     return f"{type(answer).__name__}: {answer}".replace(str(folder), "~")
 
 
-def _edit_plans(path: Path, edit: Callable[[dict[str, Any]], Any], *, sign: bool) -> None:
-    record = read_json(path)
-    digest = record.pop("sha256")
-    edit(record)
-    write_json(path, {**record, "sha256": hash_value(record) if sign else digest})
-
-
-EDITS: Mapping[str, Callable[[dict[str, Any]], Any]] = {
-    "other n": lambda record: record["methods"]["full"]["plan"].update(n=61),
-    "other unit": lambda record: record["methods"]["full"]["plan"].update(unit="patient"),
-    "other epsilon": lambda record: record["methods"]["full"]["plan"].update(epsilon=5.0),
-    "other delta": lambda record: record["methods"]["full"]["plan"].update(delta=1e-4),
-    "no method": lambda record: record["methods"].pop("full"),
-    "no plan": lambda record: record["methods"]["full"].pop("plan"),
-    "no price": lambda record: record["methods"]["full"].pop("together"),
-    "text for a price": lambda record: record["methods"]["full"].update(together="much"),
-    "failed": lambda record: record["methods"].update(full={"error": "too few"}),
-    "newer": lambda record: record.update(format_version=4),
-    "no unit": lambda record: record["methods"]["full"]["plan"].update(unit="x"),
-    "a list": lambda record: record.update(methods=[3]),
-    "older": lambda record: record.update(format_version=2),
-    "other format": lambda record: record.update(format="dpprobe-cell"),
-    "nothing": lambda record: record,
-}
-
-
-def test_plan_files_and_jobs_are_refused_as_stored(tmp_path: Path, calibration: Path) -> None:
-    _write_splits(tmp_path, **SPLITS["patients"])
-    job = make_job(delta=1e-3, methods={"full": method_options(FULL)})
-    path = plan_job(job, 60, tmp_path / "plans.json", calibration)
-    whole, places = (
-        path.read_bytes(),
-        {
-            "train": tmp_path / "train/manifest.json",
-            "test": tmp_path / "test/manifest.json",
-            "plans": path,
-            "cells": tmp_path / "cells",
-            "overlap": None,
-            "tables": None,
-        },
-    )
-
-    def ask(**changes: Any) -> Any:
-        opened = open_job(replace(job, **changes), **places)  # type: ignore[arg-type]
-        return [opened.planned_methods, opened.failure_reasons, dict(opened.calibrated.together)]
-
-    answers: dict[str, Any] = {}
-    for (name, edit), sign in itertools.product(EDITS.items(), (True, False)):
-        path.write_bytes(whole)
-        _edit_plans(path, edit, sign=sign)
-        answers[f"{name}, {'signed' if sign else 'unsigned'}"] = _answer(tmp_path, ask)
-    for text in ("[]", "{", "", "{}", "3", '{"sha256": 1}', whole.decode()[:-20]):
-        path.write_text(text)
-        answers[text[:14]] = _answer(tmp_path, lambda: read_plans(path))
-    answers["absent"] = _answer(tmp_path, lambda: read_plans(tmp_path / "absent"))
-    path.write_bytes(whole)
-    for changes in (
-        {"unit": "patient"},
-        {"patients": {"images": 3}},
-        {"patients": {"images": 2}},
-        {"patients": {"images": None}},
-        {"epsilon": "3"},
-        {"delta": 2e-3},
-        {"accountant": "rdp"},
-        {"methods": {**job.methods, "more": method_options(FULL)}},
-    ):
-        answers[str(changes)[:40]] = _answer(tmp_path, ask, **changes)
-    check_values("refused_jobs", answers)
-
-
-def _read(inputs: FitInputs, test: FeatureStore, headline: str) -> Any:
-    made = read_job_features(inputs, test, device="cpu", memory_mb=0, headline=headline)
-    starts = [start for start, _ in made.test_blocks()]
-    return [made.ranked, made.multi_label, starts, len(made.test_ids)]
-
-
-def _hold_out(store: FeatureStore, share: float, seed: int) -> list[int]:
-    held: list[int] = np.flatnonzero(held_out_rows(store, share, seed=seed)).tolist()
-    return held
-
-
-def test_splits_and_shares_are_refused_as_stored(tmp_path: Path) -> None:
-    answers: dict[str, Any] = {}
-    for name, split in SPLITS.items():
-        _write_splits(tmp_path / name, **split)
-    manifests = {name: tmp_path / name for name in ("two", "eleven", "labels", "one row")}
-    for name, width, classes in (("wide", 7, (0, 1)), ("turned", 6, (1, 0))):
-        write_split(
-            tmp_path / name / "test",
-            np.zeros((4, width)),
-            np.zeros(4, np.int64),
-            class_names=tuple(f"class {k}" for k in classes),
-        )
-    others = (*manifests.values(), tmp_path / "wide", tmp_path / "turned")
-    for (name, folder), other in itertools.product(manifests.items(), others):
-        for headline in ("accuracy", "auc"):
-            inputs = FitInputs(FeatureStore(folder / "train/manifest.json"), "image")
-            test = FeatureStore(other / "test/manifest.json")
-            answers[f"{name}, {other.name}, {headline}"] = _answer(
-                tmp_path, partial(_read, inputs, test, headline)
-            )
-    for name, share, seed in itertools.product(SPLITS, (0.25, 0.5, 0.001, 0.999), (0, 1)):
-        store = FeatureStore(tmp_path / name / "train/manifest.json")
-        answers[f"{name}, {share}, {seed}"] = _answer(
-            tmp_path, partial(_hold_out, store, share, seed)
-        )
-    check_values("splits_of_jobs", answers)
-
-
 @pytest.mark.parametrize("passes", [False, True])
 def test_a_job_names_each_method_that_failed_and_trains_the_others(
     tmp_path: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch, passes: bool
@@ -608,201 +480,3 @@ def test_public_files_of_several_datasets_are_judged_as_stored(tmp_path: Path) -
     _save(start, head)
     answers["no results"] = _answer(tmp_path, lambda: judge(init="file", init_file=str(start)))
     check_values("judged_public_files", answers)
-
-
-def test_memory_times_and_files_of_jobs_are_as_stored() -> None:
-    base: dict[str, Any] = {
-        "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
-        "backbones": {"vit": {"family": "timm", "model": "test_vit", "pretrained": False}},
-        "methods": {"sgd": FULL},
-        "epsilons": [1, "inf"],
-        "delta": 1e-4,
-    }
-    whitened = {"w": {"head": "newton", "normalize": "whitened"}}
-    studies = [
-        load_study(base | changes)
-        for changes in (
-            {},
-            {"methods": {"sgd": FULL, "a": METHODS["auto"]}},
-            {"methods": whitened},
-            {"features": {"memory_mb": 100}},
-            {"seeds": 11, "seed": 7, "device": "cpu"},
-            {"fine_tuning": {"physical_batch": 5, "checkpoint_minutes": 0.5}},
-        )
-    ]
-    given = {"train": "a", "test": "b", "plans": "c", "cuts": ()}
-    more = {"cuts": ["d", "e"], "tables": ["f", "g"], "choice": "h", "overlap": "i"}
-    wildcards = SimpleNamespace(dataset="digits", backbone="vit", epsilon="1")
-    privacy = {"delta": 1e-4, "accountant": "pld", "unit": "image", "patients": None}
-    params = SimpleNamespace(methods={"sgd": FULL, "a": FULL | {"steps": 7}}, privacy=privacy)
-    job = [Job.of_rule(study, wildcards, params, mode="release", memory_mb=5) for study in studies]
-    given_files = [
-        vars(NetworkFiles.of_input(studies[0], "vit", SimpleNamespace(**each)))
-        for each in (given, given | more)
-    ]
-    fit: dict[str, Any] = {"dataset": "a", "backbone": "b", "class_names": "c", "manifests": "d"}
-    check_values(
-        "asked_of_jobs",
-        {
-            "memory": [estimate_memory_mb(study, mb) for study in studies for mb in (0, 30.0, 1e5)],
-            "limits": [Limits.of_study(study, threads=k) for k, study in enumerate(studies)],
-            "files": [
-                {name: str(value) for name, value in each.items() if name != "backbone"}
-                for each in given_files
-            ],
-            "jobs": [replace(each, methods={}) for each in job],
-            "methods": [
-                {name: one.model_dump()["steps"] for name, one in each.methods.items()}
-                for each in job
-            ],
-            "targets": [
-                replace(job[0], **changes).make_target(200)
-                for changes in (
-                    {},
-                    {"unit": "patient"},
-                    {"patients": {"images": 4}},
-                    {"epsilon": "inf"},
-                )
-            ],
-            "private": vars(PrivateData.of_study(studies[0], **fit)),
-        },
-    )
-
-
-@pytest.mark.parametrize("bytes_at_once", [2**25, 24 * 5])
-def test_metrics_of_training_are_those_of_all_blocks_of_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_at_once: int
-) -> None:
-    monkeypatch.setattr(training_set, "_CHUNK_BYTES", bytes_at_once)
-    monkeypatch.setattr(job_features, "STREAMED_ROWS", bytes_at_once // 24)
-    splits = {**SPLITS, "one row of three": {"rows": (60, 1), "classes": 3, "several": True}}
-    answers: dict[str, Any] = {}
-    for (name, split), memory_mb in itertools.product(splits.items(), (0, 9)):
-        _write_splits(folder := tmp_path / name, **split)
-        features = read_job_features(
-            FitInputs(FeatureStore(folder / "train/manifest.json"), "image"),
-            FeatureStore(folder / "test/manifest.json"),
-            device="cpu",
-            memory_mb=memory_mb,
-            headline="accuracy",
-        )
-        weights = torch.randn(3, split["classes"], 7, generator=torch.Generator().manual_seed(0))
-        link: Link = "sigmoid" if "several" in split else "softmax"
-        measure = head_job._make_observer(features, link)
-        answers[f"{name} {memory_mb}"] = measure(3, weights, Transform(NoNormalisation()))
-    check_values("metrics_of_training", answers)
-
-
-def test_networks_train_on_views_of_images_and_are_tested_on_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the rows of a network are read with, and what its gradients are checked with."""
-    _write_splits(tmp_path, **SPLITS["patients"])
-    stores = (
-        FeatureStore(tmp_path / "train/manifest.json"),
-        FeatureStore(tmp_path / "test/manifest.json"),
-    )
-    asked: list[Any] = []
-    monkeypatch.setattr(network_material, "image_inputs", lambda *a, **k: asked.append([*a[:1], k]))
-    monkeypatch.setattr(network_material, "check_network", lambda _, **k: asked.append(k))
-    monkeypatch.setattr(network_material, "SplitTable", lambda path: path)
-    monkeypatch.setattr(network_material, "_check_table", lambda *_: None)
-    monkeypatch.setattr(
-        network_material, "load_backbone", lambda *_, **__: SimpleNamespace(weights_sha256=None)
-    )
-    files: Any = SimpleNamespace(tables=("train.parquet", "test.parquet"), backbone=None)
-    network: Any = SimpleNamespace(shape=(3, 8, 6), trained={"w": torch.zeros(1)})
-    for augment, loss in itertools.product((None, {"views": 4, "pad": 1}), ("softmax", "sigmoid")):
-        options: Any = method_options(
-            {
-                "head": "fine_tune",
-                "tune": "all",
-                "augment": augment,
-                "loss": loss,
-                "precision": "bfloat16" if augment else "float32",
-            }
-        )
-        inputs = FitInputs(stores[0], "patient")
-        material = network_material.Material(
-            options=options,
-            files=files,
-            stores=stores,
-            inputs=inputs,
-            memory_mb=7,
-            device="cpu",
-            threads=3,
-        )
-        material.make_train_inputs(11)
-        assert material.test is material.test
-        for network.from_images in (False, True):
-            material.check_gradients(network, physical_batch=24)
-    for each in asked:
-        if isinstance(each, list):
-            each[1]["units"] = each[1]["units"] and each[1]["units"].count
-    check_values("material_of_networks", asked)
-
-
-@pytest.mark.parametrize("rows", [3, 1000, 1001, 2500])
-def test_a_curve_is_of_a_thousand_rows_spread_evenly(
-    rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    labels, seen = torch.arange(rows) % 2, np.zeros(0)
-
-    def score(_network: Any, _inputs: Any, index: np.ndarray, **_: Any) -> torch.Tensor:
-        nonlocal seen
-        seen = index
-        return torch.eye(2)[labels[index] ^ 1]
-
-    monkeypatch.setattr(network_job, "network_scores", score)
-    inputs: Any = SimpleNamespace(rows=rows, labels=labels)
-    curve: Any = network_job.make_curve(inputs, link="softmax", rows=4)
-    assert curve(1, None)["test_accuracy"] == 0
-    with monkeypatch.context() as patched:
-        nothing = torch.tensor([[0, 1.0], [np.nan, 1]])
-        patched.setattr(network_job, "network_scores", lambda *_, **__: nothing)
-        with pytest.raises(DpprobeError, match="scores of test rows are not finite"):
-            curve(1, None)
-    assert (seen[0], seen[-1], len(seen)) == (0, rows - 1, min(rows, 1000))
-    assert np.ptp(np.diff(seen)) <= 1
-
-
-def test_the_cell_of_networks_depends_on_cuts_and_choices(
-    tmp_path: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _write_splits(tmp_path, **SPLITS["two"])
-    opened = _opened(
-        tmp_path, make_job(delta=1e-3, methods={"net": method_options(FULL)}), calibration
-    )
-    files = NetworkFiles(
-        backbone=SimpleNamespace(input_files=list),  # type: ignore[arg-type]
-        train=tmp_path / "train/manifest.json",
-        test=tmp_path / "test/manifest.json",
-        plans=tmp_path / "plans.json",
-        results=tmp_path,
-    )
-    cuts = (files.train, files.test), (files.test, files.train)
-    paths = [tmp_path / f"choice-{k}.json" for k in range(2)]
-    for k, path in enumerate(paths):
-        write_choice(path, k + 0.5)
-    made = [
-        network_task(opened, replace(files, cuts=cut, choice=choice), device="cpu")
-        for cut, choice in itertools.product((None, *cuts), (None, *paths))
-    ]
-    assert len({task.fingerprint for task in made}) == 9
-    assert {tuple(sorted(task.identity["network"])) for task in made} == {("cut", "version")}
-    asked = Mock(return_value=SimpleNamespace(failure_reasons={}))
-    monkeypatch.setattr(network_cell, "open_job", asked)
-    network_cell.open_network_job(opened.job, replace(files, overlap=Path("o"), data=Path("t")))
-    given = {
-        "train": files.train,
-        "test": files.test,
-        "plans": files.plans,
-        "overlap": Path("o"),
-        "tables": Path("t"),
-        "cells": tmp_path / "cells",
-    }
-    assert (asked.call_args.args, asked.call_args.kwargs) == ((opened.job,), given)
-    records: Any = [SimpleNamespace(device=name) for name in ("cpu", "cpu", "H100")]
-    assert tuned_networks._device_kind(paths, records[:2]) == "cpu"
-    with pytest.raises(DpprobeError, match="x: trained on H100, but .*choice-0.json on cpu; del"):
-        tuned_networks._device_kind([*paths, Path("x")], records)
