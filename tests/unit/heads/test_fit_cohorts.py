@@ -16,7 +16,6 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.running_sums import Cohort, Factorisation, RunningSums
 from tests.support.linear_heads import plan_for
 from tests.support.second_order_data import accuracy, classes_of
-from tests.support.stored_records import check_values, to_plain
 
 HEADS = ("least_squares", "prototypes", "feature_covariance")
 ADDED, HALF_A_YEAR = Factorisation.make(None), Factorisation.make(6)
@@ -68,24 +67,18 @@ def test_a_first_cohort_has_the_bits_of_the_head_alone(head: str) -> None:
 
 
 @pytest.mark.parametrize("factorisation", [ADDED, HALF_A_YEAR], ids=["added", "factorised"])
-def test_sums_of_cohorts_are_the_sums_of_all_rows(factorisation: Factorisation) -> None:
-    """With next to no noise the last head is the head of all rows together."""
-    heads, kept = chain("least_squares", factorisation, noise=1e-6, cohorts=4)
-    pooled, _ = train(options_of("least_squares"), classes_of(480), noise=1e-6)
-    np.testing.assert_allclose(heads[-1].weights, pooled.weights, atol=2e-4)
+@pytest.mark.parametrize("head", ["least_squares", "prototypes"])
+@pytest.mark.parametrize("cohorts", [2, 4])
+def test_sums_of_cohorts_are_the_sums_of_all_rows(
+    factorisation: Factorisation, head: str, cohorts: int
+) -> None:
+    """With next to no noise the last head is the head of all rows together, up to a factor."""
+    heads, kept = chain(head, factorisation, noise=1e-6, cohorts=cohorts)
+    pooled, _ = train(options_of(head), classes_of(120 * cohorts), noise=1e-6)
+    found, wanted = (each.weights / np.linalg.norm(each.weights) for each in (heads[-1], pooled))
+    np.testing.assert_allclose(found, wanted, atol=2e-4)
+    assert len(kept) == cohorts
     assert all(bool(cohort.sums) == factorisation.keeps_sums for cohort in kept)
-
-
-def test_heads_of_chains_are_as_stored() -> None:
-    found = {
-        f"{head} {factorisation}": [
-            to_plain(fitted.weights)["sums"]
-            for fitted in chain(head, factorisation, noise=1.0, cohorts=3)[0]
-        ]
-        for head in HEADS
-        for factorisation in (ADDED, HALF_A_YEAR)
-    }
-    check_values("heads_of_cohorts", found, rel=1e-3, abs=1e-3)
 
 
 @pytest.mark.parametrize("factorisation", [ADDED, HALF_A_YEAR], ids=["added", "factorised"])
