@@ -82,7 +82,7 @@ class Run:
         plans = self.folder / f"plans-{job.epsilon}.json"
         return plan_job(job, self.units[job.unit], plans, self.calibration)
 
-    def open(self, **changes: Any) -> OpenedJob:
+    def open(self, overlap: Path | None = None, **changes: Any) -> OpenedJob:
         job = replace(self.job, **changes)
         return open_job(
             job,
@@ -90,7 +90,7 @@ class Run:
             test=self.folder / "test/manifest.json",
             plans=self.plan(job),
             cells=self.folder / "cells",
-            overlap=None,
+            overlap=overlap,
             tables=None,
         )
 
@@ -550,3 +550,68 @@ def test_an_exact_cell_is_equal_with_a_gpu(
     assert found == ["cpu", "cuda"]
     assert places == ["cpu", "cpu"]
     assert run.record("full")["fingerprint"] == fingerprint
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a_job_names_each_method_that_failed_and_trains_the_others(
+    run: Run, monkeypatch: pytest.MonkeyPatch, foreign: bool
+) -> None:
+    """A method without a plan comes first; an error of another library may pass at a retry."""
+    methods = dict.fromkeys(["b", "full", "few", "a", "c", "m10"], METHODS["full"])
+    methods["few"] = method_options({"head": "sgd", "batch_size": 301, "steps": 3})
+    fault = ValueError("foreign") if foreign else DpprobeError("its own")
+    faults = {"a": fault, "m10": DpprobeError("last"), "b": DpprobeError("own")}
+    tried: list[str] = []
+
+    def train(task: CellTask, _features: JobFeatures) -> None:
+        tried.append(task.name.method)
+        if error := faults.get(task.name.method):
+            raise error
+
+    monkeypatch.setattr("dpprobe.training.head_job._train_cell", train)
+    with pytest.raises(DpprobeError) as caught:
+        run.train(methods=methods)
+    few, *rest = str(caught.value).splitlines()
+    assert few.startswith("few: batch_size 301 is above the 300")
+    said = "ValueError('foreign')" if foreign else "its own"
+    assert rest == ["b: own", f"a: {said}", "m10: last"]
+    assert tried == ["b", "full", "a", "c", "m10"]
+    assert may_pass(caught.value) == foreign
+
+
+def test_another_method_s_failure_is_not_a_job_s_own(run: Run) -> None:
+    few = method_options({"head": "sgd", "batch_size": 301, "steps": 3})
+    path = plan_job(
+        replace(run.job, methods={**METHODS, "few": few}),
+        ROWS["train"],
+        run.folder / "plans-4.json",
+        run.calibration,
+    )
+    opened = open_job(
+        run.job,
+        train=run.folder / "train/manifest.json",
+        test=run.folder / "test/manifest.json",
+        plans=path,
+        cells=run.folder / "cells",
+        overlap=None,
+        tables=run.folder / "data",
+    )
+    assert (opened.failure_reasons, opened.planned_methods) == ({}, [*METHODS])
+    private = opened.private
+    assert (private.dataset, private.backbone, private.datasets) == ("toy", "none", ("toy",))
+    assert (private.results, private.tables) == (run.folder, run.folder / "data")
+    assert [each.parent.name for each in private.manifests] == ["train", "test"]
+
+
+def test_a_job_opens_the_files_that_it_is_given(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def note(*given: Any, **files: Any) -> OpenedJob:
+        asked.append((given, files))
+        raise DpprobeError("stop")
+
+    monkeypatch.setattr("dpprobe.training.head_job.open_job", note)
+    files = {name: Path(name) for name in ("train", "test", "cells", "overlap", "tables")}
+    with pytest.raises(DpprobeError, match="stop"):
+        run_job(run.folder, run.job, Path("plans"), **files)
+    assert asked == [((run.job,), files | {"plans": Path("plans")})]

@@ -8,11 +8,13 @@ import os
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
 
 from dpprobe.artifacts import read_json, write_json
@@ -401,3 +403,27 @@ def test_two_processes_make_the_network_of_one(run: Run) -> None:
     for name, values in state.items():
         np.testing.assert_allclose(values, whole[name], rtol=1e-4, atol=1e-6)
     assert not list(run.network(0).parent.glob(".*")), "and no checkpoint is left"
+
+
+@pytest.mark.parametrize("rows", [3, 1000, 1001, 2500])
+def test_a_curve_is_of_a_thousand_rows_spread_evenly(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels, seen = torch.arange(rows) % 2, np.zeros(0)
+
+    def score(_network: Any, _inputs: Any, index: np.ndarray, **_: Any) -> torch.Tensor:
+        nonlocal seen
+        seen = index
+        return torch.eye(2)[labels[index] ^ 1]
+
+    monkeypatch.setattr(network_job, "network_scores", score)
+    inputs: Any = SimpleNamespace(rows=rows, labels=labels)
+    curve: Any = network_job.make_curve(inputs, link="softmax", rows=4)
+    assert curve(1, None)["test_accuracy"] == 0
+    with monkeypatch.context() as patched:
+        nothing = torch.tensor([[0, 1.0], [np.nan, 1]])
+        patched.setattr(network_job, "network_scores", lambda *_, **__: nothing)
+        with pytest.raises(DpprobeError, match="scores of test rows are not finite"):
+            curve(1, None)
+    assert (seen[0], seen[-1], len(seen)) == (0, rows - 1, min(rows, 1000))
+    assert np.ptp(np.diff(seen)) <= 1

@@ -336,3 +336,32 @@ def test_a_probe_is_fitted_in_each_trial_and_counted(run: Run) -> None:
         names = [item.name for item in call["releases"].plan.mechanisms]
         assert names == ["probe gradients", "gradients"]
     assert math.isfinite(record.best.score or math.nan)
+
+
+def test_a_name_and_the_seed_alone_decide_what_is_held_out(tmp_path: Path) -> None:
+    """Other rows, their order and their number change nothing for a row."""
+    names = [f"image {number}" for number in range(400)]
+
+    def held(ids: list[str], share: float, seed: int = 0) -> dict[str, bool]:
+        labels = np.arange(len(ids)) % CLASSES
+        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        store = FeatureStore(write_split(folder, separable(labels, 4, seed=0), labels, ids=ids))
+        return dict(zip(ids, held_out_rows(store, share, seed=seed).tolist(), strict=True))
+
+    whole = held(names, 0.25)
+    assert held(names[::-1], 0.25) == whole
+    assert held(names[:50], 0.25) == {name: whole[name] for name in names[:50]}
+    assert held(names, 0.25, seed=1) != whole
+    half = held(names, 0.5)
+    assert all(half[name] for name in names if whole[name]), "a larger share holds out more"
+    for share, chosen in ((0.25, whole), (0.5, half)):
+        spread = 5 * math.sqrt(share * (1 - share) / 400)  # of a binomial share
+        assert abs(np.mean(list(chosen.values())) - share) < spread
+    for share in (1e-9, 1 - 1e-9):
+        with pytest.raises(DataError, match=r"held_out .* leaves all 400 units .*another share"):
+            held(names, share)
+    patients = write_split(
+        tmp_path / "p", separable(np.arange(8) % 3, 4, seed=0), np.arange(8) % 3, units=["p"] * 8
+    )
+    with pytest.raises(DataError, match="leaves all 1 units for training, or none"):
+        held_out_rows(FeatureStore(patients), 0.5, seed=0)

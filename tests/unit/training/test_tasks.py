@@ -1,0 +1,225 @@
+"""What a job trains on and is refused for: plans of another job, and the keys of a study."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpprobe.artifacts import hash_value, read_json, write_json
+from dpprobe.errors import DataError, PrivacyError
+from dpprobe.heads.registry import method_options
+from dpprobe.privacy.plan import Patients
+from dpprobe.privacy.target import Target
+from dpprobe.study.study_file import load_study
+from dpprobe.training.plan_file import read_plans
+from dpprobe.training.tasks import Job, OpenedJob, open_job
+from tests.support.feature_stores import separable, write_split
+from tests.support.training_jobs import make_job, plan_job
+
+FULL = {"head": "sgd", "batch_size": "full", "steps": 3}
+ROWS = 60  # of 20 patients
+
+
+@pytest.fixture
+def opened(tmp_path: Path, calibration: Path) -> Callable[..., OpenedJob]:
+    """Opens a job, its values changed as given, with plans for (4, 1e-3) on 60 images."""
+    for number, (split, rows) in enumerate({"train": ROWS, "test": 9}.items()):
+        labels = np.arange(rows) % 3
+        units = [f"{split} {row // 3}" for row in range(rows)]
+        write_split(tmp_path / split, separable(labels, 4, seed=number), labels, units=units)
+    job = make_job(delta=1e-3, methods={"full": method_options(FULL)})
+    plan_job(job, ROWS, tmp_path / "plans.json", calibration)
+
+    def reopen(**changes: Any) -> OpenedJob:
+        return open_job(
+            replace(job, **changes),
+            train=tmp_path / "train/manifest.json",
+            test=tmp_path / "test/manifest.json",
+            plans=tmp_path / "plans.json",
+            cells=tmp_path / "cells",
+            overlap=None,
+            tables=None,
+        )
+
+    return reopen
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], Any], *, signed: bool = True) -> None:
+    """Edits the plans as somebody who signs the change, or as somebody who does not."""
+    record = read_json(folder / "plans.json")
+    digest = record.pop("sha256")
+    change(record)
+    digest = hash_value(record) if signed else digest
+    write_json(folder / "plans.json", {**record, "sha256": digest})
+
+
+def test_a_job_has_the_plan_of_each_method(opened: Callable[..., OpenedJob]) -> None:
+    job = opened()
+    assert job.planned_methods == ["full"]
+    assert job.failure_reasons == {}
+    plan = job.calibrated.plans["full"]
+    assert (plan.n, plan.epsilon, plan.delta, plan.unit) == (ROWS, 4.0, 1e-3, "image")
+    assert job.calibrated.together["full"] > plan.realised_epsilon, "the price of two seeds"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("n", 61, 60),
+        ("unit", "patient", "image"),
+        ("epsilon", 5.0, 4.0),
+        ("delta", 1e-4, 1e-3),
+        ("accountant", "rdp", "pld"),
+    ],
+)
+def test_a_plan_of_another_target_is_refused(
+    opened: Callable[..., OpenedJob], tmp_path: Path, name: str, value: Any, wanted: Any
+) -> None:
+    edit(tmp_path, lambda record: record["methods"]["full"]["plan"].update({name: value}))
+    said = rf"plans.json: full: the plan's {name} is {value}, but the job needs {wanted}; delete it"
+    with pytest.raises(DataError, match=said):
+        opened()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"unit": "patient"}, "the plan's n is 60, but the job needs 20"),
+        ({"patients": {"images": 3}}, "the plan's patients is None, but the job needs .*3"),
+        ({"patients": {"images": 2}}, "max_images_per_patient is 2, but a patient has more"),
+        ({"patients": {"images": None}}, "the plan's patients is None, but the job needs .*None"),
+        ({"epsilon": "3"}, "epsilon is 4.0, but the job needs 3.0"),
+        ({"delta": 2e-3}, "delta is 0.001, but the job needs 0.002"),
+        ({"accountant": "rdp"}, "accountant is pld, but the job needs rdp"),
+        (
+            {"methods": {name: method_options(FULL) for name in ("full", "more")}},
+            "this file has no plan for more; delete it and run again",
+        ),
+    ],
+)
+def test_a_job_with_another_target_is_refused(
+    opened: Callable[..., OpenedJob], changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(DataError, match=said):
+        opened(**changes)
+
+
+def set_method(**values: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda record: record["methods"]["full"].update(values)
+
+
+EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "no plan": lambda record: record["methods"]["full"].pop("plan"),
+    "no price": lambda record: record["methods"]["full"].pop("together"),
+    "text for a price": set_method(together="much"),
+    "a list": lambda record: record.update(methods=[3]),
+    "older": lambda record: record.update(format_version=2),
+    "other format": lambda record: record.update(format="dpprobe-cell"),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_a_file_that_is_no_plan_file_is_unreadable(
+    opened: Callable[..., OpenedJob], tmp_path: Path, name: str
+) -> None:
+    edit(tmp_path, EDITS[name])
+    with pytest.raises(PrivacyError, match=r"plans.json: unreadable .*; delete it and run again"):
+        opened()
+
+
+@pytest.mark.parametrize("change", [*EDITS.values(), set_method(together=9.0)])
+def test_an_edit_without_its_hash_is_found(
+    opened: Callable[..., OpenedJob], tmp_path: Path, change: Callable[[dict[str, Any]], Any]
+) -> None:
+    edit(tmp_path, change, signed=False)
+    with pytest.raises(PrivacyError, match="unreadable .*; delete it and run again"):
+        opened()
+
+
+def test_plans_of_a_newer_dpprobe_of_no_unit_or_of_a_failure(
+    opened: Callable[..., OpenedJob], tmp_path: Path
+) -> None:
+    edit(tmp_path, lambda record: record["methods"]["full"]["plan"].update(unit="x"))
+    with pytest.raises(PrivacyError, match="unit 'x'; write one of image, patient"):
+        opened()
+    edit(tmp_path, lambda record: record["methods"].update(full={"error": "too few"}))
+    job = opened()
+    assert (job.planned_methods, job.failure_reasons) == ([], {"full": "too few"})
+    edit(tmp_path, lambda record: record.update(format_version=4), signed=False)
+    with pytest.raises(DataError, match="version 4, newer than this dpprobe's 3; use the newer"):
+        opened()
+    edit(tmp_path, lambda record: record.update(format_version=3, methods={}))
+    with pytest.raises(DataError, match="no plan for full"):
+        opened()
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "", "{}", "3", '{"sha256": 1}', '{"format": "dpp'])
+def test_a_damaged_plan_file_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "plans.json"
+    path.write_text(text)
+    for each in (path, tmp_path / "absent"):
+        with pytest.raises(PrivacyError, match="unreadable .*; delete it and run again") as caught:
+            read_plans(each)
+        assert str(caught.value).startswith(f"{each}: ")
+
+
+def test_the_target_of_a_job_s_plans() -> None:
+    job = make_job(epsilon="4", delta=1e-4)
+    target = Target(n=200, unit="image", epsilon=4.0, delta=1e-4, accountant="pld", above=True)
+    assert job.make_target(200) == target
+    assert replace(job, unit="patient").make_target(200) == replace(target, unit="patient")
+    patients = replace(job, patients={"images": 7}).make_target(200).patients
+    assert patients == Patients(images=7)
+    assert replace(job, epsilon="inf").make_target(200).epsilon == math.inf
+    assert replace(job, accountant="rdp").make_target(9).accountant == "rdp"
+
+
+def test_a_rule_s_job_has_the_study_s_keys_and_the_rule_s_methods() -> None:
+    study = load_study(
+        {
+            "study": "mine",
+            "datasets": {
+                "a": {"source": "sklearn", "name": "digits", "metric": "macro_accuracy"},
+                "b": {"source": "sklearn", "name": "digits"},
+            },
+            "backbones": {"vit": {"family": "timm", "model": "test_vit", "pretrained": False}},
+            "methods": {"sgd": FULL},
+            "epsilons": [1],
+            "delta": 1e-4,
+            "seeds": 11,
+            "seed": 7,
+        },
+    )
+    privacy = {"delta": 1e-5, "accountant": "rdp", "unit": "patient", "patients": {"images": 4}}
+    methods = {"x": FULL, "y": FULL | {"steps": 7}}
+    job = Job.of_rule(
+        study,
+        SimpleNamespace(dataset="a", backbone="vit", epsilon="1"),
+        SimpleNamespace(methods=methods, privacy=privacy),
+        mode="release",
+        memory_mb=5,
+    )
+    assert job == Job(
+        study="mine",
+        private_datasets=("a", "b"),
+        dataset="a",
+        backbone="vit",
+        epsilon="1",
+        methods={name: method_options(values) for name, values in methods.items()},
+        seeds=11,
+        study_seed=7,
+        delta=1e-5,
+        accountant="rdp",
+        mode="release",
+        memory_mb=5,
+        unit="patient",
+        patients={"images": 4},
+        metric="macro_accuracy",
+    )
