@@ -5,19 +5,21 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.data.options import Headline
+from dpprobe.errors import DpprobeError
 from dpprobe.heads.facts import DataFacts
 from dpprobe.privacy.entropy import SEEDED
-from dpprobe.privacy.plan import Mechanism, Selection
+from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from dpprobe.privacy.risk import Risk
 from dpprobe.release import counted_units, documents, prediction_table, stated_values
 from dpprobe.release.bundle import read_facts
@@ -31,16 +33,37 @@ from dpprobe.release.usefulness import benchmark_faults, check_metric, check_use
 from dpprobe.release.verification.checks import DEPENDS, NOT_COVERED, Check, Checks, Report
 from dpprobe.release.verification.tested_plans import agree
 from dpprobe.results.cell_record import read_cell
+from dpprobe.wrong_keys_and_values import explain_first
 from tests.support.bundles import write_example
 from tests.support.cell_files import write_cell
 from tests.support.shown_scores import head, of_test_rows
 from tests.support.stored_records import check_values, to_plain
-from tests.unit.release.parts.test_many_settings import answer, plan_of
 from tests.unit.release.test_ledger import DELTA, gaussian, part
 
 FACTS = DataFacts(
     n=20_000, dimension=768, classes=2, multi_label=False, epsilon=1.0, delta=1e-6, unit="image"
 )
+
+
+def answer(function: Callable[..., Any], *inputs: Any, **more: Any) -> Any:
+    """Returns what a function answers, or its error."""
+    try:
+        return function(*inputs, **more)
+    except ValidationError as error:
+        return f"ValidationError: {explain_first(error)}"
+    except DpprobeError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def plan_of(mechanisms: tuple[Mechanism, ...], n: int, noise: float = 1.0, **more: Any) -> Plan:
+    """A plan that nobody calibrated; its epsilons are made up."""
+    facts = {"unit": "image", "epsilon": 1.0, "delta": 1e-5, "realised_epsilon": 0.98765, **more}
+    return Plan(
+        mechanisms=tuple(item.scale_noise(noise) for item in mechanisms),
+        n=n,
+        accountant="pld",
+        **facts,
+    )
 
 
 def test_counts_of_test_units_are_as_before() -> None:
