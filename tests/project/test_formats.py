@@ -14,7 +14,9 @@ from typing import Any
 import h5py
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from safetensors import safe_open
 
 from dpprobe.analyses.tsne.measure import read_embedding
 from dpprobe.artifacts import read_json, read_record, write_table
@@ -32,7 +34,6 @@ from dpprobe.results.cell_record import read_cell
 from dpprobe.training.cell_task import whole_cell
 from dpprobe.training.plan_file import read_plans
 from tests.conftest import REPOSITORY
-from tests.support.stored_records import check_values
 
 STORED = REPOSITORY / "tests/stored"
 # A file of the cache of calibrations is named by the hash of all that it follows from.
@@ -112,31 +113,86 @@ def test_every_version_that_is_kept_is_stored() -> None:
     assert {path.name for path in STORED.iterdir() if path.is_dir()} == kept
 
 
-def test_stored_files_of_kept_versions_are_read() -> None:
-    """The bundle's weights and the features were drawn, so all of their numbers are known."""
-    cell = read_cell(STORED / "cell-4/metrics.json")
+def test_stored_bundle_is_read() -> None:
+    """Its weights were drawn, so all of their numbers are known."""
     bundle = read_bundle(STORED / "bundle-1")
-    facts = bundle.facts
     expected = np.random.default_rng(0).normal(size=(3, 65)).astype(np.float32)
     np.testing.assert_array_equal(bundle.weights, expected)
-    (units,), (path,) = (STORED / "units-1").iterdir(), (STORED / "cohort-1").iterdir()
-    digest = hashlib.sha256(units.read_bytes()).hexdigest()
-    described, cohort = read_cohort(path)
-    info, table = read_info(STORED / "dataset-1/dataset.json"), STORED / "dataset-1/train.parquet"
-    store = FeatureStore(STORED / "features-2/manifest.json")
-    found = {
-        "cell": [cell.format_version, cell.guaranteed, cell.summary[cell.headline].both_low],
-        "bundle": [facts.format_version, facts.class_names, bundle.statement["epsilon_target"]],
-        "ledger": [
-            [each.state, each.reason, each.digest, [part.side for part in each.booking.parts]]
-            for each in Ledger(STORED / "ledger-1/ledger.jsonl").read_entries()
-        ],
-        "units": read_hashes(STORED / "units-1", digest, bytes(range(32))),
-        "cohort": [described, cohort.n, cohort.outputs, cohort.sums, cohort.steps, cohort.weights],
-        "dataset": [info.class_names, info.splits["train"].rows, SplitTable(table).rows],
-        "features": [store.read(), store.labels],
+    assert bundle.facts.class_names == ("naevus", "melanoma", "keratosis")
+    statement = json.loads((STORED / "bundle-1/privacy.json").read_text())
+    assert bundle.statement == statement
+    assert statement["epsilon_target"] == 1
+
+
+def test_stored_cell_is_read() -> None:
+    written = json.loads((STORED / "cell-4/metrics.json").read_text())
+    cell = read_cell(STORED / "cell-4/metrics.json")
+    assert (cell.format_version, cell.headline, cell.n) == (4, "accuracy", 300)
+    assert cell.guaranteed
+    assert vars(cell.summary["accuracy"]).items() >= written["summary"]["accuracy"].items()
+    assert cell.realised_epsilon == written["realised_epsilon"]
+
+
+def test_stored_ledger_is_read() -> None:
+    """Three releases: one abandoned, one closed, one that still counts as spent."""
+    entries = Ledger(STORED / "ledger-1/ledger.jsonl").read_entries()
+    assert [each.number for each in entries] == [1, 2, 3]
+    assert [each.state for each in entries] == ["abandoned", "closed", "open"]
+    assert [each.reason for each in entries] == ["der Rechner fiel aus", None, None]
+    assert [each.digest for each in entries] == [None, "d" * 64, None]
+    sides = [[part.side for part in each.booking.parts] for each in entries]
+    assert sides == [["train"], ["train"], ["train", "test"]]
+    noise = [part.mechanisms[0].noise_multiplier for part in entries[1].booking.parts]
+    assert noise == [5.0]
+
+
+def test_stored_hashes_of_units_are_read() -> None:
+    (path,) = (STORED / "units-1").iterdir()
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    hashes = read_hashes(STORED / "units-1", digest, bytes(range(32)))
+    assert {name: values.tolist() for name, values in hashes.items()} == {
+        "train.names": [1, 5],
+        "train.images": [2, 3],
+        "test.images": [7],
     }
-    check_values("stored_formats", found)
+
+
+def test_stored_cohort_is_read() -> None:
+    (path,) = (STORED / "cohort-1").iterdir()
+    described, cohort = read_cohort(path)
+    with safe_open(path, framework="numpy") as file:
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    assert set(arrays) == {"outputs.class_sums", "sums.class_sums", "weights"}
+    np.testing.assert_array_equal(cohort.outputs["class_sums"], arrays["outputs.class_sums"])
+    np.testing.assert_array_equal(cohort.sums["class_sums"], arrays["sums.class_sums"])
+    np.testing.assert_array_equal(cohort.weights, arrays["weights"])
+    assert (cohort.n, cohort.steps) == (300, {"class_sums": 0.5})
+    assert (described["label"], described["horizon"]) == ("2026-10", 12)
+    assert described["earlier"] == {"dataset": "september", "release": "clinic_09"}
+
+
+def test_stored_split_tables_are_read() -> None:
+    info = read_info(STORED / "dataset-1/dataset.json")
+    assert info.class_names == ("naevus", "melanoma")
+    for split, rows in (("train", 4), ("test", 2)):
+        path = STORED / f"dataset-1/{split}.parquet"
+        table, columns = SplitTable(path), pq.read_table(path).to_pydict()
+        assert info.splits[split].rows == table.rows == rows
+        assert table.read_labels().tolist() == columns["label"]
+        assert [*table.read_ids()] == columns["id"]
+        assert info.splits[split].per_class == (rows // 2, rows // 2)
+
+
+def test_stored_features_are_read() -> None:
+    """As h5py reads the shards, one after the other."""
+    store = FeatureStore(STORED / "features-2/manifest.json")
+    shards = sorted((STORED / "features-2").glob("*.h5"))
+    parts = []
+    for shard in shards:
+        with h5py.File(shard) as file:
+            parts.append(file["features"][:])
+    np.testing.assert_array_equal(store.read(), np.concatenate(parts))
+    np.testing.assert_array_equal(store.labels, np.arange(10) % 2)
 
 
 @pytest.mark.parametrize(

@@ -12,20 +12,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy.stats import norm
 from sklearn.base import clone
 
-from dpprobe.errors import BudgetError, PrivacyError
+from dpprobe.errors import BudgetError, ConfigError, PrivacyError
 from dpprobe.estimator.budget import Budget
-from dpprobe.privacy.accountants import gaussian_epsilon
+from dpprobe.privacy.accountants import gaussian_epsilon, gaussian_mu
 from dpprobe.privacy.plan import Selection
 from dpprobe.privacy.risk import Risk
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.ledger_file import Booking, Part
 from dpprobe.release.ledger_prices import Limits
 from dpprobe.study.reserved_names import LEDGER_FILE
-from tests.support.classifiers import DELTA, make_budget
+from tests.support.classifiers import DELTA, make_budget, make_private, make_rows
 from tests.support.mechanisms import gaussians
 
 
@@ -208,3 +209,78 @@ def test_fits_and_releases_of_a_study_share_a_ledger(tmp_path: Path) -> None:
     with pytest.raises(BudgetError, match="without this release"):
         budget.book_fit(fit)
     assert budget.book_fit(make_booking(noise=40.0, unit="patient", column=budget.column)) == 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ({"max_epsilon": 2}, "max_epsilon=2"),
+        ({"max_epsilon": np.float32(0.7)}, "max_epsilon=0.7"),
+        ({"max_risk": {"advantage": 0.25}}, "max_risk={'advantage': 0.25}"),
+        (
+            {"max_risk": {"true_positives": 0.2, "at": 0.01}},
+            "max_risk={'true_positives': 0.2, 'at': 0.01}",
+        ),
+    ],
+)
+def test_a_limit_is_told_as_it_is_written(limit: dict[str, Any], said: str, tmp_path: Path) -> None:
+    budget = Budget(delta=1e-5, **limit)
+    assert budget.describe_limit() == said
+    assert repr(budget) == f"Budget({said}, delta=1e-05)"
+    kept = Budget(tmp_path / "data", delta=1e-5, **limit)
+    assert repr(kept) == f"Budget({str(tmp_path / 'data')!r}, {said}, delta=1e-05)"
+    assert not (tmp_path / "data").exists(), "nothing is written before a fit"
+
+
+@pytest.mark.parametrize(
+    ("limit", "error", "fault"),
+    [
+        ({}, PrivacyError, "exactly one limit"),
+        ({"max_epsilon": 1, "max_risk": {}}, PrivacyError, "exactly one limit"),
+        ({"max_epsilon": -1}, PrivacyError, "max_epsilon -1: write a positive number"),
+        ({"max_epsilon": 0}, PrivacyError, "max_epsilon 0: write a positive number"),
+        ({"max_epsilon": math.inf}, PrivacyError, "max_epsilon inf: write a positive number"),
+        ({"max_epsilon": math.nan}, ConfigError, "max_epsilon nan: write one number"),
+        ({"max_epsilon": "1"}, ConfigError, "max_epsilon '1': write one number"),
+        ({"max_risk": 0.1}, ConfigError, r"max_risk 0\.1: write a mapping"),
+        ({"max_epsilon": 1, "delta": 0}, PrivacyError, r"delta 0\.0: outside"),
+        ({"max_epsilon": 1, "delta": 1}, PrivacyError, r"delta 1\.0: outside"),
+        ({"max_epsilon": 1, "delta": "x"}, ConfigError, "delta 'x': write one number"),
+    ],
+    ids=str,
+)
+def test_a_budget_without_a_finite_limit_is_refused(
+    limit: dict[str, Any], error: type[Exception], fault: str
+) -> None:
+    with pytest.raises(error, match=fault):
+        Budget(**{"delta": DELTA} | limit)
+
+
+def test_fits_of_a_classifier_are_booked_told_and_stopped(place: Path | None) -> None:
+    """Fits of epsilon 0.3 add up as Gaussians; the first fit knows of the later ones."""
+    budget = make_budget(place, max_epsilon=0.5)
+    groups = [f"p{row // 3}" for row in range(60)]
+    X, y = make_rows(rows=60)
+    heads = [make_private(epsilon=0.3, budget=budget, unit="group") for _ in range(4)]
+    heads[0].fit(X, y, groups=groups)
+    mu = gaussian_mu(heads[0].plan_.mechanisms)
+    assert gaussian_epsilon(mu, DELTA) == pytest.approx(0.3, rel=1e-4)
+    total = gaussian_epsilon(mu * math.sqrt(2), DELTA)
+    said = f"fit number 2 on this budget: all fits together cost epsilon {total:.4f}"
+    with pytest.warns(UserWarning, match=said):
+        heads[1].fit(X, y, groups=groups)
+    third = gaussian_epsilon(mu * math.sqrt(3), DELTA)
+    assert total < 0.5 < third
+    for head in heads[2:]:
+        with pytest.raises(BudgetError, match="Every fit spends budget"):
+            head.fit(X, y, groups=groups)
+        assert not hasattr(head, "fit_")
+    for delta in (None, 1e-6, 0.01):
+        exact = gaussian_epsilon(mu * math.sqrt(2), delta or DELTA)
+        assert budget.compute_spent(delta).epsilon == pytest.approx(exact, rel=2e-5)
+    for number, head in enumerate(heads[:2], start=1):
+        assert head.fit_.count_spent() == budget.compute_spent()
+        ledger = head.privacy_["ledger"]
+        assert (ledger["entry"], ledger["releases"]) == (number, 2)
+        assert ledger["epsilon"] == budget.compute_spent().epsilon
+        assert "1 other fit" in head.privacy_["choice"]["words"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from operator import methodcaller
@@ -12,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from joblib import parallel_config
+from scipy import sparse
 from sklearn import ensemble, model_selection
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.calibration import CalibratedClassifierCV
@@ -34,6 +36,7 @@ from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScale
 from sklearn.semi_supervised import SelfTrainingClassifier
 
 from dpprobe.errors import PrivacyError
+from dpprobe.estimator import callers
 from dpprobe.estimator.private_classifier import PrivateClassifier
 from tests.support.classifiers import make_benchmark, make_budget, make_private, make_rows
 
@@ -453,3 +456,72 @@ def test_a_pipeline_that_is_not_fitting_is_no_caller() -> None:
             return True
 
     make_pipeline(StandardScaler(), Fits()).fit(X, Y).predict(X)
+
+
+STEP_ROWS = np.array([[1.0, -64.0], [2.0**-20, 0.0], [0.0, 0.0]])
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("width", [1, 100])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_rows_may_differ_by_the_rounding_of_a_sum(kind: Any, width: int, place: int) -> None:
+    """Eight roundings of float32 of the row's own largest number, times the root of a width."""
+    size = np.abs(STEP_ROWS[place]).max()
+    limit = 8 * math.sqrt(width) * 2.0**-23 * size
+    for factor in (0.5, 1.0, 1.3, -2.0):
+        other = STEP_ROWS.copy()
+        other[place, 0] += factor * limit
+        wanted = abs(factor) > 1 and size > 0
+        pair = STEP_ROWS.astype(kind), other.astype(kind)
+        assert callers._rows_differ(*pair, width=width) == wanted
+
+
+def odd_rows() -> dict[str, Any]:
+    rows = STEP_ROWS
+    return {
+        "float64": rows,
+        "float32": rows.astype(np.float32),
+        "whole": rows.astype(int),
+        "one more": rows.astype(int) + 1,
+        "two rows": rows[:2],
+        "one row": rows[0],
+        "one column": rows[:, :1],
+        "NaN above 0": np.where(rows > 0, np.nan, rows),
+        "NaN below 0": np.where(rows < 0, np.nan, rows),
+        "texts": rows.astype(str),
+        "infinity": np.where(rows > 0, np.inf, rows),
+        "-infinity": np.where(rows > 0, -np.inf, rows),
+        "sparse": sparse.csr_matrix(rows),
+        "twice, sparse": sparse.csr_matrix(rows * 2),
+        "two rows, sparse": sparse.csr_matrix(rows[:2]),
+    }
+
+
+@pytest.mark.parametrize("name", odd_rows())
+def test_rows_of_other_types_shapes_and_values_differ(name: str) -> None:
+    """Each equals a copy of itself alone: NaN is NaN, and infinity has a sign."""
+    one = odd_rows()[name]
+    for other_name, other in odd_rows().items():
+        assert callers._rows_differ(one, other, width=4) == (name != other_name), other_name
+
+
+@pytest.mark.parametrize(
+    ("package", "started", "public", "remedy"),
+    [
+        ("joblib", "sklearn.x:fit", [], "Write n_jobs=1"),
+        ("joblib", "sklearn.x:fit", ["joblib"], "Write n_jobs=1"),
+        ("joblib", "own:fit", [], r"write public_steps=\['joblib'\]"),
+        ("joblib", "own:fit", ["ray"], r"write public_steps=\['joblib'\]"),
+        ("ray", "own:fit", ["joblib"], r"write public_steps=\['ray'\]"),
+        ("ray", "own:fit", ["ray", "joblib"], None),
+    ],
+)
+def test_workers_are_declared_by_their_package(
+    package: str, started: str, public: list[str], remedy: str | None
+) -> None:
+    """What scikit-learn starts in a worker is never declared by its user."""
+    if remedy is None:
+        callers._check_hidden(package, started, public)
+        return
+    with pytest.raises(PrivacyError, match=rf"^{package}: this fit runs in a worker.*{remedy}"):
+        callers._check_hidden(package, started, public)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import pickle
 import shutil
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from dpprobe.errors import ConfigError, DataError, DpprobeError, PrivacyError
 from dpprobe.estimator.private_classifier import PrivateClassifier
 from dpprobe.estimator.public_functions import verify
+from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.parts.choice.measure import NO_CHOICE, fits_block
 from dpprobe.release.predict import Predictor
@@ -276,3 +278,58 @@ def test_a_bundle_that_hides_other_fits_is_not_verified(tmp_path: Path) -> None:
         (folder / "privacy.json").write_text(json.dumps(statement | {"choice": block}))
         checks = {check.name: check.passed for check in verify(folder).checks}
         assert checks["choice"] is False
+
+
+def test_a_bundle_tells_of_the_model_what_its_user_told(tmp_path: Path) -> None:
+    fitted = fit(head="prototypes")
+    plain = json.loads((save(fitted, tmp_path / "plain") / "bundle.json").read_text())
+    backbone = plain["backbone"]
+    assert backbone["options"] == {
+        "family": "external",
+        "model": "clip-vit",
+        "version": None,
+        "weights_sha256": None,
+        "vectors": None,
+        "pretrained": True,
+        "each_by_itself": True,
+    }
+    assert (backbone["name"], backbone["architecture"]) == ("vectors", "clip-vit")
+    assert (backbone["trained"], backbone["weights_sha256"]) == (True, None)
+    assert backbone["versions"] == {}
+    assert (plain["name"], plain["study"], plain["dataset"]) == ("plain", "estimator", "lesions")
+    assert plain["class_names"] == NAMES
+    assert (plain["dimension"], plain["multi_label"]) == (6, False)
+    assert (plain["head"]["method"], plain["head"]["link"]) == ("prototypes", "none")
+    assert set(plain["card"].values()) == {None}
+    more = {"version": "2", "weights_sha256": "ab" * 32, "pretrained": False}
+    card = {"license": "MIT", "limits": "none", "contact": "a"}
+    told = save(fitted, tmp_path / "told", dataset="skin_2", card=card, **more)
+    facts = json.loads((told / "bundle.json").read_text())
+    assert facts["backbone"]["options"].items() >= more.items()
+    assert facts["backbone"]["pretrained_tag"] == "2"
+    assert facts["backbone"]["trained"] is False
+    assert facts["backbone"]["weights_sha256"] == "ab" * 32
+    assert facts["card"] == card | {"intended_use": None}
+    assert facts["dataset"] == "skin_2"
+
+
+@pytest.mark.parametrize(
+    ("unit", "words"), [("row", "one training row"), ("patient", "one patient")]
+)
+@pytest.mark.parametrize("make", [make_private, make_benchmark])
+def test_a_statement_says_who_is_protected_at_what_price(unit: Any, words: str, make: Any) -> None:
+    groups = [str(row // 2) for row in range(len(make_rows().y))] if unit == "patient" else None
+    fitted = make(head=FAST, unit=unit).fit(*make_rows(), groups=groups)
+    said = fitted.privacy_
+    assert said["unit_of_privacy"].startswith(words)
+    assert said["n"] == fitted.plan_.n == len(make_rows().y) // (2 if groups else 1)
+    assert (said["epsilon_target"], said["delta"]) == (1.0, fitted.plan_.delta)
+    noise = fitted.plan_.mechanisms[0]
+    exact = gaussian_epsilon(math.sqrt(noise.count) / noise.noise_multiplier, said["delta"])
+    assert said["epsilon_realised"] == pytest.approx(exact, rel=2e-6)
+    assert [item["count"] for item in said["mechanisms"]] == [noise.count]
+    benchmark = make is make_benchmark
+    assert said["mode"] == ("benchmark" if benchmark else "release")
+    assert ("seeds" in said) == benchmark
+    assert ("protects nothing" in str(said)) == benchmark
+    assert ("ledger" in said) == (not benchmark)

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpprobe
-from dpprobe.errors import DataError, StoreError
+from dpprobe.errors import ConfigError, DataError, PrivacyError, StoreError
 from dpprobe.estimator import public_functions
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.accountants import gaussian_epsilon
@@ -153,3 +153,70 @@ def test_each_public_name_is_there_and_documented(name: str) -> None:
     assert value.__module__.startswith("dpprobe.")
     assert inspect.getdoc(value)
     assert getattr(importlib.import_module("dpprobe"), name) is value
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "fault"),
+    [
+        ({"steps": 0}, PrivacyError, "count 0 must be a whole number"),
+        ({"steps": 2.0}, ConfigError, r"steps 2\.0: write one whole number"),
+        ({"steps": True}, ConfigError, "steps True: write one whole number"),
+        ({"sample_rate": 0.0}, PrivacyError, r"sample_rate 0\.0 must be a number above 0"),
+        ({"sample_rate": 1.1}, PrivacyError, r"sample_rate 1\.1 must be"),
+        ({"delta": "x"}, ConfigError, "delta 'x': write one number"),
+        ({"delta": 0.0}, PrivacyError, r"delta 0\.0: "),
+    ],
+    ids=str,
+)
+def test_noise_and_price_name_values_out_of_range(
+    changes: dict[str, Any], error: type[Exception], fault: str
+) -> None:
+    with pytest.raises(error, match=fault):
+        dpprobe.calibrate(**{"epsilon": 2.0, "delta": 1e-5} | changes)
+    with pytest.raises(error, match=fault):
+        dpprobe.epsilon_of(**{"noise_multiplier": 3.0, "delta": 1e-5} | changes)
+
+
+def plan(**changes: Any) -> dict[str, Any]:
+    """What is predicted for a setting: the first choice, with the kept share of a ceiling."""
+    usual: dict[str, Any] = {"n": 5000, "classes": 10, "epsilon": 1.0}
+    return dpprobe.plan_accuracy(**usual | changes)
+
+
+def keep(**changes: Any) -> float:
+    kept = plan(**changes)["choices"][0]["kept"]
+    assert kept["low"] <= kept["expected"] <= kept["high"]
+    return float(kept["expected"])
+
+
+def test_more_people_epsilon_and_delta_keep_more_and_more_classes_less() -> None:
+    said = plan(dimension=512)["setting"]
+    assert said == {"n": 5000, "classes": 10, "epsilon": 1.0, "delta": 1e-5, "dimension": 512}
+    usual = keep()
+    assert keep(n=500) < usual < keep(n=50_000)
+    assert keep(epsilon=0.1) < usual < keep(epsilon=8.0)
+    assert keep(classes=40) < usual < keep(classes=2)
+    assert usual < keep(delta=1e-3)
+    assert keep(dimension=2000) < keep(dimension=64)
+
+
+def test_an_accuracy_is_chance_and_the_kept_share_of_the_lead_over_it() -> None:
+    choice = plan(ceiling=0.9, classes=5)["choices"][0]
+    (accuracy,) = choice["accuracy"]
+    assert accuracy["ceiling"] == 0.9
+    for end in ("low", "expected", "high"):
+        assert accuracy[end] == pytest.approx(1 / 5 + choice["kept"][end] * (0.9 - 1 / 5))
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"delta": 2.0}, "delta 2: outside"),
+        ({"n": 7.5}, r"n 7\.5: write one whole number"),
+        ({"ceiling": 1.5}, r"ceiling 1\.5: outside 0\.1 \(majority-class baseline\) to 1"),
+    ],
+    ids=str,
+)
+def test_a_setting_that_cannot_be_is_named(changes: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        plan(**changes)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 from dpprobe.errors import ConfigError
 from dpprobe.release.bundle import SIGNATURE_FILE, SUMS_FILE
 from dpprobe.release.parts.signature.measure import READER
-from dpprobe.release.signing import sign_bundle, signature_holds
+from dpprobe.release.signing import read_private_key, sign_bundle, signature_holds
 from dpprobe.release.verification.checks import Checks
 
 
@@ -100,3 +102,15 @@ def test_other_keys_are_refused_in_a_line(folder: Path) -> None:
     locked, _ = write_keys(folder, passphrase=b"secret")
     with pytest.raises(ConfigError, match="has a passphrase"):
         sign_bundle(folder, locked)
+
+
+def test_a_key_is_read_from_a_plain_file_alone(tmp_path: Path) -> None:
+    """Whoever reads a pipe may wait for its writer for ever."""
+    private, _ = write_keys(tmp_path)
+    assert read_private_key(private)
+    os.mkfifo(tmp_path / "pipe")
+    pipe = os.open(tmp_path / "pipe", os.O_RDWR)
+    os.write(pipe, private.read_bytes())
+    threading.Timer(0.3, os.close, [pipe]).start()
+    with pytest.raises(ConfigError, match="unreadable"):
+        read_private_key(tmp_path / "pipe")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -19,9 +21,15 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from safetensors import safe_open
 from safetensors.numpy import save
 
-from dpprobe.artifacts import canonical_json
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.sites import agreement as agreements
 from dpprobe.sites import exchange as exchanges
@@ -29,7 +37,6 @@ from dpprobe.sites.agreement import Agreement, Offer, offer_path, read_offers, w
 from dpprobe.sites.exchange import Exchange, Secret, _describe, _pack_sums, _unpack_sums
 from dpprobe.sites.shared_sums import Sum
 from dpprobe.sites.site_folder import has_sent, lock_folder, site_folder
-from tests.support.stored_records import answer_of, check_values, to_plain
 
 NAMES, ALL = ("east", "north"), ("north", "west", "east")
 SIGNERS = {name: Ed25519PrivateKey.from_private_bytes(name.encode().ljust(32)) for name in ALL}
@@ -429,135 +436,198 @@ def test_a_member_s_signature_makes_no_other_array_a_sum(folder: Path, numbers: 
             exchange.read_rounds()
 
 
-def sign_offer(folder: Path, by: str, name: str = "north", **changes: Any) -> None:
-    """Writes any values as the offer of `name`, which the site `by` signed."""
-    values = make_offer(name).model_dump() | changes
-    text = canonical_json({**values, "signature": agreements.sign_values(SIGNERS[by], values)})
-    offer_path(folder, name).write_text(text)
+def plain_hash(values: Any) -> str:
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-OFFERS: list[dict[str, Any]] = [
-    {},
-    {"n": 0},
-    {"n": 1},
-    {"n": 1.0},
-    {"n": "7"},
-    {"test_n": -1},
-    {"test_n": 0},
-    {"more": 1},
-    {"key": "AB" * 32},
-    {"key": "ab" * 31},
-    {"key": "ab" * 32 + "\n"},
-    {"terms": []},
-    {"site": 3},
-    {"site": "east"},
-    {"format": "offer"},
-    {"format_version": 2},
-    {"format_version": 0},
-]
-TERMS: list[list[dict[str, Any]]] = [
-    [{"a": 1, "b": 2}] * 3,
-    [{"a": 1}],
-    [{"a": 1}, {"a": 1}, {"a": 1, "z": 0, "b": None}],
-    [{"a": 1, "b": 2, "c": 3}, {"b": 3, "a": 1}, {"a": 2}],
-]
-KEY = "0123456789abcdef" * 4
-SECRETS_READ = [
-    {"noise": "00" * 32, "key": KEY},
-    {"noise": "00" * 31, "key": KEY},
-    {"noise": "00" * 32},
-    {"noise": "00" * 33, "key": KEY},
-    {"key": KEY},
-    [],
-]
-MEMBER_KEYS = [
-    {},
-    {"a": KEY},
-    {"a": KEY, "b": KEY},
-    {"a": KEY, "b": KEY[::-1], "c": KEY},
-    {"a": KEY[1:]},
-    {"a": KEY + "0"},
-    {"a": KEY.upper()},
-    {"a": KEY + "\n"},
-    {"a": f" {KEY}"},
-]
+def draw_mask(use: str, one: str, other: str, size: int) -> Any:
+    """The mask of two sites as the protocol has it: X25519, HKDF, and AES-256 in counter mode."""
+    shared = SECRETS[one].key.exchange(SECRETS[other].key.public_key())
+    pair = " ".join(sorted((one, other)))
+    info = f"dpprobe mask; sites {pair}; {use}".encode()
+    key = HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(shared)
+    stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update(bytes(8 * size))
+    return np.frombuffer(stream, "<i8")
 
 
-def test_answers_of_fixed_keys(folder: Path) -> None:
-    """Every byte that is signed, masked or hashed; and what is refused, and why."""
-
-    def asked(call: Callable[..., Any], *given: Any) -> Any:
-        answer = to_plain(answer_of(call, *given))
-        return answer.replace(str(folder), "...") if isinstance(answer, str) else answer
-
-    offers = []
-    for changes in OFFERS:
-        sign_offer(folder, "north", **changes)
-        offers.append(asked(read_offers, folder, MEMBERS))
-    sign_offer(folder, "east")
-    offers.append(asked(read_offers, folder, MEMBERS))
-    for name in ALL:
-        write_offer(folder / "all", make_offer(name), SIGNERS[name])
-    offers += [
-        asked(read_offers, folder / "all", {n: MEMBERS[n] for n in names})
-        for names in (ALL, NAMES, ("west",), ())
-    ]
-    agreed = [
-        asked(Agreement.make, [make_offer(f"s{9 + place}", terms=each) for place, each in pairs])
-        for terms in TERMS
-        for pairs in (list(enumerate(terms)), [*enumerate(terms)][::-1])
-    ]
-    secrets = []
-    for values in SECRETS_READ:
-        (folder / "secret.json").write_text(json.dumps(values))
-        secret = answer_of(exchanges.read_secret, folder)
-        known = isinstance(secret, Secret)
-        secrets.append(secret.public_key if known else asked(exchanges.read_secret, folder))
-    agreement = Agreement.make([make_offer(n, n=k + 1, test_n=k) for k, n in enumerate(ALL)])
-    kept = [agreement.names, agreement.n, agreement.test_n, agreement.digest]
-    kept += [agreement.other_keys(name) for name in (*ALL, "nobody")]
-    for each in (agreement, Agreement.make(agreement.offers[1:])):
-        exchanges.keep_agreement(folder, each)
-        kept.append(getattr(exchanges.read_agreement(folder), "digest", None))
-    check_values(
-        "site_answers",
-        {
-            "offers": offers,
-            "agreed": agreed,
-            "secrets": secrets,
-            "kept": kept,
-            "members": [asked(agreements.check_member_keys, each) for each in MEMBER_KEYS],
-            "messages": list_messages(folder),
-            "none": [
-                exchanges.read_secret(folder / "x"),
-                exchanges.read_agreement(folder / "x"),
-                site_folder(folder, "v1").relative_to(folder),
-            ],
-        },
-    )
+def describe(name: str, numbers: Any, **facts: Any) -> dict[str, Any]:
+    digest = hashlib.sha256(np.asarray(numbers, "<i8").tobytes()).hexdigest()
+    return {"name": name, **facts, "sha256": digest}
 
 
-def list_messages(folder: Path) -> dict[str, Any]:
-    """All that three sites send and keep in two rounds of several sums, one of them symmetric."""
+def test_messages_of_three_sites_are_as_the_protocol_says(folder: Path) -> None:
+    """Signature, hashes, transcript and masks are computed again by the library alone."""
     (folder / "west").mkdir()
-    found: dict[str, Any] = {}
-    rounds: list[list[Sum]] = []
+    facts: dict[str, Any] = {"step": 0.5, "deviation": 9.0, "symmetric": False}
+    totals: list[list[Sum]] = []
     for number in (1, 2):
+        told = [[describe("gram", one.numbers, **facts) for one in each] for each in totals]
+        transcript = plain_hash([open_exchange(folder, "west", ALL).agreement.digest, *told])
         for place, name in enumerate(ALL, start=1):
             exchange = open_exchange(folder, name, ALL)
-            sums = [make_sum(place * size, size=size) for size in range(1, 12)]
-            sums.append(make_sum(-place, size=6, symmetric=True, name="hessian", step=0.25))
-            before = exchange.list_missing(number), exchange.has_sent(number)
+            assert len(exchange.read_rounds()) == number - 1
+            others = sorted({*ALL} - {*ALL[: place - 1]} - {name})
+            assert sorted(exchange.list_missing(number)) == others
+            assert not exchange.has_sent(number)
             assert has_sent(exchange.private) == (number > 1)
-            path = exchange.send_sums(rounds, sums, SECRETS[name])
-            found[path.name] = [before, exchange._read_message(path, name)]
-        exchange.check_messages()
+            sums = [make_sum(place * size, size=size) for size in (1, 4)]
+            path = exchange.send_sums(totals, sums, SECRETS[name])
+            assert path == folder / f"all/sums-{number}.{name}.safetensors"
+            assert exchange.has_sent(number)
+            with safe_open(path, framework="numpy") as file:
+                sent = [file.get_tensor(str(index)) for index in range(2)]
+                values = json.loads(file.metadata()["dpprobe"])
+            signed = bytes.fromhex(values.pop("signature"))
+            text = json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+            SIGNERS[name].public_key().verify(signed, text)
+            assert values == {
+                "format": "dpprobe-site-sums",
+                "format_version": 2,
+                "agreement": exchange.agreement.digest,
+                "site": name,
+                "round": number,
+                "transcript": transcript,
+                "sums": [describe("gram", each, **facts) for each in sent],
+            }
+            for index, (masked, exact) in enumerate(zip(sent, sums, strict=True)):
+                use = f"transcript {transcript}; sum {index} gram"
+                expected = exact.numbers.copy()
+                for other in {*ALL} - {name}:
+                    mask = draw_mask(use, name, other, expected.size)
+                    expected += mask if name < other else -mask
+                np.testing.assert_array_equal(masked, expected)
+        for name in ALL:
+            totals = open_exchange(folder, name, ALL).read_rounds()
+            for size, total in zip((1, 4), totals[-1], strict=True):
+                np.testing.assert_array_equal(total.numbers, np.full(size, 6 * size))
+    private = [path for name in ALL for path in (folder / name).iterdir()]
+    assert not any(path.stat().st_mode & 0o077 for path in private)
+
+
+def test_a_symmetric_total_stays_one(folder: Path) -> None:
+    facts = {"symmetric": True, "name": "hessian", "step": 0.25, "deviation": 2.0, "size": 6}
+    send(folder, east=[make_sum(2, **facts)], north=[make_sum(-5, **facts)])
+    ((total,),) = open_exchange(folder, "north").read_rounds()
+    np.testing.assert_array_equal(total.numbers, np.full(6, -3))
+    assert (total.symmetric, total.name, total.step, total.deviation) == (True, "hessian", 0.25, 2)
+
+
+class ExchangeOfSites(RuleBasedStateMachine):
+    """Three sites that send, lose, restore and repeat whatever they like, in any order.
+
+    Nobody may ever see two messages of a site and round, and every total is the plain sum.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        for name in (*ALL, "all"):
+            (self.folder / name).mkdir()
+        self.seen: dict[str, bytes] = {}
+        self.totals: list[int] = []
+        self.restored: set[str] = set()
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.folder)
+
+    def number_of(self, name: str, before: int) -> int:
+        """What a site sends: it follows from all earlier totals, as a step of a fit does."""
+        return 3 * before + ALL.index(name) + 1
+
+    @rule(name=st.sampled_from(ALL))
+    def work(self, name: str) -> None:
+        exchange = open_exchange(self.folder, name, ALL)
+        with suppress(*([PrivacyError] if name in self.restored else [])):
+            rounds = exchange.read_rounds()
+            for number, (total,) in enumerate(rounds):
+                if number == len(self.totals):
+                    before = self.totals[-1] if self.totals else 0
+                    self.totals.append(sum(self.number_of(each, before) for each in ALL))
+                np.testing.assert_array_equal(total.numbers, np.full(5, self.totals[number]))
+            before = self.totals[len(rounds) - 1] if rounds else 0
+            sums = [make_sum(self.number_of(name, before))]
+            exchange.send_sums(rounds, sums, SECRETS[name])
+
+    @rule(name=st.sampled_from(ALL), value=st.integers(-50, 50))
+    def repeat_with_other_sums(self, name: str, value: int) -> None:
+        exchange = open_exchange(self.folder, name, ALL)
         rounds = exchange.read_rounds()
-        found[f"after {number}"] = [exchanges.hash_totals(exchange.agreement, rounds), rounds]
-    files = {path for path in folder.glob("*/*.safetensors") if path.parent.name in ALL}
-    found["files"] = sorted(f"{path.parent.name}/{path.name}" for path in files)
-    assert not any(path.stat().st_mode & 0o077 for path in files)
-    return found
+        if exchange.has_sent(len(rounds) + 1):
+            with suppress(PrivacyError):
+                exchange.send_sums(rounds, [make_sum(value)], SECRETS[name])
+
+    @rule(name=st.sampled_from(ALL), number=st.integers(1, 3))
+    def lose_a_message(self, name: str, number: int) -> None:
+        (self.folder / f"all/sums-{number}.{name}.safetensors").unlink(missing_ok=True)
+
+    @rule(name=st.sampled_from(ALL))
+    def lose_totals(self, name: str) -> None:
+        """As after a crash: totals are added up again from the messages."""
+        for path in (self.folder / name).glob("total-*"):
+            path.unlink()
+        self.restored.add(name)
+
+    @rule(name=st.sampled_from(ALL))
+    def restore_the_beginning(self, name: str) -> None:
+        for path in (self.folder / name).iterdir():
+            path.unlink()
+        self.restored.add(name)
+
+    @invariant()
+    def a_site_has_one_message_per_round(self) -> None:
+        for path in (self.folder / "all").glob("sums-*"):
+            before = self.seen.setdefault(path.name, path.read_bytes())
+            assert path.read_bytes() == before, f"{path.name} was sent twice, with other sums"
+
+
+ExchangeOfSites.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestExchangeOfSites = ExchangeOfSites.TestCase
+
+
+NOISE, KEY = "00" * 32, "0123456789abcdef" * 4
+
+
+def test_a_secret_is_read_as_it_was_written_down(folder: Path) -> None:
+    assert exchanges.read_secret(folder / "x") is None
+    (folder / "secret.json").write_text(json.dumps({"noise": NOISE, "key": KEY}))
+    secret = exchanges.read_secret(folder)
+    assert secret is not None
+    public = X25519PrivateKey.from_private_bytes(bytes.fromhex(KEY)).public_key()
+    assert secret.public_key == public.public_bytes_raw().hex()
+    assert secret.noise == bytes(32)
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ({"noise": "00" * 31, "key": KEY}, "its noise key is cut short"),
+        ({"noise": "00" * 33, "key": KEY}, "its noise key is cut short"),
+        ({"noise": NOISE}, "'key'"),
+        ({"key": KEY}, "'noise'"),
+        ({"noise": NOISE, "key": KEY[2:]}, "32 bytes"),
+        ([], "list"),
+    ],
+)
+def test_a_damaged_secret_ends_the_release(folder: Path, values: Any, fault: str) -> None:
+    (folder / "secret.json").write_text(json.dumps(values))
+    with pytest.raises(DataError, match=rf"secret\.json: damaged \(.*{fault}.*another name") as one:
+        exchanges.read_secret(folder)
+    assert KEY[2:] not in str(one.value)
+
+
+def test_the_first_agreement_is_kept(folder: Path) -> None:
+    assert exchanges.read_agreement(folder) is None
+    first = Agreement.make([make_offer(name, n=place + 1) for place, name in enumerate(ALL)])
+    for each in (first, Agreement.make(first.offers[1:])):
+        exchanges.keep_agreement(folder, each)
+        assert exchanges.read_agreement(folder) == first
+    assert (folder / "agreement.json").stat().st_mode & 0o077 == 0
+
+
+def test_a_release_of_sites_has_a_folder_beside_the_ledger(folder: Path) -> None:
+    assert site_folder(folder, "v1") == folder / "site-v1"
+    assert not has_sent(folder / "site-v1")
 
 
 def test_secrets_are_private_and_noise_is_fixed_by_them(folder: Path) -> None:

@@ -367,9 +367,9 @@ def check_choice(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, b
             choice_words(cells, None, [_ANY]),
             choice_words(cells, None, unknown=[_ANY]),
         )
-        begins = tuple(text.partition(_ANY)[0] for text in without_price)
+        around = [text.partition(_ANY) for text in without_price]
         require_true(
-            words.startswith(begins) and words.endswith(TEST_UNITS),
+            any(words.startswith(first) and words.endswith(last) for first, _, last in around),
             "words: must say that the choice is not covered",
         )
     return words, True

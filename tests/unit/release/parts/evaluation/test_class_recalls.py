@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
+from scipy.stats import norm
 
-from dpprobe.release.parts.evaluation.class_recalls import estimate_recalls
+from dpprobe.release.parts.evaluation.class_recalls import (
+    Estimate,
+    Worst,
+    count_answers,
+    estimate_recalls,
+)
 
 
 @pytest.mark.parametrize(
@@ -42,3 +51,65 @@ def test_the_error_of_the_mean_is_that_of_draws() -> None:
     told = [estimate_recalls(table, deviation)[0] for table in tables]
     spread = np.std([one.value for one in told])
     assert np.mean([one.standard_error for one in told]) == pytest.approx(spread, rel=0.1)
+
+
+def plain_recalls(table: Any, deviation: float) -> tuple[Estimate, Worst]:
+    """The formulas of the module, class by class."""
+    classes, per_class = len(table), []
+    for right, wrong in table:
+        m = right + wrong
+        p = min(max(right / m, 0), 1)
+        m -= deviation * math.sqrt(2)  # measured classes tend to have had luck
+        ends = []
+        for alpha in (0.05, 0.05 / classes):
+            z = norm.ppf(1 - alpha / 2)
+            moved = (p * m + z**2 / 2) / (m + z**2)
+            noise = deviation**2 * (p**2 + (1 - p) ** 2) / m**2
+            ends.append(math.sqrt(moved * (1 - moved) / m + noise) * np.array([1, z]))
+        per_class.append((p, ends[0][0], ends[1][1]))
+    recalls, errors, reach = (np.array(each) for each in zip(*per_class, strict=True))
+    mean, error = recalls.mean(), math.hypot(*errors) / classes
+    place = int(recalls.argmin())
+    low, high = (max(0, (recalls - reach).min()), min(1, (recalls + reach).min()))
+    z = norm.ppf(0.975)
+    return (
+        Estimate(mean, max(0, mean - z * error), min(1, mean + z * error), error),
+        Worst(place, recalls[place], low, max(high, recalls[place])),
+    )
+
+
+@pytest.mark.parametrize("deviation", [0.01, 3.0])
+@pytest.mark.parametrize(
+    "table",
+    [
+        [(80, 20), (90, 60)],
+        [(50, 0), (300, 3)],
+        [(3, 97), (60, 40), (45, 45)],
+        [(101, -1), (70, 30), (70, 30), (-2, 99)],
+    ],
+    ids=str,
+)
+def test_recalls_are_those_of_a_plain_loop(table: Any, deviation: float) -> None:
+    found, worst = estimate_recalls(table, deviation)
+    expected, lowest = plain_recalls(table, deviation)
+    assert found == pytest.approx(expected)
+    assert worst == pytest.approx(lowest)
+
+
+def test_a_class_must_exceed_four_deviations_and_one_unit() -> None:
+    nothing = Estimate(1 / 3, 0.0, 1.0, 0.5), None
+    limit = 4 * 2.0 * math.sqrt(2)
+    for units, measured in ((limit * 0.999, False), (limit * 1.001, True)):
+        found = estimate_recalls([(units, 0.0), (90, 9), (9, 90)], 2.0)
+        assert (found[1] is not None) == measured
+        assert measured or found == nothing
+    assert estimate_recalls([(1.0, 0), (3, 2), (0, 9)], 0.1) == nothing
+    assert estimate_recalls([(1.0 + 1e-6, 0), (3, 2), (0, 9)], 0.1)[1] is not None
+
+
+def test_right_and_wrong_answers_have_their_places() -> None:
+    right = np.array([True, False, True, True, False])
+    labels = np.array([0, 0, 2, 2, 1])
+    units = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
+    expected = [[1, 2], [0, 16], [12, 0], [0, 0]]
+    assert count_answers(right, labels, units, 4).tolist() == expected

@@ -6,16 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
 from dpprobe.release.ledger import Ledger
-from dpprobe.release.parts.evidence.measure import Evidence, read_evidence
+from dpprobe.release.parts.evidence.measure import (
+    Evidence,
+    check_evidence,
+    in_words,
+    read_evidence,
+)
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.training.plan_file import plan_method
 from tests.support.audit_records import MEMBERSHIP, WHITE_BOX, write_audit
+from tests.support.mechanisms import gaussians, made_plan
 from tests.support.release_study import ROWS, release, study, write_features
 
 EVIDENCE = {
@@ -98,3 +105,55 @@ def test_nothing_is_released_or_booked_where_a_test_refutes_the_promise(
         )
     assert Ledger.of_dataset(tmp_path / "data", "toy").read_entries() == []
     assert not (tmp_path / "results/releases/first").exists()
+
+
+MADE = made_plan([gaussians(8.0)], n=1000)
+
+
+@pytest.mark.parametrize(("lower", "above"), [(0.71, False), (1.0, False), (1.00001, True)])
+def test_a_bound_above_the_promise_is_told_with_its_chance(lower: float, above: bool) -> None:
+    evidence = EVIDENCE | {"epsilon_lower": lower, "confidence": 0.975}
+    said, passed = check_evidence({"evidence": evidence}, MADE)
+    assert passed
+    told = "above the stated epsilon, which happens by chance in 2.5% of audits" in said
+    assert told == above
+    assert "cannot be checked from the bundle" in said
+    assert check_evidence({"evidence": None}, MADE) == ("no audit is stated", True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"confidence": 1.0},
+        {"confidence": 0.4},
+        {"runs": 10**10},
+        {"runs": 0},
+        {"runs": 5.0},
+        {"tests": 1001},
+        {"tests": 0},
+        {"epsilon_lower": -0.1},
+        {"caught_factor": 1.0},
+        {"probability": 1.0},
+        {"audited": "2026-1-31"},
+        {"code": "another 1"},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_evidence_that_no_audit_writes_is_named(change: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(change))):
+        check_evidence({"evidence": EVIDENCE | change}, MADE)
+
+
+def test_evidence_is_told_in_words() -> None:
+    assert in_words(None) is None
+    said = str(in_words(EVIDENCE))
+    for fact in (
+        "On 2026-01-31 an audit attacked 1,000 other heads",
+        "None of its 3 tests refuted",
+        "lower bound on epsilon is 0.712 at 95% confidence",
+        "it would have caught noise too small by a factor of 1.52 with probability 0.95",
+        "A low bound is no certificate",
+    ):
+        assert fact in said
+    assert "factor" not in str(in_words(EVIDENCE | {"caught_factor": None}))

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from dpprobe.errors import DataError
 from dpprobe.release.bundle import STATEMENT_FILE, write_sums
-from dpprobe.release.parts.predecessor.measure import NAME
+from dpprobe.release.parts.predecessor.measure import NAME, named_predecessor
 from dpprobe.release.verification.checks import Check
 from dpprobe.release.verification.verify import verify_bundle
 from tests.support.bundles import write_example
@@ -83,3 +84,24 @@ def test_a_damaged_or_exchanged_predecessor_fails(chain: list[Path], tmp_path: P
     for empty in wrong:
         edit_file(tmp_path / "v3", STATEMENT_FILE, partial(dict.update, predecessor=empty))
         assert "names no predecessor" not in fault(tmp_path / "v3", first.parent)
+
+
+@pytest.mark.parametrize(
+    ("name", "digest", "fault"),
+    [
+        ("a", "ab" * 32, None),
+        ("a", "AB" * 32, "'AB.*is not a SHA-256"),
+        ("a", "ab" * 31, "is not a SHA-256"),
+        ("a", None, "None is not a SHA-256"),
+        ("a/b", "ab" * 32, "'a/b' is not a name"),
+        (3, "ab" * 32, "3 is not a name"),
+    ],
+)
+def test_a_predecessor_is_a_name_and_a_sha_256(name: Any, digest: Any, fault: str | None) -> None:
+    block = {"name": name, "sha256": digest}
+    if fault is None:
+        assert named_predecessor({"predecessor": block}) == block
+        assert named_predecessor({}) is None
+        return
+    with pytest.raises(DataError, match=f"predecessor: .*{fault}"):
+        named_predecessor({"predecessor": block})

@@ -1,0 +1,81 @@
+"""Seeds, probabilities, and rows that are read whole or in blocks."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import expit, log_softmax, softmax
+
+from dpprobe.errors import ConfigError
+from dpprobe.estimator import array_inputs, fit_and_score
+from tests.support.classifiers import make_benchmark, make_rows
+
+
+def test_a_seed_is_a_whole_number_or_drawn_by_a_random_state() -> None:
+    """As scikit-learn's estimators draw: from the state, which moves on."""
+    assert fit_and_score._draw_seed(7) == 7
+    assert fit_and_score._draw_seed(np.int64(2)) == 2  # type: ignore[arg-type]
+    state, twin = np.random.RandomState(3), np.random.RandomState(3)
+    for _ in range(2):
+        assert fit_and_score._draw_seed(state) == twin.randint(2**31)
+    for other in (7.0, "7", np.random.default_rng(0)):
+        with pytest.raises(ConfigError, match="random_state .*: write a whole number, or None"):
+            fit_and_score._draw_seed(other)  # type: ignore[arg-type]
+
+
+def test_without_a_seed_128_bits_are_drawn() -> None:
+    drawn = {fit_and_score._draw_seed(None) for _ in range(40)}
+    assert len(drawn) == 40
+    assert 2**120 < max(drawn) < 2**128
+
+
+SCORES = np.array([[0, 1, -3], [-2e3, -1e3, -1e3], [5, 5, 5]], np.float32)
+
+
+def link(kind: str) -> Any:
+    method: Any = SimpleNamespace(link_on=lambda _: kind)
+    return fit_and_score.link_scores(SCORES, method)
+
+
+def test_probabilities_are_those_of_scipy() -> None:
+    np.testing.assert_allclose(link("softmax"), softmax(SCORES.astype(float), axis=1))
+    chances = link("sigmoid")
+    each = expit(SCORES[::2].astype(float))  # of one label each, and a sum of 1 over a row
+    np.testing.assert_allclose(chances[::2], each / each.sum(axis=1, keepdims=True))
+    # all of the chances round to 0, but not their ratios: sigmoid(-x) is nearly exp(-x)
+    expected = np.exp(log_softmax(SCORES[1].astype(float)))
+    np.testing.assert_allclose(chances[1], expected, atol=1e-12)
+    assert chances.dtype == np.float64
+
+
+@pytest.mark.parametrize("size", [1, 12, 95, 10**6])
+def test_scores_do_not_depend_on_the_size_of_blocks(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classifier, X = make_benchmark().fit(*make_rows(rows=60)), make_rows(1, rows=30).X
+    expected = X.astype(float) @ classifier.coef_.T.astype(float)
+    lengths = np.linalg.norm(X, axis=1, keepdims=True)  # normalize: l2
+    monkeypatch.setattr(fit_and_score, "SCORED_BYTES", size)
+    scores = classifier.decision_function(X)
+    np.testing.assert_allclose(scores, expected / lengths + classifier.intercept_, atol=1e-4)
+    source = array_inputs.MappedRows(X)
+    np.testing.assert_allclose(classifier.decision_function(source), scores, atol=1e-5)
+
+
+@pytest.mark.parametrize("rates", [(1, 1), (1, 0.5), (0.5, 0.5)])
+def test_rows_are_streamed_if_they_are_many_and_all_are_used(
+    rates: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = np.arange(24, dtype=np.float32).reshape(8, 3)
+    plan: Any = SimpleNamespace(mechanisms=[SimpleNamespace(sample_rate=rate) for rate in rates])
+    for size, small in ((95, False), (96, True)):
+        monkeypatch.setattr(fit_and_score, "STREAMED_BYTES", size)
+        read = fit_and_score._read_features(array_inputs.MappedRows(rows), plan)
+        in_memory = small or min(rates) < 1
+        assert isinstance(read, torch.Tensor) == in_memory
+        whole = read.numpy() if isinstance(read, torch.Tensor) else array_inputs.read_source(read)
+        np.testing.assert_array_equal(whole, rows)

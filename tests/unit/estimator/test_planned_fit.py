@@ -1,0 +1,159 @@
+"""The plan and the booking of a fit, from public facts alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.estimator.budget import Budget
+from dpprobe.estimator.planned_fit import PlannedFit, plan_fit
+from dpprobe.privacy.accountants import gaussian_epsilon, gaussian_mu
+from dpprobe.privacy.risk import Risk
+from tests.support.classifiers import DELTA, make_benchmark, make_private
+
+LABELS = np.array([3, 1, 2, 1])
+
+
+def plan_private(rows: int = 20, groups: Any = None, **changes: Any) -> PlannedFit:
+    return plan_fit(make_private(**{"delta": None} | changes), rows, 6, groups)
+
+
+def plan_benchmark(rows: int = 20, groups: Any = None, **changes: Any) -> PlannedFit:
+    return plan_fit(make_benchmark(**{"delta": None} | changes), rows, 6, groups, LABELS)
+
+
+@pytest.mark.parametrize("unit", ["row", "image"])
+@pytest.mark.parametrize(
+    ("rows", "delta"),
+    [(1, 1e-5), (50, 1e-5), (50_000, 1e-5), (50_001, 1e-6), (500_000, 1e-6), (500_001, 1e-7)],
+)
+def test_the_usual_delta_is_a_power_of_ten_below_half_of_one_row(
+    rows: int, delta: float, unit: str
+) -> None:
+    facts = plan_benchmark(rows, unit=unit).facts
+    assert facts.delta == pytest.approx(delta, rel=1e-12)
+    assert facts.delta <= 1 / (2 * rows)
+    assert (facts.n, facts.unit, facts.classes, facts.dimension) == (rows, unit, 3, 6)
+    assert not facts.multi_label
+
+
+def test_a_plan_meets_its_epsilon() -> None:
+    planned = plan_private()
+    plan = planned.plan
+    price = gaussian_epsilon(gaussian_mu(plan.mechanisms), DELTA)
+    assert price <= 1
+    assert price == pytest.approx(1, rel=1e-4)
+    assert (plan.n, plan.unit, plan.delta) == (20, "row", DELTA)
+
+
+def test_classes_are_the_caller_s_and_in_benchmarks_also_the_labels() -> None:
+    assert plan_private(classes=["b", "c", "a"]).classes == ["a", "b", "c"]
+    assert plan_benchmark().classes == [1, 2, 3]
+    assert plan_benchmark(classes=[1, 0]).classes == [0, 1]
+
+
+def test_a_permitted_risk_is_an_epsilon_at_the_delta() -> None:
+    planned = plan_private(epsilon={"advantage": 0.3})
+    risk = Risk.from_dict({"advantage": 0.3})
+    assert planned.facts.epsilon == pytest.approx(risk.to_epsilon(DELTA))
+    assert gaussian_mu(planned.plan.mechanisms) == pytest.approx(risk.to_mu(), rel=1e-4)
+
+
+def test_the_delta_is_the_fit_s_or_the_budget_s() -> None:
+    tight = Budget(max_epsilon=1, delta=1e-7)
+    assert plan_private(budget=tight).plan.delta == 1e-7
+    assert plan_private(budget=tight, delta=1e-3).plan.delta == 1e-3
+    assert plan_private(10_000).plan.delta == DELTA
+    for delta in (None, 1e-5):  # the budget's delta must fit the rows too
+        with pytest.raises(PrivacyError, match=r"delta 0\.0001 is above 1/n = 0\.0001 \(n = 10001"):
+            plan_private(10_001, delta=delta)
+
+
+NAMES = ["b", "a", "b", "a"] * 5
+
+
+@pytest.mark.parametrize(
+    ("unit", "column"), [("group", "patient"), ("patient", "patient"), ("group", "groups")]
+)
+def test_groups_are_the_units_of_plan_and_booking(unit: str, column: str) -> None:
+    budget = Budget(max_epsilon=1, delta=1e-5, column=column)
+    planned = plan_private(20, NAMES, unit=unit, budget=budget)
+    assert (planned.plan.n, planned.plan.unit) == (2, unit)
+    assert planned.units is not None
+    assert planned.units.unit_of_rows().tolist() == [1, 0] * 10
+    booking = planned.make_booking(budget)
+    assert (booking.unit, booking.column, booking.split) == (unit, column, "all rows")
+    (part,) = booking.parts
+    assert part.side == "train"
+    assert part.mechanisms == planned.plan.mechanisms
+    assert (booking.study, booking.same_units_as) == ("estimator", None)
+
+
+def test_a_fit_of_rows_has_no_column() -> None:
+    budget = Budget(max_epsilon=1, delta=DELTA, column="patient")
+    assert plan_private(budget=budget).make_booking(budget).column is None
+
+
+def test_what_changes_a_fit_changes_its_identity() -> None:
+    budget = Budget(max_epsilon=9, delta=DELTA)
+
+    def identify(rows: int = 20, **changes: Any) -> str:
+        return plan_private(rows, budget=budget, **changes).make_booking(budget).identity
+
+    changes: list[dict[str, Any]] = [
+        {},
+        {"rows": 21},
+        {"epsilon": 2.0},
+        {"delta": 1e-5},
+        {"head": "prototypes"},
+    ]
+    assert len({identify(**each) for each in changes}) == len(changes)
+    assert identify() == identify()
+
+
+@pytest.mark.parametrize(
+    ("changes", "groups", "error", "fault"),
+    [
+        ({}, NAMES, PrivacyError, "the unit of privacy is one row, so people with several rows"),
+        ({"unit": "image"}, NAMES, PrivacyError, "the unit of privacy is one image"),
+        ({"unit": "group"}, None, PrivacyError, "the unit of privacy is a group, but the fit has"),
+        ({"unit": "patient"}, None, PrivacyError, "is a patient, but the fit has no groups"),
+        ({"unit": "group"}, NAMES[1:], PrivacyError, r"has shape \(19,\), but X has 20 rows"),
+        ({"head": "nonprivate"}, None, PrivacyError, "head nonprivate: this head is not private"),
+        (
+            {"head": {"head": "sgd", "engine": "closed_form"}},
+            None,
+            PrivacyError,
+            "head sgd: .*sums are not exact.*write engine='exact'",
+        ),
+        ({"head": {"head": "fine_tune", "tune": "head"}}, None, ConfigError, "needs images"),
+        ({"head": "sgd"}, None, ConfigError, "batch_size 32 is above the 20 training rows"),
+    ],
+    ids=str,
+)
+def test_a_fit_that_keeps_no_promise_is_refused(
+    changes: dict[str, Any], groups: Any, error: type[Exception], fault: str
+) -> None:
+    with pytest.raises(error, match=fault):
+        plan_private(20, groups, **changes)
+
+
+def test_a_private_fit_has_exact_sums_and_a_benchmark_what_is_asked() -> None:
+    sampled = {"head": "sgd", "batch_size": 5}
+    assert plan_private(head=sampled).method.is_exact
+    tuned = {"head": "tuned", "base": sampled, "search": {"learning_rate": [0.1, 1.0]}}
+    assert plan_private(head=tuned).method.is_exact
+    assert plan_benchmark(head={**sampled, "engine": "closed_form"}).method.engine == "closed_form"  # type: ignore[attr-defined]
+
+
+def test_a_benchmark_may_be_without_privacy_and_groups() -> None:
+    planned = plan_benchmark(head="nonprivate", epsilon=math.inf)
+    assert planned.plan.mechanisms == ()
+    assert plan_benchmark(groups=NAMES).units is None, "groups are ignored where rows are units"
+    grouped = plan_benchmark(groups=NAMES, unit="group")
+    assert grouped.units is not None
+    assert grouped.units.count == 2

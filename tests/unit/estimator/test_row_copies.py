@@ -1,0 +1,62 @@
+"""Copies of rows are counted as a plain loop counts them, and told to their holder alone."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpprobe.estimator import array_inputs, known_rows
+from dpprobe.estimator.row_copies import warn_of_copies
+from dpprobe.heads.patient_groups import Units
+
+
+def told(rows: Any, units: Units | None) -> str | None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_copies(rows, units, None)
+    assert len(caught) < 2
+    return str(caught[0].message) if caught else None
+
+
+@given(
+    codes=st.lists(st.integers(0, 4), min_size=1, max_size=20),
+    names=st.lists(st.sampled_from("abcdef"), min_size=20, max_size=20),
+    grouped=st.booleans(),
+    size=st.sampled_from([1, 40, 1000]),
+)
+def test_copies_are_those_of_a_plain_loop(
+    codes: list[int], names: list[str], grouped: bool, size: int
+) -> None:
+    rows = np.array([[code, -code] for code in codes], dtype=np.float32)
+    people = names[: len(codes)] if grouped else [str(row) for row in range(len(codes))]
+    holders = defaultdict(set)
+    for code, person in zip(codes, people, strict=True):
+        holders[code].add(person)
+    copied = sum(len(each) - 1 for each in holders.values())
+    most = max(map(len, holders.values()))
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (array_inputs, known_rows):
+            patch.setattr(module, "SCORED_BYTES", size)
+        said = told(rows, Units.number_units(people) if grouped else None)
+    if not copied:
+        assert said is None
+        return
+    assert said is not None
+    place = "in (\\d+) groups" if grouped else "(\\d+) times"
+    found = re.match(rf"X: (\d+) rows repeat .*?one row occurs {place}\.", said)
+    assert found is not None, said
+    assert (int(found[1]), int(found[2])) == (copied, most)
+    assert "Keep this message private" in said
+    assert ("give them one name" if grouped else "write unit='group'") in said
+
+
+def test_minus_zero_is_zero() -> None:
+    assert told(np.array([[0.0, 1], [-0.0, 1]], np.float32), None) is not None
+    assert told(np.array([[0.0, 1], [1, 0]], np.float32), None) is None

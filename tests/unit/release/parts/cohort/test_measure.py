@@ -1,0 +1,128 @@
+"""Chains of cohorts: files that are read as they were written, and the words on a chain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.privacy.running_sums import Cohort, Factorisation
+from dpprobe.release.ledger import Ledger
+from dpprobe.release.parts.cohort import measure as cohorts
+from dpprobe.release.parts.cohort.measure import check_cohort, describe_cohort
+from tests.support.mechanisms import gaussians, made_plan
+from tests.unit.release.test_ledger import FREE, booking, gaussian, part
+
+
+def test_chains_of_cohorts_are_read_as_they_were_written(tmp_path: Path) -> None:
+    chain = cohorts.Chain(factorisation=Factorisation.make(12))
+    names = [f"m{n}" for n in range(1, 13)]
+    for number, name in enumerate(names):
+        ledger = Ledger.of_dataset(tmp_path, f"data_{name}")
+        sums = {"gram": np.arange(4) + number, "other": np.arange(2)}
+        cohort = Cohort(
+            n=10 + number,
+            outputs={"gram": np.arange(3.0) * number, "b": np.ones(1)},
+            sums=sums if number else {},
+            steps={"gram": 0.5 + number, "b": 1.0},
+            weights=np.full((2, 3), number, np.float32) if number % 2 else None,
+        )
+        entry = ledger.book_release(booking(name, part("train", gaussian(50.0))), FREE)
+        path = cohorts.cohort_path(ledger.path.parent, name, entry.number)
+        assert path.name == f"cohort-{name}.entry-1.safetensors"
+        cohorts.write_cohort(path, chain, cohort, label=f"label {name}", binds={"method": "x"})
+        with pytest.raises(PrivacyError, match="has no finished release of this name"):
+            cohorts.read_chain(tmp_path, dataset=f"data_{name}", release=name)
+        ledger.close_entry(1, "d" * 64)
+        read = cohorts.read_chain(tmp_path, dataset=f"data_{name}", release=name)
+        assert read.factorisation == chain.factorisation
+        assert read.binds == {"method": "x"}
+        link = cohorts.Link(f"data_{name}", name, f"label {name}", 10 + number)
+        assert read.links == (*chain.links, link)
+        np.testing.assert_equal(vars(read.cohorts[-1]), vars(cohort))
+        assert path.stat().st_mode & 0o777 == 0o600
+        chain = read
+    assert [each.n for each in chain.cohorts] == [*range(10, 22)]
+    with pytest.raises(PrivacyError, match="no finished release"):
+        cohorts.read_chain(tmp_path, dataset="data_m1", release="m2")
+    content = path.read_bytes()
+    for damaged, fault in (
+        (b"", "cannot be used"),
+        (content[:-1], "cannot be used"),
+        (content.replace(b"steps", b"stepz"), "cannot be used"),
+        (content[:-9] + b"x" + content[-8:], "numbers have changed"),
+        (None, "missing; "),
+    ):
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        with pytest.raises(DataError, match=fault):
+            cohorts.read_cohort(path)
+
+
+PLAN = made_plan([gaussians(8.0)], n=1000)
+
+
+def list_earlier(count: int) -> list[dict[str, Any]]:
+    return [{"release": f"r{n}", "cohort": f"c{n}", "n": 500 + n} for n in range(count)]
+
+
+@pytest.mark.parametrize("horizon", [None, 4, 12])
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 11])
+def test_a_cohort_counts_the_units_of_all_before_it(count: int, horizon: int | None) -> None:
+    earlier = list_earlier(count)
+    if horizon is not None and count >= horizon:
+        with pytest.raises(PrivacyError, match=f"{horizon}"):
+            describe_cohort("now", earlier, horizon=horizon, n=1000, unit="image")
+        return
+    block = describe_cohort("now", earlier, horizon=horizon, n=1000, unit="image")
+    total = 1000 + sum(500 + n for n in range(count))
+    assert (block["name"], block["place"], block["units"]) == ("now", count + 1, total)
+    assert block["horizon"] == horizon
+    assert block["earlier"] == earlier
+    limit = "" if horizon is None else f" of at most {horizon}"
+    assert block["words"].startswith(f"Cohort now, number {count + 1}{limit} in its chain.")
+    assert (f"learned from {total:,} images, 1,000 of them new" in block["words"]) == (count > 0)
+    if 0 < count < 4:
+        assert ", ".join(f"r{n}" for n in range(count)) in block["words"]
+    elif count:
+        assert f"noisy sums of r0 to r{count - 1} it" in block["words"]
+    covers = "all later releases too" if horizon is None else f"all {horizon} releases together"
+    assert f"The epsilon of each image of one cohort covers {covers}" in block["words"]
+
+
+def test_the_noise_of_a_chain_without_exact_sums_adds_up() -> None:
+    """Without a horizon, the sum of k noisy sums has the noise of k; with one, far less."""
+    for count in (0, 1, 3, 8):
+        alone = describe_cohort("a", list_earlier(count), horizon=None, n=9, unit="image")
+        assert alone["noise_growth"] == pytest.approx((count + 1) ** 0.5)
+        tree = describe_cohort("a", list_earlier(count), horizon=12, n=9, unit="image")
+        assert tree["noise_growth"] < max(alone["noise_growth"], 3)
+
+
+@pytest.mark.parametrize("horizon", [0, 1])
+def test_a_chain_has_two_places_or_more(horizon: int) -> None:
+    with pytest.raises(ConfigError, match="horizon"):
+        describe_cohort("now", [], horizon=horizon, n=1000, unit="image")
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_chain_ends_with_the_predecessor(count: int) -> None:
+    block = describe_cohort("now", list_earlier(count), horizon=None, n=1000, unit="image")
+    last: Any = {"name": f"r{count - 1}"} if count else None
+    said, passed = check_cohort({"cohort": block, "predecessor": last}, PLAN)
+    assert passed
+    assert said.startswith(f"number {count + 1} of its chain")
+    if count:  # the first cohort may replace any release
+        for other in ({"name": "r0"}, None):
+            with pytest.raises(DataError, match=rf"sums are those of r{count - 1}, which is not"):
+                check_cohort({"cohort": block, "predecessor": other}, PLAN)
+    else:
+        check_cohort({"cohort": block, "predecessor": {"name": "any"}}, PLAN)
+
+
+def test_units_of_a_cohort_are_those_of_the_plan() -> None:
+    block = describe_cohort("now", list_earlier(1), horizon=None, n=999, unit="image")
+    with pytest.raises(DataError, match="^cohort: .* is stated, but .* is computed"):
+        check_cohort({"cohort": block, "predecessor": {"name": "r0"}}, PLAN)

@@ -1,0 +1,143 @@
+"""The ledger's total in a bundle is at least what the release itself costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dpprobe.errors import DataError
+from dpprobe.heads.registry import method_options
+from dpprobe.privacy.accountants import gaussian_epsilon
+from dpprobe.privacy.plan import Plan
+from dpprobe.release.parts.spent.measure import check_ledger, state_spent
+from tests.support.mechanisms import gaussians, made_plan
+from tests.support.releases import watched
+
+PLAN = made_plan([gaussians(8.0)], n=1000)
+SAMPLED = made_plan([gaussians(8.0, rate=0.1, count=9)], n=1000)
+BLOCK: dict[str, Any] = {
+    "entry": 2,
+    "releases": 1,
+    "unit": "image",
+    "delta": 1e-5,
+    "epsilon": 1.0,
+    "exact": True,
+}
+TESTED = {"delta": 1e-5, "epsilon": 2.0}
+
+
+def state(plan: Plan = PLAN, evaluation: Any = None, **changes: Any) -> str:
+    """What verification says of a ledger's block beside a test result."""
+    said, passed = check_ledger({"ledger": BLOCK | changes, "evaluation": evaluation}, plan)
+    assert passed
+    return said
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "entry 2; 1 release costs exactly epsilon 1, as the ledger said"),
+        ({"exact": False}, "entry 2; 1 release costs at most epsilon 1, as the ledger said"),
+        ({"exact": False, "epsilon": 7.5}, "1 release costs at most epsilon 7.5,"),
+        ({"releases": 3, "epsilon": 7.5}, "3 releases together cost exactly epsilon 7.5,"),
+        ({"entry": 9, "releases": 12}, "entry 9; 12 releases together cost exactly epsilon 1,"),
+    ],
+)
+def test_a_possible_total_is_stated(changes: dict[str, Any], said: str) -> None:
+    assert said in state(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"unit": "patient"}, 'unit: "patient" is stated, but "image" is computed'),
+        ({"delta": 1e-6}, "delta: 1e-06 is stated, but 1e-05 is computed"),
+        ({"entry": 0}, "entry: 0 is not from 1"),
+        ({"releases": True}, "releases: True is not from 1"),
+        ({"exact": 1}, "exact: neither true nor false"),
+        ({"epsilon": "1"}, "epsilon: '1' is not a number"),
+        ({"more": 1}, "ledger: must have the keys"),
+    ],
+)
+def test_an_impossible_block_is_named(changes: dict[str, Any], fault: str) -> None:
+    with pytest.raises(DataError, match=fault):
+        state(**changes)
+
+
+@pytest.mark.parametrize("releases", [1, 3])
+def test_a_total_is_not_below_the_release(releases: int) -> None:
+    """Up to 0.01%, by which processors may differ."""
+    state(releases=releases, epsilon=0.99991)
+    with pytest.raises(DataError, match=r"epsilon 0\.9998: less than this release alone costs, 1$"):
+        state(releases=releases, epsilon=0.9998)
+
+
+def test_the_exact_total_of_one_release_is_its_price() -> None:
+    state(epsilon=1.00009)
+    state(epsilon=1.0002, releases=2)
+    state(epsilon=1.0002, exact=False)
+    with pytest.raises(DataError, match=r"epsilon 1\.0002: only one release, which costs 1$"):
+        state(epsilon=1.0002)
+
+
+def test_samples_have_a_bound_alone() -> None:
+    state(SAMPLED, exact=False)
+    with pytest.raises(DataError, match="exact: true, but with samples or repeats"):
+        state(SAMPLED)
+
+
+def test_a_search_has_a_bound_alone() -> None:
+    options = {
+        "head": "tuned",
+        "base": {"head": "momentum"},
+        "trials": 3,
+        "search": {"learning_rate": [0.3, 0.4]},
+    }
+    method = method_options(options)
+    plan = made_plan(
+        method.list_mechanisms(1000),
+        n=1000,
+        selection=method.priced_selection(1000),
+    )
+    state(plan, exact=False)
+    with pytest.raises(DataError, match="exact: true, but with samples or repeats"):
+        state(plan)
+
+
+def test_test_units_pay_at_the_same_delta() -> None:
+    """A test result of epsilon 2 makes a total of 1 impossible, unless its delta differs."""
+    assert "epsilon 2" in state(evaluation=TESTED, epsilon=2.0)
+    with pytest.raises(DataError, match="epsilon 1: less than this release alone costs, 2$"):
+        state(evaluation=TESTED)
+    assert "epsilon 1" in state(evaluation=TESTED | {"delta": 1e-6})
+    assert "exactly" in state(SAMPLED, evaluation=TESTED, epsilon=2.0), "test sums are exact"
+
+
+def test_all_that_test_units_pay_counts_together() -> None:
+    """A monitor alone, at its price as a Gaussian."""
+    monitor = watched() | {"epsilon": 2.0, "epsilon_target": 2.0, "delta": 1e-5}
+    noise = monitor["mechanisms"][0]["noise_multiplier"]
+    price = gaussian_epsilon(1 / noise, 1e-5)
+    values = {"evaluation": None, "monitor": monitor}
+    for factor, right in ((1.0, True), (0.99, False)):
+        for epsilon in (max(price, 2.0) * factor,):
+            ledger = BLOCK | {"releases": 2, "epsilon": epsilon}
+            if right:
+                assert check_ledger({**values, "ledger": ledger}, PLAN)[1]
+            else:
+                with pytest.raises(DataError, match="less than this release alone costs, 2$"):
+                    check_ledger({**values, "ledger": ledger}, PLAN)
+
+
+@pytest.mark.parametrize("unit", ["image", "patient", "group"])
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_total_is_told_in_words(unit: str, exact: bool) -> None:
+    price = f"one {unit} {'' if exact else 'at most '}epsilon 1.235 at delta 1e-5."
+    block = BLOCK | {"unit": unit, "exact": exact, "epsilon": 1.2345}
+    only = state_spent(block)
+    assert only.startswith("This was the only release of this dataset")
+    assert only.endswith(f"It costs {price}")
+    many = state_spent(block | {"releases": 12})
+    assert many.startswith("This dataset had 12 releases")
+    assert many.endswith(f"Together they cost {price}")

@@ -1,0 +1,249 @@
+"""The options that a bundle states, and the head that they imply."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.heads.registry import method_options
+from dpprobe.release import bundle
+from dpprobe.release.verification import method, stated_plan
+from tests.support.bundles import PRIORS, write_example
+from tests.unit.release.verification.test_verify import BALANCED, SAMPLED
+
+SEARCHED = {
+    "head": "tuned",
+    "base": {**SAMPLED, "steps": 5},
+    "trials": 3,
+    "search": {"learning_rate": {"low": 0.1, "high": 1.0}, "max_grad_norm": [0.5, 1.0]},
+}
+CHOSEN: dict[str, Any] = {"score": 0.5, "learning_rate": 0.7, "max_grad_norm": 1.0}
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> bundle.BundleFacts:
+    return bundle.read_facts(write_example(tmp_path_factory.mktemp("bundle") / "whole"))
+
+
+def stating(
+    facts: bundle.BundleFacts, options: dict[str, Any], *, several: bool = False, **head: Any
+) -> bundle.BundleFacts:
+    """The facts of a head with these options, completed, and other facts beside them."""
+    full = method_options(options).model_dump(mode="json")
+    update = {"options": full, "link": "softmax", "class_priors": None, "chosen": None} | head
+    changed = facts.head.model_copy(update=update)
+    return facts.model_copy(update={"head": changed, "multi_label": several})
+
+
+@pytest.mark.parametrize(
+    ("options", "link", "several"),
+    [
+        ({"head": "feature_covariance"}, "softmax", False),
+        ({"head": "least_squares"}, "none", False),
+        ({"head": "least_squares"}, "none", True),
+        ({"head": "prototypes"}, "none", True),
+        (SAMPLED, "softmax", False),
+        ({**SAMPLED, "loss": "sigmoid"}, "sigmoid", False),
+        ({**SAMPLED, "loss": "sigmoid"}, "sigmoid", True),
+    ],
+)
+def test_a_head_has_the_link_and_the_labels_of_its_loss(
+    facts: bundle.BundleFacts, options: dict[str, Any], link: str, several: bool
+) -> None:
+    detail, read = method.read_options(stating(facts, options, several=several, link=link))
+    assert read == method_options(options)
+    assert detail.startswith(f"head {options['head']}, normalize ")
+    for wrong in {"softmax", "sigmoid", "none"} - {link}:
+        with pytest.raises(DataError, match=rf"head\.link: {wrong}, but these options have {link}"):
+            method.read_options(stating(facts, options, several=several, link=wrong))
+
+
+@pytest.mark.parametrize("options", [{"head": "feature_covariance"}, SAMPLED])
+def test_a_softmax_takes_no_several_labels(
+    facts: bundle.BundleFacts, options: dict[str, Any]
+) -> None:
+    with pytest.raises(DataError, match="multi_label: head .* takes one label per row"):
+        method.read_options(stating(facts, options, several=True))
+
+
+def test_options_are_stated_whole(facts: bundle.BundleFacts) -> None:
+    short = {"head": "feature_covariance"}
+    head = facts.head.model_copy(update={"options": short})
+    stated = facts.model_copy(update={"head": head})
+    with pytest.raises(DataError, match=r'head\.options: {"head":"feature_covariance"} is stated'):
+        method.read_options(stated)
+
+
+def test_class_frequencies_are_there_exactly_if_they_were_released(
+    facts: bundle.BundleFacts,
+) -> None:
+    method.read_options(stating(facts, BALANCED, class_priors=(0.5, 0.5)))
+    for options, priors in ((BALANCED, None), (SAMPLED, (0.5, 0.5))):
+        with pytest.raises(DataError, match=r"head\.class_priors: present or absent"):
+            method.read_options(stating(facts, options, class_priors=priors))
+
+
+def test_auto_is_no_head_before_it_has_chosen(facts: bundle.BundleFacts) -> None:
+    with pytest.raises(ConfigError, match="head auto"):
+        method.read_options(stating(facts, {"head": "auto"}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"learning_rate": 0.1},
+        {"learning_rate": 1},
+        {"learning_rate": 1.0},
+        {"max_grad_norm": 0.5},
+        {"score": -3},
+    ],
+    ids=str,
+)
+def test_a_choice_within_its_search_is_read(
+    facts: bundle.BundleFacts, change: dict[str, Any]
+) -> None:
+    _, read = method.read_options(stating(facts, SEARCHED, chosen=CHOSEN | change))
+    assert read.head == "tuned"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "fault"),
+    [
+        (None, "missing, or without a score"),
+        ({}, "missing, or without a score"),
+        ({"learning_rate": 0.7, "max_grad_norm": 1.0}, "missing, or without a score"),
+        ({"score": 0.5, "max_grad_norm": 1.0}, "not the options of the search"),
+        (CHOSEN | {"steps": 5}, "not the options of the search"),
+        (CHOSEN | {"learning_rate": 0.09}, "learning_rate: 0.09 is not in the search space"),
+        (CHOSEN | {"learning_rate": 1.1}, "learning_rate: 1.1 is not in the search space"),
+        (CHOSEN | {"learning_rate": "x"}, "learning_rate: 'x' is not a number"),
+        (CHOSEN | {"learning_rate": True}, "learning_rate: True is not a number"),
+        (CHOSEN | {"learning_rate": None}, "learning_rate: None is not a number"),
+        (CHOSEN | {"max_grad_norm": 0.7}, "max_grad_norm: 0.7 is not in the search space"),
+        (CHOSEN | {"max_grad_norm": 1}, "max_grad_norm: 1 is not in the search space"),
+        (CHOSEN | {"max_grad_norm": True}, "max_grad_norm: True is not in the search space"),
+        (CHOSEN | {"max_grad_norm": "1.0"}, "max_grad_norm: '1.0' is not in the search space"),
+        (CHOSEN | {"score": None}, "head.chosen.score: None is not a number"),
+        (CHOSEN | {"score": 1e300}, "head.chosen.score: 1e+300 is not a number"),
+    ],
+    ids=str,
+)
+def test_a_choice_outside_of_its_search_is_named(
+    facts: bundle.BundleFacts, chosen: Any, fault: str
+) -> None:
+    with pytest.raises(DataError) as caught:
+        method.read_options(stating(facts, SEARCHED, chosen=chosen))
+    assert fault in str(caught.value)
+
+
+def test_without_a_search_nothing_was_chosen(facts: bundle.BundleFacts) -> None:
+    for chosen in ({}, CHOSEN):
+        with pytest.raises(DataError, match=r"head\.chosen: belongs to a search"):
+            method.read_options(stating(facts, SAMPLED, chosen=chosen))
+
+
+def test_releases_of_floating_point_are_refused() -> None:
+    said, passed = method.check_engine(method_options(SAMPLED))
+    assert passed
+    assert "whole numbers" in said
+    inexact = method_options({**SAMPLED, "engine": "closed_form"})
+    with pytest.raises(DataError, match="head sgd: .* train it with `engine: exact`"):
+        method.check_engine(inexact)
+
+
+def test_each_normalisation_has_its_arrays() -> None:
+    channels = {"kind": "channels", "channels": 16, "max_mean_norm": 1.0, "max_deviation_norm": 1.0}
+    expected: dict[Any, dict[str, tuple[int, ...]]] = {
+        "l2": {},
+        "centred": {"centre": (64,)},
+        json.dumps(channels): {"channel_means": (16,), "channel_deviations": (16,)},
+    }
+    for kind, arrays in expected.items():
+        given = json.loads(kind) if kind.startswith("{") else kind
+        options = method_options({"head": "feature_covariance", "normalize": given})
+        assert method._expected_arrays(options.normalize, 64) == arrays
+
+
+WEIGHTS = np.ones((3, 65), np.float32)
+Tensors = dict[str, Any]
+HEADS: dict[str, tuple[Callable[[Tensors], Tensors], str]] = {
+    "no priors": (lambda head: {"weights": head["weights"]}, "the options imply"),
+    "two classes": (lambda head: head | {"weights": WEIGHTS[1:]}, "the options imply"),
+    "an array more": (lambda head: head | {"more": WEIGHTS[0]}, "the options imply"),
+    "other priors": (lambda head: head | {"class_priors": PRIORS[::-1]}, "head.class_priors: "),
+    "a sum of 1.1": (lambda head: head | {"class_priors": PRIORS * 1.1}, "not class frequencies"),
+    "a prior of 0": (lambda head: head | {"class_priors": np.array([0.7, 0.3, 0])}, "above 0"),
+    "below 0": (lambda head: head | {"class_priors": np.array([0.8, 0.3, -0.1])}, "above 0"),
+    "NaN": (lambda head: head | {"weights": WEIGHTS * np.nan}, "weights: holds NaN or infinity"),
+    "infinity": (lambda head: head | {"weights": WEIGHTS * np.inf}, "weights: holds NaN or inf"),
+}
+
+
+@pytest.fixture(scope="module")
+def balanced(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle that released its class frequencies."""
+    options = {"head": "feature_covariance", "normalize": "l2", "class_priors": "released"}
+    return write_example(tmp_path_factory.mktemp("balanced") / "whole", options=options)
+
+
+def check_content(folder: Path, content: bytes | None) -> tuple[str, bool]:
+    """Checks the bundle with another content of its head; None for its own."""
+    facts, values = bundle.read_facts(folder), json.loads((folder / "privacy.json").read_text())
+    plan, options = stated_plan.read_plan(values)[1], method_options(facts.head.options)
+    path = folder / bundle.HEAD_FILE
+    own = path.read_bytes()
+    try:
+        path.write_bytes(own if content is None else content)
+        return method.check_head(folder, facts, options, plan, values)
+    finally:
+        path.write_bytes(own)
+
+
+def read_mark(folder: Path) -> Any:
+    content = (folder / bundle.HEAD_FILE).read_bytes()
+    return json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+
+
+def test_a_head_in_order_passes(balanced: Path) -> None:
+    said = "weights, class_priors: shapes as the options imply, all finite"
+    assert check_content(balanced, None) == (said, True)
+    tensors = {"weights": WEIGHTS, "class_priors": PRIORS}
+    assert check_content(balanced, save(tensors, metadata=read_mark(balanced))) == (said, True)
+
+
+@pytest.mark.parametrize(("edit", "fault"), HEADS.values(), ids=HEADS)
+def test_a_head_that_options_do_not_imply_fails(
+    balanced: Path, edit: Callable[[Tensors], Tensors], fault: str
+) -> None:
+    made = edit({"weights": WEIGHTS, "class_priors": PRIORS})
+    tensors = {name: np.ascontiguousarray(each, np.float32) for name, each in made.items()}
+    with pytest.raises(DataError, match=fault):
+        check_content(balanced, save(tensors, metadata=read_mark(balanced)))
+
+
+def test_a_head_of_another_type_or_without_its_mark_fails(balanced: Path) -> None:
+    mark = read_mark(balanced)
+    whole: Tensors = {"weights": WEIGHTS.astype(np.int32), "class_priors": PRIORS}
+    with pytest.raises(DataError, match="weights: int32, not float32"):
+        check_content(balanced, save(whole, metadata=mark))
+    tensors = {"weights": WEIGHTS, "class_priors": PRIORS}
+    other = {key: value.replace("lesions", "others") for key, value in mark.items()}
+    assert other != mark
+    for wrong in (None, other):
+        with pytest.raises(DataError, match="metadata: .* is stated"):
+            check_content(balanced, save(tensors, metadata=wrong))
+
+
+def test_a_head_is_as_large_as_its_tensors_and_a_header(balanced: Path) -> None:
+    size = 4 * (3 * 65 + 3)
+    for wrong in (0, size, size + method.HEADER_BYTES + 1):
+        with pytest.raises(DataError, match=f"{wrong} bytes, but .* need {size}"):
+            check_content(balanced, bytes(wrong))

@@ -1,0 +1,188 @@
+"""Card, page and statement that somebody changed, with hashes written anew."""
+
+from __future__ import annotations
+
+import copy
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.artifacts import read_json
+from dpprobe.errors import DataError
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import method_options
+from dpprobe.release import bundle
+from dpprobe.release.release_statement import release_statement
+from dpprobe.release.verification import files, method, rewritten_documents, stated_plan
+from tests.support.bundles import write_example
+from tests.unit.release.verification.test_verify import documented
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_example(
+        tmp_path_factory.mktemp("bundle") / "whole",
+        subsample={"fraction": 0.25, "public_seed": 7},
+    )
+    documented(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "copy"))
+
+
+def check_documents(folder: Path) -> tuple[str, bool]:
+    values = read_json(folder / bundle.STATEMENT_FILE)
+    return rewritten_documents.check_documents(folder, bundle.read_facts(folder), values)
+
+
+@pytest.mark.parametrize("name", [bundle.CARD_FILE, bundle.PAGE_FILE])
+def test_an_edited_text_differs_by_its_hash_and_by_its_facts(folder: Path, name: str) -> None:
+    check_documents(folder)
+    text = (folder / name).read_bytes()
+    (folder / name).write_bytes(text.replace(b"epsilon", b"Epsilon", 1))
+    with pytest.raises(DataError, match=rf"differ from SHA256SUMS: {re.escape(name)}; fetch"):
+        files.check_hashes(folder)
+    bundle.write_sums(folder)
+    files.check_hashes(folder)
+    with pytest.raises(DataError, match=rf"^{re.escape(name)}: does not follow from bundle.json"):
+        check_documents(folder)
+    files.check_leaks(folder)
+
+
+@pytest.mark.parametrize("name", [bundle.CARD_FILE, bundle.PAGE_FILE])
+@pytest.mark.parametrize(
+    ("leak", "what"), [("/home/anna/x", "a path, '/home/'"), ("2026-01-31 12:30", "a time")]
+)
+def test_a_leak_in_a_text_is_named_with_its_file(
+    folder: Path, name: str, leak: str, what: str
+) -> None:
+    text = (folder / name).read_text(encoding="utf-8")
+    (folder / name).write_text(text.replace("epsilon", leak, 1), encoding="utf-8")
+    with pytest.raises(DataError, match=rf"^{re.escape(name)}: contains {what}"):
+        files.check_leaks(folder)
+
+
+def test_a_private_key_in_a_statement_is_named(folder: Path) -> None:
+    path = folder / bundle.STATEMENT_FILE
+    path.write_text(path.read_text().replace('"promise"', '"my_seed"', 1))
+    with pytest.raises(DataError, match=r"^privacy\.json: contains my_seed"):
+        files.check_leaks(folder)
+
+
+def test_the_list_of_hashes_has_one_form(folder: Path) -> None:
+    path = folder / bundle.SUMS_FILE
+    lines = path.read_text()
+    for other in (lines[:-1], lines + "\n", lines.replace("  ", " *")):
+        path.write_text(other)
+        with pytest.raises(DataError, match="SHA256SUMS"):
+            files.check_hashes(folder)
+    path.write_text(lines)
+    files.check_hashes(folder)
+
+
+def check_words(folder: Path, values: dict[str, Any], facts: Any = None) -> tuple[str, bool]:
+    facts = facts or bundle.read_facts(folder)
+    plan, options = stated_plan.read_plan(values)[1], method.read_options(facts)[1]
+    return rewritten_documents.check_words(values, plan, options, facts)
+
+
+SUBSAMPLE = ["fraction", "public_seed"]
+
+
+@pytest.mark.parametrize(
+    ("said", "fault"),
+    [
+        ({}, f"subsample: must have the keys {SUBSAMPLE}"),
+        (1, f"subsample: must have the keys {SUBSAMPLE}"),
+        ({"fraction": 0.25, "public_seed": 7, "n": 9}, f"must have the keys {SUBSAMPLE}"),
+        ({"fraction": 2, "public_seed": 7}, "fraction: not in (0, 1]"),
+        ({"fraction": 0, "public_seed": 7}, "fraction: not in (0, 1]"),
+        ({"fraction": -0.5, "public_seed": 7}, "fraction: not in (0, 1]"),
+        ({"fraction": 0.25, "public_seed": -1}, "public_seed + 1: 0 is not from 1 to"),
+        ({"fraction": 0.25, "public_seed": 2**64}, "is not from 1 to 18446744073709551616"),
+        ({"fraction": 0.5, "public_seed": 7}, "public: "),
+        (None, "public: "),
+    ],
+    ids=str,
+)
+def test_another_subsample_is_named(original: Path, said: Any, fault: str) -> None:
+    values = read_json(original / bundle.STATEMENT_FILE)
+    check_words(original, values)
+    values["public_data"]["subsample"] = said
+    with pytest.raises(DataError, match=re.escape(fault)):
+        check_words(original, values)
+
+
+@pytest.mark.parametrize("key", ["parts", "promise", "not_covered", "evidence"])
+def test_a_statement_without_a_key_or_with_one_more_is_named(original: Path, key: str) -> None:
+    whole = read_json(original / bundle.STATEMENT_FILE)
+    less = {name: value for name, value in whole.items() if name != key}
+    with pytest.raises(DataError, match=f"keys missing or unknown: {key}$"):
+        check_words(original, less)
+    with pytest.raises(DataError, match="keys missing or unknown: another$"):
+        check_words(original, whole | {"another": 1})
+
+
+def test_a_head_that_no_rule_chose_states_no_rule(original: Path) -> None:
+    values = copy.deepcopy(read_json(original / bundle.STATEMENT_FILE))
+    values["chosen_from"] = {"head": "newton", "rule": "auto rule 1"}
+    with pytest.raises(DataError, match="keys missing or unknown: chosen_from"):
+        check_words(original, values)
+
+
+PATHS = {"init_file": "/x/start.safetensors", "public_covariance": "/y/rows.npy"}
+HASHES = {"start.safetensors": "ab" * 32, "rows.npy": "cd" * 32}
+
+
+@pytest.fixture
+def with_files(original: Path) -> tuple[dict[str, Any], Any, MethodOptions]:
+    """The statement of a head with two public files, its plan and options."""
+    values = read_json(original / bundle.STATEMENT_FILE)
+    plan = stated_plan.read_plan(values)[1]
+    options = method_options({"head": "feature_covariance", "init": "file", **PATHS})
+    stated = release_statement(
+        plan,
+        method="m",
+        options=options,
+        study="s",
+        public_data={"trained": False},
+        file_hashes={path: HASHES[Path(path).name] for path in PATHS.values()},
+        blocks={},
+        parts=None,
+    )
+    return stated, plan, options
+
+
+def test_public_files_are_stated_by_name_and_hash_alone(with_files: Any) -> None:
+    stated, _, _ = with_files
+    assert stated["public_files"] == HASHES
+    assert stated["options"]["init_file"] == "start.safetensors"
+    assert stated["options"]["public_covariance"] == "rows.npy"
+    assert "/x" not in str(stated)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"rows.npy": "x"}, {"more": "ab" * 32}, {"start.safetensors": None}], ids=str
+)
+def test_public_files_without_their_hashes_are_refused(with_files: Any, changes: Any) -> None:
+    stated, plan, options = with_files
+    changed = stated | {"public_files": stated["public_files"] | changes}
+    facts: Any = None
+    with pytest.raises(DataError, match="public_files: the SHA-256 of a public file"):
+        rewritten_documents.check_words(changed, plan, options, facts)
+
+
+def test_classes_backbone_and_probe_are_hashed_in_the_statement(original: Path) -> None:
+    values, facts = read_json(original / bundle.STATEMENT_FILE), bundle.read_facts(original)
+    said, passed = rewritten_documents.check_parts(values, facts)
+    assert passed
+    assert said.startswith("classes, preprocessing, probe, backbone match privacy.json")
+    values["parts"].pop("probe")
+    with pytest.raises(DataError, match="parts: must have the keys"):
+        rewritten_documents.check_parts(values, facts)

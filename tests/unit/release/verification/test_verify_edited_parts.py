@@ -1,0 +1,242 @@
+"""A statement with measured parts lies in one place: the check of that part names it."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpprobe.artifacts import read_json
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.entropy import SEEDED
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.target import Target
+from dpprobe.release import bundle
+from dpprobe.release.counted_units import compose_test_price, price_words
+from dpprobe.release.parts.calibration import measure as calibrated
+from dpprobe.release.parts.cohort import measure as cohorts
+from dpprobe.release.parts.evaluation import measure as results
+from dpprobe.release.parts.monitor.measure import monitor_head, monitor_mechanisms, monitor_words
+from dpprobe.release.parts.part import Stated
+from dpprobe.release.verification import method, stated_plan
+from dpprobe.release.verification.checks import Checks
+from dpprobe.release_part_registry import load_readers
+from tests.support.bundles import LEDGER, write_example
+from tests.support.releases import of_sites
+from tests.support.shown_scores import head, of_test_rows
+from tests.unit.release.parts.evidence.test_measure import EVIDENCE
+from tests.unit.release.verification import test_verify as verified
+
+TEST_UNITS = 500
+# Classes, metric of the test result, and the epsilons of its own calibration and of a monitor.
+MEASURED: dict[str, tuple[int, Any, float | None, bool]] = {
+    "accuracy": (3, "accuracy", None, False),
+    "recalls": (3, "macro_accuracy", None, True),
+    "area": (2, "auc", None, False),
+    "areas": (3, "auc", None, True),
+    "calibrated": (3, "macro_accuracy", 2.0, True),
+    "two": (2, "accuracy", 2.0, False),
+    "two of the area": (2, "auc", 0.0, True),
+    "not measurable": (3, "macro_accuracy", None, False),
+}
+EARLIER = [{"release": f"r{place}", "cohort": f"c{place}", "n": 500} for place in (1, 2)]
+# What is not measured, beside some of these parts.
+BESIDE: dict[str, dict[str, Any]] = {
+    "accuracy": {"evidence": EVIDENCE, "sites": of_sites()},
+    "area": {"sites": of_sites("a")},
+    "two": {
+        "cohort": cohorts.describe_cohort("now", EARLIER, horizon=4, n=1500, unit="image"),
+        "predecessor": {"name": "r2", "sha256": "ab" * 32},
+    },
+}
+
+# Edits that nothing in a bundle contradicts, with the reason. All others are noticed.
+AN_AREA = "the counts of an area are not published unless a calibration needs them"
+ONE_COUNT = "a change of 1% of one noisy count changes no total beyond its noise, and no result"
+BLIND: dict[str, dict[str, str]] = {
+    "": {
+        "ledger.entry": "the ledger is private",
+        "ledger.releases": "the ledger is private",
+        "ledger.epsilon": "the ledger is private, and a larger total is possible",
+        "ledger.exact": "a bound is weaker than an exact total",
+    },
+    "accuracy": {
+        f"evidence.{name}": "an audit cannot be repeated from its bundle"
+        for name in ("runs", "confidence", "epsilon_lower", "probability", "tests", "caught_factor")
+    },
+    "area": {
+        "evaluation": AN_AREA,
+        "sites.colluders": "an aggregator adds all noise, so colluders change nothing",
+        "sites.coordinates": "an aggregator adds all noise, so shares cost nothing",
+    },
+    "areas": {"evaluation": AN_AREA, "monitor.tables": ONE_COUNT},
+    "recalls": {"monitor.tables": ONE_COUNT},
+    "calibrated": {
+        "calibration.temperature": ONE_COUNT,
+        "calibration.label_counts": ONE_COUNT,
+        "monitor.tables": ONE_COUNT,
+    },
+    "two": {
+        "calibration.temperature": ONE_COUNT,
+        "cohort.earlier.0.cohort": "labels of earlier cohorts are in their bundles",
+        "cohort.earlier.1.cohort": "labels of earlier cohorts are in their bundles",
+    },
+    "two of the area": {"evaluation.score_counts.edges.1": ONE_COUNT, "monitor.tables": ONE_COUNT},
+    "not measurable": {"evaluation.class_counts": ONE_COUNT},
+}
+AREAS = {"value", "interval", "standard_error"}
+# Other checks that may name a lie in a block, because their numbers follow from it.
+FOLLOWING = {"evaluation": {"calibration"}, "predecessor": {"cohort", "predecessors"}}
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_example(tmp_path_factory.mktemp("bundle") / "whole", classes=("a", "b", "c"))
+
+
+def measure_parts(folder: Path, plan: Plan, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What facts and a statement have of a release whose parts are measured on 500 test units."""
+    classes, metric, own, monitored = MEASURED[kind]
+    several, generator = kind == "areas", np.random.default_rng(0)
+    drawn: Any = generator.integers(
+        0, 2 if several else classes, (TEST_UNITS, classes)[: 1 + several]
+    )
+    rows = of_test_rows(
+        generator.normal(drawn if several else np.eye(classes)[drawn], 1 if several else 0.5),
+        drawn.astype(np.uint8) if several else drawn,
+    )
+    heads = replace(head(classes), typical=np.eye(1, classes, dtype=np.float32)[None])
+
+    def planned(mechanisms: Any, epsilon: float) -> Plan:
+        target = Target(n=TEST_UNITS, epsilon=epsilon, delta=1e-5)
+        return calibrate(mechanisms, target, cache=folder / "calibration")
+
+    wanted = results.evaluation_mechanisms(metric, classes=classes, multi_label=several)
+    tested = planned(wanted, 0.1 if kind == "not measurable" else 8.0)
+    parts = [tested]
+    evaluation = results.evaluate_heads(
+        heads,
+        rows,
+        tested,
+        SEEDED,
+        metric=metric,
+        link="sigmoid" if several else "softmax",
+        composition=results.composition_words(plan, tested, split=verified.SPLIT),
+        keep_counts=own == 0,
+    )
+    blocks = {"evaluation": evaluation, "ledger": LEDGER | {"releases": 2, "epsilon": 20.0}}
+    if own == 0:
+        blocks["calibration"] = calibrated.calibrate_from_counts(evaluation, tested)
+    elif own:
+        wanted = calibrated.calibration_mechanisms(classes=classes, multi_label=False)
+        parts.append(planned(wanted, own))
+        words = price_words(parts[1], compose_test_price(*parts) or tested, *calibrated.PRICED)
+        made = calibrated.calibrate_head(heads, rows, parts[1], SEEDED, composition=words)
+        blocks["calibration"] = made
+    if monitored:
+        parts.append(planned(monitor_mechanisms(unusual=True), 2.0))
+        words = monitor_words(parts[-1], compose_test_price(*parts) or tested)
+        blocks["monitor"] = monitor_head(
+            heads,
+            rows,
+            parts[-1],
+            SEEDED,
+            probe_norm=1.5,
+            link="softmax",
+            calibration=None,
+            composition=words,
+        )
+    return {"class_names": tuple("abc"[:classes]), "multi_label": several}, blocks
+
+
+def is_blind(kind: str, place: str) -> bool:
+    known = {**BLIND[""], **BLIND[kind]}
+    if known.get("evaluation") == AN_AREA and place.startswith("evaluation"):
+        return place.split(".")[1] in AREAS
+    return any(place == each or place.startswith(f"{each}.") for each in known)
+
+
+@pytest.mark.parametrize("kind", MEASURED)
+def test_an_edit_of_a_part_is_named_by_its_check(original: Path, kind: str) -> None:
+    """Of numbers in lists, the first two are edited."""
+    values, facts = read_json(original / bundle.STATEMENT_FILE), bundle.read_facts(original)
+    plan, (_, options) = stated_plan.read_plan(values)[1], method.read_options(facts)
+    changes, blocks = measure_parts(original.parent, plan, kind)
+    probe = facts.backbone.probe | {"norm": 1.5}
+    facts = facts.model_copy(
+        update=changes | {"backbone": facts.backbone.model_copy(update={"probe": probe})}
+    )
+    blocks |= BESIDE.get(kind, {})
+
+    def list_faults(blocks: dict[str, Any]) -> dict[str, str]:
+        checks = Checks()
+        stated = Stated(
+            folder=None,
+            facts=facts,
+            options=options,
+            values={**values, **blocks},
+            plan=plan,
+            predecessors=(),
+        )
+        for reader in load_readers():
+            reader.verify(checks, stated)
+        return {each.name: each.detail for each in checks.done if each.passed is False}
+
+    assert list_faults(blocks) == {}
+    unnoticed, unnamed = {}, {}
+    for keys in verified.leaves(blocks):
+        if any(isinstance(key, int) and key > 1 for key in keys):
+            continue
+        place = ".".join(map(str, keys))
+        for edit in (verified.other, lambda _: None, lambda value: [value, value]):
+            edited = copy.deepcopy(blocks)
+            inner = edited
+            for key in keys[:-1]:
+                inner = inner[key]
+            before, inner[keys[-1]] = inner[keys[-1]], edit(inner[keys[-1]])
+            if edited == blocks:
+                continue
+            faults, lie = list_faults(edited), f"{before!r:.40} -> {inner[keys[-1]]!r:.40}"
+            if not faults:
+                small = edit is verified.other or place == "evidence.caught_factor"
+                if not (small and is_blind(kind, place)):
+                    unnoticed[place] = lie
+            elif not {keys[0], *FOLLOWING.get(keys[0], ())} & set(faults):
+                unnamed[place] = f"{lie}: {faults}"
+    assert unnoticed == {}, "verify believes these lies"
+    assert unnamed == {}, "verify blames another block"
+
+
+@pytest.mark.parametrize(
+    "place", [("monitor", "tables", "predicted_class", 0), ("evaluation", "class_counts", 0, 0)]
+)
+def test_a_count_that_changes_beyond_its_noise_is_noticed(
+    original: Path, place: tuple[Any, ...]
+) -> None:
+    """The blind spots above are those of small changes alone."""
+    values, facts = read_json(original / bundle.STATEMENT_FILE), bundle.read_facts(original)
+    plan, (_, options) = stated_plan.read_plan(values)[1], method.read_options(facts)
+    changes, blocks = measure_parts(original.parent, plan, "recalls")
+    probe = facts.backbone.probe | {"norm": 1.5}
+    backbone = facts.backbone.model_copy(update={"probe": probe})
+    facts = facts.model_copy(update=changes | {"backbone": backbone})
+    inner: Any = blocks
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] += 200.0
+    checks = Checks()
+    stated = Stated(
+        folder=None,
+        facts=facts,
+        options=options,
+        values={**values, **blocks},
+        plan=plan,
+        predecessors=(),
+    )
+    for reader in load_readers():
+        reader.verify(checks, stated)
+    assert [each.name for each in checks.done if each.passed is False] == [place[0]]
