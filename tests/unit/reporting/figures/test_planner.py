@@ -118,3 +118,4 @@ def test_a_plan_s_figure_is_a_file_of_its_epsilon_and_the_usual_ones(tmp_path: P
         planner.write_plan_figure(tmp_path / "plan.pdf", SETTING, SCALE, unit="image")
     svg = planner.plan_svg(SETTING, SCALE, list(_starts().values()), title="a", unit="image")
     assert b"<svg" in svg
+    assert [f"ε = {e} -->".encode() in svg for e in (0.5, 1, 2, 3)] == [True] * 3 + [False]
