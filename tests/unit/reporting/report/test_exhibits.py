@@ -240,3 +240,13 @@ def test_figures_are_described_for_readers_who_do_not_see_them() -> None:
         "Best private results: epsilon 0.5: 60.0% by a on x; epsilon 2: 70.0% by b on x."
     )
     assert exhibits.figure_facts([], "d") == {}
+
+
+def test_a_folder_that_is_no_dataset_has_figures_of_all(tmp_path: Path) -> None:
+    path = tmp_path / "figures/other/deltas.svg"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"x")
+    sources = Sources(summaries=[], statements=[], datasets={"d": tmp_path}, figures=[path])
+    assert [item["title"] for item in Exhibits(sources, tmp_path).list_figures(None, {})] == [
+        "Deltas"
+    ]
