@@ -226,6 +226,21 @@ def test_counts_are_those_of_pandas(
         assert (line.rows, line.units) == (inside.sum(), len(np.unique(units[inside])))
 
 
+def test_a_mean_of_one_label_has_the_label_s_count_and_one_of_several_has_none(
+    compared: dict[str, tuple[FairnessRecord, pd.DataFrame]],
+) -> None:
+    for name, one in (("two classes", True), ("several labels", False)):
+        test, (_, table) = KINDS[name], compared[name]
+        lines = table[(table["metric"] == "recall") & (table["label"] == "")]
+        lines = lines[(lines["attribute"] == "site") & (lines["epsilon"] == "1")]
+        for line in lines.itertuples():
+            inside = np.array([each == line.group for each in test.groups["site"]])
+            if one:
+                assert line.positives == (inside & (test.labels == 1)).sum()
+            else:
+                assert np.isnan(line.positives)
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_differences_are_to_all_rows_and_gaps_to_the_reference(
     name: str, compared: dict[str, tuple[FairnessRecord, pd.DataFrame]]
