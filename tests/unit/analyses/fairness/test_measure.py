@@ -199,6 +199,7 @@ def test_values_of_groups_are_fairlearns(
             assert (gap.worst_group, gap.best_group) == (found.idxmin(), found.idxmax())
             assert (gap.worst, gap.best) == pytest.approx((found.min(), found.max()))
             assert gap.groups == len(found)
+            assert gap.resamples == 200, "every resample has all groups and labels"
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -221,9 +222,24 @@ def test_counts_are_those_of_pandas(
     for line in lines[lines["metric"] == "recall"].itertuples():
         k = record.class_names.index(line.label)
         has = test.labels[:, k] > 0 if test.labels.ndim == 2 else test.labels == k
-        inside = np.array([each == line.group for each in test.groups["site"]])
+        inside = np.array([each == str(line.group) for each in test.groups["site"]])
         assert line.positives == len(np.unique(units[has & inside]))
         assert (line.rows, line.units) == (inside.sum(), len(np.unique(units[inside])))
+
+
+def test_a_mean_of_one_label_has_the_label_s_count_and_one_of_several_has_none(
+    compared: dict[str, tuple[FairnessRecord, pd.DataFrame]],
+) -> None:
+    for name, one in (("two classes", True), ("several labels", False)):
+        test, (_, table) = KINDS[name], compared[name]
+        lines = table[(table["metric"] == "recall") & (table["label"] == "")]
+        lines = lines[(lines["attribute"] == "site") & (lines["epsilon"] == "1")]
+        for line in lines.itertuples():
+            inside = np.array([each == str(line.group) for each in test.groups["site"]])
+            if one:
+                assert line.positives == (inside & (test.labels == 1)).sum()
+            else:
+                assert pd.isna(line.positives)
 
 
 @pytest.mark.parametrize("name", KINDS)
