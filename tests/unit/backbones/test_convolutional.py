@@ -252,7 +252,8 @@ def test_the_first_stage_s_input_is_known(values: dict[str, Any], shape: tuple[i
     assert of(**values).input_shape == shape
     backbone = load(**{"family": "convolutional", "stages": ONE} | values)
     assert backbone.graph is not None
-    (stage,) = backbone.graph.model.blocks  # type: ignore[union-attr]
+    network: Any = backbone.graph.model
+    (stage,) = network.blocks
     seen: list[Any] = []
     stage.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape))
     backbone.forward(backbone.transform(Image.new("RGB", (20, 20)))[None])

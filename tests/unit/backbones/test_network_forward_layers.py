@@ -24,7 +24,8 @@ from dpprobe.errors import ConfigError
 from tests.support.backbones import CPU
 
 PREFIX = 2  # a class token and a register
-CLASS_TOKEN = {"num_prefix_tokens": PREFIX, "cls_token": nn.Parameter(torch.zeros(1))}
+TOKEN = nn.Parameter(torch.zeros(1))
+CLASS_TOKEN: dict[str, Any] = {"num_prefix_tokens": PREFIX, "cls_token": TOKEN}
 
 
 class Parts(nn.Module):
@@ -40,7 +41,6 @@ def linear(count: int) -> nn.Sequential:
     return nn.Sequential(*(nn.Linear(2, 2) for _ in range(count)))
 
 
-TOKEN = nn.Parameter(torch.zeros(1))
 RESNET = Parts(**{f"layer{number}": linear(number) for number in (1, 2, 3, 8, 9)}, layer4=None)
 # A network, where its blocks are (None: nowhere), the tokens before patches, a class token or not.
 PLACES: dict[str, tuple[nn.Module, Any, int, bool]] = {
@@ -164,7 +164,8 @@ def test_layer_k_is_the_output_of_block_k(layers: Any, token: str | None) -> Non
 
 
 def test_without_a_class_token_patches_are_averaged() -> None:
-    for more, patches in (({}, TOKENS), ({"num_prefix_tokens": PREFIX}, TOKENS[:, PREFIX:])):
+    registers: dict[str, Any] = {"num_prefix_tokens": PREFIX}
+    for more, patches in (({}, TOKENS), (registers, TOKENS[:, PREFIX:])):
         taken = take(*three(), layers=[1], **more)
         torch.testing.assert_close(taken["1"], 2 * patches.mean(1))
         with pytest.raises(ConfigError, match="token: N has no class token; write `token: pooled`"):

@@ -305,6 +305,8 @@ def test_a_tag_may_follow_the_name(
         ({"model": "ViT-B-32.openai", "quick_gelu": True}, None),
         ({"model": "ViT-B-32-quickgelu.openai"}, None),
         ({"model": "ViT-B-32.laion2b_s34b_b79k"}, None),
+        # a name with QuickGELU is right, whatever the list says of its weights
+        ({"model": "roberta-ViT-B-32.laion2b_s12b_b32k"}, None),
         ({"model": "hf-hub:a/b"}, None),
         ({"model": "ViT-B-33", "pretrained": False}, "no model"),
     ],
@@ -329,9 +331,12 @@ def test_text_is_read_where_its_tokenizer_runs(
 ) -> None:
     """A tokenizer of the Hub needs the package transformers; open_clip's own needs nothing."""
     asked: list[str] = []
-    monkeypatch.setattr(
-        open_clip_models, "find_spec", lambda name: asked.append(name) or (installed or None)
-    )
+
+    def find(name: str) -> bool | None:
+        asked.append(name)
+        return installed or None
+
+    monkeypatch.setattr(open_clip_models, "find_spec", find)
     chosen = options(model=model, pretrained=False if "hub" not in model else None)
     assert chosen.reads_text == (own or installed)
     said = [f"{model} needs the package transformers to read text, which is not installed: text "]

@@ -146,8 +146,9 @@ def test_grey_bits_hold_for_training_and_test_images(family: str) -> None:
     values = NETWORKS[family] | {"grey_bits": 12, "preprocessing": INCEPTION}
     backbone = load(**values)
     assert backbone.train_transform is not None
-    for transform in (backbone.transform, backbone.train_transform):
-        assert (type(transform).__name__, transform.bits) == ("AssumeGreyBits", 12)  # type: ignore[attr-defined]
+    transforms: list[Any] = [backbone.transform, backbone.train_transform]
+    for transform in transforms:
+        assert (type(transform).__name__, transform.bits) == ("AssumeGreyBits", 12)
     central = load(**NETWORKS[family], grey_bits=12)
     assert central.train_transform is None
     assert (

@@ -30,6 +30,7 @@ MIXED: dict[str, tuple[Run, bool]] = {
     "row before": (lambda rows: rows.cumsum(0), False),
     "first row": (lambda rows: rows + rows[:1], False),
     "last row": (lambda rows: rows + rows[-1:], True),
+    "shape": (lambda rows: rows[:, : 2 if torch.equal(rows[-1], ROWS[2]) else 3], True),
     "not a number": (lambda rows: torch.where(rows[-1:] > 0.5, rows, rows * float("nan")), True),
 }
 
@@ -126,10 +127,10 @@ class Views(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.plain, self.mix = nn.Identity(), Mix()
+        self.plain, self.twice, self.mix = nn.Identity(), nn.Identity(), Mix()
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        views = self.mix(self.plain(rows).repeat_interleave(2, 0))
+        views = self.mix(self.twice(self.plain(rows).repeat_interleave(2, 0)))
         return views.unflatten(0, (len(rows), 2)).mean(1)
 
 
@@ -142,6 +143,8 @@ def test_a_layer_of_several_views_a_row_that_mixes_rows_is_named() -> None:
     rows = torch.arange(12.0).reshape(4, 3)
     batches = [rows, torch.cat([rows[:1], rows[1:] + 1])]
     assert row_mixing._find_layer(Views(), 0, batches) == "mix"
+    batches = [rows, torch.cat([rows[:3] + 1, rows[3:]])]
+    assert row_mixing._find_layer(Views(), 3, batches) == "mix"
     with pytest.raises(ConfigError, match="tune: layer mix of net mixes the rows of a batch"):
         row_mixing.check_rows_apart(Views(), rows[:3], name="net")
 

@@ -61,6 +61,7 @@ def test_options_that_contradict_each_other_are_refused(change: dict[str, Any], 
         ("resnet50.a1_in1k", None, None),
         ("hf-hub:a/b", None, None),
         ("vit_base_patch16_224_in21k", None, None),  # an old name, which timm replaces
+        ("vit_base_patch16_224_in21k.tag", None, None),
         (
             "resnet50.a1_in1kk",
             None,

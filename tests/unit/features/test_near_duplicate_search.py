@@ -195,7 +195,7 @@ def test_ties_copies_zeros_and_both_sides_of_a_threshold(
 
     above, below = (0.8000005, 0.5999993), (0.7999995, 0.6000007)
     private = [
-        split("private", "aabcd", [[1], [3], [0, 1], [], [1, 1, 1]]),
+        split("private", "aabcd", [[1], [9, 0, 1], [0, 1], [], [1, 1, 1]]),
         split("tested", "xyz", [[*[0] * 4, 1], [*[0] * 6, 1], [0, 0, 0, 1]], split="test"),
     ]
     public = [
@@ -205,7 +205,7 @@ def test_ties_copies_zeros_and_both_sides_of_a_threshold(
     # row of train or test: its nearest public row (the first of equal ones), its cosine, bytes
     nearest: dict[str, Any] = {
         "train-0": ("seen", 1, 1.0, True),
-        "train-1": ("seen", 1, 1.0, True),  # the same bytes with other features
+        "train-1": ("seen", 1, 9 / 82**0.5, True),  # the same bytes with other features
         "train-2": ("seen", 0, 1.0, False),
         "train-4": ("more", 2, 1.0, False),
         "train-3": ("seen", 0, 0.0, False),  # all zeros

@@ -58,7 +58,7 @@ def test_shards_share_all_but_their_number_and_machine() -> None:
     assert make_header(2, **same).common_part() == first
     json.dumps(first)
     assert first.keys().isdisjoint({"shard", *same})
-    for change in (
+    changes: list[dict[str, Any]] = [
         {"rows": 24},
         {"split": "test"},
         {"class_names": ("dog", "cat")},
@@ -71,7 +71,8 @@ def test_shards_share_all_but_their_number_and_machine() -> None:
         {"multi_label": True},
         {"preprocessing": {}},
         {"weights_sha256": "x"},
-    ):
+    ]
+    for change in changes:
         assert make_header(**change).common_part() != first, change
 
 

@@ -63,7 +63,8 @@ def test_a_store_reads_what_was_written_however_it_is_cut(
     np.testing.assert_array_equal(store.labels, labels)
     assert (store.ids, store.units) == (stores.IDS, stores.IDS[::-1])
     assert (store.accepted, store.groups) == (stores.ACCEPTED, GROUPS)
-    for layer, values in {None: stores.FEATURES, **LAYERS}.items():
+    arrays: dict[str | None, Any] = {None: stores.FEATURES} | LAYERS
+    for layer, values in arrays.items():
         np.testing.assert_array_equal(store.read(layer=layer), values)
     np.testing.assert_array_equal(store.read("float16"), stores.FEATURES.astype(np.float16))
     for rows in (1, 5, 100):

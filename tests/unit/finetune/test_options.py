@@ -156,7 +156,7 @@ def test_every_combination_of_a_search_is_tried() -> None:
 GRADIENTS = {"sensitivity": 1.0, "noise_multiplier": 1.0}
 
 
-def facts(item: Mechanism) -> tuple[str, float, float, float, int]:
+def facts(item: Mechanism) -> tuple[Any, ...]:
     return item.name, item.sensitivity, item.noise_multiplier, item.sample_rate, item.count
 
 
@@ -248,7 +248,7 @@ def test_training_starts_from_what_is_stored_where_nothing_before_it_changes(
     options = of(tune=tune, augment=augment)
     assert (options.cut, options.from_images, options.cut_blocks) == (cut, not cut, blocks)
     assert options.blocks == (3 if tune == {"blocks": 3} else None)
-    assert Options(tune=TuneBlocks(blocks=3), **FULL) == of(tune={"blocks": 3})  # type: ignore[arg-type]
+    assert Options(tune=TuneBlocks(blocks=3), **FULL) == of(tune={"blocks": 3})
 
 
 def test_a_network_s_sums_are_said_to_be_float32() -> None:

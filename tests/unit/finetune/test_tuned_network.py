@@ -130,14 +130,14 @@ def plain_name(name: str) -> str:
     return ".".join([*words, {"scale": "weight", "shift": "bias"}.get(last, last)])
 
 
-def listed(names: dict[str, torch.Tensor]) -> list[tuple[str, tuple[int, ...]]]:
+def listed(names: dict[str, nn.Parameter]) -> list[tuple[str, tuple[int, ...]]]:
     return [(plain_name(name), tuple(one.shape)) for name, one in names.items()]
 
 
 NORMS = (nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm)
 
 
-def library_s(model: nn.Module, tune: Any) -> dict[str, torch.Tensor]:
+def library_s(model: nn.Module, tune: Any) -> dict[str, nn.Parameter]:
     """The parameters of timm's own network that an option names, in the network's order."""
     parameters = dict(model.named_parameters())
     if tune == "head":
@@ -176,7 +176,8 @@ def test_what_is_trained_are_the_library_s_parameters_by_their_kind(
     backbone = timm_backbone(kind)
     model: Any = backbone.graph.model  # type: ignore[union-attr]
     pixels = tuple(images(backbone).shape[1:])
-    for tune in ["head", "all", "bias", "norm", *({"blocks": count} for count in (1, 2, 3))]:
+    tunes: list[Any] = ["head", "all", "bias", "norm", *({"blocks": count} for count in (1, 2, 3))]
+    for tune in tunes:
         expected = library_s(model, tune)
         if not expected and tune != "head":
             with pytest.raises(
