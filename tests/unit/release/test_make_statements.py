@@ -1,0 +1,211 @@
+"""Whole releases: what each states follows from what was asked, what was booked, and its noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.pld import PLDAccountant
+
+from dpprobe.privacy.entropy import SEEDED
+from dpprobe.release import bundle
+from dpprobe.release.ledger import Ledger
+from dpprobe.release.verification.verify import verify_bundle
+from tests.support import release_study
+from tests.support.edited_bundles import failed
+from tests.support.release_study import release, study, write_features
+from tests.unit.release.test_ledger_prices import rounded_up
+
+EVERYTHING = {"calibrate": {"epsilon": 2}, "evaluate": {"epsilon": 1}, "monitor": {"epsilon": 2}}
+AREA = {"calibrate": {}, "evaluate": {"epsilon": 2, "metric": "auc"}}
+HALF = {"more": {"subsample": {"fraction": 0.5, "seed": 3}}}
+BLOCKS = {"evaluate": "evaluation", "calibrate": "calibration", "monitor": "monitor"}
+# Options of a release; `of` has the classes, images per patient and options of the study.
+RELEASES: dict[str, dict[str, Any]] = {
+    "covariance": {},
+    "sums": {"method": "sums", "evaluate": {"epsilon": 8, "metric": "macro_accuracy"}},
+    "steps": {"method": "steps", "evaluate": {"epsilon": 1, "metric": "accuracy"}},
+    "search": {"method": "search", "evaluate": {"epsilon": 3}, "monitor": {"epsilon": 2}},
+    "auto of a half": {"method": "auto", "monitor": {"epsilon": 2}, **HALF},
+    "balanced": {"method": "balanced", "card": {"license": "mit", "contact": "me"}},
+    "patients": {"of_patients": True, "of": {"images_per_patient": 3}, **EVERYTHING},
+    "everything": EVERYTHING,
+    "calibrated": {"calibrate": {"epsilon": 2}},
+    "two": {"of": {"classes": 2, "accountant": "rdp"}, **EVERYTHING},
+    "two of the area": {"of": {"classes": 2, "metric": "macro_accuracy"}, **AREA},
+    "horizon": {"cohort": "2026-01", "horizon": 4, "delta": 1e-5},
+    "alone": {"of": {"methods": ("covariance",)}},
+    "private cells": {"of": {"methods": ("covariance", "steps", "search")}, "epsilon": 1},
+}
+
+
+def make(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, options: Mapping[str, Any]
+) -> tuple[Any, Path]:
+    """Makes a release whose noise comes from a seed; returns the study and the bundle's folder."""
+    for module in ("make", "transport"):
+        monkeypatch.setattr(f"dpprobe.release.{module}.SystemEntropy", lambda: SEEDED)
+    given = dict(options)
+    of = dict(given.pop("of", {}))
+    classes = of.pop("classes", 3)
+    monkeypatch.setattr(release_study, "ROWS", {"train": 300, "test": 600})
+    monkeypatch.setattr(release_study, "CLASSES", ("a", "b", "c")[:classes])
+    write_features(
+        folder, shares=(1,) * classes, images_per_patient=of.pop("images_per_patient", None)
+    )
+    made = study(folder, **given)
+    if (metric := of.pop("metric", None)) is not None:  # of the dataset; it may follow from labels
+        of["datasets"] = {"toy": made.datasets["toy"].model_copy(update={"metric": metric})}
+    if "methods" in of:
+        of["methods"] = {each: made.methods[each] for each in of["methods"]}
+    made = made.model_copy(update=of)
+    return made, release(folder, made)
+
+
+def price(mechanisms: Sequence[Mapping[str, Any]], delta: float) -> float:
+    """The epsilon of a statement's mechanisms, by another library."""
+    sampled = any(item["sample_rate"] < 1 for item in mechanisms)  # slow on a fine grid
+    accountant = PLDAccountant(value_discretization_interval=2e-3 if sampled else 1e-4)
+    for item in mechanisms:
+        event: Any = GaussianDpEvent(item["noise_multiplier"])
+        if item["sample_rate"] < 1:
+            event = PoissonSampledDpEvent(item["sample_rate"], event)
+        accountant.compose(event, item["count"])
+    return float(accountant.get_epsilon(delta))
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_a_release_is_whole_verified_booked_and_stated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    options = RELEASES[name]
+    made, output = make(tmp_path, monkeypatch, options)
+    assert failed(verify_bundle(output)) == []
+    contents = {path.name: path.read_bytes() for path in output.iterdir()}
+    assert set(contents) == set(bundle.BUNDLE_FILES)
+    (kept,) = output.parent.glob(".first.*")
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == contents, "a copy is kept"
+    read = bundle.read_bundle(output)
+    ledger = Ledger.of_dataset(tmp_path / "data", "toy")
+    (entry,) = ledger.read_entries()
+    assert (entry.state, entry.digest) == ("closed", bundle.bundle_digest(output))
+    assert release(tmp_path, made) == output
+    assert bundle.bundle_digest(output) == entry.digest, "a release is final"
+    check_promise(read.statement, options)
+    check_tested(read.statement, options)
+    check_ledger(read.statement, ledger)
+    check_head(read, options)
+
+
+def check_promise(statement: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    patients = options.get("of", {}).get("images_per_patient")
+    assert statement["n"] == 300 // (patients or 1), "units, not images"
+    assert statement["delta"] == options.get("delta", 1e-4)
+    assert statement["epsilon_target"] == options.get("epsilon", 2)
+    assert statement["epsilon_realised"] <= statement["epsilon_target"]
+    assert ("patient" in statement["unit_of_privacy"]) == bool(patients)
+    assert statement["mode"] == "release"
+    assert statement["method"] == options.get("method", "covariance")
+    if statement["selection"] is None:
+        loose = 0.2 if options.get("of", {}).get("accountant") == "rdp" else 5e-3
+        least = price(statement["mechanisms"], statement["delta"])
+        assert -5e-3 * least <= statement["epsilon_realised"] - least <= loose * least
+    assert statement["epsilon_realised"] > 0.98 * statement["epsilon_target"], "none is wasted"
+    methods = options.get("of", {}).get("methods")
+    cells = len(methods) if methods else 6
+    assert statement["choice"]["cells"] == cells
+    assert statement["choice"]["epsilon"] >= statement["epsilon_realised"]
+    assert ("cohort" in statement) == ("cohort" in options)
+    if "cohort" in options:
+        cohort = statement["cohort"]
+        assert [cohort[key] for key in ("name", "place", "horizon", "units", "earlier")] == [
+            *("2026-01", 1, 4, 300, [])
+        ]
+
+
+def check_tested(statement: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Each block has its own price, and the number of test units."""
+    patients = options.get("of", {}).get("images_per_patient")
+    for option, name in BLOCKS.items():
+        if option not in options:
+            assert not statement.get(name), f"nobody asked for {name}"
+        elif asked := options[option].get("epsilon"):
+            block = statement[name]
+            assert block["n"] == 600 // (patients or 1)
+            assert block["epsilon_target"] == asked
+            assert block["epsilon"] == pytest.approx(asked, rel=1e-3)
+            assert block["epsilon"] == pytest.approx(price(block["mechanisms"], 1e-4), rel=2e-3)
+        else:  # of the AUC's counts, which are paid for
+            assert "mechanisms" not in statement[name]
+            assert name == "calibration"
+    metric = options.get("evaluate", {}).get("metric", "accuracy")
+    if "evaluate" in options:
+        assert statement["evaluation"]["metric"] == metric
+        low, high = statement["evaluation"]["interval"]
+        assert low <= statement["evaluation"]["value"] <= high
+        if options.get("method") != "steps":  # five steps are few
+            assert statement["evaluation"]["value"] > 0.8, "classes that can be told apart"
+
+
+def check_ledger(statement: Mapping[str, Any], ledger: Ledger) -> None:
+    """The booking has the noise that was drawn; the total is of the side that pays most."""
+    (entry,) = ledger.read_entries()
+    stated, booking = statement["ledger"], entry.booking
+    sides = {part.side: part for part in booking.parts}
+    blocks = [statement.get(name) or {} for name in BLOCKS.values()]
+    tested = [item for block in blocks for item in block.get("mechanisms", ())]
+    drawn = {"train": statement["mechanisms"], "test": tested}
+    for side, part in sides.items():
+        noise = {(item.name, item.count, item.sensitivity) for item in part.mechanisms}
+        assert noise == {(item["name"], item["count"], item["sensitivity"]) for item in drawn[side]}
+        for item in part.mechanisms:
+            (same,) = {
+                each["noise_multiplier"] for each in drawn[side] if each["name"] == item.name
+            }
+            assert item.noise_multiplier == pytest.approx(same, rel=1e-6)
+    assert ("test" in sides) == bool(tested)
+    delta = statement["delta"]
+    trained = statement["epsilon_realised"]
+    if statement["selection"] is None:
+        trained = price(statement["mechanisms"], delta)
+    most = max(trained, price(tested, delta) if tested else 0.0)
+    assert stated["epsilon"] == pytest.approx(most, rel=5e-3)
+    assert rounded_up(ledger.compute_spent(delta), stated["epsilon"])
+    assert stated["releases"] == stated["entry"] == 1
+    assert (stated["unit"], stated["delta"]) == (booking.unit, delta)
+    assert (booking.place == "toy/first 1") == ("cohort" in statement)
+    assert (booking.column == "who") == (booking.unit == "patient")
+
+
+def check_head(read: bundle.Bundle, options: Mapping[str, Any]) -> None:
+    facts = read.facts
+    classes = options.get("of", {}).get("classes", 3)
+    assert facts.class_names == ("a", "b", "c")[:classes]
+    assert read.weights.shape == (classes, 7)
+    assert (facts.name, facts.study, facts.dataset, facts.multi_label) == (
+        *("first", "unit", "toy", False),
+    )
+    priors = np.array(facts.head.class_priors or (), np.float32)
+    assert np.array_equal(priors, read.arrays.get("class_priors", ()))
+    balanced = options.get("method") == "balanced"
+    assert bool(priors.size) == balanced
+    if "typical_directions" in read.arrays:
+        assert "monitor" in options
+        assert read.arrays["typical_directions"].shape == (1, 6)
+    else:
+        assert options is not EVERYTHING, "its second moments have directions"
+    assert (facts.head.chosen is not None) == (options.get("method") == "search")
+    text = " ".join((read.folder / bundle.CARD_FILE).read_text().split())
+    for words, wanted in {
+        "How sure it is": "calibrate" in options,
+        "--monitor": "monitor" in options,
+        "assume equally frequent": balanced,
+        "## Contact me": "card" in options,
+    }.items():
+        assert (words in text) == wanted, words
+    subsample = "subsample" in read.statement["public_data"]
+    assert subsample == ("subsample" in options.get("more", {}))
