@@ -210,7 +210,7 @@ def test_a_section_counts_the_cells_beyond_chance_and_beside_their_reference(
                 "difference_low": -0.05,
                 "difference_high": -0.01,
                 "gap": 0.08,
-            }
+            },
         },
     )
     part = _section(tmp_path, path)
