@@ -1,0 +1,65 @@
+"""Which devices a process may see, takes and keeps, and what it computes with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from dpprobe import devices
+
+VISIBLE = {
+    None: "0 1 2 3",
+    "": "",
+    "-1": "",
+    "2": "2",
+    "3, 1": "3 1",
+    "0,-1,2": "0",
+    "1,1": "1",
+    "GPU-1a,GPU-2b": "GPU-1a GPU-2b",
+}
+
+
+def test_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = ["nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm", "null"]
+    for visible, wanted in VISIBLE.items():
+        given = {} if visible is None else {devices.VISIBLE: visible}
+        assert devices.visible_devices(given, nodes) == tuple(wanted.split())
+    before = torch.get_num_threads()
+    for threads in (0, 1, 2):
+        devices.limit_threads(threads)
+        assert torch.get_num_threads() == max(threads, 1)
+    torch.set_num_threads(before)
+    monkeypatch.setattr(devices, "_held", [])
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(os, "listdir", lambda _: ["nvidia0", "nvidia1", "null"])
+    monkeypatch.delenv(devices.VISIBLE, raising=False)
+    taken = [devices.take_device({}) for _ in range(3)]
+    taken += [devices.take_device({}, nodes=["nvidia0"]), devices.take_device({}, folder=tmp_path)]
+    assert taken == ["0", "1", "0", None, "0"]
+    slots = devices.slot_names(["0", "GPU-1"], {}), devices.slot_names(["0"], {"SLURM_JOB_ID": "7"})
+    assert slots[0][:3] == [(".0.0", "0"), (".GPU-1.0", "GPU-1"), (".0.1", "0")]
+    assert ([len(each) for each in slots], slots[1][1]) == ([128, 64], ("7.0.1", "0"))
+    assert (tmp_path / f"dpprobe-gpus-{os.getuid()}").stat().st_mode & 0o777 == 0o700
+    devices.keep_one_device()
+    assert devices.VISIBLE not in os.environ, "this process holds a device"
+    monkeypatch.setattr(devices, "_held", [])
+    monkeypatch.setattr(devices, "_LEVELS", 1)
+    assert [devices.take_device({}, folder=tmp_path / "b") for _ in range(3)] == ["0", "1", None]
+    assert devices.count_devices() == 2
+    monkeypatch.setattr(os, "listdir", lambda path: Path(path, "none").stat())
+    assert devices.count_devices() == 0
+    places = ("cpu", "cuda", "cuda:1")
+    assert [devices.find_accelerator(each) is not None for each in places] == [False, True, True]
+    assert [devices.default_precision(each) for each in places] == ["float32", *["float16"] * 2]
+    casts = [devices.use_precision("cpu", each) for each in (None, torch.bfloat16)]
+    assert [(each.device, each._enabled) for each in casts] == [("cpu", False), ("cpu", True)]
+    monkeypatch.delenv("PATH")
+    monkeypatch.setenv(devices.USER_PATH, "")  # is put back after the test
+    monkeypatch.delenv(devices.USER_PATH)
+    for _ in range(2):
+        devices.put_python_on_path()
+    assert os.environ[devices.USER_PATH] == os.defpath
+    assert os.environ["PATH"].endswith(os.pathsep + os.defpath)

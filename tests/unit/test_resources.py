@@ -1,0 +1,56 @@
+"""The clone or the package that files come from, and the versions that a run began with."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from dpprobe import resources, versions
+from dpprobe.errors import ConfigError, DpprobeError
+
+
+def test_clones_and_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, other, bare = (tmp_path / name for name in ("whole", "other", "bare"))
+    for root in (whole, other, bare):
+        (root / "src/dpprobe").mkdir(parents=True)
+    for path in (whole / "Snakefile", whole / "src/dpprobe/resources.py", other / "Snakefile"):
+        path.touch()
+    packages = {
+        whole / "src/dpprobe": whole,
+        whole / "lib/dpprobe": None,
+        other / "src/dpprobe": None,
+        bare / "src/dpprobe": None,
+    }
+    for package, clone in packages.items():
+        monkeypatch.setattr(resources, "PACKAGE", package)
+        assert resources.clone_root.__wrapped__() == clone
+        monkeypatch.setattr(resources, "clone_root", lambda found=clone: found)
+        assert resources.project_root.__wrapped__() == (clone or package / "shipped")
+        monkeypatch.undo()
+    monkeypatch.setattr(resources, "project_root", lambda: tmp_path)
+    with pytest.raises(ConfigError, match=r"resources/a/b.yaml: cannot be read \(No such file"):
+        resources.read_yaml("a", "b.yaml")
+    now = versions.VERSIONS["data"]
+    edited = versions.VERSIONS | {"data": 0}
+    fault = f"versions.data: 0 when this run began, {now} now"
+    for began, told in ((None, None), (versions.VERSIONS, None), ({}, None), (edited, fault)):
+        if began is not None:
+            monkeypatch.setenv(versions.RUN_VERSIONS, json.dumps(began))
+        if told is None:
+            versions.check_versions()
+            continue
+        with pytest.raises(DpprobeError) as caught:
+            versions.check_versions()
+        assert str(caught.value).startswith(told)
+    monkeypatch.setattr(versions, "clone_root", lambda: None)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: f"5 of {name}")
+    assert versions.code_version.__wrapped__() == "5 of dpprobe"
+    assert versions.clone_commit() is None
+    for name in ("version", "distribution"):
+        monkeypatch.setattr(f"importlib.metadata.{name}", Mock(side_effect=PackageNotFoundError))
+    assert versions.code_version.__wrapped__() == versions.UNKNOWN
+    assert not versions._is_installed(tmp_path)
