@@ -82,14 +82,6 @@ ALL: list[dict[str, Any]] = [
 ]
 
 
-def join(**changed: Any) -> dict[str, Any]:
-    return {"joins": [{"file": "j.csv", "by": "who", "columns": ["site"]} | changed]}
-
-
-def of_url(file: Any = None, **layout: Any) -> dict[str, Any]:
-    return {"source": "url", "files": [FILES[0] | (file or {})], "layout": layout}
-
-
 def places(*names: str) -> list[dict[str, Any]]:
     return [{"train": name} for name in names]
 
@@ -137,7 +129,6 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
             *({"revision": each} for each in ("main", "", "0" * 12, "A" * 40, "0" * 41)),
         ],
     ),
-    "digits": ({"source": "sklearn", "name": "digits"}, [*ALL, *SPLIT, {"name": "faces"}]),
     "torchvision": (
         {"source": "torchvision", "name": "EuroSAT"},
         [
@@ -148,57 +139,6 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
                 {"name": name, "path": path}
                 for path in (None, "vision")
                 for name in ("MNIST", "CIFAR10", "CIFAR100", "Places365", "EuroSAT", "SVHN")
-            ),
-        ],
-    ),
-    "url": (
-        of_url(**CSV),
-        [
-            *ALL,
-            *(of_url(**CSV | {"unit_column": "who", "split_by": by}) for by in ("id", "class")),
-            of_url(**CSV, test="b.csv"),
-            of_url(**FOLDER),
-            of_url(**BOTH),
-            of_url(**FOLDER | {"split_by": "id"}),
-            of_url(**CSV | BOTH | {"group_columns": ["age"]}),
-            of_url(**CSV, filters={"a": [1]}, unit_column="who", max_images_per_patient=2),
-            {"files": [FILES[0] | {"url": "http://h/y", "sha256": "1" * 64}, FILES[0]]},
-            *(
-                {"files": [FILES[0], FILES[0] | {"url": f"http://h/{name}"}]}
-                for name in ("b/x.zip", "x.tar.gz", "x", "X.zip", ".zip")
-            ),
-            *(
-                of_url(file, **FOLDER)
-                for file in (
-                    {"url": "file:///x.zip"},
-                    {"url": "http://me:hidden@h/x.zip"},
-                    {"url": "http://h/"},
-                    {"url": "https:///x.zip"},
-                    {"name": "../x.zip"},
-                    {"name": ".x.zip"},
-                    {"name": "a\\b"},
-                    {"name": "receipt.json"},
-                    {"url": "http://h/%2e%2e%2fx.zip"},
-                    {"sha256": "abc"},
-                    {"url": "http://h/a%20b.TAR.GZ?x=1"},
-                    {"sha256": "A" * 64},
-                    {"name": "y.tgz"},
-                )
-            ),
-            *(
-                of_url(**layout)
-                for layout in (
-                    {"source": "sklearn"},
-                    {},
-                    FOLDER | {"path": "/data"},
-                    FOLDER | {"path": "x/../y"},
-                    FOLDER | {"path": "~/x"},
-                    *(CSV | {name: "../b"} for name in ("train", "test", "root")),
-                    CSV | {"root": "~"},
-                    CSV | join(file="../b"),
-                    FOLDER | {"pth": "x"},
-                    FOLDER | {"delta": 1e-5, "expect": {}},
-                )
             ),
         ],
     ),
