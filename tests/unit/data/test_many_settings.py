@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -10,17 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from dpprobe.data import (
     huggingface,
 )
-from dpprobe.data.parquet_columns import describe_kind
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import DpprobeError
-from tests.support.shards import CLASSES, pack, png, samples
+from tests.support.shards import CLASSES, pack, samples
 from tests.support.sources import write_parquet
 from tests.support.stored_records import answer_of, check_values, to_plain
 
@@ -86,14 +82,6 @@ ALL: list[dict[str, Any]] = [
 ]
 
 
-def join(**changed: Any) -> dict[str, Any]:
-    return {"joins": [{"file": "j.csv", "by": "who", "columns": ["site"]} | changed]}
-
-
-def of_url(file: Any = None, **layout: Any) -> dict[str, Any]:
-    return {"source": "url", "files": [FILES[0] | (file or {})], "layout": layout}
-
-
 def places(*names: str) -> list[dict[str, Any]]:
     return [{"train": name} for name in names]
 
@@ -122,43 +110,6 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
             {"train": "p*.parquet"},
         ],
     ),
-    "parquet": (
-        {"source": "parquet", "train": "p0.parquet"},
-        [
-            *ALL,
-            *SPLIT,
-            *PATIENTS,
-            {"train": ["p0.parquet", "p1.parquet"]},
-            {"train": "p*.parquet", "limit": {"train": 3}},
-            {"train": ["several.parquet", "p1.parquet", "p*.parquet"]},
-            {"train": ["p0.parquet", "none.parquet"]},
-            {"test": "p1.parquet"},
-            {
-                "test": "p1.parquet",
-                "limit": {"train": 9, "test": 40},
-                "expect": {"train": 30, "test": 30},
-            },
-            {"limit": {"test": 3}},
-            {"class_names": ["x", "y"]},
-            {"limit": {"train": 99}},
-            {"train": ["p0.parquet", "turned.parquet"]},
-            {"train": ["p0.parquet", "several.parquet"]},
-            *({"class_names": names} for names in (CLASSES, CLASSES[::-1])),
-            {"accepted_labels": {"file": "r.json"}},
-            *(
-                {"test": "p1.parquet", "accepted_labels": {"file": f"{n}.json"}}
-                for n in ("r", "none")
-            ),
-            *places(
-                *(f"{name}.parquet" for name in ("several", "lists", "unnamed", "text", "none"))
-            ),
-            {"test": "several.parquet"},
-            {"train": "unnamed.parquet", "class_names": ["x", "y", "z"]},
-            {"label_column": "age"},
-            {"label_column": "who"},
-            {"image_column": "label"},
-        ],
-    ),
     "hub": (
         {"source": "huggingface", "repo": "a/b", "revision": "0" * 40, "train": "*.parquet"},
         [
@@ -178,7 +129,6 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
             *({"revision": each} for each in ("main", "", "0" * 12, "A" * 40, "0" * 41)),
         ],
     ),
-    "digits": ({"source": "sklearn", "name": "digits"}, [*ALL, *SPLIT, {"name": "faces"}]),
     "torchvision": (
         {"source": "torchvision", "name": "EuroSAT"},
         [
@@ -189,57 +139,6 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
                 {"name": name, "path": path}
                 for path in (None, "vision")
                 for name in ("MNIST", "CIFAR10", "CIFAR100", "Places365", "EuroSAT", "SVHN")
-            ),
-        ],
-    ),
-    "url": (
-        of_url(**CSV),
-        [
-            *ALL,
-            *(of_url(**CSV | {"unit_column": "who", "split_by": by}) for by in ("id", "class")),
-            of_url(**CSV, test="b.csv"),
-            of_url(**FOLDER),
-            of_url(**BOTH),
-            of_url(**FOLDER | {"split_by": "id"}),
-            of_url(**CSV | BOTH | {"group_columns": ["age"]}),
-            of_url(**CSV, filters={"a": [1]}, unit_column="who", max_images_per_patient=2),
-            {"files": [FILES[0] | {"url": "http://h/y", "sha256": "1" * 64}, FILES[0]]},
-            *(
-                {"files": [FILES[0], FILES[0] | {"url": f"http://h/{name}"}]}
-                for name in ("b/x.zip", "x.tar.gz", "x", "X.zip", ".zip")
-            ),
-            *(
-                of_url(file, **FOLDER)
-                for file in (
-                    {"url": "file:///x.zip"},
-                    {"url": "http://me:hidden@h/x.zip"},
-                    {"url": "http://h/"},
-                    {"url": "https:///x.zip"},
-                    {"name": "../x.zip"},
-                    {"name": ".x.zip"},
-                    {"name": "a\\b"},
-                    {"name": "receipt.json"},
-                    {"url": "http://h/%2e%2e%2fx.zip"},
-                    {"sha256": "abc"},
-                    {"url": "http://h/a%20b.TAR.GZ?x=1"},
-                    {"sha256": "A" * 64},
-                    {"name": "y.tgz"},
-                )
-            ),
-            *(
-                of_url(**layout)
-                for layout in (
-                    {"source": "sklearn"},
-                    {},
-                    FOLDER | {"path": "/data"},
-                    FOLDER | {"path": "x/../y"},
-                    FOLDER | {"path": "~/x"},
-                    *(CSV | {name: "../b"} for name in ("train", "test", "root")),
-                    CSV | {"root": "~"},
-                    CSV | join(file="../b"),
-                    FOLDER | {"pth": "x"},
-                    FOLDER | {"delta": 1e-5, "expect": {}},
-                )
             ),
         ],
     ),
@@ -374,129 +273,6 @@ def test_options_answer_before_images_are_read(source: str, folder: Path) -> Non
 
 
 # What files hold.
-
-
-COLUMNS: list[dict[str, Any]] = [
-    {},
-    {"label": [0.0, 1.0]},
-    {"label": pa.array([0, 1], pa.timestamp("s"))},
-    {"image": [b"x"] * 2},
-    {"label": pa.array(["cat", "dog"]).dictionary_encode()},
-    {"label": [[0, 1], [1, 0]]},
-    *(
-        {"image": [{"bytes": data, "path": path}] * 2}
-        for data, path in (
-            ("x", None),
-            (1, None),
-            (b"x", 3),
-            (b"x", b"x"),
-            ([1], None),
-            (b"x", "a.png"),
-        )
-    ),
-    *(
-        {"label": pa.array([[0, 1], [1, 0]], kind)}
-        for kind in (pa.large_list(pa.int8()), pa.list_(pa.int64(), 2), pa.list_(pa.float32()))
-    ),
-    {"label": pa.array([0, 1], pa.uint8())},
-    {
-        "image": pa.array(
-            [{"bytes": b"x", "path": "a"}] * 2,
-            pa.struct([("bytes", pa.large_binary()), ("path", pa.large_string())]),
-        )
-    },
-    {"sex": [["f"], ["m"]]},
-    {"sex": None},
-    {"Label": [0, 1]},
-    {"sex": [1, 2]},
-    {"more": [1, 2]},
-    {
-        "image": pa.array(
-            [{"bytes": b"x", "path": "a"}] * 2,
-            pa.struct([("bytes", pa.binary_view()), ("path", pa.string_view())]),
-        )
-    },
-]
-
-
-METADATA: list[dict[str, str] | None] = [
-    None,
-    {"huggingface": "{"},
-    {"huggingface": "[]"},
-    {"dpprobe": '{"class_names": ["a", "b"]}'},
-    {"dpprobe": '{"class_names": ["a", 2]}'},
-    {"dpprobe": "{}"},
-    {"dpprobe": "3"},
-    *(
-        {"huggingface": f'{{"info": {{"features": {{"label": {label}}}}}}}', "dpprobe": "[]"}
-        for label in (
-            "3",
-            '{"names": []}',
-            '{"names": "ab"}',
-            '{"names": ["a", null]}',
-            '{"names": ["a", "b", "c"]}',
-            '{"feature": {"_type": "ClassLabel"}}',
-            '{"feature": {"_type": "Value"}}',
-            '{"feature": {}}',
-        )
-    ),
-    {"huggingface": '{"info": {"features": []}}', "dpprobe": '{"class_names": ["a", "b", "c"]}'},
-]
-KINDS = [
-    pa.int8(),
-    pa.uint64(),
-    pa.float16(),
-    pa.float64(),
-    pa.string(),
-    pa.large_string(),
-    pa.string_view(),
-    pa.binary(),
-    pa.bool_(),
-    pa.timestamp("s"),
-    pa.decimal128(9, 1),
-    pa.dictionary(pa.int8(), pa.string()),
-    pa.list_(pa.int64()),
-    pa.large_list(pa.float32()),
-    pa.list_(pa.float64(), 3),
-    pa.list_(pa.string()),
-    pa.list_(pa.list_(pa.int8())),
-    pa.list_(pa.bool_()),
-    pa.struct([("a", pa.int8())]),
-    pa.date32(),
-]
-
-
-def test_each_parquet_file_has_the_columns(tmp_path: Path) -> None:
-    """Also where the first of several files has them."""
-    images = pa.array([{"bytes": png(row), "path": None} for row in (1, 2)])
-    good, answers = {"image": images, "label": [0, 1], "sex": ["f", "m"]}, []
-    for changed in COLUMNS:
-        for pair in ((good | changed, good), (good, good | changed)):
-            for number, columns in enumerate(pair):
-                kept = {name: part for name, part in columns.items() if part is not None}
-                table = pa.table(kept).rename_columns([name.lower() for name in kept])
-                pq.write_table(table, tmp_path / f"x-{number}.parquet")
-            for option in ("group_columns", "id_column", "unit_column")[
-                : 3 if "sex" in changed else 1
-            ]:
-                named = ["sex"] if option == "group_columns" else "sex"
-                options = dataset_options(
-                    {
-                        "source": "parquet",
-                        "train": str(tmp_path / "x-*.parquet"),
-                        "class_names": ["cat", "dog"],
-                        option: named,
-                    }
-                )
-                answers.append([*changed, option, answer_of(options.check_files)])
-    path = tmp_path / "named.parquet"
-    read: Any = dataset_options({"source": "parquet", "train": str(path)})
-    for metadata, labels in itertools.product(METADATA, ([0, 1], [[0, 1], [1, 0]], [1, None])):
-        pq.write_table(pa.table(good | {"label": labels}).replace_schema_metadata(metadata), path)
-        asked = (read.check_files, read.count_classes, read.multi_label, read.count_class_units)
-        answers.append([ascii(metadata), labels, *map(answer_of, (*asked, read.count_rows))])
-    kinds = {str(kind): describe_kind(kind) for kind in KINDS}
-    check_values("data_parquet_columns", public([answers, kinds], tmp_path))
 
 
 def test_patterns_choose_files_of_a_repository() -> None:

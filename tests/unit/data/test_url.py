@@ -180,3 +180,82 @@ def test_an_address_is_not_recorded(server: Server, tmp_path: Path) -> None:
     for file in ("tables/dataset.json", "downloads/receipt.json"):
         assert "hidden" not in (tmp_path / file).read_text()
     assert artifacts.read_json(tmp_path / "downloads" / "receipt.json")["files"][0]["url"]
+
+
+HASHED: dict[str, Any] = {"url": "http://h/x.zip", "sha256": "0" * 64}
+CSV = {"source": "csv", "train": "a.csv", "label_column": "kind", "class_names": ["cat", "dog"]}
+IMAGES = {"source": "imagefolder", "path": "x"}
+
+
+def of_file(layout: Any = IMAGES, *further: dict[str, Any], **file: Any) -> Any:
+    files = [HASHED | file, *(HASHED | each for each in further)]
+    return dataset_options({"source": "url", "files": files, "layout": layout})
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        *(({"url": url}, "is not an http or https address") for url in ("file:///x", "https:///x")),
+        ({"url": "http://me:hidden@h/x.zip"}, "a user name or password in the address"),
+        *(
+            ({"name": name}, f"name: {name!r} cannot be a file name")
+            for name in ("../x.zip", ".x.zip", "receipt.json")
+        ),
+        ({"url": "http://h/"}, "name: '' cannot be a file name"),
+        ({"url": "http://h/%2e%2e%2fx.zip"}, "name: '../x.zip' cannot be a file name"),
+        *(({"sha256": text}, "is not a SHA-256; write its 64") for text in ("abc", "A" * 64)),
+    ],
+)
+def test_files_that_are_refused(file: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        of_file(**file)
+    assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        ({"source": "sklearn"}, "layout.source: 'sklearn': write one of: csv, imagefolder"),
+        ({}, "layout.source: None: write one of: csv, imagefolder"),
+        *(
+            (IMAGES | {"path": path}, f"path: {path!r} lies outside the download folder")
+            for path in ("/data", "x/../y", "~/x")
+        ),
+        *(
+            (CSV | {key: "../b"}, f"{key}: '../b' lies outside")
+            for key in ("train", "test", "root")
+        ),
+        (CSV | {"joins": [{"file": "../b", "by": "w", "columns": ["s"]}]}, "joins.0.file: '../b'"),
+        (IMAGES | {"pth": "x"}, "pth: unknown key; write path"),
+        (IMAGES | {"delta": 1e-5}, "layout.delta: belongs next to `layout`, not inside it"),
+    ],
+)
+def test_layouts_that_are_refused(layout: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        of_file(layout)
+
+
+def test_files_and_folders_of_archives_have_names_of_their_own() -> None:
+    for other in ("b/x.zip", "x.tar.gz", "x"):
+        with pytest.raises(ConfigError, match=r"two files would be saved as x"):
+            of_file(IMAGES, {"url": f"http://h/{other}"})
+    (file,) = of_file(url="http://h/a%20b.TAR.GZ?x=1").download_params()["files"]
+    assert (file["name"], file["folder"]) == ("a b.TAR.GZ", "a b")
+    (file,) = of_file(url="http://h/y").download_params()["files"]
+    assert (file["name"], file["folder"]) == ("y", None)
+
+
+def test_a_layout_s_facts_are_the_dataset_s() -> None:
+    more = {"unit_column": "who", "unit": "image", "max_images_per_patient": 2}
+    options = of_file(CSV | more | {"group_columns": ["age"], "filters": {"a": [1]}})
+    assert (options.unit_name(), options.images_per_patient()) == ("who", 2)
+    assert (options.named_unit(), options.group_names()) == ("image", ("group_age",))
+    assert (options.count_classes(), options.multi_label(), options.has_test()) == (2, False, False)
+    split = options.public_split()
+    assert split.fault.startswith("layout: split_by: class")
+    assert split.images_fault.startswith("layout: max_images_per_patient keeps")
+    assert of_file(CSV | {"test": "b.csv"}).has_test()
+    folder = of_file(IMAGES | {"split_by": "id"})
+    assert folder.count_classes() is None
+    assert not folder.public_split().follows_names
+    assert folder.image_params() == of_file(IMAGES, url="http://other/x.zip").image_params()
