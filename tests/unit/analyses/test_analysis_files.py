@@ -192,7 +192,9 @@ def test_a_grid_of_planes_is_drawn_of_several(ask: Ask, datasets: int, backbones
     )
     assert len(single.shown(study)) == datasets * backbones
     assert {exhibit.params["split"](study, {}) for exhibit in (grid, single)} == {"train"}
-    (need, *_) = BY_NAME["tsne"].measurement.needs.values()  # type: ignore[union-attr]
+    declared = BY_NAME["tsne"].measurement
+    assert declared is not None
+    (need, *_) = declared.needs.values()
     place = {"dataset": "digits", "backbone": "pixels"}
     assert "/train/" in need.paths(StudyFiles(study, results="r"), place)[0]
     exposed = [f"{name}/t-SNE of training images" for name in study.backbones]

@@ -22,6 +22,7 @@ from dpprobe.artifacts import read_json, write_json, write_text
 from dpprobe.data.table import read_info
 from dpprobe.results.best_private import best_private
 from dpprobe.results.cell_record import CellName, read_cell
+from dpprobe.results.metrics import THRESHOLDS
 from dpprobe.results.summary import read_grid, summarise_cells
 from dpprobe.tracking import release_registry, runs
 from dpprobe.tracking.receipt import hash_rows
@@ -398,12 +399,14 @@ def test_confusion_counts_are_scikit_learn_s_over_all_seeds(tmp_path: Path) -> N
 
 def test_labels_are_counted_at_the_threshold_of_their_scores(tmp_path: Path) -> None:
     """Of log odds 0 is the threshold, and of scores that are shares of a half."""
-    for number, options in enumerate(({}, {"options": {"head": "prototypes"}})):
+    given: tuple[dict[str, Any], ...] = ({}, {"options": {"head": "prototypes"}})
+    for number, options in enumerate(given):
         path = write_cell(tmp_path / f"{number}", multi_label=True, seeds=2)
-        run = _run(path, change=lambda record, options=options: record.update(options))
+        write_json(path, read_json(path) | options)
+        run = _run(path)
         table = pq.read_table(path.with_name("predictions.parquet"))
         scores, labels = (np.array(table[name].to_pylist()) for name in ("scores", "label"))
-        positive = scores > runs.THRESHOLDS.get("none" if options else "sigmoid", 0.0)
+        positive = scores > THRESHOLDS.get("none" if options else "sigmoid", 0.0)
         text = run.drawn["confusion/counts.csv"]().splitlines()
         for column, line in enumerate(text[1:]):
             both = int((positive & (labels == 1))[:, column].sum())
@@ -484,7 +487,7 @@ def test_epsilons_that_round_alike_take_the_next_step(
 def test_a_curve_is_the_mean_over_seeds(tmp_path: Path) -> None:
     path = write_cell(tmp_path)
     frame = pq.read_table(history := path.with_name("history.parquet")).to_pandas()
-    found = runs.curve_metrics(history)
+    found: Any = runs.curve_metrics(history)
     for name in ("train_loss", "test_accuracy"):
         for step in frame["step"].unique():
             mean = frame[frame["step"] == step][name].mean()

@@ -211,7 +211,7 @@ def test_attacks_are_curves_with_bands_below_what_epsilon_allows() -> None:
     forbidden, *bands = axes.collections
     assert forbidden.get_label() == "forbidden by epsilon"
     assert len(bands) == 3
-    heights = forbidden.get_paths()[0].vertices[:, 1]
+    heights = np.asarray(forbidden.get_paths()[0].vertices)[:, 1]
     assert heights.max() == 1.0
     assert heights.min() == pytest.approx(allowed.min())
     names = legend_of(figure)

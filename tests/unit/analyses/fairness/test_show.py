@@ -34,17 +34,17 @@ def test_a_panel_has_the_gaps_of_private_cells_and_a_band_for_the_reference(
     figure = show.gap_figure([record])
     assert [title_of(axes) for axes in figure.axes] == ["ink, 2 groups", "side, 3 groups"]
     for axes, attribute in zip(figure.axes, ("ink", "side"), strict=True):
-        gaps = {(c.method, c.epsilon): c.find_gap(attribute, "auc") for c in record.cells}
-        private = [100 * gaps["sgd", epsilon].gap for epsilon in ("0.5", "2")]  # type: ignore[union-attr, operator]
+        gaps: Any = {(c.method, c.epsilon): c.find_gap(attribute, "auc") for c in record.cells}
+        private = [100 * gaps["sgd", epsilon].gap for epsilon in ("0.5", "2")]
         np.testing.assert_allclose(_heights(axes), sorted(private))
-        level = 100 * gaps["nonprivate", "inf"].gap  # type: ignore[union-attr, operator]
+        level = 100 * gaps["nonprivate", "inf"].gap
         lines = [line for line in axes.lines if np.allclose(line.get_ydata(), level)]
         lines = [line for line in lines if line.is_dashed()]
         assert len(lines) == 1, "the gap without privacy, across the panel"
         chance = [line.get_ydata() for line in axes.lines if line.get_marker() == "_"]
         np.testing.assert_allclose(
             np.concatenate(chance),
-            [100 * gaps["sgd", epsilon].chance_gap for epsilon in ("0.5", "2")],  # type: ignore[union-attr, operator]
+            [100 * gaps["sgd", epsilon].chance_gap for epsilon in ("0.5", "2")],
         )
         assert axes.get_ylim()[0] <= 0
     assert legend_of(figure)[:3] == ["sgd", "beyond chance", "not beyond chance"]

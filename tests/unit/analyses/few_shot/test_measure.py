@@ -21,7 +21,9 @@ from dpprobe.analyses.baseline_record import read_few_shot
 from dpprobe.analyses.few_shot import measure as few_shot
 from dpprobe.analyses.few_shot.measure import draw_shots, probe_few_shot
 from dpprobe.errors import DataError
+from dpprobe.heads import nonprivate
 from dpprobe.privacy.randomness import cell_seed
+from dpprobe.results import uncertainty
 from dpprobe.results.metrics import NO_AUC
 from tests.support.clouds import clouds, further_columns
 from tests.unit.analyses.tsne.test_measure import write_store
@@ -304,7 +306,7 @@ def test_a_headline_that_the_test_rows_do_not_define_is_refused(tmp_path: Path) 
 def test_a_penalty_is_chosen_from_four_images_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(few_shot.nonprivate, "choose_penalty", lambda *_: 0.5)
+    monkeypatch.setattr(nonprivate, "choose_penalty", lambda *_: 0.5)
     stores = _clouds(tmp_path, several=False, patients=0)
     _, table = _run(tmp_path, stores, shots=(1, 3, 4, "full"), seeds=1)
     assert table["penalty"].to_pylist() == [0.1, 0.1, 0.5, 0.5]
@@ -314,7 +316,7 @@ def test_the_interval_over_test_rows_is_that_of_the_first_draw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[tuple[float, list[float]]] = []
-    summarise = few_shot.uncertainty.summarise_records
+    summarise = uncertainty.summarise_records
 
     def note(draws: Any, **named: Any) -> Any:
         accuracy = float((named["scores"].argmax(axis=1) == named["labels"]).mean())
@@ -322,7 +324,7 @@ def test_the_interval_over_test_rows_is_that_of_the_first_draw(
         assert named["correct"].mean() == pytest.approx(accuracy)
         return summarise(draws, **named)
 
-    monkeypatch.setattr(few_shot.uncertainty, "summarise_records", note)
+    monkeypatch.setattr(uncertainty, "summarise_records", note)
     _run(tmp_path, _clouds(tmp_path, several=False, patients=0), shots=(1, 3), seeds=3)
     for shown, drawn in told:
         assert shown == drawn[0]

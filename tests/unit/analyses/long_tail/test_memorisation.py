@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
@@ -63,9 +65,12 @@ def test_the_ridge_has_the_smallest_error_on_rows_left_out(monkeypatch: pytest.M
     monkeypatch.setattr(memorisation, "PILOT_UNITS", 20)
     read: list[int] = []
     heads = memorisation.Heads
-    monkeypatch.setattr(
-        memorisation, "Heads", lambda given, *more: read.append(len(given)) or heads(given, *more)
-    )
+
+    def counted(given: np.ndarray, *more: Any) -> memorisation.Heads:
+        read.append(len(given))
+        return heads(given, *more)
+
+    monkeypatch.setattr(memorisation, "Heads", counted)
     assert choose_ridge(rows, np.eye(3)[labels], units, seed=1) in RIDGES
     assert read == [40] * len(RIDGES), "20 units of two rows, once for each ridge"
 

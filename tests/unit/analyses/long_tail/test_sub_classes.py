@@ -108,7 +108,7 @@ def _mean_logs(sizes: list[np.ndarray], index: float) -> np.ndarray:
     """Means over rows of the logarithm of the rank of their sub-class, of random sizes."""
     random, means = np.random.default_rng(1), []
     for _ in range(2000):
-        logs = 0.0
+        logs = np.float64(0)
         for each in sizes:
             ranks = np.arange(1, len(each) + 1)
             shares = ranks**-index / (ranks**-index).sum()

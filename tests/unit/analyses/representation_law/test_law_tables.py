@@ -147,10 +147,8 @@ def test_published_results_have_as_many_training_rows_and_stand_first(tmp_path: 
             values = [n.value for n in same if n.single_epsilon == epsilon]
             ends = dict.fromkeys(f"{v:g}" for v in (min(values), max(values))) if values else ()
             assert text == " to ".join(ends), f"{tuned} at {epsilon}"
-    cells = _cells(tmp_path)
-    table = law_tables.accuracy_by_blocks(
-        [record], grid_of(tmp_path, *cells), dataset="digits", published=numbers
-    )
+    grid = grid_of(tmp_path, *_cells(tmp_path))
+    table = law_tables.accuracy_by_blocks([record], grid, dataset="digits", published=numbers)
     assert [row["method"] for row in rows_of(table)][: len(rows)] == ["published"] * len(rows)
     assert table.notes[1:] == [law_tables.PUBLISHED]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -238,12 +239,9 @@ def test_shuffled_labels_tell_nothing_and_more_shuffles_are_averaged(tmp_path: P
     record = make_laws(tmp_path, rows=300, shuffles=3)
     for network in record.networks:
         one_hot = network.find_series("residual_one_hot", "train")
-        for shuffled, value, noise in zip(
-            one_hot.shuffled[1:],
-            one_hot.values[1:],
-            one_hot.noise[1:],
-            strict=True,  # type: ignore[index]
-        ):
+        assert one_hot.noise is not None
+        three = (each[1:] for each in (one_hot.shuffled, one_hot.values, one_hot.noise))
+        for shuffled, value, noise in zip(*three, strict=True):
             assert shuffled == pytest.approx(noise, abs=0.02)
             assert value is not None
             assert value < 0.1
@@ -263,12 +261,13 @@ BOTH = [*SORTED, *MIXED]
 def _layer(orders: list[np.ndarray]) -> measure.Layer:
     features = np.random.default_rng(0).normal(size=(2, 8, 2)).astype(np.float32)
     labels = dict.fromkeys(SPLITS, np.arange(8) % 2)
-    return measure_layer(*features, labels, [dict.fromkeys(SPLITS, each) for each in orders])
+    train, test = features
+    return measure_layer(train, test, labels, [dict.fromkeys(SPLITS, each) for each in orders])
 
 
 def test_a_layer_without_a_measure_is_left_out_with_its_place_and_reason(tmp_path: Path) -> None:
     record = make_laws(tmp_path, rows=30)
-    left = {(each.layer, each.split): [] for each in record.frozen.left_out}
+    left: dict[Any, list[Any]] = {(each.layer, each.split): [] for each in record.frozen.left_out}
     for each in record.frozen.left_out:
         left[each.layer, each.split].append((each.measures, each.reason))
     residuals = "the same for all rows, so there is nothing to predict"
@@ -281,8 +280,9 @@ def test_a_layer_without_a_measure_is_left_out_with_its_place_and_reason(tmp_pat
     }, "the class token before the first block"
     assert all(series.values[0] is None for series in record.frozen.series)
     features = np.random.default_rng(0).normal(size=(2, 30, 2)).astype(np.float32)
-    labels = {"train": np.arange(30) % 3, "test": np.zeros(30, dtype=np.int64)}
-    layer = measure_layer(*features, labels, [labels])
+    labels: Any = {"train": np.arange(30) % 3, "test": np.zeros(30, dtype=np.int64)}
+    train, test = features
+    layer = measure_layer(train, test, labels, [labels])
     assert set(layer.left_out) == {
         ("test", ("separability", "fuzziness"), "one class"),
         ("test", ("residual", "residual_one_hot"), "not defined"),

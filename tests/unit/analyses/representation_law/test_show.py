@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 
 from dpprobe.analyses.analysis import Page
 from dpprobe.analyses.representation_law import show
@@ -62,7 +63,7 @@ def test_a_panel_has_the_frozen_network_the_tuned_ones_and_references() -> None:
     ]
     lines = [line for line, _, _ in curves_of(train)]
     assert len({to_hex(line.get_color()) for line in lines[2:]}) == 4, "each its own"
-    handles = [handle.get_color() for handle in figure.legends[0].get_lines()]  # type: ignore[attr-defined]
+    handles = [handle.get_color() for handle in figure.legends[0].get_lines()]
     assert [to_hex(each) for each in handles[:4]] == [
         to_hex(line.get_color()) for line in (lines[-1], *lines[2:5])
     ]
@@ -106,7 +107,7 @@ def test_a_record_of_the_frozen_network_alone_has_a_column() -> None:
     ids=["short", "middle", "long"],
 )
 def test_a_short_axis_has_more_labels(ends: tuple[float, float], labelled: float | None) -> None:
-    axes = show.Figure().add_subplot()
+    axes = Figure().add_subplot()
     axes.set_yscale("log")
     axes.set_ylim(*ends)
     show._label_logarithm(axes)

@@ -11,7 +11,7 @@ import pytest
 from dpprobe.analyses.sites import show
 from dpprobe.analyses.sites.sites_record import HEADS, SitesRecord
 from tests.support.report_page import section_page
-from tests.support.shown import legend_of, rows_of, title_of
+from tests.support.shown import curves_of, legend_of, rows_of, title_of
 
 MEANS = {"alone": 0.4, "averaged": 0.7, "together": 0.8, "pooled": 0.82}
 
@@ -153,17 +153,14 @@ def test_panels_are_splits_by_budgets_and_lines_heads_by_sites(tmp_path: Path) -
     ]
     first, labels, *_ = figure.axes
     assert [text.get_text() for text in first.get_xticklabels()] == ["2", "10"], "few sites first"
-    drawn = [line for line in first.lines if len(line.get_xdata()) == 2]
-    heights = [line.get_ydata()[0] for line in drawn][:4]
-    np.testing.assert_allclose(sorted(heights), [40, 70, 80, 82])
-    (bars,) = [each for each in first.collections if (each.get_linewidth() == 6).all()]
-    ends = sorted((s[0][1], s[1][1]) for s in bars.get_segments())
+    drawn = [heights for _, _, heights in curves_of(first) if len(heights) == 2]
+    np.testing.assert_allclose(sorted(heights[0] for heights in drawn[:4]), [40, 70, 80, 82])
+    collections: Any = first.collections
+    (bars,) = [each for each in collections if np.all(each.get_linewidth() == 6)]
+    ends = sorted((segment[0][1], segment[1][1]) for segment in bars.get_segments())
     np.testing.assert_allclose(ends, [(10, 62), (31, 62)])
-    assert not [
-        line
-        for line in labels.lines
-        if np.isin(40.0, line.get_ydata()) and len(line.get_ydata()) > 1
-    ], "a count without a head alone is left out"
+    several = [heights for _, _, heights in curves_of(labels)]
+    assert not any(40 in heights for heights in several), "ten sites have no head alone"
     assert legend_of(figure) == list(HEADS.values())
     text = str([text.get_text() for text in figure.texts])
     assert "digits, pixels: head of several sites" in text

@@ -32,7 +32,8 @@ def test_each_point_has_the_colour_and_marker_of_its_class(tmp_path: Path) -> No
     path = write_embedding(tmp_path / "t.parquet", classes=20)
     (points,) = _plot(path).axes[0].collections
     expected = _colours_by_place(path)
-    places = [tuple(map(float, np.float32(place))) for place in points.get_offsets()]
+    offsets = np.asarray(points.get_offsets(), dtype=np.float32)
+    places = [(float(x), float(y)) for x, y in offsets]
     assert set(places) == set(expected)
     for place, colour in zip(places, points.get_facecolors(), strict=True):
         assert tuple(colour) == pytest.approx(expected[place]), place
