@@ -99,7 +99,7 @@ def packed(rows: list[list[str]], delimiter: str) -> bytes:
         ("a.csv", "sep=\t\n" + PLAIN.replace(",", "\t"), {}),
         ("a.tsv", PLAIN.replace(",", "\t"), {}),
         ("a.tsv", PLAIN, {"delimiter": ","}),
-        ("a.CSV.gz", gzip.compress(PLAIN.encode()), {}),
+        ("a.CSV.gz", gzip.compress(PLAIN.encode(), mtime=0), {}),
         ("a.tsv.gz", gzip.compress(PLAIN.replace(",", "\t").encode()), {}),
     ],
 )

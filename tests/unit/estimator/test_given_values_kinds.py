@@ -104,7 +104,6 @@ def test_a_risk_is_read_from_a_mapping() -> None:
         (pd.array([1, 0], dtype="Int64"), [0, 1]),
         (pd.Series(["b", "a"], index=[7, 3]), ["a", "b"]),
     ],
-    ids=repr,
 )
 def test_classes_are_listed_in_order(given: Any, listed: list[Any]) -> None:
     found = given_values.list_classes(given)

@@ -222,7 +222,7 @@ def test_named_columns_are_taken_and_missing_ones_refused(folder: Path) -> None:
     ("name", "content"),
     [
         ("rows.TSV", b"path\tid\nx.png\t7\n"),
-        ("rows.csv.gz", gzip.compress(b"id,path\n7,x.png\n")),
+        ("rows.csv.gz", gzip.compress(b"id,path\n7,x.png\n", mtime=0)),
         ("up/rows.csv", b"path,id\n8.png,7\n"),  # relative to the table's folder
     ],
 )

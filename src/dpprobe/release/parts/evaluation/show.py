@@ -38,7 +38,7 @@ WIDEST_INTERVAL = 0.8
 WIDE_INTERVAL = 0.1
 # The rule of a split: the split of the data source, or a split that dpprobe made by ids.
 SPLIT_WORDS = r"(source|id, seed \d+, fraction 0\.\d+)"
-# What may follow the first sentence on an AUC: labels that `area_estimate` leaves out.
+# Remarks after the first sentence on an AUC: labels that `area_estimate` leaves out.
 AREA_REMARK = (
     r"( Left out( of \d+ labels)?, because they are too rare to measure at this epsilon: \d+\.)?"
     r"( One of the two kinds has too few rows for any measurement\.)?"
