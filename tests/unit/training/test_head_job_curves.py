@@ -59,8 +59,8 @@ def measure(
     assert isinstance(features.test, FeatureStore) == (memory_mb == 0)
     observe = head_job._make_observer(features, "sigmoid" if several else "softmax")
     heads = torch.from_numpy(WEIGHTS[:, :classes])
-    found: dict[str, Any] = observe(1, heads, Transform(NoNormalisation()))
-    return found
+    observed: Any = observe(1, heads, Transform(NoNormalisation()))
+    return dict(observed)
 
 
 def scores_of(head: int, rows: int, classes: int) -> np.ndarray:
