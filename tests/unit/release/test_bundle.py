@@ -66,14 +66,9 @@ STRANGERS: list[tuple[dict[str, Any], str | None]] = [
     ({"backbone.trained": True, "backbone.checkpoint": "../w.pt"}, "../w.pt: is a path"),
     ({"backbone.options.checkpoint": "/etc/w"}, "backbone.options.checkpoint: a file path"),
     ({"backbone.options.checkpoint": None}, None),
-    *(
-        (change, "backbone.probe: must have sha256, norm and sample")
-        for change in (
-            {"backbone.probe": {}},
-            {"backbone.probe.norm": "x"},
-            {"backbone.probe.sha256": "0"},
-        )
-    ),
+    ({"backbone.probe": {}}, "backbone.probe: must have sha256, norm and sample"),
+    ({"backbone.probe.norm": "x"}, "backbone.probe: must have sha256, norm and sample"),
+    ({"backbone.probe.sha256": "0"}, "backbone.probe: must have sha256, norm and sample"),
     ({"backbone.weights_sha256": DIGEST}, None),
     (
         {"backbone.weights_sha256": DIGEST.upper()},

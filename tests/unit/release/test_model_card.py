@@ -93,8 +93,8 @@ def test_a_license_is_an_identifier_of_the_hub_or_another_with_a_name(
 def test_the_hub_finds_a_result_with_its_interval(
     tmp_path: Path, plain: Release, metric: str, hub: str, name: str
 ) -> None:
-    data = write(tmp_path, changed(plain, {"evaluation": measured(metric, 0.8125)})).data
-    (result,) = data.eval_results or ()
+    data: Any = write(tmp_path, changed(plain, {"evaluation": measured(metric, 0.8125)})).data
+    (result,) = data.eval_results
     assert isinstance(result, EvalResult)
     assert data.to_dict()["metrics"] == [hub]
     assert (result.metric_type, result.metric_value) == (hub, 0.812)

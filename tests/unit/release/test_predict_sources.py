@@ -39,7 +39,7 @@ def of(family: str, **options: Any) -> dict[str, Any]:
     return {"backbone.options": {"family": family, "model": "test_vit", **options}}
 
 
-ALLOWED = {"allow_hub": True, "allow_module": True}
+ALLOWED: dict[str, Any] = {"allow_hub": True, "allow_module": True}
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,7 @@ def test_a_place_of_weights_is_refused_whatever_is_allowed(
     folder: Path, change: dict[str, Any], place: str
 ) -> None:
     alter(folder, change)
+    allowed: dict[str, Any]
     for allowed in ({}, ALLOWED):
         with pytest.raises(DataError, match=f"bundle: {place}.*not allowed; ask for a bundle"):
             Predictor.load_bundle(folder, device="cpu", **allowed)
@@ -80,11 +81,13 @@ def test_a_repository_or_a_function_needs_its_own_permission(
     folder: Path, change: dict[str, Any], permission: str, said: str
 ) -> None:
     alter(folder, change)
+    allowed: dict[str, Any]
     for allowed in ({}, ALLOWED | {permission: False}):
         with pytest.raises(ConfigError, match=said):
             Predictor.load_bundle(folder, device="cpu", **allowed)
+    allowed = {permission: True}
     with pytest.raises(Loaded):
-        Predictor.load_bundle(folder, device="cpu", **{permission: True})
+        Predictor.load_bundle(folder, device="cpu", **allowed)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +108,7 @@ def test_known_weights_are_loaded_as_the_bundle_says(
     alter(folder, {**change, "backbone.precision": "bfloat16"})
     for precision in (None, "float16"):
         with pytest.raises(Loaded) as caught:
-            Predictor.load_bundle(folder, device="cpu", precision=precision)  # type: ignore[arg-type]
+            Predictor.load_bundle(folder, device="cpu", precision=precision)
         asked, loaded = caught.value.args
         assert asked == (precision or "bfloat16")
         assert {key: loaded[key] for key in options} == options
