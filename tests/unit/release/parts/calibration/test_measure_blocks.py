@@ -127,9 +127,9 @@ def test_a_calibration_needs_the_units_of_a_useful_set() -> None:
 
 def test_the_counts_of_an_area_need_a_hundred_deviations() -> None:
     wanted = results.evaluation_mechanisms("auc", classes=2, multi_label=False)
-    deviation = made_plan(wanted, 9).mechanisms[-1].noise_scale
+    deviation = made_plan(wanted, 9, 3.0).mechanisms[-1].noise_scale
     fewest = max(noisy_counts.fewest_units(deviation), int(np.ceil(100 * deviation)))
     assert fewest > noisy_counts.fewest_units(deviation)
-    calibration.check_calibration_size(made_plan(wanted, fewest))
+    calibration.check_calibration_size(made_plan(wanted, fewest, 3.0))
     with pytest.raises(PrivacyError, match=f"need {fewest} at epsilon 1"):
-        calibration.check_calibration_size(made_plan(wanted, fewest - 1))
+        calibration.check_calibration_size(made_plan(wanted, fewest - 1, 3.0))

@@ -301,6 +301,11 @@ def test_abstention_widens_by_the_bin_that_a_limit_divides() -> None:
     wide = calibration.estimate_share(155, 200, 0.0, 0.0)
     narrow = calibration.estimate_share(95, 100, 0.0, 0.0)
     assert (divided["low"], divided["high"]) == (wide.low, narrow.high)
+    rows = calibration._list_abstention(least, most, wrong + 5, right, 300, 0.0)
+    divided = next(row for row in rows if row["from"] == 0.7)  # the bin is better than the rest
+    narrow = calibration.estimate_share(10, 105, 0.0, 0.0)
+    wide = calibration.estimate_share(55, 210, 0.0, 0.0)
+    assert (divided["low"], divided["high"]) == (narrow.low, wide.high)
 
 
 def test_the_solved_ends_are_those_of_a_search() -> None:

@@ -220,6 +220,13 @@ def test_the_verdict_is_the_worst_that_a_table_tells(
     assert len(lines) == 2 + len(verdicts)
 
 
+def test_the_smallest_number_that_tells_anything_is_named() -> None:
+    made = report("too few", "too few", needed=60)
+    second = replace(made.tables["largest_value"], needed=90)
+    both = replace(made, tables={**made.tables, "largest_value": second})
+    assert both.list_lines()[-1].endswith("needs about 60)")
+
+
 def test_where_no_number_is_enough_more_are_needed() -> None:
     assert report("too few").list_lines()[-1].endswith("needs about more)")
 

@@ -12,7 +12,7 @@ from dpprobe.errors import DataError, PrivacyError
 from dpprobe.heads.registry import method_options
 from dpprobe.release.parts.monitor import measure as watching
 from dpprobe.release.parts.monitor.show import READER, _check_totals
-from tests.support.mechanisms import gaussians, made_plan
+from tests.support.mechanisms import best_of, gaussians, made_plan
 
 FOUR = watching.monitor_mechanisms(unusual=True)
 THREE = watching.monitor_mechanisms(unusual=False)
@@ -96,6 +96,14 @@ def test_heads_publish_a_centre_and_a_quarter_of_the_directions(
     shapes = {"typical_directions": (expected, dimension)} if expected else {}
     assert READER.list_arrays({"monitor": {}}, plan, method, facts) == shapes
     assert READER.list_arrays({}, plan, method, facts) == {}
+
+
+def test_moments_of_a_search_give_no_directions() -> None:
+    """Each trial releases one, and epsilon covers only the best."""
+    method = method_options({"head": "feature_covariance", "normalize": "l2"})
+    mechanisms = method.list_mechanisms(100)
+    searched = made_plan(mechanisms, 100, selection=best_of(3.0, mechanisms[0].name))
+    assert watching.count_typical(searched, method.normalize, 100) == 0
 
 
 def test_a_monitor_needs_twenty_deviations_of_test_units() -> None:

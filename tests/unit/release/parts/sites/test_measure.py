@@ -30,13 +30,16 @@ def describe(names: str = "abcd", **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("names", "colluders", "unit"),
-    itertools.product(("ab", "abcd"), (1, 3), ("image", "patient")),
+    itertools.product(("ab", "abcd"), (1, 2, 3), ("image", "patient")),
 )
 def test_sites_that_trust_nobody_say_how_many_may_collude(
     names: str, colluders: int, unit: str
 ) -> None:
     block = describe(names, colluders=colluders, unit=unit)
-    words, others = block["words"], "one other site" if colluders == 1 else "3 other sites"
+    words, others = (
+        block["words"],
+        "one other site" if colluders == 1 else f"{colluders} other sites",
+    )
     listed = {"ab": "a and b", "abcd": "a, b, c and d"}[names]
     assert words.startswith(f"The sites {listed} trained this head together.")
     assert f"to a site's {unit}s holds even if {others} and everyone else pool" in words
