@@ -206,13 +206,13 @@ def test_weights_of_other_classes_are_refused(weights: list[int]) -> None:
 def test_a_recorded_step_has_what_the_observer_found() -> None:
     features, labels = rows_of()
     method = method_options(FULL)
-    noted = {"test_accuracy": [0.5, 0.25], "seen": [3, 7]}
+    noted: dict[str, list[float]] = {"test_accuracy": [0.5, 0.25], "seen": [3, 7]}
     heads = fit_heads(
         method,
         TrainingSet(features, labels, CLASSES),
         plan_for(method, ROWS, 0.0),
         [3, 11],
-        record=lambda *_: noted,  # type: ignore[arg-type, return-value]
+        record=lambda *_: noted,
     )
     last = [row for row in heads.history if row["step"] == 7]
     assert [row["seed_index"] for row in last] == [0, 1]

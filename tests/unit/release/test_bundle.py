@@ -38,6 +38,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_example(Path("bundle"))
 
 
+PARTIAL_PROBES: list[dict[str, Any]] = [
+    {"backbone.probe": {}},
+    {"backbone.probe.norm": "x"},
+    {"backbone.probe.sha256": "0"},
+]
 # Changes of bundle.json, and why the file is refused then; None if the bundle is read.
 STRANGERS: list[tuple[dict[str, Any], str | None]] = [
     ({}, None),
@@ -66,14 +71,7 @@ STRANGERS: list[tuple[dict[str, Any], str | None]] = [
     ({"backbone.trained": True, "backbone.checkpoint": "../w.pt"}, "../w.pt: is a path"),
     ({"backbone.options.checkpoint": "/etc/w"}, "backbone.options.checkpoint: a file path"),
     ({"backbone.options.checkpoint": None}, None),
-    *(
-        (change, "backbone.probe: must have sha256, norm and sample")
-        for change in (
-            {"backbone.probe": {}},
-            {"backbone.probe.norm": "x"},
-            {"backbone.probe.sha256": "0"},
-        )
-    ),
+    *((change, "backbone.probe: must have sha256, norm and sample") for change in PARTIAL_PROBES),
     ({"backbone.weights_sha256": DIGEST}, None),
     (
         {"backbone.weights_sha256": DIGEST.upper()},

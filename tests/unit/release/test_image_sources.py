@@ -18,7 +18,15 @@ from dpprobe.errors import ConfigError, DataError
 from dpprobe.release import image_sources
 from dpprobe.release.image_sources import find_images, open_encoded
 
-FILES = ("x.png", "b/2.png", "b/10.png", "b/1.JPG", "a/é ü.png", ".hidden/x.png", "b/.x.png")
+FILES: tuple[str, ...] = (
+    "x.png",
+    "b/2.png",
+    "b/10.png",
+    "b/1.JPG",
+    "a/é ü.png",
+    ".hidden/x.png",
+    "b/.x.png",
+)
 FILES += ("images/7.png", "up/8.png", "rows.tsv/9.png")
 # By the order of paths; `b` is a link to a folder outside, and `a/up` one that leads back.
 BELOW_B = ["in/b/1.JPG", "in/b/10.png", "in/b/2.png"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub import EvalResult, ModelCard
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from dpprobe.release.bundle import CardFacts
 from dpprobe.release.model_card import write_card
@@ -94,7 +94,9 @@ def test_the_hub_finds_a_result_with_its_interval(
     tmp_path: Path, plain: Release, metric: str, hub: str, name: str
 ) -> None:
     data = write(tmp_path, changed(plain, {"evaluation": measured(metric, 0.8125)})).data
-    (result,) = data.eval_results or ()
+    assert isinstance(data, ModelCardData)
+    assert data.eval_results is not None
+    (result,) = data.eval_results
     assert isinstance(result, EvalResult)
     assert data.to_dict()["metrics"] == [hub]
     assert (result.metric_type, result.metric_value) == (hub, 0.812)

@@ -39,7 +39,7 @@ def of(family: str, **options: Any) -> dict[str, Any]:
     return {"backbone.options": {"family": family, "model": "test_vit", **options}}
 
 
-ALLOWED = {"allow_hub": True, "allow_module": True}
+ALLOWED: dict[str, Any] = {"allow_hub": True, "allow_module": True}
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,9 @@ def test_a_repository_or_a_function_needs_its_own_permission(
     for allowed in ({}, ALLOWED | {permission: False}):
         with pytest.raises(ConfigError, match=said):
             Predictor.load_bundle(folder, device="cpu", **allowed)
+    permitted: dict[str, Any] = {permission: True}
     with pytest.raises(Loaded):
-        Predictor.load_bundle(folder, device="cpu", **{permission: True})
+        Predictor.load_bundle(folder, device="cpu", **permitted)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_known_weights_are_loaded_as_the_bundle_says(
     alter(folder, {**change, "backbone.precision": "bfloat16"})
     for precision in (None, "float16"):
         with pytest.raises(Loaded) as caught:
-            Predictor.load_bundle(folder, device="cpu", precision=precision)  # type: ignore[arg-type]
+            Predictor.load_bundle(folder, device="cpu", precision=precision)
         asked, loaded = caught.value.args
         assert asked == (precision or "bfloat16")
         assert {key: loaded[key] for key in options} == options

@@ -238,7 +238,7 @@ def test_an_accuracy_of_classes_that_are_unequal_is_refused(
     assert (said is not None) == (remedy is not None), f"{counts}: {said}"
     assert not remedy or f"write {remedy} in `evaluate`. No epsilon was spent" in str(said)
     for metric in ("auc", "macro_accuracy"):
-        assert check(metric, labels) is None  # type: ignore[arg-type]
+        assert check(metric, labels) is None
 
 
 @pytest.mark.parametrize(

@@ -506,7 +506,13 @@ def test_messages_of_three_sites_are_as_the_protocol_says(folder: Path) -> None:
 
 
 def test_a_symmetric_total_stays_one(folder: Path) -> None:
-    facts = {"symmetric": True, "name": "hessian", "step": 0.25, "deviation": 2.0, "size": 6}
+    facts: dict[str, Any] = {
+        "symmetric": True,
+        "name": "hessian",
+        "step": 0.25,
+        "deviation": 2.0,
+        "size": 6,
+    }
     send(folder, east=[make_sum(2, **facts)], north=[make_sum(-5, **facts)])
     ((total,),) = open_exchange(folder, "north").read_rounds()
     np.testing.assert_array_equal(total.numbers, np.full(6, -3))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -59,8 +58,9 @@ def measure(
     assert isinstance(features.test, FeatureStore) == (memory_mb == 0)
     observe = head_job._make_observer(features, "sigmoid" if several else "softmax")
     heads = torch.from_numpy(WEIGHTS[:, :classes])
-    found: dict[str, Any] = observe(1, heads, Transform(NoNormalisation()))
-    return found
+    found = observe(1, heads, Transform(NoNormalisation()))
+    assert found is not None
+    return {name: list(values) for name, values in found.items()}
 
 
 def scores_of(head: int, rows: int, classes: int) -> np.ndarray:

@@ -65,7 +65,7 @@ def test_a_rule_s_input_names_the_files() -> None:
 
 
 def test_a_study_gives_a_job_its_resources() -> None:
-    tuning = {"processes": 2, "physical_batch": 5, "checkpoint_minutes": 0.5}
+    tuning: dict[str, Any] = {"processes": 2, "physical_batch": 5, "checkpoint_minutes": 0.5}
     study = study_of(device="cpu", fine_tuning=tuning)
     assert Limits.of_study(study, threads=3) == Limits(device="cpu", threads=3, **tuning)
     assert Limits.of_study(study_of(), threads=1) == Limits(), "the default study has defaults"

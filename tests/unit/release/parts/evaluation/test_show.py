@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dpprobe.errors import DataError
 from dpprobe.release.parts.evaluation import measure as results
 from dpprobe.release.parts.evaluation import show
+from dpprobe.release.parts.evaluation.class_recalls import Estimate
 from tests.support.mechanisms import made_plan
 
 WORST = {"name": "nevus", "recall": 0.3, "interval": [0.2, 0.35]}
@@ -138,7 +139,7 @@ AREAS = results.evaluation_mechanisms("auc", classes=3, multi_label=True)
     ],
 )
 def test_an_area_has_no_other_words_than_its_remark(remark: str, right: bool) -> None:
-    plan, estimate = made_plan(AREAS, 90), results.Estimate(0.8, 0.7, 0.85, 0.02)
+    plan, estimate = made_plan(AREAS, 90), Estimate(0.8, 0.7, 0.85, 0.02)
     words = results.released_words("auc", estimate, plan, remark)
     given = block("auc", *estimate[:3]) | {"standard_error": 0.02, "released": words}
     if right:
