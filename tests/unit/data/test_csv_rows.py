@@ -358,7 +358,7 @@ def test_a_column_chooses_the_split(caplog: pytest.LogCaptureFixture) -> None:
 def test_filters_keep_the_rows_with_their_values(notes: list[str], wanted: set[str]) -> None:
     content = table(HEADER, *(f"{n}.png,cat,1,{note}" for n, note in enumerate(notes)))
     kept = [f"{n}.png" for n, note in enumerate(notes) if note in wanted]
-    changed = {"filters": {"note": sorted(wanted), "age": [1]}}
+    changed: dict[str, Any] = {"filters": {"note": sorted(wanted), "age": [1]}}
     if kept:
         assert read(content, **changed)["path"].tolist() == kept
     else:
@@ -410,7 +410,7 @@ def test_a_join_looks_up_the_first_row_of_a_key(
     other = [f"{age},{note},s{n}" for n, (age, note) in enumerate(theirs)]
     Path("j.csv").write_text(table("n,m,site", *other, "9,z,last"))
     columns = {"age": "n", "note": "m"} if both else {"age": "n"}
-    changed = {"joins": [join(columns, first=True)], "group_columns": ["site"]}
+    changed: dict[str, Any] = {"joins": [join(columns, first=True)], "group_columns": ["site"]}
     known: dict[tuple[str, ...], str] = {}
     for number, pair in enumerate(theirs):
         if all(key := pair[: len(columns)]):
@@ -439,7 +439,7 @@ def test_a_key_may_come_from_an_earlier_join_or_pattern() -> None:
 
 def test_faults_of_joins_name_file_line_and_key() -> None:
     Path("j.csv").write_text(table("age,site", "7,x", "8,z", "7,y"))
-    groups = {"group_columns": ["site"]}
+    groups: dict[str, Any] = {"group_columns": ["site"]}
     with pytest.raises(
         ConfigError,
         match=r"joins: j.csv line 4: a second row with age '7'; remove "
@@ -459,7 +459,11 @@ def test_faults_of_joins_name_file_line_and_key() -> None:
 def test_what_was_left_out_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     Path("j.csv").write_text(table("age,site", "7,x"))
     content = table(HEADER, CAT, "b.png,dog,9,x", "c.png,,7,x", "d.png,dog,7,other")
-    changed = {"joins": [join("age")], "group_columns": ["site"], "filters": {"note": ["x"]}}
+    changed: dict[str, Any] = {
+        "joins": [join("age")],
+        "group_columns": ["site"],
+        "filters": {"note": ["x"]},
+    }
     with caplog.at_level("INFO", "dpprobe"):
         read(content, missing="drop", unit_column="note", max_images_per_patient=1, **changed)
     assert "a.csv: train: 4 rows, 1 left out by filters, 1 by their labels" in caplog.messages

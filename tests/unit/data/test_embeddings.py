@@ -420,14 +420,14 @@ FAULTS: list[tuple[Write, str]] = [
     ),
 ]
 # Files that are read: what they hold, and which vectors are taken.
-ROWS = [[row, 2] for row in range(20)]
+VECTOR_ROWS = [[row, 2] for row in range(20)]
 GOOD: list[tuple[Write, str, dict[str, Any]]] = [
-    (second([1, 2]), "embedding", {"vectors": [*ROWS[:10], *[[1, 2]] * 10]}),
-    (in_parquet({}, {"age": [None] * 10}, **AGES), "embedding", {"vectors": ROWS}),
+    (second([1, 2]), "embedding", {"vectors": [*VECTOR_ROWS[:10], *[[1, 2]] * 10]}),
+    (in_parquet({}, {"age": [None] * 10}, **AGES), "embedding", {"vectors": VECTOR_ROWS}),
     (
         in_parquet({}, {"kind": pa.array(KINDS).dictionary_encode()}),
         "embedding",
-        {"vectors": ROWS},
+        {"vectors": VECTOR_ROWS},
     ),
     (in_npz(("readme.txt", PAIRS), ("folder/", PAIRS), X=PAIRS), "X", {"vectors": PAIRS}),
     (in_h5ad({"values": np.arange(10), "mask": np.arange(10) > 3}), "X", {"vectors": PAIRS}),
@@ -449,7 +449,7 @@ GOOD: list[tuple[Write, str, dict[str, Any]]] = [
     (
         in_parquet({"kind": ["a ", " b"] * 5}, {"age": [" x"] * 10}, **AGES),
         "embedding",
-        {"vectors": ROWS},
+        {"vectors": VECTOR_ROWS},
     ),
     (in_tensors(torch.float64), "X", {"vectors": 0 * PAIRS}),
     (in_npy(PAIRS, name="X.NPY", version=(2, 0)), "", {"vectors": PAIRS}),

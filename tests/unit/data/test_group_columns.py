@@ -112,7 +112,7 @@ def test_codes_for_unknown(text: str, code: bool) -> None:
 
 
 def test_groups_are_named_once() -> None:
-    given = {"years": "age", "group_b": Group(column="b", bins=(1.0,))}
+    given: dict[str, str | Group] = {"years": "age", "group_b": Group(column="b", bins=(1.0,))}
     listed = group_columns.list_groups(given)
     assert listed == {"group_years": Group(column="age"), "group_b": given["group_b"]}
     assert [*group_columns.list_groups(("age", "group_sex"))] == ["group_age", "group_sex"]

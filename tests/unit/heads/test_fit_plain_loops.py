@@ -191,5 +191,5 @@ def test_a_head_is_that_of_a_plain_loop(
     # next to no noise: at none at all, no gradient is clipped
     fitted = fit_heads(options, data, plan_for(options, data.n, noise=1e-9), [3])
     wanted = Oracle(options, kind).train()
-    distance = np.linalg.norm(fitted.weights[0] - wanted) / max(1e-3, np.linalg.norm(wanted))
+    distance = np.linalg.norm(fitted.weights[0] - wanted) / max(1e-3, float(np.linalg.norm(wanted)))
     assert distance < (2e-2 if exact else 2e-3), (values, fitted.weights[0], wanted)

@@ -25,7 +25,7 @@ def options_of(**values: Any) -> GradientOptions:
 def rates_of_torch(kind: type[LRScheduler], steps: int, highest: float) -> list[float]:
     """The rates that a scheduler of PyTorch gives to so many steps."""
     optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=highest)
-    scheduler = kind(optimiser, steps)  # type: ignore[call-arg]
+    scheduler = kind(optimiser, steps)
     rates = []
     for _ in range(steps):
         rates.append(optimiser.param_groups[0]["lr"])

@@ -288,7 +288,7 @@ def test_remedies_are_those_that_the_source_has(
 def test_a_test_file_of_one_s_own_is_completed_not_split_anew(
     made: Path, metric: str | None, need: str
 ) -> None:
-    own = OF_IMAGES | {"test": "b.csv", "metric": metric}
+    own: dict[str, Any] = {**OF_IMAGES, "test": "b.csv", "metric": metric}
     remedy = "a (9 train, 0 test). Put some into the test split, or merge it with another"
     assert faults_of(made, tested=UNTESTED, **own) == (
         [f"1 class has no test image, which {need} needs: {remedy}"],

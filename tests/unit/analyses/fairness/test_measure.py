@@ -234,12 +234,12 @@ def test_a_mean_of_one_label_has_the_label_s_count_and_one_of_several_has_none(
         test, (_, table) = KINDS[name], compared[name]
         lines = table[(table["metric"] == "recall") & (table["label"] == "")]
         lines = lines[(lines["attribute"] == "site") & (lines["epsilon"] == "1")]
-        for line in lines.itertuples():
-            inside = np.array([each == str(line.group) for each in test.groups["site"]])
+        for group, positives in zip(lines["group"], lines["positives"], strict=True):
+            inside = np.array([each == str(group) for each in test.groups["site"]])
             if one:
-                assert line.positives == (inside & (test.labels == 1)).sum()
+                assert positives == (inside & (test.labels == 1)).sum()
             else:
-                assert pd.isna(line.positives)
+                assert pd.isna(positives)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -108,11 +108,12 @@ def _mean_logs(sizes: list[np.ndarray], index: float) -> np.ndarray:
     """Means over rows of the logarithm of the rank of their sub-class, of random sizes."""
     random, means = np.random.default_rng(1), []
     for _ in range(2000):
-        logs = np.float64(0)
+        logs = 0.0
         for each in sizes:
             ranks = np.arange(1, len(each) + 1)
             shares = ranks**-index / (ranks**-index).sum()
-            logs += np.sort(random.multinomial(each.sum(), shares))[::-1] @ np.log(ranks)
+            drawn = np.sort(random.multinomial(each.sum(), shares))[::-1]
+            logs += float(drawn @ np.log(ranks))
         means.append(logs / sum(map(np.sum, sizes)))
     return np.array(means)
 

@@ -66,8 +66,13 @@ def test_a_check_runs_if_all_that_it_needs_was_found() -> None:
     assert checks.run_check("first", lambda: ("fine", 0)) == 0
     assert checks.run_check("second", lambda *given: ("fine", given), 0, False) == (0, False)
     ran: list[Any] = []
+
+    def note(*given: Any) -> tuple[str, int]:
+        ran.append(given)
+        return "ran", 1
+
     for inputs in ((None,), (1, None)):
-        assert checks.run_check("third", lambda *given: ran.append(given), *inputs) is None  # type: ignore[arg-type, func-returns-value]
+        assert checks.run_check("third", note, *inputs) is None
     assert ran == []
     assert [(each.name, each.passed) for each in checks.done] == [
         *(("first", True), ("second", True), ("third", None), ("third", None))
