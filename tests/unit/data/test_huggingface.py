@@ -21,12 +21,11 @@ from dpprobe.data import dataset_preparation, huggingface
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
-from dpprobe.errors import ConfigError, DataError, DownloadError
+from dpprobe.errors import ConfigError, DataError, DownloadError, WrongDownloadError
 from tests.support.hub_server import COMMIT, TOKEN, Hub, Repository, ask_only, serve
 from tests.support.misbehaving_server import make_quick
 from tests.support.shards import png
 from tests.support.sources import read_folder, write_parquet
-from tests.support.stored_records import check_values, to_plain
 
 REPO = "someone/leaves"
 TRAIN = ("data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet")
@@ -125,72 +124,242 @@ def fail(failures: list[int]) -> Callable[[Hub, pytest.MonkeyPatch], None]:
     return lambda hub, _: hub.failures.extend(failures)
 
 
-def corrupt(hub: Hub, _: pytest.MonkeyPatch) -> None:
-    data = bytearray(FILES[TEST])
-    data[len(data) // 2] ^= 1
-    hub.corrupt[TEST] = bytes(data)
-
-
-def corrupt_in_git(hub: Hub, patch: pytest.MonkeyPatch) -> None:
-    change(in_git=frozenset({TEST}))(hub, patch)
-    corrupt(hub, patch)
-
-
 Spoil = Callable[[Hub, pytest.MonkeyPatch], Any]
-REFUSALS: dict[str, tuple[dict[str, Any], Spoil]] = {
-    "gated": ({}, change(gated=True)),
-    "both": ({"train": "*.parquet"}, change()),
-    "wrong token": ({}, lambda _, patch: patch.setenv("HF_TOKEN", "hf_wrong")),
-    "no commit": ({"revision": "f" * 40}, change()),
-    "no name": ({"repo": "other/none"}, change()),
-    "no file": ({"test": "data/validation-*"}, change()),
-    **{
-        name: ({"test": "*leaves.parquet"}, change(files=FILES | {path: FILES[TEST]}))
-        for name, path in (("leaves", "../../leaves.parquet"), ("absolute", "/leaves.parquet"))
-    },
-    "corrupt": ({}, corrupt),
-    "corrupt in git": ({}, corrupt_in_git),
-    **{
-        f"commit {at}": ({}, change(stated=commit))
-        for at, commit in enumerate((f"{COMMIT[:-1]}8", COMMIT[:12], "", "f" * 40))
-    },
-    **{
-        str(failures): ({}, fail(failures))
-        for failures in ([503] * 3, [429] * 3, [401], [404], [503, 429], [500, 408])
-    },
+PAGE = f"https://huggingface.co/datasets/{REPO}"
+NO_LOGIN = "set HF_TOKEN for a private dataset"
+# What is asked for, what is wrong, the error, facts in its message, and the requests for a commit.
+REFUSED: dict[str, tuple[dict[str, Any], Spoil, type[Exception], list[str], int]] = {
+    # the list of files is open, the first file is not
+    "gated": (
+        {},
+        change(gated=True),
+        ConfigError,
+        ["gated, and no token is set", f"accept the licence at {PAGE}", "`hf auth login`"],
+        2,
+    ),
+    "wrong token": (
+        {},
+        lambda _, patch: patch.setenv("HF_TOKEN", "hf_wrong"),
+        ConfigError,
+        ["status 401", f"write a commit of {PAGE}/commits/main", "correct the token in HF_TOKEN"],
+        1,
+    ),
+    "no commit": (
+        {"revision": "f" * 40},
+        change(),
+        ConfigError,
+        [f"{REPO} at {'f' * 40}: the Hub refuses access (status 404)", NO_LOGIN],
+        0,
+    ),
+    "no name": (
+        {"repo": "other/none"},
+        change(),
+        ConfigError,
+        [f"other/none at {COMMIT}", "datasets/other/none/commits/main", "correct the name"],
+        1,
+    ),
+    "no file": (
+        {"test": "data/validation-*"},
+        change(),
+        ConfigError,
+        [f"no file data/validation-*; it has {TEST}, {TRAIN[0]}, {TRAIN[1]}: correct the pattern"],
+        1,
+    ),
     "offline": (
         {},
         lambda _, patch: patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True),
+        ConfigError,
+        ["HF_HUB_OFFLINE is set", "unset it", "`source: parquet`"],
+        0,
     ),
+    **{
+        f"another commit {stated}": (
+            {},
+            change(stated=stated),
+            DownloadError,
+            [f"answered with commit {stated}, but {COMMIT} was requested"],
+            1,
+        )
+        for stated in (f"{COMMIT[:-1]}8", COMMIT[:12], "", "f" * 40)
+    },
+    **{
+        f"{status} always": (
+            {},
+            fail([status] * 3),
+            DownloadError,
+            [f"does not answer (status {status}) after 3 attempts; check the network"],
+            3,
+        )
+        for status in (503, 429)
+    },
+    **{
+        f"{status} once": ({}, fail([status]), ConfigError, [f"(status {status})", NO_LOGIN], 1)
+        for status in (401, 404)
+    },
 }
 
 
-def test_each_refusal_has_its_remedy_and_leaves_nothing_that_looks_finished(
-    hub: Hub, tmp_path: Path
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_has_its_remedy_and_leaves_nothing(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    answers = {}
-    for name, (values, spoil) in REFUSALS.items():
-        hub.repositories = {REPO: Repository(dict(FILES))}
-        hub.requests.clear()
-        folder = tmp_path / name / "deep/folder"
-        answer: Any = None
-        with pytest.MonkeyPatch.context() as patch:
-            spoil(hub, patch)
-            try:
-                dataset_preparation.download_dataset(options_of(**values), folder)
-            except (ConfigError, DownloadError) as error:
-                answer = to_plain(error).replace(hub.url, "HUB").replace(str(folder), "FOLDER")
-                answer = re.sub(r"\S+ instead of [0-9a-f]+", "X instead of Y", answer)
-                assert "hf_wrong" not in answer
-                assert not (folder / "receipt.json").exists()
-        left = sorted(read_folder(tmp_path / name))
-        answers[name] = [answer, left, sum(COMMIT in each for each in hub.requests)]
-        hub.failures.clear()
-        if hub.corrupt:
-            hub.corrupt.clear()
-            dataset_preparation.download_dataset(options_of(), folder)
-            assert read_folder(folder)[f"repository/{TEST}"] == FILES[TEST]
-    check_values("huggingface_refusals", answers)
+    values, spoil, error, facts, requests = REFUSED[name]
+    spoil(hub, monkeypatch)
+    message = refused(options_of(**values), tmp_path / "deep/folder", error)
+    assert message.startswith(values.get("repo", REPO))
+    assert [fact for fact in facts if fact not in message] == [], message
+    assert "hf_wrong" not in message
+    assert read_folder(tmp_path) == {}
+    assert sum(COMMIT in each for each in hub.requests) == requests, hub.requests
+
+
+@pytest.mark.parametrize("failures", [[], [503, 429], [500, 408]])
+def test_a_hub_that_recovers_is_asked_again(hub: Hub, tmp_path: Path, failures: list[int]) -> None:
+    hub.failures.extend(failures)
+    dataset_preparation.download_dataset(options_of(), tmp_path)
+    left = read_folder(tmp_path)
+    left.pop("receipt.json")
+    assert left == {f"repository/{name}": FILES[name] for name in (*TRAIN, TEST)}
+    # one for the list, two for each of three files: its checksum and its bytes
+    assert sum(COMMIT in each for each in hub.requests) == 7 + len(failures), hub.requests
+
+
+def test_a_file_of_both_splits_is_fetched_once(hub: Hub, tmp_path: Path) -> None:
+    dataset_preparation.download_dataset(options_of(train="*.parquet"), tmp_path)
+    assert hub.served == {name: len(FILES[name]) for name in (*TRAIN, TEST)}
+    receipt = json.loads((tmp_path / "receipt.json").read_text())
+    # sorted by name within a pattern
+    names = [part["name"] for part in receipt["files"]]
+    assert names == [f"repository/{name}" for name in (TEST, *TRAIN)]
+
+
+@pytest.mark.parametrize("path", ["../../leaves.parquet", "/leaves.parquet", "a/../leaves.parquet"])
+def test_a_file_outside_the_repository_is_not_fetched(hub: Hub, tmp_path: Path, path: str) -> None:
+    hub.repositories[REPO].files = FILES | {path: FILES[TEST]}
+    folder = tmp_path / "deep/folder"
+    message = refused(options_of(test="*leaves.parquet"), folder, DownloadError)
+    assert f"{REPO}: file {path!r} lies outside the repository" in message
+    assert sorted(read_folder(tmp_path)) == [f"deep/folder/repository/{name}" for name in TRAIN]
+
+
+@pytest.mark.parametrize(("in_git", "kind"), [(False, "SHA-256"), (True, "git checksum")])
+def test_a_file_with_another_checksum_is_kept_apart_and_fetched_again(
+    hub: Hub, tmp_path: Path, in_git: bool, kind: str
+) -> None:
+    data = bytearray(FILES[TEST])
+    data[len(data) // 2] ^= 1
+    hub.corrupt[TEST] = bytes(data)
+    hub.repositories[REPO].in_git = frozenset({TEST} if in_git else ())
+    message = refused(options_of(), tmp_path, WrongDownloadError)
+    blob = b"blob %d\0" % len(data)
+    found, right = (
+        hashlib.sha1(blob + each).hexdigest() if in_git else hashlib.sha256(each).hexdigest()
+        for each in (bytes(data), FILES[TEST])
+    )
+    assert f"{Path(TEST).name}: {hub.url}/datasets/{REPO}/resolve/{COMMIT}/{TEST}" in message
+    assert f"{kind} {found} instead of {right}" in message
+    left = read_folder(tmp_path)
+    assert left.pop("repository/data/.test-00000-of-00001.parquet.partial") == bytes(data)
+    assert left == {f"repository/{name}": FILES[name] for name in TRAIN}
+    hub.corrupt.clear()
+    dataset_preparation.download_dataset(options_of(), tmp_path)
+    assert read_folder(tmp_path)[f"repository/{TEST}"] == FILES[TEST]
+
+
+NUMBERED = [f"data/train-{number}.parquet" for number in range(11)]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "matches"),
+    [
+        ("data/train-*.parquet", sorted(NUMBERED)),
+        ("*1.parquet", [NUMBERED[1]]),  # * also matches /
+        ("data/train-1?.parquet", [NUMBERED[10]]),
+        (("*-2.*", "*-1.*"), [NUMBERED[2], NUMBERED[1]]),  # in the order of patterns
+        ("README.md", ["README.md"]),
+    ],
+)
+def test_patterns_choose_files_of_a_repository(patterns: Any, matches: list[str]) -> None:
+    names = [*NUMBERED[::-1], "README.md"]
+    assert huggingface._match_files(patterns, names, options_of()) == matches  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        ([*NUMBERED[4::-1], "README.md"], ", ".join(NUMBERED[:5])),
+        (NUMBERED[5::-1], ", ".join(NUMBERED[:5]) + " and 1 more"),
+        (NUMBERED, ", ".join(sorted(NUMBERED)[:5]) + " and 6 more"),
+        (["b.csv", "a.csv"], "a.csv, b.csv"),  # without a table, other files
+        ([], "none"),
+    ],
+)
+def test_a_pattern_without_a_file_shows_what_there_is(names: list[str], shown: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        huggingface._match_files("test*", names, options_of())
+    found = f"{REPO} at {COMMIT}: no file test*; it has {shown}: correct the pattern"
+    assert str(caught.value) == found
+
+
+@pytest.mark.parametrize("missing", ["Data/*", "train-1.parquet", "data/train-?"])
+def test_each_pattern_needs_a_file(missing: str) -> None:
+    """A pattern covers a file's whole path, and small and large letters differ."""
+    with pytest.raises(ConfigError, match=re.escape(f"no file {missing}; ")):
+        huggingface._match_files(("data/*", missing), NUMBERED, options_of())
+
+
+@pytest.mark.parametrize("revision", ["main", "", "0" * 12, "0" * 39, "0" * 41, "A" * 40, "g" * 40])
+def test_a_revision_is_a_whole_commit(revision: str) -> None:
+    """Git writes a commit as 40 hexadecimal digits in small letters."""
+    with pytest.raises(ConfigError, match=f"revision: '{revision}' is not a commit.*40 hexadec"):
+        options_of(revision=revision)
+
+
+@pytest.mark.parametrize("repo", ["a", "a/", "/b", "a/b/c", "a b/c", "https://h/a/b", ""])
+def test_a_repository_has_an_owner_and_a_name(repo: str) -> None:
+    with pytest.raises(ConfigError, match="repo: "):
+        options_of(repo=repo)
+
+
+def test_files_are_fetched_again_only_if_other_files_are_asked_for() -> None:
+    accepted = {"url": "http://h/x.json", "sha256": "0" * 64}
+    fetched = options_of().download_params()
+    for changed in (
+        {"repo": "some.one/l-e_aves"},
+        {"revision": "a" * 40},
+        {"train": "t"},
+        {"test": None},
+        {"accepted_labels": accepted},
+    ):
+        other = options_of(**changed)
+        assert other.download_params() != fetched, changed
+        assert other.preparation_params() != options_of().preparation_params(), changed
+    for changed in ({"several_labels": True}, {"limit": {"train": 5}}, {"class_names": ["a", "b"]}):
+        other = options_of(**changed)
+        assert other.download_params() == fetched, changed
+        assert other.preparation_params() != options_of().preparation_params(), changed
+        assert other.image_params() == options_of().image_params(), changed
+
+
+def test_limits_and_accepted_labels_of_test_rows_need_a_test_split() -> None:
+    accepted = {"url": "http://h/x.json", "sha256": "0" * 64}
+    for changed, named in (
+        ({"limit": {"test": 5}}, r"limit\.test: .*remove limit\.test"),
+        ({"accepted_labels": accepted}, "accepted_labels: .*no `test`; name the test files"),
+    ):
+        options_of(**changed).check_files()
+        with pytest.raises(ConfigError, match=named):
+            options_of(**changed, test=None).check_files()
+    options_of(limit={"train": 5}, test=None).check_files()
+
+
+def test_what_is_known_before_a_download_is_what_is_written() -> None:
+    assert options_of().has_test()
+    assert not options_of(test=None).has_test()
+    assert options_of(class_names=["a", "b", "c"], expect={"classes": 2}).count_classes() == 3
+    assert options_of(expect={"classes": 2}).count_classes() == 2
+    assert options_of().count_classes() is None
+    assert (options_of().multi_label(), options_of(several_labels=True).multi_label()) == (0, 1)
 
 
 @pytest.mark.parametrize("place", ["variable", "login"])
@@ -260,43 +429,60 @@ def local(tmp_path: Path, labels: Any) -> DatasetOptions:
     return dataset_options(written)
 
 
-ACCEPTED: list[Any] = [
-    [[0]] * (ROWS - 1),
-    [[0]] * 3 + [[7]] * ROWS,
-    [[1]] * 3 + [[2]] * ROWS,
-    [[-1]] * ROWS,
-    [[True]] * ROWS,
-    [[1.0]] * ROWS,
-    [[0], *[3] * (ROWS - 1)],
-    [["0"]] * ROWS,
-    [None] * ROWS,
-    [0] * ROWS,
-    {"1": [0]},
-    "{",
-    "[[0]",
-    "",
-]
+FORM, UNREAD = "not a list of lists; name a file with the structure", "cannot be read"
 
 
-def test_accepted_labels_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    answers = []
-    for labels in ACCEPTED:
-        with pytest.raises(DataError) as caught:
-            dataset_preparation.prepare_dataset(local(tmp_path, labels), tmp_path / "tables")
-        assert not (tmp_path / "tables/dataset.json").exists()
-        said = re.sub(r"read \(.*\)", "read (...)", to_plain(caught.value))
-        answers.append(said.replace(str(tmp_path), "FOLDER"))
-    for path in ("leaf.png", "ILSVRC2012_val_0000000.JPEG", "ILSVRC2012_val_00000000.JPEG", None):
-        rows = pq.read_table(tmp_path / Path(TEST).name)
-        images = [{**row, "path": path} for row in rows.column("image").to_pylist()]
-        changed = rows.set_column(0, "image", pa.array(images, rows.column("image").type))
-        pq.write_table(changed, tmp_path / "later.parquet")
-        files = (str(tmp_path / Path(TEST).name), str(tmp_path / "later.parquet"))
-        options = local(tmp_path, [[0]] * 300).model_copy(update={"test": files})
-        with pytest.raises(DataError) as caught:
-            dataset_preparation.prepare_dataset(options, tmp_path / "tables")
-        answers.append(str(caught.value))
-    check_values("accepted_labels", answers)
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        # The test images are numbered from 1 to 40.
+        ([[0]] * (ROWS - 1), f"test row {ROWS - 1}: image {ROWS} is above .* {ROWS - 1}; name the"),
+        ([[0]] * 3 + [[7]] * ROWS, "image 4: label 7 is not a number from 0 to 1"),
+        ([[0]] * 3 + [[1, 2]] * ROWS, "image 4: label 2 is not a number from 0 to 1"),
+        ([[-1]] * ROWS, "image 1: label -1 is not"),
+        ([[True]] * ROWS, "image 1: label True is not"),
+        ([[1.0]] * ROWS, r"image 1: label 1\.0 is not"),
+        ([["0"]] * ROWS, "image 1: label '0' is not"),
+        ([[0], *[3] * (ROWS - 1)], FORM),
+        ([None] * ROWS, FORM),
+        ([0] * ROWS, FORM),
+        ({"1": [0]}, FORM),
+        ("{", UNREAD),
+        ("[[0]", UNREAD),
+        ("", UNREAD),
+    ],
+)
+def test_accepted_labels_that_do_not_fit_are_refused(
+    tmp_path: Path, labels: Any, said: str
+) -> None:
+    with pytest.raises(DataError, match=said) as caught:
+        dataset_preparation.prepare_dataset(local(tmp_path, labels), tmp_path / "tables")
+    assert ("real.json" in str(caught.value)) != ("test row" in str(caught.value))
+    assert not (tmp_path / "tables/dataset.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("leaf.png", "path 'leaf.png' lacks the number of an ImageNet validation image"),
+        ("ILSVRC2012_val_0000000.JPEG", "path 'ILSVRC2012_val_0000000.JPEG' lacks the number"),
+        ("ILSVRC2012_val_00000000.JPEG", "image 0 is above"),
+        ("ILSVRC2012_val_00000301.JPEG", "image 301 is above .* 300; name"),
+        (None, "path None lacks the number"),
+    ],
+)
+def test_accepted_labels_need_the_numbers_of_images(
+    tmp_path: Path, path: str | None, said: str
+) -> None:
+    """The rows of the second test file are counted on from those of the first."""
+    options = local(tmp_path, [[0]] * 300)
+    first, later = tmp_path / Path(TEST).name, tmp_path / "later.parquet"
+    rows = pq.read_table(first)
+    images = [{**row, "path": path} for row in rows.column("image").to_pylist()]
+    pq.write_table(rows.set_column(0, "image", pa.array(images, rows.column("image").type)), later)
+    options = options.model_copy(update={"test": (str(first), str(later))})
+    with pytest.raises(DataError, match=f"test row {ROWS}: .*{said}"):
+        dataset_preparation.prepare_dataset(options, tmp_path / "tables")
 
 
 def test_accepted_labels_are_beside_the_test_rows_without_their_address(

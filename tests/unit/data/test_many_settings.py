@@ -11,9 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.data import (
-    huggingface,
-)
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import DpprobeError
 from tests.support.shards import CLASSES, pack, samples
@@ -108,25 +105,6 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
             {"train": "none.npy"},
             {"train": "odd.npz"},
             {"train": "p*.parquet"},
-        ],
-    ),
-    "hub": (
-        {"source": "huggingface", "repo": "a/b", "revision": "0" * 40, "train": "*.parquet"},
-        [
-            *ALL,
-            *SPLIT,
-            *PATIENTS,
-            {"revision": "1" * 40},
-            {"test": "t.parquet"},
-            {"class_names": ["a", "b", "c"]},
-            {"several_labels": True},
-            {"limit": {"train": 5}},
-            {"expect": {"train": 9, "test": 3}, "limit": {"train": 50, "test": 2}, "test": "t"},
-            {"limit": {"test": 5}},
-            {"accepted_labels": FILES[0]},
-            {"repo": "a"},
-            {"accepted_labels": FILES[0], "test": "t.parquet"},
-            *({"revision": each} for each in ("main", "", "0" * 12, "A" * 40, "0" * 41)),
         ],
     ),
     "torchvision": (
@@ -270,26 +248,3 @@ def test_options_answer_before_images_are_read(source: str, folder: Path) -> Non
     for change in changes[1:]:
         answers[str(change)] = differences(plain, ask(base | change))
     check_values(f"options_{source}", public(answers, folder))
-
-
-# What files hold.
-
-
-def test_patterns_choose_files_of_a_repository() -> None:
-    tables = [f"data/train-{number}.parquet" for number in range(11)]
-    patterns = ("data/train-*.parquet", "*1.parquet", ("*-2.*", "*-1.*"), "test*", "README.md")
-    options: Any = dataset_options(SETTINGS["hub"][0])
-    check_values(
-        "data_hub_patterns",
-        [
-            answer_of(huggingface._match_files, pattern, names, options)
-            for pattern in patterns
-            for names in (
-                [*tables[::-1], "README.md"],
-                ["b.csv", "a.csv"],
-                [],
-                tables[:6],
-                tables[:5],
-            )
-        ],
-    )
