@@ -17,7 +17,7 @@ from PIL import Image
 from dpprobe.data import dataset_preparation, table, torchvision_datasets
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
-from dpprobe.errors import DataError
+from dpprobe.errors import ConfigError, DataError
 from tests.support.misbehaving_server import Server
 from tests.support.torchvision_files import NAMES, PLACES, fetch_from, serve_dataset
 
@@ -170,3 +170,114 @@ def test_a_path_without_the_dataset_is_refused(tmp_path: Path) -> None:
     chosen.check_files()
     with pytest.raises(DataError, match="torchvision cannot read it .*not found or corrupted"):
         dataset_preparation.prepare_dataset(chosen, tmp_path / "tables")
+
+
+# Training rows, test rows and classes, as their authors state them: LeCun's page of MNIST;
+# Xiao et al. 2017; Krizhevsky 2009, chapter 3; Zhou et al. 2018, section 3 (Places365-Standard).
+STATED = {
+    "MNIST": (60_000, 10_000, 10),
+    "FashionMNIST": (60_000, 10_000, 10),
+    "CIFAR10": (50_000, 10_000, 10),
+    "CIFAR100": (50_000, 10_000, 100),
+    "Places365": (1_803_460, 36_500, 365),
+}
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_sizes_are_known_before_the_download(name: str) -> None:
+    train, test, classes = STATED[name]
+    chosen = options(name)
+    chosen.check_files()
+    assert chosen.has_test()
+    assert (chosen.count_rows(), chosen.count_classes()) == ((train, test), classes)
+    assert chosen.used_rows() == (train, test)
+    assert options(name, subsample={"per_class": 7}).used_rows() == (7 * classes, test)
+    # `expect` describes a folder that differs from torchvision's dataset
+    other = options(name, expect={"train": 9, "test": 3, "classes": 2})
+    assert (other.count_rows(), other.count_classes()) == ((9, 3), 2)
+    assert options(name, expect={"train": 9}).count_rows() == (train, test)
+    assert options(name, expect={"test": 9}).count_rows() == (train, test)
+    public = chosen.public_split()
+    assert (public.rule, public.key, public.fault) == ("source", "source", None)
+
+
+def test_the_rows_of_eurosat_are_split_by_class() -> None:
+    """27,000 images in ten classes of 2,000 to 3,000 (Helber et al. 2019, section III)."""
+    assert not options("EuroSAT").has_test()
+    assert options("EuroSAT").count_classes() == 10
+    for fraction in (0.1, 0.2, 0.25, 0.5):
+        tested = round(27_000 * fraction)  # each class's number is whole, too
+        chosen = options("EuroSAT", test_fraction=fraction)
+        assert chosen.count_rows() == chosen.used_rows() == (27_000 - tested, tested)
+    assert options("EuroSAT", subsample={"per_class": 200}).used_rows() == (2000, 5400)
+    assert options("EuroSAT", subsample={"fraction": 0.5}).used_rows() is None
+    assert options("EuroSAT", expect={"train": 9, "test": 3}).count_rows() == (9, 3)
+    # The files' names decide, which are unknown before the download.
+    assert options("EuroSAT", split_by="id").count_rows() is None
+    assert options("EuroSAT", split_by="id").used_rows() is None
+
+
+def test_a_split_of_eurosat_is_told_from_others() -> None:
+    choices: list[dict[str, Any]] = [
+        {},
+        {"split_seed": 3},
+        {"test_fraction": 0.25},
+        {"split_by": "id"},
+        {"split_by": "id", "split_seed": 3},
+    ]
+    splits = [options("EuroSAT", **each).public_split() for each in choices]
+    assert len({split.key for split in splits}) == len(choices), splits
+    assert splits[4].rule == "id, seed 3, fraction 0.2"
+    for each, split in zip(choices, splits, strict=True):
+        assert (split.fault is None) == ("split_by" in each), each
+    tables = [options("EuroSAT", **each).preparation_params() for each in choices]
+    assert all(tables.count(each) == 1 for each in tables)
+    fetched = [options("EuroSAT", **each).download_params() for each in choices]
+    assert fetched == [{"source": "torchvision", "name": "EuroSAT"}] * len(choices)
+
+
+# The folders that each of torchvision's classes reads under its root.
+LAYOUT = {
+    "MNIST": ["MNIST/raw"],
+    "FashionMNIST": ["FashionMNIST/raw"],
+    "CIFAR10": [torchvision.datasets.CIFAR10.base_folder],
+    "CIFAR100": [torchvision.datasets.CIFAR100.base_folder],
+    "EuroSAT": ["eurosat/2750"],
+    "Places365": ["data_256_standard", "val_256"],
+}
+
+
+@pytest.mark.parametrize("name", LAYOUT)
+def test_a_path_has_the_folders_of_torchvision(name: str, tmp_path: Path) -> None:
+    chosen = options(name, path=str(tmp_path))
+    folders = [tmp_path / each for each in LAYOUT[name]]
+    for folder in folders:
+        with pytest.raises(ConfigError, match=f"path: no folder {folder}; .*{name}, or remove"):
+            chosen.check_files()
+        folder.mkdir(parents=True)
+    chosen.check_files()
+    assert chosen.input_files() == tuple(map(str, folders))
+    assert chosen.download_params() is None
+    # A dataset at another place has the same images.
+    assert chosen.image_params() == options(name).image_params()
+    assert chosen.preparation_params() != options(name).preparation_params()
+    for number, folder in enumerate(folders):
+        (folder / "deep").mkdir()
+        (folder / f"deep/{number}.bin").touch()
+    (tmp_path / "categories_places365.txt").touch()
+    (tmp_path / "notes.txt").touch()
+    expected = [folder / f"deep/{number}.bin" for number, folder in enumerate(folders)]
+    expected += [tmp_path / "categories_places365.txt"] if name == "Places365" else []
+    assert [file for _, file in chosen.list_source_files()] == expected
+    assert [*options(name).list_source_files()] == []
+    assert options(name).input_files() == ()
+
+
+def test_options_that_are_refused(tmp_path: Path) -> None:
+    names = "'MNIST', 'FashionMNIST', 'CIFAR10', 'CIFAR100', 'EuroSAT' or 'Places365'"
+    with pytest.raises(ConfigError, match=f"name: 'SVHN': write {names}"):
+        options("SVHN")
+    with pytest.raises(ConfigError, match="path: "):
+        options("MNIST", path="")
+    with pytest.raises(ConfigError, match=f"downloads: no folder {tmp_path}/no; correct"):
+        options("MNIST", downloads=f"{tmp_path}/no").check_files()
