@@ -83,7 +83,7 @@ def check_callers(public: Sequence[str]) -> Any:
     for call, function, values in _walk_callers(public):
         caller = call.instance
         if not isinstance(caller, Pipeline):
-            _check_meta_estimator(call, public)
+            _check_meta_estimator(call, public, splitter=values.get("cv_orig"))
         elif function == "_fit" and "step_idx" in values:
             raise PrivacyError(
                 f"pipeline step {caller.steps[values['step_idx']][0]!r} contains a private fit, "
@@ -182,9 +182,14 @@ def _check_folds(splitter: Any) -> None:
         )
 
 
-def _check_meta_estimator(caller: _Caller, public: Sequence[str]) -> None:
+def _check_meta_estimator(caller: _Caller, public: Sequence[str], *, splitter: Any = None) -> None:
+    """Refuses classes that may break the guarantee.
+
+    Args:
+      splitter: of a search in scikit-learn 1.8, which does not keep it as an attribute.
+    """
     of_scikit_learn = caller.module.startswith("sklearn.")
-    _check_folds(getattr(caller.instance, "_checked_cv_orig", None))
+    _check_folds(getattr(caller.instance, "_checked_cv_orig", splitter))
     if caller.name in (_ACCEPTED if of_scikit_learn else public):
         return
     remedy = (
