@@ -126,7 +126,7 @@ def find_origins(
     stores = list(_OPENED.values())
     if named := [store for store in stores if _has_labels(store, labels)]:
         return [Origin.of_store(store) for store in named]
-    stores = [store for store in stores if store.dimension == dimension and _can_digest(store)]
+    stores = [store for store in stores if store.dimension == dimension and not _is_gone(store)]
     if not stores:
         return []
     digests = digest_rows(rows)
@@ -184,11 +184,10 @@ def join_facts(origins: Sequence[Origin], unit: str) -> PromiseFacts | None:
     return joined
 
 
-def _can_digest(store: FeatureStore) -> bool:
-    try:
-        return bool(len(_digest_store(store)))
-    except StoreError:  # deleted since it was opened
-        return False
+def _is_gone(store: FeatureStore) -> bool:
+    """Returns True for a store that was deleted before its rows were hashed."""
+    files = (store.path.parent / shard.file for shard in store.shards)
+    return _digest_key(store) not in _DIGESTS and not any(file.exists() for file in files)
 
 
 def _has_labels(store: FeatureStore, labels: npt.NDArray[Any]) -> bool:
@@ -203,10 +202,14 @@ def _has_labels(store: FeatureStore, labels: npt.NDArray[Any]) -> bool:
 
 
 def _digest_store(store: FeatureStore) -> npt.NDArray[np.uint64]:
-    key = store.path.absolute(), store.fingerprint
+    key = _digest_key(store)
     if key not in _DIGESTS:
         _DIGESTS[key] = digest_rows(store)
     return _DIGESTS[key]
+
+
+def _digest_key(store: FeatureStore) -> tuple[Path, str]:
+    return store.path.absolute(), store.fingerprint
 
 
 def _match_rows(

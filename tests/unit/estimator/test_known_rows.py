@@ -418,6 +418,15 @@ def test_rows_are_recognised_from_another_working_directory(
         make_head().fit(rows, labels)
 
 
+def test_a_store_whose_rows_cannot_be_compared_is_told(tmp_path: Path) -> None:
+    """A damaged store may have the fit's rows; only a deleted one is left out."""
+    open_store(tmp_path, OF_PATIENTS)
+    (shard,) = tmp_path.rglob("shard-*.h5")
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(StoreError, match=r"shard-.*bytes instead of"):
+        make_head().fit(STRANGERS, np.arange(30) % 3)
+
+
 @pytest.mark.parametrize("fitted_before", [False, True])
 def test_a_store_that_is_deleted_hinders_no_later_fit(tmp_path: Path, fitted_before: bool) -> None:
     """Its rows are still known if a fit compared them before."""
