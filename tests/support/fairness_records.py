@@ -7,6 +7,7 @@ and `side`, of three and a small one, "unknown".
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -39,7 +40,8 @@ HOLES = (0, 4, 6, 8, 9)
 TEST_ROWS = 397
 
 
-def _compare_made_cells() -> tuple[FairnessRecord, pa.Table]:
+@cache
+def compare_made_cells() -> tuple[FairnessRecord, pa.Table]:
     """Compares groups of handwritten digits by made-up scores of two heads per cell.
 
     Groups are how bold a digit is, and the side of its image that has more ink, unknown for three.
@@ -87,7 +89,6 @@ def _compare_made_cells() -> tuple[FairnessRecord, pa.Table]:
         return FairnessRecord.read(record), pq.read_table(record.with_suffix(TABLE_SUFFIX))
 
 
-RECORD, TABLE = _compare_made_cells()
 # Intervals that stand apart from 0 and from chance.
 APART = {
     "gap": 0.06,
@@ -100,6 +101,10 @@ APART = {
 }
 NO_REFERENCE = {"difference": None, "difference_low": None, "difference_high": None}
 NO_INTERVAL = {"low": None, "high": None, "chance_gap": None, "std": None}
+
+
+def made_record() -> FairnessRecord:
+    return compare_made_cells()[0]
 
 
 def write_fairness(
@@ -123,7 +128,8 @@ def write_fairness(
       compared: False for the group "unknown" alone, which is too small to be compared.
       changes: of values of the record, by their paths.
     """
-    record, table = RECORD.model_dump(mode="json"), TABLE
+    made, table = compare_made_cells()
+    record = made.model_dump(mode="json")
     record["backbone"] = backbone
     gap = dict(gap or {})
     if not reference:

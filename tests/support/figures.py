@@ -10,10 +10,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pyarrow as pa
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
-from matplotlib.text import Annotation, Text
 
 from dpprobe.artifacts import write_table
 from dpprobe.exhibits import style
@@ -82,101 +79,6 @@ def save_bytes(figure: Figure, stem: Path) -> tuple[bytes, ...]:
     for path in paths:
         style.save_figure(figure, path)
     return tuple(path.read_bytes() for path in paths)
-
-
-LOOKS = (
-    "color",
-    "facecolor",
-    "edgecolor",
-    "linestyle",
-    "linewidth",
-    "marker",
-    "markersize",
-    "markerfacecolor",
-    "markeredgewidth",
-    "fontsize",
-    "ha",
-    "va",
-    "alpha",
-    "zorder",
-)
-
-
-def describe_figure(figure: Figure) -> list[str]:
-    """Returns a line per text, axis, curve, area and legend of a figure: its place and look."""
-    legends = [*figure.legends, *filter(None, (axes.get_legend() for axes in figure.axes))]
-    lines = [f"figure {_shorten(figure.get_size_inches())}", *map(_describe, figure.texts)]
-    for axes in figure.axes:
-        both = (axes.xaxis, axes.yaxis)
-        frame = {*axes.spines.values(), *both, axes.patch, axes.get_legend()}
-        limits = _shorten([*axes.get_xlim(), *axes.get_ylim()])
-        kind = f"{axes.axison} {axes.get_xscale()} {axes.get_yscale()} {axes.get_aspect()}"
-        lines.append(f"axes {kind} {limits} at {_shorten(axes.get_position().bounds)}")
-        for axis in both:
-            ticks: list[Any] = [text.get_text() for text in axis.get_ticklabels()]
-            ticks += [text.get_fontsize() for text in axis.get_ticklabels()[:1]]
-            grid = [line.get_visible() for line in axis.get_gridlines()[:1]]
-            lines.append(
-                f"axis {axis.label.get_text()!r} {axis.label.get_fontsize()} {ticks} {grid}"
-            )
-        lines += [
-            _describe(part)
-            for part in axes.get_children()
-            if part not in frame and (not isinstance(part, Text) or part.get_text())
-        ]
-    for legend in legends:
-        room = (
-            legend.handlelength,
-            legend.handletextpad,
-            legend.labelspacing,
-            vars(legend)["_ncols"],
-        )
-        sizes = {text.get_fontsize() for text in legend.get_texts()}
-        lines.append(f"legend of {legend.get_title().get_text()!r} {room} {sizes}")
-        handles = map(_look_in_words, filter(None, legend.legend_handles))
-        lines += [
-            f"legend {text.get_text()!r} {handle}"
-            for text, handle in zip(legend.get_texts(), handles, strict=True)
-        ]
-    return lines
-
-
-def _describe(part: Any) -> str:
-    places = [
-        _shorten(getattr(part, f"get_{name}")())
-        for name in ("xydata", "offsets", "position", "array", "sizes")
-        if hasattr(part, f"get_{name}") and getattr(part, f"get_{name}")() is not None
-    ]
-    paths = part.get_paths() if hasattr(part, "get_paths") else []
-    paths = [part.get_path()] if isinstance(part, Patch) else paths
-    places += [_shorten(np.concatenate([path.vertices for path in paths]))] if paths else []
-    text = part.get_text() if isinstance(part, Text) else str(part.get_label())
-    name = f"{type(part).__name__} " + ("" if text.startswith("_") else repr(text))
-    places += [_shorten(part.xy)] if isinstance(part, Annotation) else []
-    return " ".join([name, _look_in_words(part), *places])
-
-
-def _look_in_words(part: Any) -> str:
-    words = []
-    for name in LOOKS:
-        value = getattr(part, f"get_{name}", lambda: None)()
-        if isinstance(value, np.ndarray | list):
-            value = "/".join(
-                to_hex(tuple(one), True) if isinstance(one, np.ndarray) else str(one)
-                for one in value[:4]
-            )
-        words += [] if value is None else [str(value)]
-    return " ".join(words)
-
-
-def _shorten(values: Any) -> str:
-    numbers = np.asarray(values, dtype=np.float64).ravel()
-    if len(numbers) > 14:  # the sums notice another number, and another order
-        known = np.nan_to_num(numbers)
-        turns = np.cos(np.arange(len(known)))
-        sums = [len(numbers), np.isnan(numbers).sum(), known.sum(), known @ turns]
-        return "sums " + " ".join(f"{value:.4g}" for value in sums)
-    return " ".join(f"{value:.5g}" for value in numbers)
 
 
 def bar_ends(container: Any, *, across: bool = False) -> np.ndarray:

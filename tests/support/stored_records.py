@@ -1,8 +1,7 @@
-"""Records: what small real runs wrote, and what functions answered over many settings.
+"""Records: what functions answered over many settings.
 
-`check_stored` holds a file that a run wrote against the stored one; tests of what reads such files
-take and edit them. `check_values` holds the answers of functions against the stored answers: one
-test over many settings then notices a change of any number, name, order or sentence.
+`check_values` holds the answers of functions against the stored answers: one test over many
+settings then notices a change of any number, name, order or sentence.
 `RENEW_RECORDS=1 python -m pytest` with such tests stores the records anew. Read the difference that
 git shows before you commit it.
 """
@@ -12,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Set
 from enum import Enum
 from pathlib import Path
@@ -20,32 +18,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pydantic import BaseModel
 
-from dpprobe.artifacts import read_json
 from dpprobe.errors import DpprobeError
 from tests.conftest import REPOSITORY
 
 FOLDER = REPOSITORY / "tests/support/records"
-# What differs from run to run, and with the code that runs.
-VARYING = {"seconds", "shadows_per_second", "date", "code", "fingerprint", "seeds"}
-
-
-def read_stored(name: str) -> dict[str, Any]:
-    """Reads a stored record."""
-    values: dict[str, Any] = read_json(FOLDER / name)
-    return values
-
-
-def check_stored(path: Path, name: str) -> None:
-    """Asserts that a run wrote the stored record, or stores it where it is to be renewed."""
-    if os.environ.get("RENEW_RECORDS"):
-        FOLDER.mkdir(exist_ok=True)
-        shutil.copyfile(path, FOLDER / name)
-    found = list(find_differences(_read_values(path), _read_values(FOLDER / name)))
-    assert not found, f"{path} is not as stored; RENEW_RECORDS=1 stores it anew: {found[:5]}"
 
 
 def check_values(name: str, values: Any, *, rel: float = 1e-6, abs: float = 1e-9) -> None:
@@ -60,7 +39,7 @@ def check_values(name: str, values: Any, *, rel: float = 1e-6, abs: float = 1e-9
         FOLDER.mkdir(exist_ok=True)
         path.write_text(json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
     stored = json.loads(path.read_text())
-    found = list(find_differences(plain, stored, varying=set(), prose=True, rel=rel, abs=abs))
+    found = list(find_differences(plain, stored, rel=rel, abs=abs))
     assert not found, f"not as in {path.name}; RENEW_RECORDS=1 stores it anew: {found[:5]}"
 
 
@@ -126,41 +105,21 @@ def _digest_array(array: np.ndarray) -> Any:
 
 
 def find_differences(
-    first: Any,
-    second: Any,
-    place: str = "",
-    *,
-    varying: Set[str] = frozenset(VARYING),
-    prose: bool = False,
-    rel: float = 1e-3,
-    abs: float = 1e-4,
+    first: Any, second: Any, place: str = "", *, rel: float, abs: float
 ) -> Iterator[str]:
-    """Finds where two records differ by more than rounding and, unless `prose`, by sentences."""
-    options: dict[str, Any] = {"varying": varying, "prose": prose, "rel": rel, "abs": abs}
-    if not prose and _is_prose(first) and _is_prose(second):
-        return
+    """Finds where two records differ by more than rounding."""
     if isinstance(first, dict) and isinstance(second, dict):
         if first.keys() != second.keys():
             yield f"{place}: {sorted(first.keys() ^ second.keys())} in one alone"
-        elif prose and list(first) != list(second):
+        elif list(first) != list(second):
             yield f"{place}: another order, {list(first)} and {list(second)}"
-        for key in sorted((first.keys() & second.keys()) - varying):
-            yield from find_differences(first[key], second[key], f"{place}.{key}", **options)
+        for key in sorted(first.keys() & second.keys()):
+            yield from find_differences(first[key], second[key], f"{place}.{key}", rel=rel, abs=abs)
     elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
         for index, pair in enumerate(zip(first, second, strict=True)):
-            yield from find_differences(*pair, f"{place}.{index}", **options)
+            yield from find_differences(*pair, f"{place}.{index}", rel=rel, abs=abs)
     elif isinstance(first, float) and isinstance(second, float):
         if first != pytest.approx(second, rel=rel, abs=abs):
             yield f"{place}: {first} and {second}"
     elif first != second or type(first) is not type(second):
         yield f"{place}: {first} and {second}"
-
-
-def _is_prose(value: Any) -> bool:
-    if isinstance(value, list):
-        return bool(value) and all(map(_is_prose, value))
-    return isinstance(value, str) and " " in value
-
-
-def _read_values(path: Path) -> Any:
-    return pq.read_table(path).to_pylist() if path.suffix == ".parquet" else read_json(path)

@@ -39,6 +39,8 @@ def clock(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
     caplog.set_level(logging.INFO, logger="dpprobe")
     clock = Clock()
     monkeypatch.setattr(progress, "time", clock)
+    threads = SimpleNamespace(Event=lambda: clock, Thread=clock.start_thread)
+    monkeypatch.setattr(progress, "threading", threads)
     return clock
 
 
@@ -101,37 +103,26 @@ def test_work_that_failed_has_no_last_line(clock: Clock, caplog: pytest.LogCaptu
 def test_waits_are_told_after_pauses_that_double(
     clock: Clock,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
     first: float,
     longest: float,
     told: list[float],
 ) -> None:
     clock.end = clock.now + 70
-    threads = SimpleNamespace(Event=lambda: clock, Thread=clock.start_thread)
-    monkeypatch.setattr(progress, "threading", threads)
     with progress.report_wait("w", first=first, longest=longest):
         pass
     said = [f"w ({progress.format_clock(each)} so far)" for each in told]
     assert caplog.messages == said
 
 
-def test_a_wait_that_ended_begins_anew(
-    clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wait_that_ended_begins_anew(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     clock.end = clock.now + 45
-    threads = SimpleNamespace(Event=lambda: clock, Thread=clock.start_thread)
-    monkeypatch.setattr(progress, "threading", threads)
     with progress.report_wait("w", waits=lambda: not 130 <= clock.now < 134):
         pass
     assert caplog.messages == [f"w ({each} so far)" for each in ("0:05", "0:15", "0:05")]
 
 
-def test_silent_work_says_nothing(
-    clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_work_says_nothing(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     clock.end = clock.now + 70
-    threads = SimpleNamespace(Event=lambda: clock, Thread=clock.start_thread)
-    monkeypatch.setattr(progress, "threading", threads)
     part = progress.Progress(1, label="one", interval=0)
     with progress.silent_progress(), progress.report_wait("w"), part:
         part.advance_by(1)

@@ -135,7 +135,6 @@ def rows(**changed: Any) -> pa.Table:
 
 
 LARGE = pa.struct([("bytes", pa.large_binary()), ("path", pa.large_string())])
-VIEWS = pa.struct([("bytes", pa.binary_view()), ("path", pa.string_view())])
 
 
 def image(data: Any, path: Any, kind: Any = None) -> dict[str, Any]:

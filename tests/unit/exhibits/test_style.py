@@ -16,7 +16,7 @@ from dpprobe.analyses.tsne.show import plot_tsne
 from dpprobe.exhibits import style
 from dpprobe.exhibits.published import read_published
 from dpprobe.reporting.figures.curves import epsilon_accuracy
-from tests.support.fairness_records import RECORD
+from tests.support.fairness_records import made_record
 from tests.support.figures import bar_ends, save_bytes, write_embedding, write_summary
 
 
@@ -26,7 +26,7 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
     for draw in (
         lambda: epsilon_accuracy(summary, published=read_published(), name="mnist"),
         lambda: plot_tsne(embedding=embedding, dataset="digits", backbone="clip", split="test"),
-        lambda: gap_figure([RECORD]),
+        lambda: gap_figure([made_record()]),
     ):
         first, second = (save_bytes(draw(), tmp_path / "figure") for _ in range(2))
         assert first == second

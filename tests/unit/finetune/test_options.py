@@ -153,9 +153,6 @@ def test_every_combination_of_a_search_is_tried() -> None:
     assert "a search chose them without noise" in str(chosen.private_choices)
 
 
-GRADIENTS = {"sensitivity": 1.0, "noise_multiplier": 1.0}
-
-
 def facts(item: Mechanism) -> tuple[Any, ...]:
     return item.name, item.sensitivity, item.noise_multiplier, item.sample_rate, item.count
 

@@ -56,10 +56,6 @@ def options(name: str, **values: Any) -> MethodOptions:
     return method_options({**HEADS[name], **values})
 
 
-def trained(method: MethodOptions, data: TrainingSet, noise: float) -> np.ndarray:
-    return fit_heads(method, data, plan_for(method, data.n, noise), [1, 2]).weights
-
-
 @pytest.mark.parametrize("name", [name for name in HEADS if not options(name).normalize.priced])
 def test_no_row_adds_more_than_its_weight(name: str) -> None:
     """Every release's sums, with a row and with a null row in its place, as an audit sees them."""

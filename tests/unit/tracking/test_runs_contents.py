@@ -33,7 +33,6 @@ from tests.support.fairness_records import APART, write_fairness
 
 ROWS = REPOSITORY / "tests/stored/mlflow_rows.json"
 SOURCE: Any = Mock()
-PARTS = ("mean", "std", "low", "high", "rows_low", "rows_high", "both_low", "both_high")
 GAP = (
     "gap",
     "low",

@@ -28,8 +28,6 @@ from tests.support.audit_records import (
 from tests.support.report_page import section_page
 from tests.support.shown import curves_of, dots_of, legend_of, title_of
 
-RING = "#D55E00"
-
 
 def _bounds(axes: Any) -> list[tuple[float, float, str]]:
     """Claim, bound and marker of each point that is no ring."""

@@ -30,7 +30,7 @@ from dpprobe.analyses.fairness.groupings import TestRows
 from dpprobe.analyses.fairness.show import plot_fairness
 from dpprobe.results.cell_record import CellName
 from dpprobe.tracking.runs import _fairness_metrics
-from tests.support.fairness_records import RECORD, write_fairness
+from tests.support.fairness_records import made_record, write_fairness
 from tests.support.fairness_rows import FEW, compare, head, made_rows
 
 FAIRLEARN = {
@@ -279,7 +279,7 @@ def test_of_many_labels_that_are_alike_no_gap_stands_out() -> None:
 
 def test_what_is_not_measurable_is_said_in_the_table_and_absent_elsewhere(tmp_path: Path) -> None:
     """In the record of a real run, equalised odds of the groups of `ink` lose their gaps."""
-    record = RECORD.model_dump(mode="json")
+    record = made_record().model_dump(mode="json")
     numbers = set(Gap.model_fields) - {"groups", "resamples", "label", "rate"}
     for cell in record["cells"]:
         (ink,) = (each for each in cell["attributes"] if each["attribute"] == "ink")
@@ -302,7 +302,7 @@ def test_what_is_not_measurable_is_said_in_the_table_and_absent_elsewhere(tmp_pa
     ]
     assert shown["recall"][0][4] == "gap, best to worst"
     assert [line[4] for line in shown["AUC"]][:2] == ["bold", "thin"]
-    (cell, *_) = RECORD.cells
+    (cell, *_) = made_record().cells
     (gap,) = (
         g for a in cell.attributes if a.attribute == "side" for g in [a.gaps["equalised_odds"]]
     )

@@ -13,7 +13,7 @@ import pytest
 from dpprobe.analyses.fairness import fairness_table
 from dpprobe.analyses.fairness.fairness_record import ALL_LABELS, FairnessRecord
 from dpprobe.exhibits.tables import write_markdown
-from tests.support.fairness_records import APART, NO_INTERVAL, RECORD, write_fairness
+from tests.support.fairness_records import APART, NO_INTERVAL, made_record, write_fairness
 from tests.support.report_page import section_page
 from tests.support.shown import rows_of
 
@@ -53,7 +53,7 @@ def test_groups_have_the_values_of_the_record_s_table(tmp_path: Path) -> None:
 
 
 def test_groups_are_sorted_by_size_and_ranges_by_number(tmp_path: Path) -> None:
-    sizes = {group.group: group.units for a in RECORD.attributes for group in a.groups}
+    sizes = {group.group: group.units for a in made_record().attributes for group in a.groups}
 
     def order(path: Path, attribute: str) -> list[str]:
         rows = [row for row in _rows(path) if row["attribute"] == attribute]
@@ -103,7 +103,7 @@ def test_a_gap_that_cannot_be_measured_is_told(tmp_path: Path) -> None:
     assert _gaps(path)["gap, best to worst"] == "not measurable"
     record = FairnessRecord.read(path)
     assert fairness_table.shown_metric(record, "ink") == "auc", "the reference has one"
-    every = {METRIC.format(k, 0, "auc") + ".gap": None for k in range(len(RECORD.cells))}
+    every = {METRIC.format(k, 0, "auc") + ".gap": None for k in range(len(made_record().cells))}
     record = FairnessRecord.read(write_fairness(tmp_path / "none", changes=every))
     assert fairness_table.shown_metric(record, "ink") != "auc"
     assert fairness_table.shown_metric(record, "gone") is None
@@ -111,7 +111,7 @@ def test_a_gap_that_cannot_be_measured_is_told(tmp_path: Path) -> None:
 
 
 def _gap(**changes: float | None) -> Any:
-    gap = RECORD.cells[0].find_gap("ink", "auc")
+    gap = made_record().cells[0].find_gap("ink", "auc")
     assert gap is not None
     return gap.model_copy(update={**APART, **changes})
 
@@ -176,7 +176,7 @@ def _notes(path: Path) -> str:
 def test_notes_say_what_was_compared_and_what_left_out(tmp_path: Path) -> None:
     plain = _notes(write_fairness(tmp_path))
     assert "Not private" in plain
-    need = RECORD.minimum
+    need = made_record().minimum
     assert f"{need.units} test rows, {need.positives} with and {need.negatives} without" in plain
     assert "Left out: side: unknown" in plain
     changes: Mapping[str, Any] = {
@@ -204,7 +204,7 @@ def test_a_section_counts_the_cells_beyond_chance_and_beside_their_reference(
         changes={
             "confidence": 0.8,
             METRIC.format(1, 0, "auc"): {
-                **RECORD.cells[1].attributes[0].gaps["auc"].model_dump(),
+                **made_record().cells[1].attributes[0].gaps["auc"].model_dump(),
                 **APART,
                 "chance_gap": 0.1,
                 "difference_low": -0.05,
@@ -255,7 +255,7 @@ def test_what_cannot_be_compared_is_listed(tmp_path: Path) -> None:
 
 
 def test_what_was_left_out_is_listed_once(tmp_path: Path) -> None:
-    ones = RECORD.class_names
+    ones = made_record().class_names
     small = {"left": "3 rows, 30 needed", "right": "9 rows, 30 needed"}
     changes: dict[str, Any] = {
         "attributes.0.compared": {"auc": {"labels": [ones[1]], "left_out": small}}

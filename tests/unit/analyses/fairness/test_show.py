@@ -10,7 +10,7 @@ import pytest
 
 from dpprobe.analyses.fairness import show
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
-from tests.support.fairness_records import APART, RECORD, write_fairness
+from tests.support.fairness_records import APART, made_record, write_fairness
 from tests.support.shown import dots_of, legend_of, texts_of, title_of
 
 
@@ -82,9 +82,9 @@ def test_backbones_have_panels_of_their_own(tmp_path: Path) -> None:
 
 
 def test_methods_at_one_epsilon_stand_side_by_side() -> None:
-    one, two, free = RECORD.cells
+    one, two, free = made_record().cells
     more = [one.model_copy(update={"method": f"m{k}"}) for k in range(3)]
-    record = RECORD.model_copy(update={"cells": (two, one, free, *more)})
+    record = made_record().model_copy(update={"cells": (two, one, free, *more)})
     axes = show.gap_figure([record]).axes[0]
     places = [x for _, x, _ in _marks(axes)]
     assert len(places) == len(set(places)) == 5
