@@ -56,7 +56,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
         yield running
 
 
-def options_of(**values: Any) -> DatasetOptions:
+def options_of(**values: Any) -> huggingface.Options:
     written = {
         "source": "huggingface",
         "repo": REPO,
@@ -64,7 +64,9 @@ def options_of(**values: Any) -> DatasetOptions:
         "train": "data/train-*.parquet",
         "test": "data/test-*.parquet",
     }
-    return dataset_options(written | values)
+    options = dataset_options(written | values)
+    assert isinstance(options, huggingface.Options)
+    return options
 
 
 def run(options: DatasetOptions, tmp_path: Path) -> tuple[SplitTable, SplitTable]:
@@ -281,7 +283,7 @@ NUMBERED = [f"data/train-{number}.parquet" for number in range(11)]
 )
 def test_patterns_choose_files_of_a_repository(patterns: Any, matches: list[str]) -> None:
     names = [*NUMBERED[::-1], "README.md"]
-    assert huggingface._match_files(patterns, names, options_of()) == matches  # type: ignore[arg-type]
+    assert huggingface._match_files(patterns, names, options_of()) == matches
 
 
 @pytest.mark.parametrize(
@@ -324,17 +326,23 @@ def test_a_repository_has_an_owner_and_a_name(repo: str) -> None:
 def test_files_are_fetched_again_only_if_other_files_are_asked_for() -> None:
     accepted = {"url": "http://h/x.json", "sha256": "0" * 64}
     fetched = options_of().download_params()
-    for changed in (
+    others: tuple[dict[str, Any], ...] = (
         {"repo": "some.one/l-e_aves"},
         {"revision": "a" * 40},
         {"train": "t"},
         {"test": None},
         {"accepted_labels": accepted},
-    ):
+    )
+    for changed in others:
         other = options_of(**changed)
         assert other.download_params() != fetched, changed
         assert other.preparation_params() != options_of().preparation_params(), changed
-    for changed in ({"several_labels": True}, {"limit": {"train": 5}}, {"class_names": ["a", "b"]}):
+    relabelled: tuple[dict[str, Any], ...] = (
+        {"several_labels": True},
+        {"limit": {"train": 5}},
+        {"class_names": ["a", "b"]},
+    )
+    for changed in relabelled:
         other = options_of(**changed)
         assert other.download_params() == fetched, changed
         assert other.preparation_params() != options_of().preparation_params(), changed
