@@ -27,12 +27,17 @@ _PLACES = {
     "PrivateClassifier": "dpprobe.estimator.private_classifier",
     **dict.fromkeys(
         (
-            "audit", "calibrate", "epsilon_of", "plan_accuracy", "read_cells", "read_features",
+            "audit",
+            "calibrate",
+            "epsilon_of",
+            "plan_accuracy",
+            "read_cells",
+            "read_features",
             "verify",
         ),
         "dpprobe.estimator.public_functions",
     ),
-}  # fmt: skip
+}
 
 __all__ = [*_PLACES]
 

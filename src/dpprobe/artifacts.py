@@ -501,8 +501,9 @@ def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> 
                 raise DiskError(f"{lacking}; {ROOM}") from error
         logger.warning(
             "%s; waiting up to %.0f more minutes; free space or have the quota raised",
-            lacking, left / 60,
-        )  # fmt: skip
+            lacking,
+            left / 60,
+        )
         time.sleep(min(PAUSE, left))
 
 
@@ -545,5 +546,8 @@ def git_commit(folder: Path) -> str | None:
 def _run_git(folder: Path, *arguments: str) -> str:
     return subprocess.run(
         ["git", "-C", str(folder), *arguments],
-        capture_output=True, text=True, check=True, timeout=30,
-    ).stdout.strip()  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    ).stdout.strip()

@@ -8,9 +8,15 @@ from dpprobe.shown_text import printable
 
 # The system's path errors that stay until the user corrects the path; a retry may cure all others.
 LASTING = {
-    errno.EACCES, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
-    errno.ENOTDIR, errno.EPERM,
-}  # fmt: skip
+    errno.EACCES,
+    errno.EINVAL,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EPERM,
+}
 
 NETWORK = {"httpcore", "httpx", "huggingface_hub", "requests", "urllib3"}
 

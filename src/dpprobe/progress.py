@@ -61,8 +61,13 @@ class Progress:
             rate = self.done / max(seconds, 1e-9)
             logger.info(
                 "%s: %d %s in %s, %.1f %s/s",
-                self.label, self.done, self.unit, format_clock(seconds), rate, self.unit,
-            )  # fmt: skip
+                self.label,
+                self.done,
+                self.unit,
+                format_clock(seconds),
+                rate,
+                self.unit,
+            )
 
     def advance_by(self, amount: int) -> None:
         self.done += amount
@@ -78,9 +83,16 @@ class Progress:
             left = f", ETA {format_clock(max(self.total - self.done, 0) * later)}"
         logger.info(
             "%s: %d/%d %s (%.0f%%), %.1f %s/s%s",
-            self.label, self.done, self.total, self.unit, share, rate, self.unit, left,
+            self.label,
+            self.done,
+            self.total,
+            self.unit,
+            share,
+            rate,
+            self.unit,
+            left,
             extra={PROGRESS: True},
-        )  # fmt: skip
+        )
 
 
 @contextmanager

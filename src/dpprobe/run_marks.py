@@ -50,9 +50,12 @@ def mark_run(folders: Iterable[Path]) -> None:
     Folders that cannot be written or locked stay unmarked, and the run continues.
     """
     known = {
-        "folder": str(Path.cwd()), "inode": Path().stat().st_ino, "host": socket.gethostname(),
-        "process": os.getpid(), "started": time.strftime("%Y-%m-%d %H:%M"),
-    }  # fmt: skip
+        "folder": str(Path.cwd()),
+        "inode": Path().stat().st_ino,
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "started": time.strftime("%Y-%m-%d %H:%M"),
+    }
     for folder in dict.fromkeys(folders):
         is_new = not folder.exists()
         with suppress(OSError):

@@ -32,13 +32,16 @@ _ALIKE = 0.75  # similarity, from 0 to 1, from which one key may be a misspellin
 # For each type of pydantic's errors, the expected value in words, pydantic's numbers in braces.
 _WANTED = {
     **dict.fromkeys(["string_type", "string_unicode", "string_sub_type"], "a text"),
-    **dict.fromkeys(["int_type", "int_from_float", "int_parsing", "int_parsing_size"],
-                    "a whole number"),
+    **dict.fromkeys(
+        ["int_type", "int_from_float", "int_parsing", "int_parsing_size"], "a whole number"
+    ),
     **dict.fromkeys(["float_type", "float_parsing"], "a number"),
     **dict.fromkeys(["bool_type", "bool_parsing"], "true or false"),
     **dict.fromkeys(["list_type", "tuple_type", "set_type", "frozen_set_type"], "a list"),
-    **dict.fromkeys(["dict_type", "mapping_type", "model_type", "model_attributes_type"],
-                    "a mapping (keys and their values)"),
+    **dict.fromkeys(
+        ["dict_type", "mapping_type", "model_type", "model_attributes_type"],
+        "a mapping (keys and their values)",
+    ),
     "finite_number": "a finite number",
     "none_required": "null",
     "greater_than": "a number above {gt}",
@@ -52,7 +55,7 @@ _WANTED = {
     "string_pattern_mismatch": "a text that matches {pattern}",
     "literal_error": "{expected}",
     "invalid_key": "a text as the key",
-}  # fmt: skip
+}
 
 
 def validate_options(cls: type[OptionsT], values: Mapping[str, Any], where: str) -> OptionsT:

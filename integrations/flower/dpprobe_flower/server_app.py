@@ -31,17 +31,19 @@ def main(grid: Grid, context: Context) -> None:
         turn += 1
         messages = [
             Message(
-                RecordDict({
-                    "files": ConfigRecord(
-                        {name: files[name] for name in sorted(set(files) - known[node])}
-                    ),
-                    "known": ConfigRecord({"names": sorted(files)}),
-                }),
+                RecordDict(
+                    {
+                        "files": ConfigRecord(
+                            {name: files[name] for name in sorted(set(files) - known[node])}
+                        ),
+                        "known": ConfigRecord({"names": sorted(files)}),
+                    }
+                ),
                 dst_node_id=node,
                 message_type="query",
             )
             for node in nodes
-        ]  # fmt: skip
+        ]
         for node in nodes:
             known[node] |= set(files)
         replies = list(grid.send_and_receive(messages))

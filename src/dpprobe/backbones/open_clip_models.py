@@ -359,11 +359,19 @@ def load_text(options: Options, runtime: Runtime) -> TextEncoder:
             architecture=options.architecture,
             pretrained_tag=options.tag,
             exclude=frozenset(
-                {"checkpoint", "grey_bits", "layers", "model", "preprocessing", "pretrained",
-                 "quick_gelu", "token"}
+                {
+                    "checkpoint",
+                    "grey_bits",
+                    "layers",
+                    "model",
+                    "preprocessing",
+                    "pretrained",
+                    "quick_gelu",
+                    "token",
+                }
             ),
         ),
-    )  # fmt: skip
+    )
 
 
 def make_tokenizer(options: Options) -> Callable[[Sequence[str]], torch.Tensor]:

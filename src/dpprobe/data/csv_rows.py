@@ -100,8 +100,9 @@ def read_rows(options: TableOptions) -> dict[SplitName, ManifestRows]:
     if options.max_images_per_patient is not None:
         logger.info(
             "%s: %d rows left out by max_images_per_patient",
-            options.train, sides["train"].count(None),
-        )  # fmt: skip
+            options.train,
+            sides["train"].count(None),
+        )
     return parts
 
 
@@ -145,8 +146,11 @@ def _warn_of_rest(file: str, column: str, rows: int, value: str) -> None:
     """Warns once about rows of neither split, because each check reads the rows again."""
     logger.warning(
         "%s: %s of neither split, such as %s %r; not used",
-        file, count_noun(rows, "row"), column, value,
-    )  # fmt: skip
+        file,
+        count_noun(rows, "row"),
+        column,
+        value,
+    )
 
 
 def _use_rows(
@@ -175,8 +179,12 @@ def _use_rows(
     if not quiet:
         logger.info(
             "%s: %s: %d rows, %d left out by filters, %d by their labels",
-            file, name, total, filtered, int((~kept).sum()),
-        )  # fmt: skip
+            file,
+            name,
+            total,
+            filtered,
+            int((~kept).sum()),
+        )
     return rows
 
 

@@ -201,8 +201,9 @@ class Checks:
             logger.warning(
                 "train: %d rows repeat an image with a different label: correct the label or "
                 "remove the rows; %s lists them",
-                self._contradictions, self._problems.path,
-            )  # fmt: skip
+                self._contradictions,
+                self._problems.path,
+            )
         copies = self.count_copies()
         if not copies["image"]["rows"]:
             return
@@ -210,8 +211,10 @@ class Checks:
             "train: %d rows repeat an image, and one image occurs %d times. If the unit of "
             "privacy is an image, an image that occurs k times has only the protection of a group "
             "of k images, about k times the epsilon: keep one row per image. %s lists all pairs",
-            copies["image"]["rows"], copies["image"]["most"], self._problems.path,
-        )  # fmt: skip
+            copies["image"]["rows"],
+            copies["image"]["most"],
+            self._problems.path,
+        )
         if copies.get("patient", {}).get("rows"):
             logger.warning(
                 "train: %d rows repeat an image of another patient: if both patients are one "
@@ -234,8 +237,11 @@ class Checks:
             )
             logger.warning(
                 "%s of 16-bit %s: no value is above %s, although white is 65,535. %s",
-                count_noun(counts.total(), "image"), kind, f"{2**bits - 1:,}", remedy,
-            )  # fmt: skip
+                count_noun(counts.total(), "image"),
+                kind,
+                f"{2**bits - 1:,}",
+                remedy,
+            )
 
     def _check_spelling(self) -> None:
         for fault in find_spellings(self._groups):
@@ -253,8 +259,10 @@ class Checks:
             if names and not self._strict_test:
                 logger.warning(
                     "test: %d of %d classes have no test row (%s), so they are not tested",
-                    len(names), len(per_class), ", ".join(names[:SHOWN]),
-                )  # fmt: skip
+                    len(names),
+                    len(per_class),
+                    ", ".join(names[:SHOWN]),
+                )
                 return
         for name in names:
             kind = "class" if split == "train" else "untested"

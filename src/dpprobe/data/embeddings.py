@@ -44,8 +44,13 @@ class Options(TableOptions, CountedRows):
     """Vectors computed elsewhere, one per row, with their labels."""
 
     paths: ClassVar[tuple[str, ...]] = (
-        "root", "train", "test", "table", "test_table", "joins.*.file"
-    )  # fmt: skip
+        "root",
+        "train",
+        "test",
+        "table",
+        "test_table",
+        "joins.*.file",
+    )
     holds_vectors: ClassVar[bool] = True
 
     source: Literal["embeddings"] = "embeddings"

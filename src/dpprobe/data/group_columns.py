@@ -132,8 +132,10 @@ def warn_of_code(column: str, text: str, effect: str) -> None:
     """Warns once about each number of a column that may mean "unknown"."""
     logger.warning(
         "%s: %s may be a code for unknown, but %s; if it means unknown, leave these fields blank",
-        column, text, effect,
-    )  # fmt: skip
+        column,
+        text,
+        effect,
+    )
 
 
 def bin_name(value: str, bins: Sequence[float]) -> str:

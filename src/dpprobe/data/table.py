@@ -725,9 +725,12 @@ class SplitTable:
                         for row, value in zip(part, values, strict=True):
                             image = value["image"]
                             yield EncodedImage(
-                                row, image["bytes"], image["path"], value["id"],
+                                row,
+                                image["bytes"],
+                                image["path"],
+                                value["id"],
                                 value["image_sha256"],
-                            )  # fmt: skip
+                            )
                         one = left.popleft()
                         if part.stop < one.stop:
                             left.appendleft(range(part.stop, one.stop))

@@ -64,8 +64,10 @@ def read_shards(options: ShardOptions) -> dict[SplitName, list[Row]]:
     if passed:
         logger.warning(
             "%s of shards not used, such as %s in %s",
-            count_noun(len(passed), "file"), passed[0][1].name, passed[0][0],
-        )  # fmt: skip
+            count_noun(len(passed), "file"),
+            passed[0][1].name,
+            passed[0][0],
+        )
     return parts
 
 

@@ -129,9 +129,14 @@ def make_draft(seen: Seen, backbone: Chosen, output: Path, init_words: Sequence[
         )
     split = replace(seen, keys=keys)
     return Draft(
-        seen=seen, keys=keys, backbone=backbone, n=split.count_training_units(),
-        class_units=split.count_class_units(), output=output, init_words=init_words,
-    )  # fmt: skip
+        seen=seen,
+        keys=keys,
+        backbone=backbone,
+        n=split.count_training_units(),
+        class_units=split.count_class_units(),
+        output=output,
+        init_words=init_words,
+    )
 
 
 def choose_delta(n: int) -> float:
@@ -209,9 +214,14 @@ def _write_rest(draft: Draft) -> Iterator[str]:
     enough = math.ceil(units_for_result(deviation, len(draft.seen.counts)))
     words = METRIC_WORDS[metric].format(unit=unit, enough=enough, chance=RESULT_CHANCE)
     yield RELEASE.format(
-        name=name, dataset=_write_flow(name), backbone=draft.backbone.name, unit=unit,
-        metric=metric, metric_words=words, epsilon=TEST_EPSILON,
-    )  # fmt: skip
+        name=name,
+        dataset=_write_flow(name),
+        backbone=draft.backbone.name,
+        unit=unit,
+        metric=metric,
+        metric_words=words,
+        epsilon=TEST_EPSILON,
+    )
     yield ""
     yield from write_comment(
         "Keep results_dir and data_dir outside the folder of images, or results are read as "
@@ -244,9 +254,13 @@ def write_comment(text: str, *, indent: int = 0) -> list[str]:
     """Wraps text as lines of a comment; no line for an empty text."""
     before = " " * indent + "# "
     return textwrap.wrap(
-        text, WIDTH, initial_indent=before, subsequent_indent=before, break_long_words=False,
+        text,
+        WIDTH,
+        initial_indent=before,
+        subsequent_indent=before,
+        break_long_words=False,
         break_on_hyphens=False,
-    )  # fmt: skip
+    )
 
 
 def write_entry(key: str, value: Any, *, indent: int) -> list[str]:

@@ -193,9 +193,12 @@ class Exhibit:
             **self.group_labels.get(group, {}),
         }
         return Output(
-            name=name, paths=paths, several=several, caption=caption if reported else None,
+            name=name,
+            paths=paths,
+            several=several,
+            caption=caption if reported else None,
             labels=labels if reported else {},
-        )  # fmt: skip
+        )
 
     def list_files(self, study: Study, results: str, places: Sequence[Place]) -> list[str]:
         """Lists the files of jobs with these wildcards, in the order of the paths in `files`."""

@@ -135,9 +135,14 @@ def title_axes(axes: Axes, title: str, subtitle: str) -> None:
     lines = _wrap(figure, subtitle, margin=0.8, legends=[] if legend is None else [legend])
     axes.set_title(title + "\n" * len(lines))
     small = axes.annotate(
-        "\n".join(lines), (0, 1), xycoords="axes fraction", xytext=(0, 5),
-        textcoords="offset points", fontsize=8, color=SUBTLE,
-    )  # fmt: skip
+        "\n".join(lines),
+        (0, 1),
+        xycoords="axes fraction",
+        xytext=(0, 5),
+        textcoords="offset points",
+        fontsize=8,
+        color=SUBTLE,
+    )
     small.set_in_layout(False)  # long lines would make the axes narrow; the title reserves space
 
 
@@ -188,18 +193,27 @@ def draw_banded(
     """Draws a curve of means, with a band of their intervals if they exist."""
     colour, (dashes, marker) = look
     axes.plot(
-        x, [mean for mean, _, _ in values], color=colour, linestyle=dashes, marker=marker,
-        markeredgecolor="white", markeredgewidth=0.5,
-    )  # fmt: skip
+        x,
+        [mean for mean, _, _ in values],
+        color=colour,
+        linestyle=dashes,
+        marker=marker,
+        markeredgecolor="white",
+        markeredgewidth=0.5,
+    )
     banded = [
         (place, low, high)
         for place, (_, low, high) in zip(x, values, strict=True)
         if low is not None and high is not None
     ]
     axes.fill_between(
-        [place for place, _, _ in banded], [low for _, low, _ in banded],
-        [high for _, _, high in banded], color=colour, alpha=alpha, linewidth=0,
-    )  # fmt: skip
+        [place for place, _, _ in banded],
+        [low for _, low, _ in banded],
+        [high for _, _, high in banded],
+        color=colour,
+        alpha=alpha,
+        linewidth=0,
+    )
 
 
 def write_reason(text: str) -> Figure:
@@ -211,9 +225,13 @@ def write_reason(text: str) -> Figure:
 
 def make_ceiling_handle(*, linewidth: float = 1.0) -> Line2D:
     return Line2D(
-        [], [], color=NEUTRAL, linestyle=CEILING_STYLE, linewidth=linewidth,
+        [],
+        [],
+        color=NEUTRAL,
+        linestyle=CEILING_STYLE,
+        linewidth=linewidth,
         label="non-private baseline",
-    )  # fmt: skip
+    )
 
 
 def counted_seeds(counts: Sequence[int]) -> str:

@@ -38,8 +38,15 @@ from dpprobe.progress import Progress
 from dpprobe.versions import code_version
 
 LIBRARIES = (
-    "h5py", "kymatio", "numpy", "open_clip_torch", "pillow", "timm", "torch", "torchvision",
-)  # fmt: skip
+    "h5py",
+    "kymatio",
+    "numpy",
+    "open_clip_torch",
+    "pillow",
+    "timm",
+    "torch",
+    "torchvision",
+)
 
 
 def extract_shard(

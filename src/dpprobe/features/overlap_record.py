@@ -46,9 +46,14 @@ def write_near_duplicates(
                 "%s: %d of %d private %s rows have a near-duplicate among the public rows (%d "
                 "identical byte for byte): %s. See %s; leave them out of the dataset, or use a "
                 "backbone that was not trained on them",
-                private[0].dataset, part["near"], part["rows"], split, part["exact"], consequence,
+                private[0].dataset,
+                part["near"],
+                part["rows"],
+                split,
+                part["exact"],
+                consequence,
                 matches,
-            )  # fmt: skip
+            )
     artifacts.write_table(matches, table)
     described = {"format": FORMAT, "format_version": FORMAT_VERSION, **record, "note": NOTE}
     artifacts.write_record(counts, described, matches)

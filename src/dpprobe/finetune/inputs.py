@@ -230,9 +230,14 @@ def image_inputs(
     else:
         decoder.keep_encoded()
     return ImageInputs(
-        source, labels, len(table.class_names),
-        shape=shape, units=units, augment=augment, seed=seed,
-    )  # fmt: skip
+        source,
+        labels,
+        len(table.class_names),
+        shape=shape,
+        units=units,
+        augment=augment,
+        seed=seed,
+    )
 
 
 class _Decoding:

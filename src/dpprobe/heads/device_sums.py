@@ -170,8 +170,12 @@ class DeviceSums(ExactSums):
             *(values.cpu().numpy() for values in given),
             np.zeros(0, np.int64) if several else labels.cpu().numpy(),
             labels.cpu().numpy() if several else np.zeros((0, 0), np.uint8),
-            np.arange(len(chosen)), self._clip, self._step, self._sigmoid, out,
-        )  # fmt: skip
+            np.arange(len(chosen)),
+            self._clip,
+            self._step,
+            self._sigmoid,
+            out,
+        )
         return torch.from_numpy(out).T
 
     def _read_blocks_on_device(self, index: Index | None) -> Iterator[_Block]:
@@ -217,9 +221,16 @@ class DeviceSums(ExactSums):
     def _fill_units(self, data: Data, index: Index, units: Any, norms: Numbers) -> None:
         def fill_slice(window: slice) -> None:
             exact_step.fill_units(
-                data.features, data.scale, data.shift, data.centre, data.weights, index[window],
-                self._entry, units[window], norms[window],
-            )  # fmt: skip
+                data.features,
+                data.scale,
+                data.shift,
+                data.centre,
+                data.weights,
+                index[window],
+                self._entry,
+                units[window],
+                norms[window],
+            )
 
         windows = [slice(at, at + SLICE_ROWS) for at in range(0, len(index), SLICE_ROWS)]
         list((map if self._pool is None else self._pool.map)(fill_slice, windows))

@@ -75,9 +75,14 @@ def fit_heads(
     transforms: list[Transform] = []
     for group in groups:
         releases = Releases(
-            plan, group, data.device,
-            entropy=entropy, observer=observer, running=running, shared=shared,
-        )  # fmt: skip
+            plan,
+            group,
+            data.device,
+            entropy=entropy,
+            observer=observer,
+            running=running,
+            shared=shared,
+        )
         releases.kept = kept
         fit, transform = _fit_group(method, data, releases, record)
         fits.append(fit)

@@ -149,8 +149,11 @@ class Objective:
         slope = float(np.abs(gradient).max())
         logger.info(
             "nonprivate: penalty %g: loss %.6f after %d evaluations, largest slope %.1e",
-            penalty, loss, evaluations, slope,
-        )  # fmt: skip
+            penalty,
+            loss,
+            evaluations,
+            slope,
+        )
         if failure is not None:
             reason = "no step lowered the loss beyond rounding; the result is usable"
             if failure == 1:
@@ -158,8 +161,11 @@ class Objective:
                 reason += "too low: write more iterations"
             logger.warning(
                 "nonprivate: penalty %g ended early (largest slope %.1e, wanted %.1e): %s",
-                penalty, slope, tolerance, reason,
-            )  # fmt: skip
+                penalty,
+                slope,
+                tolerance,
+                reason,
+            )
         return solution
 
     def _choose_metric(self, penalty: float) -> Metric:

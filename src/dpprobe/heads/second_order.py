@@ -135,10 +135,14 @@ class Design:
         affine = self.rows.affine
         for start, stop, features in self.rows.read_blocks(bytes_per_row, raw=affine is not None):
             yield Piece(
-                start, stop, features, self.scale[start:stop], self.constant[start:stop],
+                start,
+                stop,
+                features,
+                self.scale[start:stop],
+                self.constant[start:stop],
                 None if self._shift is None else self._shift[start:stop],
                 None if affine is None else affine.centre,
-            )  # fmt: skip
+            )
 
     def unit_rows(self, piece: Piece) -> Piece:
         """Under noise, divides a piece's rows by their norms, so that no row is longer than 1."""
@@ -246,13 +250,27 @@ class Design:
         scale, shift, centre, constant = self._in_steps(self.unit_rows(piece), steps.entry)
         norms = self.norms[piece.start : piece.stop]
         grid_rows.add_gradients(
-            piece.features.numpy(), scale.numpy(), shift.numpy(), centre.numpy(), constant.numpy(),
-            self.private, self.rows.make_targets(piece.start, piece.stop).numpy(), norms.numpy(),
-            self.row_lengths(piece).numpy(), self.unit_shares(piece).numpy(),
-            factors.padded.numpy(), factors.digits, factors.base, not factors.zero,
-            factors.biases.numpy(), steps.unit * factors.step, loss.clip * (1 - MARGIN),
-            loss.sigmoid, steps.factor if self.private else 0.0, total.numpy(),
-        )  # fmt: skip
+            piece.features.numpy(),
+            scale.numpy(),
+            shift.numpy(),
+            centre.numpy(),
+            constant.numpy(),
+            self.private,
+            self.rows.make_targets(piece.start, piece.stop).numpy(),
+            norms.numpy(),
+            self.row_lengths(piece).numpy(),
+            self.unit_shares(piece).numpy(),
+            factors.padded.numpy(),
+            factors.digits,
+            factors.base,
+            not factors.zero,
+            factors.biases.numpy(),
+            steps.unit * factors.step,
+            loss.clip * (1 - MARGIN),
+            loss.sigmoid,
+            steps.factor if self.private else 0.0,
+            total.numpy(),
+        )
 
     def row_lengths(self, piece: Piece) -> torch.Tensor:
         """Returns the norms that `unit_rows` divides by, float64 [m]; all 1 without noise."""

@@ -45,9 +45,7 @@ def plan_months(setting: Setting, months: int) -> tuple[Month, ...]:
     added, factorised = Factorisation.make(None), Factorisation.make(months)
     rows = []
     for month in range(1, months + 1):
-        noise = (
-            math.sqrt(months), added.noise_growth(month), factorised.noise_growth(month)
-        )  # fmt: skip
+        noise = (math.sqrt(months), added.noise_growth(month), factorised.noise_growth(month))
         so_far = setting.with_n(month * setting.n)
         kept = tuple(predict(so_far, noise=each) for each in noise)
         rows.append(Month(month=month, n=so_far.n, noise=noise, kept=kept))

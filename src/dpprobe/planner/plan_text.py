@@ -57,9 +57,10 @@ def _write_table(plan: PlanForPeople) -> list[str]:
     """Formats one line per choice: the kept share of the non-private lead, and the accuracies."""
     scale = plan.scale
     heads = [f"if non-private is {100 * value:.0f}%" for value in scale.ceilings]
-    lines = [f"{'':12} {f'{plan.unit}s':>9} {'epsilon':>7}  {'lead kept':22}" + "".join(
-        f"{head:24}" for head in heads
-    ).rstrip()]  # fmt: skip
+    lines = [
+        f"{'':12} {f'{plan.unit}s':>9} {'epsilon':>7}  {'lead kept':22}"
+        + "".join(f"{head:24}" for head in heads).rstrip()
+    ]
     for choice in plan.choices:
         shares = (choice.kept.low, choice.kept.expected, choice.kept.high)
         cells = [format_span(shares)]

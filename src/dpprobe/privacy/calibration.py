@@ -283,8 +283,11 @@ def _find_answer(
     realised = min(round_up(realised), epsilon)
     logger.info(
         "calibration: %s: noise factor %.6g, realised epsilon %.6g, in %.1f s",
-        target, factor, realised, time.monotonic() - started,
-    )  # fmt: skip
+        target,
+        factor,
+        realised,
+        time.monotonic() - started,
+    )
     return {"factor": factor, "realised_epsilon": realised}
 
 

@@ -227,8 +227,9 @@ def box_muller(radii, angles, cosines, sines, deviation):
         bits = _f4(uniform).view(_i4)
         exponent = _i4(_i4(bits - _SQRT_HALF) >> _MANTISSA_BITS)
         x = _i4(bits - _i4(exponent << _MANTISSA_BITS)).view(_f4) - _ONE
-        log = (((((((_L8 * x + _L7) * x + _L6) * x + _L5) * x + _L4) * x + _L3) * x + _L2) * x
-               + _L1) * x + _L0  # fmt: skip
+        log = (
+            ((((((_L8 * x + _L7) * x + _L6) * x + _L5) * x + _L4) * x + _L3) * x + _L2) * x + _L1
+        ) * x + _L0
         radius = deviation * np.sqrt((log * x + _f4(exponent)) * _MINUS_2_LN_2)
         # Two bits choose the quadrant; all other bits are the angle from the quadrant's middle.
         angle = angles[i]

@@ -25,9 +25,15 @@ logger = logging.getLogger("dpprobe")
 
 # Settings of Numba that change the code it makes.
 _SETTINGS = (
-    "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "ENABLE_AVX", "CPU_NAME", "CPU_FEATURES",
-    "BOUNDSCHECK", "DEBUGINFO_DEFAULT",
-)  # fmt: skip
+    "OPT",
+    "LOOP_VECTORIZE",
+    "SLP_VECTORIZE",
+    "ENABLE_AVX",
+    "CPU_NAME",
+    "CPU_FEATURES",
+    "BOUNDSCHECK",
+    "DEBUGINFO_DEFAULT",
+)
 _DIGEST = hashlib.sha256().digest_size
 
 

@@ -116,9 +116,13 @@ class NoiseStreams:
     """
 
     def __init__(
-        self, plan: Plan, seeds: Sequence[int], device: torch.device, entropy: Entropy,
+        self,
+        plan: Plan,
+        seeds: Sequence[int],
+        device: torch.device,
+        entropy: Entropy,
         shared: Shared | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.plan, self.seeds, self.device = plan, tuple(seeds), device
         self.entropy, self.shared = entropy, shared
         self._samplers: dict[tuple[str, int], RoundedGaussian] = {}
@@ -202,9 +206,13 @@ class Releases(NoiseStreams):
     def make_part(self, plan: Plan, seeds: Sequence[int]) -> Releases:
         """Returns the releases of a part of this fit, which are counted separately."""
         return Releases(
-            plan, seeds, self.device, entropy=self.entropy, observer=self.observer,
+            plan,
+            seeds,
+            self.device,
+            entropy=self.entropy,
+            observer=self.observer,
             shared=self.shared,
-        )  # fmt: skip
+        )
 
     def sensitivity(self, name: str) -> float:
         """Returns the norm that rows are clipped to; infinite without privacy."""

@@ -274,9 +274,21 @@ class RoundedGaussian:
         index, again = 0, False
         while True:
             index, self._place, again, hard = draw_rest(
-                words, left, self._ahead, pieces.shares, settled, pieces.guide, pieces.ends,
-                pieces.offsets, pieces.tops, scale.factor, scale.shift, index, self._place, again,
-            )  # fmt: skip
+                words,
+                left,
+                self._ahead,
+                pieces.shares,
+                settled,
+                pieces.guide,
+                pieces.ends,
+                pieces.offsets,
+                pieces.tops,
+                scale.factor,
+                scale.shift,
+                index,
+                self._place,
+                again,
+            )
             if index == left.size:
                 return
             if hard:
@@ -486,8 +498,15 @@ def compute_density(cell, position, tops):
     """Computes the density at a cell's left end plus a position, with a relative error of 2^-48."""
     step = _f8(position) * _POSITION_UNIT
     t = step * (_f8(cell) * _WIDTH + 0.5 * step)  # at most 1/8
-    series = (((((((((_E10 * t + _E9) * t + _E8) * t + _E7) * t + _E6) * t + _E5) * t + _E4) * t
-                + _E3) * t + _E2) * t + _E1) * t + _E0  # fmt: skip
+    series = (
+        (
+            (((((((_E10 * t + _E9) * t + _E8) * t + _E7) * t + _E6) * t + _E5) * t + _E4) * t + _E3)
+            * t
+            + _E2
+        )
+        * t
+        + _E1
+    ) * t + _E0
     return tops[cell] * series
 
 
@@ -496,9 +515,21 @@ def compute_density(cell, position, tops):
     "f8[::1], u8, u8, i8, i8, b1)"
 )
 def draw_rest(
-    words, left, more, shares, settled, guide, ends, offsets, tops, factor, shift, index, place,
+    words,
+    left,
+    more,
+    shares,
+    settled,
+    guide,
+    ends,
+    offsets,
+    tops,
+    factor,
+    shift,
+    index,
+    place,
     again,
-):  # fmt: skip
+):
     """Draws the listed numbers in order, until further words run out or a number is undecided.
 
     Args:

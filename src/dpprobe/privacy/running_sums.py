@@ -153,8 +153,11 @@ class RunningSums:
         n: int,
     ) -> None:
         self.factorisation, self.earlier, self.names, self.n = (
-            factorisation, tuple(earlier), tuple(names), n,
-        )  # fmt: skip
+            factorisation,
+            tuple(earlier),
+            tuple(names),
+            n,
+        )
         self.place = len(self.earlier) + 1
         factorisation.check_place(self.place)
         self._outputs: dict[str, Floats] = {}

@@ -161,16 +161,18 @@ TRIALS_NOT_COVERED = (
 
 # The words for images and patients, changed to rows of numbers and groups of rows.
 _OF_ROWS = {"picture": "vector", "image": "row", "person": "group"}
-for _words in (
-    PUBLIC_N, ALL, POISSON, SENSITIVITY_OF, COPIES_NOT_COVERED, COPIES_FOUND
-):  # fmt: skip
+for _words in (PUBLIC_N, ALL, POISSON, SENSITIVITY_OF, COPIES_NOT_COVERED, COPIES_FOUND):
     _words["row"], _words["group"] = _words["image"], _words["patient"].replace("patient", "group")
     for _unit in ("row", "group"):
         for _word, _other in _OF_ROWS.items():
             _words[_unit] = _words[_unit].replace(_word, _other)
 _IMAGE_WORDS = {
-    "an image": "a row", "An image": "A row", "image": "row", "Image": "Row", "picture": "vector",
-}  # fmt: skip
+    "an image": "a row",
+    "An image": "A row",
+    "image": "row",
+    "Image": "Row",
+    "picture": "vector",
+}
 GROUPS_NOT_COVERED = (
     "how many training rows there are, and how many each group has",
     "rows of a group under another name",

@@ -291,8 +291,9 @@ class AskedRelease:
             logger.warning(
                 "release %s: the split tables in %s are missing or belong to other data, so only "
                 "names of units are compared with other datasets, not images",
-                self.name, folder,
-            )  # fmt: skip
+                self.name,
+                folder,
+            )
         named = self.dataset.public_split().names_rows
         names = {store.split: store.units or store.ids for store in self.stores if named}
         return Units(names=names, tables=tables)

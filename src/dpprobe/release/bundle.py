@@ -351,8 +351,13 @@ def read_bundle(folder: Path) -> Bundle:
         method_options(facts.head.options)
         _read_calibration(statement)
     except (
-        ValidationError, ConfigError, DataError, SafetensorError, ValueError, KeyError
-    ) as error:  # fmt: skip
+        ValidationError,
+        ConfigError,
+        DataError,
+        SafetensorError,
+        ValueError,
+        KeyError,
+    ) as error:
         reason = explain_first(error) if isinstance(error, ValidationError) else str(error)
         raise DataError(
             f"{folder}: not a bundle in format {FORMAT} {FORMAT_VERSION} ({reason}); use the "

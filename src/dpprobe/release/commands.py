@@ -195,9 +195,18 @@ def _run_predict(arguments: argparse.Namespace) -> int:
         check_outside(report)
     words = vars(arguments)
     named = (
-        "output", "checkpoint", "device", "allow_hub", "allow_module", "image_column", "id_column",
-        "root", "coverage", "abstain_below", "monitor",
-    )  # fmt: skip
+        "output",
+        "checkpoint",
+        "device",
+        "allow_hub",
+        "allow_module",
+        "image_column",
+        "id_column",
+        "root",
+        "coverage",
+        "abstain_below",
+        "monitor",
+    )
     summary = predict(
         arguments.bundle,
         arguments.images,

@@ -73,9 +73,13 @@ def export_onnx(
         raise ConfigError(f"output: {output}: write the name of a file that ends in {SUFFIX}")
     check_outside(output)
     load = partial(
-        Predictor.load_bundle, bundle, checkpoint=checkpoint, allow_hub=allow_hub,
-        allow_module=allow_module, device="cpu",
-    )  # fmt: skip
+        Predictor.load_bundle,
+        bundle,
+        checkpoint=checkpoint,
+        allow_hub=allow_hub,
+        allow_module=allow_module,
+        device="cpu",
+    )
     predictor = load(precision="float32")
     model = _trace_model(_make_graph(predictor), _test_images(predictor)[:2], predictor)
     with atomic_path(output) as temporary:

@@ -210,8 +210,9 @@ class Ledger(LedgerFile):
                 "%ssame_units_as: %s: this dataset has no ledger yet, so nothing is added up now, "
                 "but its later releases will count with this release. If you meant another "
                 "dataset, stop and correct the name",
-                where, other,
-            )  # fmt: skip
+                where,
+                other,
+            )
 
     def _find_entry(self, content: Content, number: int) -> Entry:
         if number not in content.entries:

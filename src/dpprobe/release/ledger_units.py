@@ -55,9 +55,14 @@ def refuse_moved(
 
 
 def refuse_same_units(
-    ledger: Path, others: Mapping[str, list[Entry]], booking: Booking, hashes: Hashes, key: bytes,
-    *, unlike: Sequence[str],
-) -> None:  # fmt: skip
+    ledger: Path,
+    others: Mapping[str, list[Entry]],
+    booking: Booking,
+    hashes: Hashes,
+    key: bytes,
+    *,
+    unlike: Sequence[str],
+) -> None:
     """Refuses units that ledgers not added up have too; ignores equal names in `unlike` ledgers."""
     data = booking.identity.partition(" ")[2]  # recognises equal features without split tables
     known = dict[Any, Hashes]()  # most entries of a dataset have equal units

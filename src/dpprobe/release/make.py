@@ -311,13 +311,17 @@ class ReleaseTask(AskedRelease):
         when_there_is_room(
             staged.parent,
             sum(each.nbytes for each in heads.released_arrays().values())
-            + heads.weights.nbytes + DOCUMENTS_BYTES,
+            + heads.weights.nbytes
+            + DOCUMENTS_BYTES,
             lambda: pack_head(
-                self.folders.partial(entry), staged, facts, heads,
+                self.folders.partial(entry),
+                staged,
+                facts,
+                heads,
                 statement=statement,
                 sign_key=resolve_path(sign_key) if sign_key else None,
             ),
-        )  # fmt: skip
+        )
 
 
 def _warn_of_copies(task: AskedRelease) -> None:
@@ -328,8 +332,9 @@ def _warn_of_copies(task: AskedRelease) -> None:
             "the weaker guarantee for a group. For the full guarantee, remove the copies "
             "listed in problems.csv beside the split tables, and make a release with another "
             "name",
-            task.name, "row" if task.unit == "image" else "patient",
-        )  # fmt: skip
+            task.name,
+            "row" if task.unit == "image" else "patient",
+        )
 
 
 def _describe_bundle(task: AskedRelease, heads: Heads) -> BundleFacts:

@@ -26,21 +26,29 @@ def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
     style = (documents.TEMPLATES / "style.css").read_text(encoding="utf-8")
     values = documents.shared_values(facts, statement, table)
     values |= {name: documents.one_line(values[name]) for name in ("use", "limits")}
-    page = documents.html_environment().get_template("page.html.j2").render(
-        **values,
-        style=Markup(style),
-        policy=content_policy(style, None),
-        drawing=_draw_curve(curve),
-        diagram=_draw_reliability(statement.get("calibration", {}).get("reliability", ())),
-        rows=[
-            *({**item, "of": "training"} for item in statement["mechanisms"]),
-            *({**item, "of": "test"} for b in tested_blocks(statement) for item in b["mechanisms"]),
-        ],
-        classes=[documents.one_line(name) for name in facts.class_names[:CLASSES_SHOWN]],
-        classes_left=max(0, len(facts.class_names) - CLASSES_SHOWN),
-        name_length=NAME_LENGTH,
-        text_length=TEXT_LENGTH,
-    )  # fmt: skip
+    page = (
+        documents.html_environment()
+        .get_template("page.html.j2")
+        .render(
+            **values,
+            style=Markup(style),
+            policy=content_policy(style, None),
+            drawing=_draw_curve(curve),
+            diagram=_draw_reliability(statement.get("calibration", {}).get("reliability", ())),
+            rows=[
+                *({**item, "of": "training"} for item in statement["mechanisms"]),
+                *(
+                    {**item, "of": "test"}
+                    for b in tested_blocks(statement)
+                    for item in b["mechanisms"]
+                ),
+            ],
+            classes=[documents.one_line(name) for name in facts.class_names[:CLASSES_SHOWN]],
+            classes_left=max(0, len(facts.class_names) - CLASSES_SHOWN),
+            name_length=NAME_LENGTH,
+            text_length=TEXT_LENGTH,
+        )
+    )
     write_text(folder / PAGE_FILE, page)
 
 

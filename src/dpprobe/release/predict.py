@@ -284,9 +284,11 @@ class Predictor:
             good, values = [each for each in good if each not in wrong], values[finite]
         more = tuple(Fault(rows[position], reason) for position, reason in wrong.items())
         return Block(
-            rows=tuple(rows[position] for position in good), values=values,
-            features=features[good], faults=faults + more,
-        )  # fmt: skip
+            rows=tuple(rows[position] for position in good),
+            values=values,
+            features=features[good],
+            faults=faults + more,
+        )
 
     def score_features(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Rounds feature rows [m, d] as in the feature store, and returns their probabilities."""

@@ -94,9 +94,12 @@ def _planner_faults(facts: DataFacts) -> Iterator[str]:
     if facts.multi_label:
         return
     setting = Setting(
-        n=facts.n, classes=facts.classes, epsilon=facts.epsilon, delta=facts.delta,
+        n=facts.n,
+        classes=facts.classes,
+        epsilon=facts.epsilon,
+        delta=facts.delta,
         dimension=facts.dimension,
-    )  # fmt: skip
+    )
     if too_few(setting):
         enough = n_that_would_do(setting)
         would_do = f"; about {enough:,} are enough" if enough else ""

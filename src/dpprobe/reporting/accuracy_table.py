@@ -178,9 +178,15 @@ def _list_numbers(entry: Entry | None) -> list[str]:
     if entry is None:
         return [""] * (1 + len(NUMBERS))
     values = (
-        entry.mean, entry.low, entry.high, entry.rows_low, entry.rows_high,
-        entry.both_low, entry.both_high, entry.least,
-    )  # fmt: skip
+        entry.mean,
+        entry.low,
+        entry.high,
+        entry.rows_low,
+        entry.rows_high,
+        entry.both_low,
+        entry.both_high,
+        entry.least,
+    )
     return ["" if value is None else f"{value:.3f}" for value in values]
 
 

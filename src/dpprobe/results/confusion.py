@@ -40,11 +40,13 @@ def label_confusion(predictions: Path, num_classes: int, *, threshold: float) ->
     predicted = _flatten_column(table["scores"]).reshape(rows, num_classes) > threshold
     return np.stack(
         [
-            (labels & predicted).sum(0), (~labels & predicted).sum(0),
-            (labels & ~predicted).sum(0), (~labels & ~predicted).sum(0),
+            (labels & predicted).sum(0),
+            (~labels & predicted).sum(0),
+            (labels & ~predicted).sum(0),
+            (~labels & ~predicted).sum(0),
         ],
         axis=1,
-    )  # fmt: skip
+    )
 
 
 def confusion_csv(counts: np.ndarray, names: Sequence[str]) -> str:

@@ -41,9 +41,16 @@ else:
     pa = OptionalModule("pyarrow")
 
 ENDS = (
-    "low", "high", "interval", "rows_low", "rows_high", "rows_interval",
-    "both_low", "both_high", "both_interval",
-)  # fmt: skip
+    "low",
+    "high",
+    "interval",
+    "rows_low",
+    "rows_high",
+    "rows_interval",
+    "both_low",
+    "both_high",
+    "both_interval",
+)
 _TEXT, _NUMBER, _COUNT, _FLAG = "string", "double", "int64", "bool"
 # Names of columns in their order, with their type in Arrow.
 _COLUMNS = [

@@ -199,10 +199,19 @@ def summarise_values(
         ends = combine_errors(mean, (low, high), over_rows[:2])
         both = (*ends, f"{SEED_INTERVAL}, {rows_interval}")
     return {
-        "mean": mean, "std": std, "low": low, "high": high, "count": count, "interval": interval,
-        "rows_low": rows_low, "rows_high": rows_high, "rows_interval": rows_interval,
-        "both_low": both[0], "both_high": both[1], "both_interval": both[2],
-    }  # fmt: skip
+        "mean": mean,
+        "std": std,
+        "low": low,
+        "high": high,
+        "count": count,
+        "interval": interval,
+        "rows_low": rows_low,
+        "rows_high": rows_high,
+        "rows_interval": rows_interval,
+        "both_low": both[0],
+        "both_high": both[1],
+        "both_interval": both[2],
+    }
 
 
 def make_drawable(

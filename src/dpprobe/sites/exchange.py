@@ -333,11 +333,14 @@ def _unpack_sums(path: Path, remedy: str) -> tuple[dict[str, Any], list[Sum]]:
         arrays = [named[str(place)] for place in range(len(named))]
         sums = [
             Sum(
-                name=one["name"], step=one["step"], deviation=one["deviation"],
-                symmetric=one["symmetric"], numbers=array,
+                name=one["name"],
+                step=one["step"],
+                deviation=one["deviation"],
+                symmetric=one["symmetric"],
+                numbers=array,
             )
             for one, array in zip(values["sums"], arrays, strict=True)
-        ]  # fmt: skip
+        ]
         if not all(array.dtype == np.int64 and array.ndim == 1 for array in arrays):
             raise ValueError("the file's numbers are not whole")
         if [*map(_describe, sums)] != values["sums"]:

@@ -108,9 +108,12 @@ class SharedSums:
         place, self._place = self._place, self._place + 1
         self._seen.add(name)
         packed = Sum(
-            name=name, step=step, deviation=deviation, symmetric=symmetric,
+            name=name,
+            step=step,
+            deviation=deviation,
+            symmetric=symmetric,
             numbers=_pack(local, symmetric),
-        )  # fmt: skip
+        )
         self._count_noise(packed, share := self._share(deviation))
         if place < len(self._totals):
             return _unpack(self._take_total(place, packed), local, symmetric)

@@ -43,14 +43,15 @@ def class_split_faults(study: Study, name: str, counts: ClassUnits) -> tuple[lis
     )
     refused = [
         *describe(
-            alone, f"one {unit} in all",
+            alone,
+            f"one {unit} in all",
             "No split can test it: merge it with another, or leave it out",
         ),
         *describe(
             [each for each in untested if each not in alone],
             f"no test {unit}" + (f", which {need} needs" if need else ""),
         ),
-    ]  # fmt: skip
+    ]
     warnings = describe(few, f"fewer than {RARE} test {unit}s, too few to tell anything")
     return (errors + refused, warnings) if need else (errors, refused + warnings)
 

@@ -27,10 +27,16 @@ _OWN = {
 # Options that promise something about data, which a file of places must not change.
 _DECIDED = frozenset(
     {
-        "allow_delta_above_one_over_n", "catalog", "delta", "expect", "max_images_per_patient",
-        "metric", "subsample", "unit",
+        "allow_delta_above_one_over_n",
+        "catalog",
+        "delta",
+        "expect",
+        "max_images_per_patient",
+        "metric",
+        "subsample",
+        "unit",
     }
-)  # fmt: skip
+)
 Copy = dict[str, Any]
 
 

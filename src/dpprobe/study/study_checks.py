@@ -157,9 +157,11 @@ def _check_release(study: Study, name: str) -> list[str]:
     release = study.releases[name]
     dataset = study.datasets[release.dataset]
     faults = release_faults(
-        study, name, multi_label=dataset.multi_label(),
+        study,
+        name,
+        multi_label=dataset.multi_label(),
         classes=dataset.count_classes() if release.test_metric == "auc" else None,
-    )  # fmt: skip
+    )
     n = count_units(study, release.dataset, dataset.used_rows())
     if n is not None and (fault := release_delta_fault(study, name, n)):
         faults.append(f"releases.{name}: {fault}")

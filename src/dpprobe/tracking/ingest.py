@@ -90,9 +90,14 @@ def update_dataset(
         zero_shot, few_shot, study=study, shared_tags=shared_tags, source=source
     )
     cells = _list_cell_runs(
-        cell_files, study, shared_tags, source, audits=audits, groups=groups,
+        cell_files,
+        study,
+        shared_tags,
+        source,
+        audits=audits,
+        groups=groups,
         compared={run.params["backbone"] for run in baselines},
-    )  # fmt: skip
+    )
     attached = [(path, "figures") for path in figures] + [(path, "tables") for path in tables]
     files = {
         backbone: [
@@ -106,16 +111,25 @@ def update_dataset(
     planes = {name: path for name, paths in embeddings.items() for path in paths[:1]}
     pictures = [(path, "figures") for path in (*comparisons, *planes.values())]
     whole = dataset_run(
-        baselines, dataset=dataset, study=study, shared_tags=shared_tags,
-        artifacts=list(dict.fromkeys([*attached, *pictures])), source=source,
+        baselines,
+        dataset=dataset,
+        study=study,
+        shared_tags=shared_tags,
+        artifacts=list(dict.fromkeys([*attached, *pictures])),
+        source=source,
         finished=max(
             (run.finished for run in [*cells, *baselines]), default=dataset_info.stat().st_mtime
         ),
-    )  # fmt: skip
+    )
     with open_writer(
-        uri=uri, study=study, folder=dataset, artifact_root=artifact_root, receipt=receipt,
-        lock=lock, commit=commit,
-    ) as writer:  # fmt: skip
+        uri=uri,
+        study=study,
+        folder=dataset,
+        artifact_root=artifact_root,
+        receipt=receipt,
+        lock=lock,
+        commit=commit,
+    ) as writer:
         shown = cells_experiment(dataset, writer.location, cells, baselines, measure)
         writer.links = {"cells": writer.find_page(shown)}
         summary = summary_experiment(dataset, writer.location, summaries, measure)
@@ -221,9 +235,14 @@ def ingest_study(
     files += [(path, "figures") for path in figures]
     run = study_run(study, read_grid(summaries), dataset_infos, files)
     with open_writer(
-        uri=uri, study=study, folder=STUDY_FOLDER, artifact_root=artifact_root, receipt=receipt,
-        lock=lock, commit=commit,
-    ) as writer:  # fmt: skip
+        uri=uri,
+        study=study,
+        folder=STUDY_FOLDER,
+        artifact_root=artifact_root,
+        receipt=receipt,
+        lock=lock,
+        commit=commit,
+    ) as writer:
         for name in dataset_infos:
             if (written := receipt.parent / f"{name}.json").is_file():
                 pages = read_json(written)["pages"]

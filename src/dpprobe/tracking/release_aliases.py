@@ -53,9 +53,13 @@ def roll_back(bundle: Path, *, undo: bool = False) -> str:
         )
     record = read_json(receipt)
     with open_writer(
-        uri=record["uri"], study=record["study"], folder=RELEASES_FOLDER, artifact_root=results,
-        receipt=receipt, lock=results / "mlflow.lock",
-    ) as writer:  # fmt: skip
+        uri=record["uri"],
+        study=record["study"],
+        folder=RELEASES_FOLDER,
+        artifact_root=results,
+        receipt=receipt,
+        lock=results / "mlflow.lock",
+    ) as writer:
         (model,) = record["models"]
         return ReleaseModel.read(writer.client, model).roll_back(digest, undo=undo)
 

@@ -74,9 +74,13 @@ def register_release(
     name = content.facts.name
     run = release_run(content, study=study, digest=digest)
     with open_writer(
-        uri=uri, study=study, folder=RELEASES_FOLDER, artifact_root=artifact_root, receipt=receipt,
+        uri=uri,
+        study=study,
+        folder=RELEASES_FOLDER,
+        artifact_root=artifact_root,
+        receipt=receipt,
         lock=lock,
-    ) as writer:  # fmt: skip
+    ) as writer:
         older = f"{_result_key(study, name)}/"
         page = writer.write(
             releases_experiment(writer.location), [run], outdates=lambda key: key.startswith(older)
@@ -84,11 +88,14 @@ def register_release(
         model = _find_model(writer.client, study, content)
         version = _register_bundle(writer.client, model, content, writer.runs[run.key], digest)
     leave_receipt(
-        receipt, writer, uri=uri, dataset=RELEASES_FOLDER,
+        receipt,
+        writer,
+        uri=uri,
+        dataset=RELEASES_FOLDER,
         named={"release": name, DIGEST: digest},
         pages={"releases": page, "model": f"#/models/{model}/versions/{version}"},
         models={model: version},
-    )  # fmt: skip
+    )
 
 
 def model_name(study: str, release: str) -> str:

@@ -81,8 +81,15 @@ CURVES = {
 }
 # Parts of the gap between the best and the worst group of an attribute.
 GAP_PARTS = (
-    "gap", "low", "high", "chance_gap", "worst", "difference", "difference_low", "difference_high",
-)  # fmt: skip
+    "gap",
+    "low",
+    "high",
+    "chance_gap",
+    "worst",
+    "difference",
+    "difference_low",
+    "difference_high",
+)
 PER_CLASS = ("per_class_recall", "per_label_auc")  # metrics with one number per class
 
 MetricValue = tuple[str, float, int]  # name, value, step
@@ -308,7 +315,15 @@ def study_run(
             [
                 f"Study {study}: {count_noun(len(grid.entries), 'cell')} on {datasets}. "
                 "report.html has all results.",
-             "", RELEASE, "", OUTSIDE, "", "Best private results:", "", *sentences]
+                "",
+                RELEASE,
+                "",
+                OUTSIDE,
+                "",
+                "Best private results:",
+                "",
+                *sentences,
+            ]
         ),
         params={"study": study, "datasets": datasets[:5000], "cells": str(len(grid.entries))},
         tags={
@@ -319,7 +334,7 @@ def study_run(
         artifacts=artifacts,
         inputs=[dataset_input(name, info) for name, info in infos.items()],
         finished=artifacts[0][0].stat().st_mtime,
-    )  # fmt: skip
+    )
 
 
 def dataset_input(dataset: str, info: DatasetInfo) -> DatasetInput:

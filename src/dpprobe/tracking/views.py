@@ -64,11 +64,17 @@ def cells_experiment(
     headline = f"test/{measure.headline}"
     others_shown = [f"test/{name}" for name in (*CURVES[measure.headline][1:], "auc")]
     columns = [
-        headline, f"{headline}_rows_low", f"{headline}_rows_high", f"{headline}_std",
+        headline,
+        f"{headline}_rows_low",
+        f"{headline}_rows_high",
+        f"{headline}_std",
         *dict.fromkeys(name for name in others_shown if name != headline),
-        "test/ece", "privacy/epsilon_realised", "privacy/noise_multiplier",
-        "audit/epsilon_lower", "attack/auc",
-    ]  # fmt: skip
+        "test/ece",
+        "privacy/epsilon_realised",
+        "privacy/noise_multiplier",
+        "audit/epsilon_lower",
+        "attack/auc",
+    ]
     params = ["method", "backbone", "epsilon", "seeds"]
     epsilon = nearest_to_one(run.params["epsilon"] for run in cells)
 

@@ -267,9 +267,15 @@ class Writer:
 
 @contextmanager
 def open_writer(
-    *, uri: str, study: str, folder: str, artifact_root: Path, receipt: Path, lock: Path,
+    *,
+    uri: str,
+    study: str,
+    folder: str,
+    artifact_root: Path,
+    receipt: Path,
+    lock: Path,
     commit: str | None = None,
-) -> Iterator[Writer]:  # fmt: skip
+) -> Iterator[Writer]:
     """Locks a store, and yields a writer whose artifacts go to `folder` below `artifact_root`.
 
     Raises TrackingError if the store cannot be reached, opened or written.

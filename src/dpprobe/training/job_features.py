@@ -103,5 +103,6 @@ def _check_ranked(features: JobFeatures, test: FeatureStore, headline: str) -> N
             logger.warning(
                 "%s: all test rows have the same value of %s, so it is left out of AUC and "
                 "average precision",
-                test.path, ", ".join(names),
-            )  # fmt: skip
+                test.path,
+                ", ".join(names),
+            )

@@ -113,9 +113,14 @@ def open_network_job(job: Job, files: NetworkFiles) -> OpenedJob:
     for path in files.backbone.input_files():
         check_unmarked(Path(path), option="checkpoint", written=path)
     opened = open_job(
-        job, train=files.train, test=files.test, plans=files.plans, cells=files.results / "cells",
-        overlap=files.overlap, tables=files.data,
-    )  # fmt: skip
+        job,
+        train=files.train,
+        test=files.test,
+        plans=files.plans,
+        cells=files.results / "cells",
+        overlap=files.overlap,
+        tables=files.data,
+    )
     for method, reason in opened.failure_reasons.items():
         raise DpprobeError(f"{method}: {reason}")
     return opened
@@ -133,9 +138,10 @@ def network_task(opened: OpenedJob, files: NetworkFiles, *, device: str) -> Cell
 def is_of(record: NetworkRecord, task: CellTask, index: int, folder: Path) -> bool:
     """Returns True if a record belongs to the task's cell and to seed `index`."""
     wanted = {
-        "fingerprint": task.fingerprint, "index": index,
+        "fingerprint": task.fingerprint,
+        "index": index,
         "options": task.options.model_dump(mode="json"),
-    }  # fmt: skip
+    }
     difference = first_difference({name: getattr(record, name) for name in wanted}, wanted)
     if difference and difference.place != "fingerprint":
         logger.warning("%s: its record says %s: %s", folder, difference.place, difference.first)

@@ -134,9 +134,14 @@ def _tune_network(
         minutes=limits.checkpoint_minutes,
     )
     material = Material(
-        options=options, files=files, stores=opened.stores, inputs=inputs,
-        memory_mb=job.memory_mb, device=resolve_device(limits.device), threads=threads,
-    )  # fmt: skip
+        options=options,
+        files=files,
+        stores=opened.stores,
+        inputs=inputs,
+        memory_mb=job.memory_mb,
+        device=resolve_device(limits.device),
+        threads=threads,
+    )
     started = time.monotonic()
     seed = task.derive_seed(index)
     network = material.make_network(seed)

@@ -81,10 +81,15 @@ def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -
         folder=output.with_name(f".{output.stem}.checkpoint"),
         limits=limits,
         material=Material(
-            options=options, files=files, stores=opened.stores, inputs=inputs,
-            memory_mb=job.memory_mb, device=resolve_device(limits.device), threads=limits.threads,
+            options=options,
+            files=files,
+            stores=opened.stores,
+            inputs=inputs,
+            memory_mb=job.memory_mb,
+            device=resolve_device(limits.device),
+            threads=limits.threads,
         ),
-    )  # fmt: skip
+    )
     trials = run_trials(
         options,
         objective,
@@ -236,9 +241,13 @@ def without_rows(whole: TrainingSet, store: FeatureStore, left_out: Rows) -> Tra
         features = whole.features
         features[left.to(features.device)] = math.nan
     return TrainingSet(
-        features, whole.labels, whole.num_classes, units=whole.units, device=whole.device,
+        features,
+        whole.labels,
+        whole.num_classes,
+        units=whole.units,
+        device=whole.device,
         public=whole.public,
-    )  # fmt: skip
+    )
 
 
 class _WithoutRows:

@@ -46,8 +46,14 @@ def test_a_file_is_named_once() -> None:
 
 
 def test_every_path_is_changed_with_its_key() -> None:
-    values = {"root": "r", "train": ["x", "y"], "test": None, "n": 3, "label": "l",
-              "joins": [{"file": "j", "by": "k"}, {"file": "m", "by": "k"}]}  # fmt: skip
+    values = {
+        "root": "r",
+        "train": ["x", "y"],
+        "test": None,
+        "n": 3,
+        "label": "l",
+        "joins": [{"file": "j", "by": "k"}, {"file": "m", "by": "k"}],
+    }
     paths = ("root", "train", "test", "joins.*.file")
     changed = option_paths.with_paths(values, paths, lambda path, key: f"{key}={path}")
     assert changed == values | {

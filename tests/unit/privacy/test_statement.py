@@ -371,15 +371,24 @@ def test_a_delta_above_one_over_n_is_told_beside_the_promise() -> None:
 @pytest.mark.parametrize(
     ("unit", "words"),
     [
-        ("image", "12 of the training rows repeat the picture of an earlier row, and one picture "
-         "occurs 3 times"),
-        ("patient", "12 of the training rows repeat a picture of another patient, and one picture "
-         "occurs under 3 patients"),
+        (
+            "image",
+            "12 of the training rows repeat the picture of an earlier row, and one picture "
+            "occurs 3 times",
+        ),
+        (
+            "patient",
+            "12 of the training rows repeat a picture of another patient, and one picture "
+            "occurs under 3 patients",
+        ),
         ("row", "12 of the training rows repeat the vector of an earlier row"),
-        ("group", "12 of the training rows repeat a vector of another group, and one vector "
-         "occurs under 3 groups"),
+        (
+            "group",
+            "12 of the training rows repeat a vector of another group, and one vector "
+            "occurs under 3 groups",
+        ),
     ],
-)  # fmt: skip
+)
 def test_copies_that_were_found_weaken_the_promise(unit: str, words: str) -> None:
     assert words in promise_of(unit=unit, copies=COPIES)
     assert "repeat" not in promise_of(unit=unit, copies={"rows": 0, "most": 1})

@@ -10,8 +10,10 @@ from tests.support.small_study import STUDY, changed
 def test_each_stage_s_files_lie_in_its_folder() -> None:
     files = StudyFiles(load_study(changed("features", {"shards": 2})), data="d", results="r")
     assert files.list_tables("digits") == [
-        "d/digits/train.parquet", "d/digits/test.parquet", "d/digits/dataset.json",
-    ]  # fmt: skip
+        "d/digits/train.parquet",
+        "d/digits/test.parquet",
+        "d/digits/dataset.json",
+    ]
     assert files.list_shards("digits", "pixels", "test") == [
         "r/features/digits/pixels/test/shard-00000-of-00002.h5",
         "r/features/digits/pixels/test/shard-00001-of-00002.h5",
@@ -45,8 +47,9 @@ def test_networks_have_files_and_marks_for_each_seed() -> None:
     assert files.list_marks(cells) == ["r/cells/digits/pixels/tuned/.eps-0.5.done"]
     folder = "r/networks/digits/pixels/tuned/eps-0.5"
     assert files.list_networks(cells, ["result.json"]) == [
-        f"{folder}/seed-0/result.json", f"{folder}/seed-1/result.json",
-    ]  # fmt: skip
+        f"{folder}/seed-0/result.json",
+        f"{folder}/seed-1/result.json",
+    ]
     assert files.list_network_marks(cells) == [f"{folder}/.seed-0.done", f"{folder}/.seed-1.done"]
 
 

@@ -200,9 +200,11 @@ class _Task:
         if record.white_box:
             logger.info(
                 "%s: epsilon is at least %.3g at confidence %g; the claim is %.3g",
-                label, record.white_box.epsilon_lower, record.white_box.confidence,
+                label,
+                record.white_box.epsilon_lower,
+                record.white_box.confidence,
                 record.claim.epsilon,
-            )  # fmt: skip
+            )
 
     def _make_record(self, parts: Mapping[str, Any]) -> AuditRecord:
         dataset, backbone, method, epsilon = self.key

@@ -94,8 +94,12 @@ class NoiseTests:
     def list_results(self) -> list[Outcome]:
         """Returns results of all tests that apply; some need Poisson batches, or sums on a grid."""
         levels: dict[str, list[float]] = {
-            "variance": [], "normal": [], "tails": [], "low_bits": [], "batches": [],
-        }  # fmt: skip
+            "variance": [],
+            "normal": [],
+            "tails": [],
+            "low_bits": [],
+            "batches": [],
+        }
         for tally in self._tallies.values():
             tally.test_levels(levels)
         levels["normal"].append(_compare_with_normal(np.concatenate(self._first)))

@@ -117,14 +117,27 @@ def _draw_bounds(
         place = [record.claim.epsilon_target * aside]
         bound = min(max(box.epsilon_lower, foot), top)
         axes.plot(
-            place, [bound], color=colour, linestyle="none", markersize=6, clip_on=False, zorder=4,
+            place,
+            [bound],
+            color=colour,
+            linestyle="none",
+            markersize=6,
+            clip_on=False,
+            zorder=4,
             marker="v" if bound == foot else "^" if bound == top else marker,
-        )  # fmt: skip
+        )
         if not box.holds:
             axes.plot(
-                place, [bound], color=_BROKEN, clip_on=False,
-                linestyle="none", marker="o", markersize=12, markerfacecolor="none", zorder=5,
-            )  # fmt: skip
+                place,
+                [bound],
+                color=_BROKEN,
+                clip_on=False,
+                linestyle="none",
+                marker="o",
+                markersize=12,
+                markerfacecolor="none",
+                zorder=5,
+            )
 
 
 def _claim_line(axes: Axes, claims: Sequence[float], limits: tuple[float, float]) -> None:
@@ -241,16 +254,24 @@ def membership_roc(
         label = f"{ATTACK_NAMES[name]}, AUC {_find_auc(membership, name):.3f}"
         axes.plot(fpr, _rates_or_nan(curve["tpr"]), color=colours[name], label=label)
         axes.fill_between(
-            fpr, _rates_or_nan(curve["low"]), _rates_or_nan(curve["high"]),
-            color=colours[name], alpha=0.15, linewidth=0,
-        )  # fmt: skip
+            fpr,
+            _rates_or_nan(curve["low"]),
+            _rates_or_nan(curve["high"]),
+            color=colours[name],
+            alpha=0.15,
+            linewidth=0,
+        )
     for name, curve in _curves_by_attack(beside).items() if beside else ():
         assert beside is not None
         label = f"nonprivate: {ATTACK_NAMES[name]}, AUC {_find_auc(beside, name):.3f}"
         axes.plot(
-            np.array(beside["roc"]["fpr"]), _rates_or_nan(curve["tpr"]),
-            color=colours[name], linestyle=_BESIDE_STYLE, linewidth=1.1, label=label,
-        )  # fmt: skip
+            np.array(beside["roc"]["fpr"]),
+            _rates_or_nan(curve["tpr"]),
+            color=colours[name],
+            linestyle=_BESIDE_STYLE,
+            linewidth=1.1,
+            label=label,
+        )
     _finish_axes(axes, figure)
     style.title_axes(axes, title, _write_caption(membership))
     return figure
@@ -262,9 +283,15 @@ def _draw_allowed(
     """Shades the area above the best attack under the plan, and draws the line of guessing."""
     if allowed.min() < 1:
         axes.fill_between(
-            fpr, allowed, 1.0, color="#8C8C8C", alpha=0.28, linewidth=0,
-            label="forbidden by epsilon", zorder=0,
-        )  # fmt: skip
+            fpr,
+            allowed,
+            1.0,
+            color="#8C8C8C",
+            alpha=0.28,
+            linewidth=0,
+            label="forbidden by epsilon",
+            zorder=0,
+        )
         axes.plot(fpr, allowed, color=style.NEUTRAL, linewidth=1.0)
     axes.plot(fpr, fpr, color=style.NEUTRAL, linestyle=(0, (1, 2)), linewidth=1.0, label="chance")
 

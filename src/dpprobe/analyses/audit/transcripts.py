@@ -183,9 +183,12 @@ class Replayer(Observer):
     sees_each_step = False
 
     def __init__(
-        self, transcripts: dict[int, Transcript], canaries: range, sampled: int,
+        self,
+        transcripts: dict[int, Transcript],
+        canaries: range,
+        sampled: int,
         change_sampler: ChangeSampler | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.sums: dict[int, dict[str, list[torch.Tensor]]] = {seed: {} for seed in transcripts}
         self._left = {seed: list(reversed(blocks)) for seed, blocks in transcripts.items()}
         self._canaries = canaries

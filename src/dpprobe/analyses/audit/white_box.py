@@ -356,9 +356,12 @@ class _Cell:
         if members.all() or not members.any():
             return 0.0
         return epsilon_lower_bound(
-            scores[members], scores[~members], self.plan.delta, self.confidence,
+            scores[members],
+            scores[~members],
+            self.plan.delta,
+            self.confidence,
             group=self.canary_count,
-        )  # fmt: skip
+        )
 
     def _name_test(self) -> str:
         if self.plan.selection is not None:

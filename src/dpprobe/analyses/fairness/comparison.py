@@ -189,9 +189,15 @@ def _make_comparison(
                 positives = np.tile(positives, (1, 2))
         units = fewest if metric in OF_LABELS else units
     return Comparison(
-        rows=rows, grouping=grouping, metric=metric, compared=chosen, kept=kept, labels=labels,
-        positives=positives, units=units,
-    )  # fmt: skip
+        rows=rows,
+        grouping=grouping,
+        metric=metric,
+        compared=chosen,
+        kept=kept,
+        labels=labels,
+        positives=positives,
+        units=units,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,11 +362,13 @@ def left_out_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
     for (index, name), rate in places:
         if name in reasons:
             yield {
-                "group": name, "label": ALL_LABELS, "metric": rate,
+                "group": name,
+                "label": ALL_LABELS,
+                "metric": rate,
                 "rows": comparison.grouping.rows[index],
                 "units": comparison.grouping.units[index],
                 "left_out": reasons[name],
-            }  # fmt: skip
+            }
 
 
 def _compute_intervals(

@@ -97,17 +97,34 @@ def gap_figure(records: Sequence[FairnessRecord], *, parity: bool = False) -> Fi
             axes.plot(x, chance, color=look[0], marker="_", linestyle="none", **_TICK)
 
     return _save_panels(
-        records, panels, looks, draw_gaps,
-        title="recall, equalised odds and demographic parity" if parity
+        records,
+        panels,
+        looks,
+        draw_gaps,
+        title="recall, equalised odds and demographic parity"
+        if parity
         else "gap between the best and the worst group",
         per_panel=parity,
-        without=Line2D([], [], color=style.NEUTRAL, linestyle=style.CEILING_STYLE, linewidth=1.2,
-                       label="gap without privacy,\nand its interval"),
+        without=Line2D(
+            [],
+            [],
+            color=style.NEUTRAL,
+            linestyle=style.CEILING_STYLE,
+            linewidth=1.2,
+            label="gap without privacy,\nand its interval",
+        ),
         more=[
-            Line2D([], [], color=style.NEUTRAL, marker="_", linestyle="none", **_TICK,
-                   label="chance alone: 95% of\nrandom groups below"),
+            Line2D(
+                [],
+                [],
+                color=style.NEUTRAL,
+                marker="_",
+                linestyle="none",
+                **_TICK,
+                label="chance alone: 95% of\nrandom groups below",
+            ),
         ],
-    )  # fmt: skip
+    )
 
 
 def quality_figure(records: Sequence[FairnessRecord]) -> Figure:
@@ -135,17 +152,32 @@ def quality_figure(records: Sequence[FairnessRecord]) -> Figure:
         for cell, gap in named:  # labels of all marks would overlap
             text = "∞" if cell.epsilon == INFINITE else budget_words(cell.epsilon)
             axes.annotate(
-                text, (_to_percent(gap.overall), _to_percent(gap.gap)), xytext=(3, 3),
-                textcoords="offset points", fontsize=6.5, color=style.SUBTLE,
-            )  # fmt: skip
+                text,
+                (_to_percent(gap.overall), _to_percent(gap.gap)),
+                xytext=(3, 3),
+                textcoords="offset points",
+                fontsize=6.5,
+                color=style.SUBTLE,
+            )
 
     return _save_panels(
-        records, panels, looks, draw_quality,
+        records,
+        panels,
+        looks,
+        draw_quality,
         title="gap between the best and the worst group against quality",
         note="; at the ends of each line its ε",
-        without=Line2D([], [], color=style.NEUTRAL, linestyle="none", marker="s", markersize=6,
-                       markerfacecolor="white", label="without privacy"),
-    )  # fmt: skip
+        without=Line2D(
+            [],
+            [],
+            color=style.NEUTRAL,
+            linestyle="none",
+            marker="s",
+            markersize=6,
+            markerfacecolor="white",
+            label="without privacy",
+        ),
+    )
 
 
 def _make_panels(
@@ -202,17 +234,28 @@ def _draw_method(
     colour, (dashes, marker) = look
     heights = [_to_percent(gap.gap) for _, gap in points]
     axes.plot(
-        x[:joined], heights[:joined], color=colour, linestyle=dashes, linewidth=1.0, alpha=0.7,
+        x[:joined],
+        heights[:joined],
+        color=colour,
+        linestyle=dashes,
+        linewidth=1.0,
+        alpha=0.7,
         zorder=3,
-    )  # fmt: skip
+    )
     for place, height, (_, gap) in zip(x, heights, points, strict=True):
         if gap.low is not None and gap.high is not None:
             ends = [_to_percent(gap.low), _to_percent(gap.high)]
             axes.plot([place] * 2, ends, color=colour, linewidth=0.9, alpha=0.6, zorder=3)
         axes.plot(
-            [place], [height], color=colour, marker=marker, linestyle="none", markersize=5,
-            markerfacecolor=colour if beyond_chance(gap) and not hollow else "white", zorder=4,
-        )  # fmt: skip
+            [place],
+            [height],
+            color=colour,
+            marker=marker,
+            linestyle="none",
+            markersize=5,
+            markerfacecolor=colour if beyond_chance(gap) and not hollow else "white",
+            zorder=4,
+        )
 
 
 def _draw_band(axes: Axes, gap: Gap, colour: str, alpha: float) -> None:
@@ -258,10 +301,17 @@ def _save_panels(
     beside = [without] if any(panel.references for panel in panels) else []
     marks = style.make_handles(looks.items())
     kinds = [
-        Line2D([], [], color=style.NEUTRAL, linestyle="none", marker="o", label=text,
-               markerfacecolor=style.NEUTRAL if filled else "white")
+        Line2D(
+            [],
+            [],
+            color=style.NEUTRAL,
+            linestyle="none",
+            marker="o",
+            label=text,
+            markerfacecolor=style.NEUTRAL if filled else "white",
+        )
         for text, filled in (("beyond chance", True), ("not beyond chance", False))
-    ]  # fmt: skip
+    ]
     figure.legend(
         handles=[*marks, *kinds, *beside, *more], loc="outside right upper", handlelength=2.4
     )

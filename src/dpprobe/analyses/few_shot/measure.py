@@ -126,14 +126,19 @@ def probe_few_shot(
         record,
         {
             **FEW_SHOT,
-            **place, "private": False, "note": probe.note, "headline": shown,
-            "multi_label": tested.multi_label, "class_names": list(tested.class_names),
-            "rows": {"train": trained.rows, "test": tested.rows}, "units": probe.patients,
+            **place,
+            "private": False,
+            "note": probe.note,
+            "headline": shown,
+            "multi_label": tested.multi_label,
+            "class_names": list(tested.class_names),
+            "rows": {"train": trained.rows, "test": tested.rows},
+            "units": probe.patients,
             "features": {"train": trained.fingerprint, "test": tested.fingerprint},
             "results": results,
         },
         rows,
-    )  # fmt: skip
+    )
 
 
 def draw_shots(

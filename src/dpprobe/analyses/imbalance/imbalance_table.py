@@ -145,8 +145,10 @@ def in_words(records: Sequence[ImbalanceRecord]) -> list[str]:
     """Describes the break-down points of all records in sentences."""
     lines = []
     for record in records:
-        parts = [f"{each.class_name} by {each.method} {break_down_words(each)}"
-                 for each in record.break_downs]  # fmt: skip
+        parts = [
+            f"{each.class_name} by {each.method} {break_down_words(each)}"
+            for each in record.break_downs
+        ]
         lines.append(
             f"{record.backbone}: smallest product of images and epsilon at which the method keeps "
             f"half of the reference's recall: {'; '.join(parts)}."

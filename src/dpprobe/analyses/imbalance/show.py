@@ -102,17 +102,27 @@ def _heat_map(
             )
             if cell.never_predicted:
                 axes.text(
-                    column, row + 0.33, f"{cell.never_predicted}/{cell.seeds}", fontsize=5,
-                    ha="center", va="center", color=_choose_ink(cell.recall.mean),
-                )  # fmt: skip
+                    column,
+                    row + 0.33,
+                    f"{cell.never_predicted}/{cell.seeds}",
+                    fontsize=5,
+                    ha="center",
+                    va="center",
+                    color=_choose_ink(cell.recall.mean),
+                )
             if cell.reference_recall is not None:
                 recall[row, -1] = 100 * cell.reference_recall
     image = axes.imshow(recall, cmap=_COLOURS, vmin=0, vmax=100, aspect="auto")
     for row, column in zip(*np.nonzero(np.isfinite(recall)), strict=True):
         axes.text(
-            column, row - 0.05, f"{recall[row, column]:.0f}", fontsize=7.5, ha="center",
-            va="center", color=_choose_ink(recall[row, column] / 100),
-        )  # fmt: skip
+            column,
+            row - 0.05,
+            f"{recall[row, column]:.0f}",
+            fontsize=7.5,
+            ha="center",
+            va="center",
+            color=_choose_ink(recall[row, column] / 100),
+        )
     _draw_outline(axes, held)
     names = [budget_words(each).replace(INFINITE, "∞") for each in epsilons]
     axes.set_xticks(range(shape[1]), [*names, "ref."], fontsize=7.5)

@@ -100,10 +100,19 @@ def sub_class_table(records: Sequence[LongTailRecord]) -> Table:
                 )
             )
     columns = (
-        "<dataset", "<backbone", "clusters a class", "sub-classes", "±tail index",
-        "±reference index", *(f"≤ {few} row{'s' * (few > 1)} %" for few in FEW),
-        f"reference ≤ {FEW[-1]} %", "M", "reference M", "ln N", "M ln N",
-    )  # fmt: skip
+        "<dataset",
+        "<backbone",
+        "clusters a class",
+        "sub-classes",
+        "±tail index",
+        "±reference index",
+        *(f"≤ {few} row{'s' * (few > 1)} %" for few in FEW),
+        f"reference ≤ {FEW[-1]} %",
+        "M",
+        "reference M",
+        "ln N",
+        "M ln N",
+    )
     return make_table(
         "long_tail",
         "Sub-classes of each class, not private",
@@ -142,10 +151,15 @@ def gap_table(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) -> Table:
             )
         )
     columns = (
-        "<dataset", "<backbone", "±memorised %", "by chance %", "rows scored", "M ln N",
+        "<dataset",
+        "<backbone",
+        "±memorised %",
+        "by chance %",
+        "rows scored",
+        "M ln N",
         f"within {NEAR:g} points at ε",
         *(f"gap at {budget_title(epsilon, 'ε ')}" for epsilon in epsilons),
-    )  # fmt: skip
+    )
     return make_table(
         "long_tail_gap",
         "Memorised rows and the price of privacy, not private",

@@ -123,8 +123,9 @@ class LawTask:
             return False
         logger.info(
             "laws of %s, %s: reused, because no input has changed",
-            self.dataset, self.backbone_name,
-        )  # fmt: skip
+            self.dataset,
+            self.backbone_name,
+        )
         path.touch()
         return True
 

@@ -102,10 +102,16 @@ def simulate_sites(
                 for split, results in compared
             ]
     SitesRecord(
-        dataset=dataset, backbone=backbone, method=inputs["method"], metric=pool.metric,
-        unit=inputs["unit"], n=pool.n, colluders=options.colluders, seeds=study.seeds,
+        dataset=dataset,
+        backbone=backbone,
+        method=inputs["method"],
+        metric=pool.metric,
+        unit=inputs["unit"],
+        n=pool.n,
+        colluders=options.colluders,
+        seeds=study.seeds,
         cells=tuple(cells),
-    ).write(record)  # fmt: skip
+    ).write(record)
 
 
 def _compare_splits(
@@ -294,9 +300,13 @@ def _plan_sizes(
     @cache
     def make_plan(n: int) -> Plan:
         target = Target(
-            n=n, unit=inputs["unit"], epsilon=read_budget(epsilon), delta=inputs["delta"],
-            accountant=inputs["accountant"], above=True,
-        )  # fmt: skip
+            n=n,
+            unit=inputs["unit"],
+            epsilon=read_budget(epsilon),
+            delta=inputs["delta"],
+            accountant=inputs["accountant"],
+            above=True,
+        )
         return plan_method(method, target, cache=calibrated, checked=False)
 
     return make_plan

@@ -38,11 +38,19 @@ def sites_table(records: Sequence[SitesRecord]) -> Table:
     titles = [*HEADS.values()]
     measured = keep_unique(f"{r.method} on {r.backbone}: {HEADLINES[r.metric]}" for r in records)
     columns = (
-        "<backbone", "<split", "sites", "units per site", "epsilon", f"±{titles[0]}",
-        "worst to best site", *(f"±{title}" for title in titles[1:]),
-    )  # fmt: skip
+        "<backbone",
+        "<split",
+        "sites",
+        "units per site",
+        "epsilon",
+        f"±{titles[0]}",
+        "worst to best site",
+        *(f"±{title}" for title in titles[1:]),
+    )
     return make_table(
-        "sites", "", columns,
+        "sites",
+        "",
+        columns,
         [
             make_row(
                 record.backbone,
@@ -51,7 +59,8 @@ def sites_table(records: Sequence[SitesRecord]) -> Table:
                 _range_text(cell.smallest, cell.largest, "{:,}"),
                 budget_words(cell.epsilon),
                 _estimate_cell(cell.alone),
-                "" if cell.worst is None or cell.best is None
+                ""
+                if cell.worst is None or cell.best is None
                 else _range_text(100 * cell.worst, 100 * cell.best, "{:.1f}"),
                 *map(_estimate_cell, (cell.averaged, cell.together, cell.pooled)),
             )
@@ -59,7 +68,7 @@ def sites_table(records: Sequence[SitesRecord]) -> Table:
             for cell in record.cells
         ],
         [f"{'; '.join(measured)}. {NOTE}", *(n for r in records for n in list_notes(r))],
-    )  # fmt: skip
+    )
 
 
 def list_notes(record: SitesRecord) -> list[str]:
@@ -145,16 +154,24 @@ def _draw_heads(axes: Axes, cells: Sequence[SitesCell], looks: dict[str, style.L
         colour, (dashes, marker) = look
         values = [(100 * each.mean, 100 * each.low, 100 * each.high) for _, _, each in drawn]
         style.draw_error_bars(
-            axes, [x for x, _, _ in drawn], values, color=colour, linestyle=dashes,
-            marker=marker, linewidth=1.2, elinewidth=0.9,
-        )  # fmt: skip
+            axes,
+            [x for x, _, _ in drawn],
+            values,
+            color=colour,
+            linestyle=dashes,
+            marker=marker,
+            linewidth=1.2,
+            elinewidth=0.9,
+        )
         if name == "alone":
             axes.vlines(
                 [x for x, _, _ in drawn],
                 [100 * (cell.worst or 0) for _, cell, _ in drawn],
                 [100 * (cell.best or 0) for _, cell, _ in drawn],
-                color=colour, alpha=0.25, linewidth=6,
-            )  # fmt: skip
+                color=colour,
+                alpha=0.25,
+                linewidth=6,
+            )
     axes.set_xticks(range(len(cells)), [str(cell.sites) for cell in cells])
     axes.set_xlim(-0.5, len(cells) - 0.5)
     axes.grid(axis="y")

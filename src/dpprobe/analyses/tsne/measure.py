@@ -29,9 +29,13 @@ ANCHORS = 2000  # number of rows whose neighbours are compared
 ENOUGH = 0.9  # PCA must keep this share of neighbours, or the number of components is doubled
 DOUBLINGS = 3
 NO_TSNE: dict[str, Any] = {
-    "method": None, "perplexity": None, "components": None, "neighbours": None,
-    "pca_agreement": None, "tsne_agreement": None,
-}  # fmt: skip
+    "method": None,
+    "perplexity": None,
+    "components": None,
+    "neighbours": None,
+    "pca_agreement": None,
+    "tsne_agreement": None,
+}
 FEWEST_ROWS = 10  # fewest rows of a plot
 
 
@@ -73,15 +77,24 @@ def embed_tsne(
         rows, plane, facts = rows[:0], np.empty((0, 2)), dict(NO_TSNE)
     else:
         plane, facts = compute_embedding(
-            features, perplexity=options["perplexity"], components=options["components"],
-            seed=seed, threads=threads,
-        )  # fmt: skip
+            features,
+            perplexity=options["perplexity"],
+            components=options["components"],
+            seed=seed,
+            threads=threads,
+        )
     labels, class_names, legend = _choose_colours(store)
     facts |= {
-        "format": EMBEDDING_FORMAT, "format_version": EMBEDDING_FORMAT_VERSION,
-        "private": False, "rows": store.rows, "points": len(rows), "note": note,
-        "class_names": class_names, "legend": legend, "features": store.fingerprint,
-    }  # fmt: skip
+        "format": EMBEDDING_FORMAT,
+        "format_version": EMBEDDING_FORMAT_VERSION,
+        "private": False,
+        "rows": store.rows,
+        "points": len(rows),
+        "note": note,
+        "class_names": class_names,
+        "legend": legend,
+        "features": store.fingerprint,
+    }
     columns = {
         "id": pa.array([store.ids[row] for row in rows], pa.string()),
         "label": pa.array(labels[rows], pa.int64()),
@@ -121,8 +134,10 @@ def compute_embedding(
     if perplexity > allowed:
         logger.warning(
             "t-SNE: perplexity %g needs more than %d rows, so perplexity %g is used",
-            perplexity, len(features), allowed,
-        )  # fmt: skip
+            perplexity,
+            len(features),
+            allowed,
+        )
     with threadpool_limits(threads):
         truth = find_nearest(features, anchors)
         reduced, kept = _reduce_dimension(
@@ -139,13 +154,22 @@ def compute_embedding(
         flat = measure_agreement(truth, find_nearest(plane, anchors))
     logger.info(
         "t-SNE: %d rows, PCA to %d keeps %.0f %% of neighbours, t-SNE %.0f %%",
-        len(features), reduced.shape[1], 100 * kept, 100 * flat,
-    )  # fmt: skip
+        len(features),
+        reduced.shape[1],
+        100 * kept,
+        100 * flat,
+    )
     facts = {
-        "method": "t-SNE", "seed": seed, "threads": threads, "perplexity": min(perplexity, allowed),
-        "components": reduced.shape[1], "neighbours": truth.shape[1],
-        "pca_agreement": kept, "tsne_agreement": flat, "openTSNE": openTSNE.__version__,
-    }  # fmt: skip
+        "method": "t-SNE",
+        "seed": seed,
+        "threads": threads,
+        "perplexity": min(perplexity, allowed),
+        "components": reduced.shape[1],
+        "neighbours": truth.shape[1],
+        "pca_agreement": kept,
+        "tsne_agreement": flat,
+        "openTSNE": openTSNE.__version__,
+    }
     return plane, facts
 
 

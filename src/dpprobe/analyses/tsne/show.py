@@ -52,8 +52,11 @@ def plot_tsne_grid(*, embeddings: Sequence[Path], split: str) -> Figure:
         "t-SNE; percentages: the share of a point's 15 nearest neighbours in feature "
         "space\nthat are also its neighbours in the plot. Not private: drawn from the "
         "features.",
-        fontsize=8, x=0.01, ha="left", color=style.SUBTLE,
-    )  # fmt: skip
+        fontsize=8,
+        x=0.01,
+        ha="left",
+        color=style.SUBTLE,
+    )
     return figure
 
 
@@ -83,8 +86,10 @@ def plot_tsne(*, embedding: Path, dataset: str, backbone: str, split: str) -> Fi
     style.title_axes(axes, f"{dataset} {split}, {backbone}", subtitle)
     axes.set_xlabel(
         f"{count}. Not private: drawn from the features.",
-        fontsize=8, color=style.SUBTLE, loc="left",
-    )  # fmt: skip
+        fontsize=8,
+        color=style.SUBTLE,
+        loc="left",
+    )
     if len(plane) >= NAMED_POINTS and len(facts["class_names"]) <= NAMED_CLASSES:
         _draw_names(axes, plane, labels, [str(name) for name in facts["class_names"]])
     return figure
@@ -122,9 +127,14 @@ def _describe_row(line: Sequence[Axes], dataset: str, split: str, path: Path) ->
     shown = [name if len(name) <= 18 else f"{name[:17]}…" for name in names]
     handles = _class_handles(shown, markersize=4)
     line[-1].legend(
-        handles=handles, loc="upper left", bbox_to_anchor=(1.02, 1.0), fontsize=7,
-        handletextpad=0.1, labelspacing=0.25, borderaxespad=0.0,
-    )  # fmt: skip
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(1.02, 1.0),
+        fontsize=7,
+        handletextpad=0.1,
+        labelspacing=0.25,
+        borderaxespad=0.0,
+    )
 
 
 def _drawn_rows(facts: Mapping[str, Any]) -> str:
@@ -174,9 +184,15 @@ def _draw_points(
     order = np.random.Generator(np.random.Philox(0)).permutation(len(plane))
     plane, labels = plane[order], labels[order]
     points = axes.scatter(
-        plane[:, 0], plane[:, 1], s=size, linewidths=0, alpha=0.75, rasterized=True,
-        c=np.array(CLASS_COLOURS)[labels] if named else labels, cmap=None if named else "viridis",
-    )  # fmt: skip
+        plane[:, 0],
+        plane[:, 1],
+        s=size,
+        linewidths=0,
+        alpha=0.75,
+        rasterized=True,
+        c=np.array(CLASS_COLOURS)[labels] if named else labels,
+        cmap=None if named else "viridis",
+    )
     if named and len(labels):
         markers = [MarkerStyle(marker) for marker in MARKERS]
         paths = [marker.get_path().transformed(marker.get_transform()) for marker in markers]
@@ -188,10 +204,17 @@ def _draw_points(
 
 def _class_handles(names: Sequence[str], *, markersize: float) -> list[Line2D]:
     return [
-        Line2D([], [], linestyle="none", marker=MARKERS[int(index >= CIRCLES)],
-               markersize=markersize, color=CLASS_COLOURS[index], label=name)
+        Line2D(
+            [],
+            [],
+            linestyle="none",
+            marker=MARKERS[int(index >= CIRCLES)],
+            markersize=markersize,
+            color=CLASS_COLOURS[index],
+            label=name,
+        )
         for index, name in enumerate(names)
-    ]  # fmt: skip
+    ]
 
 
 def _draw_names(axes: Axes, plane: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> None:
@@ -208,8 +231,16 @@ def _draw_names(axes: Axes, plane: np.ndarray, labels: np.ndarray, names: Sequen
         points = plane[labels == index]
         if not len(points):
             continue
-        text = axes.text(0, 0, style.fit_name(name, 24), ha="center", va="center", fontsize=8,
-                         zorder=3, linespacing=0.9)  # fmt: skip
+        text = axes.text(
+            0,
+            0,
+            style.fit_name(name, 24),
+            ha="center",
+            va="center",
+            fontsize=8,
+            zorder=3,
+            linespacing=0.9,
+        )
         text.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
         distance = np.abs(points - np.median(points, axis=0)).sum(axis=1)
         for x, y in points[np.argsort(distance, kind="stable")[: max(1, len(points) // 2)]]:

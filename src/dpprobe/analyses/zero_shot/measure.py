@@ -85,17 +85,24 @@ def classify_zero_shot(
         metrics,
         {
             **ZERO_SHOT,
-            "dataset": dataset, "backbone": backbone, "private": False, "note": NOTE,
+            "dataset": dataset,
+            "backbone": backbone,
+            "private": False,
+            "note": NOTE,
             "headline": shown,
-            "multi_label": store.multi_label, "class_names": list(store.class_names),
+            "multi_label": store.multi_label,
+            "class_names": list(store.class_names),
             "auc_labels": len(ranked_labels(labels, store.num_classes)),
             "rows": {"test": store.rows},
             "units": None if units is None else {"test": count_units(units)},
-            "link": link, **_describe_text(facts, model), "features": store.fingerprint,
-            "metrics": tested, "summary": summary,
+            "link": link,
+            **_describe_text(facts, model),
+            "features": store.fingerprint,
+            "metrics": tested,
+            "summary": summary,
         },
         predictions,
-    )  # fmt: skip
+    )
     logger.info("zero-shot: %s %.2f %%", shown, 100 * summary[shown]["mean"])
 
 

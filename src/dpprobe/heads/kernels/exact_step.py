@@ -182,9 +182,24 @@ _DATA = "f4[:, ::1], f4[::1], f4[::1], f4[::1], i8[::1], u1[:, ::1], f4[::1]"
 
 @jit(f"void({_DATA}, i8[::1], i8, f8[:, :, ::1], i8, i8, f8, f8, f8, b1, f8[:, :, ::1])")
 def add_sums(
-    features, scale, shift, centre, labels, multi_hot, weights, rows, size, heads, bits,
-    digit_bits, clip, entry, step, sigmoid, totals,
-):  # fmt: skip
+    features,
+    scale,
+    shift,
+    centre,
+    labels,
+    multi_hot,
+    weights,
+    rows,
+    size,
+    heads,
+    bits,
+    digit_bits,
+    clip,
+    entry,
+    step,
+    sigmoid,
+    totals,
+):
     """Adds each head's clipped sum over the same rows to its total, in steps of entry * step.
 
     Args:
@@ -258,12 +273,32 @@ def add_sums(
 
 @jit(
     f"b1({_DATA}, i8[::1], i8[::1], f8[:, :, ::1], i8, i8, f8, f8, f8, b1, i8[:, ::1], f8, "
-    "f8[::1], f8[::1], f8[:, ::1])", fastmath=frozenset({"contract"})
-)  # fmt: skip
+    "f8[::1], f8[::1], f8[:, ::1])",
+    fastmath=frozenset({"contract"}),
+)
 def take_steps(
-    features, scale, shift, centre, labels, multi_hot, weights, rows, sizes, heads, bits,
-    digit_bits, clip, entry, step, sigmoid, noise, divisor, rates, mixing, average,
-):  # fmt: skip
+    features,
+    scale,
+    shift,
+    centre,
+    labels,
+    multi_hot,
+    weights,
+    rows,
+    sizes,
+    heads,
+    bits,
+    digit_bits,
+    clip,
+    entry,
+    step,
+    sigmoid,
+    noise,
+    divisor,
+    rates,
+    mixing,
+    average,
+):
     """Takes steps of one head [1, K, d + 1]: head -= rate * (clipped sum + noise) / divisor.
 
     Args (others as in `add_sums`):
@@ -279,9 +314,24 @@ def take_steps(
     for at in range(sizes.shape[0]):
         totals[:] = 0.0
         add_sums(
-            features, scale, shift, centre, labels, multi_hot, weights, rows[start:], sizes[at],
-            heads, bits, digit_bits, clip, entry, step, sigmoid, totals,
-        )  # fmt: skip
+            features,
+            scale,
+            shift,
+            centre,
+            labels,
+            multi_hot,
+            weights,
+            rows[start:],
+            sizes[at],
+            heads,
+            bits,
+            digit_bits,
+            clip,
+            entry,
+            step,
+            sigmoid,
+            totals,
+        )
         start, rate, unit = start + sizes[at], -rates[at], entry * step
         for k in range(classes):
             total, head, drawn = totals[0, k], heads[0, k], noise[at, k * columns :]

@@ -313,10 +313,17 @@ def _multiply_rows(pointers, m, d, weights, z, ahead):
                 for i in range(sweep, min(sweep + _SWEEP, m), _ROWS):
                     spots, start, place = _aim_fetches(ahead, place, taken, tiles)
                     _add_products(
-                        rows + 8 * i, 4 * j, min(columns, d - j), heads + k * stride + 4 * j,
-                        stride, logits + k * logit_stride + 4 * i, logit_stride, spots, start,
+                        rows + 8 * i,
+                        4 * j,
+                        min(columns, d - j),
+                        heads + k * stride + 4 * j,
+                        stride,
+                        logits + k * logit_stride + 4 * i,
+                        logit_stride,
+                        spots,
+                        start,
                         ahead[2],
-                    )  # fmt: skip
+                    )
 
 
 @jit()
@@ -342,15 +349,29 @@ def _multiply_back(pointers, m, d, z, release, panel, ahead):
         for k in range(0, release.shape[0], _CLASSES):
             spots, start, place = _aim_fetches(ahead, place, taken, whole * kinds)
             _add_outer(
-                at, m, residuals + k * residual_stride, residual_stride,
-                sums + k * stride + 4 * j, stride, byte, spots, start, ahead[2],
-            )  # fmt: skip
+                at,
+                m,
+                residuals + k * residual_stride,
+                residual_stride,
+                sums + k * stride + 4 * j,
+                stride,
+                byte,
+                spots,
+                start,
+                ahead[2],
+            )
     for j in range(whole * width, d, LANES):
         for k in range(0, release.shape[0], _CLASSES):
             _add_outer_end(
-                rows, m, residuals + k * residual_stride, residual_stride,
-                sums + k * stride + 4 * j, stride, 4 * j, d - j,
-            )  # fmt: skip
+                rows,
+                m,
+                residuals + k * residual_stride,
+                residual_stride,
+                sums + k * stride + 4 * j,
+                stride,
+                4 * j,
+                d - j,
+            )
 
 
 @jit()
@@ -382,9 +403,20 @@ def _make_scratch(classes):
 
 @jit()
 def _add_chunk(
-    features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, following, weights, classes,
-    release, scratch,
-):  # fmt: skip
+    features,
+    scale,
+    labels,
+    multi_hot,
+    bounds,
+    parts,
+    sigmoid,
+    rows,
+    following,
+    weights,
+    classes,
+    release,
+    scratch,
+):
     """Adds the clipped sum over at most `CHUNK` rows to each seed's release."""
     m, d, padded_classes = rows.shape[0], features.shape[1], weights.shape[1]
     floats, doubles, z, pointers, later, panel = scratch
@@ -456,18 +488,42 @@ def chunk_rows(d, classes):
 
 @jit()
 def _add_rows(
-    features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, cuts, chunk, stop, weights,
-    classes, release, scratch,
-):  # fmt: skip
+    features,
+    scale,
+    labels,
+    multi_hot,
+    bounds,
+    parts,
+    sigmoid,
+    rows,
+    cuts,
+    chunk,
+    stop,
+    weights,
+    classes,
+    release,
+    scratch,
+):
     """Adds the chunks from number `chunk` up to row `stop`; returns the next chunk's number."""
     while cuts[chunk] < stop:
         first, last = cuts[chunk], cuts[chunk + 1]
         # After the last chunk, rows of the next call may follow, up to the chunk's number of rows.
         end = cuts[chunk + 2] if chunk + 2 < cuts.shape[0] else 2 * last - first
         _add_chunk(
-            features, scale, labels, multi_hot, bounds, parts, sigmoid, rows[first:last],
-            rows[last:end], weights, classes, release, scratch,
-        )  # fmt: skip
+            features,
+            scale,
+            labels,
+            multi_hot,
+            bounds,
+            parts,
+            sigmoid,
+            rows[first:last],
+            rows[last:end],
+            weights,
+            classes,
+            release,
+            scratch,
+        )
         chunk += 1
     return chunk
 
@@ -477,9 +533,19 @@ _DATA = "f4[:, ::1], f4[::1], i8[::1], u1[:, ::1], f8[::1], f4[::1], b1, i8[::1]
 
 @jit(f"void({_DATA}, i8[::1], f4[:, :, ::1], i8, f4[:, :, :, ::1])")
 def add_clipped_sums(
-    features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, sizes, weights, classes,
+    features,
+    scale,
+    labels,
+    multi_hot,
+    bounds,
+    parts,
+    sigmoid,
+    rows,
+    sizes,
+    weights,
+    classes,
     releases,
-):  # fmt: skip
+):
     """Adds each seed's clipped sums over slices of the same rows to its releases, one per slice.
 
     Args:
@@ -499,9 +565,22 @@ def add_clipped_sums(
     for index in range(sizes.shape[0]):
         stop += sizes[index]
         chunk = _add_rows(
-            features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, cuts, chunk, stop,
-            weights, classes, releases[index], scratch,
-        )  # fmt: skip
+            features,
+            scale,
+            labels,
+            multi_hot,
+            bounds,
+            parts,
+            sigmoid,
+            rows,
+            cuts,
+            chunk,
+            stop,
+            weights,
+            classes,
+            releases[index],
+            scratch,
+        )
 
 
 # Numbers of a step's noise per call of `gradient_noise.fill_normals`: whole passes, so that several
@@ -557,9 +636,28 @@ _NOISE = "u8[:, ::1], u8[:, ::1], f4"
     f"{_HEAD}, {_HEAD}, b1)"
 )
 def take_steps(
-    features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, sizes, lanes, tail,
-    deviation, rates, weights, classes, release, mixing, average, sums, outputs, given,
-):  # fmt: skip
+    features,
+    scale,
+    labels,
+    multi_hot,
+    bounds,
+    parts,
+    sigmoid,
+    rows,
+    sizes,
+    lanes,
+    tail,
+    deviation,
+    rates,
+    weights,
+    classes,
+    release,
+    mixing,
+    average,
+    sums,
+    outputs,
+    given,
+):
     """Takes steps of one head, one batch per step: weights -= rate * (clipped sum + noise).
 
     Args (other arguments as in `add_clipped_sums`): rows, sizes: batch after batch, int64 [steps];
@@ -585,9 +683,22 @@ def take_steps(
             release[0, :classes, :columns] = _NONE
         stop += sizes[step]
         chunk = _add_rows(
-            features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, cuts, chunk, stop,
-            weights, classes, release, scratch,
-        )  # fmt: skip
+            features,
+            scale,
+            labels,
+            multi_hot,
+            bounds,
+            parts,
+            sigmoid,
+            rows,
+            cuts,
+            chunk,
+            stop,
+            weights,
+            classes,
+            release,
+            scratch,
+        )
         if observed:
             _observe_step(
                 lanes, tail, deviation, drawn, release[0], sums[step], outputs[step], given

@@ -112,9 +112,27 @@ def _compute_residuals(logits, targets, norms, lengths, weights, clip, sigmoid, 
     "f8[::1], f8[:, ::1], i4[:, ::1], f8, b1, f8[::1], f8, f8, b1, f8, f8[:, ::1])"
 )
 def add_gradients(
-    features, scale, shift, centre, constant, whole, targets, norms, lengths, weights, factors,
-    digits, base, weighted, biases, unit, clip, sigmoid, step, total,
-):  # fmt: skip
+    features,
+    scale,
+    shift,
+    centre,
+    constant,
+    whole,
+    targets,
+    norms,
+    lengths,
+    weights,
+    factors,
+    digits,
+    base,
+    weighted,
+    biases,
+    unit,
+    clip,
+    sigmoid,
+    step,
+    total,
+):
     """Adds examples' clipped gradients to total [K, d + 1], in the rows' units times `step`.
 
     Args (the first six as in `fill_rows`):
@@ -143,9 +161,14 @@ def add_gradients(
         )
         if not fits:
             fill_rows(
-                features[start:stop], scale[start:stop], shift[start:stop], centre,
-                constant[start:stop], whole, rows,
-            )  # fmt: skip
+                features[start:stop],
+                scale[start:stop],
+                shift[start:stop],
+                centre,
+                constant[start:stop],
+                whole,
+                rows,
+            )
         if not weighted:
             logits[:] = 0.0
         elif fits:
@@ -157,9 +180,16 @@ def add_gradients(
                 logits[i, k] = logits[i, k] * (unit * lengths[start + i]) + biases[k]
         residuals = np.empty((classes, stop - start))
         _compute_residuals(
-            logits, targets[start:stop], norms[start:stop], lengths[start:stop],
-            weights[start:stop], clip, sigmoid, step, residuals,
-        )  # fmt: skip
+            logits,
+            targets[start:stop],
+            norms[start:stop],
+            lengths[start:stop],
+            weights[start:stop],
+            clip,
+            sigmoid,
+            step,
+            residuals,
+        )
         if fits:
             integer_products.add_products(residuals, integers, sums)
             constants = np.dot(residuals, constant[start:stop])

@@ -94,8 +94,21 @@ def _make_tile(kinds: int, digits: int, *, packed: bool) -> Any:
     """Makes a function that adds products of factors with `digits` digits to float64 sums."""
 
     @intrinsic
-    def add_tile(_context, left, left_place, step, left_stride, right, right_place, width, pairs,
-                 base, total, place, stride):  # fmt: skip
+    def add_tile(
+        _context,
+        left,
+        left_place,
+        step,
+        left_stride,
+        right,
+        right_place,
+        width,
+        pairs,
+        base,
+        total,
+        place,
+        stride,
+    ):
         """Adds the products of `kinds` factors with the columns of a panel.
 
         Args:
@@ -135,9 +148,15 @@ def _make_tile(kinds: int, digits: int, *, packed: bool) -> Any:
 
 
 def _sum_products(
-    code: Code, features: str, left: Any, right: Any, strides: Any, pairs: Any, totals: Any,
+    code: Code,
+    features: str,
+    left: Any,
+    right: Any,
+    strides: Any,
+    pairs: Any,
+    totals: Any,
     packed: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Writes int32 sums of the products of each left digit with two vectors of columns."""
     builder, (step, stride, width, row) = code.builder, strides
     for total in totals:
@@ -235,10 +254,19 @@ def add_squares(packed, stops, total):
             for stop in stops:
                 for row in range(0, PANEL, 2 * KINDS):
                     _add_tile(
-                        packed, i * size + start * PANEL + row, PANEL, 1,
-                        packed, j * size + start * PANEL, PANEL, stop - start, 1.0,
-                        total, (i * PANEL + row) * columns + j * PANEL, columns,
-                    )  # fmt: skip
+                        packed,
+                        i * size + start * PANEL + row,
+                        PANEL,
+                        1,
+                        packed,
+                        j * size + start * PANEL,
+                        PANEL,
+                        stop - start,
+                        1.0,
+                        total,
+                        (i * PANEL + row) * columns + j * PANEL,
+                        columns,
+                    )
                 start = stop
 
 
@@ -304,9 +332,19 @@ def multiply_weights(rows, digits, base, logits):
         for i in range(0, m, kinds):
             for low in range(0, lanes, PANEL):
                 _add_tile(
-                    columns, i * width + start, 1, width, digits, start * lanes + low, lanes,
-                    min(_SEGMENT, pairs - start), 1.0, sums, i * lanes + low, lanes,
-                )  # fmt: skip
+                    columns,
+                    i * width + start,
+                    1,
+                    width,
+                    digits,
+                    start * lanes + low,
+                    lanes,
+                    min(_SEGMENT, pairs - start),
+                    1.0,
+                    sums,
+                    i * lanes + low,
+                    lanes,
+                )
     for i in range(m):
         for k in range(classes):
             low, middle, high = sums[i, 3 * k], sums[i, 3 * k + 1], sums[i, 3 * k + 2]
@@ -324,9 +362,19 @@ def add_products(factors, rows, total):
     for low in range(0, columns, PANEL):
         for k in range(0, classes, KINDS):
             _add_factors_tile(
-                pairs, k * CHUNK, 1, CHUNK // 2, rows, low, rows.shape[1], (m + 1) // 2,
-                2.0**FACTOR_BITS, total, k * columns + low, columns,
-            )  # fmt: skip
+                pairs,
+                k * CHUNK,
+                1,
+                CHUNK // 2,
+                rows,
+                low,
+                rows.shape[1],
+                (m + 1) // 2,
+                2.0**FACTOR_BITS,
+                total,
+                k * columns + low,
+                columns,
+            )
 
 
 MACHINE_CODE.keep()

@@ -176,8 +176,12 @@ class PartReader:
         return {self.name: block} if self._show is None else self._show(block, words)
 
     def list_arrays(
-        self, values: Mapping[str, Any], plan: Plan, options: MethodOptions, facts: BundleFacts  # noqa: ARG002
-    ) -> dict[str, tuple[int, ...]]:  # fmt: skip
+        self,
+        _values: Mapping[str, Any],
+        _plan: Plan,
+        _options: MethodOptions,
+        _facts: BundleFacts,
+    ) -> dict[str, tuple[int, ...]]:
         """Returns the shapes of the part's arrays beside the weights."""
         return {}
 

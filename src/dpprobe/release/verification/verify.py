@@ -97,9 +97,13 @@ def verify_bundle(
     checks.run_check("parts", check_parts, values, facts)
     check_backbone(checks, folder, facts, head, checkpoint)
     stated = Stated(
-        folder=folder, facts=facts, options=options, values=values, plan=plan,
+        folder=folder,
+        facts=facts,
+        options=options,
+        values=values,
+        plan=plan,
         predecessors=predecessors,
-    )  # fmt: skip
+    )
     verified = [reader.verify(checks, stated) for reader in readers]
     checks.run_check("documents", check_documents, folder, facts, values, words, *verified)
     checks.run_check("nothing private beside it", check_leaks, folder)

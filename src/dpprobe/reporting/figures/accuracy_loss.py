@@ -70,11 +70,15 @@ def find_losses(grid: Grid) -> list[Loss]:
             low, high = beside.low, beside.high
             losses.append(
                 Loss(
-                    dataset=best.dataset, backbone=backbone, epsilon=best.at,
-                    ceiling=best.ceiling, points=-beside.difference,
-                    low=None if high is None else -high, high=None if low is None else -low,
+                    dataset=best.dataset,
+                    backbone=backbone,
+                    epsilon=best.at,
+                    ceiling=best.ceiling,
+                    points=-beside.difference,
+                    low=None if high is None else -high,
+                    high=None if low is None else -low,
                 )
-            )  # fmt: skip
+            )
     return losses
 
 
@@ -172,10 +176,18 @@ def plot_distribution_shift(*, summaries: Sequence[Path], zero_shot: Sequence[Pa
 def _draw_losses(axes: Axes, points: Sequence[tuple[float, Loss]], look: style.Look) -> None:
     colour, (dashes, marker) = look
     style.draw_error_bars(
-        axes, [x for x, _ in points], [(loss.points, loss.low, loss.high) for _, loss in points],
-        color=colour, linestyle=dashes, marker=marker, elinewidth=0.8, linewidth=1.2,
-        markersize=5, markeredgecolor="white", markeredgewidth=0.5,
-    )  # fmt: skip
+        axes,
+        [x for x, _ in points],
+        [(loss.points, loss.low, loss.high) for _, loss in points],
+        color=colour,
+        linestyle=dashes,
+        marker=marker,
+        elinewidth=0.8,
+        linewidth=1.2,
+        markersize=5,
+        markeredgecolor="white",
+        markeredgewidth=0.5,
+    )
 
 
 def _label_axes(axes: Axes, label: str) -> None:

@@ -76,15 +76,23 @@ def backbone_figure(
     axes.set_ylim(places - 0.4, -0.6)
     for place, gap in enumerate(gaps):
         if gap is not None:
-            axes.text(1.015, place, f"{gap:+.1f}", transform=axes.get_yaxis_transform(),
-                      fontsize=8, va="center", color=style.SUBTLE)  # fmt: skip
+            axes.text(
+                1.015,
+                place,
+                f"{gap:+.1f}",
+                transform=axes.get_yaxis_transform(),
+                fontsize=8,
+                va="center",
+                color=style.SUBTLE,
+            )
     axes.set_xlim(right=min(axes.get_xlim()[1], style.TOP))
     axes.set_xlabel(f"test {measure.title} (%)")
     axes.grid(axis="x")
     figure.legend(
-        handles=_make_handles(looks, published=bool(models)), loc="outside right upper",
+        handles=_make_handles(looks, published=bool(models)),
+        loc="outside right upper",
         handlelength=1.6,
-    )  # fmt: skip
+    )
     caption = "best of all methods of each, by test result; bars: 95% CI\nright: points from the "
     caption += "best without privacy to the largest ε"
     if models:
@@ -135,9 +143,14 @@ def _draw_published(
         for epsilon, value in model.private.items():
             colour, (_, marker) = looks[epsilon]
             axes.plot(
-                value, place, color="none", marker=marker, markeredgecolor=colour,
-                markersize=6, linestyle="none",
-            )  # fmt: skip
+                value,
+                place,
+                color="none",
+                marker=marker,
+                markeredgecolor=colour,
+                markersize=6,
+                linestyle="none",
+            )
         axes.plot(model.without, place, color=style.NEUTRAL, marker="|", markersize=9)
     return [model.private[max(model.private)] - model.without for model in models]
 
@@ -168,10 +181,12 @@ def _published_models(
         if free and private:
             models.append(
                 _PublishedModel(
-                    source=published.citations[citation].short, model=model, without=max(free),
+                    source=published.citations[citation].short,
+                    model=model,
+                    without=max(free),
                     private=private,
                 )
-            )  # fmt: skip
+            )
     return models
 
 
@@ -191,9 +206,17 @@ def _make_handles(looks: Mapping[float, style.Look], *, published: bool) -> list
     handles += style.make_handles(epsilons, joined=False)
     if published:
         handles.append(
-            Line2D([], [], color="none", markeredgecolor=style.NEUTRAL, linestyle="none",
-                   marker="o", markersize=6, label="hollow: published")
-        )  # fmt: skip
+            Line2D(
+                [],
+                [],
+                color="none",
+                markeredgecolor=style.NEUTRAL,
+                linestyle="none",
+                marker="o",
+                markersize=6,
+                label="hollow: published",
+            )
+        )
     return handles
 
 
@@ -226,7 +249,7 @@ def resolution_figure(
         )
     return draw_panels(
         panels, title=f"{dataset}: size of images", label="pixels per side (log scale)"
-    )  # fmt: skip
+    )
 
 
 def image_side(manifest: Mapping[str, Any]) -> int:

@@ -81,9 +81,14 @@ def _draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[Mark] = (
     # Matplotlib's margins may extend the axis far above 100%.
     axes.set_ylim(top=min(axes.get_ylim()[1], style.TOP))
     _draw_legend(
-        axes, backbones, colours, styles, ceiling=bool(ceilings), marks=marks,
+        axes,
+        backbones,
+        colours,
+        styles,
+        ceiling=bool(ceilings),
+        marks=marks,
         unpriced=grid.unpriced,
-    )  # fmt: skip
+    )
     style.title_axes(axes, *_write_captions(grid, dataset))
 
 
@@ -122,10 +127,15 @@ def _draw_infinite(
         entry = curves[column][math.inf]
         colour, (_, marker) = looks[column]
         style.draw_error_bars(
-            axes, [scale.place_of(math.inf) + offset * scale.gap],
-            [(entry.mean, entry.low, entry.high)], color=colour, marker=marker, markersize=4,
-            markerfacecolor="white", elinewidth=1.0,
-        )  # fmt: skip
+            axes,
+            [scale.place_of(math.inf) + offset * scale.gap],
+            [(entry.mean, entry.low, entry.high)],
+            color=colour,
+            marker=marker,
+            markersize=4,
+            markerfacecolor="white",
+            elinewidth=1.0,
+        )
 
 
 def _draw_legend(
@@ -158,11 +168,18 @@ def _draw_legend(
         handles += [_make_heading(""), _make_heading("Published")]
         handles += [
             Line2D(
-                [], [], linestyle="none", marker="o", markersize=7, color="white",
-                markeredgecolor=style.NEUTRAL, markeredgewidth=0.9, label=f"{number}  {label}",
+                [],
+                [],
+                linestyle="none",
+                marker="o",
+                markersize=7,
+                color="white",
+                markeredgecolor=style.NEUTRAL,
+                markeredgewidth=0.9,
+                label=f"{number}  {label}",
             )
             for number, label in keep_unique((mark.number, mark.label) for mark in marks)
-        ]  # fmt: skip
+        ]
     figure = axes.get_figure()
     assert isinstance(figure, Figure)
     legend = figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)

@@ -126,10 +126,13 @@ def _make_lines(
         if best:
             lines.append(
                 _Line(
-                    name=name(dataset), dataset=dataset, backbone=backbone, cells=best,
+                    name=name(dataset),
+                    dataset=dataset,
+                    backbone=backbone,
+                    cells=best,
                     ceiling=None if ceiling is None else 100 * ceiling.mean,
                 )
-            )  # fmt: skip
+            )
     return lines
 
 

@@ -80,9 +80,11 @@ def draw_panels(panels: Sequence[Panel], *, title: str, label: str) -> Figure:
     counts = sorted({len(cell.values) for panel in panels for _, cell in panel.cells})
     bands = "bars" if named else "bands"
     style.title_figure(
-        figure, title, f"mean of {style.counted_seeds(counts)}; {bands}: 95% CI",
+        figure,
+        title,
+        f"mean of {style.counted_seeds(counts)}; {bands}: 95% CI",
         panels=len(panels),
-    )  # fmt: skip
+    )
     return figure
 
 
@@ -123,10 +125,16 @@ def draw_bars(
     colour, (_, marker) = look
     edge: Mapping[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.5}
     style.draw_error_bars(
-        axes, [x + offset for x, _ in points], [cell.percent for _, cell in points], color=colour,
-        linestyle="none", marker=marker, elinewidth=1.0, across=across,
+        axes,
+        [x + offset for x, _ in points],
+        [cell.percent for _, cell in points],
+        color=colour,
+        linestyle="none",
+        marker=marker,
+        elinewidth=1.0,
+        across=across,
         **({"markersize": 9} if marker in "_|" else edge),
-    )  # fmt: skip
+    )
 
 
 def spread_offsets(count: int, step: float) -> list[float]:

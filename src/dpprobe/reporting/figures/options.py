@@ -48,7 +48,7 @@ def option_figure(cells: Sequence[CellResult], option: str, *, dataset: str) -> 
                 panels.append(_make_panel(members, option, backbone, group))
     return draw_panels(
         panels, title=f"{dataset}: {OPTION_TITLES[option]}", label=OPTION_LABELS[option]
-    )  # fmt: skip
+    )
 
 
 def _make_panel(

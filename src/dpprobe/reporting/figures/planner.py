@@ -52,26 +52,44 @@ def _plan_figure(
         _draw_line(axes, at, scale, start, colour, dashes, banded=banded)
         if start is not None:
             axes.plot(
-                [setting.n], [100 * scale.accuracy_of(start.share)], color=colour, marker=marker,
-                zorder=5, linestyle="none", markersize=6, markeredgecolor="white", clip_on=False,
-            )  # fmt: skip
+                [setting.n],
+                [100 * scale.accuracy_of(start.share)],
+                color=colour,
+                marker=marker,
+                zorder=5,
+                linestyle="none",
+                markersize=6,
+                markeredgecolor="white",
+                clip_on=False,
+            )
     axes.axhline(100 * scale.middle, color=style.NEUTRAL, linestyle=style.CEILING_STYLE, lw=1)
     axes.axhline(100 * scale.majority, color=style.SUBTLE, linestyle=(0, (1, 2)), lw=1)
     axes.axvline(setting.n, color=style.NEUTRAL, lw=0.9)
     axes.annotate(
-        f" n = {setting.n:,}", (setting.n, 1), xycoords=("data", "axes fraction"), va="top",
-        fontsize=8, color=style.SUBTLE, zorder=4,
+        f" n = {setting.n:,}",
+        (setting.n, 1),
+        xycoords=("data", "axes fraction"),
+        va="top",
+        fontsize=8,
+        color=style.SUBTLE,
+        zorder=4,
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1},
-    )  # fmt: skip
+    )
     axes.set_xlabel(f"training {unit}s")
     _label_axes(axes, setting, scale, title, measured=any(lines.values()))
     return figure
 
 
 def _draw_line(
-    axes: Axes, setting: Setting, scale: Scale, begin: Start | None, colour: str, dashes: object,
-    *, banded: bool,
-) -> None:  # fmt: skip
+    axes: Axes,
+    setting: Setting,
+    scale: Scale,
+    begin: Start | None,
+    colour: str,
+    dashes: object,
+    *,
+    banded: bool,
+) -> None:
     start = max(setting.n / _LESS, setting.classes)
     ratio = setting.n * _MORE / start
     sizes = [round(start * ratio ** (step / (_POINTS - 1))) for step in range(_POINTS)]

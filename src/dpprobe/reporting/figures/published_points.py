@@ -53,11 +53,14 @@ def number_points(published: Published, points: Sequence[Number]) -> list[Mark]:
     numbers = {label: number for number, label in enumerate(keep_unique(labels), start=1)}
     return [
         Mark(
-            number=numbers[label], reach=point.epsilon_range or (0.0, 0.0), percent=point.percent,
-            label=label, inferred="epsilon" in point.inferred,
+            number=numbers[label],
+            reach=point.epsilon_range or (0.0, 0.0),
+            percent=point.percent,
+            label=label,
+            inferred="epsilon" in point.inferred,
         )
         for label, point in zip(labels, points, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _format_epsilons(point: Number) -> str:
@@ -86,32 +89,59 @@ def draw_marks(axes: Axes, scale: EpsilonScale, marks: Sequence[Mark]) -> None:
         placed.append(place)
         if mark.reach[0] < mark.reach[1]:
             axes.plot(
-                [scale.place_of(end) for end in mark.reach], [mark.percent] * 2, linewidth=1.0,
-                color=style.NEUTRAL, marker="|", markersize=6, zorder=3.4,
-            )  # fmt: skip
+                [scale.place_of(end) for end in mark.reach],
+                [mark.percent] * 2,
+                linewidth=1.0,
+                color=style.NEUTRAL,
+                marker="|",
+                markersize=6,
+                zorder=3.4,
+            )
         if place != true:  # a line leads from the circle to the true position
             axes.plot(
-                [true[0], place[0]], [true[1], place[1]], color=style.NEUTRAL, linewidth=0.6,
-                marker=".", markersize=3, markevery=[0], zorder=3.5,
-            )  # fmt: skip
+                [true[0], place[0]],
+                [true[1], place[1]],
+                color=style.NEUTRAL,
+                linewidth=0.6,
+                marker=".",
+                markersize=3,
+                markevery=[0],
+                zorder=3.5,
+            )
         _draw_circle(axes, place, inferred=mark.inferred)
         axes.annotate(
-            f"{mark.number}", place, ha="center", va="center_baseline", fontsize=6.5,
-            color=style.NEUTRAL, zorder=5,
-        )  # fmt: skip
+            f"{mark.number}",
+            place,
+            ha="center",
+            va="center_baseline",
+            fontsize=6.5,
+            color=style.NEUTRAL,
+            zorder=5,
+        )
 
 
 def _draw_circle(axes: Axes, place: tuple[float, float], *, inferred: bool) -> None:
     if inferred:
         axes.scatter(
-            *place, s=9.5**2, color="white", edgecolor=style.NEUTRAL, linewidth=0.9,
-            linestyle=INFERRED_EDGE, zorder=4,
-        )  # fmt: skip
+            *place,
+            s=9.5**2,
+            color="white",
+            edgecolor=style.NEUTRAL,
+            linewidth=0.9,
+            linestyle=INFERRED_EDGE,
+            zorder=4,
+        )
         return
     axes.plot(
-        *place, marker="o", markersize=9.5, linestyle="none", color="white",
-        markeredgecolor=style.NEUTRAL, markeredgewidth=0.9, zorder=4,
-    )  # fmt: skip
+        *place,
+        marker="o",
+        markersize=9.5,
+        linestyle="none",
+        color="white",
+        markeredgecolor=style.NEUTRAL,
+        markeredgewidth=0.9,
+        zorder=4,
+    )
 
 
 # Steps from the true position of a circle to free positions, nearest first.

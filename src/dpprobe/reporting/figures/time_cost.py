@@ -147,9 +147,13 @@ def _at_epsilon(points: Sequence[Point], epsilon: float) -> list[Point]:
 
 def _draw_points(axes: Axes, points: Sequence[Point]) -> None:
     axes.plot(
-        [seconds for seconds, _ in points], [100 * cell.mean for _, cell in points],
-        color=OTHERS[0], linestyle="none", marker="o", markersize=3,
-    )  # fmt: skip
+        [seconds for seconds, _ in points],
+        [100 * cell.mean for _, cell in points],
+        color=OTHERS[0],
+        linestyle="none",
+        marker="o",
+        markersize=3,
+    )
     axes.set_xscale("log")
     seconds = [each for each, _ in points]
     axes.set_xlim(min(seconds) / 1.6, 1.6 * max(seconds))  # wide enough for at least one tick
@@ -163,12 +167,23 @@ def _draw_points(axes: Axes, points: Sequence[Point]) -> None:
 
 def _draw_front(axes: Axes, front: Sequence[Point], looks: Mapping[int, style.Look]) -> None:
     axes.plot(
-        [seconds for seconds, _ in front], [100 * cell.mean for _, cell in front],
-        color=style.SUBTLE, linestyle="--", linewidth=0.8, drawstyle="steps-post",
-    )  # fmt: skip
+        [seconds for seconds, _ in front],
+        [100 * cell.mean for _, cell in front],
+        color=style.SUBTLE,
+        linestyle="--",
+        linewidth=0.8,
+        drawstyle="steps-post",
+    )
     for seconds, cell in front:
         colour, (_, marker) = looks[id(cell)]
         style.draw_error_bars(
-            axes, [seconds], [cell.percent], color=colour, marker=marker, elinewidth=0.8,
-            markeredgecolor="white", markeredgewidth=0.5, markersize=5.5,
-        )  # fmt: skip
+            axes,
+            [seconds],
+            [cell.percent],
+            color=colour,
+            marker=marker,
+            elinewidth=0.8,
+            markeredgecolor="white",
+            markeredgewidth=0.5,
+            markersize=5.5,
+        )

@@ -68,21 +68,31 @@ def batch_sizes(run: Run, published: Published, table: str) -> Table:
     best = any(row.best.text for row in rows)
     body = [
         make_row(
-            row.dataset, row.model, row.tuning, row.source, epsilon_cell(row.epsilon),
-            *([row.best] if best else []), *(row.cells.get(size, BLANK) for size in sizes),
+            row.dataset,
+            row.model,
+            row.tuning,
+            row.source,
+            epsilon_cell(row.epsilon),
+            *([row.best] if best else []),
+            *(row.cells.get(size, BLANK) for size in sizes),
         )
         for row in rows
-    ]  # fmt: skip
+    ]
     return make_table(
         f"large_scale_transfer_table{table}",
         f"{printed.title} (table {table} of Mehta et al. 2022)",
         (
-            "<Data", "<Model", "<Tuning", "<Source", "ε", *(["±Best"] if best else []),
+            "<Data",
+            "<Model",
+            "<Tuning",
+            "<Source",
+            "ε",
+            *(["±Best"] if best else []),
             *(f"±{_format_size(size)}" for size in sizes),
         ),
         body,
         _batch_notes(run, rows, sizes),
-    )  # fmt: skip
+    )
 
 
 def _batch_notes(run: Run, rows: Sequence[_BatchRow], sizes: Sequence[int]) -> list[str]:
@@ -221,12 +231,18 @@ def model_sizes(run: Run, published: Published) -> Table:
         private = numbers["dp_20"]
         rows.append(
             make_row(
-                TITLES["imagenet"], private.model or "", BLANK, private.tuning or "",
-                source_cell(published, private.citation), printed_cell(numbers["best"]),
-                _format_size(2**20), printed_cell(numbers["inf_20"]), epsilon_cell(private.epsilon),
+                TITLES["imagenet"],
+                private.model or "",
+                BLANK,
+                private.tuning or "",
+                source_cell(published, private.citation),
+                printed_cell(numbers["best"]),
+                _format_size(2**20),
+                printed_cell(numbers["inf_20"]),
+                epsilon_cell(private.epsilon),
                 printed_cell(private),
             )
-        )  # fmt: skip
+        )
     measured_rows = _measured_batches(run, "lamb")
     ours = _largest_batches(measured_rows)
     notes = [
@@ -238,12 +254,20 @@ def model_sizes(run: Run, published: Published) -> Table:
         "large_scale_transfer_table3",
         "DP-LAMB by model size (table 3 of Mehta et al. 2022)",
         (
-            "<Data", "<Model", "Features", "<Tuning", "<Source", "±Best, ε ∞", "Batch", "±ε ∞", "ε",
+            "<Data",
+            "<Model",
+            "Features",
+            "<Tuning",
+            "<Source",
+            "±Best, ε ∞",
+            "Batch",
+            "±ε ∞",
+            "ε",
             "±Private",
         ),
         [*rows, *ours],
         notes,
-    )  # fmt: skip
+    )
 
 
 def _largest_batches(batches: Sequence[_BatchRow]) -> list[tuple[TableCell, ...]]:
@@ -258,9 +282,16 @@ def _largest_batches(batches: Sequence[_BatchRow]) -> list[tuple[TableCell, ...]
         for epsilon, batch in sorted(largest.items()):
             rows.append(
                 make_row(
-                    dataset, model, TableCell(text=str(batch.dimension), value=batch.dimension),
-                    "last layer", source, free.best if free else BLANK, _format_size(size),
-                    free.cells[size] if free else BLANK, epsilon_cell(epsilon), batch.cells[size],
+                    dataset,
+                    model,
+                    TableCell(text=str(batch.dimension), value=batch.dimension),
+                    "last layer",
+                    source,
+                    free.best if free else BLANK,
+                    _format_size(size),
+                    free.cells[size] if free else BLANK,
+                    epsilon_cell(epsilon),
+                    batch.cells[size],
                 )
-            )  # fmt: skip
+            )
     return rows

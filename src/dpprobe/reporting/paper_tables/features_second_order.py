@@ -30,21 +30,29 @@ def second_order_heads(run: Run, published: Published) -> Table:
     ]
     rows = [
         make_row(
-            TITLES[number.dataset or ""], epsilon_cell(number.epsilon),
-            source_cell(published, number.citation), "not named", BLANK, BLANK,
-            printed_cell(number), BLANK,
+            TITLES[number.dataset or ""],
+            epsilon_cell(number.epsilon),
+            source_cell(published, number.citation),
+            "not named",
+            BLANK,
+            BLANK,
+            printed_cell(number),
+            BLANK,
         )
         for number in published.select_numbers(paper=FEATURES)
-    ]  # fmt: skip
+    ]
     best = best_of_each(private, lambda c: (c.place, LOGISTIC if c.head in OPTIMISERS else c.head))
     places = keep_unique(place for place, _ in best)
     rows += [
         make_row(
-            run.dataset_title(place[0]), epsilon_cell(place[2]), run.source, place[1],
+            run.dataset_title(place[0]),
+            epsilon_cell(place[2]),
+            run.source,
+            place[1],
             *(measured_cell(best.get((place, head))) for head in (*SECOND_ORDER, LOGISTIC)),
         )
         for place in places
-    ]  # fmt: skip
+    ]
     notes = [
         "Accuracy in percent, or AUC as a fraction if AUC is the dataset's metric. Published: δ "
         f"8e-7. Measured: {INTERVALS}{deltas_text(private)}; if several methods have the same "

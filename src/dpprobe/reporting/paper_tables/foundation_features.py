@@ -93,11 +93,14 @@ class _PrivateResults:
             source = source_cell(self._published, row.citation or self._printed.paper)
             rows.append(
                 make_row(
-                    TITLES.get(name, name), metric_name(first.metric), epsilon_cell(first.epsilon),
-                    source, *(_marked_cell(numbers.get(key)) for key in self._printed.columns),
+                    TITLES.get(name, name),
+                    metric_name(first.metric),
+                    epsilon_cell(first.epsilon),
+                    source,
+                    *(_marked_cell(numbers.get(key)) for key in self._printed.columns),
                     *cells,
                 )
-            )  # fmt: skip
+            )
         return rows + [row for dataset in datasets for row in self._study_rows(dataset, taken)]
 
     def _place_of(self, datasets: Sequence[str], number: Number) -> _Place:
@@ -112,13 +115,16 @@ class _PrivateResults:
         places = {_cell_place(cell) for cell in self.cells if cell.dataset == dataset}
         return [
             make_row(
-                self._run.dataset_title(dataset), place[2], epsilon_cell(place[1]),
+                self._run.dataset_title(dataset),
+                place[2],
+                epsilon_cell(place[1]),
                 self._run.source,
-                *[BLANK] * len(self._printed.columns), *self._measured_cells(place),
+                *[BLANK] * len(self._printed.columns),
+                *self._measured_cells(place),
             )
             for place in sorted(places)
             if place not in taken
-        ]  # fmt: skip
+        ]
 
     def _numbers_by_column(self, row: Row) -> dict[str, Number]:
         table = self._printed
@@ -167,14 +173,16 @@ def few_shot_results(run: Run, published: Published) -> Table:
         )
         rows.append(
             make_row(
-                run.dataset_title(dataset), " or ".join(map(metric_name, metrics)), backbone,
+                run.dataset_title(dataset),
+                " or ".join(map(metric_name, metrics)),
+                backbone,
                 summary_cell(zero_shot, zero_shot["headline"]) if zero_shot else BLANK,
                 *_probe_cells(few_shot, shots),
                 *(measured_cell(cell) for cell in private),
                 ", ".join(keep_unique(cell.method for cell in private if cell)),
                 _published_private(published, run.published_name(dataset)),
             )
-        )  # fmt: skip
+        )
     notes = [
         "Zero-shot and N examples per class (a linear probe on the same features) are not "
         "private. DP: the best method of the study at that epsilon, chosen by its test result. "
@@ -192,13 +200,18 @@ def few_shot_results(run: Run, published: Published) -> Table:
         "foundation_features_table3",
         "N-shot classifiers against private ones (table 3 of the foundation-features paper)",
         (
-            "<Data", "<Metric", "<Backbone", "±Zero-shot",
+            "<Data",
+            "<Metric",
+            "<Backbone",
+            "±Zero-shot",
             *(f"±{'Full' if count is None else f'{count}-shot'}" for count in shots),
-            *(f"±DP, ε {value:g}" for value in budgets), "<DP method", "DP, published (ε)",
+            *(f"±DP, ε {value:g}" for value in budgets),
+            "<DP method",
+            "DP, published (ε)",
         ),
         rows,
         notes,
-    )  # fmt: skip
+    )
 
 
 def _probe_cells(

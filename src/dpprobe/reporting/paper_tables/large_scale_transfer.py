@@ -39,11 +39,15 @@ def ablation_table(run: Run, published: Published) -> Table:
         accuracy = numbers["accuracy"]
         rows.append(
             make_row(
-                TITLES["imagenet"], accuracy.model or "", epsilon_cell(accuracy.epsilon), row.row,
-                source_cell(published, accuracy.citation), printed_cell(accuracy),
+                TITLES["imagenet"],
+                accuracy.model or "",
+                epsilon_cell(accuracy.epsilon),
+                row.row,
+                source_cell(published, accuracy.citation),
+                printed_cell(accuracy),
                 printed_cell(numbers["change"]),
             )
-        )  # fmt: skip
+        )
     gradient = {c.method: c.options for c in run.cells if c.head in OPTIMISERS}
     base = run.base or best_base(gradient)
     ours = [] if base is None else _changed_rows(run, base)
@@ -93,11 +97,15 @@ def _changed_rows(run: Run, base: str) -> list[tuple[TableCell, ...]]:
             gap = BLANK if change == NO_CHANGE else _difference_cell(first, best)
             rows.append(
                 make_row(
-                    run.dataset_title(cell.dataset), cell.backbone, epsilon_cell(cell.epsilon),
+                    run.dataset_title(cell.dataset),
+                    cell.backbone,
+                    epsilon_cell(cell.epsilon),
                     change,
-                    f"{OURS}, {best.method}", best_of_cell(others), gap,
+                    f"{OURS}, {best.method}",
+                    best_of_cell(others),
+                    gap,
                 )
-            )  # fmt: skip
+            )
     return rows
 
 
@@ -174,24 +182,32 @@ def passes_table(run: Run, published: Published) -> Table:
     """Makes the table of figure 1b: epsilon, passes over the data, and accuracy."""
     rows = [
         make_row(
-            TITLES[number.dataset or ""], number.model or "",
+            TITLES[number.dataset or ""],
+            number.model or "",
             source_cell(published, number.citation),
-            epsilon_cell(number.epsilon), _delta_cell(number.delta),
-            printed_cell(_find_epochs(published, number)), "", printed_cell(number),
+            epsilon_cell(number.epsilon),
+            _delta_cell(number.delta),
+            printed_cell(_find_epochs(published, number)),
+            "",
+            printed_cell(number),
         )
         for number in published.select_numbers(paper=TRANSFER, table="abstract and figure 1")
-    ]  # fmt: skip
+    ]
     ours = []
     private = [cell for cell in run.cells if cell.private and cell.epochs is not None]
     for best in best_of_each(private, lambda cell: cell.place).values():
         ours.append(
             make_row(
-                run.dataset_title(best.dataset), best.backbone, run.source,
+                run.dataset_title(best.dataset),
+                best.backbone,
+                run.source,
                 epsilon_cell(best.epsilon),
-                _delta_cell(best.delta), TableCell(text=f"{best.epochs:.3g}", value=best.epochs),
-                best.method, measured_cell(best),
+                _delta_cell(best.delta),
+                TableCell(text=f"{best.epochs:.3g}", value=best.epochs),
+                best.method,
+                measured_cell(best),
             )
-        )  # fmt: skip
+        )
     notes = [
         "Passes over the data: published as stated, measured in expectation over Poisson "
         f"batches. Measured: {INTERVALS}; the best gradient head of the study at each ε, chosen "

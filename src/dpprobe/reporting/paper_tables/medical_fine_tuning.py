@@ -30,12 +30,16 @@ def radiographs_table(run: Run, published: Published) -> Table:
     """Makes a table of published and measured AUCs: one row per network and epsilon."""
     rows = [
         make_row(
-            TITLES[number.dataset or ""], number.model or "", number.tuning or "",
-            source_cell(published, number.citation), number.row, epsilon_cell(number.epsilon),
+            TITLES[number.dataset or ""],
+            number.model or "",
+            number.tuning or "",
+            source_cell(published, number.citation),
+            number.row,
+            epsilon_cell(number.epsilon),
             printed_cell(number),
         )
         for number in published.select_numbers(paper=MEDICAL)
-    ]  # fmt: skip
+    ]
     cells = [cell for cell in run.cells if cell.measure.headline == "auc" and not cell.unpriced]
     ours = []
     for dataset, backbone in keep_unique((cell.dataset, cell.backbone) for cell in cells):
@@ -64,11 +68,16 @@ def _make_rows(run: Run, cells: Sequence[CellResult], tuning: str) -> list[tuple
     best = best_of_each(shown, lambda cell: cell.epsilon)
     return [
         make_row(
-            run.dataset_title(cell.dataset), cell.backbone, tuning, run.source, cell.method,
-            epsilon_cell(epsilon), measured_cell(cell),
+            run.dataset_title(cell.dataset),
+            cell.backbone,
+            tuning,
+            run.source,
+            cell.method,
+            epsilon_cell(epsilon),
+            measured_cell(cell),
         )
         for epsilon, cell in sorted(best.items())
-    ]  # fmt: skip
+    ]
 
 
 def _tuned_part(cell: CellResult) -> str:

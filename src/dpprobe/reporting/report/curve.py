@@ -39,15 +39,21 @@ def draw_curve(bests: Sequence[Best]) -> str:
             left, right = axes.get_xlim()
             ends = (left, baseline[0][1]), (right, baseline[-1][1])
             axes.plot(
-                *zip(ends[0], *baseline, ends[1], strict=True), color=style.NEUTRAL,
-                linestyle=style.CEILING_STYLE, linewidth=1, label="non-private baseline",
-            )  # fmt: skip
+                *zip(ends[0], *baseline, ends[1], strict=True),
+                color=style.NEUTRAL,
+                linestyle=style.CEILING_STYLE,
+                linewidth=1,
+                label="non-private baseline",
+            )
         constant, (bottom, top) = bests[0].entry.constant, axes.get_ylim()
         if constant is not None and bottom <= constant <= top:
             axes.axhline(
-                constant, color=style.SUBTLE, linestyle=(0, (1, 2)), linewidth=1,
+                constant,
+                color=style.SUBTLE,
+                linestyle=(0, (1, 2)),
+                linewidth=1,
                 label="majority-class baseline",
-            )  # fmt: skip
+            )
         if axes.get_legend_handles_labels()[0]:
             figure.legend(loc="outside upper left", ncols=2, fontsize=8)
         axes.set_ylabel(f"test {bests[0].measure.title} (%)")

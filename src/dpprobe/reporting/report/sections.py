@@ -126,10 +126,11 @@ def zero_shot_results(paths: Sequence[Path]) -> dict[tuple[str, str], tuple[str,
     """Maps (dataset, backbone) to the headline metric and percent of its zero-shot result."""
     return {
         (record["dataset"], record["backbone"]): (
-            record["headline"], 100 * record["metrics"][record["headline"]]
+            record["headline"],
+            100 * record["metrics"][record["headline"]],
         )
         for record in map(read_zero_shot, paths)
-    }  # fmt: skip
+    }
 
 
 def list_cells(summary: Any, shown: Sequence[Statement], origin: Origin) -> list[dict[str, Any]]:

@@ -58,7 +58,7 @@ def read_statements(paths: Iterable[Path], *, order: Sequence[str]) -> list[Stat
             item[0].get("method", ""),
             budget_order(item[0]["epsilon"]),
         ),
-    )  # fmt: skip
+    )
     common = common_limits([content for content, _ in ordered])
     return [
         Statement(

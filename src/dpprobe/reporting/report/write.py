@@ -46,28 +46,39 @@ CELLS_SHOWN = 2000
 SUBGROUPS = "subgroups"  # the anchor of the section on gaps between groups
 NOT_PRIVATE = (
     ("This report", "its test results, t-SNE figures and fingerprints are computed from the data."),
-    ("Features and their shards",
-        "each row describes one example. Protect features like the data."),
+    (
+        "Features and their shards",
+        "each row describes one example. Protect features like the data.",
+    ),
     ("t-SNE and other figures of features", "drawn from the features, without noise."),
-    ("Test results",
+    (
+        "Test results",
         "computed on the test split without noise. Keep test results private if the test examples "
-        "are private."),
+        "are private.",
+    ),
     ("Training losses and learning curves", "computed from the training examples, without noise."),
     (
         "Results at ε = ∞ and non-private baselines",
         "trained without noise. Heads at ∞ use their own optimiser; the baseline is logistic "
         "regression.",
     ),
-    ("Zero-shot and few-shot baselines", "few-shot heads are trained on private images without "
-     "noise. Zero-shot results are test results."),
+    (
+        "Zero-shot and few-shot baselines",
+        "few-shot heads are trained on private images without "
+        "noise. Zero-shot results are test results.",
+    ),
     *(analysis.reads for analysis in load_analyses() if analysis.reads is not None),
-    ("Selecting the best of several",
+    (
+        "Selecting the best of several",
         "no guarantee below covers a choice of method, backbone or ε by results on private data. "
         "The first table states what publishing the best method and backbone by test results "
-        "costs. No finite ε is known for a choice by loss curves or t-SNE."),
-    ("Seeds, fingerprints and logs", "in benchmark mode, anyone with the seeds can subtract the "
-     "noise."),
-)  # fmt: skip
+        "costs. No finite ε is known for a choice by loss curves or t-SNE.",
+    ),
+    (
+        "Seeds, fingerprints and logs",
+        "in benchmark mode, anyone with the seeds can subtract the noise.",
+    ),
+)
 
 
 def write_study_report(
@@ -145,36 +156,40 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
     overview = {"figures": exhibits.list_figures(None, {}), "tables": exhibits.list_tables(None)}
     style = (template / "style.css").read_text(encoding="utf-8")
     script = (template / "script.js").read_text(encoding="utf-8")
-    text = _make_environment(template).get_template("report.html.j2").render(
-        study=origin.study,
-        style=Markup(style),
-        script=Markup(script),
-        policy=content_policy(style, script),
-        date=_format_date(sources.summaries),
-        run=sections.what_was_run(origin.study, grid, infos, privacy, summary),
-        bests=bests,
-        first=bests if len(chosen) == 1 else chosen,
-        candidates=statements.list_candidates(privacy, output.parent),
-        has_zero_shot=bool(zero_shot),
-        datasets=datasets,
-        overview=overview,
-        sections=shown,
-        plan_origin=plan_origin(),
-        cells_left_out=max(0, len(cells) - CELLS_SHOWN),
-        statements_shown=statements.STATEMENTS_SHOWN,
-        statements_count=len(privacy),
-        cells_count=len(cells),
-        not_covered=[
-            *statements.common_limits([item.content for item in privacy]),
-            *[words for each in shown if (words := each["declared"].not_covered)],
-        ],
-        not_private=NOT_PRIVATE,
-        provenance=collect_provenance(origin, infos, sources),
-        linked=exhibits.linked,
-        reproduce=write_commands(origin),
-        release=write_release(origin, chosen[0]) if bests else None,
-        relative=lambda path: relative_path(path, output.parent),
-    )  # fmt: skip
+    text = (
+        _make_environment(template)
+        .get_template("report.html.j2")
+        .render(
+            study=origin.study,
+            style=Markup(style),
+            script=Markup(script),
+            policy=content_policy(style, script),
+            date=_format_date(sources.summaries),
+            run=sections.what_was_run(origin.study, grid, infos, privacy, summary),
+            bests=bests,
+            first=bests if len(chosen) == 1 else chosen,
+            candidates=statements.list_candidates(privacy, output.parent),
+            has_zero_shot=bool(zero_shot),
+            datasets=datasets,
+            overview=overview,
+            sections=shown,
+            plan_origin=plan_origin(),
+            cells_left_out=max(0, len(cells) - CELLS_SHOWN),
+            statements_shown=statements.STATEMENTS_SHOWN,
+            statements_count=len(privacy),
+            cells_count=len(cells),
+            not_covered=[
+                *statements.common_limits([item.content for item in privacy]),
+                *[words for each in shown if (words := each["declared"].not_covered)],
+            ],
+            not_private=NOT_PRIVATE,
+            provenance=collect_provenance(origin, infos, sources),
+            linked=exhibits.linked,
+            reproduce=write_commands(origin),
+            release=write_release(origin, chosen[0]) if bests else None,
+            relative=lambda path: relative_path(path, output.parent),
+        )
+    )
     write_text(output, text)
     logger.info("%s: %.1f MB, %d cells", output, output.stat().st_size / 1e6, len(cells))
 

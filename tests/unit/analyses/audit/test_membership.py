@@ -424,9 +424,15 @@ def test_the_record_has_each_attack_on_each_group_and_the_table_its_scores(
 ) -> None:
     data = rows_of(kind)
     record, columns = attacked(
-        {"head": "least_squares"}, data, 8.0, tmp_path, shadows=8, targets=6, rows=40,
+        {"head": "least_squares"},
+        data,
+        8.0,
+        tmp_path,
+        shadows=8,
+        targets=6,
+        rows=40,
         mislabelled=0.1,
-    )  # fmt: skip
+    )
     missing = [each["rows"] for each in record["not_applicable"]]
     groups = ["all", "mislabelled", *({"rarest_classes"} - {*missing})]
     assert [(row["rows"], row["attack"]) for row in record["rows"]] == [
@@ -455,9 +461,15 @@ def test_a_curve_is_described_at_the_two_rates_and_rounded_elsewhere() -> None:
     low = at - 0.001
     low[-1] = math.nan
     roc = membership_attacks.Roc(
-        rates=at, tpr=at, low=low, high=at + 0.00200049, auc=0.75, auc_interval=(0.7, 0.8),
-        members=5, non_members=7,
-    )  # fmt: skip
+        rates=at,
+        tpr=at,
+        low=low,
+        high=at + 0.00200049,
+        auc=0.75,
+        auc_interval=(0.7, 0.8),
+        members=5,
+        non_members=7,
+    )
     assert membership._describe_roc(roc) == {
         "members": 5,
         "non_members": 7,

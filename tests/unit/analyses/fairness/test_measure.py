@@ -135,9 +135,12 @@ def expected_values(test: Test, epsilon: str, column: str) -> dict[str, Any]:
 
     def frame(metric: Any, truth: np.ndarray, guess: np.ndarray) -> Any:
         return MetricFrame(
-            metrics=metric, y_true=truth, y_pred=guess, sensitive_features=names,
+            metrics=metric,
+            y_true=truth,
+            y_pred=guess,
+            sensitive_features=names,
             sample_params=weights,
-        ).by_group  # fmt: skip
+        ).by_group
 
     # as files have them; differences of two are ranked without another rounding
     for scores in test.scores[epsilon].astype(np.float32).astype(np.float64):

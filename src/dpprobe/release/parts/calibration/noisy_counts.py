@@ -51,11 +51,43 @@ NOISE_SHARE = 0.1
 # PROBABILITY_EDGES divide the second class's probability into ranges, LABEL_EDGES the true class's
 # probability. Fewer ranges have less total noise; sets need fine ranges of small probabilities.
 PROBABILITY_EDGES = (
-    0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0
-)  # fmt: skip
+    0.0,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.6,
+    0.7,
+    0.8,
+    0.9,
+    0.95,
+    0.98,
+    0.99,
+    1.0,
+)
 LABEL_EDGES = (
-    0.0, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.0
-)  # fmt: skip
+    0.0,
+    0.001,
+    0.003,
+    0.01,
+    0.02,
+    0.03,
+    0.05,
+    0.07,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.7,
+    0.9,
+    1.0,
+)
 # Base-2 logarithms of the lowest and highest temperature, and the number of temperatures tried.
 COLDEST, HOTTEST, QUERIES = -8.0, 8.0, 6
 ABSTAIN_BELOW = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -143,10 +175,12 @@ def fit_logistic(
         return float(value), np.array([gap @ x, gap.sum()])
 
     fitted = minimize(
-        loss, np.array([1.0, 0.0]), jac=True,
+        loss,
+        np.array([1.0, 0.0]),
+        jac=True,
         bounds=[(0, math.log(1 / mixed - 1)), (-_FARTHEST, _FARTHEST)],
         options={"ftol": 1e-15, "gtol": 1e-9},
-    )  # fmt: skip
+    )
     slope = float(fitted.x[0]) / spread
     return slope, float(fitted.x[1]) - slope * centre
 
@@ -408,9 +442,11 @@ def _rate(counts: Floats, chosen: slice, deviation: float) -> Share:
     number = len(counts[chosen])
     rest = len(counts) - number
     return estimate_share(
-        float(counts[chosen].sum()), float(counts.sum()), deviation * math.sqrt(number),
+        float(counts[chosen].sum()),
+        float(counts.sum()),
+        deviation * math.sqrt(number),
         deviation * math.sqrt(rest),
-    )  # fmt: skip
+    )
 
 
 def _list_benefits(

@@ -267,9 +267,12 @@ def _name(dataset: str, other: str, what: str) -> str:
 
 
 def _plan_cells(
-    study: Study, sharing: Sequence[str], release: Plan, cache: Path,
+    study: Study,
+    sharing: Sequence[str],
+    release: Plan,
+    cache: Path,
     known: Mapping[str, Mapping[str, DataFacts]],
-) -> Iterator[tuple[Cell, Fits]]:  # fmt: skip
+) -> Iterator[tuple[Cell, Fits]]:
     """Yields the fits of each listed cell whose noise can be calibrated, over all seeds."""
     pairs = list(dict.fromkeys((cell.method, cell.epsilon) for cell in study.list_cells(*sharing)))
     with Progress(len(pairs) * len(sharing), label="price of the choice", unit="plans") as progress:
@@ -280,9 +283,12 @@ def _plan_cells(
             cells = {"delta": delta, "metric": study.datasets[dataset].metric}
             target = Target(
                 n=release.n if dataset == sharing[0] or there is None else there.n,
-                unit=release.unit, epsilon=read_budget(epsilon), delta=delta,
-                accountant=study.accountant, above=True,
-            )  # fmt: skip
+                unit=release.unit,
+                epsilon=read_budget(epsilon),
+                delta=delta,
+                accountant=study.accountant,
+                above=True,
+            )
             for options, backbones in _decide_methods(
                 study.methods[method], study, facts, cells | {"epsilon": target.nominal_epsilon}
             ):

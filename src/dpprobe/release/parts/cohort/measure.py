@@ -286,9 +286,12 @@ class Steps(PartSteps):
     def keep(self, heads: Heads, entry: Entry) -> None:
         if self._running is not None and self._chain is not None:
             write_cohort(
-                self._locate(entry), self._chain, self._running.make_cohort(heads.weights[0]),
-                label=str(self.task.options.cohort), binds=self._list_binds(),
-            )  # fmt: skip
+                self._locate(entry),
+                self._chain,
+                self._running.make_cohort(heads.weights[0]),
+                label=str(self.task.options.cohort),
+                binds=self._list_binds(),
+            )
 
     def drop(self, entry: Entry) -> None:
         self._locate(entry).unlink(missing_ok=True)

@@ -306,9 +306,12 @@ def worst_values(worst: Worst | None, names: Sequence[str]) -> dict[str, Any] | 
 
 
 def _release_accuracy(
-    scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, link: Link,
+    scores: npt.NDArray[Any],
+    labels: npt.NDArray[Any],
+    weights: Floats,
+    link: Link,
     releases: Releases,
-) -> Estimate:  # fmt: skip
+) -> Estimate:
     n = releases.plan.n
     total = hit_sum(scores, labels, weights, link, n)
     noisy = float(releases.release_gaussian(ACCURACY, total)[0, 0])
@@ -317,9 +320,12 @@ def _release_accuracy(
 
 
 def _release_answers(
-    scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, link: Link,
+    scores: npt.NDArray[Any],
+    labels: npt.NDArray[Any],
+    weights: Floats,
+    link: Link,
     releases: Releases,
-) -> list[list[float]]:  # fmt: skip
+) -> list[list[float]]:
     """Releases the numbers of right and wrong predictions of each class, [classes, 2]."""
     units, step = count_steps(weights * find_usable(scores), releases.plan.n)
     right, classes = right_predictions(scores, labels, link=link), scores.shape[1]
@@ -533,9 +539,12 @@ class Steps(PartSteps):
                 "counts are private, so dpprobe does not check them here: compare the counts of "
                 "`dpprobe check`, in which a patient with images of several classes counts in "
                 "parts",
-                name, math.ceil(enough_of_a_class(plan, classes=classes)), plan.n,
-                f"{plan.unit}s", f"{RESULT_CHANCE:.0%}",
-            )  # fmt: skip
+                name,
+                math.ceil(enough_of_a_class(plan, classes=classes)),
+                plan.n,
+                f"{plan.unit}s",
+                f"{RESULT_CHANCE:.0%}",
+            )
 
     def needs(self) -> tuple[str, ...]:
         """Names a calibration with separate counts, which must precede the test result."""

@@ -48,9 +48,11 @@ Floats = npt.NDArray[np.float64]
 
 CLASSES, VALUES, NORMS, UNUSUAL = "predicted_class", "largest_value", "feature_norm", "unusualness"
 WORDS = {
-    CLASSES: "predicted class", VALUES: "largest probability", NORMS: "feature norm",
+    CLASSES: "predicted class",
+    VALUES: "largest probability",
+    NORMS: "feature norm",
     UNUSUAL: "unusualness",
-}  # fmt: skip
+}
 # Limits of norm ranges, as multiples of the test image's norm, which lies in the middle range.
 NORM_FACTORS = (
     0.0625, 0.125, 0.25, *(2.0 ** (step / 6 - 13 / 12) for step in range(14)), 4.0, 8.0, 16.0
@@ -102,9 +104,11 @@ def measure_unusualness(
 
 
 def place_rows(
-    values: npt.NDArray[Any], norms: Floats, unusual: Floats | None,
+    values: npt.NDArray[Any],
+    norms: Floats,
+    unusual: Floats | None,
     edges: Mapping[str, Sequence[float]],
-) -> dict[str, npt.NDArray[np.intp]]:  # fmt: skip
+) -> dict[str, npt.NDArray[np.intp]]:
     """Returns the cell of each row [m] in each table; `values` are probabilities [m, classes]."""
     measured = {VALUES: values.max(axis=1), NORMS: norms}
     if unusual is not None:
@@ -201,9 +205,15 @@ class Comparison:
 
 
 def compare_table(
-    counts: Floats, incoming: Floats, *, n: int, deviation: float, level: float,
-    classes: Sequence[str] | None, edges: Sequence[float],
-) -> Comparison:  # fmt: skip
+    counts: Floats,
+    incoming: Floats,
+    *,
+    n: int,
+    deviation: float,
+    level: float,
+    classes: Sequence[str] | None,
+    edges: Sequence[float],
+) -> Comparison:
     """Compares the counts of new units with the noisy counts of n test units, both [cells].
 
     Args:
@@ -336,9 +346,12 @@ class Watch:
             )
         most = tuple({"id": name, UNUSUAL: value} for value, name in self._unusual)
         return Report(
-            images=len(named), units=len(numbers), test_units=self._n, tables=results,
+            images=len(named),
+            units=len(numbers),
+            test_units=self._n,
+            tables=results,
             most_unusual=most,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,9 +110,14 @@ def monitor_head(
     releases = open_releases(heads, plan, wanted, entropy=entropy, shared=shared)
     edges = monitor.list_edges(probe_norm, unusual=unusual)
     table = count_cells(
-        heads, features, weights_of_rows(features, plan), n=plan.n, edges=edges,
-        calibration=calibration, link=link,
-    )  # fmt: skip
+        heads,
+        features,
+        weights_of_rows(features, plan),
+        n=plan.n,
+        edges=edges,
+        calibration=calibration,
+        link=link,
+    )
     noisy = releases.release_gaussian(COUNTS, table)[0].numpy()
     releases.check_counts()
     sizes = table_sizes(len(features.class_names), edges)

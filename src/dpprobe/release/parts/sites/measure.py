@@ -43,19 +43,28 @@ class Steps(PartSteps):
 # verification and words
 
 SITES_KEYS = {
-    "names", "packed_by", "aggregator", "colluders", "agreement", "smallest_share", "coordinates",
-    "log10_penalty", "words",
-}  # fmt: skip
+    "names",
+    "packed_by",
+    "aggregator",
+    "colluders",
+    "agreement",
+    "smallest_share",
+    "coordinates",
+    "log10_penalty",
+    "words",
+}
 
 
 def check_sites(values: Values, plan: Plan) -> tuple[str, bool]:
     block = read_block("sites", values["sites"], SITES_KEYS)
     names, aggregator = block["names"], block["aggregator"]
     require_true(
-        isinstance(names, list) and all(isinstance(name, str) for name in names)
-        and len(names) == len(set(names)) >= 2 and names == sorted(names),
+        isinstance(names, list)
+        and all(isinstance(name, str) for name in names)
+        and len(names) == len(set(names)) >= 2
+        and names == sorted(names),
         "names: must be two or more different names of sites in alphabetical order",
-    )  # fmt: skip
+    )
     for key in ("packed_by", "aggregator"):
         named = block[key] in names or (key == "aggregator" and block[key] is None)
         require_true(named, f"{key}: not one of the sites")

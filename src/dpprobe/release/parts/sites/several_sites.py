@@ -283,8 +283,11 @@ class SeveralSites(Transport):
                 path = exchange.send_sums(rounds, missing.sums, secret)
                 logger.info(
                     "release %s: round %d: sent %s (%s bytes)",
-                    release, number, path, f"{path.stat().st_size:,}",
-                )  # fmt: skip
+                    release,
+                    number,
+                    path,
+                    f"{path.stat().st_size:,}",
+                )
             else:
                 draw.blocks["sites"] = describe_sites(
                     self.agreement.names,
