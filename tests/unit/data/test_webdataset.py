@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from dpprobe.data.table import decode_image
 from dpprobe.errors import DataError
 from tests.support.shards import CLASSES, pack, png, samples
 from tests.support.sources import prepare
-from tests.support.stored_records import answer_of
 
 
 def given(path: Path | str, **values: Any) -> dict[str, Any]:
@@ -138,7 +138,10 @@ def test_zeros_at_the_end_of_a_shard_have_bounds(tmp_path: Path) -> None:
     used += bytes(-len(used) % 512)
     for left, good in ((511, False), (512, True), (most, True), (most + 1, False)):
         path.write_bytes(used + bytes(left))
-        assert isinstance(answer_of(list, tar_shards.read_samples(path, [])), list) == good
+        with (
+            nullcontext() if good else pytest.raises(DataError, match=r"(cut short|zeros instead)")
+        ):
+            assert len([*tar_shards.read_samples(path, [])]) == 4
 
 
 def test_a_sparse_member_is_refused(tmp_path: Path) -> None:
