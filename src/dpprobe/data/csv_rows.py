@@ -130,7 +130,7 @@ def load_columns(
             raise ConfigError(
                 f"{name}_values: {options.train}: column {options.split_column!r} has no value "
                 f"{' or '.join(map(str, values))}; write a value that the column has: "
-                f"{', '.join(written[:SHOWN])}"
+                f"{', '.join(each or '(blank)' for each in written[:SHOWN])}"
             )
         parts[name] = _use_rows(options, name, rows, quiet=quiet)
     used = [str(value) for value in (*options.train_values, *options.test_values)]

@@ -323,10 +323,7 @@ LEAST = {"unit_column": "who", "max_images_per_patient": 1}
         (LEAST | BOTH | {"uncertain": "drop"}, "after uncertain: drop,"),
         (LEAST | BOTH | {"uncertain": {"b": "drop"}}, "after uncertain: drop,"),
         (LEAST | BOTH | {"uncertain": {"b": "ones"}, "missing": "zeros"}, None),
-        (
-            LEAST | {"missing": "drop", "filters": {"age": [3]}},
-            "after filters and missing: drop,",
-        ),
+        (LEAST | {"missing": "drop", "filters": {"age": [3]}}, "after filters and missing: drop,"),
     ],
 )
 def test_images_let_each_other_in_where_values_choose_the_first(

@@ -509,10 +509,7 @@ def test_columns_and_vectors_are_told_apart(tmp_path: Path) -> None:
     [
         (in_parquet({"kind": ["a ", " b"] * 5}, {"age": [" x"] * 10}, **AGES), ["*", "x"]),
         (in_parquet({}, {"age": [None] * 10}, **AGES), ["*", ""]),
-        (
-            in_h5ad({"values": np.arange(10), "mask": np.arange(10) > 3}),
-            [*"0123", *[""] * 6],
-        ),
+        (in_h5ad({"values": np.arange(10), "mask": np.arange(10) > 3}), [*"0123", *[""] * 6]),
         (
             in_h5ad({"categories": [b"u", b"v"], "codes": [0, 1, -1, 1, 0] * 2}),
             ["u", "v", "", "v", "u"] * 2,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import errno
 import io
-import itertools
 import json
 import random
 import re
@@ -24,7 +23,6 @@ from PIL import Image
 
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data import dataset_checks, dataset_preparation, problems, table
-from dpprobe.data.dataset_checks import rare_words
 from dpprobe.data.group_columns import warn_of_code
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
@@ -526,11 +524,6 @@ def test_an_interrupted_check_leaves_neither_a_report_nor_a_description(rows: Ro
     left = sorted(path.name for path in (rows.directory / "out").iterdir())
     assert left == ["test.parquet", "train.parquet"]
     assert SplitTable(rows.directory / "out/train.parquet").rows == 6
-
-
-def test_a_class_of_few_images_is_rare() -> None:
-    for train, test in itertools.product(range(7), repeat=2):
-        assert bool(rare_words(("a",), (train,), (test,))) == (0 < min(train, test) < 5)
 
 
 def test_memory_does_not_grow_with_the_images(
