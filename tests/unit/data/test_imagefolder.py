@@ -153,14 +153,16 @@ def test_a_folder_that_is_not_there() -> None:
 
 
 def test_classes_may_differ_in_some_inner_folders() -> None:
-    """Inner folders look like classes only where all outer ones have them."""
+    """Inner folders look like classes only where all outer ones have them alone, and no part."""
     for names in (
         "A/m/1 A/n/1 B/m/1 B/o/1",
         "A/m/1 A/2 B/m/1 B/n/1",
         "A/m/1 A/n/1 B/m/1 B/n/1 C/1",
         "A/m/1 A/n/1 B/n/1",
+        "A/m/1 A/n/1 A/2 B/m/1 B/n/1",
+        "train/A/m/1 train/A/n/1 train/B/m/1 train/B/n/1 test/A/m/2 test/A/n/2 test/B/m/2",
     ):
-        root = names.replace("/", "_").replace(" ", "-")  # a folder for each
+        root = names.replace("/", "").replace(" ", "")  # a folder for each
         touch(*names.split(), root=root)
         options: Any = dataset_options({"source": "imagefolder", "path": root})
         assert imagefolder.list_images(options).class_names[:2] == ("A", "B")
@@ -177,7 +179,10 @@ def test_excluded_classes_are_left_out_of_everything() -> None:
         of(exclude=["d"]).check_files()
     with pytest.raises(ConfigError, match="fewer than two class folders"):
         of(exclude=["a", "b"]).check_files()
-    # a part that is left out is no part
+    # a class that is left out is not named beside a part, and a part that is left out is no part
+    touch("bus/1", "train/a/1", root="z")
+    with pytest.raises(ConfigError, match="z has train/ but no test/"):
+        of(path="z", exclude=["bus"]).check_files()
     touch("bus/1", "car/1", "train/1", root="y")
     assert imagefolder.list_images(of(path="y", exclude=["train"])).class_names == ("bus", "car")
 
@@ -189,6 +194,8 @@ def test_what_is_read_or_left_out_is_told() -> None:
     assert unused == "x: not used: more, notes"
     touch("train/a/1", "train/b/1", "test/a/1", root="y")
     assert of(path="y").list_warnings() == []
+    touch("TRAIN/a/1", "TRAIN/b/1", "test/a/1", root="z")
+    assert of(path="z").list_warnings() == ["z: TRAIN/ is read as train/"]
 
 
 @pytest.mark.parametrize("more", [0, 1])

@@ -243,6 +243,14 @@ def test_one_id_may_stand_in_both_splits_and_a_wrong_label_is_told_once(rows: Ro
     assert re.fullmatch(r"train row 4 \(id test-1\), .*train4\.jpg: label 2 is not .*", line)
 
 
+def test_damaged_images_are_no_copies_of_each_other(rows: Rows) -> None:
+    for split, number in (("train", 1), ("train", 4), ("test", 0)):
+        rows.splits[split][number]["path"].write_bytes(b"")
+    with pytest.raises(DataError, match=": 3 unreadable images; "):
+        rows.write()
+    assert {row["problem"] for row in rows.report()} == {"unreadable image"}
+
+
 def test_all_problems_are_told_at_once_by_kind(rows: Rows) -> None:
     train, test = rows.splits["train"], rows.splits["test"]
     head, *lines = write_spoiled(
@@ -430,10 +438,12 @@ def test_copies_among_training_rows_are_listed_and_counted(
 
 
 def test_groups_in_two_spellings_stop(rows: Rows) -> None:
+    for number, unknown in ((2, ""), (3, " ")):
+        rows.splits["train"][number]["sex"] = unknown  # in any spelling
     (line,) = write_spoiled(rows, change(sex="M"))
     assert line.startswith("sex: 'm' and 'M' are separate groups; ")
     assert "`ignore_case: true` in group_columns" in line
-    rows.splits["train"][3].update(sex="F")
+    rows.splits["train"][5].update(sex="F")
     with pytest.raises(DataError) as refused:
         rows.write()
     _, _, *lines = str(refused.value).splitlines()

@@ -252,6 +252,21 @@ def test_a_source_that_gives_what_it_says_is_written(
         assert read.read_labels().tolist() == rows.column("label").to_pylist()
 
 
+def test_what_a_source_says_of_a_row_is_told_once(tmp_path: Path) -> None:
+    faults = [[("label", "kind is blank")], [], [("value", "age is 'old'")]]
+    rows = make_rows("train", [None, 1, 7], faults=faults)
+    with pytest.raises(DataError) as refused:
+        write(tmp_path, [rows, TEST])
+    told = [
+        line.strip() for line in str(refused.value).splitlines() if line.startswith("  train row")
+    ]
+    assert told == [
+        "train row 0 (id train-0): kind is blank",
+        "train row 2 (id train-2): label 7 is not a number from 0 to 1",
+        "train row 2 (id train-2): age is 'old'",
+    ]
+
+
 # Values of columns of subgroups, and their texts.
 GROUPS: dict[str, tuple[Any, list[str]]] = {
     "group_d": (["x", "", None], ["x", "", ""]),

@@ -192,9 +192,6 @@ def test_a_key_stands_once(tmp_path: Path) -> None:
     train, _ = prepare(tmp_path / "named", **given(tmp_path / "s", test=test, shard_in_id=True))
     assert train.read_ids()[2] == "a/n00/0002"
     assert train.read_ids()[4] == "b/n00/0002"
-    twice = pack(tmp_path / "c.tar", [*samples(0, 4), *in_capitals(samples(3, 1))])
-    with pytest.raises(DataError, match=r"row 3 .*key 'n01/0003' has png twice"):
-        prepare(tmp_path / "twice", **given(twice, test=test))
 
 
 def test_names_of_tars_in_members_lead_nowhere(tmp_path: Path) -> None:
