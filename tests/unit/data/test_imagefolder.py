@@ -64,6 +64,12 @@ def listed(options: Any) -> dict[str, list[str]]:
             "train/train/a/1 train/train/b/1",
             "test/a/1",
         ),
+        (
+            "train/train/1 train/van/1 test/train/1 test/van/1",
+            "train van",
+            "train/train/1 train/van/1",
+            "test/train/1 test/van/1",
+        ),
         ("valid/1 invalid/1", "invalid valid", "invalid/1 valid/1", None),
         (
             "train_station/1 train_interior/1",
@@ -81,6 +87,7 @@ def test_layouts_that_are_read(names: str, classes: str, train: str, test: str |
     wanted = {"train": train.split()} | ({} if test is None else {"test": test.split()})
     assert listed(options) == wanted
     assert options.has_test() == (test is not None)
+    assert not any("repeats" in line for line in options.list_warnings())
     assert options.count_classes() == len(classes.split())
     if test is not None:
         assert options.count_rows() == (len(wanted["train"]), len(wanted["test"]))
