@@ -160,6 +160,7 @@ def test_added_columns_may_be_named_by_other_options() -> None:
         (["-3", "elk"], {"-3": 0, "elk": 1}),
         ({10: "dog", 2: "cat", "x": "owl", "-3": "elk"}, {"-3": 0, "2": 1, "10": 2, "x": 3}),
         ({"b": "x", "a": "y"}, {"a": 0, "b": 1}),
+        ({1000: "x", 200: "y"}, {"200": 0, "1000": 1}),
     ],
 )
 def test_labels_have_the_numbers_of_their_classes(names: Any, numbers: dict[str, int]) -> None:
@@ -260,10 +261,9 @@ def test_images_are_the_same_whatever_labels_and_splits_them(tmp_path: Path) -> 
         {"root": ".."},
     ):
         assert of(**changed).image_params() != images, changed
-    with_pattern = [
-        of(**extract(each), filters={"part": ["x"]}).image_params() for each in ("(x)", "(y)")
-    ]
-    assert with_pattern[0] != with_pattern[1]
+    for uses in ({"filters": {"part": ["x"]}}, {"path_column": "part"}):
+        one, other = (of(**extract(each), **uses).image_params() for each in ("(x)", "(y)"))
+        assert one != other, uses
 
 
 def test_rows_are_counted_as_a_plain_loop_counts_them() -> None:
@@ -335,6 +335,33 @@ def test_images_let_each_other_in_where_values_choose_the_first(
     else:
         assert f"max_images_per_patient keeps the first images of a patient {named}" in fault
         assert "write `unit: patient`" in fault
+
+
+def test_patients_of_both_splits_are_named_up_to_three() -> None:
+    """Patient n has three images in a.csv and one in b.csv."""
+    for count, more in ((3, ""), (5, ", and 2 more")):
+        patients = {"filters": {"who": [f"p{n}" for n in range(count)]}}
+        (fault,), _ = of(test="b.csv", unit_column="who", **patients).judge_units()
+        told = ", ".join(f"patient 'p{n}' has images in both splits (4 rows)" for n in range(3))
+        assert fault.startswith(f"unit_column: who: {told}{more}; a run refuses these rows")
+
+
+def test_a_split_by_id_is_told_from_others_by_what_makes_its_names() -> None:
+    """Equal keys would let a ledger add up epsilons of other sides, or of other people."""
+    splits: list[dict[str, Any]] = [
+        {},
+        {"id_column": "who"},
+        {"path_column": "who"},
+        {"path_template": "{who}.png"},
+        {"path_template": "{age}.png"},
+        {"unit_column": "who"},
+        *(extract(each) | {"unit_column": "part"} for each in ("(x)", "(y)")),
+        *(join("who", "site", first=first) | {"unit_column": "site"} for first in (True, False)),
+        {"test": "b.csv"},
+        *(FOLD | {"test_values": [value]} for value in (1, 2)),
+    ]
+    keys = [of(split_by="id", **each).public_split().key for each in splits]
+    assert len({*keys}) == len(splits), keys
 
 
 def test_a_split_by_class_is_no_split_of_a_release() -> None:
