@@ -346,6 +346,15 @@ def test_patients_of_both_splits_are_named_up_to_three() -> None:
         assert fault.startswith(f"unit_column: who: {told}{more}; a run refuses these rows")
 
 
+def test_spellings_of_groups_count_in_rows_that_are_used() -> None:
+    Path("c.csv").write_text("path,kind,who,sex\n0.png,cat,p,f\n1.png,dog,p,F\n2.png,dog,q,f\n")
+    Path("d.csv").write_text("path,kind,who,sex\n3.png,cat,r,f\n4.png,dog,s,f\n")
+    split = {"train": "c.csv", "test": "d.csv", "unit_column": "who", "group_columns": ["sex"]}
+    (fault,), _ = of(**split).judge_units()
+    assert fault.startswith("group_columns: sex: 'f' and 'F' are separate groups; use one spelling")
+    assert of(**split, max_images_per_patient=1).judge_units() == ((), ())
+
+
 def test_a_split_by_id_is_told_from_others_by_what_makes_its_names() -> None:
     """Equal keys would let a ledger add up epsilons of other sides, or of other people."""
     splits: list[dict[str, Any]] = [

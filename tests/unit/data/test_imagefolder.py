@@ -46,45 +46,28 @@ def listed(options: Any) -> dict[str, list[str]]:
 @pytest.mark.parametrize(
     ("names", "classes", "train", "test"),
     [
-        ("a/1 b/1 b/2", "a b", "a/1 b/1 b/2", None),
-        ("b/in/side/2 a/1 b/1", "a b", "a/1 b/1 b/in/side/2", None),
-        ("train/a/1 train/b/1 test/b/2", "a b", "train/a/1 train/b/1", "test/b/2"),
-        ("Train/a/1 Train/b/1 Test/a/1", "a b", "Train/a/1 Train/b/1", "Test/a/1"),
-        ("Training/a/1 Training/b/1 val/a/1", "a b", "Training/a/1 Training/b/1", "val/a/1"),
-        ("train/a/1 train/b/1 val/a/1 test/a/2", "a b", "train/a/1 train/b/1", "test/a/2"),
-        (
-            "train/train/1 train/bus/1 test/train/1 test/bus/1",
-            "bus train",
-            "train/bus/1 train/train/1",
-            "test/bus/1 test/train/1",
-        ),
-        (
-            "train/train/a/1 train/train/b/1 test/a/1",
-            "a b",
-            "train/train/a/1 train/train/b/1",
-            "test/a/1",
-        ),
-        (
-            "train/train/1 train/van/1 test/train/1 test/van/1",
-            "train van",
-            "train/train/1 train/van/1",
-            "test/train/1 test/van/1",
-        ),
-        ("valid/1 invalid/1", "invalid valid", "invalid/1 valid/1", None),
-        (
-            "train_station/1 train_interior/1",
-            "train_interior train_station",
-            "train_interior/1 train_station/1",
-            None,
-        ),
-        ("a/1 b/1 .x/1 b/.hidden.png", "a b", "a/1 b/1", None),
+        ("a/1 b/1 b/2", "a b", "", None),
+        ("b/in/side/2 a/1 b/1", "a b", "", None),
+        ("train/a/1 train/b/1 test/b/2", "a b", "train", "test"),
+        ("Train/a/1 Train/b/1 Test/a/1", "a b", "Train", "Test"),
+        ("Training/a/1 Training/b/1 val/a/1", "a b", "Training", "val"),
+        ("train/a/1 train/b/1 val/a/1 test/a/2", "a b", "train", "test"),
+        ("train/train/1 train/bus/1 test/train/1 test/bus/1", "bus train", "train", "test"),
+        ("train/train/1 train/van/1 test/train/1 test/van/1", "train van", "train", "test"),
+        ("train/train/a/1 train/train/b/1 test/a/1", "a b", "train/train", "test"),
+        ("valid/1 invalid/1", "invalid valid", "", None),
+        ("train_station/1 train_interior/1", "train_interior train_station", "", None),
+        ("a/1 b/1 .x/1 b/.hidden.png", "a b", "", None),
     ],
 )
 def test_layouts_that_are_read(names: str, classes: str, train: str, test: str | None) -> None:
+    """`train` and `test` are the folders of the parts, whose images are listed by name."""
     options = of(*names.split())
     options.check_files()
     assert imagefolder.list_images(options).class_names == tuple(classes.split())
-    wanted = {"train": train.split()} | ({} if test is None else {"test": test.split()})
+    shown = sorted(name for name in names.split() if "." not in name)
+    parts = {"train": train} | ({} if test is None else {"test": test})
+    wanted = {split: [name for name in shown if name.startswith(at)] for split, at in parts.items()}
     assert listed(options) == wanted
     assert options.has_test() == (test is not None)
     assert not any("repeats" in line for line in options.list_warnings())
