@@ -60,6 +60,9 @@ def test_a_shard_that_changed_is_refused_by_name(tmp_path: Path) -> None:
     pack(shards / "a-000.tar", samples(1, 12))
     with pytest.raises(DataError, match=r"row 3 \(id n01/0003\), .*a-000\.tar.*changed since"):
         decode_image(image, split="train")
+    pack(tmp_path / "new.tar", samples(2, 12)).replace(shards / "a-000.tar")
+    with pytest.raises(DataError, match=r"row 3 .* changed since"):
+        decode_image(image, split="train")
     (shards / "a-000.tar").write_bytes(b"short")
     with pytest.raises(DataError, match=r"cannot read .*a-000\.tar.*the shard ends before it"):
         decode_image(image, split="train")
