@@ -301,13 +301,14 @@ def test_units_of_classes_are_counted() -> None:
 
 def test_a_patient_with_m_test_images_weighs_one_in_all() -> None:
     """Shares of classes are given only where they differ from numbers of patients."""
-    lines = ["0.png,cat,p,1", "1.png,dog,p,1", "2.png,dog,p,1", "3.png,dog,q,1"]
+    lines = ["0.png,cat,p,1", "1.png,dog,p,1", "2.png,dog,p,1", "3.png,dog,q,1", "4.png,elk,r,1"]
     Path("c.csv").write_text("\n".join(["path,kind,who,fold", *lines]))
-    units = of(test="c.csv", unit_column="who", filters={"fold": [1]}).count_class_units()
-    assert units.test == {"cat": 1, "dog": 2}
-    shares = {"cat": 1 / 3, "dog": 2 / 3 + 1}
+    three = {"class_names": ["cat", "dog", "elk"], "filters": {"fold": [1]}}
+    units = of(test="c.csv", unit_column="who", **three).count_class_units()
+    assert units.test == {"cat": 1, "dog": 2, "elk": 1}
+    shares = {"cat": 1 / 3, "dog": 2 / 3 + 1, "elk": 1}
     assert np.allclose([units.test_shares[name] for name in shares], [*shares.values()])
-    assert of(test="c.csv").count_class_units().test_shares == {}
+    assert of(test="c.csv", **three).count_class_units().test_shares == {}
 
 
 LEAST = {"unit_column": "who", "max_images_per_patient": 1}

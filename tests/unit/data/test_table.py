@@ -179,9 +179,7 @@ WRONG: list[tuple[list[Batch], dict[str, Any], tuple[str, ...]]] = [
         (
             [SEVERAL, make_rows("test", [[0, 1], label])],
             MULTI,
-            (
-                f"test row 1 (id test-1): label {label} is not 2 numbers 0 or 1, one per class; corr",
-            ),
+            (f"test row 1 (id test-1): label {label} is not 2 numbers 0 or 1, one per class",),
         )
         for label in (None, [0], [0, 2], [0, None], [0, 1, 1])
     ),
