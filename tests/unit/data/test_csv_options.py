@@ -354,6 +354,12 @@ def test_spellings_of_groups_count_in_rows_that_are_used() -> None:
     (fault,), _ = of(**split).judge_units()
     assert fault.startswith("group_columns: sex: 'f' and 'F' are separate groups; use one spelling")
     assert of(**split, max_images_per_patient=1).judge_units() == ((), ())
+    text = Path("c.csv").read_text().replace(",f", ",7").replace(",F", ",07")
+    Path("c.csv").write_text(text)
+    (fault,), _ = of(**split).judge_units()
+    assert "'7' and '07' are separate groups" in fault
+    in_ranges = {"group_columns": {"sex": {"column": "sex", "bins": [5]}}}
+    assert of(**split | in_ranges).judge_units() == ((), ())
 
 
 def test_a_split_by_id_is_told_from_others_by_what_makes_its_names() -> None:

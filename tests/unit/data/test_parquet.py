@@ -232,6 +232,7 @@ def test_metadata_may_name_the_classes(
     else:
         options.check_files()
         assert options.count_class_units().train == dict.fromkeys(names, 1)
+        of("x.parquet", class_names=names).check_files()  # the option may repeat them
 
 
 @pytest.mark.parametrize(
