@@ -8,15 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-import pytest
 from safetensors.numpy import save_file
 
 from dpprobe.backbones.feature_dimensions import Dimensions
 from dpprobe.data.options import compute_imbalance
 from dpprobe.draft import available_backbone
-from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.seen_dataset import Seen, study_name
 from dpprobe.draft.study_text import choose_delta
 from tests.support.stored_records import check_values
@@ -134,95 +130,3 @@ def test_studies_are_named_after_their_data(desk: Desk) -> None:
         "~/index": desk.folder.name.lower(),
     }
     assert {name: study_name(Path(name)) for name in names} == names
-
-
-NAMES = {"info": {"features": {"label": {"names": ["benign", "malignant"], "_type": "ClassLabel"}}}}
-LABELS = [int(n % 11 == 0) for n in range(60)]
-PARQUET: dict[str, tuple[dict[str, Any], bool, str]] = {
-    "classes with names": (
-        {"patient_id": [100 + n // 2 for n in range(60)], "sex": ["f", "m"] * 30},
-        True,
-        "",
-    ),
-    "classes without names": ({}, False, ""),
-    "patients of bytes": ({"patient_id": [b"p%d" % (n // 2) for n in range(60)]}, True, ""),
-    "patients of lists": ({"patient_id": [[f"p{n // 2}"] for n in range(60)]}, True, ""),
-    "a named list": ({"who": [[f"p{n // 2}"] for n in range(60)]}, True, "--patient who"),
-    "a patient that is nan": (
-        {"patient_id": [float("nan"), *(float(n // 2) for n in range(1, 60))]},
-        True,
-        "",
-    ),
-    "a split": ({"fold": ["train", "val"] * 30}, False, ""),
-    "words as labels": ({"label": ["a", "b"] * 30}, True, ""),
-    "lists of labels": ({"label": [[n % 2] for n in range(59)] + [[0, 1]]}, False, ""),
-    "lists of 0 and 1": ({"label": [[n % 2, 1, n % 3 // 2] for n in range(60)]}, False, ""),
-    "lists of other numbers": ({"label": [[n % 2, 2] for n in range(60)]}, False, ""),
-    "labels up to the limit": ({"label": [29, 0] * 30}, False, ""),
-    "labels beyond the limit": ({"label": [30, 0] * 30}, False, ""),
-    "one class": ({"label": [0] * 60}, False, ""),
-    "blank labels": ({"label": [0, None, 1] * 20}, False, ""),
-    "other names": (
-        {"picture": [{"bytes": b"y", "path": None}] * 60, "kind": LABELS},
-        False,
-        "--image picture --label kind",
-    ),
-    "a folder of images": ({}, True, "--root x"),
-    "ages": (
-        {"age": [20 + n for n in range(60)], "Patient ID": [n // 5 for n in range(60)]},
-        True,
-        "",
-    ),
-    "a named patient and groups": (
-        {
-            "who": [f" {n // 2}"[n % 2 :] for n in range(60)],
-            "patient": [b"p"] * 60,
-            "sex": ["f", "m "] * 30,
-            "site": [*"abc"] * 20,
-        },
-        True,
-        "--patient who",
-    ),
-    "two lists and labels beyond the names": (
-        {
-            "case": [[n] for n in range(60)],
-            "patient": [[n] for n in range(60)],
-            "label": [0, 1, 2, 5] * 15,
-        },
-        True,
-        "",
-    ),
-    "labels with a point": ({"label": [0.0, 1.0, 1.0] * 20}, False, ""),
-}
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_parquet_file_becomes_the_stored_study(desk: Desk) -> None:
-    answers = {}
-    desk.monkeypatch.setattr(guesses, "MOST_CLASSES", 30)
-
-    def write(file: str, columns: Mapping[str, Any], *, names: bool = True) -> None:
-        values = {"image": [{"bytes": b"x", "path": None}] * 60, "label": LABELS, **columns}
-        table = pa.table(values)
-        if names:
-            table = table.replace_schema_metadata({"huggingface": json.dumps(NAMES)})
-        (desk.folder / file).parent.mkdir(exist_ok=True)
-        pq.write_table(table, desk.folder / file)
-
-    for name, (columns, names, words) in PARQUET.items():
-        write("skin.parquet", columns, names=names)
-        answers[name] = draft(desk, "skin.parquet", *words.split())
-    desk.file("skin.parquet")
-    answers["no parquet"] = draft(desk, "skin.parquet")
-    for first, second in (("image", "kind"), ("scan", "label")):
-        pq.write_table(pa.table({first: ["x"], second: [1]}), desk.folder / "skin.parquet")
-        answers[f"{first} and {second}"] = draft(desk, "skin.parquet")
-    twice = pa.table([["x"], [1], [1]], names=["image", "label", "label"])
-    pq.write_table(twice, desk.folder / "skin.parquet")
-    answers["two columns of one name"] = draft(desk, "skin.parquet")
-    write("SKIN.PARQUET", {"lesion_id": [n // 2 for n in range(60)], "sex": ["f", ""] * 30})
-    answers["capitals and units that are no people"] = draft(desk, "SKIN.PARQUET")
-    for part in ("train", "test"):
-        write(f"skin/{part}.parquet", {"split": ["train", "test"] * 30})
-    answers["a test file"] = draft(desk, "skin/train.parquet")
-    check_values("drafts_of_parquet_files", dict(shorten(answers)))
