@@ -44,6 +44,10 @@ class Drafted:
         return dict(keys)
 
     @property
+    def backbones(self) -> dict[str, Any]:
+        return dict(yaml.safe_load(self.text)["backbones"])
+
+    @property
     def dataset(self) -> Any:
         (dataset,) = self.study.datasets.values()
         return dataset
