@@ -12,7 +12,7 @@ from dpprobe.analyses.imbalance.show import make_section, plot_imbalance
 from dpprobe.errors import NothingToShow
 from tests.support.imbalance_records import imbalance_record, rare_cell
 from tests.support.report_page import section_page
-from tests.support.shown import texts_of, title_of
+from tests.support.shown import title_of
 
 
 def _draw(folder: Path, *cells: Any) -> Any:
@@ -58,11 +58,6 @@ def test_half_of_the_reference_is_surrounded_where_there_is_a_promise(tmp_path: 
     assert len(edges) == 6
     columns = np.concatenate([line.get_xdata() for line in edges])
     assert (columns.min(), columns.max()) == (-0.5, 1.5)
-
-
-def test_seeds_that_never_predict_a_class_are_counted_below(tmp_path: Path) -> None:
-    figure = _draw(tmp_path, rare_cell(0.1, never_predicted=2), rare_cell(0.3, epsilon="2"))
-    assert [text for text in texts_of(figure.axes[0]) if "/" in text] == ["2/5"]
 
 
 def test_without_a_private_cell_there_is_nothing_to_draw(tmp_path: Path) -> None:

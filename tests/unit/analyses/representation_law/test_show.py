@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 
 from dpprobe.analyses.analysis import Page
 from dpprobe.analyses.representation_law import show
@@ -72,18 +70,6 @@ def test_a_panel_has_the_frozen_network_the_tuned_ones_and_references() -> None:
     )
 
 
-def test_blocks_are_coloured_by_their_number_and_other_parts_otherwise() -> None:
-    networks = [
-        network("nine", "1", "constant", "last 9 blocks", 9),
-        network("full", "1", "constant", "all", None),
-        network("two", "1", "constant", "last 2 blocks", 2),
-    ]
-    record = _record(network(), *networks)
-    looks = show._choose_looks([each for each in record.networks if each.setting != "frozen"])
-    assert [*looks] == [("last 2 blocks", 2), ("last 9 blocks", 9), ("all", None)]
-    assert [("linestyle" in look) for look in looks.values()] == [False, False, True]
-
-
 def test_a_record_of_the_frozen_network_alone_has_a_column() -> None:
     lone = network(rho=0.9)
     for one in lone["series"]:
@@ -99,24 +85,6 @@ def test_a_record_of_the_frozen_network_alone_has_a_column() -> None:
     text = str([each.get_text() for each in figure.texts])
     assert "1,000 training and 500 test rows; class token" in text
     assert "digits, pixels: fuzziness" in text
-
-
-@pytest.mark.parametrize(
-    ("ends", "labelled"),
-    [((1.0, 3.0), 1.5), ((1.0, 100.0), 5.0), ((1e-4, 1.0), None)],
-    ids=["short", "middle", "long"],
-)
-def test_a_short_axis_has_more_labels(ends: tuple[float, float], labelled: float | None) -> None:
-    axes = Figure().add_subplot()
-    axes.set_yscale("log")
-    axes.set_ylim(*ends)
-    show._label_logarithm(axes)
-    ticks = [tick for tick in axes.yaxis.get_major_locator()() if ends[0] <= tick <= ends[1]]
-    mantissas = {float(f"{tick:e}".partition("e")[0]) for tick in ticks}
-    assert (mantissas > {1.0}) == (labelled is not None), ticks
-    if labelled is not None:
-        assert any(tick == pytest.approx(labelled) for tick in ticks)
-    assert axes.yaxis.get_major_formatter()(0.5, 0) == "0.5"
 
 
 def test_a_section_has_tables_for_each_dataset_with_records(tmp_path: Path) -> None:

@@ -88,13 +88,6 @@ def test_a_row_has_four_heads_and_the_range_over_sites() -> None:
     assert table.notes[0].startswith("head on pixels: accuracy. Mean and 95%")
 
 
-def test_metrics_of_several_backbones_are_told() -> None:
-    table = show.sites_table(
-        [sites_record(), sites_record(backbone="clip", metric="auc"), sites_record()]
-    )
-    assert table.notes[0].startswith("head on pixels: accuracy; head on clip: AUC. ")
-
-
 @pytest.mark.parametrize(
     ("changes", "notes"),
     [
@@ -121,13 +114,6 @@ def test_sites_that_lack_something_are_counted(changes: dict[str, Any], notes: l
     # what does not depend on the budget is told once
     two = sites_record(_cell(**changes), _cell(epsilon="10", **changes))
     assert len(show.list_notes(two)) == (2 if "untrained" in changes else len(notes))
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "text"), [(5, 5, "5"), (999, 1000, "999 to 1,000")], ids=str
-)
-def test_a_range_of_one_number_is_a_number(low: int, high: int, text: str) -> None:
-    assert show._range_text(low, high, "{:,}") == text
 
 
 def _write(folder: Path, name: str, record: SitesRecord) -> Path:

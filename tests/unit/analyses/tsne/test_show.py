@@ -42,48 +42,6 @@ def test_each_point_has_the_colour_and_marker_of_its_class(tmp_path: Path) -> No
     assert triangles == sum(label >= CIRCLES for label in table["label"].to_pylist())
 
 
-@pytest.mark.parametrize(
-    ("classes", "rows", "named", "in_legend"),
-    [(4, 300, True, True), (20, 300, True, True), (21, 300, False, False), (4, 49, False, True)],
-    ids=["few classes", "twenty", "more classes", "few points"],
-)
-def test_up_to_twenty_classes_are_named_in_the_legend_and_the_plot(
-    tmp_path: Path, classes: int, rows: int, named: bool, in_legend: bool
-) -> None:
-    figure = _plot(write_embedding(tmp_path / "t.parquet", classes=classes, rows=rows))
-    names = [f"class {index}" for index in range(classes)]
-    assert legend_of(figure) == (names if in_legend else [])
-    written = [" ".join(text.split()) for text in texts_of(figure.axes[0]) if "class" in text]
-    assert bool(written) == named
-    assert set(written) <= set(names)
-    bars = [axes.get_ylabel() for axes in figure.axes[1:]]
-    assert bars == ([] if in_legend else [f"class index (of {classes})"])
-
-
-def test_several_labels_are_a_colour_scale_of_their_own_title(tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"legend": "positive labels"}
-    figure = _plot(write_embedding(tmp_path / "t.parquet", classes=25, **changes))
-    assert [axes.get_ylabel() for axes in figure.axes[1:]] == ["positive labels"]
-
-
-def test_names_in_the_plot_do_not_overlap_and_stand_at_their_class(tmp_path: Path) -> None:
-    names: dict[str, Any] = {"class_names": [f"a class of a long name {k}" for k in range(20)]}
-    path = write_embedding(tmp_path / "t.parquet", classes=20, **names)
-    axes = _plot(path).axes[0]
-    table, _ = read_embedding(path)
-    labels = np.array(table["label"])
-    plane = np.column_stack([table["x"], table["y"]])
-    texts = [text for text in axes.texts if "class" in text.get_text()]
-    assert 4 < len(texts) < 20, "some have no room"
-    for text in texts:
-        index = int(text.get_text().split()[-1])
-        nearest = np.abs(plane - text.get_position()).sum(axis=1).argmin()
-        assert labels[nearest] == index, text.get_text()
-    boxes = [text.get_window_extent() for text in texts]
-    for number, box in enumerate(boxes):
-        assert not any(box.overlaps(other) for other in boxes[:number])
-
-
 def test_what_was_kept_and_drawn_is_told(tmp_path: Path) -> None:
     path = write_embedding(tmp_path / "t.parquet", classes=4, seed=3)
     figure = _plot(path)

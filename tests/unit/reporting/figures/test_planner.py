@@ -11,7 +11,6 @@ import pytest
 from dpprobe.errors import ConfigError
 from dpprobe.planner.accuracy_plan import Scale
 from dpprobe.planner.predicted_accuracy import Setting, Start, predict
-from dpprobe.privacy.risk import RiskEpsilon
 from dpprobe.reporting.figures import planner
 from tests.support.figures import drawn_levels
 
@@ -96,15 +95,6 @@ def test_lines_begin_where_each_class_has_an_image() -> None:
     assert "features" not in " ".join(text.get_text() for text in axes.texts)
     ticks = [text.get_text() for text in axes.get_xticklabels()]
     assert ticks == ["10", "30", "100", "300", "1,000"]
-
-
-def test_a_risk_is_drawn_with_its_words() -> None:
-    risk = RiskEpsilon(0.46, "tpr-0.05-at-0.01", 1e-5)
-    axes = _draw(SETTING.with_epsilon(risk), SCALE, {risk: None, 1.0: None})
-    named = [name for name in _lines(axes) if "TPR" in name]
-    assert len(named) == 1
-    assert ",\nTPR" in named[0] or "TPR" in named[0].splitlines()[0]
-    assert len(axes.collections) == 1
 
 
 def test_a_plan_s_figure_is_a_file_of_its_epsilon_and_the_usual_ones(tmp_path: Path) -> None:
