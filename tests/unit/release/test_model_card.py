@@ -17,7 +17,6 @@ from tests.support.releases import (
     calibrated,
     example,
     following,
-    long_release,
     measured,
     of_sites,
     watched,
@@ -261,12 +260,6 @@ def test_the_table_of_attacks_has_a_column_for_test_units_if_any_are_read(
         text = write(tmp_path, changed(plain, {"evaluation": block})).text
         rows = [line for line in text.splitlines() if line.startswith(("| 0.1%", "| 1%", "| 10%"))]
         assert [row.count("|") - 1 for row in rows] == [columns] * 3
-
-
-def test_a_release_with_long_lists_is_cut(tmp_path: Path, plain: Release) -> None:
-    text = write(tmp_path, long_release(plain)).text
-    assert "and 900 more, in `bundle.json`" in text
-    assert "one patient (all of their training images together)" in text
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -45,14 +45,6 @@ def test_a_result_that_is_not_measurable_has_no_difference(
     assert "points" not in said
 
 
-def test_two_measured_results_have_a_difference_of_their_intervals() -> None:
-    better = USEFUL | {"value": 0.95, "interval": [0.93, 0.97]}
-    # by hand: 95 - 86; 93 - 90; 97 - 82
-    said = state_difference(better, USEFUL)
-    assert "+9.0 points (95% CI +3.0 to +15.0)" in said
-    assert "higher than before" in said
-
-
 def result(value: float, margin: float, metric: str = "accuracy") -> dict[str, Any]:
     return {"metric": metric, "value": value, "interval": [value - margin, value + margin]}
 
@@ -293,15 +285,6 @@ def test_results_of_two_metrics_or_of_one_release_are_shown_and_not_compared(
     assert words in shown[1 - which]
     assert "Accuracy 81.2%" in shown[which]
     assert len(shown) == 2
-
-
-def test_how_margins_add_is_told_of_results_that_say_something_and_of_their_unit(
-    old: Bundle, new: Bundle
-) -> None:
-    wide = measured() | {"interval": [0.1, 0.95]}
-    assert "may share" not in write_notes(altered(new, {"evaluation": wide}), old)
-    patients = altered(new, {"unit_of_privacy": Plan.UNITS["patient"]})
-    assert "both results may share test patients" in write_notes(patients, old)
 
 
 def test_the_limit_leaves_what_is_not_spent(old: Bundle, new: Bundle) -> None:

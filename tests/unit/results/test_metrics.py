@@ -174,18 +174,6 @@ def test_scores_that_are_no_logits_are_cut_at_a_half() -> None:
     assert "expected_calibration_error" not in evaluate_scores(scores, labels, link="none")
 
 
-def test_a_patient_of_thirty_images_counts_as_much_as_one_of_one() -> None:
-    units = np.array([0] * 30 + [1])
-    labels = np.zeros(31, dtype=np.int64)
-    scores = np.tile([1.0, 0.0], (31, 1))
-    scores[30] = [0.0, 1.0]
-    accepted = [[0]] * 31
-    found = evaluate_scores(scores, labels, accepted=accepted, units=units)
-    for name in ("accuracy", "macro_accuracy", "real_accuracy"):
-        assert found[name] == pytest.approx(0.5)
-    assert evaluate_scores(scores, labels)["accuracy"] == 30 / 31
-
-
 @pytest.mark.parametrize("several", [False, True])
 def test_a_patient_s_images_in_copies_change_nothing(several: bool) -> None:
     """Every metric of means over patients, computed from one row a patient and from m copies."""
@@ -415,24 +403,6 @@ def test_a_private_cell_has_the_uncertainty_of_its_test_rows_beside_that_of_its_
         assert summary[name]["rows_high"] == pytest.approx(alone[name]["rows_high"] + moved)
 
 
-def test_bootstrap_over_labels_agrees_with_resampling_rows() -> None:
-    scores, labels, _ = _made(3, rows=60, classes=3, several=True, digits=1)
-    labels[:, 0] = 0
-    labels[:3, 0] = 1  # one resample in twenty has none of these
-    summary = _summary(scores, labels)
-    assert summary["exact_match_accuracy"]["interval"] == kinds.ROW_PROPORTION
-    generator = np.random.default_rng(0)
-    drawn = [generator.integers(60, size=60) for _ in range(400)]
-    found = [evaluate_scores(scores[rows], labels[rows], link="sigmoid") for rows in drawn]
-    for name in ("auc", "accuracy"):
-        values = [each.get(name, np.nan) for each in found]
-        low, high = np.nanquantile(values, [0.025, 0.975])
-        assert summary[name]["low"] == pytest.approx(low, abs=0.03), name
-        assert summary[name]["high"] == pytest.approx(high, abs=0.03), name
-    assert summary["mean_average_precision"]["interval"] is None
-    assert not [name for name in summary if name.startswith("per_label")]
-
-
 def test_weighted_areas_are_those_of_repeated_rows() -> None:
     generator = np.random.default_rng(0)
     for seed in range(20):
@@ -589,17 +559,6 @@ def test_the_majority_class_baseline_weighs_patients_and_averages_labels() -> No
     assert metrics.constant_accuracy(several) == (3 / 4 + 3 / 4) / 2
     units = np.array([0, 0, 0, 3])  # label 0 in half of the patients, label 1 in a sixth
     assert metrics.constant_accuracy(several, units=units) == pytest.approx((1 / 2 + 5 / 6) / 2)
-
-
-def test_training_metrics_are_those_of_the_evaluation() -> None:
-    for several in (False, True):
-        scores, labels, units = _made(6, rows=40, classes=2, several=several, digits=1)
-        whole = evaluate_scores(scores, labels, link=_link(several), units=units)
-        followed = metrics.training_metrics(scores, labels, link=_link(several), units=units)
-        assert followed == {
-            "test_accuracy": pytest.approx(whole["accuracy"]),
-            "test_auc": pytest.approx(whole["auc"]),
-        }
 
 
 @pytest.mark.parametrize(("fewest", "kind"), [(9, kinds.ROW_PROPORTION), (10, kinds.ROW_BOOTSTRAP)])

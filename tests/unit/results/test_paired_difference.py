@@ -79,53 +79,6 @@ def _holds(told: Comparison, truth: float) -> bool:
     return told.low <= truth <= told.high
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "macro_accuracy"])
-@pytest.mark.parametrize(
-    ("first", "second", "share"),
-    [
-        ((0.98, 0.03), (0.75, 0.60), 0.4),  # one answers the larger class nearly always
-        ((0.90, 0.10), (0.10, 0.90), 0.5),
-        ((0.80, 0.70), (0.78, 0.72), 0.4),
-    ],
-)
-def test_the_interval_covers_with_classes_in_other_shares(
-    metric: Headline, first: tuple[float, float], second: tuple[float, float], share: float
-) -> None:
-    """New rows have their classes in other shares, which moves an accuracy."""
-    generator = np.random.default_rng(0)
-    rows, held = 200, 0
-    # Of an accuracy the labels do not enter.
-    halves = split_rows(metric, np.zeros(rows, dtype=int)) if metric == "accuracy" else None
-    weights = np.array([1 - share, share]) if metric == "accuracy" else np.array([0.5, 0.5])
-    truth = 100 * (np.subtract(first, second) @ weights)
-    for _ in range(TIMES):
-        labels = (generator.random(rows) < share).astype(np.int64)
-        entries = [
-            _entry_of(metric, _answers(recalls, labels, generator.random(rows)), labels, halves)
-            for recalls in (first, second)
-        ]
-        told = compare_entries(*entries)
-        held += _holds(told, truth)
-    assert 0.91 * TIMES <= held <= 0.99 * TIMES
-
-
-def test_the_interval_covers_a_difference_of_areas() -> None:
-    generator = np.random.default_rng(3)
-    held = 0
-    for _ in range(TIMES):
-        labels = (generator.random(200) < 0.3).astype(np.int64)
-        shared = generator.normal(size=200)
-        entries = []
-        for signal in (1.0, 1.5):
-            noise = (shared + generator.normal(size=200)) / 2**0.5
-            margin = np.stack([np.zeros(200), signal * labels + noise], axis=1)
-            entries.append(_entry_of("auc", margin, labels, None))
-        told = compare_entries(*entries)
-        # Phi(signal / sqrt 2) of normal scores with unit variance.
-        held += _holds(told, 100 * (0.760250 - 0.855578))
-    assert 0.91 * TIMES <= held <= 0.99 * TIMES
-
-
 @pytest.mark.parametrize("rare", [1, 2])
 def test_of_a_rare_class_that_decides_the_interval_covers(
     rare: int, monkeypatch: pytest.MonkeyPatch

@@ -283,14 +283,3 @@ def test_long_lists_are_cut_and_long_tables_linked(
         part = _section(tmp_path, path)
         assert len(part["gaps"]) == shown < part["gaps_count"]
         assert (part["groups"] is None) == (most < size)
-
-
-def test_points_and_ends_are_percent() -> None:
-    assert [fairness_table._format_points(v) for v in (None, 0.0, 0.1234, -0.5)] == [
-        "",
-        "0.0",
-        "12.3",
-        "-50.0",
-    ]
-    assert fairness_table._format_ends(0.0, 0.25) == "0.0 to 25.0"
-    assert fairness_table._format_ends(None, 1.0) == fairness_table._format_ends(0.0, None) == ""

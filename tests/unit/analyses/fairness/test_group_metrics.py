@@ -52,20 +52,6 @@ def test_values_of_groups_are_the_metrics_of_their_rows(kind: str) -> None:
                 assert values[group] == pytest.approx(expected["macro_accuracy"], abs=1e-12)
 
 
-def test_recall_is_scikit_learns() -> None:
-    labels, scores, groups, units = _data("several")
-    rows = made_rows(labels, {"site": groups.tolist()}, units=units)
-    once = Resamples(rows.count, 0, seed=0)
-    values = compare(rows, "recall").compute_metric(head(rows, scores), once)[0]
-    weights = 1 / np.bincount(units)[units]
-    for group in range(3):
-        part = groups == group
-        expected = recall_score(
-            labels[part], scores[part] > 0, average=None, sample_weight=weights[part]
-        )
-        assert values[group] == pytest.approx(expected, abs=1e-12)
-
-
 @pytest.mark.parametrize("metric", ["auc", "accuracy", "recall", "calibration_error"])
 def test_a_resample_is_the_metric_of_the_rows_as_often_as_their_unit_is_drawn(metric: str) -> None:
     labels, scores, groups, units = _data("several", seed=1)

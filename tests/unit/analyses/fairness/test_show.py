@@ -76,18 +76,3 @@ def test_where_nothing_is_compared_a_sentence_says_so(tmp_path: Path) -> None:
         (axes,) = figure.axes
         assert texts_of(axes) == ["No two groups are large enough to compare."]
         assert not axes.axison
-
-
-def test_quality_is_the_metric_on_all_rows_and_ends_have_their_epsilon(tmp_path: Path) -> None:
-    record = _read(tmp_path)
-    figure = show.quality_figure([record])
-    for axes, attribute in zip(figure.axes, ("ink", "side"), strict=True):
-        gaps = [c.find_gap(attribute, "auc") for c in record.cells]
-        expected = sorted((100 * gap.overall, 100 * gap.gap) for gap in gaps if gap)  # type: ignore[operator]
-        found = sorted((x, y) for _, x, y in _marks(axes))
-        np.testing.assert_allclose(found, expected)
-        assert sorted(texts_of(axes)) == ["0.5", "2", "∞"]
-        hollow = [line for line, _, _ in dots_of(axes) if line.get_marker() == "s"]
-        assert {line.get_markerfacecolor() for line in hollow} >= {"white"}
-        assert axes.get_xlabel() == "test mean AUC over labels (%)"
-    assert "without privacy" in legend_of(figure)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from dpprobe.errors import NothingToShow
-from dpprobe.exhibits import published
 from dpprobe.reporting.figures.backbones import (
     backbone_figure,
     image_side,
@@ -32,12 +31,6 @@ def _cells() -> list[CellResult]:
         made_ceiling(0.95, backbone="large"),
         made_result(0.4, 8.0, backbone="alone"),
     ]
-
-
-def _hollow(axes: Any) -> list[tuple[float, float]]:
-    """Returns percent and place of the published results."""
-    lines = [line for line in axes.get_lines() if line.get_color() == "none"]
-    return [(float(x), float(y)) for line in lines for x, y in line.get_xydata()]
 
 
 def test_each_backbone_has_its_best_with_and_without_privacy_and_the_gap() -> None:
@@ -66,22 +59,6 @@ def test_each_backbone_has_its_best_with_and_without_privacy_and_the_gap() -> No
     assert tick_texts(axes.yaxis) == ["small", "large", "alone"]
     assert axes.get_xlabel() == "test accuracy (%)"
     assert legend_texts(figure) == ["without privacy", "ε = 0.5", "ε = 8"]
-
-
-def test_published_networks_stand_beside_tuned_networks_alone() -> None:
-    numbers = published.read_published()
-    for network in (False, True):
-        cells = [made_result(0.5, network=network), made_ceiling(0.9)]
-        figure = backbone_figure(cells, dataset="imagenet", published=numbers)
-        hollow = {percent for percent, _ in _hollow(figure.axes[0])}
-        tuned = [
-            number.percent
-            for number in numbers.select_numbers(
-                dataset="imagenet", metric="accuracy", tuning="full", train_rows=None
-            )
-            if number.model == "ViT-B/16" and number.single_epsilon
-        ]
-        assert (max(tuned) in hollow) is network
 
 
 def test_of_many_values_the_ends_stay() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,15 +93,6 @@ def test_each_backbone_has_its_ceiling_across_and_a_head_without_noise_a_place()
     assert [50.0, 60.0] in _heights(axes, 2)
 
 
-def test_the_interval_of_a_single_cell_is_drawn_though_no_band_can_be() -> None:
-    alone = {("d", 1.0, "x", "sgd"): made_entry(50.0, low=45.0, high=52.0)}
-    assert [45.0, 52.0] in _heights(_drawn(alone), 2)
-    more = {("d", 8.0, "x", "sgd"): made_entry(60.0)}  # without an interval
-    axes = _drawn(alone | more)
-    assert [45.0, 52.0] in _heights(axes, 2)
-    assert [50.0, 60.0] in _heights(axes, 2)
-
-
 def test_a_cell_of_a_risk_is_drawn_at_its_own_epsilon() -> None:
     row, own = (RiskEpsilon(value, "advantage-0.1", 1e-5) for value in (1.4, 1.2))
     axes = _drawn({("d", row, "x", "a"): made_entry(50.0, epsilon=own)})
@@ -134,30 +124,3 @@ def test_legends_name_backbones_methods_and_what_no_epsilon_covers() -> None:
         "Method",
         "sgd",
     ]
-
-
-def test_the_caption_names_the_intervals_and_how_far_test_rows_reach() -> None:
-    seeds = {"interval": "t over seeds", "rows_interval": "Wilson over test rows"}
-    rows = dict.fromkeys(("interval", "rows_interval"), "Wilson over test rows")
-    first = made_entry(50.0, rows_low=45.0, rows_high=54.0, **seeds)
-    alone = made_entry(60.0, rows_low=58.0, rows_high=66.5, seeds=1, **rows)
-    free = made_entry(80.0, rows_low=10.0, rows_high=90.0, **FREE, **rows)
-    one = {("d", 1.0, "x", "a"): first, ("d", math.inf, "x", "free"): free}
-    words = curves._write_captions(made_grid(one), "d")[1]
-    assert words == (
-        "mean of 3 seeds; bands: 95% CI over seeds\n"
-        "95% CI over test examples alone (Wilson over test rows): up to ±5.0 points"
-    )
-    both = curves._write_captions(made_grid(one | {("d", 1.0, "x", "b"): alone}), "d")[1]
-    assert "mean of 1 to 3 seeds; bands: 95% CI over seeds or over test rows\n" in both
-    assert "up to ±6.5 points" in both
-    patients = {("d", 1.0, "x", "a"): replace(alone, patients=True)}
-    words = curves._write_captions(made_grid(patients), "d")[1]
-    assert "over test patients\n" in words
-    assert words.endswith("points; each patient counts once")
-    bare = made_grid({("d", 1.0, "x", "a"): made_entry(50.0)})
-    assert curves._write_captions(bare, "d")[1] == "mean of 3 seeds"
-    unpriced = made_grid({("d", 1.0, "x", "a"): made_entry(5.0, private=False, unpriced=True)})
-    assert curves._write_captions(unpriced, "d")[1] == (
-        "mean of 3 seeds\n† hyperparameters searched without privacy"
-    )

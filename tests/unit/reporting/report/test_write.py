@@ -158,12 +158,6 @@ def test_options_are_written_for_people_without_folders_of_this_machine(made: Ma
     assert "In paths, …/ stands for the folders above." in page.words
 
 
-def test_counts_of_one_have_a_noun_in_the_singular(made: Made) -> None:
-    page = made.page()
-    assert "1 more figure " in page.words
-    assert "1 more figures" not in page.words
-
-
 def test_columns_without_values_are_left_out_of_what_the_selection_costs(tmp_path: Path) -> None:
     made = Made(tmp_path)
     title = "ε of the selection"

@@ -16,7 +16,7 @@ from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.parts.evaluation import measure as results
-from dpprobe.release.parts.evaluation.class_recalls import Estimate, Worst, recall_mechanisms
+from dpprobe.release.parts.evaluation.class_recalls import Estimate, recall_mechanisms
 from dpprobe.release.probabilities import Calibration
 from tests.support.mechanisms import made_plan
 from tests.support.shown_scores import head, of_test_rows
@@ -295,38 +295,3 @@ def test_epsilons_of_both_sides_are_told_with_their_units() -> None:
             f"pays for each {unit}, and for both sides",
         ):
             assert fact in words
-
-
-@pytest.mark.parametrize(
-    ("metric", "named"),
-    [
-        ("accuracy", "The accuracy on 9 test units"),
-        ("auc", "The area under the ROC curve on 9 test units"),
-        ("macro_accuracy", "The macro accuracy (mean recall of the classes) on 9 test units"),
-    ],
-)
-def test_words_tell_what_a_wide_interval_and_a_constant_answer_are(metric: Any, named: str) -> None:
-    plan = made_plan(recall_mechanisms(), 9)
-    for high, wide in ((0.2, False), (0.200001, True)):
-        words = results.released_words(metric, Estimate(0.1, 0.0, high, 0.1), plan, " Remark.")
-        assert words.startswith(named)
-        assert "choice of test units. Remark." in words
-        assert (
-            words.endswith("The interval is wide: 9 test units are few for an epsilon of 1.")
-            == wide
-        )
-        assert (results.CONSTANT_ANSWER in words) == (metric == "accuracy")
-
-
-def test_a_worst_class_is_named() -> None:
-    worst = Worst(1, 0.25, 0.1, 0.5)
-    assert results.worst_values(worst, "abc") == {
-        "name": "b",
-        "recall": 0.25,
-        "interval": [0.1, 0.5],
-    }
-    assert results.worst_values(None, "abc") is None
-    assert results.recall_remark(worst, 3) == (
-        " A model that always predicts the same class scores 33.3%."
-    )
-    assert "too few test units" in results.recall_remark(None, 3)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors import safe_open
 
 from dpprobe.errors import ConfigError, PrivacyError, WaitingError
 from dpprobe.privacy.accountants import compute_epsilon
@@ -120,26 +119,6 @@ def test_a_site_waits_for_offers_and_then_for_sums_and_has_booked_before_it_send
     assert read_message(east) == before
     take_turns(sites)
     assert all(len(site.ledger.read_entries()) == 1 for site in sites)
-
-
-def test_a_message_is_masked_and_the_total_has_the_noise_of_the_plan(tmp_path: Path) -> None:
-    """Of two sites that pool all, the third one keeps as much noise as the plan has."""
-    sites = make_sites(tmp_path, method="sums", sites={"colluders": 2})
-    agree(sites)
-    numbers = {}
-    for site in sites:
-        run_until_waiting(site, "lacks the sums") if site is not sites[-1] else site.task().run()
-        with safe_open(
-            site.exchange / f"first/sums-1.{site.name}.safetensors", framework="numpy"
-        ) as file:
-            numbers[site.name] = file.get_tensor("0")
-    assert all(np.abs(values).max() > 2**60 for values in numbers.values())
-    total = sum(values.view(np.uint64) for values in numbers.values()).view(np.int64)
-    assert np.abs(total).max() < 2**45
-    take_turns(sites)
-    said = bundle.read_bundle(sites[0].task().output).statement["sites"]
-    assert (said["colluders"], said["log10_penalty"]) == (2, None)
-    assert said["smallest_share"] > 1000
 
 
 def test_sites_with_other_options_do_not_begin(tmp_path: Path) -> None:
