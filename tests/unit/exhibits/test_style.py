@@ -33,14 +33,6 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
         assert b"<dc:date>" not in first[0]
 
 
-@pytest.mark.parametrize(
-    ("counts", "words"),
-    [([1], "1 seed"), ([5], "5 seeds"), ([1, 3], "1 to 3 seeds"), ([2, 3, 9], "2 to 9 seeds")],
-)
-def test_numbers_of_seeds_are_a_range(counts: list[int], words: str) -> None:
-    assert style.counted_seeds(counts) == words
-
-
 @given(st.text("ab _-/", max_size=40), st.integers(2, 12))
 def test_a_wrapped_name_loses_spaces_at_ends_of_lines_alone(text: str, width: int) -> None:
     lines = style.wrap_name(text, width).split("\n")

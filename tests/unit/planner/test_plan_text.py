@@ -19,7 +19,6 @@ from dpprobe.planner.plan_text import (
     round_count,
     too_few_warning,
     too_few_words,
-    write_notes,
 )
 from dpprobe.planner.predicted_accuracy import Kept, Setting, n_that_would_do, too_few
 from dpprobe.privacy.risk import Risk, RiskEpsilon
@@ -57,16 +56,6 @@ def test_the_table_has_the_kept_lead_and_the_accuracy_of_each_choice() -> None:
     assert "Images needed for a loss against a non-private baseline of 75%:" in text
     assert "less than 5 points: about 13,000 images at epsilon 1" in text
     assert "less than 2 points: unknown, because no public set came that close" in text
-
-
-def test_what_was_not_given_is_said_with_the_option_that_gives_it() -> None:
-    text = plan_in_words(made(setting=replace(SETTING, dimension=None)))
-    assert "set yours with --d" in text
-    assert "--ceiling" not in text
-    public = Scale(chance=0.25, majority=0.25, ceilings=(0.5, 0.75, 0.9), given=False)
-    text = plan_in_words(made(scale=public))
-    assert "baseline of 75%, the median of the public sets (set yours with --ceiling)" in text
-    assert [f"non-private is {k}%" in text for k in (50, 75, 90)] == [True, True, True]
 
 
 def test_warnings_and_too_few_units_stand_above_the_table() -> None:
@@ -114,45 +103,12 @@ def test_a_risk_is_explained_with_its_mu() -> None:
     assert plan_in_words(made()).splitlines()[1] == ""
 
 
-def test_notes_name_the_sources_the_coverage_and_what_lies_outside() -> None:
-    curves = read_curves()
-    usual = write_notes((), classes=2)
-    assert any(", ".join(curves.sources) in line for line in usual)
-    low, high = curves.law.band
-    assert any(f"held {100 * (high - low):.0f}% of results" in line for line in usual)
-
-    def added(*kept: Kept, classes: int = 2, unit: str = "image") -> list[str]:
-        choices = [Choice(label="this", n=9, epsilon=1.0, kept=each) for each in kept]
-        notes = write_notes(choices, classes=classes, unit=unit)
-        assert notes[:5] == usual[:5]
-        return notes[6:]
-
-    assert added(HALF) == []
-    (above,) = added(replace(HALF, expected=1.01), HALF)
-    assert "expected to beat the non-private one" in above
-    assert added(replace(HALF, expected=1.0)) == []
-    (below,) = added(HALF, replace(HALF, beyond=-1))
-    assert "below the measured range show the range's lowest" in below
-    (beyond,) = added(replace(HALF, beyond=1))
-    assert "above the measured range show the range's highest" in beyond
-    (several,) = added(unit="patient")
-    assert "several images per patient is unknown" in several
-    assert added(classes=curves.most_classes) == []
-    (guesses,) = added(classes=curves.most_classes + 1)
-    assert f"with {curves.most_classes + 1:,} classes the predictions are guesses" in guesses
-
-
 @given(st.integers(1, 10**9))
 def test_a_count_is_rounded_up_to_two_digits(n: int) -> None:
     rounded = round_count(n)
     assert n <= rounded < 1.1 * n + 1
     assert len(str(rounded).rstrip("0")) <= 2
     assert round_count(rounded) == rounded
-
-
-@pytest.mark.parametrize(("n", "rounded"), [(7, 7), (99, 99), (101, 110), (1001, 1100)])
-def test_counts_rounded_by_hand(n: int, rounded: int) -> None:
-    assert round_count(n) == rounded
 
 
 @pytest.mark.parametrize(

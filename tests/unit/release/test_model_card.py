@@ -253,15 +253,6 @@ def test_a_hundred_classes_are_named(
     assert (f" and {left} more, in `bundle.json`." in line) == (left > 0)
 
 
-def test_the_table_of_attacks_has_a_column_for_test_units_if_any_are_read(
-    tmp_path: Path, plain: Release
-) -> None:
-    for block, columns in ((None, 2), (measured(), 3)):
-        text = write(tmp_path, changed(plain, {"evaluation": block})).text
-        rows = [line for line in text.splitlines() if line.startswith(("| 0.1%", "| 1%", "| 10%"))]
-        assert [row.count("|") - 1 for row in rows] == [columns] * 3
-
-
 @pytest.mark.parametrize("text", HOSTILE)
 def test_nothing_breaks_out_of_the_card(tmp_path: Path, plain: Release, text: str) -> None:
     """The same lines as of a harmless text, but for those that show it; nothing else to the Hub."""

@@ -22,7 +22,7 @@ from dpprobe.release.ledger import Ledger
 from dpprobe.release.ledger_prices import Limits
 from dpprobe.release.parts.evaluation.show import METRICS
 from dpprobe.release.release_notes import state_difference, write_notes
-from tests.support.bundles import CLASSES, LEDGER, PRIORS, write_example
+from tests.support.bundles import LEDGER, PRIORS, write_example
 from tests.support.edited_bundles import edit_file
 from tests.support.releases import calibrated, measured, watched
 from tests.unit.release.test_ledger import DELTA, booking
@@ -182,24 +182,6 @@ def test_two_equal_releases_differ_in_nothing(old: Bundle, new: Bundle) -> None:
     assert "both results may share test images" in shown[2]
     chosen = write_notes(old, new)
     assert "`lesions_v1` names no predecessor; this comparison with `lesions_v2` was" in chosen
-
-
-@pytest.mark.parametrize(
-    ("facts", "line"),
-    [
-        ({"dimension": 99}, "- features per image: `64`, now `99`"),
-        ({"multi_label": True}, "- several labels per image: `false`, now `true`"),
-        ({"class_names": CLASSES[::-1]}, "- another order of classes in every output: `keratosis`"),
-    ],
-)
-def test_what_a_deployment_must_know_is_listed(
-    old: Bundle, new: Bundle, facts: dict[str, Any], line: str
-) -> None:
-    changed = section(write_notes(altered(new, {}, **facts), old), "What changes for a deployment")
-    assert any(each.startswith(line) for each in changed), changed
-    back = section(write_notes(new, altered(old, {}, **facts)), "What changes for a deployment")
-    assert len(back) == len(changed)
-    assert back != changed, "the other way round"
 
 
 def test_facts_of_backbone_head_and_parts_are_listed_where_a_deployment_uses_them(

@@ -268,23 +268,6 @@ def test_an_entry_whose_sums_have_left_cannot_be_abandoned(tmp_path: Path) -> No
     assert north.ledger.read_entries()[0].state == "closed"
 
 
-def test_a_site_that_cannot_send_does_not_book(tmp_path: Path) -> None:
-    sites = make_sites(tmp_path, method="sums")
-    east = sites[0]
-    agree(sites)
-    (east.private / "secret.json").unlink()
-    with pytest.raises(PrivacyError, match="secret for the agreement is missing"):
-        east.task().run()
-    agree([east])
-    run_until_waiting(sites[1], "lacks the sums")
-    for site in (east, sites[2]):
-        (site.private / "secret.json").unlink()
-    agree([east, sites[2]])
-    with pytest.raises(PrivacyError, match="of another agreement"):
-        east.task().run()
-    assert east.ledger.read_entries() == []
-
-
 def open_exchange(site: Site) -> exchanges.Exchange:
     transport = site.task().transport
     assert isinstance(transport, SeveralSites)
