@@ -162,6 +162,12 @@ def test_epochs_are_the_passes_that_were_taken() -> None:
     assert other.unlike == ("epochs 10, not 20",)
 
 
+@pytest.mark.parametrize(("epsilon", "shown"), [(0.5, True), (1.5, True), (2.0, False)])
+def test_a_range_takes_any_epsilon_within(epsilon: float, shown: bool) -> None:
+    found = compared(printed(epsilon=[0.5, 1.5]), known(), result(epsilon=epsilon))
+    assert (found.result is not None) is shown
+
+
 def test_without_privacy_infinity_matches_infinity() -> None:
     table = printed(epsilon=math.inf, delta=None)
     found = compared(table, known(), result(epsilon=math.inf, delta=None, private=False))
