@@ -175,6 +175,20 @@ def test_without_privacy_infinity_matches_infinity() -> None:
     assert found.silent == ()
 
 
+def test_words_have_no_difference() -> None:
+    found = compared(printed({"row": "first", "values": {"a": "random chance"}}), known(), result())
+    assert found.value == 89.0
+    assert found.gap is None
+
+
+def test_areas_are_fractions_and_stand_beside_areas_alone() -> None:
+    table = printed({"row": "first", "values": {"a": 0.9}}, metric="auc")
+    assert compared(table, known(), result()).result is None
+    found = compared(table, known(), result(metric="auc"))
+    assert (found.value, found.ends) == (0.89, (0.87, 0.91))
+    assert found.gap == pytest.approx(-0.01)
+
+
 CHANGED = {"ours": [{"study": "mine", "methods": ["b_*"], "base": "a_*", "take": "highest"}]}
 
 

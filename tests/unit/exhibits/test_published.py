@@ -87,27 +87,6 @@ def test_published_networks_are_points_beside_tuned_networks_alone() -> None:
     assert (private.value, private.single_epsilon) == (0.8924, 8)
 
 
-def test_epsilons_that_are_the_row_s_and_deltas_that_are_not_stated_are_known() -> None:
-    found = published.read_published()
-    inferred = [n for n in found.numbers if n.inferred and n.paper == FOUNDATION]
-    assert {(n.dataset, n.single_epsilon) for n in inferred} == {
-        ("mnist", 1.2),
-        ("fashion_mnist", 2.7),
-    }
-    assert {n.column for n in inferred} == {"resnet50_lc", "vit_lc", "clip_lc"}
-    (scratch,) = (n for n in found.numbers if "delta" in n.inferred)
-    assert (scratch.citation, scratch.inferred) == ("abadi_2016", ("epsilon", "delta"))
-    columns = {n.column: n.delta for n in found.select_numbers(paper=FOUNDATION, table="2")}
-    assert columns == {
-        "cnn": None,
-        "sn_lc": None,
-        "sn_cnn": None,
-        "resnet50_lc": 1e-5,
-        "vit_lc": 1e-5,
-        "clip_lc": 1e-5,
-    }
-
-
 def test_the_bibliography_has_every_citation() -> None:
     found = published.read_published()
     text = published.write_bibliography(found)

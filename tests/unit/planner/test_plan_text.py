@@ -19,6 +19,7 @@ from dpprobe.planner.plan_text import (
     round_count,
     too_few_warning,
     too_few_words,
+    write_notes,
 )
 from dpprobe.planner.predicted_accuracy import Kept, Setting, n_that_would_do, too_few
 from dpprobe.privacy.risk import Risk, RiskEpsilon
@@ -101,6 +102,34 @@ def test_a_risk_is_explained_with_its_mu() -> None:
     assert line.startswith("advantage 0.1 is ε 0.93")
     assert "mu 0.2513" in line  # 2 Phi^-1(0.55)
     assert plan_in_words(made()).splitlines()[1] == ""
+
+
+def test_notes_name_the_sources_the_coverage_and_what_lies_outside() -> None:
+    curves = read_curves()
+    usual = write_notes((), classes=2)
+    assert any(", ".join(curves.sources) in line for line in usual)
+    low, high = curves.law.band
+    assert any(f"held {100 * (high - low):.0f}% of results" in line for line in usual)
+
+    def added(*kept: Kept, classes: int = 2, unit: str = "image") -> list[str]:
+        choices = [Choice(label="this", n=9, epsilon=1.0, kept=each) for each in kept]
+        notes = write_notes(choices, classes=classes, unit=unit)
+        assert notes[:5] == usual[:5]
+        return notes[6:]
+
+    assert added(HALF) == []
+    (above,) = added(replace(HALF, expected=1.01), HALF)
+    assert "expected to beat the non-private one" in above
+    assert added(replace(HALF, expected=1.0)) == []
+    (below,) = added(HALF, replace(HALF, beyond=-1))
+    assert "below the measured range show the range's lowest" in below
+    (beyond,) = added(replace(HALF, beyond=1))
+    assert "above the measured range show the range's highest" in beyond
+    (several,) = added(unit="patient")
+    assert "several images per patient is unknown" in several
+    assert added(classes=curves.most_classes) == []
+    (guesses,) = added(classes=curves.most_classes + 1)
+    assert f"with {curves.most_classes + 1:,} classes the predictions are guesses" in guesses
 
 
 @given(st.integers(1, 10**9))

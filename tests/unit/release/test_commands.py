@@ -11,6 +11,7 @@ import pytest
 
 from dpprobe.artifacts import read_json
 from dpprobe.errors import ConfigError
+from dpprobe.release.export import Exported
 from dpprobe.release.ledger import Ledger, describe_ledger
 from dpprobe.release.parts.monitor import compare_images as monitor
 from dpprobe.release.predict import Summary
@@ -218,6 +219,24 @@ def test_a_verification_ends_with_its_verdict(
     for more, lines in (((), report.summarize()), (("--all",), report.list_checks())):
         assert run_main(monkeypatch, "verify", "b", *more) == status
         assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_an_export_tells_both_differences_and_the_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exported = Exported(
+        path=Path("m.onnx"),
+        largest_difference=1.2e-7,
+        precision_difference=0.034,
+        opset=18,
+        input="uint8 [batch]",
+    )
+    answering(monkeypatch, "export.export_onnx", exported)
+    assert run_main(monkeypatch, "export", "b", "--onnx", "m.onnx") == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("m.onnx: opset 18; ")
+    assert "1.2e-07 in float32, 3.4e-02 in the release's precision" in first
+    assert second == "input: uint8 [batch]"
 
 
 @pytest.fixture

@@ -51,6 +51,20 @@ def test_an_entry_that_is_not_there_or_not_open_is_named(ledger: Ledger) -> None
     assert ledger.path.read_bytes() == before
 
 
+def test_a_name_is_free_again_once_its_entry_is_abandoned(ledger: Ledger) -> None:
+    ledger.book_release(booking("first"), FREE)
+    said = str(refusal_of(ledger.book_release, booking("first"), FREE))
+    assert f"release 'first': entry 1 of {ledger.path} is open" in said
+    command = f'`dpprobe ledger {ledger.path.parent} --abandon 1 --reason "..."`'
+    assert command in said
+    ledger.abandon_entry(1, REASON)
+    assert ledger.book_release(booking("first"), FREE).number == 2
+    ledger.close_entry(2, "d" * 64)
+    said = str(refusal_of(ledger.book_release, booking("first"), FREE))
+    assert f"release 'first': entry 2 of {ledger.path} is closed" in said
+    assert "give it another name" in said
+
+
 def test_a_folder_with_a_space_is_quoted_for_the_shell(tmp_path: Path) -> None:
     ledger = Ledger.of_dataset(tmp_path, "my data")
     ledger.book_release(booking("first"), FREE)

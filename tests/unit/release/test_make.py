@@ -32,7 +32,7 @@ from dpprobe.heads import auto, auto_rule
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Heads
 from dpprobe.privacy.keystream import Keystream
-from dpprobe.release import bundle, make, packing
+from dpprobe.release import asked_release, bundle, make, packing
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.verification import method as checking
 from dpprobe.release.verification.stated_plan import check_price, read_plan
@@ -345,6 +345,18 @@ def test_a_fault_is_refused_before_the_booking(
     write_features(folder, shares=asked.pop("shares", (1, 1, 1)), images_per_patient=3)
     with pytest.raises(DpprobeError, match=words):
         release(folder, study(folder, **asked))
+    assert not ledger(folder).path.exists()
+
+
+def test_a_plan_of_another_method_is_refused_before_the_booking(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise PrivacyError("the plan belongs to another method")
+
+    monkeypatch.setattr(asked_release, "check_plan", refuse)
+    with pytest.raises(PrivacyError, match="belongs to another method"):
+        release(folder, study(folder))
     assert not ledger(folder).path.exists()
 
 

@@ -12,6 +12,8 @@ from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.release import bundle
 from dpprobe.release.ledger import Ledger, describe_ledger
 from dpprobe.release.unit_hashes import KEY_FILE, read_hashes
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import load_study
 from tests.support.release_study import ROWS, release, study, write_features
 from tests.support.split_tables import write_tables
 
@@ -89,6 +91,23 @@ def test_a_name_without_a_ledger_is_refused_and_never_booked(
     with pytest.raises(PrivacyError, match=rf"same_units_as: {name}: .*`same_units_as: toy` under"):
         release_of(folder, "toy", "first", more={"same_units_as": name})
     assert entries(folder, "toy") == booked
+
+
+def test_a_dataset_that_is_released_later_counts_then(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = study(folder, name="first", epsilon=1).model_dump(mode="json")
+    values["datasets"]["copy"] = dict(values["datasets"]["toy"])
+    values["datasets"]["toy"]["same_units_as"] = "copy"
+    named = load_study(values)
+    check_study(named)
+    release(folder, named, "first")
+    said = "same_units_as: copy: this dataset has no ledger yet, so nothing is added up now"
+    assert said in caplog.text
+    prepare(folder, "copy", images("lesion"))
+    output = release_of(folder, "copy", "second")
+    assert bundle.read_bundle(output).statement["ledger"]["releases"] == 2
+    check_study(study(folder, called="other", more={"same_units_as": "toy"}))
 
 
 def test_key_and_hashes_are_private_and_in_no_bundle(folder: Path) -> None:

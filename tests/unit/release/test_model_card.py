@@ -225,23 +225,6 @@ def test_each_fact_of_a_release_is_said(tmp_path: Path, plain: Release, case: st
         assert words not in before.text, f"{case}: {words!r} is always said"
 
 
-def test_a_plain_release_says_what_it_has_not(tmp_path: Path, plain: Release) -> None:
-    text = write(tmp_path, plain).text
-    for words in (
-        "Classifies images into 3 classes.",
-        "Classes: naevus, melanoma, keratosis.\n",
-        "No test result is published with this head.",
-        "This was the only release of this dataset",
-        "    dpprobe predict lesions_v1 IMAGES --output predictions.csv\n",
-        "the probability of each class.",
-    ):
-        assert words in text, words
-    for heading in ("## Contact", "## How sure", "## Whether new", "weak promise", "Hub"):
-        assert heading not in text, heading
-    scores = changed(plain, {"calibration": calibrated()}, head={"link": "none"})
-    assert "the probability of each class." in write(tmp_path, scores).text, "by its calibration"
-
-
 @pytest.mark.parametrize(("number", "left"), [(2, 0), (100, 0), (101, 1), (1000, 900)])
 def test_a_hundred_classes_are_named(
     tmp_path: Path, plain: Release, number: int, left: int

@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 import timm
 import torch
 from PIL import Image
 
 from dpprobe import devices
+from dpprobe.__main__ import main
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import dataset_preparation
 from dpprobe.data.image_files import open_image
@@ -30,11 +32,12 @@ from dpprobe.features.extraction import extract_shard
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.release.bundle import FACTS_FILE, read_bundle
+from dpprobe.release.export import export_onnx
 from dpprobe.release.image_sources import find_images
 from dpprobe.release.predict import Predictor, _pick_ranges, predict
 from tests.support.bundles import CLASSES, write_example
 from tests.support.edited_bundles import edit_file
-from tests.support.network_bundles import write_release
+from tests.support.network_bundles import CALIBRATED, write_release
 from tests.support.stand_in_device import StandIn
 
 PROBABILITIES = [f"probability_{name}" for name in CLASSES]
@@ -197,6 +200,24 @@ def test_a_name_that_is_no_utf8_is_escaped(tmp_path: Path, bundle: Path) -> None
     assert table["class"].notna().all()
 
 
+def test_outputs_that_cannot_be_are_one_error(
+    tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "in.csv"
+    picture(1).save(tmp_path / "x.png")
+    table.write_text("path\nx.png\n")
+    for output, message in (bundle / "out.csv", "is a bundle"), (table, "is one of the inputs"):
+        with pytest.raises(ConfigError, match=message):
+            predict(bundle, [tmp_path / "x.png", table], output=output)
+    assert table.read_text() == "path\nx.png\n"
+    with pytest.raises(ConfigError, match="is a bundle"):
+        export_onnx(bundle, bundle / "out.onnx")
+    report = ["--monitor", "--monitor-report", str(bundle / "privacy.json")]
+    monkeypatch.setattr("sys.argv", ["dpprobe", "predict", str(bundle), str(table), *report])
+    with pytest.raises(SystemExit, match="is a bundle"):
+        main()
+
+
 GOOD: dict[str, Callable[[], bytes]] = {
     "alpha.png": lambda: encoded(picture(3, mode="RGBA")),
     "print.jpg": lambda: encoded(picture(4, mode="CMYK"), "JPEG"),
@@ -282,6 +303,29 @@ def test_standard_output_has_the_table_alone(
     predict(bundle, [tmp_path / "x.png"], output=tmp_path / "out.csv")
     assert printed == (tmp_path / "out.csv").read_text()
     assert len(printed.splitlines()) == 2
+
+
+def test_a_calibrated_release_has_probabilities_and_sets(tmp_path: Path) -> None:
+    """Also where its scores are no logits."""
+    for row in range(20):
+        picture(row, (8, 8)).save(tmp_path / f"{row:02d}.png")
+    pixels = {"family": "pixels", "size": 8}
+    bundle = write_release(tmp_path / "bundle", pixels, link="none", calibration=CALIBRATED)
+    output, limits = tmp_path / "out.parquet", {"naevus": 0.6, "melanoma": 0.2}
+    predict(bundle, [tmp_path], output=output, thresholds=limits)
+    table = pd.read_parquet(output)
+    assert table.columns.tolist() == ["id", "class", *PROBABILITIES, "set", "abstain", "error"]
+    for one in table.to_dict("records"):
+        row = np.array([one[name] for name in PROBABILITIES])
+        assert row.sum() == pytest.approx(1, abs=1e-5)
+        order = np.argsort(-row)
+        held = [CLASSES[place] for place in order if row[place] >= 0.25 or place == order[0]]
+        assert (one["set"], one["abstain"]) == ("|".join(held), len(held) != 1)
+    assert set(table["abstain"]) == {True, False}
+    metadata = pq.read_schema(output).metadata
+    assert json.loads(metadata[b"dpprobe"])["thresholds"] == limits
+    with pytest.raises(ConfigError, match=r"coverage 0.5: the release has 0.9, 0.99"):
+        predict(bundle, [tmp_path / "00.png"], output=tmp_path / "no.csv", coverage=0.5)
 
 
 def test_an_image_of_another_size_is_a_fault_where_nothing_is_resized(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from scipy.special import expit
 from sklearn import metrics as sk
 
 from dpprobe.errors import DataError
@@ -457,33 +456,6 @@ def test_the_interval_of_a_mean_over_classes_covers(
         assert low < high
         held += bool(low <= np.mean(recalls) <= high)
     assert held >= 0.92 * TIMES
-
-
-@pytest.mark.parametrize("seeds", [2, 5])
-@pytest.mark.parametrize(
-    ("noise", "base"), [(0.0, 2.0), (0.3, 2.0), (1.0, 1.0), (0.05, 4.5)], ids=str
-)
-def test_seeds_and_rows_together_cover_what_neither_does(
-    seeds: int, noise: float, base: float
-) -> None:
-    """Rows are easy or hard, seeds lucky or not: the truth is the mean over both."""
-    generator = np.random.default_rng(1)
-    draws = generator.normal(size=(200_000, 2))
-    truth = float(expit(base + draws[:, 0] + noise * draws[:, 1]).mean())
-    held, rows_alone = 0, 0
-    for _ in range(TIMES):
-        easy, luck = generator.normal(size=300), noise * generator.normal(size=(seeds, 1))
-        correct = generator.random((seeds, 300)) < expit(base + easy + luck)
-        records = [{"accuracy": float(each.mean())} for each in correct]
-        entry = summarise_records(
-            records, correct=correct[0], labels=np.zeros(300, dtype=int), scores=np.zeros((300, 2))
-        )["accuracy"]
-        assert entry["both_low"] <= entry["rows_low"] < entry["rows_high"] <= entry["both_high"]
-        held += entry["both_low"] <= truth <= entry["both_high"]
-        rows_alone += entry["rows_low"] <= truth <= entry["rows_high"]
-    assert held >= 0.935 * TIMES
-    if noise == 1.0:
-        assert rows_alone < 0.7 * TIMES, "the seeds' luck is no part of an interval over rows"
 
 
 def test_each_metric_decides_for_itself_whether_seeds_vary() -> None:

@@ -17,7 +17,7 @@ from sklearn.metrics import roc_auc_score
 
 from dpprobe.analyses.audit import membership, membership_attacks
 from dpprobe.analyses.audit.membership import attack_membership
-from dpprobe.errors import DataError, PrivacyError
+from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.patient_groups import Units
@@ -148,14 +148,6 @@ def test_streamed_rows_are_attacked_like_rows_in_memory(tmp_path: Path) -> None:
         for kept in (torch.from_numpy(store.read()), store)
     )
     np.testing.assert_allclose(memory[1]["score"], stream[1]["score"], atol=1e-4)
-
-
-def test_data_without_an_attack_is_refused_before_training(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="20 are needed"):
-        attacked(SGD, random_rows(19), 8.0, tmp_path)
-    method = method_options(SGD)
-    with pytest.raises(PrivacyError, match="calibrate for this dataset"):
-        attack_membership(method, priced(method, 99, 8.0, tmp_path), random_rows(98), seed=1)
 
 
 def test_duplicates_and_rows_of_nan_are_attacked_like_others(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dpprobe.errors import NothingToShow
+from dpprobe.exhibits import published
 from dpprobe.reporting.figures.backbones import (
     backbone_figure,
     image_side,
@@ -31,6 +32,12 @@ def _cells() -> list[CellResult]:
         made_ceiling(0.95, backbone="large"),
         made_result(0.4, 8.0, backbone="alone"),
     ]
+
+
+def _hollow(axes: Any) -> list[tuple[float, float]]:
+    """Returns percent and place of the published results."""
+    lines = [line for line in axes.get_lines() if line.get_color() == "none"]
+    return [(float(x), float(y)) for line in lines for x, y in line.get_xydata()]
 
 
 def test_each_backbone_has_its_best_with_and_without_privacy_and_the_gap() -> None:
@@ -59,6 +66,26 @@ def test_each_backbone_has_its_best_with_and_without_privacy_and_the_gap() -> No
     assert tick_texts(axes.yaxis) == ["small", "large", "alone"]
     assert axes.get_xlabel() == "test accuracy (%)"
     assert legend_texts(figure) == ["without privacy", "ε = 0.5", "ε = 8"]
+
+
+def test_a_paper_s_models_stand_below_with_their_best_numbers() -> None:
+    """Of imagenet, Mehta et al. 2022: 81.4 of table 4 beside 86.9 for the largest model."""
+    cells = _cells()
+    figure = backbone_figure(
+        cells, dataset="mine", published=published.read_published(), name="imagenet"
+    )
+    (axes,) = figure.axes
+    ticks = tick_texts(axes.yaxis)
+    assert len(ticks) == 3 + 6
+    assert ticks[-1] == "ViT-H/14-4B,\nMehta et al. 2022"
+    hollow = _hollow(axes)
+    assert {percent for percent, _ in hollow} == {70.6, 68.8, 72.9, 77.3, 80.0, 81.4}
+    assert {place for _, place in hollow} == {3, 4, 5, 6, 7, 8}
+    assert "-5.5" in {text.get_text() for text in axes.texts}
+    assert legend_texts(figure)[-1] == "hollow: published"
+    assert "ε = 10" in legend_texts(figure)
+    own = backbone_figure(cells, dataset="mine", published=published.read_published())
+    assert len(tick_texts(own.axes[0].yaxis)) == 3, "nobody published it"
 
 
 def test_of_many_values_the_ends_stay() -> None:

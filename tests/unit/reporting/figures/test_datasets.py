@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ from dpprobe.reporting.figures import datasets
 from dpprobe.reporting.figures.datasets import datasets_figure, delta_figure, real_labels_figure
 from dpprobe.results.cell_record import Measure, MetricSummary
 from dpprobe.results.cell_results import CellResult
+from dpprobe.study.study_file import load_study
 from tests.support.figures import drawn_curves, drawn_levels, legend_texts, title_of
 from tests.support.made_grids import made_ceiling, made_result
+from tests.support.small_study import STUDY
 
 EPSILONS = (0.5, 2.0, 8.0)
 DP_FC = {"head": "feature_covariance", "method": "dp_fc"}
@@ -118,6 +121,27 @@ def test_real_labels_have_a_line_beside_the_dataset_s() -> None:
         pytest.approx((45, 85)),
     ]
     assert figure.axes[0].get_ylabel() == "test result (%)"
+
+
+@pytest.mark.parametrize(
+    ("figure", "drawn"),
+    [
+        ("by_backbone", "backbone_figure"),
+        ("by_resolution", "resolution_figure"),
+        ("real_labels", "real_labels_figure"),
+    ],
+)
+def test_each_comparison_is_of_the_cells_of_its_dataset(
+    figure: str, drawn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "read_cell_results", list)
+    monkeypatch.setattr(datasets, drawn, lambda cells, dataset, **_: (cells, dataset))
+    given: dict[str, Any] = {"manifests": [], "published": None, "name": "", "backbones": {}}
+    cells, dataset = datasets.plot_comparison(
+        study=load_study(STUDY), results=tmp_path, dataset="digits", figure=figure, base="", **given
+    )  # type: ignore[misc]
+    assert dataset == "digits"
+    assert tmp_path / "cells/digits/pixels/sgd/eps-0.5/metrics.json" in cells
 
 
 def test_the_figure_of_deltas_is_drawn_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:

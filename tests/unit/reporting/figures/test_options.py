@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,6 +55,29 @@ def test_batch_sizes_are_drawn_from_methods_that_differ_in_them_alone() -> None:
     assert axes.texts[0].get_text() == "m256 … full"
     assert legend_texts(figure) == ["ε = 1", "ε = 8"]
     assert title_of(figure) == "digits: batch size mean of 3 seeds; bands: 95% CI"
+
+
+def test_a_scale_of_zero_is_left_of_the_axis_behind_a_line() -> None:
+    scaled = {"init": "scaled"}
+    cells = _cells(
+        {
+            "zero": (0.5, {}),
+            "some": (0.6, scaled | {"init_scale": 0.1}),
+            "usual": (0.55, scaled),
+            "lecun": (0.7, {"init": "lecun_normal"}),
+        }
+    )
+    (axes,) = option_figure(cells, "init_scale", dataset="digits").axes
+    # 0.01 is the scale where none is given; 1 / sqrt(64) is 0.125
+    places = [x for x, _ in drawn_curves(axes, 4)[0]]
+    assert places == pytest.approx([0.001, 0.01, 0.1, 0.125])
+    assert [y for _, y in drawn_curves(axes, 4)[0]] == pytest.approx([50, 55, 60, 70])
+    assert tick_texts(axes.xaxis) == ["0", "0.01", "0.1", "\n1/√d"]
+    (split,) = [line for line in drawn_curves(axes, 2) if line[0][0] == line[1][0]]
+    assert split[0][0] == pytest.approx(0.001 * math.sqrt(10))
+    without = _cells({"a": (0.5, scaled | {"init_scale": 0.1}), "b": (0.6, scaled)})
+    (axes,) = option_figure(without, "init_scale", dataset="digits").axes
+    assert len(drawn_curves(axes, 2)) == 2, "two epsilons, and no line before zero"
 
 
 def test_of_a_sweep_of_learning_rates_the_best_is_drawn_and_said_to_be() -> None:

@@ -179,19 +179,6 @@ def test_figures_of_a_section_are_with_the_section_alone(tmp_path: Path) -> None
     assert shown.list_figures(None, {}, section=section) == []
 
 
-def test_the_caption_is_of_the_longest_name_that_fits(tmp_path: Path) -> None:
-    for stem in ("fairness", "fairness_gap", "fair"):
-        (tmp_path / f"{stem}.rst").write_text(f"of\n {stem}  figures\n")
-    captions = sorted(tmp_path.glob("*.rst"))
-    names = ("fairness_gap", "fairness_x", "fair", "accuracy")
-    assert [exhibits._find_caption(name, captions) for name in names] == [
-        "of fairness_gap figures",
-        "of fairness figures",
-        "of fair figures",
-        "",
-    ]
-
-
 def test_a_long_table_is_a_link_and_equal_tables_are_shown_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,14 @@ def test_patients_are_counted_and_named_beside_their_interval(tmp_path: Path) ->
     assert "200 of 40 patients" in words
 
 
+def test_options_of_auto_are_those_that_the_study_sets() -> None:
+    chosen = "its rule chooses all other options for each cell; see the privacy statements"
+    assert sections._method_options({"head": "auto", "normalize": "none"}) == chosen
+    asked = {"head": "auto", "balanced": True, "rule": None}
+    assert sections._method_options(asked) == f"balanced yes; {chosen}"
+    assert sections._method_options({"head": "sgd", "sizes": [1, 0.5]}) == "sizes [1, 0.5]"
+
+
 def _info(*test: int, train: int = 9, groups: tuple[str, ...] = ()) -> DatasetInfo:
     counts = {"train": [train] * len(test), "test": list(test)}
     facts = {"fingerprint": "f", "sha256": "s"}

@@ -12,7 +12,6 @@ import pytest
 import torch
 from scipy.special import ndtr
 
-from dpprobe.errors import PrivacyError
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.grid import GridSum
@@ -229,32 +228,3 @@ def test_with_the_stated_test_units_95_percent_of_areas_have_a_result(
     )
     assert shares[0] > 0.98
     assert shares[1] < 0.7
-
-
-def refusal(plan: Plan, classes: int) -> str:
-    try:
-        evaluation.check_telling(plan, classes=classes)
-    except PrivacyError as error:
-        return str(error)
-    return ""
-
-
-@pytest.mark.parametrize("metric", ["macro_accuracy", "auc"])
-@pytest.mark.parametrize("epsilon", [0.5, 1.0, 4.0])
-def test_a_result_that_public_numbers_make_unlikely_is_refused(
-    tmp_path: Path, metric: Metric, epsilon: float
-) -> None:
-    classes = 3 if metric == "macro_accuracy" else 2
-    refused = []
-    for n in range(10, 600, 7):
-        plan = planned(tmp_path, metric, n, epsilon, classes=classes)
-        if message := refusal(plan, classes):
-            refused.append(n)
-            assert "for a result in 95% of releases" in message
-            assert f"there are {n} test units" in message
-    noise = planned(tmp_path, metric, 600, epsilon, classes=classes).mechanisms[-1].noise_scale
-    if metric == "macro_accuracy":  # chances of equal classes, by SciPy
-        chances = {n: ndtr(n / 3 / (noise * math.sqrt(2)) - 4) ** 3 for n in range(10, 600, 7)}
-        assert refused == [n for n, chance in chances.items() if chance < 0.95]
-    assert refused
-    assert refused == [n for n in range(10, 600, 7) if n <= refused[-1]]

@@ -280,18 +280,3 @@ def test_macro_accuracy_needs_enough_of_each_class() -> None:
         results.check_telling(made_plan(recall_mechanisms(), n, noise=2.0), classes=classes)
         with pytest.raises(PrivacyError, match=f"macro accuracy needs {math.ceil(each)} test"):
             results.check_telling(made_plan(recall_mechanisms(), n - 1, noise=2.0), classes=classes)
-
-
-def test_epsilons_of_both_sides_are_told_with_their_units() -> None:
-    for unit, units in (("image", "images"), ("patient", "patients")):
-        mechanisms = recall_mechanisms()
-        trained = made_plan(mechanisms, 9, unit=unit, epsilon=1.25)
-        tested = made_plan(mechanisms, 9, unit=unit, epsilon=0.5)
-        words = results.composition_words(trained, tested, split="id, seed 0, fraction 0.2")
-        for fact in (
-            f"Each {unit} is a training or a test {unit} (split: id, seed 0, fraction 0.2)",
-            f"the head costs training {units} epsilon 1.25 and test {units} nothing",
-            f"the test result costs test {units} epsilon 0.5 and training {units} nothing",
-            f"pays for each {unit}, and for both sides",
-        ):
-            assert fact in words
