@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
+from matplotlib.figure import Figure
 
+from dpprobe.exhibits.epsilon_axis import EpsilonScale
 from dpprobe.exhibits.published import Number, read_published
 from dpprobe.reporting.figures.curves import epsilon_accuracy
-from dpprobe.reporting.figures.published_points import number_points
+from dpprobe.reporting.figures.published_points import Mark, draw_marks, number_points
 from tests.support.figures import legend_texts, write_summary
+
+SCALE = EpsilonScale(finite=(1.0, 8.0), infinite=True, curves=2)
 
 
 def _points(*changes: dict[str, Any]) -> list[Number]:
@@ -54,6 +58,18 @@ def test_an_exact_epsilon_beside_a_range_of_its_source_needs_words() -> None:
     assert [mark.label.rpartition(" (")[2] for mark in marks] == ["ε 1)", "ε 1 to 2)"]
 
 
+def _mark(percent: float, reach: tuple[float, float] = (2.0, 2.0), **changes: Any) -> Mark:
+    facts: dict[str, Any] = {"number": 1, "label": "a"}
+    return Mark(**facts | changes, percent=percent, reach=reach)
+
+
+def _draw(*marks: Mark) -> Any:
+    axes = Figure().add_subplot()
+    axes.set_ylim(50, 90)
+    draw_marks(axes, SCALE, marks)
+    return axes
+
+
 def _circles(axes: Any) -> list[tuple[float, float]]:
     lines = [line for line in axes.get_lines() if line.get_markersize() == 9.5]
     dashed = [each for each in axes.collections if isinstance(each, PathCollection)]
@@ -68,6 +84,19 @@ def _leads(axes: Any) -> dict[tuple[float, float], tuple[float, float]]:
         np.asarray(line.get_xydata()) for line in axes.get_lines() if line.get_markersize() == 3
     ]
     return {(float(x), float(y)): (float(a), float(b)) for (a, b), (x, y) in lines}
+
+
+def test_a_range_has_a_bar_and_an_inferred_epsilon_a_dashed_circle() -> None:
+    axes = _draw(_mark(70.0, (1.0, 4.0), number=7), _mark(60.0, inferred=True))
+    (bar,) = [line for line in axes.get_lines() if line.get_marker() == "|"]
+    assert np.asarray(bar.get_xydata()).tolist() == [
+        pytest.approx((0, 70)),
+        pytest.approx((math.log10(4), 70)),
+    ]
+    assert sorted(_circles(axes)) == [pytest.approx((math.log10(2), y)) for y in (60, 70)]
+    dashed = [each for each in axes.collections if isinstance(each, PathCollection)]
+    assert len(dashed) == 1
+    assert {text.get_text() for text in axes.texts} == {"1", "7"}
 
 
 def test_published_points_stand_where_papers_put_them(tmp_path: Path) -> None:
