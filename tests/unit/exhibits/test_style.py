@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from dpprobe.analyses.fairness.show import gap_figure
@@ -31,15 +29,6 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
         first, second = (save_bytes(draw(), tmp_path / "figure") for _ in range(2))
         assert first == second
         assert b"<dc:date>" not in first[0]
-
-
-@given(st.text("ab _-/", max_size=40), st.integers(2, 12))
-def test_a_wrapped_name_loses_spaces_at_ends_of_lines_alone(text: str, width: int) -> None:
-    lines = style.wrap_name(text, width).split("\n")
-    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
-    assert max(map(len, lines)) <= width + 1
-    if len(text) <= width:
-        assert lines == [text.rstrip(" ")]
 
 
 VALUES: list[style.Interval] = [

@@ -17,6 +17,7 @@ from dpprobe.release.page import write_page
 from tests.support.releases import (
     HOSTILE,
     Release,
+    calibrated,
     example,
     long_release,
     measured,
@@ -146,6 +147,15 @@ def test_the_curve_is_that_of_the_best_attack_and_its_marks_lie_on_it(
     marks = [(float(each["cx"]), float(each["cy"])) for tag, each in drawn if tag == "circle"]
     assert [x for x, _ in marks] == pytest.approx([44 + 200 * rate for rate in (0.01, 0.1)])
     assert set(marks) <= set(points)
+
+
+def test_the_reliability_diagram_has_a_mark_for_each_range(tmp_path: Path, plain: Release) -> None:
+    block = calibrated()
+    drawn = read(tmp_path, plain, calibration=block).drawn
+    marks = [(float(each["cx"]), float(each["cy"])) for tag, each in drawn if tag == "circle"]
+    for row in block["reliability"]:
+        wanted = pytest.approx((44 + 200 * row["predicted"], 8 + 200 * (1 - row["observed"])))
+        assert any(mark == wanted for mark in marks), row
 
 
 def test_each_mechanism_is_a_row_with_the_units_that_it_reads(

@@ -116,6 +116,15 @@ def test_a_class_that_a_minority_of_seeds_never_predicts_is_no_fault(tmp_path: P
         assert bool(faults) == (count >= 2), f"{count} of 3 seeds"
 
 
+def test_five_classes_are_named_and_the_others_counted(record: CellRecord) -> None:
+    for count in (5, 6, 8):
+        names = [f"c{number}" for number in range(8)]
+        each = changed(record, never=[range(count)] * 2, class_names=names)
+        (fault,) = benchmark_faults(each)
+        more = "" if count == 5 else rf" and {count - 5} more"
+        assert re.search(rf"it never predicts c0, c1, c2, c3, c4{more} \(", fault), fault
+
+
 def test_of_several_labels_none_need_be_predicted(tmp_path: Path) -> None:
     """A label that is present in few images is rarely above one half, and still ranks well."""
     labels = read_cell(write_cell(tmp_path, class_names="abc", multi_label=True, quality=0.0))

@@ -329,6 +329,25 @@ def test_as_many_canaries_as_make_a_test_most_powerful(noise: float, wanted: int
 
 
 @pytest.mark.parametrize(
+    ("name", "test"),
+    [
+        ("exact_sgd", white_box.JOINT),
+        ("sampled_exact_sgd", white_box.SAMPLED),
+        ("sgd", f"{white_box.JOINT}, as real numbers"),
+        ("sampled_sgd", f"{white_box.SAMPLED}, as real numbers"),
+    ],
+)
+def test_a_test_is_named_by_sampling_and_arithmetic(name: str, test: str) -> None:
+    plan = plan_of(METHODS[name], N)
+    assert cell_of(plan, 12, METHODS[name])._name_test() == test
+    first, *rest = plan.mechanisms
+    beside = replace(first, sample_rate=1.0, name="other")
+    both = replace(plan, mechanisms=(first, *rest, beside))
+    assert cell_of(both, 12, METHODS[name])._name_test() == test, "one that samples is enough"
+    assert searched()._name_test() == white_box.HEADS
+
+
+@pytest.mark.parametrize(
     ("method", "given", "audited"),
     # features and classes of the cell, and of the audited heads
     [

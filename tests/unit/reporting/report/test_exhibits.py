@@ -15,7 +15,6 @@ from dpprobe.reporting.report import exhibits
 from dpprobe.reporting.report.exhibits import Exhibits
 from dpprobe.reporting.report.shown_tables import ReportTable, study_tables
 from dpprobe.reporting.report.sources import Sources
-from dpprobe.study.comparisons import DATASET_COMPARISONS, STUDY_COMPARISONS
 from tests.support.paper_tables import paper_run
 from tests.support.report_page import Made
 
@@ -75,23 +74,6 @@ def test_a_dataset_may_be_called_like_a_folder_or_a_table(tmp_path: Path) -> Non
         assert titles == [f"Results against epsilon, {name}", f"t-SNE of pixels features, {name}"]
         assert [item["folder"] for item in shown.list_tables(name)] == ["tables"]
     assert {item["folder"] for item in shown.list_tables(None)} == {"tables", "papers"}
-
-
-@pytest.mark.parametrize(
-    ("name", "title"),
-    [
-        ("accuracy", "Results against epsilon"),
-        ("tsne", "t-SNE"),
-        ("tsne_a_b", "t-SNE of a_b features"),
-        ("other_name", "Other name"),
-        *((name, exhibits.FIGURE_TITLES[name]) for name in DATASET_COMPARISONS),
-        *((name, exhibits.FIGURE_TITLES[name]) for name in STUDY_COMPARISONS),
-    ],
-)
-def test_figures_have_titles_of_their_own_and_the_dataset_s(name: str, title: str) -> None:
-    assert exhibits.title_of(name, None) == title
-    assert exhibits.title_of(name, "digits") == f"{title}, digits"
-    assert exhibits.find_section(name) is None
 
 
 def _shown(tmp_path: Path, **sizes: int) -> Exhibits:

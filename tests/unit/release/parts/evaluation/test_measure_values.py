@@ -280,3 +280,24 @@ def test_macro_accuracy_needs_enough_of_each_class() -> None:
         results.check_telling(made_plan(recall_mechanisms(), n, noise=2.0), classes=classes)
         with pytest.raises(PrivacyError, match=f"macro accuracy needs {math.ceil(each)} test"):
             results.check_telling(made_plan(recall_mechanisms(), n - 1, noise=2.0), classes=classes)
+
+
+@pytest.mark.parametrize(
+    ("metric", "named"),
+    [
+        ("accuracy", "The accuracy on 9 test units"),
+        ("auc", "The area under the ROC curve on 9 test units"),
+        ("macro_accuracy", "The macro accuracy (mean recall of the classes) on 9 test units"),
+    ],
+)
+def test_words_tell_what_a_wide_interval_and_a_constant_answer_are(metric: Any, named: str) -> None:
+    plan = made_plan(recall_mechanisms(), 9)
+    for high, wide in ((0.2, False), (0.200001, True)):
+        words = results.released_words(metric, Estimate(0.1, 0.0, high, 0.1), plan, " Remark.")
+        assert words.startswith(named)
+        assert "choice of test units. Remark." in words
+        assert (
+            words.endswith("The interval is wide: 9 test units are few for an epsilon of 1.")
+            == wide
+        )
+        assert (results.CONSTANT_ANSWER in words) == (metric == "accuracy")
