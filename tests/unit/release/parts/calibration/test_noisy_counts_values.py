@@ -257,3 +257,23 @@ def test_equal_probabilities_have_neither_cut_offs_nor_benefits() -> None:
     )
     assert told["cut_offs"]
     assert told["net_benefit"]
+
+
+def test_the_candidates_of_two_classes_count_a_divided_bin_as_missed() -> None:
+    ends = np.array([0.0, 0.2, 0.7, 1.0])
+    positives, negatives = np.array([1.0, 10, 100]), np.array([1000.0, 10_000, 100_000])
+    found = calibration._two_class_candidates(ends, positives, negatives, 2.0)
+    # of thresholds 0.2 and 1 - 0.7: rows of the second class below, of the first above 1 minus it
+    expected = [(0.2, 1 + 100_000, 2), (0.3, 11 + 100_000, 3)]
+    for (threshold, misses, deviation), (edge, count, bins) in zip(found, expected, strict=True):
+        assert threshold == pytest.approx(edge)
+        assert misses == count
+        assert deviation == pytest.approx(2.0 * math.sqrt(bins))
+
+
+def test_a_share_of_many_rows_ends_where_its_variance_says() -> None:
+    few = np.array(calibration.estimate_share(30.0, 1e5, 2.0, 3.0))
+    most = np.array(calibration.estimate_share(1e5 - 30.0, 1e5, 3.0, 2.0))
+    for end in few[1:]:  # nearly the variance of a Poisson number, and the noise's
+        assert abs(30 - end * 1e5) == pytest.approx(1.96 * math.sqrt(end * 1e5 + 4), rel=1e-3)
+    assert few[1] < few[0] < few[2] == pytest.approx(1 - most[1])
