@@ -317,13 +317,6 @@ def test_another_n_of_a_head_that_samples_or_another_engine_fails(tmp_path: Path
     assert "engine" in failed(verify_bundle(folder)), "its releases are not exact"
 
 
-def test_files_that_do_not_belong_fail(bundle: Path, tmp_path: Path) -> None:
-    (bundle / "notes.txt").write_text("anything")
-    assert failed(verify_bundle(bundle)) == ["files"]
-    with pytest.raises(DataError, match="no bundle in this folder"):
-        verify_bundle(tmp_path / "nowhere")
-
-
 def test_a_study_s_folder_is_answered_with_its_bundles(bundle: Path, tmp_path: Path) -> None:
     study = tmp_path / "results"
     (study / "releases").mkdir(parents=True)
