@@ -64,29 +64,6 @@ def rows(model: Any, pixels: torch.Tensor) -> torch.Tensor:
     return features
 
 
-@pytest.mark.parametrize("family", ["pixels", "scattering"])
-def test_grey_bits_are_part_of_a_backbone(family: str) -> None:
-    plain, told = load(family=family, size=32), load(family=family, grey_bits=12, size=32)
-    assert load(family=family, grey_bits=16, size=32).fingerprint == plain.fingerprint
-    assert told.fingerprint != plain.fingerprint
-    assert told.preprocessing == {**plain.preprocessing, "grey_bits": 12}
-    grey = np.linspace(0, 255, 32 * 32).round().astype(np.uint8).reshape(32, 32)
-    deep = Image.fromarray((grey.astype(np.uint32) * 4095 // 255).astype(np.uint16))
-    eight = Image.fromarray(grey)
-    torch.testing.assert_close(told.transform(deep), plain.transform(eight), atol=0.005, rtol=0)
-    assert torch.equal(told.transform(eight), plain.transform(eight))
-    with pytest.raises(ConfigError, match="grey_bits"):
-        load(family="external", model="v", each_by_itself=True, grey_bits=12)
-
-
-def test_pixels_in_colour_resized_and_shifted() -> None:
-    backbone = load(family="pixels", color="rgb", size=6, mean=0.5, std=0.25)
-    assert backbone.dimension == 108
-    features = run(backbone, Image.new("RGB", (20, 9), (255, 0, 51)))[0].reshape(3, 6, 6)
-    for channel, value in enumerate((1.0, 0.0, 0.2)):
-        assert torch.allclose(features[channel], torch.tensor((value - 0.5) / 0.25), atol=1e-6)
-
-
 def test_scattering_is_channel_major_and_hardly_expands() -> None:
     """The public bounds of `normalize: {kind: channels}` rest on this."""
     ramp = np.linspace(0, 255, 32).astype(np.uint8)
