@@ -417,6 +417,18 @@ def test_lamb_scales_adam_s_direction_to_each_tensor() -> None:
         )
 
 
+def test_one_label_is_its_one_hot_and_units_of_one_row_are_rows() -> None:
+    options = network_options(loss="sigmoid", batch_size=8)
+    inputs = mlp_inputs()
+    several = mlp_inputs()
+    several.labels = nn.functional.one_hot(inputs.labels, CLASSES).to(torch.uint8)
+    assert_close(train(options, inputs).state, train(options, several).state)
+    plain = network_options(batch_size=8)
+    alone, units = mlp_inputs(), mlp_inputs()
+    units.units = Units.number_units([f"{row:03d}" for row in range(units.rows)])
+    assert flat(train(plain, alone).state).tolist() == flat(train(plain, units).state).tolist()
+
+
 # Real architectures: views, adapters, cuts and precisions.
 
 
