@@ -79,7 +79,7 @@ def test_private_noise_is_secret_and_never_the_same() -> None:
         ({"epsilon": "1"}, ConfigError, "epsilon"),
         ({"delta": [1.0]}, ConfigError, "delta"),
         ({"epsilon": {"advantage": 2}}, PrivacyError, "advantage 2"),
-        ({"head": "nonprivate"}, PrivacyError, "head nonprivate"),
+        ({"head": "nonprivate"}, PrivacyError, "head nonprivate: this head is not private"),
         ({"head": "gradient"}, ConfigError, "gradient"),
         ({"head": {"head": "sgd", "engine": "closed_form"}}, PrivacyError, "engine='exact'"),
         ({"head": {"head": "fine_tune", "tune": "head"}}, ConfigError, "needs images"),
