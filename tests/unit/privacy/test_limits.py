@@ -59,6 +59,7 @@ def test_what_is_no_epsilon_is_refused_by_its_spelling(value: Any) -> None:
 def test_infinity_is_a_text_in_json_and_the_number_again_when_read() -> None:
     assert [limits.to_json(each) for each in (None, 0.5, math.inf)] == [None, 0.5, "inf"]
     assert epsilon_value("inf") == math.inf
+    assert limits.round_up(math.inf) == math.inf
     assert epsilon_value("0.5") == 0.5
 
 
