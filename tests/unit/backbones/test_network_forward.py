@@ -397,6 +397,16 @@ def test_crops_are_distributed_as_torchvisions(width: int, height: int) -> None:
     assert (others.std(0) <= 1.15 * ours.std(0) + 1e-9).all()
 
 
+def test_crops_of_a_square_are_as_often_wide_as_high() -> None:
+    """Ratios of their sides are uniform on a logarithmic scale."""
+    boxes = [
+        image_preprocessing.crop_box(999, 999, seed=0, sha256=str(index).encode())
+        for index in range(3000)
+    ]
+    ratios = np.log([w / h for _, _, h, w in boxes])
+    assert abs(ratios.mean()) < 4 * ratios.std() / 3000**0.5
+
+
 def test_flip_is_the_mean_of_both_views() -> None:
     whole = {"crop_pct": 1}  # what is cut off a side depends on the side
     plain = timm_of(layers="all", preprocessing=whole)
