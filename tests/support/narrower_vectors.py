@@ -56,12 +56,14 @@ def check_sums(lanes: int) -> None:
 
 
 def main() -> None:
+    processes = {}
     for lanes in LACKS:
-        if os.fork():
-            assert os.wait()[1] == 0, f"{lanes} lanes"
-        else:
+        if not (process := os.fork()):
             check_sums(lanes)
             return
+        processes[process] = lanes
+    for process, lanes in processes.items():
+        assert os.waitpid(process, 0)[1] == 0, f"{lanes} lanes"
 
 
 if __name__ == "__main__":

@@ -308,7 +308,6 @@ def test_a_tag_may_follow_the_name(
         # a name with QuickGELU is right, whatever the list says of its weights
         ({"model": "roberta-ViT-B-32.laion2b_s12b_b32k"}, None),
         ({"model": "hf-hub:a/b"}, None),
-        ({"model": "ViT-B-33", "pretrained": False}, "no model"),
     ],
 )
 def test_names_and_activations_are_compared_with_the_list(

@@ -95,6 +95,32 @@ def test_text_from_files_is_never_markup(made: Made) -> None:
     assert "&lt;script&gt;" in page.text
 
 
+def test_a_study_of_many_cells_stays_small(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    cells, source = [], made.results / "cells/digits/pixels/sgd/eps-1/metrics.json"
+    record, statement = read_json(source), read_json(source.with_name("privacy.json"))
+    for b in range(4):
+        for m in range(10):
+            for epsilon in ("0.5", "1", "2", "4", "8"):
+                cell = {"dataset": "digits", "backbone": f"b{b}", "method": f"m{m}"}
+                changed = record | {"cell": cell | {"epsilon": epsilon}}
+                folder = tmp_path / f"many/digits/b{b}/m{m}/eps-{epsilon}"
+                write_json(folder / "metrics.json", changed)
+                promise = {"method": f"m{m}", "promise": f"m{m} {epsilon}"}
+                write_json(folder / "privacy.json", statement | promise)
+                cells.append(folder / "metrics.json")
+    summarise_cells(cells, tmp_path / "many.parquet", study="small")
+    page = made.page(
+        summaries=[tmp_path / "many.parquet"],
+        statements=[path.with_name("privacy.json") for path in cells],
+    )
+    assert page.text.count("metrics.json --cores") == 200
+    assert len([d for d in page.all("details") if d.get("class") == "statement"]) == 50, (
+        "one for all backbones"
+    )
+    assert len(page.text) < 6e5
+
+
 def test_sections_stand_in_the_order_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     sections = {each.name: each.section for each in load_analyses() if each.section is not None}
     filled = [section.place for name, section in sections.items() if name != "sites"]
