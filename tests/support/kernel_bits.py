@@ -29,11 +29,7 @@ FEW = ["dpprobe.privacy.gradient_noise", "dpprobe.analyses.fairness.group_kernel
 DRAWING_KERNELS = ["dpprobe.privacy.rounded_gaussian", "dpprobe.privacy.sampling"]
 # Not computed here, as they take half a minute to compile: their sums are integers that float64
 # represents exactly, with the same bits in any order of additions.
-EXACT_KERNELS = [
-    "dpprobe.heads.kernels.exact_step",
-    "dpprobe.heads.kernels.grid_rows",
-    "dpprobe.heads.kernels.integer_products",
-]
+EXACT_KERNELS = ["dpprobe.heads.kernels.exact_step", "dpprobe.heads.kernels.residuals"]
 
 
 def main(*arguments: str) -> None:
