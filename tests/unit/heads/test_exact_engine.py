@@ -51,7 +51,7 @@ def exact(rows: Rows, clip: float, *, sigmoid: bool = False, constant: float = 1
 
 @pytest.mark.parametrize("weight", [1.0 + 2.0**-23, 200.0, math.nan])
 def test_weights_above_one_are_refused(weight: float) -> None:
-    """They would break the sensitivity, and the bounds of 16-bit products."""
+    """They would break the sensitivity, and the bounds of exact products."""
     rows = normalised(training_set(9, 4, 3), "l2")
     rows.weights = torch.ones(len(rows))
     rows.weights[3] = weight
@@ -256,9 +256,8 @@ def test_sums_off_their_grid_are_not_released(monkeypatch: pytest.MonkeyPatch) -
     batch, head = (np.arange(9), np.array([4, 5])), np.zeros((1, 4, 8))
     given = np.zeros((2, 32), np.int64), 1.0, np.ones(2), np.zeros(0), np.zeros((4, 8))
     assert sums.take_steps(batch, head.copy(), *given)
-    bits, digits, clip, entry_step, step, sigmoid = sums._given
     # factors in steps so small that their integers exceed 2^53
-    sums._given = bits, digits, clip, entry_step, step * 2.0**-60, sigmoid
+    sums._given = sums._given._replace(step=sums._given.step * 2.0**-60)
     assert not sums.take_steps(batch, head.copy(), *given)
     monkeypatch.setattr(ExactSums, "take_steps", lambda *_: False)
     with pytest.raises(PrivacyError, match="off their grid"):
