@@ -7,7 +7,7 @@ from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0], snakemake.output):
-        from dpprobe.analyses.audit.measure import audit_job
+        from dpprobe.analyses.audit.measure import audit_cells
         from dpprobe.analyses.audit.options import AuditOptions
         from dpprobe.devices import limit_threads
         from dpprobe.training.tasks import Job
@@ -15,7 +15,7 @@ if __name__ == "__main__":
         limit_threads(snakemake.threads)
         params = snakemake.params
         study = run_study(snakemake.config)
-        audit_job(
+        audit_cells(
             Job.of_rule(study, snakemake.wildcards, params, memory_mb=study.features.memory_mb),
             AuditOptions.model_validate(params.options),
             train=Path(snakemake.input.train),

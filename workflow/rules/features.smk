@@ -1,4 +1,5 @@
-include: "../lookups/features.smk"
+from dpprobe.data.promise_facts import promise_facts
+from dpprobe.versions import VERSIONS
 
 
 rule extract_features:
@@ -121,7 +122,7 @@ rule embed_text:
     benchmark:
         "<benchmarks>/embed_text/{dataset}/{backbone}.tsv"
     wildcard_constraints:
-        backbone=names(TEXT_BACKBONES),
+        backbone=names(STUDY.text_backbones()),
     conda:
         "../../envs/extraction.yaml"
     threads: network_threads

@@ -1,4 +1,6 @@
-include: "../lookups/releases.smk"
+from dpprobe.release.bundle import BUNDLE_FILES
+from dpprobe.results.cell_record import METRICS_FILE
+from dpprobe.versions import VERSIONS
 
 
 # One job makes a release. A release is final and costs its epsilon for good. No job deletes files of a release

@@ -1,3 +1,15 @@
+from dpprobe.artifacts import hash_value
+from dpprobe.versions import VERSIONS
+
+# The tables that the report can show.
+REPORTED_TABLES = (
+    "write_tables",
+    "write_dataset_table",
+    "write_fairness_table",
+    "write_law_tables",
+)
+
+
 # One page for readers, made from other stages' files.
 rule write_report:
     """The report of the study, one HTML page."""

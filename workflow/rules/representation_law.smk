@@ -1,4 +1,5 @@
-include: "../lookups/representation_law.smk"
+from dpprobe.analyses.representation_law.law_record import LAYERS
+from dpprobe.versions import VERSIONS
 
 
 # Representation laws of the frozen and the tuned networks of each (dataset, backbone): not private, and only if the
@@ -9,8 +10,8 @@ rule measure_law:
         train="<data>/{dataset}/train.parquet",
         test="<data>/{dataset}/test.parquet",
         weights=backbone_files,
-        networks=lambda wildcards: law_networks_paths(wildcards),
-        marks=lambda wildcards: law_networks_marks(wildcards),
+        networks=law_networks_paths,
+        marks=law_networks_marks,
     output:
         # as in training, up-to-date results are reused, and a failed job leaves no mark
         record=update(f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/law.json"),

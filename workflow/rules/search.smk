@@ -1,3 +1,7 @@
+from dpprobe.study.network_methods import searched_methods
+from dpprobe.versions import VERSIONS
+
+
 # Unpriced searches over the options of methods that train networks: one job for each (dataset, backbone, method,
 # epsilon). A hidden log in the record's folder has the finished trials, from which a failed job resumes.
 rule search_options:

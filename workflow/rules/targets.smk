@@ -2,6 +2,10 @@
 # makes all of one dataset. Targets list every file that a user may delete, because Snakemake recreates only listed
 # files. Snakemake ignores another missing file while files made from that file exist.
 
+from functools import partial
+
+from dpprobe.analyses.representation_law import list_law_records
+
 
 rule data:
     """Split tables of every dataset."""

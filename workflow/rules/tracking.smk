@@ -1,3 +1,19 @@
+from dpprobe.analyses.audit import list_audit_marks, list_audit_records
+from dpprobe.analyses.audit.audit_record import RECORD_SUFFIX
+from dpprobe.analyses.fairness import list_fairness_files
+from dpprobe.release.bundle import BUNDLE_FILES
+from dpprobe.versions import VERSIONS
+
+# Figures that MLflow shows with the cells of a dataset.
+TRACKED_FIGURES = (
+    "plot_accuracy",
+    "plot_option",
+    "plot_fairness",
+)
+# Further figures that MLflow shows in the run of a whole dataset.
+DATASET_FIGURES = ("plot_comparison", "plot_dataset_tsne")
+
+
 # Only the rules in this file write to MLflow's store, from the files that other jobs wrote.
 rule track:
     """MLflow runs of a dataset."""

@@ -1,4 +1,7 @@
-include: "../lookups/training.smk"
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.results.cell_record import NAMED_FILES
+from dpprobe.study.network_methods import head_methods
+from dpprobe.versions import VERSIONS
 
 
 # One job trains every method of a (dataset, backbone, epsilon). Cells are marked with update(), so they still exist
@@ -43,7 +46,7 @@ rule train_heads:
         runtime=training_minutes,
         gpu=fit_gpus(lambda wildcards: head_methods(STUDY, wildcards.epsilon)),
     params:
-        methods=lambda wildcards: heads_params(wildcards.epsilon),
+        methods=heads_params,
         seeds=STUDY.seeds,
         seed=STUDY.seed,
         privacy=privacy_params,

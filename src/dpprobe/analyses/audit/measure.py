@@ -54,7 +54,7 @@ logger = logging.getLogger("dpprobe")
 SCORES = pa.schema([("attack", pa.string()), ("member", pa.bool_()), ("score", pa.float64())])
 
 
-def audit_job(
+def audit_cells(
     job: Job, audit: AuditOptions, *, train: Path, plans: Path, audits: Path, device: str
 ) -> None:
     """Computes all audits of a job that are missing or stale.
