@@ -93,14 +93,3 @@ rule audits:
     """Audits of every dataset, with figures."""
     input:
         later(of_all_datasets, audit_files),
-
-
-for dataset in STUDY.datasets:
-
-    rule:
-        name:
-            f"audit_{dataset}"
-        input:
-            later(audit_files, dataset),
-
-    describe_rule(f"audit_{dataset}", f"audits of {dataset}")

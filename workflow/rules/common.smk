@@ -125,6 +125,21 @@ def backbone_files(wildcards):
     return STUDY.backbones[wildcards.backbone].input_files()
 
 
+def backbone_params(wildcards):
+    """The options of a backbone that its features depend on."""
+    return STUDY.backbones[wildcards.backbone].extraction_params()
+
+
+def feature_shards(wildcards):
+    """The features of both splits."""
+    return FILES.list_shards(wildcards.dataset, wildcards.backbone)
+
+
+def method_params(wildcards):
+    """The options of the one method of a job."""
+    return {wildcards.method: dumped(STUDY.methods[wildcards.method])}
+
+
 def outside_state(*finders):
     """Hashes sizes and times of weights and public files, because a replaced file may have an older time.
 
@@ -170,6 +185,16 @@ def describe_rule(name, words):
         workflow.get_rule(rule_name(name)).docstring = words
     if rule_name(name) != name:
         note_renamed(rule_name(name), name)
+
+
+def of_cells(paths, *datasets):
+    """Makes an input function of the files of all cells of some datasets, by default of the study's."""
+    return lambda wildcards: paths(FILES.list_study_cells(*datasets))
+
+
+def of_datasets_cells(paths):
+    """Makes an input function of the files of all cells of a job's dataset."""
+    return lambda wildcards: paths(FILES.list_study_cells(wildcards.dataset))
 
 
 # Factories make the functions, because a loop's variable would have its last value when Snakemake calls the functions.
@@ -311,15 +336,7 @@ def tuned_rows(wildcards):
         ]
     if options.cut_blocks:
         return cut_paths(wildcards, FILES.list_shard_names())
-    return tuned_features(wildcards)
-
-
-def tuned_features(wildcards):
-    return [
-        path
-        for split in ("train", "test")
-        for path in FILES.list_shards(wildcards.dataset, wildcards.backbone, split)
-    ]
+    return feature_shards(wildcards)
 
 
 def tuned_tables(wildcards):

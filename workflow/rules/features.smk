@@ -26,9 +26,7 @@ rule extract_features:
         runtime=extraction_minutes,
         gpu=network_gpus,
     params:
-        backbone=lambda wildcards: STUDY.backbones[
-            wildcards.backbone
-        ].extraction_params(),
+        backbone=backbone_params,
         batch_size=STUDY.features.batch_size,
         dtype=STUDY.features.dtype,
         precision=STUDY.features.precision,

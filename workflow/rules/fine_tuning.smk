@@ -7,12 +7,8 @@ from dpprobe.versions import VERSIONS
 
 # Activations of the frozen blocks, computed once as feature shards and read for every epsilon, seed and trial. A
 # subsample's activations are computed from the subsample's table.
-rule extract_cut:
+use rule extract_features as extract_cut with:
     """Activations before a network's last blocks, one shard."""
-    input:
-        table="<data>/{dataset}/{split}.parquet",
-        info="<data>/{dataset}/dataset.json",
-        weights=backbone_files,
     output:
         "<results>/cuts/{dataset}/{backbone}/blocks-{blocks}/{split}/shard-{shard}-of-{shards}.h5",
     log:
@@ -20,20 +16,12 @@ rule extract_cut:
     benchmark:
         "<benchmarks>/extract_cut/{dataset}/{backbone}/blocks-{blocks}/{split}/shard-{shard}-of-{shards}.tsv"
     wildcard_constraints:
+        dataset=names(DATASETS),
         blocks=r"\d+",
         shard=r"\d{5}",
         shards=r"\d{5}",
-    conda:
-        "../../envs/extraction.yaml"
-    threads: network_threads
-    resources:
-        mem_mb=extraction_memory,
-        runtime=extraction_minutes,
-        gpu=network_gpus,
     params:
-        backbone=lambda wildcards: STUDY.backbones[
-            wildcards.backbone
-        ].extraction_params(),
+        backbone=backbone_params,
         batch_size=STUDY.features.batch_size,
         dtype=STUDY.features.dtype,
         precision=STUDY.features.precision,
@@ -43,11 +31,9 @@ rule extract_cut:
     message:
         "activations of {wildcards.dataset} {wildcards.split}, {wildcards.backbone}, before its last "
         "{wildcards.blocks} blocks, shard {wildcards.shard} of {wildcards.shards}"
-    script:
-        "../../scripts/extract_features.py"
 
 
-rule write_cut_manifest:
+use rule write_manifest as write_cut_manifest with:
     """Manifest of activations, which proves that shards are complete."""
     input:
         shards=lambda wildcards: [
@@ -64,20 +50,12 @@ rule write_cut_manifest:
         "<benchmarks>/write_cut_manifest/{dataset}/{backbone}/blocks-{blocks}/{split}.tsv"
     wildcard_constraints:
         blocks=r"\d+",
-    conda:
-        "../../envs/extraction.yaml"
-    threads: 1
-    resources:
-        mem_mb=memory(1000),
-        runtime=minutes(10, per_gb=5),
     params:
         promise=lambda wildcards: promise_facts(DATASETS[wildcards.dataset]).to_dict(),
         version=VERSIONS["cuts"],
     message:
         "manifest of activations of {wildcards.dataset} {wildcards.split}, {wildcards.backbone}, before its last "
         "{wildcards.blocks} blocks"
-    script:
-        "../../scripts/write_manifest.py"
 
 
 rule cuts:
@@ -93,7 +71,7 @@ rule tune_network:
     input:
         train="<results>/features/{dataset}/{backbone}/train/manifest.json",
         test="<results>/features/{dataset}/{backbone}/test/manifest.json",
-        shards=tuned_features,
+        shards=feature_shards,
         rows=tuned_rows,
         cuts=cut_paths,
         tables=tuned_tables,
@@ -127,12 +105,8 @@ rule tune_network:
         runtime=tuning_minutes,
         gpu=tuning_gpus,
     params:
-        methods=lambda wildcards: {
-            wildcards.method: dumped(STUDY.methods[wildcards.method])
-        },
-        backbone=lambda wildcards: STUDY.backbones[
-            wildcards.backbone
-        ].extraction_params(),
+        methods=method_params,
+        backbone=backbone_params,
         seed=STUDY.seed,
         privacy=privacy_params,
         metric=lambda wildcards: STUDY.datasets[wildcards.dataset].metric,
@@ -153,7 +127,7 @@ rule gather_networks:
         marks=lambda wildcards: FILES.list_network_marks([wildcards_cell(wildcards)]),
         train="<results>/features/{dataset}/{backbone}/train/manifest.json",
         test="<results>/features/{dataset}/{backbone}/test/manifest.json",
-        shards=tuned_features,
+        shards=feature_shards,
         cuts=cut_paths,
         plans="<results>/calibration/{dataset}/eps-{epsilon}.json",
         choice=searched_values,
@@ -181,9 +155,7 @@ rule gather_networks:
         mem_mb=memory(2000, factor=0.1),
         runtime=minutes(20),
     params:
-        methods=lambda wildcards: {
-            wildcards.method: dumped(STUDY.methods[wildcards.method])
-        },
+        methods=method_params,
         seeds=STUDY.seeds,
         seed=STUDY.seed,
         privacy=privacy_params,

@@ -44,14 +44,3 @@ rule imbalance:
     """Rare classes of every dataset, with tables and figures."""
     input:
         later(of_all_datasets, imbalance_outputs),
-
-
-for dataset in IMBALANCED:
-
-    rule:
-        name:
-            f"imbalance_{dataset}"
-        input:
-            later(imbalance_outputs, dataset),
-
-    describe_rule(f"imbalance_{dataset}", f"rare classes of {dataset}")

@@ -17,7 +17,7 @@ rule write_report:
         **section_inputs(),
         summaries=rules.summaries.input,
         # the jobs' marks stand for the privacy statements of all cells
-        marks=lambda wildcards: FILES.list_marks(FILES.list_study_cells()),
+        marks=of_cells(FILES.list_marks),
         infos=expand("<data>/{dataset}/dataset.json", dataset=STUDY.datasets),
         manifests=expand(
             "<results>/features/{dataset}/{backbone}/{split}/manifest.json",

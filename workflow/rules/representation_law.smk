@@ -31,9 +31,7 @@ rule measure_law:
         options=dumped(STUDY.representation_law) if STUDY.representation_law else None,
         networks=LAW_NETWORKS,
         methods={method: dumped(STUDY.methods[method]) for method, _ in LAW_NETWORKS},
-        backbone=lambda wildcards: STUDY.backbones[
-            wildcards.backbone
-        ].extraction_params(),
+        backbone=backbone_params,
         seed=STUDY.seed,
         version=VERSIONS["representation_law"],
         files=outside_state(backbone_files),
@@ -47,16 +45,3 @@ rule representation_law:
     """Representation laws of every dataset, with tables and figures."""
     input:
         later(of_all_datasets, law_outputs),
-
-
-for dataset in LAW_DATASETS:
-
-    rule:
-        name:
-            f"representation_law_{dataset}"
-        input:
-            later(law_outputs, dataset),
-
-    describe_rule(
-        f"representation_law_{dataset}", f"representation laws of {dataset}"
-    )

@@ -19,9 +19,7 @@ rule track:
     """MLflow runs of a dataset."""
     input:
         # the jobs' marks stand for all files of cells
-        marks=lambda wildcards: FILES.list_marks(
-            FILES.list_study_cells(wildcards.dataset)
-        ),
+        marks=of_datasets_cells(FILES.list_marks),
         audits=lambda wildcards: list_audit_records(FILES, wildcards.dataset),
         audit_marks=lambda wildcards: list_audit_marks(FILES, wildcards.dataset),
         info="<data>/{dataset}/dataset.json",

@@ -12,11 +12,7 @@ rule train_heads:
     input:
         train="<results>/features/{dataset}/{backbone}/train/manifest.json",
         test="<results>/features/{dataset}/{backbone}/test/manifest.json",
-        shards=lambda wildcards: [
-            path
-            for split in ("train", "test")
-            for path in FILES.list_shards(wildcards.dataset, wildcards.backbone, split)
-        ],
+        shards=feature_shards,
         plans="<results>/calibration/{dataset}/eps-{epsilon}.json",
         public=method_files,
         overlap=overlap_counts,

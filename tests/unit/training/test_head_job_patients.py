@@ -121,7 +121,7 @@ def test_features_in_memory_and_streamed_give_the_same_second_order_cells(run: R
 
 
 def test_a_promise_for_images_says_its_worth_to_patients(run: Run) -> None:
-    run.train(unit="image", patients={"images": 20})
+    run.train(unit="image", patients=Patients(images=20))
     for method in METHODS:
         statement = run.read(method, "privacy")
         assert statement["unit_of_privacy"] == "one training image"

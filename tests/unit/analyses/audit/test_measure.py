@@ -111,7 +111,9 @@ class _Audits:
             train=self.folder / "train/manifest.json",
             plans=plans,
             audits=self.folder / "audit",
+            private_datasets=["toy"],
             device=device,
+            memory_mb=1000,
         )
 
     def path(self, method: str, suffix: str = RECORD_SUFFIX, *, epsilon: str = "4") -> Path:
