@@ -37,10 +37,10 @@ SYNC := $(BIN)/uv pip sync --quiet --require-hashes --compile-bytecode --python 
 ifdef TORCH_INDEX
 # All but torch and torchvision is held against the lock's hashes; these two have its versions, and their index's hashes.
 define PACKAGES
-$(PYTHON) envs/without_cuda.py $(ENVIRONMENT) >$(VENV)/without_cuda.lock
+$(PYTHON) tools/without_cuda.py $(ENVIRONMENT) >$(VENV)/without_cuda.lock
 $(SYNC) $(VENV)/without_cuda.lock
 $(BIN)/uv pip install --quiet --no-deps --compile-bytecode --python $(BIN)/python --default-index $(TORCH_INDEX) \
-	$$($(PYTHON) envs/without_cuda.py $(ENVIRONMENT) --torch)
+	$$($(PYTHON) tools/without_cuda.py $(ENVIRONMENT) --torch)
 $(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda and "the torch of TORCH_INDEX has CUDA; name an index of builds for CPUs")'
 endef
 else
@@ -153,13 +153,13 @@ lock: $(READY)
 	$(LOCK) requirements/runtime.in --constraint requirements/environment.lock -o requirements/runtime.lock
 	$(LOCK) requirements/docs.in -o requirements/docs.lock
 	$(LOCK) requirements/snakemake-oldest.in -o requirements/snakemake-oldest.lock
-	$(BIN)/python envs/from_lock.py
+	$(BIN)/python tools/from_lock.py
 
 # Images, results of other studies, releases and ledgers stay.
 clean:
-	@$(PYTHON) envs/clean.py
+	@$(PYTHON) tools/clean.py
 	rm -rf $(VENV)
 
 clean-all:
-	@$(PYTHON) envs/clean.py --all
+	@$(PYTHON) tools/clean.py --all
 	rm -rf $(VENV)

@@ -22,7 +22,7 @@ WAYS = {
     "a cell of heads (`snakemake`)": "training/head_job.py:train_job",
     "a cell of networks (`snakemake`)": "training/network_job.py:tune_network",
     "the search of a network's options": "training/search_job.py:search_job",
-    "an audit's shadow heads": "analyses/audit/measure.py:audit_job",
+    "an audit's shadow heads": "analyses/audit/measure.py:audit_cells",
     "simulated sites": "analyses/sites/measure.py:simulate_sites",
     "`dpprobe release`, `dpprobe site sums` and `combine`": "release/make.py:ReleaseTask.run",
     "`PrivateClassifier.fit`": "estimator/private_classifier.py:PrivateClassifier.fit",

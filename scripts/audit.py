@@ -7,20 +7,22 @@ from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0], snakemake.output):
-        from dpprobe.analyses.audit.measure import audit_job
+        from dpprobe.analyses.audit.measure import audit_cells
         from dpprobe.analyses.audit.options import AuditOptions
         from dpprobe.devices import limit_threads
-        from dpprobe.training.tasks import Job
+        from dpprobe.training.tasks import Request
 
         limit_threads(snakemake.threads)
         params = snakemake.params
         study = run_study(snakemake.config)
-        audit_job(
-            Job.of_rule(study, snakemake.wildcards, params, memory_mb=study.features.memory_mb),
+        audit_cells(
+            Request.of_rule(study, snakemake.wildcards, params),
             AuditOptions.model_validate(params.options),
             train=Path(snakemake.input.train),
             plans=Path(snakemake.input.plans),
             # <audits>/<dataset>/<backbone>/.eps-<epsilon>.done
             audits=Path(snakemake.output.done).parents[2],
+            private_datasets=list(study.datasets),
             device=study.device,
+            memory_mb=study.features.memory_mb,
         )

@@ -26,4 +26,4 @@ if __name__ == "__main__":
             device=study.device,
         )
         # <layers>/<dataset>/<backbone>/law.json
-        task.measure_laws(Path(snakemake.output.record).parents[2], threads=snakemake.threads)
+        task.measure_law(Path(snakemake.output.record).parents[2], threads=snakemake.threads)

@@ -6,23 +6,17 @@ from dpprobe.study.snapshot import run_study
 if __name__ == "__main__":
     with job_log(snakemake.log[0], snakemake.output):
         from dpprobe.devices import limit_threads
-        from dpprobe.training.network_cell import NetworkFiles, keep_network
-        from dpprobe.training.tasks import Job
+        from dpprobe.training.network_cell import NetworkFiles, keep_network, open_network_job
+        from dpprobe.training.tasks import Request
 
         limit_threads(snakemake.threads)
         study = run_study(snakemake.config)
-        wildcards = snakemake.wildcards
-        job = Job.of_rule(
-            study,
-            wildcards,
-            snakemake.params,
-            memory_mb=study.features.memory_mb,
-        )
-        files = NetworkFiles.of_input(study, wildcards.backbone, snakemake.input)
-        index = int(wildcards.index)
-        if not keep_network(job, files, index=index, device=study.device):
+        request = Request.of_rule(study, snakemake.wildcards, snakemake.params)
+        files = NetworkFiles.of_rule(study, request.backbone, snakemake.input)
+        index, opened = int(snakemake.wildcards.index), open_network_job(request, files)
+        if not keep_network(opened, files, index=index, device=study.device):
             # imports the libraries of networks, which takes seconds
             from dpprobe.training.network_job import Limits, tune_network
 
             limits = Limits.of_study(study, threads=snakemake.threads)
-            tune_network(job, files, index=index, limits=limits)
+            tune_network(request, files, index=index, limits=limits)

@@ -58,7 +58,7 @@ HIDDEN = (
     "RuleException:\nCalledProcessError in file",
     "WorkflowError:\nAt least one job did not complete successfully.",
 )
-# A line per cell that says what Snakemake has not done: see make_no_backup in snakemake_fixes.smk.
+# A line per cell that says what Snakemake has not done: see unless_there in snakemake_fixes.smk.
 RESTORED = "Restored previous version of"
 # Resources that nobody sets, or that say another one again in another unit.
 UNSHOWN = {"tmpdir", "mem", "mem_mib", "disk", "disk_mb", "disk_mib", "_cores", "_nodes"}

@@ -106,7 +106,7 @@ def fill(root: Path, files: Mapping[str, str]) -> None:
 
 def clean(root: Path, *words: str) -> str:
     """Cleans, and returns what it says."""
-    command = [sys.executable, str(REPOSITORY / "envs/clean.py"), *words]
+    command = [sys.executable, str(REPOSITORY / "tools/clean.py"), *words]
     return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
 
 
@@ -200,7 +200,7 @@ def test_nothing_behind_a_link_is_removed(tmp_path: Path, inner: str) -> None:
 
 
 def test_all_that_rules_write_is_known() -> None:
-    script = load_script(REPOSITORY / "envs/clean.py")
+    script = load_script(REPOSITORY / "tools/clean.py")
     text = "".join(path.read_text() for path in (REPOSITORY / "workflow").rglob("*.smk"))
     named = set(re.findall(r"<results>/([a-z_]+(?:\.html)?)\b", text)) - {"releases"}
     constants = {AUDITS, FAIRNESS, IMBALANCE, LAYERS, LONG_TAIL, NETWORKS_FOLDER, SEARCHES}

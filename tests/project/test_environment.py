@@ -23,7 +23,7 @@ from tests.support.script_modules import load_script
 
 
 def from_lock(repository: Path) -> ModuleType:
-    return load_script(repository / "envs/from_lock.py")
+    return load_script(repository / "tools/from_lock.py")
 
 
 def listed(repository: Path) -> str:

@@ -22,6 +22,7 @@ PLACES = (
     "scripts",
     "src",
     "tests",
+    "tools",
     "workflow",
 )
 

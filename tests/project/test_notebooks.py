@@ -14,11 +14,9 @@ import pytest
 
 from dpprobe.heads.registry import method_options
 from dpprobe.results.summary import summarise_cells
-from dpprobe.training.head_job import train_job
-from dpprobe.training.plan_file import write_plans
 from tests.support.classifiers import DELTA, FAST, ROWS, make_rows
 from tests.support.feature_stores import write_split
-from tests.support.training_jobs import make_job
+from tests.support.training_jobs import make_job, plan_job, run_job
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
@@ -47,21 +45,11 @@ def write_results(folder: Path) -> None:
             delta=DELTA,
         )
         plans = folder / f"calibration/digits/eps-{job.epsilon}.json"
-        write_plans(
-            job.methods,
-            job.make_target(ROWS),
-            output=plans,
-            cache=folder / "calibration",
-            seeds=job.seeds,
-        )
-        train_job(
-            job,
-            train=stores / "train/manifest.json",
-            test=stores / "test/manifest.json",
-            plans=plans,
-            cells=folder / "cells",
-            device="cpu",
-        )
+        plan_job(job, ROWS, plans, folder / "calibration")
+        manifests: dict[str, Any] = {
+            split: stores / split / "manifest.json" for split in ("train", "test")
+        }
+        run_job(folder, job, plans, **manifests)
     records = sorted(folder.glob("cells/**/metrics.json"))
     summarise_cells(records, folder / "summary/digits.parquet", study="demo")
 

@@ -41,6 +41,16 @@ def test_few_parts_of_snakemake_are_replaced(patches: dict[str, str]) -> None:
     assert len(patches) <= MOST, sorted(patches)
 
 
+def test_classes_of_snakemake_are_replaced_in_one_rule_file(repository: Path) -> None:
+    files = (repository / "workflow").rglob("*.smk")
+    replacing = {
+        path.name
+        for path in files
+        if re.search(r"^ *[A-Z]\w*[a-z]\w*\.\w+ = ", path.read_text(), re.MULTILINE)
+    }
+    assert replacing == {"snakemake_fixes.smk"}
+
+
 def test_each_names_its_upstream_thread_and_its_test(
     repository: Path, patches: dict[str, str]
 ) -> None:

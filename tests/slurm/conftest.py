@@ -29,6 +29,9 @@ TIMEOUT = 1200  # a run that takes longer hangs; a busy machine is slow
 SNAKEFILE = """
 configfile: "study.json"
 
+# other rule files' parts of a plan
+follow_run, changed_outputs = lambda: None, lambda jobs: []
+
 rule all:
     input: expand("out/{name}", name=config["commands"])
 

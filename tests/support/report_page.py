@@ -31,7 +31,6 @@ from dpprobe.study.study import Study
 from tests.conftest import REPOSITORY
 from tests.support.cell_files import write_dataset_info, write_study
 
-TEMPLATE = REPOSITORY / "resources/report"
 _PLANS: dict[str, bytes] = {}
 PNG = b"\x89PNG\r\n\x1a\n" + b"x" * 1000
 VOID = {"meta", "link", "img", "input", "br", "wbr"}
@@ -136,7 +135,7 @@ class Made:
     def page(self, **changes: Any) -> Page:
         output = self.results / "report.html"
         with sharing_plans():
-            write_report(output, replace(self.sources, **changes), self.origin, template=TEMPLATE)
+            write_report(output, replace(self.sources, **changes), self.origin)
         return Page(output.read_text(encoding="utf-8"))
 
 

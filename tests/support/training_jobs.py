@@ -2,50 +2,80 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dpprobe.privacy.risk import read_budget
+from dpprobe.privacy.target import Terms
+from dpprobe.training.cell_task import Asked
 from dpprobe.training.head_job import train_job
 from dpprobe.training.plan_file import write_plans
-from dpprobe.training.tasks import Job
+from dpprobe.training.tasks import JobFiles, Request, open_job
+
+DEFAULT = Request(
+    dataset="toy",
+    backbone="none",
+    epsilon="4",
+    methods={},
+    terms=Terms(epsilon=4.0, delta=1e-4),
+    asked=Asked(study="unit", seeds=2, study_seed=0),
+)
 
 
-def make_job(**changes: Any) -> Job:
+def change_job(job: Request, **changes: Any) -> Request:
+    """Changes values of a job's request, of its terms and of what it asks of each cell."""
+    of_terms = {name: changes[name] for name in _names(Terms) & changes.keys()}
+    of_cells = {name: changes[name] for name in _names(Asked) & changes.keys()}
+    if "epsilon" in of_terms:
+        of_terms["epsilon"] = read_budget(changes["epsilon"])
+    own = {name: changes[name] for name in _names(Request) & changes.keys()}
+    assert changes.keys() == of_terms.keys() | of_cells.keys() | own.keys()
+    terms, asked = replace(job.terms, **of_terms), replace(job.asked, **of_cells)
+    return replace(job, terms=terms, asked=asked, **own)
+
+
+def _names(kind: Any) -> set[str]:
+    return {field.name for field in fields(kind)}
+
+
+def make_job(**changes: Any) -> Request:
     """Makes a job of two seeds at epsilon 4 on the dataset `toy`, its values changed as given."""
-    values: dict[str, Any] = {
-        "study": "unit",
-        "private_datasets": ("toy",),
-        "dataset": "toy",
-        "backbone": "none",
-        "epsilon": "4",
-        "methods": {},
-        "seeds": 2,
-        "study_seed": 0,
-        "delta": 1e-4,
-        "accountant": "pld",
-        "mode": "benchmark",
-        "memory_mb": 1000,
-    }
-    return Job(**values | changes)
+    return change_job(DEFAULT, **changes)
 
 
-def plan_job(job: Job, n: int, plans: Path, cache: Path) -> Path:
+def plan_job(job: Request, n: int, plans: Path, cache: Path) -> Path:
     """Writes the plans of a job on n units; returns their file."""
-    write_plans(job.methods, job.make_target(n), output=plans, cache=cache, seeds=job.seeds)
+    target = job.terms.make_target(n)
+    write_plans(job.methods, target, output=plans, cache=cache, seeds=job.asked.seeds)
     return plans
 
 
-def run_job(folder: Path, job: Job, plans: Path, **given: Any) -> None:
-    """Trains a job on the splits in a folder, into its `cells`."""
+def list_files(folder: Path, plans: Path, **given: Any) -> JobFiles:
+    """Lists the files of a job on the splits in a folder, whose cells are in its `cells`."""
     places: dict[str, Any] = {
         "train": folder / "train/manifest.json",
         "test": folder / "test/manifest.json",
-        "cells": folder / "cells",
-        "device": "cpu",
+        "results": folder,
+        "private": ("toy",),
     }
-    train_job(job, plans=plans, **places | given)
+    return JobFiles(plans=plans, **places | given)
+
+
+def run_job(
+    folder: Path,
+    job: Request,
+    plans: Path,
+    *,
+    device: str = "cpu",
+    memory_mb: int = 1000,
+    **given: Any,
+) -> None:
+    """Trains a job on the splits in a folder, into its `cells`."""
+    opened = open_job(job, list_files(folder, plans, **given))
+    train_job(opened, device=device, memory_mb=memory_mb)
 
 
 def watch_renames(monkeypatch: pytest.MonkeyPatch) -> list[Path]:

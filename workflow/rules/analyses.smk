@@ -1,5 +1,7 @@
 """Makes rules for the jobs and targets of each analysis that the package declares."""
 
+from functools import partial
+
 from dpprobe.analyses.analysis import JobSize
 from dpprobe.analysis_registry import load_analyses
 

@@ -1,4 +1,7 @@
-include: "../lookups/audit.smk"
+from dpprobe.analyses.audit.audit_record import AUDIT_SUFFIXES, AUDITS
+from dpprobe.heads.auto import asked_options
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.versions import VERSIONS
 
 
 # One job audits every method of a (dataset, backbone, epsilon), because a small audit takes less time than starting
@@ -90,14 +93,3 @@ rule audits:
     """Audits of every dataset, with figures."""
     input:
         later(of_all_datasets, audit_files),
-
-
-for dataset in STUDY.datasets:
-
-    rule:
-        name:
-            f"audit_{dataset}"
-        input:
-            later(audit_files, dataset),
-
-    describe_rule(f"audit_{dataset}", f"audits of {dataset}")

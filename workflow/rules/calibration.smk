@@ -1,4 +1,4 @@
-include: "../lookups/calibration.smk"
+from dpprobe.versions import VERSIONS
 
 
 rule calibrate:
@@ -18,7 +18,7 @@ rule calibrate:
         mem_mb=memory(2000),
         runtime=minutes(30),
     params:
-        methods=lambda wildcards: methods_params(wildcards.epsilon),
+        methods=methods_params,
         privacy=calibration_params,
         seeds=STUDY.seeds,
         version=VERSIONS["calibration"],

@@ -1,81 +1,45 @@
-"""The study, the folders of rules' paths, and the input functions that several rules use."""
+"""The study, the folders of rules' paths, and the functions of rules' inputs and params."""
 
-import json
 import os
 import re
 import sys
 import time
-from contextlib import suppress
-from functools import cache, partial
 from pathlib import Path
 
-
-from dpprobe.analyses.representation_law.law_record import LAYERS
-from dpprobe.artifacts import explain_unwritable, hash_value, read_whole_record
+from dpprobe.analyses.audit import list_audit_marks, list_audited
 from dpprobe.analyses.audit.audit_record import (
     AUDIT_SUFFIXES,
     AUDITS,
     RECORD_SUFFIX,
     audit_path,
 )
-from dpprobe.data.addresses import public_addresses
+from dpprobe.analyses.imbalance import list_imbalance_records, list_imbalanced
+from dpprobe.analyses.representation_law import (
+    law_datasets,
+    list_law_marks,
+    list_law_networks,
+    list_law_records,
+)
 from dpprobe.data.option_paths import is_wildcard
 from dpprobe.data.options import hash_file_states
-from dpprobe.data.promise_facts import promise_facts
 from dpprobe.errors import ConfigError
 from dpprobe.heads.auto import asked_options, is_undecided
-from dpprobe.analyses.imbalance import list_imbalance_records, list_imbalanced
-from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE
 from dpprobe.options import resolve_path
 from dpprobe.privacy.limits import INFINITE
-from dpprobe.privacy.risk import nominal_epsilon
-from dpprobe.analyses.fairness import list_fairness_files
-from dpprobe.analyses.representation_law import list_law_marks, list_law_records
-from dpprobe.analyses.audit import list_audit_marks, list_audit_records
 from dpprobe.release.bundle import BUNDLE_FILES, SUMS_FILE
-from dpprobe.results.cell_record import (
-    CEILING_HEAD,
-    CELL_FILES,
-    METRICS_FILE,
-    NAMED_FILES,
-    PREDICTIONS_FILE,
-    CellName,
-    find_disagreement,
-    recorded_facts,
-)
 from dpprobe.results.network_record import (
     NETWORK_FILES,
     NETWORKS_FOLDER,
     network_folder,
 )
 from dpprobe.results.study_files import StudyFiles
-from dpprobe.analyses.audit import audit_cells
 from dpprobe.study.check_command import load_checked
 from dpprobe.study.imbalance import rare_classes
+from dpprobe.study.network_methods import head_methods, network_options
+from dpprobe.study.snapshot import RUN_KEY, check_run, note_renamed
+from dpprobe.study.study import Cell
 from dpprobe.study.study_file import load_study
 from dpprobe.study.yaml_file import check_yaml
-from dpprobe.study.network_methods import (
-    head_methods,
-    network_methods,
-    network_options,
-    searched_methods,
-)
-from dpprobe.study.study import Cell
-from dpprobe.analyses.representation_law import (
-    law_backbones,
-    law_datasets,
-    list_law_networks,
-)
-from dpprobe.run_marks import MARKED, find_other_runs, mark_run
-from dpprobe.study.snapshot import (
-    SNAPSHOT_FILE,
-    check_run,
-    note_renamed,
-    take_snapshot,
-)
-from dpprobe.tracking.receipt import find_store_fault
-from dpprobe.versions import RUN_VERSIONS, VERSIONS
-from dpprobe.written_files import lacks_record, list_changed, locate_record
 
 # A job has the study of its run's snapshot, which also names the parsed study and the code's versions.
 RUN = workflow.config_settings.overwrite_config.get(RUN_KEY, {})
@@ -112,7 +76,10 @@ DATASETS = STUDY.all_datasets()
 FILES = StudyFiles(STUDY)
 # The whole dataset of each subsample, if the study has the whole dataset.
 WHOLE = STUDY.whole_datasets()
-TEXT_BACKBONES = STUDY.text_backbones()
+AUDITED_CELLS = list_audited(STUDY)
+IMBALANCED = list_imbalanced(STUDY)
+LAW_DATASETS = law_datasets(STUDY)
+LAW_NETWORKS = [list(network) for network in list_law_networks(STUDY)]
 
 
 # The folders of rules' paths: <data>, <results>, <logs> and <benchmarks>.
@@ -156,6 +123,21 @@ def privacy_params(wildcards):
 def backbone_files(wildcards):
     """The files with the weights, or the code, of a backbone."""
     return STUDY.backbones[wildcards.backbone].input_files()
+
+
+def backbone_params(wildcards):
+    """The options of a backbone that its features depend on."""
+    return STUDY.backbones[wildcards.backbone].extraction_params()
+
+
+def feature_shards(wildcards):
+    """The features of both splits."""
+    return FILES.list_shards(wildcards.dataset, wildcards.backbone)
+
+
+def method_params(wildcards):
+    """The options of the one method of a job."""
+    return {wildcards.method: dumped(STUDY.methods[wildcards.method])}
 
 
 def outside_state(*finders):
@@ -205,6 +187,16 @@ def describe_rule(name, words):
         note_renamed(rule_name(name), name)
 
 
+def of_cells(paths, *datasets):
+    """Makes an input function of the files of all cells of some datasets, by default of the study's."""
+    return lambda wildcards: paths(FILES.list_study_cells(*datasets))
+
+
+def of_datasets_cells(paths):
+    """Makes an input function of the files of all cells of a job's dataset."""
+    return lambda wildcards: paths(FILES.list_study_cells(wildcards.dataset))
+
+
 # Factories make the functions, because a loop's variable would have its last value when Snakemake calls the functions.
 def declared_inputs(needs):
     """Makes the input functions of the needs that an exhibit or analysis declares."""
@@ -225,3 +217,290 @@ def declared_params(params):
         name: of_job(value) if callable(value) else value
         for name, value in params.items()
     }
+
+
+def source_state(wildcards):
+    """Hashes names, sizes and times of a source's files, because a replaced file may have an older time."""
+    if wildcards.dataset in WHOLE:
+        return None
+    return DATASETS[wildcards.dataset].source_state()
+
+
+def download_receipt(wildcards):
+    """The mark of a finished download, for a dataset that needs one."""
+    if wildcards.dataset in WHOLE:
+        return []
+    needed = DATASETS[wildcards.dataset].download_params() is not None
+    return f"<data>/downloads/{wildcards.dataset}/receipt.json" if needed else []
+
+
+def whole_tables(wildcards):
+    """The split tables of the whole dataset of a subsample, if the study has the whole dataset."""
+    whole = WHOLE.get(wildcards.dataset)
+    return FILES.list_tables(whole) if whole else []
+
+
+def source_files(wildcards):
+    """A source's files; only the names of folders, because viewing a folder may change its time.
+
+    `source_state` covers files whose names Snakemake would read as patterns.
+    """
+    if wildcards.dataset in WHOLE:
+        return []
+    files = DATASETS[wildcards.dataset].input_files()
+    return [
+        ancient(file) if Path(file).is_dir() else file
+        for file in files
+        if not is_wildcard(file)
+    ]
+
+
+def whole_name(wildcards):
+    return WHOLE[wildcards.dataset]
+
+
+def methods_params(wildcards):
+    """The options of all methods that train at an epsilon."""
+    methods = STUDY.job_methods(wildcards.epsilon)
+    return {name: dumped(STUDY.methods[name]) for name in methods}
+
+
+def calibration_params(wildcards):
+    """The privacy options; `allow_delta_above_one_over_n` only if True, so that plans without it stay up to date."""
+    allowed = STUDY.allows_delta_above(wildcards.dataset)
+    return privacy_params(wildcards) | (
+        {"allow_delta_above_one_over_n": True} if allowed else {}
+    )
+
+
+def overlap_counts(wildcards):
+    """The counts of the near-duplicate check, if the study has one."""
+    counts = f"<results>/overlap/{wildcards.dataset}/{wildcards.backbone}.json"
+    return counts if STUDY.overlap else []
+
+
+def heads_params(wildcards):
+    """The options of all methods of linear heads that train at an epsilon."""
+    methods = head_methods(STUDY, wildcards.epsilon)
+    return {name: asked_options(STUDY.methods[name]) for name in methods}
+
+
+def located_method(name, dataset, backbone):
+    """The options of a method, with its files' paths for one dataset and backbone."""
+    return STUDY.methods[name].fill_paths(dataset=dataset, backbone=backbone)
+
+
+def method_files(wildcards):
+    """Public files with initial weights of a job's methods."""
+    place = (wildcards.dataset, wildcards.backbone)
+    return sorted(
+        {
+            path
+            for name in head_methods(STUDY, wildcards.epsilon)
+            for path in located_method(name, *place).input_files()
+        }
+    )
+
+
+def private_methods():
+    """The names of the study's private methods of linear heads."""
+    return [
+        name
+        for name, method in STUDY.methods.items()
+        if method.private and not method.tunes_network
+    ]
+
+
+def tuned_options(wildcards):
+    return network_options(STUDY.methods[wildcards.method])
+
+
+def cut_paths(wildcards, names=None):
+    """The manifests of a network's input activations, or other files of their folder; empty without a cut."""
+    blocks = tuned_options(wildcards).cut_blocks
+    if blocks is None:
+        return []
+    return [
+        f"<results>/cuts/{wildcards.dataset}/{wildcards.backbone}/blocks-{blocks}/{split}/{name}"
+        for split in ("train", "test")
+        for name in names or ["manifest.json"]
+    ]
+
+
+def tuned_rows(wildcards):
+    """The files with a network's training rows: images, activations or features."""
+    options = tuned_options(wildcards)
+    if options.from_images:
+        return [
+            f"<data>/{wildcards.dataset}/{split}.parquet" for split in ("train", "test")
+        ]
+    if options.cut_blocks:
+        return cut_paths(wildcards, FILES.list_shard_names())
+    return feature_shards(wildcards)
+
+
+def tuned_tables(wildcards):
+    """The two split tables, if a network trains on images."""
+    return tuned_rows(wildcards) if tuned_options(wildcards).from_images else []
+
+
+def searched_values(wildcards):
+    """The result of the search over a method's options, if the method has a search."""
+    if tuned_options(wildcards).search is None:
+        return []
+    cell = wildcards_cell(wildcards)
+    return f"<results>/searches/{cell.dataset}/{cell.backbone}/{cell.method}/eps-{cell.epsilon}.json"
+
+
+def network_files(wildcards):
+    """Public files with a network's initial weights."""
+    return located_method(
+        wildcards.method, wildcards.dataset, wildcards.backbone
+    ).input_files()
+
+
+def audited_methods(epsilon=None, *, private=False):
+    """The audited methods at one epsilon, or at all epsilons with a guarantee."""
+    at = [
+        cell.method
+        for cell in AUDITED_CELLS
+        if cell.epsilon == epsilon or (private and cell.epsilon != INFINITE)
+    ]
+    return list(dict.fromkeys(at))
+
+
+def audit_files(dataset):
+    records = [
+        str(audit_path(f"<results>/{AUDITS}", cell, suffix))
+        for cell in AUDITED_CELLS
+        if cell.dataset == dataset
+        for suffix in AUDIT_SUFFIXES
+    ]
+    return [*records, *list_audit_marks(FILES, dataset)]
+
+
+def imbalance_outputs(dataset):
+    made = exhibit_paths(dataset, names=("write_imbalance_tables", "plot_imbalance"))
+    return [*list_imbalance_records(FILES, dataset), *made]
+
+
+def with_rare(dataset):
+    """A dataset, and its copies in which one class is rare."""
+    return [dataset, *(rare.name for rare in rare_classes(STUDY.imbalance, dataset))]
+
+
+def rare_cells(dataset, backbone):
+    """The cells of a dataset and its copies on one backbone."""
+    return [
+        cell
+        for cell in STUDY.list_cells(*with_rare(dataset))
+        if cell.backbone == backbone
+    ]
+
+
+def law_cells(wildcards):
+    """The cells of a (dataset, backbone) whose first seed's networks are measured."""
+    return [
+        Cell(wildcards.dataset, wildcards.backbone, *network)
+        for network in LAW_NETWORKS
+    ]
+
+
+def law_networks_paths(wildcards):
+    """The files of the measured tuned networks of a (dataset, backbone)."""
+    return [
+        str(network_folder(f"<results>/{NETWORKS_FOLDER}", cell, 0) / name)
+        for cell in law_cells(wildcards)
+        for name in NETWORK_FILES
+    ]
+
+
+def law_networks_marks(wildcards):
+    """The marks of the jobs that train the measured networks."""
+    folders = [
+        network_folder(f"<results>/{NETWORKS_FOLDER}", cell, 0)
+        for cell in law_cells(wildcards)
+    ]
+    return [f"{folder.parent}/.{folder.name}.done" for folder in folders]
+
+
+def law_outputs(dataset):
+    made = exhibit_paths(dataset, names=("write_law_tables", "plot_law"))
+    return [*list_law_records(FILES, dataset), *list_law_marks(FILES, dataset), *made]
+
+
+def metric_of(wildcards):
+    """Returns what sets a dataset's metric: the study or the catalog."""
+    written = config["datasets"].get(wildcards.dataset)
+    if not isinstance(written, dict):
+        return "the study or the catalog"
+    return "the study" if written.get("metric") else "the catalog"
+
+
+def released_features(release):
+    """The dataset and the backbone of a release."""
+    options = STUDY.releases[release]
+    return options.dataset, options.backbone
+
+
+def released_audit(wildcards):
+    """The audit of the cell with a release's method and epsilon, if the study audits this cell."""
+    options = STUDY.releases[wildcards.release]
+    cell = (
+        options.dataset,
+        options.backbone,
+        options.method,
+        options.token,
+    )
+    record = str(audit_path(f"<results>/{AUDITS}", cell, RECORD_SUFFIX))
+    return record if cell in AUDITED_CELLS else []
+
+
+def exact_method(wildcards):
+    """The method of a release if a GPU may compute its exact sums; other heads are released from the CPU."""
+    name = STUDY.releases[wildcards.release].method
+    method = STUDY.methods[name]
+    engine = getattr(getattr(method, "base", method), "engine", None)
+    return [name] if engine == "exact" or is_undecided(method) else []
+
+
+def benchmark_cells(release):
+    """The cell with a release's method and epsilon, if the study has this cell."""
+    options = STUDY.releases[release]
+    cell = Cell(*released_features(release), options.method, options.token)
+    return [cell] if cell in FILES.list_study_cells(cell.dataset) else []
+
+
+def released_files(wildcards):
+    """Public files with initial weights of a release's method."""
+    options = STUDY.releases[wildcards.release]
+    return located_method(
+        options.method, options.dataset, options.backbone
+    ).input_files()
+
+
+def released_predecessor(wildcards):
+    """The file of hashes of the bundle that a release replaces; a bundle of this study is made first."""
+    before = STUDY.releases[wildcards.release].predecessor
+    if before is None:
+        return []
+    if before in STUDY.releases:
+        return f"<results>/releases/{before}/{SUMS_FILE}"
+    return str(resolve_path(before) / SUMS_FILE)
+
+
+def tracked_predecessor(wildcards):
+    """The MLflow receipt of the replaced release of this study, which is written first."""
+    before = STUDY.releases[wildcards.release].predecessor
+    return (
+        f"<results>/tracking/releases/{before}.json" if before in STUDY.releases else []
+    )
+
+
+def release_paths(release):
+    """All outputs of a release: bundle, mark of the job, and version in MLflow's registry."""
+    return [
+        *(f"<results>/releases/{release}/{name}" for name in BUNDLE_FILES),
+        f"<results>/releases/.{release}.done",
+        f"<results>/tracking/releases/{release}.json",
+    ]

@@ -1,4 +1,4 @@
-include: "../lookups/data.smk"
+from dpprobe.versions import VERSIONS
 
 
 # Downloads run on Snakemake's machine, because nodes of a cluster often have no network. Existing files are reused, so

@@ -1,4 +1,5 @@
-include: "../lookups/features.smk"
+from dpprobe.data.promise_facts import promise_facts
+from dpprobe.versions import VERSIONS
 
 
 rule extract_features:
@@ -25,9 +26,7 @@ rule extract_features:
         runtime=extraction_minutes,
         gpu=network_gpus,
     params:
-        backbone=lambda wildcards: STUDY.backbones[
-            wildcards.backbone
-        ].extraction_params(),
+        backbone=backbone_params,
         batch_size=STUDY.features.batch_size,
         dtype=STUDY.features.dtype,
         precision=STUDY.features.precision,
@@ -121,7 +120,7 @@ rule embed_text:
     benchmark:
         "<benchmarks>/embed_text/{dataset}/{backbone}.tsv"
     wildcard_constraints:
-        backbone=names(TEXT_BACKBONES),
+        backbone=names(STUDY.text_backbones()),
     conda:
         "../../envs/extraction.yaml"
     threads: network_threads

@@ -1,4 +1,67 @@
-include: "../lookups/fine_tuning.smk"
+from dpprobe.data.promise_facts import promise_facts
+from dpprobe.results.cell_record import NAMED_FILES
+from dpprobe.results.network_record import NETWORK_FILES
+from dpprobe.study.network_methods import network_methods
+from dpprobe.versions import VERSIONS
+
+
+# Activations of the frozen blocks, computed once as feature shards and read for every epsilon, seed and trial. A
+# subsample's activations are computed from the subsample's table.
+use rule extract_features as extract_cut with:
+    """Activations before a network's last blocks, one shard."""
+    output:
+        "<results>/cuts/{dataset}/{backbone}/blocks-{blocks}/{split}/shard-{shard}-of-{shards}.h5",
+    log:
+        "<logs>/extract_cut/{dataset}/{backbone}/blocks-{blocks}/{split}/shard-{shard}-of-{shards}.log",
+    benchmark:
+        "<benchmarks>/extract_cut/{dataset}/{backbone}/blocks-{blocks}/{split}/shard-{shard}-of-{shards}.tsv"
+    wildcard_constraints:
+        dataset=names(DATASETS),
+        blocks=r"\d+",
+        shard=r"\d{5}",
+        shards=r"\d{5}",
+    params:
+        backbone=backbone_params,
+        batch_size=STUDY.features.batch_size,
+        dtype=STUDY.features.dtype,
+        precision=STUDY.features.precision,
+        features=VERSIONS["features"],
+        version=VERSIONS["cuts"],
+        files=outside_state(backbone_files),
+    message:
+        "activations of {wildcards.dataset} {wildcards.split}, {wildcards.backbone}, before its last "
+        "{wildcards.blocks} blocks, shard {wildcards.shard} of {wildcards.shards}"
+
+
+use rule write_manifest as write_cut_manifest with:
+    """Manifest of activations, which proves that shards are complete."""
+    input:
+        shards=lambda wildcards: [
+            f"<results>/cuts/{wildcards.dataset}/{wildcards.backbone}/blocks-{wildcards.blocks}/"
+            f"{wildcards.split}/{name}"
+            for name in FILES.list_shard_names()
+        ],
+        info="<data>/{dataset}/dataset.json",
+    output:
+        "<results>/cuts/{dataset}/{backbone}/blocks-{blocks}/{split}/manifest.json",
+    log:
+        "<logs>/write_cut_manifest/{dataset}/{backbone}/blocks-{blocks}/{split}.log",
+    benchmark:
+        "<benchmarks>/write_cut_manifest/{dataset}/{backbone}/blocks-{blocks}/{split}.tsv"
+    wildcard_constraints:
+        blocks=r"\d+",
+    params:
+        promise=lambda wildcards: promise_facts(DATASETS[wildcards.dataset]).to_dict(),
+        version=VERSIONS["cuts"],
+    message:
+        "manifest of activations of {wildcards.dataset} {wildcards.split}, {wildcards.backbone}, before its last "
+        "{wildcards.blocks} blocks"
+
+
+rule cuts:
+    """Activations that fine-tuning starts from."""
+    input:
+        later(FILES.list_cuts),
 
 
 # One job trains a network of one seed, so that several GPUs train in parallel; another job makes the cell of all seeds.
@@ -8,7 +71,7 @@ rule tune_network:
     input:
         train="<results>/features/{dataset}/{backbone}/train/manifest.json",
         test="<results>/features/{dataset}/{backbone}/test/manifest.json",
-        shards=tuned_features,
+        shards=feature_shards,
         rows=tuned_rows,
         cuts=cut_paths,
         tables=tuned_tables,
@@ -42,12 +105,8 @@ rule tune_network:
         runtime=tuning_minutes,
         gpu=tuning_gpus,
     params:
-        methods=lambda wildcards: {
-            wildcards.method: dumped(STUDY.methods[wildcards.method])
-        },
-        backbone=lambda wildcards: STUDY.backbones[
-            wildcards.backbone
-        ].extraction_params(),
+        methods=method_params,
+        backbone=backbone_params,
         seed=STUDY.seed,
         privacy=privacy_params,
         metric=lambda wildcards: STUDY.datasets[wildcards.dataset].metric,
@@ -68,7 +127,7 @@ rule gather_networks:
         marks=lambda wildcards: FILES.list_network_marks([wildcards_cell(wildcards)]),
         train="<results>/features/{dataset}/{backbone}/train/manifest.json",
         test="<results>/features/{dataset}/{backbone}/test/manifest.json",
-        shards=tuned_features,
+        shards=feature_shards,
         cuts=cut_paths,
         plans="<results>/calibration/{dataset}/eps-{epsilon}.json",
         choice=searched_values,
@@ -96,9 +155,7 @@ rule gather_networks:
         mem_mb=memory(2000, factor=0.1),
         runtime=minutes(20),
     params:
-        methods=lambda wildcards: {
-            wildcards.method: dumped(STUDY.methods[wildcards.method])
-        },
+        methods=method_params,
         seeds=STUDY.seeds,
         seed=STUDY.seed,
         privacy=privacy_params,

@@ -1,4 +1,6 @@
-include: "../lookups/imbalance.smk"
+from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE
+from dpprobe.results.cell_record import METRICS_FILE, PREDICTIONS_FILE
+from dpprobe.versions import VERSIONS
 
 
 # Measures, without privacy, the recall of a rare class at each epsilon, on copies of a dataset.
@@ -42,14 +44,3 @@ rule imbalance:
     """Rare classes of every dataset, with tables and figures."""
     input:
         later(of_all_datasets, imbalance_outputs),
-
-
-for dataset in IMBALANCED:
-
-    rule:
-        name:
-            f"imbalance_{dataset}"
-        input:
-            later(imbalance_outputs, dataset),
-
-    describe_rule(f"imbalance_{dataset}", f"rare classes of {dataset}")

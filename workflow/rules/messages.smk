@@ -1,13 +1,16 @@
 """Data of a run for the logger plugin src/snakemake_logger_plugin_dpprobe, which writes all messages."""
 
+import os
 import subprocess
+import sys
 from functools import cache
+from pathlib import Path
 
 from snakemake.settings.enums import Quietness
 
 from dpprobe.dropped_files import describe_removed, remove_dropped
-from dpprobe.study.run_command import command_line, profile_words, run_words
 from dpprobe.logs import BRIEF
+from dpprobe.study.run_command import command_line, profile_words, run_words
 from snakemake_logger_plugin_dpprobe import RUN as TOLD_RUN
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import yaml
 from snakemake.path_modifier import PathModifier
 
-from dpprobe.study.snapshot import RUN_KEY
 from dpprobe.study.study_lines import StudyLines
 from dpprobe.study.yaml_file import written_path
 

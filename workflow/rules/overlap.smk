@@ -1,5 +1,7 @@
 # Finds near-duplicates of public images.
 
+from dpprobe.versions import VERSIONS
+
 
 rule check_overlap:
     """Near-duplicates of public images in a dataset."""

@@ -1,4 +1,6 @@
-include: "../lookups/releases.smk"
+from dpprobe.release.bundle import BUNDLE_FILES
+from dpprobe.results.cell_record import METRICS_FILE
+from dpprobe.versions import VERSIONS
 
 
 # One job makes a release. A release is final and costs its epsilon for good. No job deletes files of a release
@@ -13,11 +15,9 @@ rule make_release:
         test=lambda wildcards: FILES.locate_manifest(
             *released_features(wildcards.release), "test"
         ),
-        shards=lambda wildcards: [
-            path
-            for split in ("train", "test")
-            for path in FILES.list_shards(*released_features(wildcards.release), split)
-        ],
+        shards=lambda wildcards: FILES.list_shards(
+            *released_features(wildcards.release)
+        ),
         public=released_files,
         audit=released_audit,
         benchmark=lambda wildcards: FILES.list_cells(
@@ -70,14 +70,3 @@ rule releases:
         lambda wildcards: [
             path for release in STUDY.releases for path in release_paths(release)
         ],
-
-
-for release in STUDY.releases:
-
-    rule:
-        name:
-            f"release_{release}"
-        input:
-            later(release_paths, release),
-
-    describe_rule(f"release_{release}", f"release {release}")

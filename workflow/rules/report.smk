@@ -1,3 +1,15 @@
+from dpprobe.artifacts import hash_value
+from dpprobe.versions import VERSIONS
+
+# The tables that the report can show.
+REPORTED_TABLES = (
+    "write_tables",
+    "write_dataset_table",
+    "write_fairness_table",
+    "write_law_tables",
+)
+
+
 # One page for readers, made from other stages' files.
 rule write_report:
     """The report of the study, one HTML page."""
@@ -5,7 +17,7 @@ rule write_report:
         **section_inputs(),
         summaries=rules.summaries.input,
         # the jobs' marks stand for the privacy statements of all cells
-        marks=lambda wildcards: FILES.list_marks(FILES.list_study_cells()),
+        marks=of_cells(FILES.list_marks),
         infos=expand("<data>/{dataset}/dataset.json", dataset=STUDY.datasets),
         manifests=expand(
             "<results>/features/{dataset}/{backbone}/{split}/manifest.json",

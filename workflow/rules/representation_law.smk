@@ -1,4 +1,5 @@
-include: "../lookups/representation_law.smk"
+from dpprobe.analyses.representation_law.law_record import LAYERS
+from dpprobe.versions import VERSIONS
 
 
 # Representation laws of the frozen and the tuned networks of each (dataset, backbone): not private, and only if the
@@ -9,8 +10,8 @@ rule measure_law:
         train="<data>/{dataset}/train.parquet",
         test="<data>/{dataset}/test.parquet",
         weights=backbone_files,
-        networks=lambda wildcards: law_networks_paths(wildcards),
-        marks=lambda wildcards: law_networks_marks(wildcards),
+        networks=law_networks_paths,
+        marks=law_networks_marks,
     output:
         # as in training, up-to-date results are reused, and a failed job leaves no mark
         record=update(f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/law.json"),
@@ -30,9 +31,7 @@ rule measure_law:
         options=dumped(STUDY.representation_law) if STUDY.representation_law else None,
         networks=LAW_NETWORKS,
         methods={method: dumped(STUDY.methods[method]) for method, _ in LAW_NETWORKS},
-        backbone=lambda wildcards: STUDY.backbones[
-            wildcards.backbone
-        ].extraction_params(),
+        backbone=backbone_params,
         seed=STUDY.seed,
         version=VERSIONS["representation_law"],
         files=outside_state(backbone_files),
@@ -46,16 +45,3 @@ rule representation_law:
     """Representation laws of every dataset, with tables and figures."""
     input:
         later(of_all_datasets, law_outputs),
-
-
-for dataset in LAW_DATASETS:
-
-    rule:
-        name:
-            f"representation_law_{dataset}"
-        input:
-            later(law_outputs, dataset),
-
-    describe_rule(
-        f"representation_law_{dataset}", f"representation laws of {dataset}"
-    )

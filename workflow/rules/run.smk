@@ -1,5 +1,16 @@
 """The snapshot of a run, and the command line that started the run."""
 
+import json
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from dpprobe.data.addresses import public_addresses
+from dpprobe.run_marks import MARKED, find_other_runs, mark_run
+from dpprobe.study.snapshot import SNAPSHOT_FILE, take_snapshot
+from dpprobe.versions import RUN_VERSIONS, VERSIONS
+
 
 def option_text(value):
     if isinstance(value, (dict, list)):

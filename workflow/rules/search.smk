@@ -1,3 +1,7 @@
+from dpprobe.study.network_methods import searched_methods
+from dpprobe.versions import VERSIONS
+
+
 # Unpriced searches over the options of methods that train networks: one job for each (dataset, backbone, method,
 # epsilon). A hidden log in the record's folder has the finished trials, from which a failed job resumes.
 rule search_options:
@@ -5,7 +9,7 @@ rule search_options:
     input:
         train="<results>/features/{dataset}/{backbone}/train/manifest.json",
         test="<results>/features/{dataset}/{backbone}/test/manifest.json",
-        shards=tuned_features,
+        shards=feature_shards,
         rows=tuned_rows,
         cuts=cut_paths,
         tables=tuned_tables,
@@ -28,12 +32,8 @@ rule search_options:
         runtime=searching_minutes,
         gpu=network_gpus,
     params:
-        methods=lambda wildcards: {
-            wildcards.method: dumped(STUDY.methods[wildcards.method])
-        },
-        backbone=lambda wildcards: STUDY.backbones[
-            wildcards.backbone
-        ].extraction_params(),
+        methods=method_params,
+        backbone=backbone_params,
         seed=STUDY.seed,
         privacy=privacy_params,
         metric=lambda wildcards: STUDY.datasets[wildcards.dataset].metric,
@@ -49,4 +49,4 @@ rule search_options:
 rule searches:
     """Every search over options of networks."""
     input:
-        lambda wildcards: FILES.list_searches(FILES.list_study_cells()),
+        of_cells(FILES.list_searches),

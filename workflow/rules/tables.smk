@@ -1,7 +1,7 @@
 # One tidy table of each dataset's cells, and tables for readers.
 
-
-include: "../lookups/tables.smk"
+from dpprobe.results.cell_record import METRICS_FILE
+from dpprobe.versions import VERSIONS
 
 
 rule summarise:
@@ -10,9 +10,7 @@ rule summarise:
         metrics=lambda wildcards: FILES.list_cells(
             FILES.list_study_cells(wildcards.dataset), [METRICS_FILE]
         ),
-        marks=lambda wildcards: FILES.list_marks(
-            FILES.list_study_cells(wildcards.dataset)
-        ),
+        marks=of_datasets_cells(FILES.list_marks),
     output:
         "<results>/summary/{dataset}.parquet",
     log:

@@ -2,6 +2,10 @@
 # makes all of one dataset. Targets list every file that a user may delete, because Snakemake recreates only listed
 # files. Snakemake ignores another missing file while files made from that file exist.
 
+from functools import partial
+
+from dpprobe.analyses.representation_law import list_law_records
+
 
 rule data:
     """Split tables of every dataset."""
@@ -39,16 +43,16 @@ rule heads:
         rules.calibrations.input,
         rules.cuts.input,
         rules.searches.input,
-        lambda wildcards: FILES.list_marks(FILES.list_study_cells()),
-        lambda wildcards: FILES.list_networks(FILES.list_study_cells()),
-        lambda wildcards: FILES.list_network_marks(FILES.list_study_cells()),
+        of_cells(FILES.list_marks),
+        of_cells(FILES.list_networks),
+        of_cells(FILES.list_network_marks),
 
 
 rule networks:
     """Fine-tuned networks of every seed."""
     input:
-        lambda wildcards: FILES.list_networks(FILES.list_study_cells()),
-        lambda wildcards: FILES.list_network_marks(FILES.list_study_cells()),
+        of_cells(FILES.list_networks),
+        of_cells(FILES.list_network_marks),
 
 
 rule summaries:
@@ -93,25 +97,13 @@ for dataset in STUDY.datasets:
             later(FILES.list_texts, dataset),
             later(FILES.list_overlaps, dataset),
             later(FILES.list_calibrations, dataset),
-            lambda wildcards, dataset=dataset: FILES.list_marks(
-                FILES.list_study_cells(dataset)
-            ),
+            of_cells(FILES.list_marks, dataset),
             later(FILES.list_cuts, dataset),
-            lambda wildcards, dataset=dataset: FILES.list_searches(
-                FILES.list_study_cells(dataset)
-            ),
-            lambda wildcards, dataset=dataset: FILES.list_networks(
-                FILES.list_study_cells(dataset)
-            ),
-            lambda wildcards, dataset=dataset: FILES.list_network_marks(
-                FILES.list_study_cells(dataset)
-            ),
+            of_cells(FILES.list_searches, dataset),
+            of_cells(FILES.list_networks, dataset),
+            of_cells(FILES.list_network_marks, dataset),
             later(audit_files, dataset),
-            lambda wildcards, dataset=dataset: [
-                path
-                for analysis in MEASURED
-                for path in dataset_outputs(analysis, dataset)
-            ],
+            *(later(dataset_outputs, analysis, dataset) for analysis in MEASURED),
             later(partial(list_law_records, FILES), dataset),
             later(imbalance_outputs, dataset),
             f"<results>/summary/{dataset}.parquet",
@@ -120,3 +112,28 @@ for dataset in STUDY.datasets:
             f"<results>/tracking/{dataset}.json",
 
     describe_rule(f"track_{dataset}", f"everything of {dataset}, up to its MLflow runs")
+
+
+# The target of a dataset in one stage, or of a release: its name, its files, and its text.
+NAMED_TARGETS = [
+    *((f"audit_{of}", audit_files, of, f"audits of {of}") for of in STUDY.datasets),
+    *(
+        (f"imbalance_{of}", imbalance_outputs, of, f"rare classes of {of}")
+        for of in IMBALANCED
+    ),
+    *(
+        (f"representation_law_{of}", law_outputs, of, f"representation laws of {of}")
+        for of in LAW_DATASETS
+    ),
+    *((f"release_{of}", release_paths, of, f"release {of}") for of in STUDY.releases),
+]
+
+for target, paths, of, words in NAMED_TARGETS:
+
+    rule:
+        name:
+            target
+        input:
+            later(paths, of),
+
+    describe_rule(target, words)

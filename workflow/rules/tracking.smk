@@ -1,11 +1,25 @@
+from dpprobe.analyses.audit import list_audit_marks, list_audit_records
+from dpprobe.analyses.audit.audit_record import RECORD_SUFFIX
+from dpprobe.analyses.fairness import list_fairness_files
+from dpprobe.release.bundle import BUNDLE_FILES
+from dpprobe.versions import VERSIONS
+
+# Figures that MLflow shows with the cells of a dataset.
+TRACKED_FIGURES = (
+    "plot_accuracy",
+    "plot_option",
+    "plot_fairness",
+)
+# Further figures that MLflow shows in the run of a whole dataset.
+DATASET_FIGURES = ("plot_comparison", "plot_dataset_tsne")
+
+
 # Only the rules in this file write to MLflow's store, from the files that other jobs wrote.
 rule track:
     """MLflow runs of a dataset."""
     input:
         # the jobs' marks stand for all files of cells
-        marks=lambda wildcards: FILES.list_marks(
-            FILES.list_study_cells(wildcards.dataset)
-        ),
+        marks=of_datasets_cells(FILES.list_marks),
         audits=lambda wildcards: list_audit_records(FILES, wildcards.dataset),
         audit_marks=lambda wildcards: list_audit_marks(FILES, wildcards.dataset),
         info="<data>/{dataset}/dataset.json",

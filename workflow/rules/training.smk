@@ -1,4 +1,7 @@
-include: "../lookups/training.smk"
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.results.cell_record import NAMED_FILES
+from dpprobe.study.network_methods import head_methods
+from dpprobe.versions import VERSIONS
 
 
 # One job trains every method of a (dataset, backbone, epsilon). Cells are marked with update(), so they still exist
@@ -9,11 +12,7 @@ rule train_heads:
     input:
         train="<results>/features/{dataset}/{backbone}/train/manifest.json",
         test="<results>/features/{dataset}/{backbone}/test/manifest.json",
-        shards=lambda wildcards: [
-            path
-            for split in ("train", "test")
-            for path in FILES.list_shards(wildcards.dataset, wildcards.backbone, split)
-        ],
+        shards=feature_shards,
         plans="<results>/calibration/{dataset}/eps-{epsilon}.json",
         public=method_files,
         overlap=overlap_counts,
@@ -43,7 +42,7 @@ rule train_heads:
         runtime=training_minutes,
         gpu=fit_gpus(lambda wildcards: head_methods(STUDY, wildcards.epsilon)),
     params:
-        methods=lambda wildcards: heads_params(wildcards.epsilon),
+        methods=heads_params,
         seeds=STUDY.seeds,
         seed=STUDY.seed,
         privacy=privacy_params,

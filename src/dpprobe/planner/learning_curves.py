@@ -1,4 +1,4 @@
-"""Reads resources/learning_curves.json: public learning curves, and the law that is fitted to them.
+"""Reads learning_curves.json: public learning curves, and the law that is fitted to them.
 
 A non-private head has a lead in accuracy over chance, which is 1 / K for K classes. A private head
 keeps a share of the non-private lead. The expected share rises with the signal
@@ -16,12 +16,12 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from dpprobe.errors import DataError
-from dpprobe.resources import resource_path
 
-FILE = resource_path("learning_curves.json")
+FILE = Path(__file__).with_name("learning_curves.json")
 FORMAT = "dpprobe learning curves"
 VERSION = 1
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.limits import delta_fault
 from dpprobe.privacy.plan import Patients, Plan
-from dpprobe.privacy.risk import Risk, plan_budget
+from dpprobe.privacy.risk import Risk, plan_budget, read_budget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,3 +74,29 @@ class Target:
             accountant=self.accountant,
             **values,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """The target of a dataset's plans before the number of units is known; see `Target`."""
+
+    unit: str = "image"
+    epsilon: float | Risk
+    delta: float
+    accountant: str = "pld"
+    patients: Patients | None = None
+
+    @classmethod
+    def of_params(cls, epsilon: str, privacy: Mapping[str, Any]) -> Self:
+        """Returns the terms that a rule's param `privacy` has, at a study's text of an epsilon."""
+        return cls(
+            unit=privacy["unit"],
+            epsilon=read_budget(epsilon),
+            delta=privacy["delta"],
+            accountant=privacy["accountant"],
+            patients=Patients(**privacy["patients"]) if privacy["patients"] else None,
+        )
+
+    def make_target(self, n: int, *, above: bool = True) -> Target:
+        """Returns the target for n units; a job's delta was checked by calibration (`above`)."""
+        return Target(n=n, above=above, **vars(self))

@@ -63,34 +63,51 @@ RECORDS_BYTES = 100_000  # about the size of a cell's files without weights and 
 
 
 @dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a study asks of each cell, whatever its method.
+
+    Attributes:
+      study: the study's name.
+      seeds: the number of heads; a cell has seeds 0 to `seeds` - 1.
+      study_seed: the seed from which cells derive theirs, and of the bootstrap over test examples.
+      metric: the headline metric that the study sets for the dataset; None for the default.
+    """
+
+    study: str
+    seeds: int
+    study_seed: int
+    mode: str = "benchmark"
+    metric: Headline | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class CellTask:
     """A cell of a job: the data, options and plan that the cell is made from, and its folders.
 
     Attributes:
       place: the devices of the fit, "auto" as in the study.
-      study_seed: the seed of the bootstrap over test examples.
       near_duplicates: the counts of the near-duplicate check against public data, or "not run".
-      headline: the metric that represents the cell; metric_named: True if the study names it.
-      staged: the folder where the complete cell waits until it is published.
+      headline: the metric that represents the cell.
+      published: the cell's folder.
       identity: all that decides a cell's contents; the cell's fingerprint and seeds derive from it.
     """
 
     name: CellName
+    asked: Asked
     options: MethodOptions
     place: FitPlace
     plan: Plan
-    seeds: int
-    study_seed: int
-    mode: str
     epsilon_all_heads: float
     near_duplicates: Mapping[str, Any] | str
     train: FeatureStore
     headline: Headline
-    metric_named: bool
     published: Path
-    staged: Path
     identity: Mapping[str, Any]
-    study: str
+
+    @property
+    def staged(self) -> Path:
+        """The folder where the complete cell waits until it is published."""
+        return self.published.with_name(f".{self.published.name}.staged")
 
     @property
     def fingerprint(self) -> str:
@@ -109,14 +126,14 @@ class CellTask:
     def statement(self) -> dict[str, Any]:
         """The privacy statement, as read from its file."""
         facts = FitInputs(self.train, self.plan.unit).read_facts(
-            Target.of_plan(self.plan), metric=self.headline if self.metric_named else None
+            Target.of_plan(self.plan), metric=self.asked.metric
         )
         values = Statement(
             plan=self.plan,
             method=self.name.method,
             options=self.options.model_dump(mode="json"),
-            mode=self.mode,
-            seeds=[self.derive_seed(index) for index in range(self.seeds)],
+            mode=self.asked.mode,
+            seeds=[self.derive_seed(index) for index in range(self.asked.seeds)],
             public_data={
                 "backbone": self.train.backbone,
                 "backbone_options": self.train.backbone_options,
@@ -126,7 +143,7 @@ class CellTask:
             },
             epsilon_all_heads=self.epsilon_all_heads,
             declared=Declared(
-                study=self.study,
+                study=self.asked.study,
                 files=self.options.public_files(),
                 hashes={path: sha256_file(Path(path)) for path in self.options.input_files()},
             ),
@@ -150,9 +167,9 @@ class CellTask:
             if (
                 record
                 and not disagrees_with(record, self)
-                and [seed["index"] for seed in record.seeds] == list(range(self.seeds))
+                and [seed["index"] for seed in record.seeds] == list(range(self.asked.seeds))
                 and record.headline == self.headline
-                and record.metric_named == self.metric_named
+                and record.metric_named == (self.asked.metric is not None)
                 and read_json(folder / STATEMENT_FILE) == self.statement
             ):
                 return folder
@@ -248,12 +265,12 @@ class CellTask:
             unit=plan.unit,
             n=plan.n,
             accountant=plan.accountant if plan.private else None,
-            study_seed=self.study_seed,
+            study_seed=self.asked.study_seed,
             dimension=features.train.dimension,
             class_names=list(features.class_names),
             multi_label=features.multi_label,
             headline=self.headline,
-            metric_named=self.metric_named,
+            metric_named=self.asked.metric is not None,
             test_counts=class_counts(features.test_labels, len(features.class_names)),
             constant_accuracy=metrics.constant_accuracy(
                 features.test_labels, units=features.test_units
@@ -302,7 +319,7 @@ def _evaluate_seeds(
         labels=labels,
         scores=contents.scores[0],
         units=features.test_units,
-        seed=task.study_seed,
+        seed=task.asked.study_seed,
     )
     return seeds, {name: MetricSummary(**entry) for name, entry in summary.items()}
 
@@ -321,8 +338,8 @@ def disagrees_with(record: CellRecord, task: CellTask) -> bool:
     difference = find_disagreement(
         record.model_dump(mode="json"),
         options=task.options.model_dump(mode="json"),
-        seeds=task.seeds,
-        study_seed=task.study_seed,
+        seeds=task.asked.seeds,
+        study_seed=task.asked.study_seed,
         delta=task.plan.delta if private else None,
         accountant=task.plan.accountant if private else None,
         unit=task.plan.unit,

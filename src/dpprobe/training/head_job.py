@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -28,35 +27,20 @@ from dpprobe.results.unit_counts import row_weights
 from dpprobe.training.cell_contents import CellContents, merge_seeds
 from dpprobe.training.cell_task import CellTask
 from dpprobe.training.job_features import JobFeatures, read_job_features
-from dpprobe.training.tasks import Job, open_job
+from dpprobe.training.tasks import OpenedJob
 
 logger = logging.getLogger("dpprobe")
 
 
-def train_job(
-    job: Job,
-    *,
-    train: Path,
-    test: Path,
-    plans: Path,
-    cells: Path,
-    device: str,
-    overlap: Path | None = None,
-    tables: Path | None = None,
-) -> None:
+def train_job(opened: OpenedJob, *, device: str, memory_mb: int) -> None:
     """Brings every cell of a job up to date.
 
-    Raises PrivacyError before training if a private file is declared public. Raises DpprobeError,
-    naming each method that failed, after all other methods were trained and staged.
+    Raises PrivacyError before training if a public file shares many rows with private data. Raises
+    DpprobeError, naming each method that failed, after all other methods were trained and staged.
 
     Args:
-      overlap: the file with the counts of a near-duplicate check, if the check was run.
-      cells: the folder of all cells; finished cells wait in hidden folders beside final folders.
-      tables: the folder of all split tables, if this machine may have split tables.
+      memory_mb: the limit above which features, as float32, are streamed from disk.
     """
-    opened = open_job(
-        job, train=train, test=test, plans=plans, cells=cells, overlap=overlap, tables=tables
-    )
     tasks = [opened.make_task(name, device=device) for name in opened.planned_methods]
     stale = [task for task in tasks if not task.is_current()]
     inputs = opened.compare_rows(stale)
@@ -71,7 +55,7 @@ def train_job(
                 inputs,
                 opened.stores[1],
                 device=resolve_device(place),
-                memory_mb=job.memory_mb,
+                memory_mb=memory_mb,
                 headline=stale[0].headline,
             )
             errors |= _train_all([task for task in stale if task.place.rows == place], features)
@@ -110,11 +94,11 @@ def _train_cell(task: CellTask, features: JobFeatures) -> None:
     """Trains a cell's missing seeds, and stages the complete cell."""
     earlier = task.find_reusable()
     done = earlier.indices if earlier else ()
-    missing = [index for index in range(task.seeds) if index not in done]
+    missing = [index for index in range(task.asked.seeds) if index not in done]
     if missing:
         logger.info("%s: training seeds %s", task.name.method, ", ".join(map(str, missing)))
     trained = _fit_seeds(task, features, missing) if missing else None
-    contents = merge_seeds([part for part in (earlier, trained) if part], task.seeds)
+    contents = merge_seeds([part for part in (earlier, trained) if part], task.asked.seeds)
     task.stage_cell(contents, features)
 
 

@@ -27,42 +27,32 @@ from dpprobe.results.network_record import (
 from dpprobe.results.search_record import read_searched_values
 from dpprobe.study.study import Study
 from dpprobe.training.cell_task import CellTask
-from dpprobe.training.tasks import Job, OpenedJob, open_job
+from dpprobe.training.tasks import JobFiles, OpenedJob, Request, open_job
 from dpprobe.versions import VERSIONS
 
 logger = logging.getLogger("dpprobe")
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkFiles:
+class NetworkFiles(JobFiles):
     """The files of the networks of one (dataset, backbone, method)."""
 
     backbone: BackboneOptions
-    train: Path
-    test: Path
-    plans: Path
-    results: Path
-    data: Path | None = None  # the study's folder, if this machine may have split tables
     cuts: tuple[Path, Path] | None = None  # manifests of both splits' activations at the cut
     tables: tuple[Path, Path] | None = None  # both split tables, if training reads images
     choice: Path | None = None  # the record of a search over options
-    overlap: Path | None = None  # the counts of a near-duplicate check
 
     @classmethod
-    def of_input(cls, study: Study, backbone: str, given: Any) -> NetworkFiles:
+    def of_rule(cls, study: Study, backbone: str, given: Any) -> NetworkFiles:
         """Returns the files that the input of a Snakemake rule names."""
-        choice, overlap = (getattr(given, name, None) for name in ("choice", "overlap"))
-        return cls(
+        choice = getattr(given, "choice", None)
+        return cls.of_input(
+            study,
+            given,
             backbone=study.backbones[backbone],
-            train=Path(given.train),
-            test=Path(given.test),
-            plans=Path(given.plans),
-            results=Path(study.results_dir),
-            data=Path(study.data_dir),
             cuts=_path_pair(given.cuts),
             tables=_path_pair(getattr(given, "tables", ())),
             choice=Path(choice) if choice else None,
-            overlap=Path(overlap) if overlap else None,
         )
 
     @cached_property
@@ -81,12 +71,8 @@ class NetworkFiles:
         return FeatureStore(train), FeatureStore(test)
 
 
-def keep_network(job: Job, files: NetworkFiles, *, index: int, device: str) -> bool:
-    """Returns True if a seed's network is up to date, and marks its files as seen by this run.
-
-    Arguments and errors are as for `network_job.tune_network`.
-    """
-    opened = open_network_job(job, files)
+def keep_network(opened: OpenedJob, files: NetworkFiles, *, index: int, device: str) -> bool:
+    """Returns True if a seed's network is up to date, and marks its files as seen by this run."""
     task = network_task(opened, files, device=device)
     folder = files.network(task.name.key, index)
     record = whole_network_record(folder)
@@ -108,19 +94,11 @@ def checkpoint_folder(network: Path) -> Path:
     return network.with_name(f".{network.name}.checkpoint")
 
 
-def open_network_job(job: Job, files: NetworkFiles) -> OpenedJob:
+def open_network_job(request: Request, files: NetworkFiles) -> OpenedJob:
     """Reads and checks the inputs of networks; raises DpprobeError if the method has no plan."""
     for path in files.backbone.input_files():
         check_unmarked(Path(path), option="checkpoint", written=path)
-    opened = open_job(
-        job,
-        train=files.train,
-        test=files.test,
-        plans=files.plans,
-        cells=files.results / "cells",
-        overlap=files.overlap,
-        tables=files.data,
-    )
+    opened = open_job(request, files)
     for method, reason in opened.failure_reasons.items():
         raise DpprobeError(f"{method}: {reason}")
     return opened
@@ -128,7 +106,7 @@ def open_network_job(job: Job, files: NetworkFiles) -> OpenedJob:
 
 def network_task(opened: OpenedJob, files: NetworkFiles, *, device: str) -> CellTask:
     """Returns the cell whose seeds are a job's networks."""
-    (method,) = opened.job.methods
+    (method,) = opened.methods
     cut = [store.fingerprint for store in files.cut_stores or ()] or None
     network = {"version": VERSIONS["fine_tuning"], "cut": cut}
     more = {"network": network, "chosen": dict(files.chosen)}

@@ -64,7 +64,7 @@ from dpprobe.training.network_cell import (
     open_network_job,
 )
 from dpprobe.training.network_material import Material
-from dpprobe.training.tasks import Job
+from dpprobe.training.tasks import Request
 
 logger = logging.getLogger("dpprobe")
 
@@ -78,11 +78,13 @@ class Limits:
     """Resources of a job, which do not change the released network but for rounding.
 
     Attributes:
+      memory_mb: the limit above which rows are read from disk batch by batch.
       threads: of all processes together.
       processes: how many processes train the network together.
     """
 
     device: str = "auto"
+    memory_mb: int = 16_000
     threads: int = 1
     processes: int = 1
     physical_batch: int = 64
@@ -92,6 +94,7 @@ class Limits:
     def of_study(cls, study: Study, *, threads: int) -> Limits:
         return cls(
             device=study.device,
+            memory_mb=study.features.memory_mb,
             threads=threads,
             processes=study.fine_tuning.processes,
             physical_batch=study.fine_tuning.physical_batch,
@@ -99,7 +102,7 @@ class Limits:
         )
 
 
-def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -> None:
+def tune_network(request: Request, files: NetworkFiles, *, index: int, limits: Limits) -> None:
     """Trains one seed's network, even if its folder already has a network; see `keep_network`.
 
     Raises DpprobeError if the method has no plan; PrivacyError if the plan belongs to another
@@ -107,20 +110,20 @@ def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -
     GPUs than processes, WorkerError if a process was killed.
     """
     if limits.processes == 1:
-        _tune_network(ALONE, job=job, files=files, index=index, limits=limits)
+        _tune_network(ALONE, request=request, files=files, index=index, limits=limits)
         return
     # copies without the open files that earlier checks have cached
-    work = partial(_tune_network, job=job, files=replace(files), index=index, limits=limits)
+    work = partial(_tune_network, request=request, files=replace(files), index=index, limits=limits)
     run_ranks(work, limits.processes, device=resolve_device(limits.device))
 
 
 def _tune_network(
-    ranks: Ranks, *, job: Job, files: NetworkFiles, index: int, limits: Limits
+    ranks: Ranks, *, request: Request, files: NetworkFiles, index: int, limits: Limits
 ) -> None:
     threads = max(1, limits.threads // ranks.count)
     if ranks.count > 1:
         limit_threads(threads)
-    opened = open_network_job(job, files)
+    opened = open_network_job(request, files)
     task = network_task(opened, files, device=limits.device)
     folder = files.network(task.name.key, index)
     inputs = opened.compare_rows([task])
@@ -138,7 +141,7 @@ def _tune_network(
         files=files,
         stores=opened.stores,
         inputs=inputs,
-        memory_mb=job.memory_mb,
+        memory_mb=limits.memory_mb,
         device=resolve_device(limits.device),
         threads=threads,
     )

@@ -42,10 +42,10 @@ from dpprobe.results import metrics
 from dpprobe.results.search_record import HeldOut, SearchRecord
 from dpprobe.results.unit_counts import unit_codes
 from dpprobe.training.cell_task import CellTask
-from dpprobe.training.network_cell import NetworkFiles, network_task, open_network_job
+from dpprobe.training.network_cell import NetworkFiles, network_task
 from dpprobe.training.network_job import Limits, plan_for
 from dpprobe.training.network_material import Material
-from dpprobe.training.tasks import Job
+from dpprobe.training.tasks import OpenedJob
 from dpprobe.versions import VERSIONS
 
 logger = logging.getLogger("dpprobe")
@@ -53,9 +53,8 @@ logger = logging.getLogger("dpprobe")
 Rows = npt.NDArray[np.bool_]
 
 
-def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -> None:
+def search_job(opened: OpenedJob, files: NetworkFiles, *, output: Path, limits: Limits) -> None:
     """Brings a search up to date; raises ConfigError, or DataError if no trial can be scored."""
-    opened = open_network_job(job, files)
     task = network_task(opened, files, device=limits.device)
     options = task.options
     if not isinstance(options, Options) or options.search is None:
@@ -73,7 +72,7 @@ def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -
         output.touch()
         return
     inputs = opened.compare_rows([task])
-    held_out = held_out_rows(task.train, options.search.held_out, seed=job.study_seed)
+    held_out = held_out_rows(task.train, options.search.held_out, seed=task.asked.study_seed)
     objective = _Objective(
         task=task,
         held_out=held_out,
@@ -85,7 +84,7 @@ def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -
             files=files,
             stores=opened.stores,
             inputs=inputs,
-            memory_mb=job.memory_mb,
+            memory_mb=limits.memory_mb,
             device=resolve_device(limits.device),
             threads=limits.threads,
         ),
@@ -94,7 +93,7 @@ def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -
         options,
         objective,
         log=output.with_name(f".{output.stem}.trials.json"),
-        seed=job.study_seed,
+        seed=task.asked.study_seed,
         identity=identity,
     )
     SearchRecord(
@@ -102,7 +101,7 @@ def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -
         fingerprint=wanted,
         device=task.identity["device"],
         metric=task.headline,
-        seed=job.study_seed,
+        seed=task.asked.study_seed,
         held_out=HeldOut(
             share=options.search.held_out,
             rows=int(held_out.sum()),
@@ -197,7 +196,7 @@ class _Objective:
     def _inputs(self) -> Inputs:
         """The training examples, decoded once; all trials use one seed's augmented views."""
         return self.material.make_train_inputs(
-            derived_seed(self.task.study_seed, "views of trials")
+            derived_seed(self.task.asked.study_seed, "views of trials")
         )
 
     @cached_property

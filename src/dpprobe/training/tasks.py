@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from dpprobe.artifacts import first_difference, sha256_file
-from dpprobe.data.options import Headline
 from dpprobe.devices import identity_device
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
@@ -17,12 +16,11 @@ from dpprobe.features.overlap_record import read_near_duplicates
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.public_inputs import PublicInputs
 from dpprobe.heads.registry import method_options
-from dpprobe.privacy.plan import Patients, plan_identity
-from dpprobe.privacy.risk import read_budget
-from dpprobe.privacy.target import Target
+from dpprobe.privacy.plan import plan_identity
+from dpprobe.privacy.target import Target, Terms
 from dpprobe.results.cell_record import CellName
 from dpprobe.study.study import Study
-from dpprobe.training.cell_task import CellTask
+from dpprobe.training.cell_task import Asked, CellTask
 from dpprobe.training.fit_inputs import FitInputs, choose_headline
 from dpprobe.training.plan_file import Plans, decide_methods, read_plans
 from dpprobe.training.public_file_check import PrivateData
@@ -30,59 +28,79 @@ from dpprobe.versions import VERSIONS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """The methods to train at one epsilon on one set of features, with seeds 0 to `seeds` - 1.
+class Request:
+    """The cells that a job makes, of one (dataset, backbone, epsilon), and their terms."""
 
-    Attributes:
-      study: the study's name.
-      private_datasets: all private datasets of the study; no public file may be made from them.
-      memory_mb: the limit above which features, as float32, are streamed from disk.
-      unit: the unit of privacy. patients: if the unit is an image, has the most images per patient.
-      metric: the headline metric that the study sets for the dataset; None for the default.
-    """
-
-    study: str
-    private_datasets: tuple[str, ...]
     dataset: str
     backbone: str
     epsilon: str
     methods: Mapping[str, MethodOptions]
-    seeds: int
-    study_seed: int
-    delta: float
-    accountant: str
-    mode: str
-    memory_mb: int
-    unit: str = "image"
-    patients: Mapping[str, int | None] | None = None
-    metric: Headline | None = None
-
-    def make_target(self, n: int) -> Target:
-        """Returns the target of the plans, whose delta the calibration job has checked."""
-        return Target(
-            n=n,
-            unit=self.unit,
-            epsilon=read_budget(self.epsilon),
-            delta=self.delta,
-            accountant=self.accountant,
-            patients=Patients(**self.patients) if self.patients else None,
-            above=True,
-        )
+    terms: Terms
+    asked: Asked
 
     @classmethod
-    def of_rule(cls, study: Study, wildcards: Any, params: Any, **rest: Any) -> Job:
+    def of_rule(cls, study: Study, wildcards: Any, params: Any) -> Request:
+        names = {"dataset": wildcards.dataset, "backbone": wildcards.backbone}
         return cls(
-            study=study.study,
-            private_datasets=tuple(study.datasets),
-            dataset=wildcards.dataset,
-            backbone=wildcards.backbone,
+            **names,
             epsilon=wildcards.epsilon,
             methods={name: method_options(options) for name, options in params.methods.items()},
-            seeds=study.seeds,
-            study_seed=study.seed,
-            metric=study.datasets[wildcards.dataset].metric,
-            **params.privacy,
-            **rest,
+            terms=Terms.of_params(wildcards.epsilon, params.privacy),
+            asked=Asked(
+                study=study.study,
+                seeds=study.seeds,
+                study_seed=study.seed,
+                mode=params.privacy["mode"],
+                metric=study.datasets[wildcards.dataset].metric,
+            ),
+        )
+
+    def located_methods(self) -> dict[str, MethodOptions]:
+        """The methods, with the names of dataset and backbone filled into their paths."""
+        return {
+            name: options.fill_paths(dataset=self.dataset, backbone=self.backbone)
+            for name, options in self.methods.items()
+        }
+
+    def name_cell(self, method: str) -> CellName:
+        return CellName(
+            dataset=self.dataset, backbone=self.backbone, method=method, epsilon=self.epsilon
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFiles:
+    """The files of a job that makes cells.
+
+    Attributes:
+      plans: the file with the plans of all methods of the dataset and epsilon.
+      results: the study's results; finished cells wait in hidden folders beside final folders.
+      data: the folder of all split tables, if this machine may have split tables.
+      private: all private datasets of the study; no public file may be made from them.
+      overlap: the file with the counts of a near-duplicate check, if the check was run.
+    """
+
+    train: Path
+    test: Path
+    plans: Path
+    results: Path
+    data: Path | None = None
+    private: tuple[str, ...] = ()
+    overlap: Path | None = None
+
+    @classmethod
+    def of_input(cls, study: Study, given: Any, **more: Any) -> Self:
+        """Returns the files that the input of a Snakemake rule names."""
+        overlap = getattr(given, "overlap", None)
+        return cls(
+            train=Path(given.train),
+            test=Path(given.test),
+            plans=Path(given.plans),
+            results=Path(study.results_dir),
+            data=Path(study.data_dir),
+            private=tuple(study.datasets),
+            overlap=Path(overlap) if overlap else None,
+            **more,
         )
 
 
@@ -90,7 +108,8 @@ class Job:
 class OpenedJob:
     """A job whose inputs are read and checked against each other."""
 
-    job: Job
+    request: Request
+    methods: Mapping[str, MethodOptions]  # with located files, and `auto` resolved
     calibrated: Plans  # of all methods of the dataset and epsilon
     stores: tuple[FeatureStore, FeatureStore]
     cells: Path
@@ -103,11 +122,11 @@ class OpenedJob:
     def failure_reasons(self) -> dict[str, str]:
         """For each method without a plan, the reason why none exists."""
         failed = self.calibrated.failures
-        return {name: failed[name] for name in self.job.methods if name in failed}
+        return {name: failed[name] for name in self.methods if name in failed}
 
     @property
     def planned_methods(self) -> list[str]:
-        return [name for name in self.job.methods if name not in self.calibrated.failures]
+        return [name for name in self.methods if name not in self.calibrated.failures]
 
     def make_task(
         self, method: str, *, device: str, more: Mapping[str, Any] | None = None
@@ -116,13 +135,11 @@ class OpenedJob:
 
         Small fits compute on the CPU in place of the study's `device`.
         """
-        job, plan = self.job, self.calibrated.plans[method]
+        plan, options = self.calibrated.plans[method], self.methods[method]
+        asked = self.request.asked
         train, test = self.stores
-        options = locate_options(job, method)
         place = self.inputs.place_fit(options, device)
-        name = CellName(
-            dataset=job.dataset, backbone=job.backbone, method=method, epsilon=job.epsilon
-        )
+        name = self.request.name_cell(method)
         identity = {
             "version": VERSIONS["training"],
             **name.model_dump(),
@@ -131,30 +148,24 @@ class OpenedJob:
             "options": options.identity_options(),
             "public": [sha256_file(Path(path)) for path in options.input_files()],
             "plan": plan_identity(plan.to_dict()),
-            "study_seed": job.study_seed,
-            "mode": job.mode,
+            "study_seed": asked.study_seed,
+            "mode": asked.mode,
             # a GPU draws other noise than a CPU, and sums in another order
             "device": identity_device(place.rows),
             **(more or {}),
         }
-        published = name.folder(self.cells)
         return CellTask(
             name=name,
+            asked=asked,
             options=options,
             place=place,
             plan=plan,
-            seeds=job.seeds,
-            study_seed=job.study_seed,
-            mode=job.mode,
             epsilon_all_heads=self.calibrated.together[method],
             near_duplicates=self.near_duplicates,
             train=train,
-            headline=choose_headline(test, job.metric),
-            metric_named=job.metric is not None,
-            published=published,
-            staged=published.with_name(f".{published.name}.staged"),
+            headline=choose_headline(test, asked.metric),
+            published=name.folder(self.cells),
             identity=identity,
-            study=job.study,
         )
 
     def compare_rows(self, tasks: Sequence[CellTask]) -> FitInputs:
@@ -172,45 +183,43 @@ class OpenedJob:
         return replace(self.inputs, public=public)
 
 
-def open_job(
-    job: Job,
-    *,
-    train: Path,
-    test: Path,
-    plans: Path,
-    cells: Path,
-    overlap: Path | None,
-    tables: Path | None,
-) -> OpenedJob:
-    """Reads and checks a job's inputs; arguments are as for `head_job.train_job`.
+def open_job(request: Request, files: JobFiles) -> OpenedJob:
+    """Reads and checks a job's inputs.
 
     Raises DataError for a plan of another job, PrivacyError for a private file declared public.
     """
-    stores = FeatureStore(train), FeatureStore(test)
-    check = read_near_duplicates(overlap, *stores) if overlap else "not run"
-    inputs = FitInputs(stores[0], job.unit)
-    if job.patients is not None:
-        inputs.check_patients(job.patients["images"])
+    stores = FeatureStore(files.train), FeatureStore(files.test)
+    check = read_near_duplicates(files.overlap, *stores) if files.overlap else "not run"
+    inputs = FitInputs(stores[0], request.terms.unit)
+    if (patients := request.terms.patients) is not None:
+        inputs.check_patients(patients.images)
     private = PrivateData(
-        dataset=job.dataset,
-        backbone=job.backbone,
+        dataset=request.dataset,
+        backbone=request.backbone,
         class_names=stores[0].class_names,
-        manifests=(train, test),
-        datasets=job.private_datasets,
-        results=cells.parent,
-        tables=tables,
+        manifests=(files.train, files.test),
+        datasets=files.private,
+        results=files.results,
+        tables=files.data,
     )
-    job, calibrated = read_job_plans(job, plans, inputs)
+    methods, calibrated = read_job_plans(
+        files.plans,
+        request.located_methods(),
+        request.terms.make_target(inputs.n),
+        inputs,
+        asked=request.asked,
+    )
     public = {}
-    for name in job.methods:
+    for name, options in methods.items():
         if name not in calibrated.failures:
             with _name_method(name):
-                public[name] = private.check_files(locate_options(job, name))
+                public[name] = private.check_files(options)
     return OpenedJob(
-        job=job,
+        request=request,
+        methods=methods,
         calibrated=calibrated,
         stores=stores,
-        cells=cells,
+        cells=files.results / "cells",
         near_duplicates=check,
         inputs=inputs,
         private=private,
@@ -218,27 +227,32 @@ def open_job(
     )
 
 
-def read_job_plans(job: Job, path: Path, inputs: FitInputs) -> tuple[Job, Plans]:
-    """Reads and checks a job's plans; returns the job with `auto` methods resolved, and the plans.
+def read_job_plans(
+    path: Path,
+    methods: Mapping[str, MethodOptions],
+    target: Target,
+    inputs: FitInputs,
+    *,
+    asked: Asked,
+) -> tuple[dict[str, MethodOptions], Plans]:
+    """Reads and checks the plans of methods; returns the methods with `auto` resolved, and plans.
 
-    Raises DataError if a method has no plan, or a plan for another job, PrivacyError if the file is
-    damaged.
+    Raises DataError if a method has no plan, or a plan for another target, PrivacyError if the file
+    is damaged.
     """
-    calibrated, target = read_plans(path), job.make_target(inputs.n)
-    methods, plans = decide_methods(
-        job.methods,
-        calibrated,
-        inputs.read_facts(target, metric=job.metric),
+    decided, plans = decide_methods(
+        methods,
+        read_plans(path),
+        inputs.read_facts(target, metric=asked.metric),
         target,
         # <calibration>/<dataset>/eps-<epsilon>.json
         cache=path.parent.parent,
-        seeds=job.seeds,
+        seeds=asked.seeds,
     )
-    job = replace(job, methods=methods)
-    for name in job.methods:
+    for name in decided:
         if name not in plans.failures:
             _check_target(path, name, plans, target)
-    return job, plans
+    return decided, plans
 
 
 @contextmanager
@@ -248,11 +262,6 @@ def _name_method(method: str) -> Iterator[None]:
         yield
     except PrivacyError as error:
         raise PrivacyError(f"{method}: {error}") from None
-
-
-def locate_options(job: Job, method: str) -> MethodOptions:
-    """Returns a method's options, with the names of dataset and backbone filled into paths."""
-    return job.methods[method].fill_paths(dataset=job.dataset, backbone=job.backbone)
 
 
 def _check_target(path: Path, method: str, calibrated: Plans, target: Target) -> None:

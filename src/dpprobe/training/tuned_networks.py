@@ -25,18 +25,17 @@ from dpprobe.results.network_record import (
 )
 from dpprobe.training.cell_contents import CellContents
 from dpprobe.training.job_features import read_job_features
-from dpprobe.training.network_cell import NetworkFiles, is_of, network_task, open_network_job
-from dpprobe.training.tasks import Job
+from dpprobe.training.network_cell import NetworkFiles, is_of, network_task
+from dpprobe.training.tasks import OpenedJob
 
 _HISTORY_KEYS = ("step", "epoch", "train_loss", "test_accuracy", "test_auc")
 
 
-def gather_networks(job: Job, files: NetworkFiles) -> None:
+def gather_networks(opened: OpenedJob, files: NetworkFiles) -> None:
     """Brings a cell of networks up to date; raises DataError for a missing or damaged network."""
-    opened = open_network_job(job, files)
-    (method,) = job.methods
-    cell = (job.dataset, job.backbone, method, job.epsilon)
-    folders = [files.network(cell, index) for index in range(job.seeds)]
+    (method,) = opened.methods
+    cell = opened.request.name_cell(method)
+    folders = [files.network(cell.key, index) for index in range(opened.request.asked.seeds)]
     records = []
     for folder in folders:
         record = whole_network_record(folder)

@@ -25,18 +25,18 @@ def _every(methods: Any, epsilons: Any) -> set[tuple[str, ...]]:
 
 
 def _audits(ask: Ask, **block: Any) -> set[tuple[str, ...]]:
-    return set(audit.audit_cells(ask(audit=block)))
+    return set(audit.list_audited(ask(audit=block)))
 
 
 def test_audits_are_of_guarantees_and_attacks_of_the_rest_too(ask: Ask) -> None:
-    assert audit.audit_cells(ask()) == []
+    assert audit.list_audited(ask()) == []
     assert _audits(ask) == _every(PRIVATE, ("1", "10"))
     assert _audits(ask, membership={}) == _every(PRIVATE, ("1", "10")) | _every(AT_INF, ("inf",))
     assert _audits(ask, methods=["sgd"], epsilons=[10]) == _every(("sgd",), ("10",))
     few = _audits(ask, methods=["sgd", "ceiling"], membership={}, epsilons=["inf", 1])
     assert few == _every(("sgd",), ("1",)) | _every(("sgd", "ceiling"), ("inf",))
     study = ask(audit={})
-    assert {cell.dataset for cell in audit.audit_cells(study, "skin")} == {"skin"}
+    assert {cell.dataset for cell in audit.list_audited(study, "skin")} == {"skin"}
 
 
 def test_a_mark_stands_for_the_job_of_a_budget(ask: Ask) -> None:

@@ -42,7 +42,7 @@ def train_cells(folder: Path, **job: Any) -> Callable[[str], tuple[np.ndarray, l
         delta=DELTA,
         **job,
     )
-    n = ROWS if made.unit == "image" else len(set(UNITS))
+    n = ROWS if made.terms.unit == "image" else len(set(UNITS))
     run_job(folder, made, plan_job(made, n, folder / "plans.json", folder / "calibration"))
 
     def read_cell(method: str) -> tuple[np.ndarray, list[int]]:

@@ -79,7 +79,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_split(stores / split, *make_rows(seed))
     job = make_job(methods={"momentum": method_options(FAST)}, seeds=3, epsilon="2", delta=DELTA)
     plans = plan_job(job, ROWS, folder / "plans.json", folder / "calibration")
-    manifests = {split: stores / split / "manifest.json" for split in ("train", "test")}
+    manifests: dict[str, Any] = {
+        split: stores / split / "manifest.json" for split in ("train", "test")
+    }
     run_job(folder, job, plans, **manifests)
     cells = [*folder.glob("cells/**/metrics.json")]
     summarise_cells(cells, folder / "summary/toy.parquet", study="unit")

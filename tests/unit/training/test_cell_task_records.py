@@ -25,6 +25,7 @@ from dpprobe.artifacts import read_json, write_record
 from dpprobe.data.options import headline_metric
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.registry import method_options
+from dpprobe.privacy.plan import Patients
 from dpprobe.training.cell_contents import CellContents, merge_seeds
 from dpprobe.training.cell_task import CellTask
 from dpprobe.training.job_features import JobFeatures, read_job_features
@@ -225,7 +226,7 @@ def test_patients_are_counted_in_both_splits(tmp_path: Path, calibration: Path) 
 def test_a_promise_for_images_has_its_worth_to_a_patient_where_images_are_limited(
     tmp_path: Path, calibration: Path, images: int | None, worth: bool
 ) -> None:
-    run = run_of(tmp_path, calibration, FULL, images=3, patients={"images": images})
+    run = run_of(tmp_path, calibration, FULL, images=3, patients=Patients(images=images))
     task, _ = open_task(run)
     said = task.statement["patients"]
     assert said["images"] == images
@@ -291,8 +292,8 @@ def test_a_cell_is_current_for_its_own_seeds_metric_and_identity_alone(
     task.publish_cell()
     assert task.find_finished() == task.published
     for other in (
-        replace(task, seeds=3),
-        replace(task, metric_named=True),
+        replace(task, asked=replace(task.asked, seeds=3)),
+        replace(task, asked=replace(task.asked, metric="macro_accuracy")),
         replace(task, headline="accuracy"),  # not macro accuracy
         replace(task, near_duplicates={"near": 1}),
     ):

@@ -25,10 +25,17 @@ from dpprobe.privacy import statement as statements
 from dpprobe.results.cell_record import CELL_FILES, PAYLOAD_FILES
 from dpprobe.training.cell_task import CellTask
 from dpprobe.training.job_features import JobFeatures, read_job_features
-from dpprobe.training.tasks import Job, OpenedJob, open_job
+from dpprobe.training.tasks import OpenedJob, Request, open_job
 from dpprobe.versions import VERSIONS
 from tests.support.feature_stores import separable, write_split
-from tests.support.training_jobs import make_job, plan_job, run_job, watch_renames
+from tests.support.training_jobs import (
+    change_job,
+    list_files,
+    make_job,
+    plan_job,
+    run_job,
+    watch_renames,
+)
 
 ROWS = {"train": 300, "test": 90}
 CLASSES, DIMENSION = 3, 6
@@ -56,7 +63,7 @@ class Run:
     """A job over the features of one folder; `units` counts the units of each kind."""
 
     folder: Path
-    job: Job
+    job: Request
     calibration: Path
     units: Mapping[str, int]
 
@@ -78,25 +85,17 @@ class Run:
     def contents(self, method: str) -> dict[str, bytes]:
         return {name: (self.cell(method) / name).read_bytes() for name in CELL_FILES}
 
-    def plan(self, job: Job) -> Path:
+    def plan(self, job: Request) -> Path:
         plans = self.folder / f"plans-{job.epsilon}.json"
-        return plan_job(job, self.units[job.unit], plans, self.calibration)
+        return plan_job(job, self.units[job.terms.unit], plans, self.calibration)
 
     def open(self, overlap: Path | None = None, **changes: Any) -> OpenedJob:
-        job = replace(self.job, **changes)
-        return open_job(
-            job,
-            train=self.folder / "train/manifest.json",
-            test=self.folder / "test/manifest.json",
-            plans=self.plan(job),
-            cells=self.folder / "cells",
-            overlap=overlap,
-            tables=None,
-        )
+        job = change_job(self.job, **changes)
+        return open_job(job, list_files(self.folder, self.plan(job), overlap=overlap))
 
-    def train(self, device: str = "cpu", **changes: Any) -> None:
-        job = replace(self.job, **changes)
-        run_job(self.folder, job, self.plan(job), device=device)
+    def train(self, device: str = "cpu", memory_mb: int = 1000, **changes: Any) -> None:
+        job = change_job(self.job, **changes)
+        run_job(self.folder, job, self.plan(job), device=device, memory_mb=memory_mb)
 
 
 @pytest.fixture
@@ -576,31 +575,9 @@ def test_another_method_s_failure_is_not_a_job_s_own(run: Run) -> None:
         run.folder / "plans-4.json",
         run.calibration,
     )
-    opened = open_job(
-        run.job,
-        train=run.folder / "train/manifest.json",
-        test=run.folder / "test/manifest.json",
-        plans=path,
-        cells=run.folder / "cells",
-        overlap=None,
-        tables=run.folder / "data",
-    )
+    opened = open_job(run.job, list_files(run.folder, path, data=run.folder / "data"))
     assert (opened.failure_reasons, opened.planned_methods) == ({}, [*METHODS])
     private = opened.private
     assert (private.dataset, private.backbone, private.datasets) == ("toy", "none", ("toy",))
     assert (private.results, private.tables) == (run.folder, run.folder / "data")
     assert [each.parent.name for each in private.manifests] == ["train", "test"]
-
-
-def test_a_job_opens_the_files_that_it_is_given(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-
-    def note(*given: Any, **files: Any) -> OpenedJob:
-        asked.append((given, files))
-        raise DpprobeError("stop")
-
-    monkeypatch.setattr("dpprobe.training.head_job.open_job", note)
-    files = {name: Path(name) for name in ("train", "test", "cells", "overlap", "tables")}
-    with pytest.raises(DpprobeError, match="stop"):
-        run_job(run.folder, run.job, Path("plans"), **files)
-    assert asked == [((run.job,), files | {"plans": Path("plans")})]

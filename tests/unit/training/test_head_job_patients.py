@@ -112,7 +112,7 @@ def test_crops_make_cells_stale_and_keep_every_promise(run: Run) -> None:
 
 
 def test_a_promise_for_images_says_its_worth_to_patients(run: Run) -> None:
-    run.train(unit="image", patients={"images": 20})
+    run.train(unit="image", patients=Patients(images=20))
     for method in METHODS:
         statement = run.read(method, "privacy")
         assert statement["unit_of_privacy"] == "one training image"

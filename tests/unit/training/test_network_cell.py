@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,11 +15,10 @@ from dpprobe.errors import DpprobeError
 from dpprobe.heads.registry import method_options
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
-from dpprobe.training import network_cell, tuned_networks
-from dpprobe.training.network_cell import NetworkFiles, network_task
+from dpprobe.training import tuned_networks
+from dpprobe.training.network_cell import NetworkFiles, network_task, open_network_job
 from dpprobe.training.network_job import Limits
 from dpprobe.training.public_file_check import PrivateData
-from dpprobe.training.tasks import open_job
 from tests.support.feature_stores import separable, write_split
 from tests.support.training_jobs import make_job, plan_job
 from tests.unit.training.test_network_job import write_choice
@@ -52,10 +50,11 @@ def test_a_rule_s_input_names_the_files() -> None:
         plans=Path("c"),
         results=Path("made"),
         data=Path("tables"),
+        private=("a", "b"),
     )
-    assert NetworkFiles.of_input(study, "vit", least) == files
+    assert NetworkFiles.of_rule(study, "vit", least) == files
     more = {"cuts": ["d", "e"], "tables": ["f", "g"], "choice": "h", "overlap": "i"}
-    assert NetworkFiles.of_input(study, "vit", SimpleNamespace(**vars(least) | more)) == replace(
+    assert NetworkFiles.of_rule(study, "vit", SimpleNamespace(**vars(least) | more)) == replace(
         files,
         cuts=(Path("d"), Path("e")),
         tables=(Path("f"), Path("g")),
@@ -66,8 +65,9 @@ def test_a_rule_s_input_names_the_files() -> None:
 
 def test_a_study_gives_a_job_its_resources() -> None:
     tuning: dict[str, Any] = {"processes": 2, "physical_batch": 5, "checkpoint_minutes": 0.5}
-    study = study_of(device="cpu", fine_tuning=tuning)
-    assert Limits.of_study(study, threads=3) == Limits(device="cpu", threads=3, **tuning)
+    study = study_of(device="cpu", fine_tuning=tuning, features={"memory_mb": 9})
+    given = Limits(device="cpu", threads=3, memory_mb=9, **tuning)
+    assert Limits.of_study(study, threads=3) == given
     assert Limits.of_study(study_of(), threads=1) == Limits(), "the default study has defaults"
 
 
@@ -84,7 +84,7 @@ def test_a_study_s_private_data_is_all_its_datasets_on_this_disk() -> None:
 
 
 def test_the_cell_of_networks_depends_on_cuts_and_choices(
-    tmp_path: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, calibration: Path
 ) -> None:
     for number, (split, rows) in enumerate({"train": 60, "test": 9}.items()):
         labels = np.arange(rows) % 3
@@ -96,9 +96,9 @@ def test_the_cell_of_networks_depends_on_cuts_and_choices(
         "test": tmp_path / "test/manifest.json",
         "plans": plans,
     }
-    opened = open_job(job, **given, cells=tmp_path / "cells", overlap=None, tables=None)
     backbone: Any = SimpleNamespace(input_files=list)
     files = NetworkFiles(backbone=backbone, results=tmp_path, **given)
+    opened = open_network_job(job, files)
     cuts = (files.train, files.test), (files.test, files.train)
     paths = [tmp_path / f"choice-{k}.json" for k in range(2)]
     for k, path in enumerate(paths):
@@ -109,11 +109,6 @@ def test_the_cell_of_networks_depends_on_cuts_and_choices(
     ]
     assert len({task.fingerprint for task in made}) == 9
     assert {tuple(sorted(task.identity["network"])) for task in made} == {("cut", "version")}
-    asked = Mock(return_value=SimpleNamespace(failure_reasons={}))
-    monkeypatch.setattr(network_cell, "open_job", asked)
-    network_cell.open_network_job(opened.job, replace(files, overlap=Path("o"), data=Path("t")))
-    more = {"overlap": Path("o"), "tables": Path("t"), "cells": tmp_path / "cells"}
-    assert (asked.call_args.args, asked.call_args.kwargs) == ((opened.job,), given | more)
 
 
 def test_networks_of_different_devices_make_no_cell() -> None:

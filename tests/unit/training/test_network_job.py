@@ -34,13 +34,13 @@ from dpprobe.results.cell_record import CellName, CellRecord, read_cell
 from dpprobe.results.network_record import NETWORK_FILES, NetworkRecord, network_folder
 from dpprobe.results.search_record import HeldOut, SearchRecord
 from dpprobe.training import network_job, network_material
-from dpprobe.training.network_cell import NetworkFiles, keep_network
+from dpprobe.training.network_cell import NetworkFiles, keep_network, open_network_job
 from dpprobe.training.network_job import Limits, plan_for, tune_network
 from dpprobe.training.plan_file import read_plans
-from dpprobe.training.tasks import Job
+from dpprobe.training.tasks import Request
 from dpprobe.training.tuned_networks import gather_networks
 from tests.support.feature_stores import separable, write_split
-from tests.support.training_jobs import make_job, plan_job, watch_renames
+from tests.support.training_jobs import change_job, make_job, plan_job, watch_renames
 
 ROWS = {"train": 60, "test": 20}
 CLASSES, DIMENSION = 3, 64  # of test_vit
@@ -61,7 +61,7 @@ class Run:
 
     folder: Path
     calibration: Path
-    job: Job
+    job: Request
 
     @property
     def networks(self) -> Path:
@@ -69,8 +69,7 @@ class Run:
 
     def network(self, index: int) -> Path:
         (method,) = self.job.methods
-        cell = (self.job.dataset, self.job.backbone, method, self.job.epsilon)
-        return network_folder(self.networks, cell, index)
+        return network_folder(self.networks, self.job.name_cell(method).key, index)
 
     def files(self, index: int) -> dict[str, bytes]:
         return {name: (self.network(index) / name).read_bytes() for name in NETWORK_FILES}
@@ -92,14 +91,15 @@ class Run:
 
     def tune(self, index: int, *, choice: Path | None = None, **limits: Any) -> None:
         files = replace(self.given, choice=choice)
-        if not keep_network(self.job, files, index=index, device="cpu"):
+        opened = open_network_job(self.job, files)
+        if not keep_network(opened, files, index=index, device="cpu"):
             tune_network(self.job, files, index=index, limits=Limits(device="cpu", **limits))
 
     def gather(self, choice: Path | None = None) -> CellRecord:
-        gather_networks(self.job, replace(self.given, choice=choice))
+        files = replace(self.given, choice=choice)
+        gather_networks(open_network_job(self.job, files), files)
         (method,) = self.job.methods
-        job = self.job
-        cell = self.folder / "cells" / job.dataset / job.backbone / method / f"eps-{job.epsilon}"
+        cell = self.job.name_cell(method).folder(self.folder / "cells")
         return read_cell(cell / "metrics.json")
 
 
@@ -112,13 +112,13 @@ def run(tmp_path: Path, calibration: Path) -> Run:
         epsilon="2",
         methods={"net": method_options(HEAD)},
         delta=1e-5,
-        memory_mb=100,
     )
     return Run(folder=tmp_path, calibration=calibration, job=job)
 
 
 def of(run: Run, options: dict[str, Any], **changes: Any) -> Run:
-    return replace(run, job=replace(run.job, methods={"net": method_options(options)}, **changes))
+    job = change_job(run.job, methods={"net": method_options(options)}, **changes)
+    return replace(run, job=job)
 
 
 def test_a_network_is_kept_and_made_again_with_the_same_bits(

@@ -36,7 +36,7 @@ from dpprobe.training.plan_file import (
     read_plans,
     write_plans,
 )
-from tests.support.training_jobs import make_job
+from tests.support.training_jobs import change_job, make_job
 from tests.unit.training.test_head_job import CLASSES, DIMENSION, ROWS, Run, write_features
 
 
@@ -264,7 +264,7 @@ def test_a_current_cell_is_kept_and_another_rule_or_choice_makes_it_anew(
 
 def test_without_privacy_auto_chooses_too(run: Run) -> None:
     run.train(epsilon="inf", methods={"auto": AUTO})
-    run = replace(run, job=replace(run.job, epsilon="inf"))
+    run = replace(run, job=change_job(run.job, epsilon="inf"))
     values, said = run.record("auto"), run.read("auto", "privacy")
     facts = replace(FACTS, epsilon=float("inf"))
     assert values["options"]["chosen"]["head"] == auto_rule.choose_head(facts)["head"]

@@ -65,7 +65,6 @@ class Study:
     def train(self, **methods: dict[str, Any]) -> None:
         job = make_job(
             study=self.name,
-            private_datasets=("first", "second"),
             dataset="first",
             methods={name: method_options(values) for name, values in methods.items()},
         )
@@ -76,7 +75,8 @@ class Study:
             plans,
             train=self.features("first") / "manifest.json",
             test=self.features("first", "test") / "manifest.json",
-            tables=self.folder / "data",
+            data=self.folder / "data",
+            private=("first", "second"),
         )
 
     def refuses(self, method: dict[str, Any], *words: str, early: bool = True) -> None:

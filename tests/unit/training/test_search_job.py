@@ -6,7 +6,7 @@ import logging
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,12 +30,12 @@ from dpprobe.heads.rows import Transform
 from dpprobe.results.search_record import SearchRecord, read_searched_values
 from dpprobe.training import search_job as module
 from dpprobe.training.fit_inputs import FitInputs
-from dpprobe.training.network_cell import NetworkFiles
+from dpprobe.training.network_cell import NetworkFiles, open_network_job
 from dpprobe.training.network_job import Limits
 from dpprobe.training.search_job import held_out_rows, search_job, without_rows
-from dpprobe.training.tasks import Job
+from dpprobe.training.tasks import Request
 from tests.support.feature_stores import separable, write_split
-from tests.support.training_jobs import make_job, plan_job
+from tests.support.training_jobs import change_job, make_job, plan_job
 
 ROWS, CLASSES, DIMENSION, IMAGES = 300, 3, 6, 3
 SPACE: dict[str, Any] = {"learning_rate": [0.01, 0.3, 2.0], "max_grad_norm": [0.5, 2.0]}
@@ -98,7 +98,7 @@ class Trainings:
 class Run:
     folder: Path
     calibration: Path
-    job: Job
+    job: Request
     trainings: Trainings
     output: str = "searches/eps-4.json"
 
@@ -108,18 +108,21 @@ class Run:
 
     def search(self, options: Options | None = None, **changes: Any) -> SearchRecord:
         options = options or searched()
-        job = replace(self.job, methods={"net": options}, **changes)
-        plans = self.folder / f"plans-{job.epsilon}-{job.unit}.json"
-        plan_job(job, ROWS // IMAGES if job.unit == "patient" else ROWS, plans, self.calibration)
+        job = change_job(self.job, methods={"net": options}, **changes)
+        plans = self.folder / f"plans-{job.epsilon}-{job.terms.unit}.json"
+        plan_job(
+            job, ROWS // IMAGES if job.terms.unit == "patient" else ROWS, plans, self.calibration
+        )
+        files = NetworkFiles(
+            backbone=backbone_options({"family": "timm", "model": "test_vit"}),
+            train=self.folder / "train/manifest.json",
+            test=self.folder / "test/manifest.json",
+            plans=plans,
+            results=self.folder,
+        )
         search_job(
-            job,
-            NetworkFiles(
-                backbone=backbone_options({"family": "timm", "model": "test_vit"}),
-                train=self.folder / "train/manifest.json",
-                test=self.folder / "test/manifest.json",
-                plans=plans,
-                results=self.folder,
-            ),
+            open_network_job(job, files),
+            files,
             output=self.path,
             limits=Limits(device="cpu", physical_batch=64, checkpoint_minutes=0),
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +15,13 @@ from dpprobe.artifacts import hash_value, read_json, write_json
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Patients
-from dpprobe.privacy.target import Target
+from dpprobe.privacy.target import Target, Terms
 from dpprobe.study.study_file import load_study
+from dpprobe.training.cell_task import Asked
 from dpprobe.training.plan_file import read_plans
-from dpprobe.training.tasks import Job, OpenedJob, open_job
+from dpprobe.training.tasks import JobFiles, OpenedJob, Request, open_job
 from tests.support.feature_stores import separable, write_split
-from tests.support.training_jobs import make_job, plan_job
+from tests.support.training_jobs import change_job, list_files, make_job, plan_job
 
 FULL = {"head": "sgd", "batch_size": "full", "steps": 3}
 ROWS = 60  # of 20 patients
@@ -38,15 +38,7 @@ def opened(tmp_path: Path, calibration: Path) -> Callable[..., OpenedJob]:
     plan_job(job, ROWS, tmp_path / "plans.json", calibration)
 
     def reopen(**changes: Any) -> OpenedJob:
-        return open_job(
-            replace(job, **changes),
-            train=tmp_path / "train/manifest.json",
-            test=tmp_path / "test/manifest.json",
-            plans=tmp_path / "plans.json",
-            cells=tmp_path / "cells",
-            overlap=None,
-            tables=None,
-        )
+        return open_job(change_job(job, **changes), list_files(tmp_path, tmp_path / "plans.json"))
 
     return reopen
 
@@ -92,9 +84,12 @@ def test_a_plan_of_another_target_is_refused(
     ("changes", "said"),
     [
         ({"unit": "patient"}, "the plan's n is 60, but the job needs 20"),
-        ({"patients": {"images": 3}}, "the plan's patients is None, but the job needs .*3"),
-        ({"patients": {"images": 2}}, "max_images_per_patient is 2, but a patient has more"),
-        ({"patients": {"images": None}}, "the plan's patients is None, but the job needs .*None"),
+        ({"patients": Patients(images=3)}, "the plan's patients is None, but the job needs .*3"),
+        ({"patients": Patients(images=2)}, "max_images_per_patient is 2, but a patient has more"),
+        (
+            {"patients": Patients(images=None)},
+            "the plan's patients is None, but the job needs .*None",
+        ),
         ({"epsilon": "3"}, "epsilon is 4.0, but the job needs 3.0"),
         ({"delta": 2e-3}, "delta is 0.001, but the job needs 0.002"),
         ({"accountant": "rdp"}, "accountant is pld, but the job needs rdp"),
@@ -171,14 +166,14 @@ def test_a_damaged_plan_file_is_named(tmp_path: Path, text: str) -> None:
 
 
 def test_the_target_of_a_job_s_plans() -> None:
-    job = make_job(epsilon="4", delta=1e-4)
-    target = Target(n=200, unit="image", epsilon=4.0, delta=1e-4, accountant="pld", above=True)
-    assert job.make_target(200) == target
-    assert replace(job, unit="patient").make_target(200) == replace(target, unit="patient")
-    patients = replace(job, patients={"images": 7}).make_target(200).patients
-    assert patients == Patients(images=7)
-    assert replace(job, epsilon="inf").make_target(200).epsilon == math.inf
-    assert replace(job, accountant="rdp").make_target(9).accountant == "rdp"
+    terms = {"delta": 1e-4, "accountant": "rdp", "unit": "patient", "patients": None}
+    target = Target(n=200, unit="patient", epsilon=4.0, delta=1e-4, accountant="rdp", above=True)
+    assert Terms.of_params("4", terms).make_target(200) == target
+    images = Terms.of_params("inf", terms | {"unit": "image", "patients": {"images": 7}})
+    assert images.make_target(9).patients == Patients(images=7)
+    assert (images.epsilon, images.unit) == (math.inf, "image")
+    with pytest.raises(PrivacyError, match="delta"):
+        images.make_target(20_000, above=False)
 
 
 def test_a_rule_s_job_has_the_study_s_keys_and_the_rule_s_methods() -> None:
@@ -199,27 +194,30 @@ def test_a_rule_s_job_has_the_study_s_keys_and_the_rule_s_methods() -> None:
     )
     privacy = {"delta": 1e-5, "accountant": "rdp", "unit": "patient", "patients": {"images": 4}}
     methods = {"x": FULL, "y": FULL | {"steps": 7}}
-    job = Job.of_rule(
+    request = Request.of_rule(
         study,
         SimpleNamespace(dataset="a", backbone="vit", epsilon="1"),
-        SimpleNamespace(methods=methods, privacy=privacy),
-        mode="release",
-        memory_mb=5,
+        SimpleNamespace(methods=methods, privacy=privacy | {"mode": "release"}),
     )
-    assert job == Job(
-        study="mine",
-        private_datasets=("a", "b"),
+    patients = Patients(images=4)
+    assert request == Request(
         dataset="a",
         backbone="vit",
         epsilon="1",
         methods={name: method_options(values) for name, values in methods.items()},
-        seeds=11,
-        study_seed=7,
-        delta=1e-5,
-        accountant="rdp",
-        mode="release",
-        memory_mb=5,
-        unit="patient",
-        patients={"images": 4},
-        metric="macro_accuracy",
+        terms=Terms(unit="patient", epsilon=1.0, delta=1e-5, accountant="rdp", patients=patients),
+        asked=Asked(study="mine", seeds=11, study_seed=7, mode="release", metric="macro_accuracy"),
+    )
+    given = SimpleNamespace(train="a", test="b", plans="c", overlap="d")
+    assert JobFiles.of_input(study, given) == JobFiles(
+        train=Path("a"),
+        test=Path("b"),
+        plans=Path("c"),
+        results=Path("results"),
+        data=Path("data"),
+        private=("a", "b"),
+        overlap=Path("d"),
+    )
+    assert (
+        JobFiles.of_input(study, SimpleNamespace(**vars(given) | {"overlap": []})).overlap is None
     )

@@ -31,7 +31,7 @@ ATTACKS = "attacks on membership"
 __all__ = ["ANALYSIS", "epsilon_lower_bound"]
 
 
-def audit_cells(study: Study, *datasets: str) -> list[Cell]:
+def list_audited(study: Study, *datasets: str) -> list[Cell]:
     """Returns the cells that a study audits, by default of all datasets; none without `audit`.
 
     With `membership`, cells without a privacy guarantee are audited too, for comparison.
@@ -66,7 +66,7 @@ def audit_faults(study: Study, audit: AuditOptions) -> Iterator[str]:
             "epsilons: heads at inf have no guarantee to test; remove inf, or write `membership: "
             "{}` to attack these heads too"
         )
-    elif not audit_cells(study):
+    elif not list_audited(study):
         yield "no cell of the study has these methods and epsilons; write other values"
 
 
@@ -75,7 +75,7 @@ def list_attacked(study: Study, dataset: str) -> list[str]:
     audit = study.block(AuditOptions)
     return [
         f"{cell.backbone}/{cell.method} at epsilon {budget_words(cell.epsilon)}, {ATTACKS}"
-        for cell in audit_cells(study, dataset)
+        for cell in list_audited(study, dataset)
         if audit and audit.membership
     ]
 
@@ -95,12 +95,12 @@ def locate_audit(files: StudyFiles, cell: tuple[str, str, str, str]) -> str:
 
 
 def list_audit_records(files: StudyFiles, dataset: str) -> list[str]:
-    return [locate_audit(files, cell) for cell in audit_cells(files.study, dataset)]
+    return [locate_audit(files, cell) for cell in list_audited(files.study, dataset)]
 
 
 def list_audit_marks(files: StudyFiles, dataset: str) -> list[str]:
     """Lists the empty files `.eps-<epsilon>.done` that mark jobs of a dataset's audits as done."""
-    jobs = {cell[1::2] for cell in audit_cells(files.study, dataset)}
+    jobs = {cell[1::2] for cell in list_audited(files.study, dataset)}
     return [
         f"{files.results}/{AUDITS}/{dataset}/{backbone}/.eps-{epsilon}.done"
         for backbone, epsilon in sorted(jobs)
@@ -108,7 +108,7 @@ def list_audit_marks(files: StudyFiles, dataset: str) -> list[str]:
 
 
 def _promised_audits(study: Study) -> list[Cell]:
-    return [cell for cell in audit_cells(study) if cell.epsilon != INFINITE]
+    return [cell for cell in list_audited(study) if cell.epsilon != INFINITE]
 
 
 def _membership_places(study: Study) -> list[Place]:
@@ -121,7 +121,7 @@ def _ceiling_audit(files: StudyFiles, place: Place) -> str | None:
     """Returns the audit of the non-private ceiling on the same features, if the study audits it."""
     ceilings = (
         locate_audit(files, cell)
-        for cell in audit_cells(files.study, place["dataset"])
+        for cell in list_audited(files.study, place["dataset"])
         if cell.backbone == place["backbone"]
         and files.study.methods[cell.method].head == CEILING_HEAD
     )
@@ -182,7 +182,7 @@ ANALYSIS = Analysis(
     reveals=has_attacks,
     options=AuditOptions,
     faults=audit_faults,
-    datasets=lambda study: list(study.datasets) if audit_cells(study) else [],
+    datasets=lambda study: list(study.datasets) if list_audited(study) else [],
     exhibits=(AUDIT, MEMBERSHIP),
     section=Section(
         anchor="audits",

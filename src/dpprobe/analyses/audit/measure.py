@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -44,9 +44,10 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.accountants import gaussian_mu, is_gaussian
 from dpprobe.privacy.plan import Plan, plan_identity
 from dpprobe.privacy.randomness import cell_seed
+from dpprobe.results.cell_record import CellName
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.public_file_check import PrivateData
-from dpprobe.training.tasks import Job, read_job_plans
+from dpprobe.training.tasks import Request, read_job_plans
 from dpprobe.versions import VERSIONS, code_version
 
 logger = logging.getLogger("dpprobe")
@@ -54,8 +55,16 @@ logger = logging.getLogger("dpprobe")
 SCORES = pa.schema([("attack", pa.string()), ("member", pa.bool_()), ("score", pa.float64())])
 
 
-def audit_job(
-    job: Job, audit: AuditOptions, *, train: Path, plans: Path, audits: Path, device: str
+def audit_cells(
+    request: Request,
+    audit: AuditOptions,
+    *,
+    train: Path,
+    plans: Path,
+    audits: Path,
+    private_datasets: Sequence[str],
+    device: str,
+    memory_mb: int,
 ) -> None:
     """Computes all audits of a job that are missing or stale.
 
@@ -64,31 +73,36 @@ def audit_job(
       DpprobeError: naming each method that failed, after all other methods have been audited.
     """
     store = FeatureStore(train)
-    inputs = FitInputs(store, job.unit)
-    job, calibrated = read_job_plans(job, plans, inputs)
-    tasks = []
-    for name in job.methods:
-        if name in calibrated.failures:
-            continue
-        tasks.append(
-            _Task(
-                job=job,
-                audit=audit,
-                method=name,
-                plan=calibrated.plans[name],
-                train=store,
-                audits=audits,
-                device=inputs.place_fit(job.methods[name], device).rows,
-            )
+    inputs = FitInputs(store, request.terms.unit)
+    methods, calibrated = read_job_plans(
+        plans,
+        request.located_methods(),
+        request.terms.make_target(inputs.n),
+        inputs,
+        asked=request.asked,
+    )
+    tasks = [
+        _Task(
+            name=request.name_cell(name),
+            options=options,
+            audit=audit,
+            study_seed=request.asked.study_seed,
+            plan=calibrated.plans[name],
+            train=store,
+            audits=audits,
+            device=inputs.place_fit(options, device).rows,
         )
+        for name, options in methods.items()
+        if name not in calibrated.failures
+    ]
     stale = [task for task in tasks if not task.is_current()]
     if stale and audit.membership:
         private = PrivateData(
-            dataset=job.dataset,
-            backbone=job.backbone,
+            dataset=request.dataset,
+            backbone=request.backbone,
             class_names=store.class_names,
             manifests=(train,),
-            datasets=job.private_datasets,
+            datasets=private_datasets,
             results=audits.parent,
         )
         for task in stale:
@@ -97,13 +111,14 @@ def audit_job(
     for place in sorted({task.device for task in stale}, key="cpu".__ne__):
         rows = None
         if audit.membership:
-            rows = inputs.read_rows(device=resolve_device(place), memory_mb=job.memory_mb)
+            rows = inputs.read_rows(device=resolve_device(place), memory_mb=memory_mb)
         for task in (each for each in stale if each.device == place):
             try:
                 task.audit_cell(rows)
             except DpprobeError as error:
-                logger.warning("%s failed; the reason follows at the end of the job", task.method)
-                errors[task.method] = error
+                method = task.name.method
+                logger.warning("%s failed; the reason follows at the end of the job", method)
+                errors[method] = error
     reasons: dict[str, object] = {**calibrated.failures, **errors}
     if reasons:
         failure = DpprobeError("\n".join(f"{method}: {why}" for method, why in reasons.items()))
@@ -113,23 +128,14 @@ def audit_job(
 
 @dataclass(frozen=True, kw_only=True)
 class _Task:
-    job: Job
+    name: CellName
+    options: MethodOptions
     audit: AuditOptions
-    method: str
+    study_seed: int
     plan: Plan
     train: FeatureStore
     audits: Path
     device: str
-
-    @property
-    def key(self) -> tuple[str, str, str, str]:
-        return self.job.dataset, self.job.backbone, self.method, self.job.epsilon
-
-    @cached_property
-    def options(self) -> MethodOptions:
-        return self.job.methods[self.method].fill_paths(
-            dataset=self.job.dataset, backbone=self.job.backbone
-        )
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -137,12 +143,12 @@ class _Task:
         values = {
             "use": "audit",
             "versions": [VERSIONS["training"], VERSIONS["audit"]],
-            "cell": list(self.key),
+            "cell": list(self.name.key),
             "options": self.options.identity_options(),
             "public": [sha256_file(Path(path)) for path in self.options.input_files()],
             "plan": plan_identity(self.plan.to_dict()),
             "audit": self.audit.model_dump(mode="json", exclude={"methods", "epsilons"}),
-            "study_seed": self.job.study_seed,
+            "study_seed": self.study_seed,
             "shape": [self.train.dimension, self.train.num_classes, self.train.multi_label],
         }
         if self.audit.membership:
@@ -158,16 +164,16 @@ class _Task:
     def is_current(self) -> bool:
         """Returns True if there is a readable record with an up-to-date fingerprint."""
         try:
-            record = AuditRecord.read(audit_path(self.audits, self.key, RECORD_SUFFIX))
+            record = AuditRecord.read(audit_path(self.audits, self.name.key, RECORD_SUFFIX))
         except DataError:
             return False
-        scores = audit_path(self.audits, self.key, SCORES_SUFFIX)
+        scores = audit_path(self.audits, self.name.key, SCORES_SUFFIX)
         return record.fingerprint == hash_value(self.identity) and scores.is_file()
 
     def audit_cell(self, rows: TrainingSet | None) -> None:
         parts: dict[str, Any] = {"white_box": None, "controls": [], "membership": None}
         scores: list[Mapping[str, Any]] = []
-        label = f"{self.method}, epsilon {self.job.epsilon}"
+        label = f"{self.name.method}, epsilon {self.name.epsilon}"
         if self.plan.private:
             box, columns = white_box.audit_plan(
                 trained_head(self.options),
@@ -194,9 +200,9 @@ class _Task:
             )
             scores.append(columns)
         record = self._make_record(parts)
-        scores_file = audit_path(self.audits, self.key, SCORES_SUFFIX)
+        scores_file = audit_path(self.audits, self.name.key, SCORES_SUFFIX)
         write_table(scores_file, _make_score_table(scores))
-        record.write(audit_path(self.audits, self.key, RECORD_SUFFIX), scores_file)
+        record.write(audit_path(self.audits, self.name.key, RECORD_SUFFIX), scores_file)
         if record.white_box:
             logger.info(
                 "%s: epsilon is at least %.3g at confidence %g; the claim is %.3g",
@@ -207,13 +213,9 @@ class _Task:
             )
 
     def _make_record(self, parts: Mapping[str, Any]) -> AuditRecord:
-        dataset, backbone, method, epsilon = self.key
         return AuditRecord.model_validate(
             {
-                "dataset": dataset,
-                "backbone": backbone,
-                "method": method,
-                "epsilon": epsilon,
+                **self.name.model_dump(),
                 "fingerprint": hash_value(self.identity),
                 "claim": claim_of_plan(self.plan),
                 "plan": self.plan.to_dict(),

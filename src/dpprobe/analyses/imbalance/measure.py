@@ -68,7 +68,7 @@ class Tested:
     counted: Mapping[int, tuple[int, int]]
 
 
-def imbalance_job(
+def compare_rare_classes(
     names: Sequence[CellName],
     *,
     cells: Path,

@@ -112,7 +112,7 @@ ANALYSIS = Analysis(
             "record": f"{LONG_TAIL}/{{dataset}}/{{backbone}}{RECORD_SUFFIX}",
         },
         params={"seed": lambda study, _place: study.seed},
-        job=f"{PACKAGE}.measure:long_tail_job",
+        job=f"{PACKAGE}.measure:measure_long_tail",
         cost=estimate_cost,
     ),
     exhibits=(TABLES, FIGURE),

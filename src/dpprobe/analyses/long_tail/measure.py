@@ -56,7 +56,7 @@ ROWS = pa.schema(
 )
 
 
-def long_tail_job(
+def measure_long_tail(
     train: Path,
     folder: Path,
     *,

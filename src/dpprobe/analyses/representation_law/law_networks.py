@@ -65,7 +65,7 @@ class LawTask:
     seed: int
     device: str
 
-    def measure_laws(self, folder: Path, *, threads: int) -> None:
+    def measure_law(self, folder: Path, *, threads: int) -> None:
         """Measures the laws of the frozen and the tuned networks, unless they are up to date.
 
         Raises:

@@ -42,6 +42,7 @@ from dpprobe.versions import clone_commit
 
 logger = logging.getLogger("dpprobe")
 
+TEMPLATES = Path(__file__).parents[1] / "templates"
 CELLS_SHOWN = 2000
 SUBGROUPS = "subgroups"  # the anchor of the section on gaps between groups
 NOT_PRIVATE = (
@@ -113,10 +114,10 @@ def write_study_report(
     origin = Origin(
         study=study.model_dump(mode="json"), results=results, call=call, commit=clone_commit()
     )
-    write_report(output, sources, origin, template=resource_path("report"))
+    write_report(output, sources, origin)
 
 
-def write_report(output: Path, sources: Sources, origin: Origin, *, template: Path) -> None:
+def write_report(output: Path, sources: Sources, origin: Origin) -> None:
     """Writes the report's HTML page, with relative links to large figures."""
     origin = replace(origin, study=public_addresses(origin.study))
     grid = read_grid(sources.summaries)
@@ -154,10 +155,10 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
             }
         )
     overview = {"figures": exhibits.list_figures(None, {}), "tables": exhibits.list_tables(None)}
-    style = (template / "style.css").read_text(encoding="utf-8")
-    script = (template / "script.js").read_text(encoding="utf-8")
+    style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
+    script = (TEMPLATES / "script.js").read_text(encoding="utf-8")
     text = (
-        _make_environment(template)
+        _make_environment()
         .get_template("report.html.j2")
         .render(
             study=origin.study,
@@ -241,9 +242,9 @@ def make_sections(
     return made
 
 
-def _make_environment(template: Path) -> Environment:
+def _make_environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader([template, *map(find_folder, load_analyses())]),
+        loader=FileSystemLoader([TEMPLATES, *map(find_folder, load_analyses())]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -22,7 +22,7 @@ from dpprobe.analyses.audit.audit_record import (
     audit_path,
     power_in_words,
 )
-from dpprobe.analyses.audit.measure import _make_score_table, audit_job, claim_of_plan
+from dpprobe.analyses.audit.measure import _make_score_table, audit_cells, claim_of_plan
 from dpprobe.analyses.audit.options import AuditOptions, MembershipOptions
 from dpprobe.artifacts import hash_value, read_json, write_json
 from dpprobe.errors import DownloadError, DpprobeError, PrivacyError
@@ -105,13 +105,15 @@ class _Audits:
         plans = self.folder / f"plans-{job.epsilon}.json"
         plan_job(job, ROWS["train"], plans, self.calibration)
         edit(plans)
-        audit_job(
+        audit_cells(
             job,
             audit,
             train=self.folder / "train/manifest.json",
             plans=plans,
             audits=self.folder / "audit",
+            private_datasets=["toy"],
             device=device,
+            memory_mb=1000,
         )
 
     def path(self, method: str, suffix: str = RECORD_SUFFIX, *, epsilon: str = "4") -> Path:

@@ -23,9 +23,10 @@ def test_whatever_decides_an_audit_changes_its_identity(monkeypatch: pytest.Monk
     store: Any = SimpleNamespace(dimension=8, num_classes=3, multi_label=False, fingerprint="f")
     plan = plan_of(AUDITED["full"], 300)
     task = _Task(
-        job=make_job(methods=AUDITED),
+        name=make_job().name_cell("full"),
+        options=AUDITED["full"],
+        study_seed=0,
         audit=AuditOptions(membership=ATTACKED.membership),
-        method="full",
         plan=plan,
         train=store,
         audits=Path("a"),
@@ -33,15 +34,15 @@ def test_whatever_decides_an_audit_changes_its_identity(monkeypatch: pytest.Monk
     )
     changes: list[dict[str, Any]] = [
         {},
-        {"job": make_job(methods=AUDITED, dataset="e")},
-        {"method": "small"},
-        {"job": make_job(methods=AUDITED, backbone="b")},
+        {"name": make_job(dataset="e").name_cell("full")},
+        {"name": make_job().name_cell("small")},
+        {"name": make_job(backbone="b").name_cell("full")},
         {"plan": plan_of(AUDITED["full"], 301)},
-        {"job": make_job(methods=AUDITED, epsilon="5")},
+        {"name": make_job(epsilon="5").name_cell("full")},
         {"audit": AuditOptions(runs=20)},
-        {"job": make_job(methods=AUDITED, study_seed=1)},
+        {"study_seed": 1},
         {"device": "cuda"},
-        {"job": make_job(methods=AUDITED | {"full": AUDITED["small"]})},
+        {"options": AUDITED["small"]},
         *(
             {"train": SimpleNamespace(**vars(store) | each)}
             for each in (

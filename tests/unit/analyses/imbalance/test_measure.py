@@ -18,8 +18,8 @@ from sklearn.metrics import recall_score, roc_auc_score
 from dpprobe.analyses.imbalance.imbalance_record import Estimate, ImbalanceRecord, RareCell
 from dpprobe.analyses.imbalance.measure import (
     break_down,
+    compare_rare_classes,
     estimate_share,
-    imbalance_job,
     least_reference,
     one_against_rest,
     retained_recall,
@@ -79,7 +79,7 @@ def _run(
             names.append(
                 CellName(dataset=dataset, backbone="pixels", method=method, epsilon=epsilon)
             )
-    imbalance_job(
+    compare_rare_classes(
         names,
         cells=folder / "cells",
         infos=infos,
@@ -219,11 +219,11 @@ def test_wrong_classes_and_datasets_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match="imbalance.classes: 'four' is not a class of digits; write some of zero, "
     ):
-        imbalance_job([], infos=infos, classes=["one", "four"], **given)
+        compare_rare_classes([], infos=infos, classes=["one", "four"], **given)
     for change in ({"class_names": list(CLASSES[::-1])}, {"multi_label": True}):
         wrong = infos | {"wrong": _write_info(tmp_path / "wrong.json", **change)}
         with pytest.raises(DataError, match="wrong.json: classes differ from the complete dataset"):
-            imbalance_job([], infos=wrong, classes=["one"], **given)
+            compare_rare_classes([], infos=wrong, classes=["one"], **given)
     assert not (tmp_path / "digits").exists()
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from dpprobe.analyses.long_tail.long_tail_record import LongTailRecord
-from dpprobe.analyses.long_tail.measure import Rows, long_tail_job, measure_sub_classes
+from dpprobe.analyses.long_tail.measure import Rows, measure_long_tail, measure_sub_classes
 from dpprobe.analyses.long_tail.memorisation import (
     Memorisation,
     measure_memorisation,
@@ -122,7 +122,7 @@ def test_chance_is_exact_where_all_outcomes_can_be_listed() -> None:
 
 def _job(folder: Path, manifest: Path, *, seed: int = 2, **options: Any) -> tuple[Any, Any]:
     """Runs the job; returns its record and its table of rows."""
-    long_tail_job(
+    measure_long_tail(
         manifest,
         folder,
         dataset="digits",

@@ -1,6 +1,6 @@
 """Writes the conda environments of `snakemake --sdm conda`, one per stage, from the lock.
 
-    python envs/from_lock.py
+    python tools/from_lock.py
 
 STAGES lists what the scripts of a stage import; the resolver adds what these packages need, in the
 versions of requirements/runtime.lock. A conda file cannot name the lock's hashes.
@@ -32,7 +32,7 @@ STAGES = {
 }
 INSTALLATION = "installation of dpprobe"
 HEADER = """\
-# For `snakemake --sdm conda`: {stage}. Made by envs/from_lock.py from requirements/: do not edit.
+# For `snakemake --sdm conda`: {stage}. Made by tools/from_lock.py from requirements/: do not edit.
 channels:
   - conda-forge
   - nodefaults

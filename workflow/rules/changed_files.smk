@@ -1,6 +1,24 @@
 """Finds jobs that must run again because their files changed or disagree with the study."""
 
-from snakemake.dag import DAG
+import os
+import sys
+from pathlib import Path
+
+from dpprobe.artifacts import explain_unwritable, read_whole_record
+from dpprobe.heads.auto import is_undecided
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.risk import nominal_epsilon
+from dpprobe.results.cell_record import (
+    CELL_FILES,
+    METRICS_FILE,
+    CellName,
+    find_disagreement,
+    recorded_facts,
+)
+from dpprobe.study.network_methods import head_methods
+from dpprobe.study.study import Cell
+from dpprobe.tracking.receipt import find_store_fault
+from dpprobe.written_files import lacks_record, list_changed, locate_record
 
 # Caches for each job if its files are complete, because Snakemake plans several times.
 WHOLE_JOBS = {}
@@ -155,23 +173,3 @@ CHECKS = {
     "track_release": runs_stay,
 }
 CHECKS = {rule_name(name): check for name, check in CHECKS.items()}
-
-
-def look_before(plan):
-    """Makes Snakemake rerun jobs whose files changed unnoticed by Snakemake's own triggers."""
-
-    async def update_needrun(dag, *arguments, **options):
-        follow_run()
-        dag.forcefiles.update(changed_outputs(dag.jobs))
-        await plan(dag, *arguments, **options)
-
-    return update_needrun
-
-
-# Snakemake treats an edited result with an unchanged time as up to date, and with a new time as the source of later
-# files. A receipt of MLflow runs may refer to a deleted store. No trigger of Snakemake detects edits or lost stores.
-# Upstream: snakemake/snakemake#4254 asks for a flag, force(), to rerun jobs.
-# Tests: tests/unit/test_written_files.py,
-# tests/workflow/test_default_study.py::test_a_deleted_mlflow_store_is_written_again
-if IS_FIRST and workflow.is_main_process:
-    DAG.update_needrun = look_before(DAG.update_needrun)

@@ -1,5 +1,0 @@
-"""Input functions and constants of features.smk."""
-
-
-def whole_name(wildcards):
-    return WHOLE[wildcards.dataset]
