@@ -19,7 +19,7 @@ help:
 	@echo "make test-lowest  run tests on the lowest versions that pyproject.toml allows; fetches 3 GB"
 	@echo "make test-snakemake  plan the default study with the oldest Snakemake that is allowed too; downloads it once"
 	@echo "make claims   measure the numbers that README and changelog state, in four minutes"
-	@echo "make check    lint, formatting, types, workflow lint, prose"
+	@echo "make check    lint, formatting, types, workflow lint"
 	@echo "make format   format code and rules"
 	@echo "make schema   regenerate what is written from code: workflow/schemas, docs/options.md, docs/python-reference.md,"
 	@echo "              the table of docs/attack-model.md, the options of docs/methods and the picture of the pipeline"
@@ -109,7 +109,6 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
-	$(BIN)/python bench/prose.py
 	$(BIN)/mypy
 
 format: $(READY)

@@ -1,1 +1,1 @@
-"""Tests of the checkout itself: its structure, environment and prose."""
+"""Tests of the checkout itself: its structure, environment and pages."""

@@ -1,4 +1,4 @@
-"""The docs site: every page has a place in it, and a link that leads nowhere fails its build."""
+"""The docs: every page has a place on the site, its links lead somewhere, its lines are short."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.support.script_modules import load_script
 
 # mkdocs is not of the environment: `make docs` has one for it.
 MKDOCS = REPOSITORY / "build/docs_environment/bin/mkdocs"
+LONGEST_LINE = 120
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +28,47 @@ def test_every_page_has_a_place() -> None:
     assert not pages - set(nav), "add them to the nav of mkdocs.yml"
     assert not [name for name in nav if not (REPOSITORY / name).is_file()]
     assert len(nav) == len(set(nav))
+
+
+def anchors(page: Path) -> set[str]:
+    """Returns the anchors of a page's headings, as code hosts and the site name them."""
+    headings = re.findall(r"(?m)^#+ (.+)$", without_code_blocks(page))
+    texts = (re.sub(r"[^\w\s-]", "", re.sub(r"\]\([^)]*\)", "", text)) for text in headings)
+    return {re.sub(r"\s", "-", text.strip().lower()) for text in texts}
+
+
+def without_code_blocks(page: Path) -> str:
+    return re.sub(r"(?s)```.*?```", "", page.read_text(encoding="utf-8"))
+
+
+PAGES = [
+    *REPOSITORY.glob("*.md"),
+    *(page for name in ("bench", "config", "docs") for page in (REPOSITORY / name).rglob("*.md")),
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_links_of_a_page_lead_to_a_file_and_a_heading(page: Path) -> None:
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code_blocks(page)):
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert not broken
+
+
+def test_lines_of_pages_are_short() -> None:
+    """Rows of tables, headings and printed output, indented, cannot be broken; all else can."""
+    long = [
+        f"{page}: line {number}: {len(line)} characters"
+        for page in [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1)
+        if len(line) > LONGEST_LINE and not line.startswith(("|", "#", "    "))
+    ]
+    assert not long
 
 
 def test_files_that_pages_link_are_of_the_site(site: ModuleType, tmp_path: Path) -> None:
