@@ -1,7 +1,7 @@
 """Reads, joins, filters and splits the rows of a CSV manifest, and writes split tables.
 
-A fault of a whole file raises ConfigError before any image is read. Faulty labels of single rows
-become negative codes; `problems.csv` lists all faulty rows together.
+A fault of a file raises ConfigError before any image is read. Faulty labels of single rows become
+negative codes; `problems.csv` lists all faulty rows together.
 """
 
 from __future__ import annotations

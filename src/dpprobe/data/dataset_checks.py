@@ -1,4 +1,4 @@
-"""The checks of a dataset as a whole: copies of an image, classes, sizes, names that look alike."""
+"""Checks all rows together: copies of images, classes, sizes, names that look alike."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class _First(NamedTuple):
 
 
 class Checks:
-    """The checks of a dataset as a whole.
+    """Checks all rows of a dataset together.
 
     Attributes:
       twins: the number of images that are in both splits.

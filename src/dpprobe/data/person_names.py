@@ -115,7 +115,7 @@ def find_alike_people(names: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 class _Reading(NamedTuple):
-    """A name without its spelling; `loose` also without zeros and without a date's order."""
+    """A name in standard spelling; `loose` ignores zeros, and the order of day and month."""
 
     loose: str
     exact: str

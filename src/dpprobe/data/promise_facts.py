@@ -1,4 +1,4 @@
-"""The facts of a dataset that bear on a guarantee: who is a unit, and what else a unit can move.
+"""The facts on which a dataset's guarantee depends: who is a unit, and what else a unit can move.
 
 Studies, releases, sites and the estimator take these facts from `promise_facts` alone. A manifest
 of features has them too, so that a fit on features of another study or machine knows them. A fit
@@ -29,7 +29,7 @@ from dpprobe.data.options import DatasetOptions
 
 @dataclass(frozen=True, kw_only=True)
 class PromiseFacts:
-    """The facts of a dataset that bear on a guarantee.
+    """The facts of a dataset on which a guarantee depends.
 
     Attributes:
       unit_column: the column that names the patient of each image; None without patients.

@@ -111,7 +111,7 @@ def read_samples(shard: Path, unnamed: list[Member]) -> Iterator[Sample]:
     """Yields the samples of a tar in the order of their first members; only headers are read.
 
     Adds members whose names have no key to `unnamed`. Raises DataError, naming the shard and the
-    last whole member, if the tar is damaged, cut short or compressed.
+    last intact member, if the tar is damaged, cut short or compressed.
     """
     samples: dict[str, Sample] = {}
     left_out: list[str] = []

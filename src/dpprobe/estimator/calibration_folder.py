@@ -1,4 +1,4 @@
-"""The folder in which a process caches its calibrated noise multipliers."""
+"""The folder in which a process caches calibrated noise multipliers."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def _make_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def calibration_folder() -> Path:
-    """Returns a folder of calibrations, which is deleted when this process ends."""
+    """Returns a folder for calibrated noise, which is deleted when this process ends."""
     return Path(_make_folder().name)

@@ -28,7 +28,7 @@ class Fit:
       entry: the fit's number in the budget; None in benchmark mode.
       budget: lists this fit and others; None in benchmark mode.
       spent: the budget's total epsilon after the fit; None in benchmark mode.
-      promise: the facts of the rows' dataset that bear on the guarantee; None if not known.
+      promise: the facts of the rows' dataset on which the guarantee depends; None if not known.
       digest: the hash of the released numbers, also in the budget; "" in benchmark mode.
     """
 

@@ -76,7 +76,7 @@ def plan_fit(
     labels: npt.NDArray[Any] | None = None,
     origins: Sequence[Origin] = (),
 ) -> PlannedFit:
-    """Decides the method and calibrates its plan, from public facts and the groups' names.
+    """Decides the method and calibrates its noise, from public facts and the groups' names.
 
     Benchmark mode may read the classes from the labels, and protects nobody. Other fits use, state
     or refuse each fact of the datasets of `origins`, the stores that are known to have the rows.

@@ -189,7 +189,7 @@ class Published(Options):
         Results on a part of the dataset are not comparable, and are left out.
 
         Args:
-          networks: True to mark published tuned networks too.
+          networks: True to mark published fine-tuned networks too.
         """
         best: dict[tuple[Any, ...], Number] = {}
         for number in self.select_numbers(dataset=dataset, metric=metric, train_rows=None):

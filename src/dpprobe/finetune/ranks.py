@@ -1,6 +1,6 @@
 """Several processes that train one network together: the ranks of `torch.distributed`.
 
-The number of ranks changes nothing but rounding. In particular, the plan never depends on it:
+The number of ranks changes only rounding. In particular, the plan never depends on it:
 
 - Released: per step, the sum of the whole Poisson batch's clipped gradients, plus noise. All ranks
   draw the same batch from the fit's seed, compare it, and take disjoint shares by position.

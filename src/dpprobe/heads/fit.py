@@ -43,7 +43,7 @@ def fit_heads(
 
     Args:
       data: the private training examples, on the device that is to train.
-      plan: calibrated for the method and the number of units in `data`.
+      plan: has the noise of the method for the number of units in `data`.
       seeds: one per head, different from each other, from `privacy.randomness.cell_seed`.
       record: called at the start, about twenty times during training, and at the end. Without
         `record`, no training loss is computed and the history is empty.

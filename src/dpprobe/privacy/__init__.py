@@ -1,4 +1,4 @@
-"""Differential privacy: plans, accountants, calibration, sampling, noise, the statement.
+"""Differential privacy: plans, accountants, noise calibration, sampling, noise, the statement.
 
 A method lists its mechanisms, `calibration.calibrate` computes the noise that meets a target and
 returns a `plan.Plan`, a head runs exactly that plan, and `statement.Statement` prints it.

@@ -183,7 +183,7 @@ def epsilon_below(mechanisms: Sequence[Mechanism], delta: float) -> float:
 def privacy_profile(
     mechanisms: Sequence[Mechanism], delta: float, *, size: int = 1, coarser: float = 1
 ) -> Profile:
-    """Computes the privacy profile of one run, the larger of both directions.
+    """Computes the privacy profile of a fit without selection, the larger of both directions.
 
     The profile is exact without sampling; otherwise `pld`'s upper bound, on the grid of
     `compute_epsilon`.

@@ -25,7 +25,7 @@ privacy profile:
 A privacy profile has two directions, from Q to Q' and from Q' to Q. With delta_Q the larger of the
 two directions at each epsilon, the bound holds in both directions.
 
-The bound is nearly tight: for Gaussian runs, some order of the outputs attains 98 to 99.8% of the
+The bound is nearly tight: for Gaussian runs, some ranking of outputs attains 98 to 99.8% of the
   epsilon (`bench/results/selection_gap.md`), so no bound from Q's profile alone can be much lower.
 """
 

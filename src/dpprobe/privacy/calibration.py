@@ -134,7 +134,7 @@ def _search_plan(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) -
 
 
 def price_plan(plan: Plan) -> float:
-    """Computes a plan's epsilon at its delta again, on the grid of its calibration.
+    """Computes a plan's epsilon at its delta again, on the grid that found its noise.
 
     For a plan far above its target, whose grid would exceed the memory, the returned epsilon is a
     lower bound, computed for more noise.

@@ -73,9 +73,9 @@ class GaussianNoise:
     started with 192 bits of the seed's NumPy stream. Generating 32 words together is eight times as
     fast as one at a time.
 
-    On a GPU normals are drawn in float64 and rounded. The tail of normals on a GPU ends at 8.65,
-    and leaves out 1e-9 of a run of the foundation-features recipe. GPU normals also depend on the
-    number of steps drawn at a time.
+    On a GPU normals are drawn in float64 and rounded. Their tail ends at 8.65, which leaves out
+    1e-9 numbers of a fit by the foundation-features recipe. GPU normals also depend on the number
+    of steps drawn at a time.
 
     Normals are rounded to float32, and the generators are not cryptographic: docs/methods/sgd.md
     explains the consequences.

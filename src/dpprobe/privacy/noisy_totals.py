@@ -17,7 +17,7 @@ RESULT_CHANCE = 0.95
 
 
 def least_total(deviation: float) -> float:
-    """Returns the noisy total that must be exceeded; `deviation` is that of the total's noise."""
+    """Returns the noisy total to exceed, for noise of standard deviation `deviation`."""
     return max(COUNTED * deviation, 1.0)
 
 

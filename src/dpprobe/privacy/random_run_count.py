@@ -1,4 +1,4 @@
-"""The random number of runs of a repeated run; `best_of_runs_price` bounds its epsilon.
+"""Draws how often a selection's mechanisms run; `best_of_runs_price` bounds epsilon.
 
 The number of runs is geometric and at least 1: the truncated negative binomial of shape 1 of
 Papernot and Steinke 2022, definition 1.

@@ -220,7 +220,7 @@ def nominal_epsilon(token: str, delta: float) -> float:
 
 
 def budget_order(token: str) -> float:
-    """Returns a number to sort budgets by, which for a risk is not the epsilon of a cell."""
+    """Returns a number that sorts budgets; for a risk it is not the epsilon of a cell."""
     risk = find_risk(token)
     return epsilon_value(token) if risk is None else gaussian_epsilon(risk.to_mu(), _ORDER_DELTA)
 

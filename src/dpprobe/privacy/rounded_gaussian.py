@@ -10,10 +10,10 @@ the real-valued mechanism holds unchanged, and the bits of the released value re
 Addition in int64 (modulo 2^64) or in float64 (exact below 2^53, correctly rounded above) are
 functions of S / g + K as well.
 
-**Why the probabilities are exact.** Let f(x) = A exp(-x^2 / 2), A an integer near 2^57.7. Cells of
-width 1/64 divide [0, 8). Cell j, from x_j to x_(j+1), has integers floor_j <= f(x_(j+1)) and
-ceiling_j >= f(x_j), found by interval arithmetic on integers. The area under the ceilings has
-integer pieces, in units of one cell's width times 1:
+**Why the probabilities are exact.** Let f(x) = A exp(-x^2 / 2), A an integer near 2^57.7. Intervals
+(*cells*) of width 1/64 divide [0, 8). Cell j, from x_j to x_(j+1), has integers floor_j <=
+f(x_(j+1)) and ceiling_j >= f(x_j), found by interval arithmetic on integers. The area under the
+ceilings has integer pieces, in units of one cell's width times 1:
 
 - floor_j, a multiple of 2^50: x uniform in the cell, accepted without evaluating f;
 - ceiling_j - floor_j, the rest of the cell: x uniform in the cell, y uniform between floor and
@@ -32,9 +32,9 @@ floors, 16,384 equal shares; one number in fifty needs a second word.
 in the cell. A number is accepted if s x rounds to one integer for all continuations of its digits;
 otherwise as many further words are drawn as needed (also for y). A float64 product settles nearly
 all numbers: its error is at most s 2^-49 + 2^-50, with or without fused multiplication. The product
-decides if the middle between two integers is further away than this error. All other numbers are
-computed in 192-bit integers, then in integers of any length. So results are a function of the
-random words alone, on every machine.
+decides a number if the middle between two integers is further away than this error. All other
+numbers are computed in 192-bit integers, then in integers of any length. So results are a function
+of the random words alone, on every machine.
 
 If the words are random, the sampler approximates nothing: neither the choice of pieces nor the
 tail, which has no end.

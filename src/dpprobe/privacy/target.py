@@ -1,4 +1,4 @@
-"""The target of a plan: the epsilon or risk that calibration must meet, and the number of units."""
+"""The target of a plan: the epsilon or risk that its noise must meet, and the number of units."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dpprobe.privacy.risk import Risk, plan_budget, read_budget
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """The target of a calibration: an epsilon or a permitted risk, for n units.
+    """The target of the noise calibration: an epsilon or a permitted risk, for n units.
 
     Attributes:
       n: the number of training units, public.

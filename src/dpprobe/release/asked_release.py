@@ -78,7 +78,7 @@ class AskedRelease:
 
     @cached_property
     def promise(self) -> PromiseFacts:
-        """The dataset's facts that bear on the guarantee, with the counts of copies."""
+        """The dataset's facts on which the guarantee depends, with the counts of copies."""
         counted = self.stores[0].promise
         return replace(
             self.study.dataset_promise(self.options.dataset),

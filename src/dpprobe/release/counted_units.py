@@ -1,4 +1,4 @@
-"""Code that release parts share to read private test units: weights, counts, plans and prices."""
+"""What release parts share to measure private test units: weights, counts, plans and prices."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def count_steps(values: Floats, n: int) -> tuple[Floats, float]:
 
 
 def bin_middles(edges: Floats) -> Floats:
-    """Returns one score per bin: the middle in asinh, or the inner edge of an outermost bin."""
+    """Returns one score per bin: the bin's middle in asinh, or an outermost bin's inner edge."""
     places = np.arcsinh(edges / SCORE_UNIT)
     inner = (places[:-1] + places[1:]) / 2
     inner[0], inner[-1] = places[1], places[-2]

@@ -1,7 +1,7 @@
 """Lists the images or vectors that a user names: files, folders and tables, as one list of rows.
 
-Paths and columns are checked before the first image is read, so that a wrong path or column is
-reported at once. An unreadable image is an error of its own row only.
+Wrong paths and columns are reported before the first image is read. An unreadable image is an error
+of its own row only.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 Ledgers of two datasets are added up if bookings connect the datasets by `same_units_as`, directly
 or through other datasets. A booking is refused if its units are also in a ledger that is not added
 up (`unit_hashes`). Refusals depend on private examples, so a refusal may stop a release, but never
-changes a published total. A booking is also refused if it reads an image on both sides of its
-split. It is refused too if a unit was on the other side in an earlier entry of an equal split.
+changes a published total. A booking is also refused if an image is on both sides of its split, or
+if a unit was on the other side in an earlier entry of an equal split.
 """
 
 from __future__ import annotations

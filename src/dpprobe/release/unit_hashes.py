@@ -97,7 +97,7 @@ def count_moved(first: Hashes, second: Hashes) -> int:
 def count_paying_twice(
     first: Hashes, first_sides: Collection[str], second: Hashes, second_sides: Collection[str]
 ) -> int:
-    """Counts images that pay for one side of the first release and the other of the second.
+    """Counts images that spend epsilon as one side of `first` and as the other of `second`.
 
     The total counts one side per split. `first_sides` and `second_sides` are the sides that each
     release reads; with one release twice, counts its images on both sides.

@@ -3,9 +3,9 @@
 A release is compared with the study's benchmark of its method, backbone and epsilon. At 95%
 confidence the benchmark's head must beat a constant prediction in its headline metric, and rank
 images better than chance. The benchmark's heads must also predict each class. Without a benchmark
-the planner decides from public facts. A benchmark whose head balances classes, while the released
-head does not, or the reverse, tells only how well the head ranks. Checks of usefulness publish
-nothing; `parts/choice` bounds the cost of using a benchmark.
+the planner decides from public facts. If only one of benchmark and released head balances classes,
+only the benchmark's AUC counts. Checks of usefulness publish nothing; `parts/choice` bounds the
+cost of using a benchmark.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def check_usefulness(
     """Raises PrivacyError with reasons if a head is no better than a constant prediction.
 
     `benchmark` is `metrics.json` of the study's cell of equal method, backbone and epsilon; if the
-    study has no such cell, the planner decides from public facts. `balanced` tells if the released
-    head balances classes; None if it balances as the benchmark does.
+    study has no such cell, the planner decides from public facts. `balanced` is True if the
+    released head balances classes; None if it does what the benchmark does.
     """
     record = None if benchmark is None else read_cell(benchmark)
     alike = record is None or balanced is None or record.balanced == balanced

@@ -96,7 +96,7 @@ def _mean_defined(areas: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
 
 
 class Runs:
-    """Test examples in the order of one label's scores, grouped into runs to compute the AUC.
+    """Test examples in the order of one label's scores, in runs of neighbours, to compute the AUC.
 
     Neighbours that all have the label form one run. An AUC needs only the number of rows in each
     run, and the number of rows without the label that score below the run. A run ends where a row

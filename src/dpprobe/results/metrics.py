@@ -1,4 +1,4 @@
-"""Accuracy, area under the ROC curve and calibration of one head on a test split.
+"""Accuracy, area under the ROC curve and calibration error of one head on a test split.
 
 Labels are [n] integers for one class per row, or [n, K] of 0 and 1 for several labels per row. The
 `link`, which turns scores into probabilities, is "softmax" or "sigmoid" for logits, else "none".

@@ -1,4 +1,4 @@
-"""The record of one tuned network, which is one seed of a cell: the network's files and inputs.
+"""The record of one fine-tuned network, one seed of a cell: the network's files and inputs.
 
 A cell's privacy statement holds for the cell's networks. All code that writes or reads a network
 uses this module's names. Each start of Snakemake imports this module, so its imports are fast.

@@ -1,4 +1,4 @@
-"""The snapshot of a run: its study as written and as read, and the versions of its code.
+"""The snapshot of a study's run: the study as written and as read, and the versions of the code.
 
 Jobs start long after they were planned, and meanwhile a person may edit the study or the code. Jobs
 read the study from the snapshot, and stop if the current code reads it differently.

@@ -127,7 +127,7 @@ def _decode_bytes(data: bytes, row: int, path: str | None = None) -> Image.Image
 def make_table(probabilities: npt.NDArray[np.float32], bundle: Bundle) -> pd.DataFrame:
     """Makes the output table: `class` (several labels joined by "|"), then one column per class.
 
-    A calibrated release adds `set`, the classes that 90% of sets must contain, and `abstain`.
+    With calibrated probabilities, adds `set`, a set of classes with 90% coverage, and `abstain`.
     """
     import pandas as pd
 

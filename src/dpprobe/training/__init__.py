@@ -1,1 +1,1 @@
-"""The job that trains cells, and the calibrated plans that the job reads."""
+"""The job that trains cells, and the plans that the job reads, with calibrated noise."""

@@ -3,7 +3,7 @@
 Up-to-date cells are reused. If a cell lacks seeds, only the missing seeds are trained. If a cell's
 privacy statement is old, only the statement is replaced. A cell with any other change is trained
 again. Finished cells wait in staging folders and are published by renames when the job ends. If a
-method fails, the next run reuses the staged cells of all other methods.
+method fails, the next job reuses the staged cells of all other methods.
 """
 
 from __future__ import annotations

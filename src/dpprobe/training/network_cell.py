@@ -1,4 +1,4 @@
-"""Identifies a cell whose seeds are tuned networks, and decides which networks are reused.
+"""Identifies a cell whose seeds are fine-tuned networks, and decides which are reused.
 
 This module does not import the training code, so jobs whose network is up to date end quickly.
 """

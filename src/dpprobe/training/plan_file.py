@@ -1,4 +1,4 @@
-"""The calibrated plans of all methods at one epsilon, in a file for training jobs."""
+"""The plans of all methods at one epsilon, with calibrated noise, in a file for training jobs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NOBODY = Patients(images=None)
 
 @dataclass(frozen=True)
 class Plans:
-    """The result of a calibration job, by method: a plan, or the reason why there is none.
+    """The result of a noise-calibration job, by method: a plan, or why there is none.
 
     `together` has each method's epsilon, at an equal delta, for publishing the heads of all seeds.
     """
@@ -52,7 +52,7 @@ class Plans:
 def write_plans(
     methods: Mapping[str, MethodOptions], target: Target, *, output: Path, cache: Path, seeds: int
 ) -> None:
-    """Calibrates each method's mechanisms to a target; raises PrivacyError if no method meets it.
+    """Calibrates the noise of each method to a target; raises PrivacyError if no method meets it.
 
     If a method misses the target, the file has the reason, and the other methods are calibrated.
     `auto` methods are left to the jobs that read features (`decide_methods`).
@@ -79,7 +79,7 @@ def write_plans(
 def make_plans(
     methods: Mapping[str, MethodOptions], target: Target, *, cache: Path, seeds: int
 ) -> Plans:
-    """Calibrates each method, and computes epsilon for all its heads; see `write_plans`."""
+    """Calibrates each method's noise, and computes epsilon for all its heads; see `write_plans`."""
     plans: dict[str, Plan] = {}
     failures: dict[str, str] = {}
     together: dict[str, float] = {}
@@ -104,7 +104,7 @@ def _make_entry(name: str, made: Plans) -> dict[str, Any]:
 def plan_method(
     options: MethodOptions, target: Target, *, cache: Path, checked: bool = True
 ) -> Plan:
-    """Calibrates one method's mechanisms; raises DpprobeError if they cannot meet the target.
+    """Calibrates one method's noise; raises DpprobeError if it cannot meet the target.
 
     `checked` False omits epsilons by other accountants, which only privacy statements need.
     """

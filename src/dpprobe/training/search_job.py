@@ -115,8 +115,8 @@ def search_job(opened: OpenedJob, files: NetworkFiles, *, output: Path, limits: 
 def held_out_rows(store: FeatureStore, share: float, *, seed: int) -> Rows:
     """Returns True for the held-out rows, on which trials are scored: all rows of a unit, or none.
 
-    Only a unit's name and the seed decide if it is held out. Raises DataError if no unit is held
-    out, or all units are.
+    Only a unit's name and the seed decide whether it is held out. Raises DataError if no unit is
+    held out, or all units are.
     """
     names = _unit_names(store)
     chosen = np.asarray(choose_by_id(names, fraction=share, seed=derived_seed(seed, "held out")))

@@ -90,7 +90,7 @@ class WhiteBox(Part):
       canary, rows: descriptions of the canary and of the other training rows.
       group: number of equal canaries, which are all in the training data or all out.
       inside, outside: number of runs with the canaries, and of runs without canaries.
-      accuracy: the share of runs in which the test guesses right if the canaries were in or out.
+      accuracy: the share of runs in which the test guesses right whether the canaries were in.
       epsilon_lower: the lower bound on epsilon, at `confidence`, without assumptions on the scores.
       holds: False if a test refutes the claim; by chance in 1 of 1,000 audits of correct claims.
       level: a p-value of at most `level` refutes the claim (Bonferroni over the tests).

@@ -1,6 +1,6 @@
 """Lower bounds on epsilon from the scores of an attack, each at a stated confidence.
 
-A run is trained with a canary (in) or with a null row instead (out), and an attack gives the run a
+Each run trains a head with a canary (in) or a null row instead (out), and an attack gives the run a
 score, higher for "in" than for "out". An audit releases nothing private: a guarantee holds for
 every data set, so runs use synthetic rows. If the mechanism's epsilon is below e at the stated
 delta, a bound >= e has probability at most 1 - confidence. A lower bound on epsilon does not prove
@@ -89,7 +89,7 @@ def epsilon_lower_bound(
 def accuracy_lower_bound(correct: int, runs: int, confidence: float) -> float:
     """Computes the one-sided lower bound of Clopper and Pearson (1934) on a share.
 
-    If a fair coin decides in each run if the canary is in, the bound holds for balanced accuracy.
+    If a fair coin decides whether the canary is in a run, the bound holds for balanced accuracy.
 
     Args:
       correct: number of runs in which the test, chosen before the runs, guessed right.

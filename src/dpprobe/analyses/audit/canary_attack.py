@@ -1,8 +1,8 @@
 """The strongest attack on a plan: guesses from all released values if canaries were trained on.
 
 In each run a fair coin decides between canaries and null rows, and a head is trained by the cell's
-method and plan. The attacker sees every noisy release, and knows everything except if canaries are
-in. The attack's score is the log likelihood ratio of all releases of a run, canaries in against
+method and plan. The attacker sees every noisy release, and knows everything except whether canaries
+are in. The attack's score is the log likelihood ratio of all releases of a run, canaries in against
 out. Given earlier releases, release t is Gaussian with standard deviation s_t around its sum with
 or without canaries. Replays of a run compute the sums with and without canaries (`transcripts`).
 With d_t as the difference of the two sums, the log likelihood ratio of release t is

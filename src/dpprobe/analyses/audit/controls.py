@@ -349,7 +349,7 @@ class SharedBatches:
 
 
 class PairedUnits:
-    """Has units 2i and 2i + 1 join the batches in which unit 2i joins."""
+    """Makes units 2i and 2i + 1 join the batches that unit 2i joins."""
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
@@ -371,7 +371,7 @@ class _PlacedData(Data):
 
 @contextmanager
 def lengthen_late_rows() -> Iterator[None]:
-    """Has the heads' code clip the rows after the 128th to a longer bound, in this process only."""
+    """Makes the heads' code clip rows after the 128th to a longer bound, in this process only."""
     make_design, add_rows, bounds = Design.__init__, ExactSums._add_rows, clipping.clip_bounds
     make_data = ExactSums._make_data
 

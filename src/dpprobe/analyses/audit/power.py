@@ -1,6 +1,6 @@
 """The strongest test that a plan allows, with the planned noise and with less or more noise.
 
-A fair coin decides if the canary is in. A test chosen before the runs guesses the coin with a
+A fair coin decides whether the canary is in. A test chosen before the runs guesses it with a
 probability of at most (1 + TV) / 2. TV is the total variation between the releases with and without
 the canary. A plan with all noise multipliers times f has total variation TV(f), which falls with f.
 A test that is right more often than TV(f) allows rejects noise of at least f times the plan's. The

@@ -301,7 +301,7 @@ class Sum(NamedTuple):
     slack: Any
 
     def differs(self, sums: Numbers, step: float) -> bool:
-        """Returns True if released sums are not these."""
+        """Returns True if released sums differ by more than rounding."""
         near = math.isclose(step, self.step, rel_tol=1e-12) and sums.shape == self.steps.shape
         return not (near and bool((np.abs(sums / step - self.steps) <= self.slack).all()))
 

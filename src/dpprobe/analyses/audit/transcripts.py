@@ -1,6 +1,6 @@
 """Records the releases of a fit, and replays the releases on another training set, for audits.
 
-The attacker sees every release, and knows everything about the rows except if the canary is in. A
+The attacker sees every release, and knows all about the rows except whether the canary is in. A
 head's computation between two releases is a function of its earlier releases and the rows. So the
 attacker can compute the sums before noise, with and without the canary: the attacker trains on both
 data sets, and replaces each newly drawn output by the observed output. The attack works for any

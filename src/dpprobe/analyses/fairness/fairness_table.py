@@ -114,8 +114,8 @@ def fairness_table(parts: Sequence[Subgroups]) -> Table:
 
     For each backbone, method and attribute, the table lists the groups: ranges of numbers by
     number, other groups by size. The gap, the gap by chance, and the difference to the reference's
-    gap follow, and the gaps by the metrics `BESIDE`. Notes list omitted groups. Cells without a run
-    are blank.
+    gap follow, and the gaps by the metrics `BESIDE`. Notes list omitted groups. Missing results are
+    blank.
     """
     epsilons = keep_unique(cell.epsilon for part in parts for cell in part.record.cells)
     epsilons.sort(key=budget_order)

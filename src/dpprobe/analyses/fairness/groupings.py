@@ -1,10 +1,10 @@
 """The groups of test examples, and the rule that decides which groups and labels are compared.
 
 A group is compared if it has enough units (patients, or rows if patients are unknown). All groups'
-means over labels use equal sets of labels. While any group has too few units with or without a
-label, the label or the group with the largest share of too small numbers is left out. In case of a
-tie, the label is left out. So one tiny group does not remove all labels, and one rare label does
-not remove all groups. Results give a reason for each omitted label or group.
+means are over equal sets of labels. While any group has too few units with or without a label, the
+label or group with the largest share of too small numbers is left out (if both have it, the label).
+So one tiny group does not remove all labels, and one rare label does not remove all groups. Results
+give a reason for each omitted label or group.
 """
 
 from __future__ import annotations

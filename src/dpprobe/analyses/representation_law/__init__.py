@@ -36,13 +36,13 @@ PACKAGE = "dpprobe.analyses.representation_law"
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """The part of a network that a method tunes, and the source of the method's options.
+    """The part of a network that a method fine-tunes, and the source of the method's options.
 
     Attributes:
       setting: "constant" for options as written, "searched" for options chosen by a search that
         epsilon does not cover.
-      tuned: the tuned part, such as "head" or "last 4 blocks".
-      blocks: the number of tuned blocks; 0 for only the head, None for all blocks and adapters.
+      tuned: the fine-tuned part, such as "head" or "last 4 blocks".
+      blocks: the number of fine-tuned blocks; 0 for the head, None for all blocks and adapters.
     """
 
     setting: Literal["constant", "searched"]
@@ -51,7 +51,7 @@ class Tuning:
 
 
 def describe_tuning(method: MethodOptions) -> Tuning | None:
-    """Describes how a method tunes a network; None for a head on stored features."""
+    """Describes how a method fine-tunes a network; None for a head on stored features."""
     options = network_options(method)
     if options is None:
         return None
@@ -84,7 +84,7 @@ def law_backbones(study: Study) -> list[str]:
 
 
 def list_law_networks(study: Study) -> list[tuple[str, str]]:
-    """Returns the (method, epsilon) of the tuned networks that are measured."""
+    """Returns the (method, epsilon) of the fine-tuned networks that are measured."""
     options = study.block(RepresentationLawOptions)
     if options is None:
         return []

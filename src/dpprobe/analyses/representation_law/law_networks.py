@@ -66,7 +66,7 @@ class LawTask:
     device: str
 
     def measure_law(self, folder: Path, *, threads: int) -> None:
-        """Measures the laws of the frozen and the tuned networks, unless they are up to date.
+        """Measures the laws of the frozen and fine-tuned networks, unless they are up to date.
 
         Raises:
           ConfigError: if the backbone gives no access to its blocks.

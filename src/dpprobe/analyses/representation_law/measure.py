@@ -1,7 +1,7 @@
 """The job of representation laws of one (dataset, backbone); its results are not private.
 
-Measures all blocks of the frozen network and of the tuned networks, on training and on test
-examples, with the true labels and with shuffled labels.
+Measures all blocks of the frozen and the fine-tuned networks, on training and on test examples,
+with the true labels and with shuffled labels.
 """
 
 from __future__ import annotations

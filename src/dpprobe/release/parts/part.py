@@ -65,7 +65,7 @@ class ReleasePart:
 class PartSteps:
     """The steps of a release part while a release is made; by default a step does nothing.
 
-    Steps that precede the booking write no files except calibrations of noise.
+    Steps that precede the booking write no files except cached noise calibrations.
     """
 
     def __init__(self, task: AskedRelease) -> None:

@@ -134,7 +134,7 @@ def _check_rule(options: Auto, plan: Plan, bundle: BundleFacts, values: Values) 
 
 
 def data_facts(options: MethodOptions, plan: Plan, facts: BundleFacts, values: Values) -> DataFacts:
-    """Returns the public facts of a bundle; its metric counts from rule 2 of `auto` on."""
+    """Returns the public facts of a bundle, with its metric from rule 2 of `auto` on."""
     follows_metric = isinstance(options, Auto) and options.rule != 1
     tested = values.get("evaluation") if follows_metric else None
     return DataFacts.of_target(

@@ -63,7 +63,7 @@ def radiographs_table(run: Run, published: Published) -> Table:
 
 
 def _make_rows(run: Run, cells: Sequence[CellResult], tuning: str) -> list[tuple[TableCell, ...]]:
-    """Makes one row per epsilon from the cells that tune one part of a network."""
+    """Makes one row per epsilon from the cells that fine-tune one part of a network."""
     shown = (cell for cell in cells if cell.private or math.isinf(cell.epsilon))
     best = best_of_each(shown, lambda cell: cell.epsilon)
     return [

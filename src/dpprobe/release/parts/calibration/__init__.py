@@ -1,4 +1,4 @@
-"""The release part `calibrate`: probabilities, sets of classes and cut-offs from noisy counts."""
+"""The release part `calibrate`: trustworthy probabilities, sets of classes and cut-offs."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Calibrates a released head by noisy counts of private test units, which spend epsilon.
+"""Calibrates a released head's probabilities by noisy counts of test units, which spend epsilon.
 
 The module `evaluation.measure` defines units, weights and null rows. The weights of a unit's rows
 sum to at most 1. A null row has scores that are not finite, and is not counted.
 
-Calibration needs one label per row. If the test result is the AUC of two classes, calibration
-reuses the AUC's `score_counts` at no cost. Without `score_counts`, mechanisms of sensitivity 1 read
+Calibrated probabilities need one label per row. If the test result is the AUC of two classes, they
+reuse the AUC's `score_counts` at no cost. Without `score_counts`, mechanisms of sensitivity 1 read
 the test units:
 
 - `temperature`, six times: the sum over rows of the largest probability at a temperature, minus 1
@@ -68,7 +68,7 @@ OF_THE_AUC = "Calibration uses the counts of the AUC, so it costs nothing more."
 
 
 def calibration_mechanisms(*, classes: int, multi_label: bool) -> tuple[Mechanism, ...]:
-    """Returns the mechanisms of a calibration, with noise multipliers up to a common factor.
+    """Returns the mechanisms of calibrated probabilities, with noise up to a common factor.
 
     Raises ConfigError for several labels per row.
     """
@@ -127,7 +127,7 @@ def calibrate_head(
     """Calibrates one released head on the test units: the block `calibration` of a statement.
 
     Args:
-      plan: calibrated for `calibration_mechanisms` on n = test units.
+      plan: has the noise of `calibration_mechanisms` on n = test units.
       composition: the statement's text on how epsilons of test units add up.
       shared: adds up the counts of several sites.
     """

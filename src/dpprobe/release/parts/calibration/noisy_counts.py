@@ -18,9 +18,9 @@ units, a new unit and noise.
   q = 0 up, and the first failing threshold ends the search. Only the lowest q with too many misses
   can therefore pass wrongly, with probability g = 1 - Phi(z). The sets have coverage (1 - b)(1 - g)
   = 1 - a by fixed sequence testing (Angelopoulos et al. 2021, arXiv 2110.01052).
-- The proof of coverage assumes scores that do not depend on the test units. In a calibration,
-  temperature, or slope and offset, come from the test units too. Simulations of whole releases show
-  that sets still reach their coverage, down to the smallest number of units.
+- The proof of coverage assumes scores that do not depend on the test units. Here the temperature,
+  or slope and offset, comes from the test units too. Simulations of whole releases show that sets
+  still reach their coverage, down to the smallest number of units.
 - A row without usable scores is not counted. An image without usable scores gets no prediction, so
   all classes stay possible.
 

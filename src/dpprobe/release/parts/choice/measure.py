@@ -232,7 +232,7 @@ def _bare(mechanism: Mechanism) -> tuple[object, ...]:
 
 
 def _other_rule(study: Study, other: str, unit: str) -> str | None:
-    """Explains why prices of fits on another dataset cannot be added up; mostly None."""
+    """Explains why the prices of fits on another dataset cannot be added up; else None."""
     if study.dataset_unit(other) != unit:
         return f"its unit is the {study.dataset_unit(other)}"
     labels_decide = promise_facts(study.datasets[other]).list_promise_faults("patient")
@@ -242,7 +242,7 @@ def _other_rule(study: Study, other: str, unit: str) -> str | None:
 def _not_private(
     study: Study, dataset: str, sharing: Sequence[str], laid: Mapping[Cell, Fits | None]
 ) -> list[str]:
-    """Names the results that use the dataset's training units without privacy, listed or there."""
+    """Names results, listed or found, that use the dataset's training units without privacy."""
     unit = study.dataset_unit(dataset)
     rules = ((other, _other_rule(study, other, unit)) for other in sharing[1:])
     cells = (
@@ -315,7 +315,7 @@ def _decide_methods(
 
 
 def _together(planned: Fits | None, laid: Fits | None) -> list[Fits]:
-    """Returns a cell's fits once if its files are as planned; else both count."""
+    """Returns the fits that a cell plans, and those that its files have if they differ."""
     fits = [each for each in (planned, laid) if each is not None]
     if planned is None or laid is None or not _are_alike(planned, laid):
         return fits

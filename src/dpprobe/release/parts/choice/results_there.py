@@ -1,4 +1,4 @@
-"""Reads which results of a dataset's units lie in a study's results folder, also of earlier plans.
+"""Reads all results of a dataset's units in a study's results folder, also of earlier studies.
 
 A study's file changes, and results stay: a cell that the study no longer lists may have been looked
 at. A folder of a dataset that the study no longer lists counts too, because nothing says that its
@@ -54,7 +54,7 @@ def list_unlisted(study: Study) -> list[str]:
 
 
 def read_cells(study: Study, datasets: Sequence[str]) -> Iterator[tuple[Cell, Fits | None]]:
-    """Yields the cells that lie there; None if a cell is not private or has no statement."""
+    """Yields the cells in the results folder; None if a cell is not private or has no statement."""
     for dataset in datasets:
         for folder in sorted(Path(study.results_dir, "cells", dataset).glob("*/[!.]*/eps-*")):
             if folder.is_dir() and any(folder.iterdir()):
@@ -74,7 +74,7 @@ def _read_fits(path: Path) -> Fits | None:
 def list_unpriced(study: Study, datasets: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yields dataset and name of the analyses' results that use training units without a price.
 
-    A result counts if the study lists it, or if its file lies there.
+    A result counts if the study lists it, or if its file exists.
     """
     for dataset in datasets:
         for analysis in _unpriced():

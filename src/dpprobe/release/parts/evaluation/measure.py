@@ -178,7 +178,7 @@ def evaluate_heads(
 ) -> dict[str, Any]:
     """Measures one released head on the test units: the block `evaluation` of a statement.
     Args:
-      plan: calibrated for `evaluation_mechanisms` on n = test units.
+      plan: has the noise of `evaluation_mechanisms` on n = test units.
       composition: the statement's text on how the epsilons of head and test result add up.
       calibration: changes the answers of a head of two classes, and so its accuracy.
       keep_counts: True to publish an AUC's counts too, for a calibration.
@@ -547,7 +547,7 @@ class Steps(PartSteps):
             )
 
     def needs(self) -> tuple[str, ...]:
-        """Names a calibration with separate counts, which must precede the test result."""
+        """Names `calibrate` if it has separate counts, because it must be measured first."""
         return ("calibration",) if "calibration" in self.task.plans else ()
 
     def measure(self, draw: Draw) -> Block | None:

@@ -1,12 +1,12 @@
 """Compares new images with noisy counts of test images, to detect when they no longer look alike.
 
-`parts/monitor/measure` counts the test units in tables. `compare_images` defines the tables' cells,
+`parts/monitor/measure` counts test units in tables. `compare_images` defines the cells of tables,
 and functions of the published counts, which cost no privacy.
 
-**Tables.** An image belongs to one cell of each table. Cells are predicted classes, or ranges of
-the largest probability, of the features' L2 norm, or of unusualness. A head without probabilities
-has ranges of the largest score. All limits of ranges are public. Limits of norms are multiples of
-the norm of the backbone's features of a public test image.
+**Tables.** An image is in one cell of each table (not a study's cell): a predicted class, or a
+range of the largest probability, of the features' L2 norm, or of unusualness. A head without
+probabilities has ranges of the largest score. All limits of ranges are public. Limits of norms are
+multiples of the norm of the backbone's features of a public test image.
 
 **Unusualness** is the share of a row's squared length outside typical directions of training rows.
 The typical directions are the released centre, and the leading eigenvectors of the released second

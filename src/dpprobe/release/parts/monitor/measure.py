@@ -1,7 +1,7 @@
 """Noisy tables of private test units, with which `predict` compares new images, and their epsilon.
 
 The module `evaluation.measure` defines units, weights and null rows. The mechanism `monitor_counts`
-releases all t tables of `compare_images` at once. A row adds its weight to one cell of each table,
+releases all t tables of `compare_images` at once. A row adds its weight to one entry of each table,
 so a row adds a vector of norm sqrt(t) times the weight. A unit's weights sum to at most 1, so a
 unit adds a vector of norm at most sqrt(t): the sensitivity. A null row has scores that are not
 finite, and is not counted. Typical directions and calibration may be any earlier releases, because
@@ -99,7 +99,7 @@ def monitor_head(
 ) -> dict[str, Any]:
     """Counts the test units of one released head: the block `monitor` of a statement.
     Args:
-      plan: calibrated for `monitor_mechanisms` on n = test units.
+      plan: has the noise of `monitor_mechanisms` on n = test units.
       probe_norm: L2 norm of the backbone's features of the public test image.
       link: converts scores to probabilities, after the calibration if there is one.
       composition: the statement's text on how epsilons of test units add up.
