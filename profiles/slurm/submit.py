@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import scheduler
+
 import states
 
 LOGS = Path("logs/slurm")

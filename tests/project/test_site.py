@@ -1,4 +1,4 @@
-"""The docs: every page has a place on the site, its links lead somewhere, its lines are short."""
+"""The docs: every page has a place on the site, and its links lead somewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tests.support.script_modules import load_script
 
 # mkdocs is not of the environment: `make docs` has one for it.
 MKDOCS = REPOSITORY / "build/docs_environment/bin/mkdocs"
-LONGEST_LINE = 120
 
 
 @pytest.fixture(scope="module")
@@ -58,17 +57,6 @@ def test_links_of_a_page_lead_to_a_file_and_a_heading(page: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors(target)):
             broken.append(link)
     assert not broken
-
-
-def test_lines_of_pages_are_short() -> None:
-    """Rows of tables, headings and printed output, indented, cannot be broken; all else can."""
-    long = [
-        f"{page}: line {number}: {len(line)} characters"
-        for page in [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
-        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1)
-        if len(line) > LONGEST_LINE and not line.startswith(("|", "#", "    "))
-    ]
-    assert not long
 
 
 def test_files_that_pages_link_are_of_the_site(site: ModuleType, tmp_path: Path) -> None:
