@@ -181,8 +181,7 @@ class _Handler(BaseHTTPRequestHandler):
         return repository
 
     def _known(self) -> bool:
-        tokens = (f"Bearer {token}" for token in (TOKEN, STRANGER))
-        return self.headers.get("Authorization") in tokens
+        return self.headers.get("Authorization") in {f"Bearer {TOKEN}", f"Bearer {STRANGER}"}
 
     def _refuse(self, status: int, code: str, message: str) -> None:
         self._send(
