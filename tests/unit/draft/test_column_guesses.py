@@ -53,22 +53,6 @@ def test_classes_are_at_most_a_thousand(count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "label"),
-    [
-        ({"y": "a b", "dx": "a b"}, "dx"),
-        ({"dx": "a b", "Diagnosis": "a b"}, "Diagnosis"),
-        ({"dx": "a b", "label": "a a _"}, "dx"),
-        ({"label": "_ a"}, None),
-        ({"kind": "a b"}, None),
-    ],
-)
-def test_the_label_is_the_first_usual_column_of_two_values(
-    values: dict[str, str], label: str | None
-) -> None:
-    assert guesses.guess_label(columns_of(**values)) == label
-
-
-@pytest.mark.parametrize(
     ("values", "labels"),
     [
         ({"a": "0 1", "b": "1.0 -1", "c": "True false"}, "a b"),
@@ -85,23 +69,16 @@ def test_labels_are_two_columns_or_more_of_one_notation(
     assert guesses.guess_labels(columns_of(**values)) == labels.split()
 
 
-@pytest.mark.parametrize(
-    ("values", "unit", "people"),
-    [
-        ({"subject": "p q", "patient": "p q", "case": "1 2"}, "patient", True),
-        ({"patient": "p p _", "subject": "p q", "case": "1 2"}, "subject", True),
-        ({"patient": "p", "exam_id": "1 2", "case": "1 2"}, "case", False),
-        ({"patient": "p _", "case": "1 1"}, None, None),
-    ],
-)
-def test_the_unit_is_people_of_whom_there_are_two(
-    values: dict[str, str], unit: str | None, people: bool | None
-) -> None:
-    columns = columns_of(**values)
-    found = guesses.find_unit(columns, None)
-    assert (found and found.name, found and found.people) == (unit, people)
-    named = guesses.find_unit(columns, "patient")
-    assert named == ("patient", True, True), "even if it has one value"
+@pytest.mark.parametrize("ages", ["3-9 10-19", "old young", "1 2 inf", "nan _", "1 2"])
+def test_ages_are_ranges_only_if_a_run_can_read_numbers(ages: str) -> None:
+    binned = {"column": "age", "bins": [18, 40, 60, 80]}
+    groups = {"1 2": {"age": binned}, "nan _": {}}.get(ages, {"age": "age"})
+    assert guesses.guess_groups(columns_of(age=ages)) == groups
+
+
+@pytest.mark.parametrize("words", ["train other", "one two", "train", "test val"])
+def test_a_column_without_train_or_test_is_no_split(words: str) -> None:
+    assert guesses.guess_split(columns_of(split=words)) is None
 
 
 def test_two_columns_of_one_group_become_the_first() -> None:

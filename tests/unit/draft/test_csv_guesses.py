@@ -204,14 +204,6 @@ def test_groups_are_columns_of_few_values(scans: Desk) -> None:
     }
 
 
-@pytest.mark.parametrize("ages", ["3-9 10-19 20-29", "old young", "1 2 inf"])
-def test_ages_that_are_no_numbers_are_groups_of_their_own(scans: Desk, ages: str) -> None:
-    """A run would refuse each of them for ranges of numbers."""
-    words = ages.split()
-    drafted = scans.draft(write(scans, rows_of(label=half, age=lambda n: words[n % len(words)])))
-    assert drafted.keys["group_columns"] == {"age": "age"}
-
-
 @pytest.mark.parametrize(
     ("words", "train", "test"),
     [
@@ -234,15 +226,6 @@ def test_a_column_of_splits_is_the_split(
     assert (keys["split_column"], keys["train_values"], keys["test_values"]) == ("Set", train, test)
     assert not {"test_fraction", "split_by", "test"} & {*keys}
     assert drafted.dataset.count_rows() == (frame.Set.isin(train).sum(), frame.Set.isin(test).sum())
-
-
-@pytest.mark.parametrize("words", ["train other", "one two", "train", "test val"])
-def test_other_columns_of_splits_are_not_used(scans: Desk, words: str) -> None:
-    parts = words.split()
-    frame = rows_of(label=half, split=lambda n: parts[n % len(parts)])
-    keys = scans.draft(write(scans, frame)).keys
-    assert "split_column" not in keys
-    assert (keys["test_fraction"], keys["split_by"]) == (0.2, "id")
 
 
 def test_a_second_file_is_the_test_split(scans: Desk) -> None:
@@ -404,3 +387,9 @@ def test_a_table_that_no_study_can_read_is_refused(
     (scans.folder / TABLE).write_bytes(content.encode(errors="surrogateescape"))
     said = scans.refuse(TABLE, *words.split())
     assert [fact for fact in facts if fact not in said] == [], said
+
+
+def test_images_are_found_by_the_first_row_that_names_one(scans: Desk) -> None:
+    frame = rows_of(label=half)
+    frame.loc[:3, "file"] = ""
+    assert scans.draft(write(scans, frame)).keys["path_column"] == "file"

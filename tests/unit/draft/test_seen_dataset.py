@@ -22,20 +22,6 @@ def test_an_empty_class_counts_as_tables_count_it() -> None:
     assert (seen.largest_class, seen.majority_share, seen.unit_name) == ("a", 30 / 45, "image")
 
 
-def test_people_weigh_the_same_whatever_they_have() -> None:
-    """One of 20 images of b, and two of one image of a."""
-    seen = Seen(
-        place="x",
-        keys={},
-        counts={"a": 2, "b": 20},
-        images=22,
-        patients=3,
-        by_patient={"a": 2.0, "b": 1.0},
-    )
-    assert (seen.largest_class, seen.majority_share, seen.unit_name) == ("a", 2 / 3, "patient")
-    assert seen.imbalance == 10
-
-
 @pytest.mark.parametrize("several", [False, True])
 def test_classes_of_fewer_than_ten_images_are_told(several: bool) -> None:
     (note,) = rare_notes({"a": 9, "b": 10, "c": 0}, multi_label=several)

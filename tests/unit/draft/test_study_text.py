@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from dpprobe.draft.study_text import choose_delta, format_number, write_comment, write_entry
-from tests.unit.draft.conftest import STUDY, Desk
+from tests.unit.draft.conftest import Desk
 
 texts = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=30)
 scalars = st.one_of(texts, st.booleans(), st.integers(), st.floats(allow_nan=False))
@@ -111,13 +110,3 @@ def test_names_that_a_study_cannot_have_are_told(desk: Desk) -> None:
     assert (study.study, [*study.datasets]) == ("24_b", ["my_lesions"])
     desk.images("plain/a", "plain/b", count=30)
     assert "names:" not in desk.init("plain")
-
-
-def test_every_draft_has_the_same_trials(desk: Desk) -> None:
-    desk.images("x/a", "x/b", count=30)
-    drafted = desk.draft("x")
-    study = yaml.safe_load(drafted.text)
-    assert study["methods"] == {"auto": {"head": "auto"}, "nonprivate": {"head": "nonprivate"}}
-    assert (study["epsilons"], study["seeds"], study["delta"]) == ([0.5, 1, 2, 4, 8], 5, 1e-5)
-    assert "releases" not in study
-    assert Path(STUDY).is_file()
