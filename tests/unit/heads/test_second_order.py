@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -387,7 +388,10 @@ def whole_numbers(values: torch.Tensor) -> Any:
 def test_sums_are_those_of_python_s_whole_numbers(
     seed: int, shape: tuple[int, int, int], sigmoid: bool, bad: Any, agreed: int, block: int
 ) -> None:
-    """Of rounded rows and factors, one row at a time; zeros, NaN and infinity among the rows."""
+    """Of rounded rows and factors, one at a time; zeros, NaN and infinity among the rows.
+
+    No row adds more than the sensitivities.
+    """
     generator, (n, d, classes) = torch.Generator().manual_seed(seed), shape
     features = 3 * torch.randn(n, d, generator=generator)
     features[: len(bad), 0], features[len(bad) :: 6] = torch.tensor(bad[:n]), 0.0
@@ -417,7 +421,12 @@ def test_sums_are_those_of_python_s_whole_numbers(
             torch.ones(1).double(),
             steps.factor,
         )
-        sums = sums + np.outer(whole_numbers(residual)[0], whole_numbers(unit)[0])
+        outer = np.outer(whole_numbers(residual)[0], whole_numbers(unit)[0])
+        sums = sums + outer
+        # the sensitivities, in exact arithmetic
+        assert sum(row**2) * Fraction(design.step) ** 2 <= Fraction(design.longest) ** 2
+        step = Fraction(steps.entry) * Fraction(steps.factor)
+        assert (outer**2).sum() * step**2 <= Fraction(loss.clip) ** 2
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", block)
         actual = second_moment(design).units, sum_gradients(design, loss, head).units

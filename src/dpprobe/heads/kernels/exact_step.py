@@ -1,17 +1,17 @@
 """Adds clipped gradients exactly, on the CPU: a unit row times a factor, both on a public grid.
 
 Rows, weights and factors are whole numbers, which BLAS multiplies as float64. Float64 represents
-all whole numbers up to 2^53 and adds them exactly, so a product has the same bits for any order of
-additions, blocks, threads, BLAS library and with or without fused multiply-add:
+all whole numbers up to 2^53 and adds them exactly. So products have the same bits for any library,
+order of additions, blocks and threads, because no partial sum exceeds 2^52:
 
-- Logits: a row has norm at most 2^e, for entries of e bits, and a class's weights have norm at most
-  2^(51 - e) + sqrt(d) / 2 (`to_integers`). By Cauchy-Schwarz no partial sum of their products
-  exceeds 2^52.
-- Sums: a row times its factor has norm at most 2^(e + f), for factors of f bits. The rows of one
-  unit of privacy together do not exceed it. So no partial sum over n units exceeds n 2^(e + f) <=
-  2^52. `privacy.grid` chooses e and f by n, and refuses an n that has none; `check_exact` checks
-  the result. Hence no block of rows needs to end early: rows are multiplied in chunks of `CHUNK`
-  only because a chunk stays in the processor's cache.
+- Logits. A row has norm at most 2^e, for entries of e bits. A class's weights have norm at most
+  2^(51 - e) + sqrt(d) / 2 (`to_integers`). Cauchy-Schwarz bounds partial sums of their product.
+- Sums. A row times its factor has norm at most 2^(e + f), for factors of f bits. All rows of a unit
+  of privacy together do not exceed this norm. So no partial sum over n units exceeds n 2^(e + f).
+
+`privacy.grid` chooses e and f with n 2^(e + f) <= 2^52, and refuses an n without such numbers.
+`check_exact` checks both bounds. They hold for all rows together, so no block needs to end early.
+Rows are multiplied in chunks of `CHUNK` only because a chunk stays in the processor's cache.
 
 Between the two products each row is computed by itself. So a row's contribution depends neither on
 its position nor on other rows.

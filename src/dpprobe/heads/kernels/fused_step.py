@@ -12,8 +12,8 @@ the noisy sums from the weights, several steps per call. Read these functions fr
 file upwards: they are plain loops, compiled by Numba.
 
 **Why not NumPy or PyTorch.** Clipping separates the two products, so a library reads all rows from
-memory twice, and its calls take longer than a batch of 32 rows. Here a chunk is still in the
-processor's cache when it is multiplied for the second time.
+memory twice. For a batch of 32 rows, calling a library takes longer than computing. Here a chunk is
+still in the processor's cache when it is multiplied for the second time.
 
 **Why LLVM.** The two products are most of the work, and Numba's loops reach a fraction of the
 processor's speed. So four functions decorated with `@intrinsic` write instructions of LLVM, the
@@ -22,7 +22,7 @@ compute: `builder.add(x, y)` appends an instruction, and a Python loop repeats i
 at run time are `cgutils.for_range` and `Code.walk_steps`. `vectors.Code` has the few instructions
 that are used. A vector has 16, 8 or 4 float32 numbers, by the processor.
 
-**Tiles.** A tile is a block of partial sums that stay in registers while its products are added:
+**Tiles.** A tile is a block of partial sums. They stay in registers while products are added:
 
     _add_products   5 classes x 4 rows     walks along columns; adds to 20 logits
     _add_outer      5 classes x 4 vectors  walks along rows; adds to 5 x 64 numbers of the release
@@ -35,7 +35,7 @@ of the sums.
 
 **Prefetching.** With few classes, rows are read from memory about as slowly as they are multiplied,
 so the next chunk is fetched into the cache meanwhile (`_aim_fetches`). One cache line is fetched
-per 20 products of vectors, from four rows in turn; one row at a time would be half as fast. Caches
+per 20 products of vectors, from four rows in turn. One row at a time would be half as fast. Caches
 drop fetched lines long before they are full, so chunks are small (`chunk_rows`).
 """
 
@@ -298,7 +298,7 @@ def _clip_residuals(z, classes, m, bounds, scale, parts, usable, factors, releas
 
 @jit()
 def _aim_fetches(ahead, place, taken, tiles):
-    """Returns the cache lines that the next tile fetches, and the place where fetching continues.
+    """Returns the arguments of the next tile's `fetch_ahead`, and where fetching continues.
 
     The next rows' cache lines are spread evenly over tiles; other tiles fetch cached lines.
 
@@ -309,18 +309,19 @@ def _aim_fetches(ahead, place, taken, tiles):
       taken: lines of each row that a tile fetches.
 
     Returns:
-      The address of the rows' addresses, the byte of a row to begin at, and the next place.
+      The address of the rows' addresses, the byte of a row to begin at and how many rows are
+      fetched in turn; and the next place.
     """
     later, rows, together, lines, resident = ahead
     due, row, line = place
     due += -(-rows // together) * -(-lines // taken)
     if due < tiles or row >= rows:
-        return resident, 0, (due, row, line)
+        return (resident, 0, together), (due, row, line)
     spots, start = later + 8 * row, LINE * max(0, min(line, lines - taken))
     line += taken
     if line >= lines:
         row, line = row + together, 0
-    return spots, start, (due - tiles, row, line)
+    return (spots, start, together), (due - tiles, row, line)
 
 
 @jit()
@@ -336,20 +337,11 @@ def _multiply_rows(pointers, m, d, weights, z, ahead):
     for j in range(0, d, columns):
         for sweep in range(0, m, _SWEEP):
             for k in range(0, weights.shape[0], _CLASSES):
+                head, width = heads + k * stride + 4 * j, min(columns, d - j)
                 for i in range(sweep, min(sweep + _SWEEP, m), _ROWS):
-                    spots, start, place = _aim_fetches(ahead, place, taken, tiles)
-                    _add_products(
-                        rows + 8 * i,
-                        4 * j,
-                        min(columns, d - j),
-                        heads + k * stride + 4 * j,
-                        stride,
-                        logits + k * logit_stride + 4 * i,
-                        logit_stride,
-                        spots,
-                        start,
-                        ahead[2],
-                    )
+                    fetch, place = _aim_fetches(ahead, place, taken, tiles)
+                    row, out = rows + 8 * i, logits + k * logit_stride + 4 * i
+                    _add_products(row, 4 * j, width, head, stride, out, logit_stride, *fetch)
 
 
 @jit()
@@ -373,31 +365,13 @@ def _multiply_back(pointers, m, d, z, release, panel, ahead):
         else:
             byte = 4 * j
         for k in range(0, release.shape[0], _CLASSES):
-            spots, start, place = _aim_fetches(ahead, place, taken, whole * kinds)
-            _add_outer(
-                at,
-                m,
-                residuals + k * residual_stride,
-                residual_stride,
-                sums + k * stride + 4 * j,
-                stride,
-                byte,
-                spots,
-                start,
-                ahead[2],
-            )
+            fetch, place = _aim_fetches(ahead, place, taken, whole * kinds)
+            part, total = residuals + k * residual_stride, sums + k * stride + 4 * j
+            _add_outer(at, m, part, residual_stride, total, stride, byte, *fetch)
     for j in range(whole * width, d, LANES):
         for k in range(0, release.shape[0], _CLASSES):
-            _add_outer_end(
-                rows,
-                m,
-                residuals + k * residual_stride,
-                residual_stride,
-                sums + k * stride + 4 * j,
-                stride,
-                4 * j,
-                d - j,
-            )
+            part, total = residuals + k * residual_stride, sums + k * stride + 4 * j
+            _add_outer_end(rows, m, part, residual_stride, total, stride, 4 * j, d - j)
 
 
 @jit()

@@ -276,8 +276,7 @@ def clip_loosely(patch: pytest.MonkeyPatch) -> None:
 
     def make_loose(self: ExactSums, *args: Any, **options: Any) -> None:
         make(self, *args, **options)
-        bits, digits, clip, entry, step, sigmoid = self._given
-        self._given = bits, digits, 1.01 * clip, entry, step, sigmoid
+        self._given = self._given._replace(clip=1.01 * self._given.clip)
 
     patch.setattr(ExactSums, "__init__", make_loose)
 
