@@ -1,14 +1,12 @@
-"""A release's page in a real browser: quiet, narrow enough for a phone, two pages of paper."""
+"""A release's page in a real browser: it opens offline, and nothing complains."""
 
 from __future__ import annotations
 
-import base64
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.browser.chromium import assert_quiet, needed, open_page, screen
+from tests.browser.chromium import assert_quiet, needed, open_page
 from tests.support import releases
 
 from dpprobe.release.page import write_page
@@ -57,34 +55,3 @@ def test_it_opens_offline_without_a_complaint(
     assert points == sorted(points, key=lambda point: (point[0], -point[1]))
     assert browser.execute_script("return document.scripts.length") == 0
     assert browser.execute_script("return getComputedStyle(document.body).maxWidth") == "992px"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("width", [360, 768, 1280])
-def test_nothing_scrolls_sideways(
-    pages: dict[str, Path], browser: Any, kind: str, width: int
-) -> None:
-    screen(browser, width=width)
-    open_page(browser, pages[kind].as_uri(), "How to verify")
-    wide = browser.execute_script(
-        "return [...document.querySelectorAll('body *')]"
-        ".filter((e) => e.getBoundingClientRect().right > innerWidth + 0.5 ||"
-        " e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflowX !== 'visible')"
-        ".map((e) => e.outerHTML.slice(0, 200))"
-    )
-    assert wide == []
-    whole, shown = browser.execute_script(
-        "const page = document.documentElement; return [page.scrollWidth, page.clientWidth]"
-    )
-    assert whole == shown <= width
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_it_prints_on_two_pages_of_a4(pages: dict[str, Path], browser: Any, kind: str) -> None:
-    open_page(browser, pages[kind].as_uri(), "How to verify")
-    wanted = {"preferCSSPageSize": True, "printBackground": True}
-    content = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", wanted)["data"])
-    sizes = re.findall(rb"/MediaBox\s*\[0 0 (\d+)[\d.]* (\d+)[\d.]*\]", content)
-    assert 1 <= len(re.findall(rb"/Type\s*/Page\b(?!s)", content)) <= 2
-    assert {(int(width), int(height)) for width, height in sizes} <= {(594, 841), (595, 842)}
-    assert sizes

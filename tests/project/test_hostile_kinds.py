@@ -45,7 +45,7 @@ from dpprobe.study.yaml_file import check_yaml
 from tests.support.bundles import write_example
 from tests.support.command_line import run_main
 from tests.support.shards import CLASSES, pack, png, samples
-from tests.support.small_study import STUDY, changed
+from tests.support.small_study import STUDY
 
 MEGABYTE = 1 << 20
 SECRET = b"root:x:0:0:"
@@ -423,13 +423,6 @@ def test_yaml_that_takes_minutes_is_refused_at_once(tmp_path: Path, text: str, m
     assert len(str(error.value)) < 500
 
 
-def test_a_thousand_epsilons_are_the_most() -> None:
-    values = [1 + number / 1000 for number in range(1001)]
-    assert len(load_study(changed("epsilons", values[:1000])).epsilons) == 1000
-    with pytest.raises(ConfigError, match="epsilons: 1,001 epsilons: at most 1,000 are allowed"):
-        load_study(changed("epsilons", values))
-
-
 # tracebacks
 
 
@@ -620,14 +613,6 @@ def test_numbers_of_another_base_are_told(tmp_path: Path, text: str, value: str)
 def test_numbers_that_have_one_reading_are_accepted(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.yaml").write_text(f"a: [{text}]\n")
     check_yaml(tmp_path / "a.yaml")
-
-
-@pytest.mark.parametrize("value", ["１", "٣", "𝟙", "1e999", "9" * 400, "²", "1\u200b", "½"])
-def test_epsilons_that_nobody_means(value: str) -> None:
-    with pytest.raises(ValueError, match="write a positive number or inf"):
-        epsilon_token(value)
-    with pytest.raises(ConfigError, match="epsilons: .*write a positive number or inf"):
-        load_study(changed("epsilons", [value]))
 
 
 def test_a_float_that_overflows_is_no_infinity(tmp_path: Path) -> None:

@@ -13,10 +13,8 @@ from tests.support.script_modules import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "dpprobe"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Neither says what the thing is.
 EMPTY_NAMES = {"own", "found"}
-LONGEST_LINE = 120
 
 
 @pytest.fixture(scope="module")
@@ -74,17 +72,6 @@ def test_names_say_what_they_hold() -> None:
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")}
     empty = {path: EMPTY_NAMES & {*_names(tree)} for path, tree in trees.items()}
     assert {path: names for path, names in empty.items() if names} == {}
-
-
-def test_lines_of_pages_are_short() -> None:
-    """Rows of tables, headings and printed output, indented, cannot be broken; all else can."""
-    long = [
-        f"{page}: line {number}: {len(line)} characters"
-        for page in PAGES
-        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1)
-        if len(line) > LONGEST_LINE and not line.startswith(("|", "#", "    "))
-    ]
-    assert not long
 
 
 def _names(tree: ast.Module) -> Iterator[str]:

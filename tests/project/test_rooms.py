@@ -150,16 +150,11 @@ def test_the_page_names_files_that_exist(repository: Path) -> None:
 
 
 def test_every_unit_test_is_named_after_its_module(repository: Path) -> None:
-    """tests/unit/<room>/test_<module>[_<aspect>].py tests src/dpprobe/<room>/<module>.py.
-
-    test_many_settings[_<aspect>].py holds answers of a whole room against stored ones.
-    """
+    """tests/unit/<room>/test_<module>[_<aspect>].py tests src/dpprobe/<room>/<module>.py."""
     unit, source = repository / "tests/unit", repository / "src" / ROOT
     strays = []
     for path in sorted(unit.rglob("test_*.py")):
         folder = source / path.parent.relative_to(unit)
-        if path.stem.startswith("test_many_settings") and folder.is_dir():
-            continue
         words = path.stem.removeprefix("test_").split("_")
         names = ["_".join(words[:count]) for count in range(1, len(words) + 1)]
         if not any((folder / f"{name}.py").is_file() for name in names):

@@ -22,6 +22,7 @@ from urllib.parse import quote, unquote, urlsplit
 import pytest
 
 TOKEN = "hf_" + "a" * 34  # no one's: the stand-in's own
+STRANGER = "hf_" + "b" * 34  # of an account that has not accepted the terms of gated datasets
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -106,8 +107,9 @@ class _Handler(BaseHTTPRequestHandler):
         repository = self._find(name, revision)
         if repository is None:
             return
-        if repository.gated and not self._known():
-            self._refuse(401, "GatedRepo", f"Access to dataset {name} is restricted.")
+        if repository.gated and self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            status = 403 if self._known() else 401
+            self._refuse(status, "GatedRepo", f"Access to dataset {name} is restricted.")
             return
         if path not in repository.files:
             self._refuse(404, "EntryNotFound", "Entry not found")
@@ -179,7 +181,8 @@ class _Handler(BaseHTTPRequestHandler):
         return repository
 
     def _known(self) -> bool:
-        return self.headers.get("Authorization") == f"Bearer {TOKEN}"
+        tokens = (f"Bearer {token}" for token in (TOKEN, STRANGER))
+        return self.headers.get("Authorization") in tokens
 
     def _refuse(self, status: int, code: str, message: str) -> None:
         self._send(

@@ -29,11 +29,7 @@ FEW = ["dpprobe.privacy.gradient_noise", "dpprobe.analyses.fairness.group_kernel
 DRAWING_KERNELS = ["dpprobe.privacy.rounded_gaussian", "dpprobe.privacy.sampling"]
 # Not computed here, as they take half a minute to compile: their sums are integers that float64
 # represents exactly, with the same bits in any order of additions.
-EXACT_KERNELS = [
-    "dpprobe.heads.kernels.exact_step",
-    "dpprobe.heads.kernels.grid_rows",
-    "dpprobe.heads.kernels.integer_products",
-]
+EXACT_KERNELS = ["dpprobe.heads.kernels.exact_step", "dpprobe.heads.kernels.residuals"]
 
 
 def main(*arguments: str) -> None:
@@ -91,25 +87,29 @@ def step_results() -> list[np.ndarray]:
         )
         releases = torch.zeros(2, *weights.shape)
         fused_step.add_clipped_sums(
-            *data, np.arange(rows), np.array([200, 100]), weights.numpy(), classes, releases.numpy()
+            tuple(data),
+            np.arange(rows),
+            np.array([200, 100]),
+            weights.numpy(),
+            classes,
+            releases.numpy(),
         )
         noise = GaussianNoise([1], classes * (columns + 1), torch.device("cpu"))
         head, average = weights[:1].clone(), weights[:1].clone()
         rates = np.full(steps, 0.01, dtype=np.float32)
         unseen = 2 * [np.zeros((0, 0, 0), dtype=np.float32)]  # no observer
         fused_step.take_steps(
-            *data,
+            tuple(data),
             np.arange(rows),
             np.full(steps, rows // steps),
-            *noise.noise_source(0.5),
+            noise.noise_source(0.5),
             rates,
             head.numpy(),
             classes,
             torch.zeros_like(head).numpy(),
             rates,
             average.numpy(),
-            *unseen,
-            False,
+            (*unseen, False),
         )
         found += [tensor.numpy() for tensor in (releases, head, average)]
     return found

@@ -42,26 +42,24 @@ def check_sums(lanes: int) -> None:
     hide(LACKS[lanes])
     compile_what_is_called()
     from dpprobe.heads.kernels import vectors
-    from tests.unit.heads.kernels import test_fused_step, test_integer_products, test_vectors
+    from tests.unit.heads.kernels import test_fused_step, test_vectors
 
     assert lanes >= vectors.LANES, f"{vectors.LANES} lanes"
     for count in (2, 4):
         test_vectors.test_sums_of_products_are_numpy_s(count, vectors.INTERLEAVED)
     for dimension, classes in ((1, 2), (65, 11), (1025, 21)):
         test_fused_step.test_sums_of_any_shape_are_numpys(dimension, classes, False, False)
-    for rows, columns in ((1, 2), (9, 33), (41, 130)):
-        test_integer_products.test_squares_are_those_of_whole_numbers(rows, columns)
-        test_integer_products.test_products_of_some_rows_leave_the_others_out(rows)
-    test_integer_products.test_logits_are_exact_at_their_bound(17)
 
 
 def main() -> None:
+    processes = {}
     for lanes in LACKS:
-        if os.fork():
-            assert os.wait()[1] == 0, f"{lanes} lanes"
-        else:
+        if not (process := os.fork()):
             check_sums(lanes)
             return
+        processes[process] = lanes
+    for process, lanes in processes.items():
+        assert os.waitpid(process, 0)[1] == 0, f"{lanes} lanes"
 
 
 if __name__ == "__main__":

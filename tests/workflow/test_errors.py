@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from .conftest import PREPARED, Template, WarmPython, Workspace, on_cluster
@@ -122,27 +121,6 @@ def test_a_disk_that_snakemake_cannot_write_is_told_in_one_line(
     last = result.stdout.strip().splitlines()[-1]
     assert last.startswith(f"dpprobe: {notes}/")
     assert "cannot be written (Read-only file system); mount the disk for writing" in last
-
-
-def test_a_training_job_killed_by_the_system_is_done_again(
-    workspace: Workspace, small: dict[str, Any], template: Template
-) -> None:
-    template(workspace, small, "heads")
-    before = json.loads((workspace.cell("sgd", "2") / "metrics.json").read_text())
-    small["methods"]["sgd"] = {"head": "sgd", "batch_size": 64, "steps": 30_000}
-    log = workspace.directory / "results/logs/train_heads/digits/pixels/eps-2.log"
-    log.unlink()
-
-    def trains() -> bool:
-        return log.exists() and "training seeds" in log.read_text()
-
-    with workspace.started(small, "heads", trains) as process:
-        for child in psutil.Process(process).children(recursive=True):
-            if any("train_heads.py" in word for word in child.cmdline()):
-                child.send_signal(signal.SIGKILL)
-    workspace.run(small, "heads")
-    after = json.loads((workspace.cell("sgd", "2") / "metrics.json").read_text())
-    assert after["fingerprint"] != before["fingerprint"]
 
 
 def test_a_killed_run_resumes_and_leaves_nothing_half_written(

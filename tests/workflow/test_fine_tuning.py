@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -172,31 +170,3 @@ def test_two_processes_train_a_network_in_a_run(
 def logs(workspace: Workspace) -> str:
     paths = (workspace.directory / "results/logs/tune_network").rglob("*.log")
     return "\n".join(path.read_text() for path in paths)
-
-
-def test_a_job_that_is_killed_goes_on_and_ends_with_the_same_bits(
-    workspace: Workspace, study: dict[str, Any]
-) -> None:
-    study |= {"seeds": 1, "fine_tuning": {"checkpoint_minutes": 1e-6}}
-    study["methods"] = {"head": HEAD | {"steps": 100}}
-    workspace.run(study, "networks")
-    folder = network(workspace, "head", 0)
-    expected = contents(folder)
-    for path in folder.iterdir():
-        path.unlink()
-    (folder.parent / ".seed-0.done").unlink()
-
-    checkpoint = folder.with_name(".seed-0.checkpoint")
-
-    def has_checkpoint() -> bool:
-        return any(checkpoint.glob("checkpoint.*"))
-
-    with workspace.started(study, "networks", has_checkpoint) as process:
-        os.killpg(process, signal.SIGKILL)
-    assert not (folder / "result.json").exists()
-    workspace.run(study, "--unlock")
-    workspace.run(study, "networks")
-    assert "resumes after step" in logs(workspace)
-    assert not checkpoint.exists()
-    for name in ("network.safetensors", "scores.npy", "history.json"):
-        assert (folder / name).read_bytes() == expected[name], name

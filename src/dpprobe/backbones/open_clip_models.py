@@ -8,6 +8,7 @@ raises an error.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 NAMES = Path(__file__).with_name("open_clip_models.txt")
 LIBRARY = "open_clip_torch"
 QUICK, USUAL = "quickgelu", "gelu"
-OWN = "own"  # a tokenizer that is part of open_clip
 _TOKENS_PER_BYTE = 4  # more tokens than any tokenizer makes
 
 
@@ -159,9 +159,7 @@ class Options(NetworkOptions):
     @property
     def reads_text(self) -> bool:
         """True if the text tower can run: tokenizers of the Hub need the package transformers."""
-        model = (known_models() or {}).get(self.architecture)
-        included = model is not None and model.tokenizer == OWN
-        return included or find_spec("transformers") is not None
+        return _has_own_tokenizer(self.architecture) or find_spec("transformers") is not None
 
     def list_warnings(self) -> list[str]:
         if self.reads_text:
@@ -183,10 +181,9 @@ class Options(NetworkOptions):
 
 
 class KnownModel(NamedTuple):
-    """A model's activation, its tokenizer (`OWN`, or "hub"), and the activation of each tag."""
+    """A model's activation, and the activation of each tag."""
 
     activation: str
-    tokenizer: str
     tags: dict[str, str]
 
 
@@ -206,12 +203,21 @@ def known_models() -> dict[str, KnownModel] | None:
     if listed is None:
         return None
     models = {}
-    for name, activation, tokenizer, *tags in listed:
+    for name, activation, *tags in listed:
         pairs = (tag.partition(":") for tag in tags)
-        models[name] = KnownModel(
-            activation, tokenizer, {tag: trained for tag, _, trained in pairs}
-        )
+        models[name] = KnownModel(activation, {tag: trained for tag, _, trained in pairs})
     return models
+
+
+def _has_own_tokenizer(architecture: str) -> bool:
+    """True if open_clip, of any version, describes the model without a tokenizer of the Hub."""
+    package = find_spec("open_clip")  # not imported: planning needs no torch
+    if package is None or package.origin is None:
+        return False
+    path = Path(package.origin).with_name("model_configs") / f"{architecture}.json"
+    if not path.is_file():
+        return False
+    return "hf_tokenizer_name" not in json.loads(path.read_bytes())["text_cfg"]
 
 
 def list_hub_files(options: Options) -> list[HubFile]:

@@ -126,11 +126,11 @@ def load_columns(
             _choose_rows(frame, options.split_column, values, f"{name}_values", options.train)
         ]
         if rows.empty:
-            written = sorted(frame[options.split_column].unique())
+            written = sorted(frame[options.split_column].unique())[:SHOWN]
+            shown = ", ".join(value or '""' for value in written)
             raise ConfigError(
                 f"{name}_values: {options.train}: column {options.split_column!r} has no value "
-                f"{' or '.join(map(str, values))}; write a value that the column has: "
-                f"{', '.join(written[:SHOWN])}"
+                f"{' or '.join(map(str, values))}; write a value that the column has: {shown}"
             )
         parts[name] = _use_rows(options, name, rows, quiet=quiet)
     used = [str(value) for value in (*options.train_values, *options.test_values)]

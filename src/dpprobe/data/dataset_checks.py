@@ -177,7 +177,7 @@ class Checks:
     def finish_checks(self, sizes: Mapping[str, tuple[int, np.ndarray]]) -> None:
         """Checks classes, sizes and names; `sizes` has each split's rows, in all and by class."""
         if self.twins and self._options.duplicates == "warn":
-            logger.warning("%d images are in train and in test", self.twins)
+            logger.warning("%s in train and in test", count_noun(self.twins, "image"))
         self._warn_of_copies()
         self._warn_of_dark_images()
         self._check_spelling()
@@ -199,28 +199,28 @@ class Checks:
     def _warn_of_copies(self) -> None:
         if self._contradictions:
             logger.warning(
-                "train: %d rows repeat an image with a different label: correct the label or "
-                "remove the rows; %s lists them",
-                self._contradictions,
+                "train: %s with an image of another row, but with another label: correct the "
+                "label or remove the rows; %s lists them",
+                count_noun(self._contradictions, "row"),
                 self._problems.path,
             )
         copies = self.count_copies()
         if not copies["image"]["rows"]:
             return
         logger.warning(
-            "train: %d rows repeat an image, and one image occurs %d times. If the unit of "
+            "train: %s with the image of an earlier row; one image occurs %d times. If the unit of "
             "privacy is an image, an image that occurs k times has only the protection of a group "
             "of k images, about k times the epsilon: keep one row per image. %s lists all pairs",
-            copies["image"]["rows"],
+            count_noun(self._copies.by_row["rows"], "row"),
             copies["image"]["most"],
             self._problems.path,
         )
         if copies.get("patient", {}).get("rows"):
             logger.warning(
-                "train: %d rows repeat an image of another patient: if both patients are one "
-                "person, write one name in unit_column; otherwise the guarantee for a patient "
-                "does not cover the copy",
-                copies["patient"]["rows"],
+                "train: %s with the image of another patient: if both patients are one person, "
+                "write one name in unit_column; otherwise the guarantee for a patient does not "
+                "cover the copy",
+                count_noun(self._copies.by_unit["rows"], "row"),
             )
 
     def _warn_of_dark_images(self) -> None:

@@ -39,6 +39,7 @@ _ACCEPTED = "accepted_labels.json"
 TIMEOUT = 10.0
 WAITS = (1.0, 2.0, 4.0)
 _SHOWN = 5
+_COMMIT = "[0-9a-f]{40}"
 
 
 class AcceptedLabels(Block):
@@ -61,7 +62,7 @@ class Options(parquet.ColumnOptions):
     )
     revision: str = Field(
         "",
-        json_schema_extra={"pattern": "^[0-9a-f]{40}$"},
+        json_schema_extra={"pattern": f"^{_COMMIT}$"},
         description="The commit, 40 hexadecimal digits; no branch, whose files can change.",
     )
     train: Paths = Field(
@@ -86,7 +87,7 @@ class Options(parquet.ColumnOptions):
     @field_validator("revision")
     @classmethod
     def _check_revision(cls, value: str) -> str:
-        if re.fullmatch("[0-9a-f]{40}", value):
+        if re.fullmatch(_COMMIT, value):
             return value
         raise ValueError(
             f"{value!r} is not a commit. A branch or a tag can move, so the next download could "
@@ -140,9 +141,15 @@ def download(options: Options, directory: Path) -> list[Fetched]:
         token=token,
     )
     if info.sha != options.revision:
+        whole = re.fullmatch(_COMMIT, info.sha or "")
+        remedy = (
+            f"write {info.sha} if you mean that commit"
+            if whole
+            else "run again, or correct HF_ENDPOINT if it is set"
+        )
         raise DownloadError(
-            f"{options.repo}: the Hub answered with commit {info.sha}, but {options.revision} "
-            f"was requested; write {info.sha} if you mean that commit"
+            f"{options.repo}: {api.endpoint} answered with commit {info.sha or '(none)'}, but "
+            f"{options.revision} was requested; {remedy}"
         )
     names = [file.rfilename for file in info.siblings or ()]
     wanted = [

@@ -340,8 +340,8 @@ def _merge_accepted(lists: list[list[int]], path: str | None, *, row: str) -> li
     number = int(match.group(1))
     if not 1 <= number <= len(lists):
         raise DataError(
-            f"{row}: image {number} is above the number of images in accepted_labels, "
-            f"{len(lists)}; name the accepted_labels of this dataset"
+            f"{row}: accepted_labels has images 1 to {len(lists)}, but no image {number}; name the "
+            "accepted_labels of this dataset"
         )
     return lists[number - 1]
 

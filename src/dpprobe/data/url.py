@@ -141,7 +141,6 @@ class Options(DatasetOptions):
         return replace(
             split,
             key=f"{split.key}, files {artifacts.hash_value(self.download_params())[:12]}",
-            follows_names=split.follows_names and layout.source != "imagefolder",
             fault=split.fault and f"layout: {split.fault}",
             images_fault=split.images_fault and f"layout: {split.images_fault}",
         )

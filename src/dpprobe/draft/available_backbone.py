@@ -14,6 +14,7 @@ from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.projection import USUAL_WIDTH
 from dpprobe.backbones.registry import FAMILIES
 from dpprobe.backbones.timm_models import known_architectures, read_stated_config
+from dpprobe.draft.seen_dataset import name_of
 from dpprobe.errors import ConfigError
 from dpprobe.options import options_class
 from dpprobe.study import catalog
@@ -93,9 +94,9 @@ def _of_checkpoint(checkpoint: str, model: str | None) -> Chosen:
     with tempfile.TemporaryDirectory() as folder:
         known = read_dimensions({"network": options}, Path(folder))
     if fault := known.faults.get("network"):
-        raise ConfigError(f"--{fault}" if fault.startswith(("checkpoint", "model")) else fault)
+        raise ConfigError(f"--{fault}" if fault.startswith(("checkpoint:", "model:")) else fault)
     return Chosen(
-        name=model.split(".")[0].lower().replace("-", "_"),
+        name=name_of([model.rpartition("/")[2].partition(".")[0]]),
         keys=keys,
         comment="Features are the input of the network's classifier, so its training classes do "
         "not matter. The network must not be trained on your private images. "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -49,8 +50,9 @@ class Column:
 
     @property
     def holds_numbers(self) -> bool:
+        """True if all values are finite numbers: nan has no place in an order, and inf no range."""
         try:
-            return bool([float(value) for value in self.values])
+            return bool(self.values) and all(math.isfinite(float(value)) for value in self.values)
         except ValueError:
             return False
 
@@ -106,8 +108,9 @@ def class_names(column: Column, name: str, place: str) -> list[str]:
         )
     if len(column.values) < 2:
         raise ConfigError(
-            f"{place}: column {name} has {len(column.values)} classes, but a classifier needs two "
-            "or more; add images of another class, or name another column with --label"
+            f"{place}: column {name} has {count_noun(len(column.values), 'class')}, but a "
+            "classifier needs two or more; add images of another class, or name another column "
+            "with --label"
         )
     for names in find_alike(sorted(column.values)):
         raise ConfigError(

@@ -116,6 +116,8 @@ def _read_table(path: Path) -> tuple[ManifestOptions, Columns]:
 
 def _place_keys(start: Path, path: Path, delimiter: str | None) -> dict[str, Line]:
     root = os.path.normpath(start)
+    if not Path(root).exists() or not start.samefile(root):  # `..` of a link is left elsewhere
+        root = str(start)
     same = start.resolve() == path.parent.resolve()
     train = path.name if same else os.path.relpath(path.resolve(), start.resolve())
     keys = {

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from dpprobe.counted_nouns import count_noun
 from dpprobe.data import csv_files, imagefolder, parquet, tar_shards
 from dpprobe.data.folder_parts import find_parts
 from dpprobe.data.image_files import EXTENSIONS, is_helper, is_image_file
@@ -70,14 +71,14 @@ def _check_layout(root: Path, place: str) -> None:
         )
     if images and folders:
         raise ConfigError(
-            f"{place}: {len(images)} images beside the class folders, such as {images[0].name}; "
-            "move each image into the folder of its class"
+            f"{place}: {count_noun(len(images), 'image')} beside the class folders, such as "
+            f"{images[0].name}; move each image into the folder of its class"
         )
     if images:
         raise ConfigError(
-            f"{place}: {len(images)} images but no class folder; put each image into a folder "
-            "named after its class, or list the images in a CSV with a column of labels and name "
-            "the CSV"
+            f"{place}: {count_noun(len(images), 'image')} but no class folder; put each image into "
+            "a folder named after its class, or list the images in a CSV with a column of labels "
+            "and name the CSV"
         )
     if next(_find_files(root, is_image_file), None) is None:
         if tar := next(_find_files(root, tar_shards.is_tar), None):

@@ -153,10 +153,10 @@ def add_in_slices(
         return
     most = max(1, min(_MOST_SLICES, _SLICE_BYTES // (4 * weights[0].numel())))
     count = max(1, min(most, len(index) // _SLICE_ROWS))
-    total, heads = release.numpy(), weights.numpy()
+    data, total, heads = tuple(arrays), release.numpy(), weights.numpy()
     if count == 1:
         sizes = np.array([len(index)])
-        fused_step.add_clipped_sums(*arrays, index, sizes, heads, classes, total[np.newaxis])
+        fused_step.add_clipped_sums(data, index, sizes, heads, classes, total[np.newaxis])
         return
     sizes = np.full(count, len(index) // count)
     sizes[: len(index) % count] += 1
@@ -165,7 +165,7 @@ def add_in_slices(
     def add_slice(first: int, last: int) -> None:
         rows = index[sizes[:first].sum() : sizes[:last].sum()]
         fused_step.add_clipped_sums(
-            *arrays, rows, sizes[first:last], heads, classes, partial[first:last]
+            data, rows, sizes[first:last], heads, classes, partial[first:last]
         )
 
     if pool is None:

@@ -40,7 +40,6 @@ from dpprobe import devices
 from dpprobe.errors import DeviceError
 from dpprobe.heads.exact_sums import SLICE_ROWS, Data, ExactSums, Index, Numbers
 from dpprobe.heads.kernels import exact_step
-from dpprobe.heads.kernels.integer_products import padded
 from dpprobe.privacy.grid import GridSum
 
 # Working memory of a block of rows.
@@ -74,7 +73,7 @@ class DeviceSums(ExactSums):
         super().__init__(*args, **options)
         require_exact_products(device)
         self._device, (classes, columns) = device, self._shape
-        self._columns, rows = padded(columns, _COLUMNS), self._rows
+        self._columns, rows = -(-columns // _COLUMNS) * _COLUMNS, self._rows
         self._size = max(1, min(len(rows), _WORK_BYTES // (8 * self._columns + 48 * classes)))
         self._labels, self._shares = rows.labels.to(device), self._weights.double().to(device)
         self._kept: _Block | None = None
@@ -113,8 +112,8 @@ class DeviceSums(ExactSums):
         heads, moved = self._prepare(weights)[0], []
         for head in heads:
             whole, out = np.empty_like(head), np.zeros((len(head), self._columns))
-            unit = exact_step.to_integers(head, self._bits[0], whole)
-            unit *= self._entry / (1 - exact_step.MARGIN)
+            unit = exact_step.to_integers(head, self._given.bits, whole)
+            unit *= self._given.entry / (1 - exact_step.MARGIN)
             out[:, : head.shape[1]] = whole
             moved.append((torch.from_numpy(out).to(self._device), unit))
         shape = len(heads), self._shape[0], self._columns
@@ -133,7 +132,7 @@ class DeviceSums(ExactSums):
             else:
                 numbers.scatter_add_(1, labels[:, None], added[:, None])
 
-        if self._sigmoid:
+        if self._given.sigmoid:
             power = logits.abs().neg_().exp_()
             factors = torch.where(logits > 0, 1.0, power).div_(power.add_(1))
         else:
@@ -142,11 +141,11 @@ class DeviceSums(ExactSums):
             factors.div_(factors.sum(1, keepdim=True))
         add_at_labels(factors, -torch.ones_like(shares))
         length = torch.linalg.vector_norm(factors, dim=1)
-        change = eta * (classes**0.5 if self._sigmoid else 1.0)
+        change = eta * (classes**0.5 if self._given.sigmoid else 1.0)
         part = change / length + eta
-        short = (length * (1 + eta) + change) * block.norms <= self._clip
-        scale = (self._clip / (length * block.norms)).clamp_(max=1)
-        scale *= shares * block.norms / self._step
+        short = (length * (1 + eta) + change) * block.norms <= self._given.clip
+        scale = (self._given.clip / (length * block.norms)).clamp_(max=1)
+        scale *= shares * block.norms / self._given.step
         factors *= scale[:, None]
         size = factors.abs()
         slack = size * (torch.where(short, 0.0, 2 * part) + 4 * eta)[:, None]
@@ -171,9 +170,9 @@ class DeviceSums(ExactSums):
             np.zeros(0, np.int64) if several else labels.cpu().numpy(),
             labels.cpu().numpy() if several else np.zeros((0, 0), np.uint8),
             np.arange(len(chosen)),
-            self._clip,
-            self._step,
-            self._sigmoid,
+            self._given.clip,
+            self._given.step,
+            self._given.sigmoid,
             out,
         )
         return torch.from_numpy(out).T
@@ -221,15 +220,7 @@ class DeviceSums(ExactSums):
     def _fill_units(self, data: Data, index: Index, units: Any, norms: Numbers) -> None:
         def fill_slice(window: slice) -> None:
             exact_step.fill_units(
-                data.features,
-                data.scale,
-                data.shift,
-                data.centre,
-                data.weights,
-                index[window],
-                self._entry,
-                units[window],
-                norms[window],
+                tuple(data), index[window], self._given.entry, units[window], norms[window]
             )
 
         windows = [slice(at, at + SLICE_ROWS) for at in range(0, len(index), SLICE_ROWS)]

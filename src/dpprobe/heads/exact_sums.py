@@ -13,9 +13,15 @@ import torch
 
 from dpprobe.errors import PrivacyError
 from dpprobe.heads.kernels import exact_step
-from dpprobe.heads.kernels.integer_products import digit_bits, padded
 from dpprobe.heads.rows import Rows
-from dpprobe.privacy.grid import GridSum, entry_bits, factor_bits, grid_step, product_bits
+from dpprobe.privacy.grid import (
+    GridSum,
+    check_exact,
+    entry_bits,
+    factor_bits,
+    grid_step,
+    product_bits,
+)
 
 _NONE = torch.zeros(0)
 _PIECE_BYTES = 32 * 2**20
@@ -27,7 +33,13 @@ Numbers = npt.NDArray[np.float64]
 
 
 class Data(NamedTuple):
-    """The first arguments of `exact_step.add_sums`."""
+    """Rows of `exact_step`: row i is scale[i] * features[i] - shift[i] * centre.
+
+    Attributes:
+      features, scale, shift, centre: [n, d], [n], [n] and [d]; shift and centre [0] for none.
+      labels, multi_hot: [n] and [0, 0]; for several labels [0] and [n, K].
+      weights: [n], factors of the clipped gradients; 0 for an unusable row.
+    """
 
     features: npt.NDArray[np.float32]
     scale: npt.NDArray[np.float32]
@@ -36,6 +48,22 @@ class Data(NamedTuple):
     labels: Index
     multi_hot: npt.NDArray[np.uint8]
     weights: npt.NDArray[np.float32]
+
+
+class Given(NamedTuple):
+    """The numbers of `exact_step` that are equal for all rows.
+
+    Attributes:
+      bits: the bits of a class's integer weights; see `exact_step.to_integers`.
+      clip: the largest norm of a gradient.
+      entry, step: the grid steps of the rows' entries and of the factors.
+    """
+
+    bits: int
+    clip: float
+    entry: float
+    step: float
+    sigmoid: bool
 
 
 class ExactSums:
@@ -60,17 +88,15 @@ class ExactSums:
         # Compiled code appends 1 to x / b: [x / b, 1] has the direction of [x, b]. Compiled code
         # clips at C / b, and its sums are multiplied by b.
         self._constant = constant
-        self._clip = clip / constant * (1 - exact_step.MARGIN)
+        longest, bits = 1 - exact_step.MARGIN, entry_bits(rows.n)
+        clip = clip / constant * longest
         self._pool = pool
-        bits = entry_bits(rows.n)
-        self._entry = grid_step(1 - exact_step.MARGIN, bits)
-        self._bits = product_bits(1) - bits - 1, digit_bits(bits)
         self._shape = rows.num_classes, rows.dimension + 1
-        self._padded = padded(self._shape[0], 4), padded(self._shape[1], 32)
-        self._step = grid_step(self._clip, factor_bits(rows.n))
-        self.step = self._entry * self._step  # the sums' grid step, before the factor b
-        self._sigmoid = sigmoid
-        self._given = *self._bits, self._clip, self._entry, self._step, sigmoid
+        entry, step = grid_step(longest, bits), grid_step(clip, factor_bits(rows.n))
+        self._given = Given(product_bits(1) - bits - 1, clip, entry, step, sigmoid)
+        check_exact(rows.n, longest / entry * clip / step)
+        check_exact(1, longest / entry * (2.0**self._given.bits + self._shape[1] ** 0.5))
+        self.step = entry * step  # the sums' grid step, before the factor b
         weights = torch.ones(len(rows)) if rows.weights is None else rows.weights
         self._weights = torch.where(rows.lengths.isfinite(), weights, 0.0)
         if not bool((self._weights <= 1).all()):  # sensitivities assume 1
@@ -109,21 +135,22 @@ class ExactSums:
     def take_steps(self, batches: tuple[Index, Index], head: Numbers, *rest: Any) -> bool:
         """Takes plain SGD steps on one head by `exact_step.take_steps`; rows must need no copy."""
         assert self.whole is not None
-        return bool(exact_step.take_steps(*self.whole, *batches, head, *self._given, *rest))
+        return bool(
+            exact_step.take_steps(tuple(self.whole), *batches, head, tuple(self._given), *rest)
+        )
 
     def _prepare(self, weights: torch.Tensor) -> tuple[Numbers, Numbers]:
         """Returns weights as compiled code reads them, and zeros for its sums."""
         if self._constant != 1:
             weights = torch.cat([weights[..., :-1] * self._constant, weights[..., -1:]], -1)
-        return weights.numpy(), np.zeros((len(weights), *self._padded))
+        return weights.numpy(), np.zeros((len(weights), *self._shape))
 
     def _make_sum(self, totals: Numbers) -> GridSum:
-        units = torch.from_numpy(totals[:, : self._shape[0], : self._shape[1]])
-        total = GridSum(units, self.step)
+        total = GridSum(torch.from_numpy(totals[..., : self._shape[1]]), self.step)
         return total if self._constant == 1 else total.divide_by(1 / self._constant)
 
     def _add_rows(self, data: Data, index: Index, heads: Numbers, out: Numbers) -> None:
-        exact_step.add_sums(*data, index, len(index), heads, *self._given, out)
+        exact_step.add_sums(tuple(data), index, heads, tuple(self._given), out)
 
     def _view_rows(self) -> Data | None:
         """Returns all rows without a copy; None if compiled loops cannot read them in memory."""

@@ -250,17 +250,17 @@ class Training:
         )
         average = self._weights if self._average is None else self._average
         fused_step.take_steps(
-            *arrays,
+            tuple(arrays),
             rows,
             sizes,
-            *self._noise.noise_source(self._deviation),
+            self._noise.noise_source(self._deviation),
             self._lengths[window],
             self._weights.numpy(),
             self._shape[1],
             self._release.numpy(),
             self._mixed[window],
             average.numpy(),
-            *observed,
+            tuple(observed),
         )
         self.taken += len(sizes)
         return True

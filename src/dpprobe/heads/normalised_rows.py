@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from dpprobe import devices
 from dpprobe.heads import normalisation as kinds
-from dpprobe.heads.kernels import grid_rows
 from dpprobe.heads.normalisation import CENTRE, CHANNEL_DEVIATIONS, CHANNEL_MEANS, Normalisation
 from dpprobe.heads.rows import Rows, Transform, by_channel, unit_scale
 from dpprobe.heads.training_set import TrainingSet
@@ -44,8 +42,7 @@ def _release_centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
     A row adds a vector of norm at most its weight to the sum, and a row that must not contribute
     adds nothing: sensitivity 1. The divisor n is public. The released centre is then shrunk by the
     expected share of noise in its squared length (James and Stein 1961, positive part), which costs
-    no
-    privacy: a centre that is noise alone would hide the classes.
+    no privacy: a centre that is noise alone would hide the classes.
     """
     total = torch.zeros(data.dimension, dtype=torch.float64, device=data.device)
     grid = releases.make_grid(1.0, data.n)
@@ -54,11 +51,7 @@ def _release_centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
         factors *= 1 - _MARGIN
         if data.weights is not None:
             factors *= data.weights[start : start + len(block)]
-        if devices.has_kernels(data.device):
-            in_steps = factors.div_(grid.step).numpy()
-            grid_rows.add_rows(block.numpy(), in_steps, grid.whole, total.numpy())
-        else:
-            total += grid.round_to_steps(block * factors[:, None]).sum(0)
+        total += grid.round_to_steps(block * factors[:, None]).sum(0)
     noisy = releases.release_gaussian(CENTRE, GridSum(total[None], grid.step))[0]
     square = float(noisy.square().sum())
     noise = data.dimension * releases.noise_deviation(CENTRE) ** 2

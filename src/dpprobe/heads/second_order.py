@@ -13,12 +13,14 @@ for a row also holds for a unit.
 
 Under noise all sums are integers on a public grid (`privacy.grid`) for n units. Rows, weighted
 rows, targets and residuals are rounded towards zero, which lengthens no vector. The absolute
-products of entries sum to at most S^2 per unit, hence to at most 2^52 steps over n units. Float64
-adds grid steps exactly, and so do 16-bit integers (`kernels.integer_products`). Logits are exact
-products too, so a row's contribution depends on the row and its weight alone. Sums have equal bits
-for any order, blocks and threads. (Exception: PyTorch's sigmoid in Newton's curvatures may differ
-in its last bit by a row's position in its block; null rows keep their positions.) Without noise,
-sums are plain float64 sums.
+products of entries sum to at most S^2 per unit, hence to at most 2^52 steps over all n units, which
+`grid.check_exact` checks. Float64 represents whole numbers up to 2^53, so no partial sum of a
+product is rounded, and blocks of any size may be multiplied by any library: `dsyrk`, `dgemm` or
+PyTorch. Logits are exact products too (`Design.make_factors`), and on the CPU `kernels.residuals`
+clips each row by itself. So a row's contribution depends on the row and its weight alone, and sums
+have equal bits for any order, blocks and threads. (Exception: PyTorch's sigmoid in Newton's
+curvatures may differ in its last bit by a row's position in its block; null rows keep their
+positions.) Without noise, sums are plain float64 sums.
 
 Everything else in this module is post-processing, or uses only n, d, K and noise multipliers.
 """
@@ -30,23 +32,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from scipy.linalg.blas import dgemm, dsyrk
 
 from dpprobe import devices
 from dpprobe.errors import ConfigError
-from dpprobe.heads.kernels import grid_rows, integer_products
+from dpprobe.heads.kernels import residuals
 from dpprobe.heads.rows import Affine, Rows
 from dpprobe.privacy.grid import (
     GridSum,
+    check_exact,
     entry_bits,
     factor_bits,
     grid_step,
     mirror_upper,
     product_bits,
     towards_zero,
+    truncate,
 )
 from dpprobe.privacy.releases import Releases
 
@@ -157,41 +159,33 @@ class Design:
             shift=shift,
         )
 
-    def fill_block(
-        self, piece: Piece, out: torch.Tensor, step: float | None = None
-    ) -> torch.Tensor:
+    def fill_block(self, piece: Piece, out: torch.Tensor, step: float) -> torch.Tensor:
         """Fills float64 [m, d + 1] with a piece's rows and constants, in units of `step`.
 
         Products of float32 numbers are exact in float64, so an entry's position does not matter.
         """
-        scale, shift, centre, constant = self._in_steps(piece, step or self.step)
-        if devices.has_kernels(out.device):
-            inputs = (piece.features, scale, shift, centre, constant)
-            grid_rows.fill_rows(*(tensor.numpy() for tensor in inputs), self.private, out.numpy())
-            return out
-        out[:, -1] = constant
-        features = torch.mul(piece.features, scale[:, None], out=out[:, :-1])
-        if piece.centre is not None:
-            features.addcmul_(shift[:, None], centre, value=-1)
-        return out.trunc_() if self.private else out
-
-    def _in_steps(
-        self, piece: Piece, step: float
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        out[:, -1] = piece.constant.double().div_(step)
         scale = piece.scale.double().div_(step)
-        shift = scale if piece.shift is None else piece.shift.double().div_(step)
-        centre = scale[:0] if piece.centre is None else piece.centre.double()
-        constant = piece.constant.double().div_(step)
-        return scale, shift, centre, constant.trunc_() if self.private else constant
+        features = out[:, :-1].copy_(piece.features).mul_(scale[:, None])
+        if piece.shift is not None and piece.centre is not None:
+            shift = piece.shift.double().div_(step)
+            features.addcmul_(shift[:, None], piece.centre.double(), value=-1)
+        return truncate(out) if self.private else out
 
-    def read_blocks(self, bytes_per_row: int = 0) -> Iterator[tuple[Piece, torch.Tensor]]:
-        """Yields pieces and their blocks (`fill_block`); a block overwrites the previous one."""
+    def read_blocks(
+        self, bytes_per_row: int = 0, *, unit_step: float | None = None
+    ) -> Iterator[tuple[Piece, torch.Tensor]]:
+        """Yields pieces and their blocks (`fill_block`); a block overwrites the previous one.
+
+        With `unit_step`, blocks have `unit_rows` in units of `unit_step`.
+        """
         buffer = self.make_block(0)
         for piece in self.read_pieces(max(_BLOCK_BYTES_PER_ENTRY * self.columns, bytes_per_row)):
             size = piece.stop - piece.start
             if len(buffer) < size:
                 buffer = self.make_block(size)
-            yield piece, self.fill_block(piece, buffer[:size])
+            rows = piece if unit_step is None else self.unit_rows(piece)
+            yield piece, self.fill_block(rows, buffer[:size], unit_step or self.step)
 
     def make_block(self, size: int) -> torch.Tensor:
         """Returns uninitialised float64 [size, d + 1], with rows that a GPU multiplies fast."""
@@ -214,10 +208,9 @@ class Design:
         if factors.zero:
             return factors.biases.repeat(len(block), 1)
         if devices.has_kernels(block.device):
-            # SciPy's BLAS as for the other products: a second library takes 10 MB of buffers
-            products = torch.from_numpy(
-                dgemm(1.0, block.numpy().T, factors.padded.numpy().T, trans_a=1, trans_b=1)
-            )
+            # SciPy's BLAS is faster than PyTorch's for few classes
+            transposed = dgemm(1.0, factors.padded.numpy().T, block.numpy().T)
+            products = torch.from_numpy(transposed.T)
         else:
             products = block @ factors.padded
         products *= factors.step * (self.step if units is None else units[:, None])
@@ -233,44 +226,13 @@ class Design:
         longest = float(torch.linalg.vector_norm(factors, dim=1).max())
         if self.private and 0 < longest < math.inf:
             step = grid_step(longest, product_bits(1) - entry_bits(self.rows.n) - 1)
+            rounded = longest / step + math.sqrt(self.columns)  # a bound on the rounded norm
+            check_exact(1, 2.0 ** entry_bits(self.rows.n) * rounded)
             factors = factors.div(step).round_()
         padded = factors.new_zeros((self.columns, len(weights)))
         padded[:-1] = factors.T
-        digits, bits = integer_products.NO_DIGITS, 0
-        if self.private and longest < math.inf and devices.has_kernels(padded.device):
-            bits = integer_products.digit_bits(entry_bits(self.rows.n))
-            digits = integer_products.split_weights(factors.contiguous().numpy(), bits)
         biases = weights[:, -1].double().contiguous()
-        return Factors(padded, step, biases, zero=longest == 0, digits=digits, base=2.0**bits)
-
-    def add_gradients(
-        self, piece: Piece, loss: Loss, factors: Factors, steps: Steps, total: torch.Tensor
-    ) -> None:
-        """Adds a piece's clipped gradients to total [K, d + 1], by compiled code."""
-        scale, shift, centre, constant = self._in_steps(self.unit_rows(piece), steps.entry)
-        norms = self.norms[piece.start : piece.stop]
-        grid_rows.add_gradients(
-            piece.features.numpy(),
-            scale.numpy(),
-            shift.numpy(),
-            centre.numpy(),
-            constant.numpy(),
-            self.private,
-            self.rows.make_targets(piece.start, piece.stop).numpy(),
-            norms.numpy(),
-            self.row_lengths(piece).numpy(),
-            self.unit_shares(piece).numpy(),
-            factors.padded.numpy(),
-            factors.digits,
-            factors.base,
-            not factors.zero,
-            factors.biases.numpy(),
-            steps.unit * factors.step,
-            loss.clip * (1 - MARGIN),
-            loss.sigmoid,
-            steps.factor if self.private else 0.0,
-            total.numpy(),
-        )
+        return Factors(padded, step, biases, zero=longest == 0)
 
     def row_lengths(self, piece: Piece) -> torch.Tensor:
         """Returns the norms that `unit_rows` divides by, float64 [m]; all 1 without noise."""
@@ -298,16 +260,12 @@ class Factors(NamedTuple):
       padded: float64 [d + 1, K], the weights of features in units of `step`; 0 in the last row.
       biases: float64 [K].
       zero: True if all of `padded` is 0.
-      digits: the digits of `padded`, empty unless `grid_rows.add_gradients` may multiply integers.
-      base: the base of the digits.
     """
 
     padded: torch.Tensor
     step: float
     biases: torch.Tensor
     zero: bool
-    digits: npt.NDArray[np.int32]
-    base: float
 
 
 class Steps(NamedTuple):
@@ -328,8 +286,9 @@ class Steps(NamedTuple):
         if not design.private:
             return cls(1.0, 1.0, 1.0)
         n, longest = design.rows.n, min(loss.clip, loss.longest_residual(classes) * design.longest)
-        entry = grid_step(1.0, entry_bits(n))
-        return cls(entry, grid_step(longest, factor_bits(n)), entry / (1 - MARGIN))
+        entry, factor = grid_step(1.0, entry_bits(n)), grid_step(longest, factor_bits(n))
+        check_exact(n, longest / factor / entry)
+        return cls(entry, factor, entry / (1 - MARGIN))
 
 
 def rounding_of(affine: Affine) -> torch.Tensor:
@@ -346,29 +305,18 @@ def second_moment(
     """
     columns = design.columns
     total = torch.zeros((columns, columns), dtype=torch.float64, device=design.rows.device)
-    kernels = design.private and devices.has_kernels(total.device)
-    squares = integer_products.Squares(columns) if kernels else None
+    if design.private:
+        check_exact(design.rows.n, (design.longest / design.step) ** 2)
     for piece, block in design.read_blocks():
         if row_weights is not None or design.unit_weights is not None:
             factors = design.unit_shares(piece)
             if row_weights is not None:
                 factors = factors * row_weights(piece, block).double()
-            _weigh_rows(block, factors.sqrt(), whole=design.private)
-        if squares is None or not squares.add_rows(block.numpy()):
-            total = _add_squares(total, block)
-    if squares is not None:
-        squares.add_to(total.numpy())
+            block.mul_(factors.sqrt()[:, None])
+            if design.private:
+                truncate(block)
+        total = _add_squares(total, block)
     return GridSum(mirror_upper(total), design.step**2)
-
-
-def _weigh_rows(block: torch.Tensor, factors: torch.Tensor, *, whole: bool) -> None:
-    """Multiplies rows with factors, in place; rounds entries towards zero if `whole`."""
-    if devices.has_kernels(block.device):
-        grid_rows.weigh_rows(factors.numpy(), whole, block.numpy())
-        return
-    block.mul_(factors[:, None])
-    if whole:
-        block.trunc_()
 
 
 def _add_squares(total: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
@@ -390,6 +338,7 @@ def cross_moment(
     columns, step = design.columns, 1.0
     if design.private:
         step = grid_step(longest, factor_bits(design.rows.n))
+        check_exact(design.rows.n, longest / step * (design.longest / design.step))
     total = torch.zeros((classes, columns), dtype=torch.float64, device=design.rows.device)
     for piece, block in design.read_blocks(24 * classes):
         left = targets(piece)
@@ -516,14 +465,30 @@ class Loss:
     clip: float
 
     def clip_residuals(
-        self, logits: torch.Tensor, labels: torch.Tensor, norms: torch.Tensor
+        self,
+        logits: torch.Tensor,
+        labels: torch.Tensor,
+        norms: torch.Tensor,
+        lengths: torch.Tensor,
+        shares: torch.Tensor,
+        step: float = 0.0,
     ) -> torch.Tensor:
-        """Returns residuals r [m, K] of logits and labels; |r| times `norms` is at most `clip`."""
-        residuals = self.compute_probabilities(logits) - labels
+        """Returns residuals r [m, K], times `lengths` and `shares`; logits may be overwritten.
+
+        |r| times `norms` is at most `clip`. With `step`, results are in units of `step`, rounded
+        towards zero. `labels` are zeros and ones; the other tensors are float64.
+        """
+        clip = self.clip * (1 - MARGIN)
+        if devices.has_kernels(logits.device):
+            given = (tensor.numpy() for tensor in (logits, labels, norms, lengths, shares))
+            residuals.clip_rows(*given, clip, self.sigmoid, step)
+            return logits
+        out = self.compute_probabilities(logits) - labels
         if self.clip < math.inf:
-            products = torch.linalg.vector_norm(residuals, dim=1) * norms
-            residuals *= (self.clip * (1 - MARGIN) / products).clamp_(max=1)[:, None]
-        return residuals
+            products = torch.linalg.vector_norm(out, dim=1) * norms
+            out *= (clip / products).clamp_(max=1)[:, None]
+        out *= (shares * lengths)[:, None]
+        return truncate(out.div_(step)) if step else out
 
     def longest_residual(self, classes: int) -> float:
         return math.sqrt(classes if self.sigmoid else 2)
@@ -552,28 +517,18 @@ def sum_gradients(design: Design, loss: Loss, weights: torch.Tensor) -> GridSum:
     classes, columns = weights.shape
     steps, factors = Steps.make_steps(design, loss, classes), design.make_factors(weights)
     total = torch.zeros((classes, columns), dtype=torch.float64, device=rows.device)
-    kernels = devices.has_kernels(rows.device)
-    for piece in design.read_pieces(0 if kernels else 32 * classes + 16 * columns):
-        if kernels:
-            design.add_gradients(piece, loss, factors, steps, total)
-        else:
-            add_by_products(design, piece, loss, factors, steps, total)
+    for piece, block in design.read_blocks(32 * classes + 16 * columns, unit_step=steps.entry):
+        window, lengths = slice(piece.start, piece.stop), design.row_lengths(piece)
+        factors_of_rows = loss.clip_residuals(
+            design.compute_logits(block, factors, steps.unit * lengths),
+            rows.make_targets(piece.start, piece.stop),
+            design.norms[window],
+            lengths,
+            design.unit_shares(piece),
+            steps.factor if design.private else 0.0,
+        )
+        total.addmm_(factors_of_rows.T, block)
     return GridSum(total, steps.entry * steps.factor)
-
-
-def add_by_products(
-    design: Design, piece: Piece, loss: Loss, factors: Factors, steps: Steps, total: torch.Tensor
-) -> None:
-    """Adds a piece's clipped gradients to total [K, d + 1], by PyTorch's products."""
-    size, lengths = piece.stop - piece.start, design.row_lengths(piece)
-    block = design.fill_block(design.unit_rows(piece), design.make_block(size), steps.entry)
-    labels = design.rows.make_targets(piece.start, piece.stop)
-    logits = design.compute_logits(block, factors, steps.unit * lengths)
-    residuals = loss.clip_residuals(logits, labels, design.norms[piece.start : piece.stop])
-    residuals *= (design.unit_shares(piece) * lengths)[:, None]
-    if design.private:
-        residuals.div_(steps.factor).trunc_()
-    total.addmm_(residuals.T, block)
 
 
 def step_rate(longest: float, deviation: float, gain: float, rows: int) -> float:

@@ -140,8 +140,6 @@ class _MappedRows:
 
     def _multiply_blocks(self) -> Iterator[tuple[int, torch.Tensor]]:
         for piece, block in self._design.read_blocks(16 * self.dimension):
-            products = self._design.compute_logits(block, self._factors)
-            # compiled code reads rows, but BLAS returns columns
-            products = products.to(torch.float32, memory_format=torch.contiguous_format)
+            products = self._design.compute_logits(block, self._factors).to(torch.float32)
             products[self._left_out[piece.start : piece.stop]] = torch.nan
             yield piece.start, products

@@ -131,18 +131,6 @@ def test_what_is_not_beside_a_number_is_not_shown(changes: dict[str, Any]) -> No
     assert not found.like_for_like
 
 
-def test_another_dataset_stands_in_only_where_the_entry_says_so() -> None:
-    entry = {"ours": [{"study": "mine", "methods": ["sgd"], "dataset": "mnist"}]}
-    found = compared(printed(), known(entry), result(dataset="mnist", train_rows=60000))
-    assert found.unlike == ("MNIST, not CIFAR-10",)
-
-
-@pytest.mark.parametrize(("size", "shown"), [(32, True), (64, False)])
-def test_of_a_sweep_only_the_published_batch_stands_beside(size: int, shown: bool) -> None:
-    found = compared(printed(batch_size=size), known(), result())
-    assert (found.result is not None) is shown
-
-
 @pytest.mark.parametrize(
     ("blocks", "tune", "unlike"),
     [
@@ -164,14 +152,6 @@ def test_a_search_without_a_price_is_as_published_where_the_paper_searched_at_no
     found = compared(table, known(), result(private=False))
     assert found.unlike == ()
     assert found.silent == ("the privacy cost of its search",)
-
-
-def test_a_part_of_a_dataset_is_told_by_its_rows() -> None:
-    part = result(dataset="cifar10_1000", train_rows=1000)
-    of = known(parts={"cifar10_1000": "cifar10"})
-    assert compared(printed(), of, part).unlike == ("1,000 training images, not 50,000",)
-    table = printed(train_rows=1000)
-    assert compared(table, of, part).like_for_like
 
 
 def test_epochs_are_the_passes_that_were_taken() -> None:
@@ -209,57 +189,6 @@ def test_areas_are_fractions_and_stand_beside_areas_alone() -> None:
     assert found.gap == pytest.approx(-0.01)
 
 
-@pytest.mark.parametrize("metric", ["throughput", "epochs", "speed-up"])
-def test_cells_hold_no_throughput(metric: str) -> None:
-    assert compared(printed(metric=metric), known(), result()).result is None
-
-
-def test_the_first_method_that_was_run_is_taken() -> None:
-    entry = {"ours": [{"study": "mine", "methods": ["gone", "later", "sgd"]}]}
-    found = compared(printed(), known(entry), result(), result(method="later", mean=0.1))
-    assert found.result is not None
-    assert found.result.method == "later"
-
-
-@pytest.mark.parametrize(("take", "mean"), [("lowest", 0.1), ("highest", 0.9)])
-def test_of_a_pattern_the_lowest_or_the_highest_is_taken(take: str, mean: float) -> None:
-    entry = {"ours": [{"study": "mine", "methods": ["tuned_[1-9]*"], "take": take}]}
-    results = [result(method=f"tuned_{i}", mean=m) for i, m in enumerate((0.99, 0.1, 0.9, 0.5))]
-    found = compared(printed(), known(entry), *results)
-    assert found.result is not None
-    assert found.result.mean == mean
-
-
-def test_a_change_of_backbones_is_from_the_base_s_best() -> None:
-    ours = {
-        "study": "mine",
-        "methods": ["sgd_*"],
-        "backbone": "centre",
-        "take": "highest",
-        "base": "sgd_*",
-        "base_backbone": "pixels",
-    }
-    results = [
-        result(method=f"sgd_{rate}", backbone=backbone, mean=mean, values=(mean, mean + 0.01))
-        for backbone, rate, mean in (
-            ("pixels", 1, 0.5),
-            ("pixels", 2, 0.6),
-            ("centre", 1, 0.9),
-            ("centre", 2, 0.8),
-        )
-    ]
-    found = compared(printed(metric="accuracy change"), known({"ours": [ours]}), *results)
-    assert found.result == results[2]
-    assert found.value == pytest.approx(30)
-
-
-def test_the_first_study_that_was_run_is_taken() -> None:
-    ours = [{"study": "whole", "methods": ["sgd"]}, {"study": "mine", "methods": ["sgd"]}]
-    assert compared(printed(), known({"ours": ours}), result()).result == result()
-    both = compared(printed(), known({"ours": ours}), result(), result(study="whole"))
-    assert both.result == result(study="whole")
-
-
 CHANGED = {"ours": [{"study": "mine", "methods": ["b_*"], "base": "a_*", "take": "highest"}]}
 
 
@@ -282,73 +211,6 @@ def test_a_change_is_between_the_best_of_two_sweeps_with_welchs_interval() -> No
 def test_a_change_without_its_base_is_not_shown() -> None:
     table = printed({"row": "first", "values": {"change": 1.0}})
     assert compared(table, known(CHANGED), result(method="b_1")).result is None
-
-
-def test_every_number_is_compared_once_in_the_papers_order() -> None:
-    rows = [{"row": name, "values": {"a": 1.0}} for name in ("first", "second")]
-    found = compare_all(printed(*rows), known({"rows": ["second", "first"]}), [result()])
-    assert [c.number.row for c in found] == ["first", "second"]
-
-
-RATES = {
-    "net": {
-        "model": "m",
-        "side": 378,
-        "row": "first",
-        "machine": "1 of 2 cores of A",
-        "settings": "s",
-        "unlike": ["378 px, not 384"],
-        "rates": {"full": 2.0, "last": 9.0},
-    }
-}
-THROUGHPUT = {
-    "metric": "throughput",
-    "epsilon": None,
-    "delta": None,
-    "columns": {
-        "full": {"title": "Full"},
-        "last": {"title": "Last layer"},
-        "ratio": {"title": "Speed-up", "metric": "speed-up"},
-    },
-}
-
-
-def compare_rates(measured: dict[str, Any]) -> list[Any]:
-    values = {"full": 170, "last": 900, "ratio": 5.3}
-    published = printed({"row": "first", "values": values}, **THROUGHPUT)
-    entry: dict[str, Any] = {
-        "study": None,
-        "command": "c",
-        "networks": {"first": ["net", "small"]},
-        "ours": [],
-    }
-    return compare_all(published, known(entry), [result()], measured)
-
-
-def test_throughput_stands_beside_the_published_one_with_its_machine() -> None:
-    found = compare_rates(RATES)
-    assert [comparison.value for comparison in found] == [2.0, 9.0, 4.5]
-    assert [comparison.gap for comparison in found] == pytest.approx([-168.0, -891.0, -0.8])
-    for comparison in found:
-        assert comparison.run
-        assert not comparison.like_for_like
-        assert comparison.unlike == ("1 of 2 cores of A, not TPUv4 cores", "378 px, not 384")
-
-
-def test_of_a_small_network_the_speed_up_alone_stands_in() -> None:
-    small = {"small": RATES["net"] | {"model": "s", "row": None, "side": 128, "unlike": []}}
-    full, last, ratio = compare_rates(small)
-    assert not full.run
-    assert not last.run
-    assert ratio.value == 4.5
-    assert ratio.unlike == ("1 of 2 cores of A, not TPUv4 cores", "s at 128 px, not first")
-    assert compare_rates({**small, **RATES}) == compare_rates(RATES)
-
-
-def test_a_way_that_was_not_measured_has_neither_a_rate_nor_a_ratio() -> None:
-    full, last, ratio = compare_rates({"net": RATES["net"] | {"rates": {"last": 9.0}}})
-    assert (full.run, last.value, ratio.run) == (False, 9.0, False)
-    assert not any(comparison.run for comparison in compare_rates({}))
 
 
 PRIVATE = {"title": "JFT", "access": "private", "backbone": {"family": "timm"}}

@@ -19,7 +19,6 @@ from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from dpprobe.versions import VERSIONS
-from tests.conftest import REPOSITORY
 from tests.support.cell_files import write_cell
 from tests.support.feature_stores import write_split
 from tests.unit.analyses.zero_shot.test_measure import write_text
@@ -136,13 +135,6 @@ def _write_inputs(files: StudyFiles, backbone: str) -> None:
     for cell in files.list_study_cells("digits"):
         if cell.backbone == backbone:
             write_cell(Path(files.results), **cell._asdict(), class_names=names)
-
-
-@EVERY
-def test_an_analysis_has_a_page(analysis: Analysis) -> None:
-    pages = (REPOSITORY / "docs").glob("*.md")
-    key = "embeddings" if analysis.name == "tsne" else analysis.name
-    assert any(key in page.read_text(encoding="utf-8") for page in pages)
 
 
 def test_planning_imports_nothing_heavy() -> None:

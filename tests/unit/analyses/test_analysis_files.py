@@ -269,35 +269,6 @@ def test_a_size_sums_the_files_of_some_needs_or_of_all() -> None:
     assert (size.megabytes(), size.megabytes("b"), size.megabytes("b", "a")) == (6, 3, 6)
 
 
-@pytest.mark.parametrize(
-    ("name", "figure", "title"),
-    [
-        ("audit", "audit", "Bounds of audits against claims"),
-        ("audit", "membership_clip-sgd-eps-1", "Membership attacks on clip, sgd, ε = 1"),
-        ("audit", "law_residual_pixels", None),
-        ("representation_law", "law_residual_pixels", "Prediction residual by block, pixels"),
-        (
-            "representation_law",
-            "law_residual_one_hot_pixels",
-            "One-hot prediction residual by block, pixels",
-        ),
-        ("representation_law", "law_fuzziness_a_b", "Fuzziness by block, a_b"),
-        ("representation_law", "law_", None),
-        ("imbalance", "imbalance_net", "Recall of rare classes, net features"),
-        ("sites", "sites_clip", "Heads of several sites, clip features"),
-        ("fairness", "fairness_gap", "Gaps between groups against epsilon"),
-        ("fairness", "fairness", None),
-        ("long_tail", "long_tail", None),
-    ],
-)
-def test_a_figure_has_the_title_of_its_longest_prefix(
-    name: str, figure: str, title: str | None
-) -> None:
-    section = BY_NAME[name].section
-    assert section is not None
-    assert section.title_figure(figure) == title
-
-
 def test_records_are_the_first_need_of_a_section() -> None:
     needs = {"first": many(lambda *_: []), "second": many(lambda *_: [])}
     figures = {"law_a_": "{} of a", "law_": "{}", "law_b": "whole"}

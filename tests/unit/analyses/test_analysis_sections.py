@@ -16,7 +16,6 @@ from tests.support.imbalance_records import imbalance_record, rare_cell
 from tests.support.law_records import law_record
 from tests.support.long_tail_records import write_long_tail
 from tests.support.report_page import Made
-from tests.unit.analyses.sites.test_show import sites_record
 
 HOSTILE = {"ink": "<i>", "bold": "<b>x", "thin": "</script>"}
 
@@ -159,27 +158,3 @@ def test_a_name_is_no_markup(made: Made, name: str) -> None:
     assert page.all("script") == [{}], "the page's own"
     assert "<b>x" not in page.text
     assert "&lt;b&gt;x" in page.text
-
-
-def test_sections_stand_in_their_order(made: Made) -> None:
-    law = law_path(made.results / "layers", "digits", "pixels")
-    law_record().write(law)
-    rare = made.results / "imbalance.json"
-    imbalance_record([rare_cell(0.2)]).write(rare)
-    sites_record().write(sites := made.results / "sites.json")
-    page = _page(
-        made,
-        sites=[sites],
-        fairness=[write_fairness(made.results)],
-        representation_law=[law],
-        imbalance=[rare],
-        long_tail=[write_long_tail(made.results)],
-        audit=[write_audit(made.results)],
-    )
-    wanted = ["audits", "subgroups", "long-tail", "imbalance", "sites", "laws"]
-    found = [name for name in re.findall(r'<section id="([a-z-]+)"', page.text) if name in wanted]
-    assert sorted(found) == sorted(wanted)
-    assert found.index("audits") == 0
-    assert found[-1] == "laws"
-    (row,) = _table(_section(page.text, "sites"), "Heads of several sites, digits, in percent")
-    assert (row["sites"], row["secure sums"]) == ("10", "80.0 (77.0 to 82.0)")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from importlib.machinery import ModuleSpec
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -138,9 +140,7 @@ def test_the_list_of_names_is_open_clips_and_every_pair_passes() -> None:
     lines = [f"{open_clip_models.LIBRARY} {version(open_clip_models.LIBRARY)}"]
     for name in sorted(open_clip.list_models()):
         config = open_clip.get_model_config(name)
-        hub = config["text_cfg"].get("hf_tokenizer_name") is not None
         words = [name, activation(config.get("quick_gelu"))]
-        words.append("hub" if hub else open_clip_models.OWN)
         for tag in list_pretrained_tags_by_model(name):
             words.append(f"{tag}:{activation(get_pretrained_cfg(name, tag).get('quick_gelu'))}")
         lines.append(" ".join(words))
@@ -308,7 +308,6 @@ def test_a_tag_may_follow_the_name(
         # a name with QuickGELU is right, whatever the list says of its weights
         ({"model": "roberta-ViT-B-32.laion2b_s12b_b32k"}, None),
         ({"model": "hf-hub:a/b"}, None),
-        ({"model": "ViT-B-33", "pretrained": False}, "no model"),
     ],
 )
 def test_names_and_activations_are_compared_with_the_list(
@@ -326,15 +325,18 @@ def test_names_and_activations_are_compared_with_the_list(
     ("model", "own"), [("ViT-B-32", True), ("roberta-ViT-B-32", False), ("hf-hub:a/b", False)]
 )
 @pytest.mark.parametrize("installed", [True, False])
+@pytest.mark.parametrize("other_version", [True, False])
 def test_text_is_read_where_its_tokenizer_runs(
-    monkeypatch: pytest.MonkeyPatch, model: str, own: bool, installed: bool
+    monkeypatch: pytest.MonkeyPatch, model: str, own: bool, installed: bool, other_version: bool
 ) -> None:
     """A tokenizer of the Hub needs the package transformers; open_clip's own needs nothing."""
+    if other_version:
+        monkeypatch.setattr(open_clip_models, "LIBRARY", "pip")
     asked: list[str] = []
 
-    def find(name: str) -> bool | None:
+    def find(name: str) -> ModuleSpec | bool | None:
         asked.append(name)
-        return installed or None
+        return find_spec(name) if name == "open_clip" else installed or None
 
     monkeypatch.setattr(open_clip_models, "find_spec", find)
     chosen = options(model=model, pretrained=False if "hub" not in model else None)
@@ -343,7 +345,24 @@ def test_text_is_read_where_its_tokenizer_runs(
     assert [each[: len(said[0])] for each in chosen.list_warnings()] == said * (
         not chosen.reads_text
     )
-    assert set(asked) <= {"transformers"}
+    assert set(asked) <= {"open_clip", "transformers"}
+
+
+def test_models_whose_tokenizer_is_open_clips_read_text_without_another_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For each model, open_clip's own function says which tokenizer it makes."""
+    find = {"open_clip": find_spec("open_clip"), "transformers": None}
+    monkeypatch.setattr(open_clip_models, "find_spec", find.get)
+    monkeypatch.setattr(open_clip.factory, "HFTokenizer", lambda *_, **__: "of the Hub")
+    for model in open_clip.list_models():
+        reads = options(model=model, pretrained=False).reads_text
+        assert reads == (open_clip.get_tokenizer(model) != "of the Hub"), model
+
+
+def test_no_model_reads_text_without_open_clip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_clip_models, "find_spec", lambda _: None)
+    assert not options(model="ViT-B-32", pretrained=False).reads_text
 
 
 def test_text_embeddings_do_not_depend_on_images() -> None:

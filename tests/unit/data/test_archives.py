@@ -270,11 +270,7 @@ def test_two_runs_unpack_one_after_the_other(
         second.result(20)
     assert len(runs) == 1
     assert read_folder(tmp_path / "out") == FILES
-    assert {each.name for each in tmp_path.iterdir()} == {
-        "data.zip",
-        "out",
-        ".out.extracted.json",
-    }
+    assert {each.name for each in tmp_path.iterdir()} == {"data.zip", "out", ".out.extracted.json"}
 
 
 def test_a_file_system_without_locks_is_unpacked_on(

@@ -20,9 +20,8 @@ def test_copies_are_rows_and_units_of_equal_content(given_rows: list[tuple[bytes
             first[content] = unit
     sizes = [sum(content == each for each, _ in given_rows) for content in first]
     units = [len({unit for each, unit in given_rows if each == content}) for content in first]
-    assert copies.by_row == {
-        "rows": len(given_rows) - len(first),
-        "most": max(sizes, default=1),
-    }, given_rows
+    assert copies.by_row == {"rows": len(given_rows) - len(first), "most": max(sizes, default=1)}, (
+        given_rows
+    )
     # each further unit of a content adds one row that repeats another unit's
     assert copies.by_unit == {"rows": sum(units) - len(units), "most": max(units, default=1)}

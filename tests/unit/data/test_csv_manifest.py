@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from dpprobe.backbones.registry import backbone_options
-from dpprobe.data import csv_files, csv_manifest, csv_rows
+from dpprobe.data import csv_files, csv_manifest
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError
 from dpprobe.study.study_file import load_study
@@ -23,11 +23,6 @@ def animals(rows: int = 20) -> list[dict[str, Any]]:
         {"path": f"images/{n:03d}.png", "kind": "cat" if n % 3 else "dog", "sex": "fm"[n % 2]}
         for n in range(rows)
     ]
-
-
-def read_rows(values: dict[str, Any]) -> dict[Any, Any]:
-    options: Any = dataset_options(values)
-    return csv_rows.read_rows(options)
 
 
 @pytest.mark.parametrize("place", ["unused", "header", "group", "joined", "too long"])
@@ -147,19 +142,3 @@ def test_the_example_study_is_accepted_with_what_is_commented_out(repository: Pa
     options = load_study(study).datasets["findings"]
     assert isinstance(options, csv_manifest.Options)
     assert options.uncertain == {"edema": "ones", "effusion": "zeros", "pneumonia": "drop"}
-
-
-def test_no_row_is_lost_by_its_split_or_filter_in_silence(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    rows = [row | {"part": "train" if n % 4 else "test"} for n, row in enumerate(animals())]
-    rows[7]["part"] = "Train"
-    given = write_manifest(tmp_path, rows, split_column="part")
-    both = {**given, "train_values": ["train", "Train"]}
-    assert len(read_rows(both)["train"].frame) == 15
-    assert "neither split" not in caplog.text
-    for value in ("val", ""):
-        rows[5]["part"], rows[6]["part"] = value, "later"
-        write_table(tmp_path / "a.csv", rows)
-        assert len(read_rows(both)["train"].frame) == 13
-        assert f"a.csv: 2 rows of neither split, such as part {value!r}; not used" in caplog.text

@@ -160,6 +160,7 @@ def test_added_columns_may_be_named_by_other_options() -> None:
         (["-3", "elk"], {"-3": 0, "elk": 1}),
         ({10: "dog", 2: "cat", "x": "owl", "-3": "elk"}, {"-3": 0, "2": 1, "10": 2, "x": 3}),
         ({"b": "x", "a": "y"}, {"a": 0, "b": 1}),
+        ({1000: "x", 200: "y"}, {"200": 0, "1000": 1}),
     ],
 )
 def test_labels_have_the_numbers_of_their_classes(names: Any, numbers: dict[str, int]) -> None:
@@ -260,10 +261,9 @@ def test_images_are_the_same_whatever_labels_and_splits_them(tmp_path: Path) -> 
         {"root": ".."},
     ):
         assert of(**changed).image_params() != images, changed
-    with_pattern = [
-        of(**extract(each), filters={"part": ["x"]}).image_params() for each in ("(x)", "(y)")
-    ]
-    assert with_pattern[0] != with_pattern[1]
+    for uses in ({"filters": {"part": ["x"]}}, {"path_column": "part"}):
+        one, other = (of(**extract(each), **uses).image_params() for each in ("(x)", "(y)"))
+        assert one != other, uses
 
 
 def test_rows_are_counted_as_a_plain_loop_counts_them() -> None:
@@ -301,13 +301,14 @@ def test_units_of_classes_are_counted() -> None:
 
 def test_a_patient_with_m_test_images_weighs_one_in_all() -> None:
     """Shares of classes are given only where they differ from numbers of patients."""
-    lines = ["0.png,cat,p,1", "1.png,dog,p,1", "2.png,dog,p,1", "3.png,dog,q,1"]
+    lines = ["0.png,cat,p,1", "1.png,dog,p,1", "2.png,dog,p,1", "3.png,dog,q,1", "4.png,elk,r,1"]
     Path("c.csv").write_text("\n".join(["path,kind,who,fold", *lines]))
-    units = of(test="c.csv", unit_column="who", filters={"fold": [1]}).count_class_units()
-    assert units.test == {"cat": 1, "dog": 2}
-    shares = {"cat": 1 / 3, "dog": 2 / 3 + 1}
+    three = {"class_names": ["cat", "dog", "elk"], "filters": {"fold": [1]}}
+    units = of(test="c.csv", unit_column="who", **three).count_class_units()
+    assert units.test == {"cat": 1, "dog": 2, "elk": 1}
+    shares = {"cat": 1 / 3, "dog": 2 / 3 + 1, "elk": 1}
     assert np.allclose([units.test_shares[name] for name in shares], [*shares.values()])
-    assert of(test="c.csv").count_class_units().test_shares == {}
+    assert of(test="c.csv", **three).count_class_units().test_shares == {}
 
 
 LEAST = {"unit_column": "who", "max_images_per_patient": 1}
@@ -323,10 +324,7 @@ LEAST = {"unit_column": "who", "max_images_per_patient": 1}
         (LEAST | BOTH | {"uncertain": "drop"}, "after uncertain: drop,"),
         (LEAST | BOTH | {"uncertain": {"b": "drop"}}, "after uncertain: drop,"),
         (LEAST | BOTH | {"uncertain": {"b": "ones"}, "missing": "zeros"}, None),
-        (
-            LEAST | {"missing": "drop", "filters": {"age": [3]}},
-            "after filters and missing: drop,",
-        ),
+        (LEAST | {"missing": "drop", "filters": {"age": [3]}}, "after filters and missing: drop,"),
     ],
 )
 def test_images_let_each_other_in_where_values_choose_the_first(
@@ -338,6 +336,48 @@ def test_images_let_each_other_in_where_values_choose_the_first(
     else:
         assert f"max_images_per_patient keeps the first images of a patient {named}" in fault
         assert "write `unit: patient`" in fault
+
+
+def test_patients_of_both_splits_are_named_up_to_three() -> None:
+    """Patient n has three images in a.csv and one in b.csv."""
+    for count, more in ((3, ""), (5, ", and 2 more")):
+        patients = {"filters": {"who": [f"p{n}" for n in range(count)]}}
+        (fault,), _ = of(test="b.csv", unit_column="who", **patients).judge_units()
+        told = ", ".join(f"patient 'p{n}' has images in both splits (4 rows)" for n in range(3))
+        assert fault.startswith(f"unit_column: who: {told}{more}; a run refuses these rows")
+
+
+def test_spellings_of_groups_count_in_rows_that_are_used() -> None:
+    Path("c.csv").write_text("path,kind,who,sex\n0.png,cat,p,f\n1.png,dog,p,F\n2.png,dog,q,f\n")
+    Path("d.csv").write_text("path,kind,who,sex\n3.png,cat,r,f\n4.png,dog,s,f\n")
+    split = {"train": "c.csv", "test": "d.csv", "unit_column": "who", "group_columns": ["sex"]}
+    (fault,), _ = of(**split).judge_units()
+    assert fault.startswith("group_columns: sex: 'f' and 'F' are separate groups; use one spelling")
+    assert of(**split, max_images_per_patient=1).judge_units() == ((), ())
+    text = Path("c.csv").read_text().replace(",f", ",7").replace(",F", ",07")
+    Path("c.csv").write_text(text)
+    (fault,), _ = of(**split).judge_units()
+    assert "'7' and '07' are separate groups" in fault
+    in_ranges = {"group_columns": {"sex": {"column": "sex", "bins": [5]}}}
+    assert of(**split | in_ranges).judge_units() == ((), ())
+
+
+def test_a_split_by_id_is_told_from_others_by_what_makes_its_names() -> None:
+    """Equal keys would let a ledger add up epsilons of other sides, or of other people."""
+    splits: list[dict[str, Any]] = [
+        {},
+        {"id_column": "who"},
+        {"path_column": "who"},
+        {"path_template": "{who}.png"},
+        {"path_template": "{age}.png"},
+        {"unit_column": "who"},
+        *(extract(each) | {"unit_column": "part"} for each in ("(x)", "(y)")),
+        *(join("who", "site", first=first) | {"unit_column": "site"} for first in (True, False)),
+        {"test": "b.csv"},
+        *(FOLD | {"test_values": [value]} for value in (1, 2)),
+    ]
+    keys = [of(split_by="id", **each).public_split().key for each in splits]
+    assert len({*keys}) == len(splits), keys
 
 
 def test_a_split_by_class_is_no_split_of_a_release() -> None:

@@ -344,11 +344,18 @@ def test_a_column_chooses_the_split(caplog: pytest.LogCaptureFixture) -> None:
     assert parts["train"].frame["path"].tolist() == ["0.png", "1.png", "3.png", "4.png"]
     assert parts["test"].frame["path"].tolist() == ["2.png"]
     assert "a.csv: 1 row of neither split, such as age '4'; not used" in caplog.text
+    Path("a.csv").write_text(table(HEADER, "6.png,cat,,x", *lines))
+    csv_rows.read_rows(options)
+    assert "a.csv: 2 rows of neither split, such as age ''; not used" in caplog.text
+    caplog.clear()
+    every = options_of(test=None, split_column="age", train_values=[1, 2, 4, ""], test_values=[3])
+    assert len(csv_rows.read_rows(every)["train"].frame) == 6
+    assert "neither split" not in caplog.text
     wrong = options_of(test=None, split_column="age", train_values=[1], test_values=[7, 8])
     with pytest.raises(
         ConfigError,
         match="test_values: a.csv: column 'age' has no value 7 or 8; "
-        "write a value that the column has: 1, 2, 3, 4$",
+        'write a value that the column has: "", 1, 2, 3, 4$',
     ):
         csv_rows.read_rows(wrong)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -30,6 +31,8 @@ def test_a_label_has_the_names_of_its_classes(label: Any, words: str) -> None:
 def test_classes_of_few_images_are_named() -> None:
     end = "numbers about {} are meaningless"
     assert rare_words("abc", [5, 9, 0], [5, 5, 9]) == ""
+    for train, test in itertools.product(range(7), repeat=2):
+        assert bool(rare_words(("a",), (train,), (test,))) == (0 < min(train, test) < 5)
     one = rare_words(["a"], [4], [9])
     assert one == f"class a: 4 training images, 9 test images: {end.format('it')}"
     two = rare_words(["a", "b", "c"], [1, 5, 9], [9, 1, 9])

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpprobe.data.option_paths import match_files
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import decode_image
 from dpprobe.errors import ConfigError, DataError
@@ -151,22 +150,6 @@ def test_each_file_of_a_source_that_is_replaced_changes_its_state(
         os.utime(file, ns=(0, 10**18))
         assert options.source_state() == first
     assert len(states) == 1 + 3 * len(files)
-
-
-@pytest.mark.parametrize("folder", ["{x}", "<x>", "a[1]", "a*b", "what?", "[!a]", "[open"])
-def test_patterns_in_names_of_folders_are_names(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    files = [f"{folder}/{name}" for name in ("0.npy", "1.npy", "[1].npy")]
-    write_images(tmp_path, files)
-    for place in (Path(folder), tmp_path / folder):
-        every = [place / Path(file).name for file in files]
-        assert match_files(place / "*.npy") == every
-        assert match_files(place / "[01].npy") == every[:2]
-        assert match_files(place / "[1].npy") == every[2:]
-        assert match_files(place.with_name("none") / "*.npy") == []
-    assert [str(file) for file in match_files(Path("*/0.npy"))] == files[:1]
 
 
 def test_a_name_that_is_no_utf8_is_a_line(tmp_path: Path) -> None:

@@ -367,9 +367,7 @@ CASES = [
     for source in SOURCES
     for name, setting in SETTINGS.items()
     if source != "folder" or not (setting.several or setting.patients)
-] + [
-    ("folder", "own"),
-]
+] + [("folder", "own")]
 
 
 def rank(name: str) -> bytes:

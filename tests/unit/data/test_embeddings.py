@@ -256,68 +256,67 @@ ODD[[2, 5, 5, 9], [1, 0, 1, 1]] = np.nan, np.inf, np.nan, -1e300
 TWO = {"vectors": {"b": "Y", "a": "X"}}
 
 
+# What a second file has in place of lists of numbers.
+KINDS_OF_VECTORS: list[tuple[Any, Any, str]] = [
+    (1.5, None, "floats"),
+    ("1 2", None, "texts"),
+    ({"a": 1.0}, None, "struct<a: double>"),
+    (["1", "2"], None, "lists of texts"),
+    ([True, False], None, "lists of bool"),
+    ([[1.0, 2.0]], None, "lists of lists of numbers"),
+    ([1, 2], pa.list_(pa.timestamp("s")), "lists of timestamp[ms]"),
+    ([1, 2], pa.list_(pa.date32()), "lists of date32[day]"),
+    ([1, 2], pa.list_(pa.decimal128(9, 1)), "lists of decimal128(9, 1)"),
+    (None, None, "null"),
+]
+# Columns of the first and of a second file, and what is said of the second.
+COLUMNS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"kind": [["a"]] * 10}, "'kind' has lists of texts, but texts in"),
+    ({}, {"kind": [b"a"] * 10}, "'kind' has binary, but texts in"),
+    ({"age": [1] * 10}, {"age": [1.5] * 10}, "'age' has floats, but whole numbers in"),
+    ({}, {"age": [True] * 10}, "'age' has bool, but texts in"),
+]
+# Arrays of an .npz that are no vectors, by the name of their type.
+TYPES: dict[str, Any] = {
+    "<U1": np.array([["1", "2"]] * 10),
+    "bool": np.ones((10, 2), bool),
+    "object": np.empty((10, 2), object),
+    "datetime64[s]": MOMENTS,
+    "complex128": PAIRS.astype(complex),
+    "[('kind', 'S1'), ('age', '<i4')]": np.zeros((10, 2), COMPOUND.dtype),
+}
+TENSORS = {"BOOL": torch.bool, "BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn}
+TWICE, OLD = "two arrays are named {!r}; save each", "is one array, as AnnData before"
+NO_AGE, BLOCK = "x.h5ad: no column 'age'", "but the first row of its block has 2"
 # One file of several, one row of several, numbers, names, shapes, and AnnData.
 FAULTS: list[tuple[Write, str]] = [
-    (second(1.5), "x-1.parquet: column 'embedding' has floats, but lists of numbers in"),
-    (second("1 2"), "x-1.parquet: column 'embedding' has texts, but lists of numbers in"),
-    (
-        second({"a": 1.0}),
-        "x-1.parquet: column 'embedding' has struct<a: double>, but lists of numbers in",
+    *(
+        (second(values, kind), f"x-1.parquet: column 'embedding' has {name}, but lists of numbers")
+        for values, kind, name in KINDS_OF_VECTORS
     ),
-    (
-        second(["1", "2"]),
-        "x-1.parquet: column 'embedding' has lists of texts, but lists of numbers in",
+    *(
+        (in_parquet(first, other, **AGES), f"x-1.parquet: column {said}")
+        for first, other, said in COLUMNS
     ),
-    (
-        second([True, False]),
-        "x-1.parquet: column 'embedding' has lists of bool, but lists of numbers in",
-    ),
-    (
-        second([[1.0, 2.0]]),
-        "x-1.parquet: column 'embedding' has lists of lists of numbers, but lists of numbers in",
-    ),
-    (
-        second([1, 2], pa.list_(pa.timestamp("s"))),
-        "x-1.parquet: column 'embedding' has lists of timestamp[ms], but lists of numbers in",
-    ),
-    (
-        second([1, 2], pa.list_(pa.date32())),
-        "x-1.parquet: column 'embedding' has lists of date32[day], but lists of numbers in",
-    ),
-    (
-        second([1, 2], pa.list_(pa.decimal128(9, 1))),
-        "x-1.parquet: column 'embedding' has lists of decimal128(9, 1), but lists of numbers in",
-    ),
-    (second(None), "x-1.parquet: column 'embedding' has null, but lists of numbers in"),
-    (second([1.0, 2.0, 3.0]), "vectors 'vectors' have 3 numbers from row 10 on, but 2 before"),
     (in_parquet({}, {"embedding": None}), "x-1.parquet: no column 'embedding', which"),
     (in_parquet({}, {"kind": None}), "x-1.parquet: no column 'kind', which"),
-    (
-        in_parquet({}, {"kind": [["a"]] * 10}),
-        "x-1.parquet: column 'kind' has lists of texts, but texts in",
-    ),
-    (in_parquet({}, {"kind": [b"a"] * 10}), "x-1.parquet: column 'kind' has binary, but texts in"),
-    (
-        in_parquet({"age": [1] * 10}, {"age": [1.5] * 10}, **AGES),
-        "x-1.parquet: column 'age' has floats, but whole numbers in",
-    ),
-    (
-        in_parquet({}, {"age": [True] * 10}, **AGES),
-        "x-1.parquet: column 'age' has bool, but texts in",
-    ),
-    (
-        in_parquet({}, {"kind": (KINDS, KINDS)}),
-        "x-1.parquet: two columns are named 'kind'; rename one",
-    ),
+    (in_parquet({}, {"kind": (KINDS, KINDS)}), "x-1.parquet: two columns are named 'kind'; rename"),
     (
         in_parquet({"embedding": ([ROW] * 10, [ROW] * 10)}),
         "x-0.parquet: two columns are named 'embedding'; rename one",
     ),
+    (in_parquet({}, {}, {"kind": [b"a"] * 10}), "x-2.parquet: column 'kind' has binary, but texts"),
+    (second([1.0, 2.0, 3.0]), "vectors 'vectors' have 3 numbers from row 10 on, but 2 before"),
+    (second([1.0]), "have 1 numbers from row 10 on, but 2 before"),
+    (second([], pa.list_(pa.float64())), "row 10: a list of 0 numbers, but each row needs numbers"),
+    (second(None, pa.list_(pa.float64())), "row 10: no list, but each row needs numbers"),
+    (row_five([1.0]), f"column 'embedding' row 5: a list of 1 numbers, {BLOCK}"),
+    (row_five([]), f"column 'embedding' row 5: a list of 0 numbers, {BLOCK}"),
+    (row_five(None), f"column 'embedding' row 5: no list, {BLOCK}"),
     (
-        row_five([1.0]),
-        "column 'embedding' row 5: a list of 1 numbers, but the first row of its block has 2",
+        in_parquet({"embedding": [ROW] * 4 + [[1.0]] * 6}),
+        "x-0.parquet: column 'embedding' row 4: a list of 1 numbers",
     ),
-    (row_five(None), "column 'embedding' row 5: no list, but the first row of its block has 2"),
     (
         row_five([1.5, None]),
         "(id row-00000005): x-*.parquet row 5: vectors 'vectors': number 1 is nan; correct",
@@ -326,89 +325,57 @@ FAULTS: list[tuple[Write, str]] = [
         in_npy(PAIRS, **SAME_IDS),
         "8 ids missing or twice, 1 class or split without rows, 1 class without test rows",
     ),
-    (in_npz(X=np.array([["1", "2"]] * 10)), "vectors 'X' are of type <U1; save them as float32"),
-    (in_npz(X=np.ones((10, 2), bool)), "vectors 'X' are of type bool; save them as float32"),
-    (in_tensors(torch.bool), "vectors 'X' are of type BOOL; save them as float32"),
-    (in_tensors(torch.bfloat16), "vectors 'X' are of type BF16; save them as float32"),
-    (in_tensors(torch.float8_e4m3fn), "vectors 'X' are of type F8_E4M3; save them as float32"),
-    (in_npz(X=np.empty((10, 2), object)), "vectors 'X' are of type object; save them as float32"),
-    (in_npz(X=MOMENTS), "vectors 'X' are of type datetime64[s]; save them as float32"),
-    (in_npz(X=PAIRS.astype(complex)), "vectors 'X' are of type complex128; save them as float32"),
-    (
-        in_npz(X=np.zeros((10, 2), COMPOUND.dtype)),
-        "vectors 'X' are of type [('kind', 'S1'), ('age', '<i4')]; save them as float32",
+    *(
+        (write, f"vectors 'X' are of type {kind}; save them as float32")
+        for write, kind in (
+            *((in_npz(X=array), kind) for kind, array in TYPES.items()),
+            *((in_tensors(each), kind) for kind, each in TENSORS.items()),
+        )
     ),
     (in_npz(one=PAIRS, two=PAIRS), "no vectors, only one, two; name arrays"),
-    (in_npz(("X.npy", 0 * PAIRS), X=PAIRS), "two arrays are named 'X'; save each"),
-    (in_npz(("X", 0 * PAIRS), X=PAIRS), "two arrays are named 'X'; save each"),
-    (in_npz(("kind.npy", PAIRS[:, 0]), X=PAIRS), "two arrays are named 'kind'; save each"),
+    (in_npz(("X.npy", 0 * PAIRS), X=PAIRS), TWICE.format("X")),
+    (in_npz(("X", 0 * PAIRS), X=PAIRS), TWICE.format("X")),
+    (in_npz(("kind.npy", PAIRS[:, 0]), X=PAIRS), TWICE.format("kind")),
     (in_npz(("X", PAIRS)), "no vectors, only kind of shape (10,); name arrays"),
-    (
-        lambda _: {"train": "x.pkl"},
-        "x.pkl: not the name of a file of vectors; name a file that ends in",
-    ),
+    (lambda _: {"train": "x.pkl"}, "x.pkl: not the name of a file of vectors; name a file that"),
     (in_npy(PAIRS[:, 0]), "x.npy: no vectors, only an array of shape (10,); name"),
     (in_npz(X=PAIRS[:, None]), "only kind of shape (10,), X of shape (10, 1, 2); name"),
     (in_npy(PAIRS[:9]), "rows.csv: 10 rows, but 9 vectors 'vectors' in"),
-    (
-        in_npz(X=PAIRS, options=AGES, age=np.arange(7)),
-        "x.npz: columns differ in length (age 7, kind 10)",
-    ),
+    (in_npz(X=PAIRS, options=AGES, age=np.arange(7)), "columns differ in length (age 7, kind 10)"),
     (in_npz(X=PAIRS[:, :0]), "vectors 'X' are empty, of shape (10, 0); save them again"),
-    (in_npy(PAIRS, cut=8), "72 bytes of numbers, but 80 by its header"),
-    (in_npy(PAIRS, cut=-8), "88 bytes of numbers, but 80 by its header"),
-    (in_npy(PAIRS, shape="(-10, 2)"), "its header has the shape (-10, 2)"),
-    (in_npy(PAIRS, shape="(-10, -2)"), "its header has the shape (-10, -2)"),
-    (in_npy(PAIRS, shape="(True, 2)"), "its header has the shape (True, 2)"),
+    *(
+        (in_npy(PAIRS, cut=cut), f"{80 - cut} bytes of numbers, but 80 by its header")
+        for cut in (8, -8)
+    ),
+    *(
+        (in_npy(PAIRS, shape=shape), f"its header has the shape {shape}")
+        for shape in ("(-10, 2)", "(-10, -2)", "(True, 2)")
+    ),
     (in_npy(PAIRS, shape="(10, 9999999999999)"), "80 bytes of numbers, but 399999999999960 by"),
     (in_npy(np.asfortranarray(PAIRS)), "vectors '' are of type float32 in columns; save them as"),
-    (in_h5ad(obs=COMPOUND, **{"obs/kind": None}), "`obs` is one array, as AnnData before"),
-    (in_h5ad(obs=PAIRS, **{"obs/kind": None}), "`obs` is one array, as AnnData before"),
-    (in_h5ad(obsm=COMPOUND), "`obsm` is one array, as AnnData before"),
-    (
-        in_h5ad(**{"obs/kind": COMPOUND}),
-        "label_column: x.h5ad: no column 'kind'; it has none: name another file",
-    ),
+    *((in_h5ad(obs=obs, **{"obs/kind": None}), f"`obs` {OLD}") for obs in (COMPOUND, PAIRS)),
+    *((in_h5ad(obsm=obsm), f"`obsm` {OLD}") for obsm in (COMPOUND, PAIRS)),
+    (in_h5ad(**{"obs/kind": COMPOUND}), "x.h5ad: no column 'kind'; it has none: name another file"),
     (in_h5ad(**{"obs/kind": None}), "cannot be read ("),
-    (in_h5ad(PAIRS), "group_columns: x.h5ad: no column 'age'; it has kind"),
-    (in_h5ad({"x": PAIRS}), "group_columns: x.h5ad: no column 'age'; it has kind"),
+    *((in_h5ad(age), f"{NO_AGE}; it has kind") for age in (PAIRS, {"x": PAIRS})),
+    *(
+        (in_h5ad(age), f"group_columns: {NO_AGE}")
+        for age in ({"codes": [0] * 10}, {"values": np.arange(10)}, {"categories": [b"u"]})
+    ),
     (in_h5ad(np.arange(7)), "x.h5ad: columns differ in length (age 7, kind 10)"),
     (in_h5ad({"values": np.arange(10), "mask": np.zeros(7, bool)}), "cannot be read ("),
-    (in_h5ad({"categories": [b"u"], "codes": [3] * 10}), "/obs/age: the code 3 has no name"),
-    (in_h5ad({"categories": [b"u"], "codes": [-2] * 10}), "/obs/age: the code -2 has no name"),
-    (in_h5ad(obsm=PAIRS), "`obsm` is one array, as AnnData before"),
+    *(
+        (in_h5ad({"categories": [b"u"], "codes": [code] * 10}), f"age: the code {code} has no name")
+        for code in (3, -2)
+    ),
     (in_npy(ODD), "3 values of no use (correct the value"),
     (
         in_npz(one=PAIRS, two=ODD, options={"vectors": {"a": "one", "b": "two"}}),
         "3 values of no use (correct the value",
     ),
-    (
-        in_npz(one=PAIRS, options={"vectors": {"a": "One"}}),
-        "no vectors 'One', only one; name arrays",
-    ),
+    (in_npz(one=PAIRS, options={"vectors": {"a": "One"}}), "no vectors 'One', only one; name"),
     *((damaged(suffix), f"x{suffix}: ") for suffix in FORMATS),
-    (
-        row_five([]),
-        "column 'embedding' row 5: a list of 0 numbers, but the first row of its block has 2",
-    ),
-    (second([1.0]), "have 1 numbers from row 10 on, but 2 before"),
-    (
-        second([], pa.list_(pa.float64())),
-        "x-1.parquet: column 'embedding' row 10: a list of 0 numbers, but each row needs numbers",
-    ),
-    (second(None, pa.list_(pa.float64())), "row 10: no list, but each row needs numbers"),
-    (
-        in_parquet({"embedding": [ROW] * 4 + [[1.0]] * 6}),
-        "x-0.parquet: column 'embedding' row 4: a list of 1 numbers",
-    ),
-    (in_h5ad({"codes": [0] * 10}), "group_columns: x.h5ad: no column 'age'"),
-    (
-        in_parquet({}, {}, {"kind": [b"a"] * 10}),
-        "x-2.parquet: column 'kind' has binary, but texts in",
-    ),
     (lambda _: {"train": "none-*.parquet"}, "train: no file"),
-    (in_h5ad({"values": np.arange(10)}), "group_columns: x.h5ad: no column 'age'"),
-    (in_h5ad({"categories": [b"u"]}), "group_columns: x.h5ad: no column 'age'"),
     (
         in_parquet(
             {},
@@ -509,10 +476,7 @@ def test_columns_and_vectors_are_told_apart(tmp_path: Path) -> None:
     [
         (in_parquet({"kind": ["a ", " b"] * 5}, {"age": [" x"] * 10}, **AGES), ["*", "x"]),
         (in_parquet({}, {"age": [None] * 10}, **AGES), ["*", ""]),
-        (
-            in_h5ad({"values": np.arange(10), "mask": np.arange(10) > 3}),
-            [*"0123", *[""] * 6],
-        ),
+        (in_h5ad({"values": np.arange(10), "mask": np.arange(10) > 3}), [*"0123", *[""] * 6]),
         (
             in_h5ad({"categories": [b"u", b"v"], "codes": [0, 1, -1, 1, 0] * 2}),
             ["u", "v", "", "v", "u"] * 2,

@@ -66,10 +66,7 @@ def of(**changed: Any) -> Any:
         ),
         ({"label_column": "sort"}, r"label_column: a\.csv: no column 'sort'; it has kind, fold"),
         ({"unit_column": "who"}, r"unit_column: a\.csv: no column 'who'"),
-        (
-            {"test": "seven.npz", "test_table": "none.csv"},
-            r"no file none\.csv",
-        ),
+        ({"test": "seven.npz", "test_table": "none.csv"}, r"no file none\.csv"),
     ],
 )
 def test_files_that_do_not_fit_are_refused_by_name(changed: dict[str, Any], said: str) -> None:

@@ -8,55 +8,46 @@ import pytest
 
 from dpprobe.data import folder_parts
 
-TRAIN, TEST, HELD = "train", "test", "held out"
+KINDS = {"+": "train", "-": "test", "~": "held out"}
 
 
 @pytest.mark.parametrize(
-    ("names", "parts", "chosen"),
+    ("names", "chosen"),
     [
-        ("train test", {"train": TRAIN, "test": TEST}, "train test"),
-        ("Training Testing", {"Training": TRAIN, "Testing": TEST}, "Training Testing"),
-        ("TRAIN dev", {"TRAIN": TRAIN, "dev": HELD}, "TRAIN dev"),
-        ("train tst val", {"train": TRAIN, "tst": TEST, "val": HELD}, "train tst"),
-        ("trainval hold-out", {"trainval": TRAIN, "hold-out": HELD}, "trainval hold-out"),
-        ("Held Out|trn", {"Held Out": HELD, "trn": TRAIN}, "trn|Held Out"),
-        ("TrainSet|Test Set", {"TrainSet": TRAIN, "Test Set": TEST}, "TrainSet|Test Set"),
-        (
-            "train_images test_images",
-            {"train_images": TRAIN, "test_images": TEST},
-            "train_images test_images",
-        ),
-        ("01_train 02_test", {"01_train": TRAIN, "02_test": TEST}, "01_train 02_test"),
-        ("train2017 val2017", {"train2017": TRAIN, "val2017": HELD}, "train2017 val2017"),
+        ("train+|test-", "train|test"),
+        ("Training+|Testing-", "Training|Testing"),
+        ("TRAIN+|dev~", "TRAIN|dev"),
+        ("train+|tst-|val~", "train|tst"),
+        ("trainval+|hold-out~", "trainval|hold-out"),
+        ("Held Out~|trn+", "trn|Held Out"),
+        ("TrainSet+|Test Set-", "TrainSet|Test Set"),
+        ("train_images+|test_images-", "train_images|test_images"),
+        ("01_train+|02_test-", "01_train|02_test"),
+        ("train2017+|val2017~", "train2017|val2017"),
         # further words count where both parts have them
-        (
-            "seg_train seg_test seg_pred",
-            {"seg_train": TRAIN, "seg_test": TEST},
-            "seg_train seg_test",
-        ),
-        (
-            "mnist-training mnist-testing notes",
-            {"mnist-training": TRAIN, "mnist-testing": TEST},
-            "mnist-training mnist-testing",
-        ),
-        ("x_train y_test", {}, ""),
-        ("train_station train_interior", {}, ""),
-        ("train seg_train seg_test", {"train": TRAIN}, ""),
+        ("seg_train+|seg_test-|seg_pred", "seg_train|seg_test"),
+        ("mnist-training+|mnist-testing-|notes", "mnist-training|mnist-testing"),
+        ("x_train|y_test", ""),
+        ("train_station|train_interior", ""),
+        ("train+|seg_train|seg_test", ""),
         # one folder of each, or none is chosen
-        ("train", {"train": TRAIN}, ""),
-        ("train test Test", {"train": TRAIN, "test": TEST, "Test": TEST}, ""),
-        ("train val valid", {"train": TRAIN, "val": HELD, "valid": HELD}, ""),
+        ("train+", ""),
+        ("train+|test-|Test-", ""),
+        ("train+|val~|valid~", ""),
         # valid beside invalid is a class
-        ("invalid valid train", {"train": TRAIN}, ""),
-        ("a b", {}, ""),
-        ("", {}, ""),
+        ("invalid|valid|train+", ""),
+        ("a|b", ""),
+        ("", ""),
     ],
 )
-def test_parts_are_recognised(names: str, parts: dict[str, str], chosen: str) -> None:
-    between = "|" if "|" in names else None
-    found = folder_parts.find_parts(names.split(between))
-    assert found == parts
-    pair = chosen.split(between)
+def test_parts_are_recognised(names: str, chosen: str) -> None:
+    """A name that means a part ends in + for train, - for test and ~ for held out."""
+    listed = [name.rstrip("+-~") for name in names.split("|")]
+    found = folder_parts.find_parts(listed)
+    assert found == {
+        name.rstrip("+-~"): KINDS[name[-1]] for name in names.split("|") if name[-1:] in KINDS
+    }
+    pair = chosen.split("|") if chosen else []
     assert folder_parts.choose_parts(found) == dict(zip(("train", "test"), pair, strict=bool(pair)))
 
 

@@ -22,7 +22,7 @@ from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError, DownloadError, WrongDownloadError
-from tests.support.hub_server import COMMIT, TOKEN, Hub, Repository, ask_only, serve
+from tests.support.hub_server import COMMIT, STRANGER, TOKEN, Hub, Repository, ask_only, serve
 from tests.support.misbehaving_server import make_quick
 from tests.support.shards import png
 from tests.support.sources import read_folder, write_parquet
@@ -139,6 +139,13 @@ REFUSED: dict[str, tuple[dict[str, Any], Spoil, type[Exception], list[str], int]
         ["gated, and no token is set", f"accept the licence at {PAGE}", "`hf auth login`"],
         2,
     ),
+    "terms not accepted": (
+        {},
+        lambda hub, patch: (change(gated=True)(hub, patch), patch.setenv("HF_TOKEN", STRANGER)),
+        ConfigError,
+        ["gated, and the token's account has not accepted it", f"accept the licence at {PAGE}"],
+        2,
+    ),
     "wrong token": (
         {},
         lambda _, patch: patch.setenv("HF_TOKEN", "hf_wrong"),
@@ -179,10 +186,17 @@ REFUSED: dict[str, tuple[dict[str, Any], Spoil, type[Exception], list[str], int]
             {},
             change(stated=stated),
             DownloadError,
-            [f"answered with commit {stated}, but {COMMIT} was requested"],
+            [f"answered with commit {told}, but {COMMIT} was requested; {remedy}"],
             1,
         )
-        for stated in (f"{COMMIT[:-1]}8", COMMIT[:12], "", "f" * 40)
+        for stated, told, remedy in (
+            *(
+                (other, other, f"write {other} if you mean that commit")
+                for other in (f"{COMMIT[:-1]}8", "f" * 40)
+            ),
+            (COMMIT[:12], COMMIT[:12], "run again, or correct HF_ENDPOINT"),
+            ("", "(none)", "run again, or correct HF_ENDPOINT"),
+        )
     },
     **{
         f"{status} always": (
@@ -211,6 +225,7 @@ def test_a_refusal_has_its_remedy_and_leaves_nothing(
     assert message.startswith(values.get("repo", REPO))
     assert [fact for fact in facts if fact not in message] == [], message
     assert "hf_wrong" not in message
+    assert STRANGER not in message
     assert read_folder(tmp_path) == {}
     assert sum(COMMIT in each for each in hub.requests) == requests, hub.requests
 
@@ -444,7 +459,10 @@ FORM, UNREAD = "not a list of lists; name a file with the structure", "cannot be
     ("labels", "said"),
     [
         # The test images are numbered from 1 to 40.
-        ([[0]] * (ROWS - 1), f"test row {ROWS - 1}: image {ROWS} is above .* {ROWS - 1}; name the"),
+        (
+            [[0]] * (ROWS - 1),
+            f"test row {ROWS - 1}: .* images 1 to {ROWS - 1}, but no image {ROWS}; name",
+        ),
         ([[0]] * 3 + [[7]] * ROWS, "image 4: label 7 is not a number from 0 to 1"),
         ([[0]] * 3 + [[1, 2]] * ROWS, "image 4: label 2 is not a number from 0 to 1"),
         ([[-1]] * ROWS, "image 1: label -1 is not"),
@@ -474,8 +492,8 @@ def test_accepted_labels_that_do_not_fit_are_refused(
     [
         ("leaf.png", "path 'leaf.png' lacks the number of an ImageNet validation image"),
         ("ILSVRC2012_val_0000000.JPEG", "path 'ILSVRC2012_val_0000000.JPEG' lacks the number"),
-        ("ILSVRC2012_val_00000000.JPEG", "image 0 is above"),
-        ("ILSVRC2012_val_00000301.JPEG", "image 301 is above .* 300; name"),
+        ("ILSVRC2012_val_00000000.JPEG", "images 1 to 300, but no image 0; name"),
+        ("ILSVRC2012_val_00000301.JPEG", "images 1 to 300, but no image 301; name"),
         (None, "path None lacks the number"),
     ],
 )

@@ -46,41 +46,31 @@ def listed(options: Any) -> dict[str, list[str]]:
 @pytest.mark.parametrize(
     ("names", "classes", "train", "test"),
     [
-        ("a/1 b/1 b/2", "a b", "a/1 b/1 b/2", None),
-        ("b/in/side/2 a/1 b/1", "a b", "a/1 b/1 b/in/side/2", None),
-        ("train/a/1 train/b/1 test/b/2", "a b", "train/a/1 train/b/1", "test/b/2"),
-        ("Train/a/1 Train/b/1 Test/a/1", "a b", "Train/a/1 Train/b/1", "Test/a/1"),
-        ("Training/a/1 Training/b/1 val/a/1", "a b", "Training/a/1 Training/b/1", "val/a/1"),
-        ("train/a/1 train/b/1 val/a/1 test/a/2", "a b", "train/a/1 train/b/1", "test/a/2"),
-        (
-            "train/train/1 train/bus/1 test/train/1 test/bus/1",
-            "bus train",
-            "train/bus/1 train/train/1",
-            "test/bus/1 test/train/1",
-        ),
-        (
-            "train/train/a/1 train/train/b/1 test/a/1",
-            "a b",
-            "train/train/a/1 train/train/b/1",
-            "test/a/1",
-        ),
-        ("valid/1 invalid/1", "invalid valid", "invalid/1 valid/1", None),
-        (
-            "train_station/1 train_interior/1",
-            "train_interior train_station",
-            "train_interior/1 train_station/1",
-            None,
-        ),
-        ("a/1 b/1 .x/1 b/.hidden.png", "a b", "a/1 b/1", None),
+        ("a/1 b/1 b/2", "a b", "", None),
+        ("b/in/side/2 a/1 b/1", "a b", "", None),
+        ("train/a/1 train/b/1 test/b/2", "a b", "train", "test"),
+        ("Train/a/1 Train/b/1 Test/a/1", "a b", "Train", "Test"),
+        ("Training/a/1 Training/b/1 val/a/1", "a b", "Training", "val"),
+        ("train/a/1 train/b/1 val/a/1 test/a/2", "a b", "train", "test"),
+        ("train/train/1 train/bus/1 test/train/1 test/bus/1", "bus train", "train", "test"),
+        ("train/train/1 train/van/1 test/train/1 test/van/1", "train van", "train", "test"),
+        ("train/train/a/1 train/train/b/1 test/a/1", "a b", "train/train", "test"),
+        ("valid/1 invalid/1", "invalid valid", "", None),
+        ("train_station/1 train_interior/1", "train_interior train_station", "", None),
+        ("a/1 b/1 .x/1 b/.hidden.png", "a b", "", None),
     ],
 )
 def test_layouts_that_are_read(names: str, classes: str, train: str, test: str | None) -> None:
+    """`train` and `test` are the folders of the parts, whose images are listed by name."""
     options = of(*names.split())
     options.check_files()
     assert imagefolder.list_images(options).class_names == tuple(classes.split())
-    wanted = {"train": train.split()} | ({} if test is None else {"test": test.split()})
+    shown = sorted(name for name in names.split() if "." not in name)
+    parts = {"train": train} | ({} if test is None else {"test": test})
+    wanted = {split: [name for name in shown if name.startswith(at)] for split, at in parts.items()}
     assert listed(options) == wanted
     assert options.has_test() == (test is not None)
+    assert not any("repeats" in line for line in options.list_warnings())
     assert options.count_classes() == len(classes.split())
     if test is not None:
         assert options.count_rows() == (len(wanted["train"]), len(wanted["test"]))
@@ -153,14 +143,16 @@ def test_a_folder_that_is_not_there() -> None:
 
 
 def test_classes_may_differ_in_some_inner_folders() -> None:
-    """Inner folders look like classes only where all outer ones have them."""
+    """Inner folders look like classes only where all outer ones have them alone, and no part."""
     for names in (
         "A/m/1 A/n/1 B/m/1 B/o/1",
         "A/m/1 A/2 B/m/1 B/n/1",
         "A/m/1 A/n/1 B/m/1 B/n/1 C/1",
         "A/m/1 A/n/1 B/n/1",
+        "A/m/1 A/n/1 A/2 B/m/1 B/n/1",
+        "train/A/m/1 train/A/n/1 train/B/m/1 train/B/n/1 test/A/m/2 test/A/n/2 test/B/m/2",
     ):
-        root = names.replace("/", "_").replace(" ", "-")  # a folder for each
+        root = names.replace("/", "").replace(" ", "")  # a folder for each
         touch(*names.split(), root=root)
         options: Any = dataset_options({"source": "imagefolder", "path": root})
         assert imagefolder.list_images(options).class_names[:2] == ("A", "B")
@@ -177,7 +169,10 @@ def test_excluded_classes_are_left_out_of_everything() -> None:
         of(exclude=["d"]).check_files()
     with pytest.raises(ConfigError, match="fewer than two class folders"):
         of(exclude=["a", "b"]).check_files()
-    # a part that is left out is no part
+    # a class that is left out is not named beside a part, and a part that is left out is no part
+    touch("bus/1", "train/a/1", root="z")
+    with pytest.raises(ConfigError, match="z has train/ but no test/"):
+        of(path="z", exclude=["bus"]).check_files()
     touch("bus/1", "car/1", "train/1", root="y")
     assert imagefolder.list_images(of(path="y", exclude=["train"])).class_names == ("bus", "car")
 
@@ -189,6 +184,8 @@ def test_what_is_read_or_left_out_is_told() -> None:
     assert unused == "x: not used: more, notes"
     touch("train/a/1", "train/b/1", "test/a/1", root="y")
     assert of(path="y").list_warnings() == []
+    touch("TRAIN/a/1", "TRAIN/b/1", "test/a/1", root="z")
+    assert of(path="z").list_warnings() == ["z: TRAIN/ is read as train/"]
 
 
 @pytest.mark.parametrize("more", [0, 1])

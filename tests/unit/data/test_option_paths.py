@@ -11,29 +11,31 @@ from dpprobe.errors import ConfigError
 
 
 def test_paths_in_which_snakemake_would_replace_a_part() -> None:
-    assert [*map(option_paths.is_wildcard, ("a", "{x}", "<x>", "x>", "x}", "a{"))] == [
-        False,
-        True,
-        True,
-        False,
-        False,
-        True,
-    ]
+    paths = ["a", "{x}", "<x>", "x>", "x}", "a{"]
+    assert [*filter(option_paths.is_wildcard, paths)] == ["{x}", "<x>", "a{"]
 
 
-def test_patterns_name_files_in_order_and_folders_literally(tmp_path: Path) -> None:
-    folder = tmp_path / "a[1]"
-    folder.mkdir()
+@pytest.mark.parametrize("folder", ["{x}", "<x>", "a[1]", "a*b", "what?", "[!a]", "[open"])
+def test_patterns_name_files_in_order_and_folders_literally(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(folder).mkdir()
     for name in ("b.csv", "a.csv", "a[2].csv", "a2.csv"):
-        (folder / name).touch()
+        (Path(folder) / name).touch()
+    for place in (Path(folder), tmp_path / folder):
 
-    def names(pattern: str) -> list[str]:
-        return [path.name for path in option_paths.match_files(folder / pattern)]
+        def names(pattern: str, place: Path = place) -> list[str]:
+            found = option_paths.match_files(place / pattern)
+            assert {path.parent for path in found} <= {place}
+            return [path.name for path in found]
 
-    assert names("*.csv") == ["a.csv", "a2.csv", "a[2].csv", "b.csv"]
-    assert names("a[2].csv") == ["a[2].csv"]  # a file of this name
-    assert names("[ab].csv") == ["a.csv", "b.csv"]
-    assert names("c*") == names("none.csv") == []
+        assert names("*.csv") == ["a.csv", "a2.csv", "a[2].csv", "b.csv"]
+        assert names("a[2].csv") == ["a[2].csv"]  # a file of this name
+        assert names("[ab].csv") == ["a.csv", "b.csv"]
+        assert names("c*") == names("none.csv") == []
+        assert option_paths.match_files(place.with_name("none") / "*.csv") == []
+    assert option_paths.match_files(Path("*/a2.csv")) == [Path(folder) / "a2.csv"]
     assert option_paths.list_patterns("a") == ("a",)
     assert option_paths.list_patterns(("a", "b")) == ("a", "b")
 

@@ -182,8 +182,7 @@ def test_all_files_have_columns_of_one_kind(
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [pa.list_(pa.int64()), pa.large_list(pa.int8()), pa.list_(pa.int64(), 2)],
+    "kind", [pa.list_(pa.int64()), pa.large_list(pa.int8()), pa.list_(pa.int64(), 2)]
 )
 def test_lists_of_whole_numbers_are_several_labels(kind: pa.DataType) -> None:
     pq.write_table(rows(label=pa.array([[0, 1], [1, 1]], kind)), "x.parquet")
@@ -233,6 +232,7 @@ def test_metadata_may_name_the_classes(
     else:
         options.check_files()
         assert options.count_class_units().train == dict.fromkeys(names, 1)
+        of("x.parquet", class_names=names).check_files()  # the option may repeat them
 
 
 @pytest.mark.parametrize(

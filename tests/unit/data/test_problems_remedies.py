@@ -126,8 +126,8 @@ def test_exclude_can_be_pasted(tmp_path: Path, name: str) -> None:
 
 
 def test_a_part_beside_classes_can_be_excluded(tmp_path: Path) -> None:
-    path = make_images(tmp_path, ["a/1.png", "b/2.png", "train/3.png"])
-    (written,) = re.findall("`(exclude: .*?)`", refusal(path))
+    path = make_images(tmp_path, ["a/1.png", "b/2.png", "train/3.png", "old/4.png"])
+    (written,) = re.findall("`(exclude: .*?)`", refusal(path, exclude=["old"]))
     options = imagefolder.Options(path=path, **yaml.safe_load(written))
     assert imagefolder.list_images(options).class_names == ("a", "b")
 

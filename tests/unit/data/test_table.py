@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,7 +23,6 @@ from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import EncodedImage, SplitTable, read_info
 from dpprobe.errors import DataError
 from tests.support.shards import png
-from tests.support.stored_records import answer_of, check_values
 
 DIGITS: dict[str, Any] = {"source": "sklearn", "name": "digits", "delta": 1e-4}
 
@@ -44,10 +46,6 @@ def write(directory: Path, batches: Sequence[tuple[str, pa.Table]], **changed: A
     rows = sum(batch.num_rows for _, batch in batches)
     arguments: dict[str, Any] = {"class_names": ["cat", "dog"], "options": options(), "rows": rows}
     table.write_dataset(directory, iter(batches), **(arguments | changed))
-
-
-def write_pair(directory: Path, **changed: Any) -> None:
-    write(directory, [make_rows("train", [0, 1, 1], **changed), make_rows("test", [1, 0])])
 
 
 @pytest.fixture(params=[False, True], ids=["one label", "several labels"])
@@ -105,10 +103,10 @@ def test_columns_of_a_range_are_read_without_the_others(
         assert train.read_units(start, stop) is None
 
 
+Batch = tuple[str, pa.Table]
 TRAIN, TEST = make_rows("train", [0, 1, 1]), make_rows("test", [1, 0])
 GROUPED = make_rows("train", [0, 1, 1], groups={"group_sex": ["f", "m", "m"]})
-
-
+SEVERAL = make_rows("train", [[0, 1], [1, 0]])
 LIMITED: dict[str, Any] = {
     "source": "csv",
     "train": "x.csv",
@@ -121,207 +119,360 @@ UNNAMED = [
     (name, each.append_column("unit", pa.array([None, *"pq"][: len(each)])))
     for name, each in (TRAIN, TEST)
 ]
-# Batches and what a source says of them.
-WRONG: list[tuple[list[tuple[str, pa.Table]], dict[str, Any]]] = [
+
+
+def accept(*right: list[int | None] | None) -> list[Batch]:
+    return [TRAIN, make_rows("test", [1, 0], accepted=right)]
+
+
+# Batches, what a source says of them, and what the error says.
+MULTI, RIGHT, SEX = {"multi_label": True}, {"accepted": True}, {"groups": ["group_sex"]}
+WRONG: list[tuple[list[Batch], dict[str, Any], tuple[str, ...]]] = [
+    ([TRAIN, TEST], {"rows": 6}, ("source sklearn: 5 rows instead of 6",)),
+    ([TRAIN, TEST], {"rows": 4}, ("source sklearn: 5 rows instead of 4",)),
+    ([TRAIN, TEST], {"chosen_test": True, "rows": 0}, ("5 rows instead of 0; correct the source",)),
+    ([TRAIN, TEST], {"options": LIMITED, "rows": 4}, ("source csv: 5 rows instead of 4",)),
+    ([], {"rows": 5}, ("source sklearn: 0 rows instead of 5",)),
+    ([TRAIN, TEST], SEX, ("split 'train'", "columns image, label, id differ from its options")),
+    ([TRAIN, TEST], {"units": True}, ("split 'train'", "columns image, label, id differ")),
+    ([TRAIN, TEST], MULTI, ("split 'train'", "labels of type int64", "correct the source")),
+    ([TRAIN, TEST, ("validation", TEST[1])], {}, ("rows of split 'validation'",)),
+    ([TRAIN], {}, ("test: no row; add images",)),
+    ([TEST], {}, ("train: no row; add images",)),
+    ([GROUPED, TEST], SEX, ("split 'test'", "columns image, label, id differ")),
+    ([GROUPED, TEST], {}, ("split 'train'", "columns image, label, id, group_sex differ")),
+    (UNNAMED, {}, ("split 'train'", "columns image, label, id, unit differ")),
+    (
+        UNNAMED,
+        {"units": True},
+        ("2 rows with a missing patient", "train row 0 (id train-0): no", "test row 0 (id test-0)"),
+    ),
+    (accept([1], [0]), {}, ("split 'test'", "columns image, label, id, accepted differ")),
+    (accept([2], []), RIGHT, ("test row 0 (id test-0): accepted labels [2] are not numbers",)),
+    (accept([0], [-1]), RIGHT, ("test row 1 (id test-1): accepted labels [-1] are not",)),
+    (accept([1], [1, 2]), RIGHT, ("test row 1", "[1, 2] are not numbers from 0 to 1; correct the")),
+    (accept([0], [None]), RIGHT, ("test row 1", "[None]")),
     *(
-        ([TRAIN, TEST], said)
-        for said in (
-            {"rows": 6},
-            {"rows": 4},
-            {"groups": ["group_sex"]},
-            {"units": True},
-            {"multi_label": True},
-            {"accepted": True},
-            {"chosen_test": True, "rows": 0},
+        ([make_rows("train", labels), TEST], {}, ("split 'train'", f"labels of type {kind} and"))
+        for labels, kind in (
+            ([0.0, 1.0], "double"),
+            (["cat", "dog"], "string"),
+            ([[0, 1], [1, 0]], "list<item: int64>"),
         )
     ),
-    *(([TRAIN, TEST], {"options": LIMITED, "rows": rows}) for rows in (4, 6)),
-    ([], {"rows": 5}),
-    ([TRAIN, TEST, ("validation", TEST[1])], {}),
-    ([TRAIN], {}),
-    ([TEST], {}),
-    ([GROUPED, TEST], {"groups": ["group_sex"]}),
-    ([GROUPED, TEST], {}),
-    (UNNAMED, {"units": True}),
-    (UNNAMED, {}),
-    *(
-        ([TRAIN, make_rows("test", [1, 0], accepted=right)], {"accepted": True})
-        for right in ([[2], []], [[0], [-1]], [[1], [1, 2]], [[0], None], [[0], [None]], [[3], []])
+    ([make_rows("train", [["cat"], ["dog"]]), TEST], MULTI, ("labels of type list<item: string>",)),
+    (
+        [make_rows("train", [None, None]), TEST],
+        {},
+        (
+            "2 labels without a class, 2 classes or splits without rows",
+            "train row 1 (id train-1): label None",
+            "train: no row of class cat\n  train: no row of class dog",
+        ),
     ),
-    ([TRAIN, make_rows("test", [1, 0], accepted=[[1], [0]])], {}),
-    *(
-        ([make_rows("train", labels), TEST], {})
-        for labels in (
-            [0.0, 1.0],
-            ["cat", "dog"],
-            [[0, 1], [1, 0]],
-            [None, None],
-            [False, True],
-            pa.array([0, 1], pa.uint8()),
-            pa.array([1, 2], pa.uint64()),
-        )
+    (
+        [make_rows("train", pa.array([1, 2], pa.uint64())), TEST],
+        {},
+        ("train row 1 (id train-1): label 2 is not", "train: no row of class cat"),
     ),
-    ([make_rows("train", [["cat"], ["dog"]]), TEST], {"multi_label": True}),
-    *(([make_rows("train", [0, 1]), make_rows("test", [0, label])], {}) for label in (-1, 2, None)),
     *(
         (
-            [make_rows("train", [[0, 1], [1, 0]]), make_rows("test", [[0, 1], label])],
-            {"multi_label": True},
+            [SEVERAL, make_rows("test", [[0, 1], label])],
+            MULTI,
+            (f"test row 1 (id test-1): label {label} is not 2 numbers 0 or 1, one per class",),
         )
         for label in (None, [0], [0, 2], [0, None], [0, 1, 1])
     ),
-    ([make_rows("train", [0, 1, 1], images=[png(0), None, png(2)]), TEST], {}),
-    *(
-        ([TRAIN, TEST], {"class_names": names})
-        for names in (["cat"], ["cat", "cat"], [], ["Cat", "cat "], ["cat", "dog", "owl"])
-    ),
-]
-
-
-def test_a_source_gives_what_it_says(tmp_path: Path) -> None:
-    answers = []
-    for number, (batches, said) in enumerate(WRONG):
-        folder = tmp_path / str(number)
-        given = {"options": options(**said["options"])} if "options" in said else {}
-        try:
-            write(folder, batches, **said | given)
-            answer: Any = len(SplitTable(folder / "train.parquet").read_labels())
-        except DataError as error:
-            answer = str(error).replace(str(folder), "FOLDER")
-            assert not [*folder.glob("*.parquet"), *folder.glob("*.json")]
-        answers.append([str(said), answer])
-    check_values("data_wrong_tables", answers)
-
-
-# Columns of three rows, and what a source says of them.
-NAN, VECTORS = float("nan"), LIMITED | {"source": "embeddings", "train": "x.npz"}
-GROUPS = {
-    "group_a": [1.5, NAN, None],
-    "group_b": [1, None, 3],
-    "group_c": [True, None, False],
-    "group_d": ["x", "", None],
-    "group_e": pa.array(["y", None, "z"]).dictionary_encode(),
-}
-DESCRIBED: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({}, {"class_names": ["dog", "cat"], "revision": "v1", "options": DIGITS | {"catalog": "x"}}),
-    ({}, {"accepted": True}),
-    ({"accepted": [[0, 1], [], None]}, {"accepted": True}),
-    ({"units": ["q", "p", "q"]}, {"units": True}),
-    ({}, {"options": VECTORS}),
-    ({"groups": GROUPS}, {"groups": [f"group_{name}" for name in "dcbea"]}),
     (
-        {"labels": [[0, 1], [1, 1], [0, 0]], "units": ["p", "p", "r"]},
-        {"multi_label": True, "units": True},
+        [make_rows("train", [0, 1], images=[png(0), None]), TEST],
+        {},
+        ("(id train-1): no image; re",),
     ),
-    ({"images": [b"x", b"y", b"x"], "labels": [2, 0, 1]}, {"class_names": ["a", "b", "c"]}),
+    ([TRAIN, TEST], {"class_names": ["cat"]}, ("class names: only 1; name two or more",)),
+    ([TRAIN, TEST], {"class_names": []}, ("class names: only 0; name two or more",)),
+    ([TRAIN, TEST], {"class_names": ["cat", "cat"]}, ("cat, cat: a name appears twice; remove",)),
+    ([TRAIN, TEST], {"class_names": ["Cat", "cat "]}, ("'Cat' and 'cat ' are spellings of one",)),
+    ([TRAIN, TEST], {"class_names": ["cat", "dog", "owl"]}, ("train: no row of class owl; add",)),
+]
+WHOLE: list[tuple[list[Batch], dict[str, Any]]] = [
+    ([TRAIN, TEST], RIGHT),
+    ([TRAIN, TEST], {"options": LIMITED, "rows": 6}),  # rows beyond a patient's first are left out
+    (accept([0], None), RIGHT),
+    ([make_rows("train", [False, True]), TEST], {}),
+    ([make_rows("train", pa.array([0, 1], pa.uint8())), TEST], {}),
 ]
 
 
-def test_each_kind_of_table_is_described_and_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def write_as_said(folder: Path, batches: list[Batch], said: dict[str, Any]) -> None:
+    given = {"options": options(**said["options"])} if "options" in said else {}
+    write(folder, batches, **said | given)
+
+
+@pytest.mark.parametrize(("batches", "said", "facts"), WRONG)
+def test_a_source_that_gives_other_rows_than_it_says_is_refused(
+    tmp_path: Path, batches: list[Batch], said: dict[str, Any], facts: tuple[str, ...]
+) -> None:
+    with pytest.raises(DataError) as refused:
+        write_as_said(tmp_path, batches, said)
+    for fact in facts:
+        assert fact in str(refused.value)
+    assert not [*tmp_path.glob("*.parquet"), *tmp_path.glob("*.json")]
+
+
+@pytest.mark.parametrize(("batches", "said"), WHOLE)
+def test_a_source_that_gives_what_it_says_is_written(
+    tmp_path: Path, batches: list[Batch], said: dict[str, Any]
+) -> None:
+    write_as_said(tmp_path, batches, said)
+    for name, rows in batches:
+        read = SplitTable(tmp_path / f"{name}.parquet")
+        assert read.read_labels().tolist() == rows.column("label").to_pylist()
+
+
+def test_what_a_source_says_of_a_row_is_told_once(tmp_path: Path) -> None:
+    faults = [[("label", "kind is blank")], [], [("value", "age is 'old'")]]
+    rows = make_rows("train", [None, 1, 7], faults=faults)
+    with pytest.raises(DataError) as refused:
+        write(tmp_path, [rows, TEST])
+    told = [
+        line.strip() for line in str(refused.value).splitlines() if line.startswith("  train row")
+    ]
+    assert told == [
+        "train row 0 (id train-0): kind is blank",
+        "train row 2 (id train-2): label 7 is not a number from 0 to 1",
+        "train row 2 (id train-2): age is 'old'",
+    ]
+
+
+# Values of columns of subgroups, and their texts.
+GROUPS: dict[str, tuple[Any, list[str]]] = {
+    "group_d": (["x", "", None], ["x", "", ""]),
+    "group_c": ([True, None, False], ["true", "", "false"]),
+    "group_b": ([1, None, 3], ["1", "", "3"]),
+    "group_e": (pa.array(["y", None, "z"]).dictionary_encode(), ["y", "", "z"]),
+    "group_a": ([1.5, float("nan"), None], ["1.5", "", ""]),
+}
+
+
+@dataclass(frozen=True)
+class Described:
+    """Three training rows, of which the test split has the first two with other images.
+
+    `right` has the labels that are accepted as the rows give them, and as they are meant.
+    """
+
+    labels: Sequence[Any] = (0, 1, 1)
+    names: Sequence[str] = ("cat", "dog")
+    images: Sequence[bytes] = (b"0", b"1", b"2")
+    groups: Sequence[str] = ()
+    right: tuple[Any, list[list[int]]] | None = None
+    units: Sequence[str] = ()
+    source: dict[str, Any] = field(default_factory=lambda: DIGITS | {"catalog": "x"})
+    revision: str | None = None
+
+    @property
+    def several(self) -> bool:
+        return isinstance(self.labels[0], list)
+
+    @property
+    def parts(self) -> dict[str, range]:
+        return {"train": range(3), "test": range(2)}
+
+    def image(self, split: str, row: int) -> bytes:
+        return self.images[row] if split == "train" else b"test" + self.images[row]
+
+    def batch(self, split: str, rows: range) -> Batch:
+        columns = {
+            "groups": {name: GROUPS[name][0] for name in sorted(self.groups)},
+            "accepted": self.right and self.right[0],
+            "units": self.units or None,
+            "images": [self.image(split, row) for row in range(3)],
+            "ids": [f"{split} \u00e9{row}" for row in range(3)],
+        }
+        return split, make_rows(split, self.labels, **columns)[1][rows.start : rows.stop]
+
+    def write(self, folder: Path) -> None:
+        write(
+            folder,
+            [
+                self.batch("train", range(2)),
+                self.batch("test", range(2)),
+                self.batch("train", range(2, 3)),
+            ],
+            class_names=self.names,
+            multi_label=self.several,
+            groups=self.groups,
+            accepted=self.right is not None,
+            units=bool(self.units),
+            revision=self.revision,
+            options=options(**{"verify": "hash", "missing_classes": "warn"} | self.source),
+        )
+
+
+DESCRIBED = {
+    "plain": Described(names=["dog", "cat"], revision="v1"),
+    "right by default": Described(right=(None, [[0], [1], [1]])),
+    "right": Described(right=([[0, 1], [], None], [[0, 1], [], [1]])),
+    "patients": Described(units=["q", "p", "q"]),
+    "vectors": Described(source=LIMITED | {"source": "embeddings", "train": "x.npz"}),
+    "groups": Described(groups=[*GROUPS]),
+    "several": Described(labels=[[0, 1], [1, 1], [0, 0]], units=["p", "p", "r"]),
+    "copies": Described(labels=[2, 0, 1], names=["a", "b", "c"], images=[b"x", b"y", b"x"]),
+}
+each_kind = pytest.mark.parametrize("kind", DESCRIBED)
+
+
+def plain_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+@each_kind
+def test_fingerprints_are_hashes_of_plain_json(kind: str, tmp_path: Path) -> None:
+    """As they were on 20 November 2026, so that finished studies stay up to date."""
+    given = DESCRIBED[kind]
+    given.write(tmp_path)
+    content: dict[str, Any] = {
+        "class_names": [*given.names],
+        "multi_label": given.several,
+        "groups": [*given.groups],
+    }
+    content |= {"accepted": True} if given.right else {}
+    if given.units:
+        content["units"] = {
+            split: len({*given.units[: len(rows)]}) for split, rows in given.parts.items()
+        }
+    described = read_json(tmp_path / "dataset.json")
+    names = {*content, "accepted", "units"}
+    assert {name: described[name] for name in names & described.keys()} == content
+    splits = {}
+    for split, rows in given.parts.items():
+        text = ""
+        for row in rows:
+            line = [
+                f"{split} \u00e9{row}",
+                given.labels[row],
+                [GROUPS[name][1][row] for name in given.groups],
+                hashlib.sha256(given.image(split, row)).hexdigest(),
+                *([given.right[1][row]] if given.right else []),
+                *given.units[row : row + 1],
+            ]
+            text += plain_json(line) + "\n"
+        splits[split] = hashlib.sha256(text.encode()).hexdigest()
+        assert described["splits"][split]["fingerprint"] == splits[split]
+        assert SplitTable(tmp_path / f"{split}.parquet").fingerprint == splits[split]
+    whole = hashlib.sha256(plain_json(content | {"splits": splits}).encode()).hexdigest()
+    assert described["fingerprint"] == whole
+
+
+@each_kind
+def test_each_kind_of_table_is_described(kind: str, tmp_path: Path) -> None:
+    given = DESCRIBED[kind]
+    given.write(tmp_path)
+    described, info = read_json(tmp_path / "dataset.json"), read_info(tmp_path / "dataset.json")
+    for split, rows in given.parts.items():
+        data, part = (tmp_path / f"{split}.parquet").read_bytes(), described["splits"][split]
+        numbers = Counter[int]()
+        for label in given.labels[: len(rows)]:
+            numbers.update(np.flatnonzero(label).tolist() if given.several else [label])
+        assert part["rows"] == len(rows)
+        assert part["per_class"] == [numbers[number] for number in range(len(given.names))]
+        assert part["bytes"] == len(data)
+        assert part["sha256"] == hashlib.sha256(data).hexdigest()
+    assert (described["format"], described["format_version"]) == ("dpprobe-dataset", 1)
+    assert described["revision"] == given.revision
+    assert described["catalog"] == given.source.get("catalog")
+    left_out = {"delta", "catalog", "verify", "missing_classes"}
+    source = {name: value for name, value in given.source.items() if name not in left_out}
+    assert source.items() <= described["source"].items()
+    assert not left_out & described["source"].keys()
+    untested = ["b"] if kind == "copies" else []
+    assert described["classes_without_test_rows"] == [*info.untested_classes] == untested
+    assert info.num_classes == len(given.names)
+    assert [f"class {name}:" in info.rare_classes_note for name in given.names] == [
+        name not in untested for name in given.names
+    ]
+    assert (info.train_rows, info.test_rows, info.train_units("image")) == (3, 2, 3)
+    if given.units:
+        assert info.train_units("patient") == len({*given.units})
+    else:
+        with pytest.raises(DataError, match="names no patients; write the unit_column"):
+            info.train_units("patient")
+
+
+@each_kind
+def test_each_kind_of_table_is_read(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table, "GROUP_BYTES", 1)
-    answers = []
-    for columns, said in DESCRIBED:
-        given: dict[str, Any] = {"labels": [0, 1, 1], "images": [b"0", b"1", b"2"]} | columns
-        train = make_rows("train", **given)[1]
-        test = make_rows("test", **given | {"images": [b"3", b"4", b"5"]})[1][:2]
-        plain = {"verify": "hash", "missing_classes": "warn"} | said.get("options", DIGITS)
-        batches = [("train", train[:2]), ("test", test), ("train", train[2:])]
-        write(tmp_path, batches, **said | {"options": options(**plain)})
-        path, info = tmp_path / "train.parquet", read_info(tmp_path / "dataset.json")
-        described = read_json(tmp_path / "dataset.json")
-        for name, part in described["splits"].items():
-            data = (tmp_path / f"{name}.parquet").read_bytes()
-            assert part.pop("bytes") == len(data)
-            assert part.pop("sha256") == hashlib.sha256(data).hexdigest()
-        file, read, schema = pq.ParquetFile(path), SplitTable(path), pq.read_schema(path)
-        ours = [json.loads(schema.metadata[name]) for name in (b"dpprobe", b"huggingface")]
-        answers.append(
-            [
-                described,
-                ours,
-                {each.name: str(each.type) for each in schema},
-                file.num_row_groups,
-                read.class_names,
-                read.multi_label,
-                read.holds_vectors,
-                read.group_names,
-                read.read_labels(),
-                read.read_groups(),
-                read.read_accepted(),
-                read.read_units(),
-                read.content_hashes(),
-                info.untested_classes,
-                info.num_classes,
-                info.rare_classes_note,
-                info.train_rows,
-                info.test_rows,
-                [answer_of(info.train_units, unit) for unit in ("image", "patient")],
-            ]
-        )
-    check_values("described_tables", answers)
-
-
-def fingerprint(directory: Path, **changed: Any) -> str:
-    write_pair(directory, **changed)
-    return read_info(directory / "dataset.json").fingerprint
-
-
-def test_fingerprint_is_of_the_content(tmp_path: Path) -> None:
-    images = [png(row) for row in range(3)]
-    paths: list[str | None] = []
-    for row, data in enumerate(images):
-        (tmp_path / f"{row}.png").write_bytes(data)
-        paths.append(str(tmp_path / f"{row}.png"))
-    base = fingerprint(tmp_path / "base")
-    assert fingerprint(tmp_path / "linked", images=[None] * 3, paths=paths) == base
-    assert fingerprint(tmp_path / "named", paths=["a", "b", "c"]) == base
-
-    others = {
-        fingerprint(tmp_path / "ids", ids=["x", "train-1", "train-2"]),
-        fingerprint(tmp_path / "pixels", images=[images[0], images[1], png(99)]),
-        fingerprint(tmp_path / "order", images=[images[1], images[0], images[2]]),
+    given = DESCRIBED[kind]
+    given.write(tmp_path)
+    path = tmp_path / "train.parquet"
+    read, plain = SplitTable(path), pq.read_table(path)
+    digests = [hashlib.sha256(given.image("train", row)).digest() for row in range(3)]
+    columns = {
+        "image": [{"bytes": given.image("train", row), "path": None} for row in range(3)],
+        "label": [*given.labels],
+        "id": [f"train \u00e9{row}" for row in range(3)],
+        "image_sha256": digests,
+        "pixels_sha256": [None] * 3,
+        **{name: GROUPS[name][1] for name in given.groups},
+        **({"accepted": given.right[1]} if given.right else {}),
+        **({"unit": [*given.units]} if given.units else {}),
     }
-    write(tmp_path / "labels", [make_rows("train", [1, 0, 1]), make_rows("test", [1, 0])])
-    write(
-        tmp_path / "names",
-        [make_rows("train", [0, 1, 1]), make_rows("test", [1, 0])],
-        class_names=["cat", "wolf"],
+    assert plain.to_pydict() == columns
+    assert plain.column_names == [*columns]
+    assert str(plain.schema.field("label").type) == (
+        "list<element: int8>" if given.several else "int64"
     )
-    others |= {read_info(tmp_path / x / "dataset.json").fingerprint for x in ("labels", "names")}
-    assert len(others) == 5
-    assert base not in others
+    assert pq.ParquetFile(path).num_row_groups == 2, "one for each batch of the training rows"
+    assert read.class_names == tuple(given.names)
+    assert (read.multi_label, read.holds_vectors) == (given.several, kind == "vectors")
+    assert read.group_names == tuple(given.groups)
+    assert read.read_labels().tolist() == columns["label"]
+    assert read.read_labels().dtype == (np.int8 if given.several else np.int64)
+    assert read.read_groups() == {name: columns[name] for name in given.groups}
+    assert read.read_accepted() == columns.get("accepted")
+    assert read.read_units() == columns.get("unit")
+    assert read.content_hashes() == digests, "without decoding, no hashes of pixels"
 
 
-@pytest.mark.parametrize(
-    ("multi_label", "golden"),
-    [
-        (False, "0b78156d37f95862668b2bc35829b2506c486c9c67a9273616fa310e1a7a9148"),
-        (True, "412252b1af68af3877f9074856f5e3e91e8f66301e0bdd9374e01c0b515ef722"),
-    ],
-)
-def test_fingerprints_stay_what_they_were(tmp_path: Path, multi_label: bool, golden: str) -> None:
-    """Golden values of the program of 20 November 2026, before `accepted` was there."""
-    labels: dict[str, list[Any]] = {"train": [0, 1, 1], "test": [1, 0]}
-    if multi_label:
-        labels = {"train": [[0, 1], [1, 0], [1, 1]], "test": [[1, 1], [0, 0]]}
-    batches = [
-        make_rows(
-            name,
-            values,
-            ids=[f"{name}{row}" for row in range(len(values))],
-            images=[f"{name} {row}".encode() for row in range(len(values))],
-            groups={"group_sex": ["f", None, "m"][: len(values)]},
-        )
-        for name, values in labels.items()
-    ]
-    plain = dataset_options({"source": "sklearn", "name": "digits", "verify": "hash"})
-    write(tmp_path, batches, groups=["group_sex"], multi_label=multi_label, options=plain)
-    assert read_info(tmp_path / "dataset.json").fingerprint == golden
-    assert "accepted" not in json.loads((tmp_path / "dataset.json").read_text())
-    assert SplitTable(tmp_path / "train.parquet").read_accepted() is None
-    assert not read_info(tmp_path / "dataset.json").accepted
+@each_kind
+def test_tables_have_the_metadata_of_the_hub(kind: str, tmp_path: Path) -> None:
+    """In the notation of https://huggingface.co/docs/datasets/about_dataset_features."""
+    given = DESCRIBED[kind]
+    given.write(tmp_path)
+    schema = pq.read_schema(tmp_path / "train.parquet")
+    found = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+    text, binary = ({"dtype": each, "_type": "Value"} for each in ("string", "binary"))
+    assert list(found) == schema.names
+    assert found.pop("image") == (
+        {"bytes": binary, "path": text} if kind == "vectors" else {"_type": "Image"}
+    )
+    assert found.pop("label") == (
+        {"feature": {"dtype": "int8", "_type": "Value"}, "_type": "Sequence"}
+        if given.several
+        else {"names": [*given.names], "_type": "ClassLabel"}
+    )
+    if given.right:
+        numbers = {"dtype": "int64", "_type": "Value"}
+        assert found.pop("accepted") == {"feature": numbers, "_type": "Sequence"}
+    assert found == {name: binary if "sha256" in name else text for name in found}
+
+
+def test_the_place_of_an_image_is_no_part_of_the_fingerprint(tmp_path: Path) -> None:
+    images = [png(row) for row in range(3)]
+    paths = [tmp_path / f"{row}.png" for row in range(3)]
+    for path, data in zip(paths, images, strict=True):
+        path.write_bytes(data)
+    found = set()
+    for place, columns in {
+        "base": {},
+        "linked": {"images": [None] * 3, "paths": [*map(str, paths)]},
+        "named": {"paths": ["a", "b", "c"]},
+    }.items():
+        write(tmp_path / place, [make_rows("train", [0, 1, 1], **columns), TEST])
+        found.add(read_info(tmp_path / place / "dataset.json").fingerprint)
+    assert len(found) == 1
 
 
 def read_one(directory: Path, data: bytes | None, path: str | None = None) -> EncodedImage:

@@ -173,7 +173,8 @@ def test_a_path_without_the_dataset_is_refused(tmp_path: Path) -> None:
 
 
 # Training rows, test rows and classes, as their authors state them: LeCun's page of MNIST;
-# Xiao et al. 2017; Krizhevsky 2009, chapter 3; Zhou et al. 2018, section 3 (Places365-Standard).
+# Xiao et al. 2017; Krizhevsky's page of CIFAR; "Number of images" in the development kit of
+# Places365-Standard (github.com/zhoubolei/places_devkit).
 STATED = {
     "MNIST": (60_000, 10_000, 10),
     "FashionMNIST": (60_000, 10_000, 10),

@@ -245,6 +245,33 @@ def test_files_and_folders_of_archives_have_names_of_their_own() -> None:
     assert (file["name"], file["folder"]) == ("y", None)
 
 
+def test_files_but_neither_their_order_nor_their_addresses_decide_images_and_sides() -> None:
+    one, two = {"sha256": "1" * 64}, {"url": "http://h/y.zip", "sha256": "2" * 64}
+    options = of_file(IMAGES, two, **one)
+    turned = dataset_options(
+        {"source": "url", "files": [HASHED | two, HASHED | one], "layout": IMAGES}
+    )
+    assert turned.image_params() == options.image_params()
+    assert turned.image_params() != of_file(IMAGES, **one).image_params()
+    for layout in (IMAGES, CSV, CSV | {"test": "b.csv"}):
+        for by in ("id", "class"):
+            keys = [
+                of_file(layout | {"split_by": by}, **file).public_split().key
+                for file in ({}, one, {"url": "http://other/x.zip"})
+            ]
+            assert keys[0] == keys[2] != keys[1]
+
+
+def test_folders_here_are_not_those_of_the_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for part in ("train", "test"):
+        (tmp_path / "x" / part / "a").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert dataset_options(IMAGES).has_test()  # type: ignore[attr-defined]
+    assert not of_file().has_test()
+
+
 def test_a_layout_s_facts_are_the_dataset_s() -> None:
     more = {"unit_column": "who", "unit": "image", "max_images_per_patient": 2}
     options = of_file(CSV | more | {"group_columns": ["age"], "filters": {"a": [1]}})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from dpprobe.data.table import decode_image
 from dpprobe.errors import DataError
 from tests.support.shards import CLASSES, pack, png, samples
 from tests.support.sources import prepare
-from tests.support.stored_records import answer_of
 
 
 def given(path: Path | str, **values: Any) -> dict[str, Any]:
@@ -59,6 +59,9 @@ def test_a_shard_that_changed_is_refused_by_name(tmp_path: Path) -> None:
     (image,) = table.read_images(3, 4)
     pack(shards / "a-000.tar", samples(1, 12))
     with pytest.raises(DataError, match=r"row 3 \(id n01/0003\), .*a-000\.tar.*changed since"):
+        decode_image(image, split="train")
+    pack(tmp_path / "new.tar", samples(2, 12)).replace(shards / "a-000.tar")
+    with pytest.raises(DataError, match=r"row 3 .* changed since"):
         decode_image(image, split="train")
     (shards / "a-000.tar").write_bytes(b"short")
     with pytest.raises(DataError, match=r"cannot read .*a-000\.tar.*the shard ends before it"):
@@ -138,7 +141,10 @@ def test_zeros_at_the_end_of_a_shard_have_bounds(tmp_path: Path) -> None:
     used += bytes(-len(used) % 512)
     for left, good in ((511, False), (512, True), (most, True), (most + 1, False)):
         path.write_bytes(used + bytes(left))
-        assert isinstance(answer_of(list, tar_shards.read_samples(path, [])), list) == good
+        with (
+            nullcontext() if good else pytest.raises(DataError, match=r"(cut short|zeros instead)")
+        ):
+            assert len([*tar_shards.read_samples(path, [])]) == 4
 
 
 def test_a_sparse_member_is_refused(tmp_path: Path) -> None:
@@ -189,9 +195,6 @@ def test_a_key_stands_once(tmp_path: Path) -> None:
     train, _ = prepare(tmp_path / "named", **given(tmp_path / "s", test=test, shard_in_id=True))
     assert train.read_ids()[2] == "a/n00/0002"
     assert train.read_ids()[4] == "b/n00/0002"
-    twice = pack(tmp_path / "c.tar", [*samples(0, 4), *in_capitals(samples(3, 1))])
-    with pytest.raises(DataError, match=r"row 3 .*key 'n01/0003' has png twice"):
-        prepare(tmp_path / "twice", **given(twice, test=test))
 
 
 def test_names_of_tars_in_members_lead_nowhere(tmp_path: Path) -> None:

@@ -15,9 +15,23 @@ from tests.support.shards import CLASSES, pack, samples
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name in ("t.tar", "deep/a.tar", "deep/more/b.tar", "noted/a.tar", "hidden/a.tar"):
+    for name in (
+        "t.tar",
+        "deep/a.tar",
+        "deep/more/b.tar",
+        "noted/a.tar",
+        "hidden/a.tar",
+        "plain/a.tar",
+    ):
         pack(tmp_path / name, samples(0, 4))
-    for name in ("t.tar.gz", "mixed/a.tar", "mixed/b.tgz", "empty/._a.tar", "hidden/.b.tar"):
+    for name in (
+        "t.tar.gz",
+        "mixed/a.tar",
+        "mixed/b.tgz",
+        "plain/in/b.tgz",
+        "empty/._a.tar",
+        "hidden/.b.tar",
+    ):
         pack(tmp_path / name, samples(0, 2))
     for number in range(11):
         pack(tmp_path / f"many/{number}.tar", samples(0, 2))
@@ -67,6 +81,7 @@ def test_shards_are_listed_by_pattern_and_then_by_name(
         ("t.tar.gz", "t.tar.gz is not a plain .tar file; unpack it if it is compressed"),
         ("mixed", "mixed: b.tgz is not a plain .tar file"),
         ("deep", r"deep also has shards in a folder, such as deep/more/b.tar; name both"),
+        ("plain", r"plain also has shards in a folder, such as plain/in/b.tgz"),
         (["t.tar", "t.*"], r"train: t.\*: t.tar.gz is not a plain .tar"),
         (["many/1.tar", "many"], "train: many/1.tar is named twice; remove one"),
         *(

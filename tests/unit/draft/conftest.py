@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,12 +11,59 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, Phase, settings
 
 from dpprobe.__main__ import main
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from tests.support.sources import write_table
+
+STUDY = "study.yaml"
+COUNTED = re.compile(r"(?m)^  (.+?) +([\d,]+) images: +([\d,]+) train, ([\d,]+) test")
+slowly = settings(
+    max_examples=12,
+    deadline=None,
+    phases=[Phase.generate],  # each draft takes 0.1 s, so to shrink one would take minutes
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """What `init` prints and writes, read back."""
+
+    said: str
+    text: str
+    study: Study
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """The keys of the only dataset, as YAML reads them."""
+        (keys,) = yaml.safe_load(self.text)["datasets"].values()
+        return dict(keys)
+
+    @property
+    def backbones(self) -> dict[str, Any]:
+        return dict(yaml.safe_load(self.text)["backbones"])
+
+    @property
+    def dataset(self) -> Any:
+        (dataset,) = self.study.datasets.values()
+        return dataset
+
+    @property
+    def counted(self) -> dict[str, tuple[int, int, int]]:
+        """The images of each class, and its units in train and in test, as they are printed."""
+        return {
+            name: (int(all_.replace(",", "")), int(train), int(test))
+            for name, all_, train, test in COUNTED.findall(self.said)
+        }
+
+    def notes(self, kind: str = "note") -> list[str]:
+        """The lines of a kind: `note`, `warning`, `refused` or `names`."""
+        lines = [line.partition(":") for line in self.said.splitlines()]
+        return [text.strip() for start, _, text in lines if start == kind]
 
 
 @dataclass
@@ -43,11 +91,35 @@ class Desk:
 
     def init(self, *arguments: str) -> str:
         """Runs `init` and returns what it prints; its error where it ends with one."""
-        self.monkeypatch.setattr(sys, "argv", ["dpprobe", "init", *arguments])
+        return self.run("init", *arguments)
+
+    def run(self, *arguments: str) -> str:
+        self.monkeypatch.setattr(sys, "argv", ["dpprobe", *arguments])
+        self.monkeypatch.setattr("dpprobe.__main__._show_progress", lambda: None)  # it would stay
         with pytest.raises(SystemExit) as ended:
             main()
         printed = self.capsys.readouterr().out
         return printed if ended.value.code == 0 else str(ended.value.code)
+
+    def draft(self, *arguments: str) -> Drafted:
+        """Runs `init`, and holds its study against `check`, which refuses what it announced."""
+        said = self.init(*arguments, "--output", STUDY, "--force")
+        assert not said.startswith("dpprobe: "), said
+        text = (self.folder / STUDY).read_text(encoding="utf-8")
+        drafted = Drafted(said, text, self.study(STUDY, check_classes=False))
+        checked = self.run("check", STUDY)
+        told = drafted.notes("refused") or any("a run refuses th" in one for one in drafted.notes())
+        assert checked.startswith("dpprobe: ") == bool(told), checked + said
+        return drafted
+
+    def refuse(self, *arguments: str) -> str:
+        """Runs `init`, which must end with one line and write nothing; returns the line."""
+        before = {*self.folder.rglob("*")}
+        said = self.init(*arguments)
+        assert said.startswith("dpprobe: "), said
+        assert "\n" not in said
+        assert {*self.folder.rglob("*")} == before
+        return said.removeprefix("dpprobe: ")
 
     def study(self, file: str, *, check_classes: bool = True) -> Study:
         """Reads a study as a start of Snakemake does; as `init` does without its classes."""

@@ -115,3 +115,55 @@ def test_files_of_vectors_lead_to_their_source(desk: Desk, name: str) -> None:
     assert "`source: embeddings`" in said
     assert f"`train: {name}`" in said
     assert "docs/embeddings.md" in said
+
+
+REFUSED = {
+    "": ["init: name a folder", "dpprobe init images/lesions"],
+    "images/lesion": ["images/lesion: no such", "mean images/lesions or images/lesions2?"],
+    "images/none": ["images/none: no such folder or file", "correct the path"],
+    "nowhere/x": ["nowhere/x: no such folder or file", "nowhere is missing too"],
+    "x.pdf": ["x.pdf: neither a folder nor a table", ".csv, .csv.gz, .tsv, .tsv.gz, .parquet"],
+    "x --label y": ["x: a folder has no columns", "leave out --label"],
+    "x --root y": ["x: a folder has no columns", "name a CSV"],
+    "x --image y --patient z": ["x: a folder has no columns"],
+    "x --output x.pdf/x.yaml": ["--output x.pdf/x.yaml: ", "/x.pdf cannot be written", "another"],
+    "x --output x.txt": ["--output x.txt: not the name of a YAML file", "ends in .yaml"],
+    "caf\udce9": [r"$'caf\xe9' is not UTF-8", "rename it"],
+    "x --checkpoint none.pth": ["--checkpoint none.pth: no such file", "correct the path"],
+    "x --checkpoint w.pth": ["--checkpoint w.pth: its name does not begin with", "--model"],
+    "x --model resnet18": ["--model resnet18: ", "add --checkpoint with its weights"],
+    "0.TAR": ["0.TAR: a tar file", "`source: webdataset`", "unpack"],
+    "0.tar.gz": ["0.tar.gz: a tar file", "`source: webdataset`"],
+}
+
+
+@pytest.mark.parametrize("words", REFUSED, ids=ascii)
+def test_words_that_init_cannot_follow_are_explained(folder: Desk, words: str) -> None:
+    folder.images("images/lesions2/a", "images/lesions/a", count=1)
+    for name in ("x.pdf", "0.TAR", "0.tar.gz", "w.pth"):
+        folder.file(name)
+    said = folder.refuse(*words.split())
+    assert [fact for fact in REFUSED[words] if fact not in said] == [], said
+    assert folder.refuse("").startswith("init: name a folder"), "an empty word"
+
+
+@pytest.mark.parametrize("words", ["x/ --output studies/deep/er.yml", "~/x --output b c.yaml"])
+def test_the_command_in_the_file_writes_it_again(folder: Desk, words: str) -> None:
+    """Also from a folder of the home, into a folder that is not there, and twice."""
+    folder.monkeypatch.setenv("HOME", str(folder.folder))
+    place, option, output = words.split(" ", 2)
+    for file in ("x/a/more.jpg", "workflow/schemas/study.schema.json"):
+        folder.file(file)
+    assert (
+        folder.init(place, option, output).splitlines()[0]
+        == f"{place.rstrip('/')}: 25 images, 2 classes"
+    )
+    written = (folder.folder / output).read_text()
+    schema, _, _, command, _, run, *_ = written.splitlines()
+    asked = shlex.split(command.removeprefix("# "))
+    assert asked == ["dpprobe", "init", place, option, output]
+    assert shlex.split(run.removeprefix("# "))[-2:] == ["--configfile", output]
+    named = (folder.folder / output).parent / schema.partition("$schema=")[2]
+    assert named.samefile(folder.folder / "workflow/schemas/study.schema.json")
+    folder.init(*asked[2:], "--force")
+    assert (folder.folder / output).read_text() == written

@@ -14,8 +14,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dpprobe.errors import DpprobeError
 from dpprobe.estimator import array_inputs, fit_and_score, known_rows
@@ -258,14 +256,6 @@ def test_one_person_many_times_is_counted_and_warned_of(monkeypatch: pytest.Monk
     assert re.search("1 rows.* in 2 groups", told)
     unwarned = (make_private(), X, Y), (make_benchmark(), COPIED, COPIED_Y)
     assert [fit_warnings(*each) for each in unwarned] == [[], []]
-
-
-@given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1))
-def test_labels_are_numbered_by_their_place_in_the_list(labels: list[str]) -> None:
-    classes = ["b", "c", "a"]
-    codes = array_inputs.number_labels(np.asarray(labels), classes)
-    assert codes.dtype == np.int64
-    assert [classes[code] for code in codes] == labels
 
 
 class Changing:

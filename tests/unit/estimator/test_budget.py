@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import multiprocessing
 import os
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import norm
-from sklearn.base import clone
 
 from dpprobe.errors import BudgetError, ConfigError, PrivacyError
 from dpprobe.estimator.budget import Budget
@@ -131,12 +129,6 @@ def test_a_sampled_and_a_searched_fit_have_a_risk_as_well() -> None:
     searched = replace(part, selection=Selection(mean=3.0, repeated=("sum",)))
     budget.book_fit(replace(make_booking(), parts=(searched,)))
     assert alone < budget.compute_risk() <= 0.5
-
-
-def test_copies_are_the_budget_itself(budget: Budget) -> None:
-    assert clone(budget) is budget
-    assert copy.copy(budget) is budget
-    assert copy.deepcopy({"nested": [budget]})["nested"][0] is budget
 
 
 def test_threads_share_it(budget: Budget) -> None:

@@ -503,25 +503,3 @@ def test_rows_of_other_types_shapes_and_values_differ(name: str) -> None:
     one = odd_rows()[name]
     for other_name, other in odd_rows().items():
         assert callers._rows_differ(one, other, width=4) == (name != other_name), other_name
-
-
-@pytest.mark.parametrize(
-    ("package", "started", "public", "remedy"),
-    [
-        ("joblib", "sklearn.x:fit", [], "Write n_jobs=1"),
-        ("joblib", "sklearn.x:fit", ["joblib"], "Write n_jobs=1"),
-        ("joblib", "own:fit", [], r"write public_steps=\['joblib'\]"),
-        ("joblib", "own:fit", ["ray"], r"write public_steps=\['joblib'\]"),
-        ("ray", "own:fit", ["joblib"], r"write public_steps=\['ray'\]"),
-        ("ray", "own:fit", ["ray", "joblib"], None),
-    ],
-)
-def test_workers_are_declared_by_their_package(
-    package: str, started: str, public: list[str], remedy: str | None
-) -> None:
-    """What scikit-learn starts in a worker is never declared by its user."""
-    if remedy is None:
-        callers._check_hidden(package, started, public)
-        return
-    with pytest.raises(PrivacyError, match=rf"^{package}: this fit runs in a worker.*{remedy}"):
-        callers._check_hidden(package, started, public)

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.errors import PrivacyError
 from dpprobe.estimator.budget import Budget
 from dpprobe.estimator.planned_fit import PlannedFit, plan_fit
 from dpprobe.privacy.accountants import gaussian_epsilon, gaussian_mu
-from dpprobe.privacy.risk import Risk
 from tests.support.classifiers import DELTA, make_benchmark, make_private
 
 LABELS = np.array([3, 1, 2, 1])
@@ -54,13 +53,6 @@ def test_classes_are_the_caller_s_and_in_benchmarks_also_the_labels() -> None:
     assert plan_private(classes=["b", "c", "a"]).classes == ["a", "b", "c"]
     assert plan_benchmark().classes == [1, 2, 3]
     assert plan_benchmark(classes=[1, 0]).classes == [0, 1]
-
-
-def test_a_permitted_risk_is_an_epsilon_at_the_delta() -> None:
-    planned = plan_private(epsilon={"advantage": 0.3})
-    risk = Risk.from_dict({"advantage": 0.3})
-    assert planned.facts.epsilon == pytest.approx(risk.to_epsilon(DELTA))
-    assert gaussian_mu(planned.plan.mechanisms) == pytest.approx(risk.to_mu(), rel=1e-4)
 
 
 def test_the_delta_is_the_fit_s_or_the_budget_s() -> None:
@@ -113,33 +105,6 @@ def test_what_changes_a_fit_changes_its_identity() -> None:
     ]
     assert len({identify(**each) for each in changes}) == len(changes)
     assert identify() == identify()
-
-
-@pytest.mark.parametrize(
-    ("changes", "groups", "error", "fault"),
-    [
-        ({}, NAMES, PrivacyError, "the unit of privacy is one row, so people with several rows"),
-        ({"unit": "image"}, NAMES, PrivacyError, "the unit of privacy is one image"),
-        ({"unit": "group"}, None, PrivacyError, "the unit of privacy is a group, but the fit has"),
-        ({"unit": "patient"}, None, PrivacyError, "is a patient, but the fit has no groups"),
-        ({"unit": "group"}, NAMES[1:], PrivacyError, r"has shape \(19,\), but X has 20 rows"),
-        ({"head": "nonprivate"}, None, PrivacyError, "head nonprivate: this head is not private"),
-        (
-            {"head": {"head": "sgd", "engine": "closed_form"}},
-            None,
-            PrivacyError,
-            "head sgd: .*sums are not exact.*write engine='exact'",
-        ),
-        ({"head": {"head": "fine_tune", "tune": "head"}}, None, ConfigError, "needs images"),
-        ({"head": "sgd"}, None, ConfigError, "batch_size 32 is above the 20 training rows"),
-    ],
-    ids=str,
-)
-def test_a_fit_that_keeps_no_promise_is_refused(
-    changes: dict[str, Any], groups: Any, error: type[Exception], fault: str
-) -> None:
-    with pytest.raises(error, match=fault):
-        plan_private(20, groups, **changes)
 
 
 def test_a_private_fit_has_exact_sums_and_a_benchmark_what_is_asked() -> None:

@@ -73,57 +73,6 @@ def test_the_papers_tables_are_of_studies_with_a_dataset_of_theirs(
     assert load_study(study).paper_names() & published.published_datasets() == shown
 
 
-@pytest.mark.parametrize(
-    ("paper", "table", "row", "column", "value"),
-    [
-        # tables 1 and 2 of the foundation-features paper
-        (FOUNDATION, "1", "ResNet50", "dimension", 2048),
-        (FOUNDATION, "1", "ViT", "dimension", 768),
-        (FOUNDATION, "1", "CLIP", "dimension", 512),
-        (FOUNDATION, "2", "MNIST, 2.93", "cnn", 98.1),
-        (FOUNDATION, "2", "MNIST, 1.2", "sn_lc", 98.1),
-        (FOUNDATION, "2", "Fashion-MNIST, 2.7", "vit_lc", 88.1),
-        (FOUNDATION, "2", "CIFAR-10, 0.5", "cnn", 73.3),
-        (FOUNDATION, "2", "CIFAR-10, 0.5", "vit_lc", 94.0),
-        (FOUNDATION, "2", "CIFAR-10, 3.0", "sn_cnn", 69.3),
-        (FOUNDATION, "2", "CIFAR-100, 0.5", "clip_lc", 60.05),
-        (FOUNDATION, "2", "Chest X-Ray, 0.5", "clip_lc", 0.74),
-        (FOUNDATION, "2", "Chest X-Ray, 2.69", "cnn", 0.88),
-        # Mehta et al. 2022
-        (MEHTA, "1", "ResNet50x4 (BiT), last layer", "dp_20", 49.2),
-        (MEHTA, "1", "ViT-B/16, full", "dp_17", 66.5),
-        (MEHTA, "2", "ResNet50x4, last layer", "dp_20", 68.8),
-        (MEHTA, "2", "ViT-B/16, full", "best", 84.8),
-        (MEHTA, "3", "ViT-H/14 - 4B, last layer", "dp_20", 81.0),
-        (MEHTA, "4", "Resolution 384 to 256", "change", 0.4),
-        (MEHTA, "8", "ResNet152x4 (BiT)", "speed_up", 30.0),
-        (MEHTA, "9", "ViT-B/16, full", "dp_15", 45.23),
-        (MEHTA, "figure 1b", "this paper", "epochs", 1),
-        (MEHTA, "figure 1b", "Kurakin et al.", "epochs", 70),
-        (MEHTA, "figure 1b", "De et al.", "epochs", 2500),
-        # Berrada et al. 2023
-        (BERRADA, "summary", "private", "auc", 0.8924),
-        (BERRADA, "summary", "non-private baseline", "auc", 0.8997),
-        (BERRADA, "summary", "state of the art", "auc", 0.93),
-        # the representation-law paper
-        (LAW, "figures 1 to 3", "constant rate, 1", "lowest", 11.5),
-        (LAW, "figures 1 to 3", "constant rate, 8", "highest", 95.8),
-        (LAW, "figures 1 to 3", "tuned, 1", "lowest", 92.83),
-        (LAW, "figures 1 to 3", "tuned, 1", "highest", 93.57),
-        (LAW, "figures 1 to 3", "tuned, 8", "highest", 93.56),
-        (LAW, "section 1", "De et al.", "accuracy", 95.4),
-        (LAW, "section 1", "Abadi et al.", "accuracy", 67.0),
-    ],
-)
-def test_numbers_are_those_printed(
-    paper: str, table: str, row: str, column: str, value: float
-) -> None:
-    (number,) = published.read_published().select_numbers(
-        paper=paper, table=table, row=row, column=column
-    )
-    assert number.value == value
-
-
 def test_a_range_of_epsilons_is_a_point_that_covers_smaller_ones_within() -> None:
     found = published.read_published()
     models = [p for p in found.mark_points("imagenet", "accuracy") if p.model == "ViT-H/14-4B"]
@@ -136,39 +85,6 @@ def test_published_networks_are_points_beside_tuned_networks_alone() -> None:
     found = published.read_published()
     (private,) = found.mark_points("chexpert", "auc", networks=True)
     assert (private.value, private.single_epsilon) == (0.8924, 8)
-
-
-def test_epsilons_that_are_the_row_s_and_deltas_that_are_not_stated_are_known() -> None:
-    found = published.read_published()
-    inferred = [n for n in found.numbers if n.inferred and n.paper == FOUNDATION]
-    assert {(n.dataset, n.single_epsilon) for n in inferred} == {
-        ("mnist", 1.2),
-        ("fashion_mnist", 2.7),
-    }
-    assert {n.column for n in inferred} == {"resnet50_lc", "vit_lc", "clip_lc"}
-    (scratch,) = (n for n in found.numbers if "delta" in n.inferred)
-    assert (scratch.citation, scratch.inferred) == ("abadi_2016", ("epsilon", "delta"))
-    columns = {n.column: n.delta for n in found.select_numbers(paper=FOUNDATION, table="2")}
-    assert columns == {
-        "cnn": None,
-        "sn_lc": None,
-        "sn_cnn": None,
-        "resnet50_lc": 1e-5,
-        "vit_lc": 1e-5,
-        "clip_lc": 1e-5,
-    }
-
-
-def test_texts_are_as_printed() -> None:
-    found = published.read_published()
-    texts = {(n.table, n.row, n.column): n.text for n in found.numbers}
-    assert texts["2", "CIFAR-10, 0.5", "vit_lc"] == "94.0"
-    assert texts["9", "ViT-B/16, full", "dp_15"] == "45.23"
-    assert texts["figure 1b", "De et al.", "epochs"] == "2500"
-    assert texts["summary", "private", "auc"] == "0.8924"
-    assert texts["8", "ViT-B/16", "last"] == "900"
-    assert texts["4", "Inception crop to centre crop", "change"] == "+0.2"
-    assert texts["4", "Zero init to LeCun normal init", "accuracy"] == "random chance"
 
 
 def test_the_bibliography_has_every_citation() -> None:

@@ -37,7 +37,6 @@ from dpprobe.features.decoding_workers import (
     Workers,
     make_order,
     shape_memory,
-    take_images,
 )
 from dpprobe.features.extraction_pipeline import Decoder, Features, TolerantDecoder, compute_rows
 from tests.support.backbones import load
@@ -418,13 +417,3 @@ def test_memory_begins_with_the_numbers_of_a_piece(
     assert found is not None
     assert found.numpy().tobytes() == wanted[: found.nbytes]
     assert (found.shape, found.numpy().dtype) == (shape, dtype)
-
-
-def test_a_table_that_ends_early_is_told_with_its_last_row() -> None:
-    images: list[Any] = [SimpleNamespace(row=row) for row in (4, 5, 6)]
-    for count in range(4):
-        assert take_images(iter(images), count) == images[:count]
-    with pytest.raises(DataError, match="the split table ends early after row 6; prepare"):
-        take_images(iter(images), 4)
-    with pytest.raises(DataError, match="the split table ends early; prepare"):
-        take_images(iter([]), 1)

@@ -359,23 +359,7 @@ def vit(**preprocessing: Any) -> dict[str, Any]:
     return {"family": "timm", "model": "test_vit", "pretrained": False, "preprocessing": size}
 
 
-ALWAYS: list[Callable[[torch.Tensor], Any]] = [
-    lambda v: torch.cat([v, v[:2]]),
-    lambda v: v[1:],
-    lambda v: v[:1],
-    lambda v: v[:, 0],
-    lambda v: v[:, :, None],
-    lambda v: v[:, :0],
-    lambda v: v.T,
-    lambda v: v.long(),
-    lambda v: v > 0,
-    lambda v: v.to(torch.complex64),
-    lambda v: v.bfloat16(),
-    lambda v: v.tolist(),
-    lambda v: v.numpy(),
-    lambda v: (v,),
-    lambda _: None,
-]
+ALWAYS: list[Callable[[torch.Tensor], Any]] = [lambda v: v[:1], lambda v: v.T, lambda _: None]
 LATER: list[Callable[[torch.Tensor], Any]] = [
     lambda v: v[:, :5],
     lambda v: v[:, :1],
@@ -514,38 +498,20 @@ def force_feature(value: float) -> Change:
     return change
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -70_000.0])
+# The largest number of float16 is 65504; 65520 and more are rounded to infinity.
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 65504.0, 65520.0, -70_000.0])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_features_that_a_shard_cannot_hold_are_named(
     tmp_path: Path, change_backbone: Callable[[Change], None], value: float, dtype: str
 ) -> None:
     change_backbone(force_feature(value))
     dataset = write_dataset(tmp_path / "data", [png(10 * row) for row in range(8)])
-    if math.isfinite(value) and dtype == "float32":
+    if math.isfinite(value) and (dtype == "float32" or abs(value) <= 65504):
         assert extract(dataset, tmp_path / "full", dtype=dtype).read()[3, 3] == value
         return
-    key = "70000 .*float16" if math.isfinite(value) else "not finite"
+    key = f"{abs(value):.0f} .*float16" if math.isfinite(value) else "not finite"
     with pytest.raises(DataError, match=rf"^train row 3 \(id id3\).*{key}"):
         extract(dataset, tmp_path / "out", dtype=dtype)
-
-
-@pytest.mark.parametrize(
-    ("row", "float16", "float32"),
-    [
-        ([1, 2], None, None),
-        ([65504, -65504], None, None),  # the largest number of float16
-        ([65520, -1], "a feature of 65520 does not fit float16", None),
-        ([1, -7e4], "a feature of 70000 does not fit float16", None),
-        ([math.nan, 1], *("the backbone gives features that are not finite",) * 2),
-        ([1, -math.inf], *("the backbone gives features that are not finite",) * 2),
-    ],
-)
-def test_rows_that_a_dtype_cannot_hold_are_found(
-    row: list[float], float16: str | None, float32: str | None
-) -> None:
-    values = np.array([[0, 0], row, [1, 1]], np.float32)
-    for dtype, reason in (("float16", float16), ("float32", float32)):
-        assert extraction.find_misfits(values, dtype) == ({} if reason is None else {1: reason})
 
 
 def test_table_of_another_dataset_is_refused(tmp_path: Path) -> None:

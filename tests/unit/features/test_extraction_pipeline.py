@@ -64,24 +64,6 @@ def test_batches_have_all_pieces_whole_and_in_order(counts: list[tuple[int, int]
         assert len(batch.rows) == BATCH or len(batch.rows) + following > BATCH, "no room was left"
 
 
-def test_batches_of_a_few_pieces() -> None:
-    counts = [(3, 1), (3, 0), (3, 0), (5, 2), (0, 4), (6, 0), (1, 1)]
-    batches = batches_of(make_pieces(counts))
-    assert [[row for row, _ in each.rows] for each in batches] == [
-        [0, 1, 2, 4, 5, 6],
-        [7, 8, 9, 10, 11, 12, 13, 14],
-        [21, 22, 23, 24, 25, 26, 27],
-    ]
-    assert [[each.row[0] for each in batch.faults] for batch in batches] == [
-        [3],
-        [15, 16],
-        [17, 18, 19, 20, 28],
-    ]
-    other = [*make_pieces([(2, 0)]), Piece(((2, "id2"),), torch.zeros(1, 4))]
-    with pytest.raises(DataError, match=r"train row 2 \(id id2\): the image has shape \[4\], but"):
-        batches_of(other)
-
-
 VECTORS = {"a": np.ones(2, np.float32), "b": np.arange(3, dtype=np.float32)}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import h5py
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpprobe.features import shard_file
-from dpprobe.features.shard_file import RowColumns, array_path, read_rows, stored_blocks
+from dpprobe.features.shard_file import RowColumns, read_rows, stored_blocks
 from dpprobe.features.shard_writer import write_shard
 from tests.unit.features.test_feature_store import make_header
 
@@ -41,18 +40,6 @@ def test_a_hash_covers_all_content_but_not_the_order_of_groups() -> None:
     assert RowColumns(LABELS[::-1].copy(), IDS).hash_columns() == hashes["other labels"]
 
 
-def test_columns_are_texts_by_name() -> None:
-    assert COLUMNS["plain"].make_texts() == {"ids": IDS}
-    texts = COLUMNS["all"].make_texts()
-    assert [json.loads(text) for text in texts.pop("accepted")] == [[0], [1], [2]]
-    assert texts == {
-        "ids": IDS,
-        "groups/group_a": GROUPS["group_a"],
-        "groups/group_b": GROUPS["group_b"],
-        "units": ["p", "p", "q"],
-    }
-
-
 @pytest.mark.parametrize("name", [name for name in COLUMNS if name != "several labels, one row"])
 def test_columns_come_back_from_a_shard(tmp_path: Path, name: str) -> None:
     columns, path = COLUMNS[name], tmp_path / "s.h5"
@@ -64,14 +51,6 @@ def test_columns_come_back_from_a_shard(tmp_path: Path, name: str) -> None:
     assert read.labels.dtype == columns.labels.dtype
     assert read[1:] == columns[1:]
     assert read.hash_columns() == columns.hash_columns()
-
-
-def test_layers_lie_in_a_group_of_their_own() -> None:
-    assert [array_path(layer) for layer in (None, "10", "crop_00")] == [
-        "features",
-        "layers/10",
-        "layers/crop_00",
-    ]
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 11])

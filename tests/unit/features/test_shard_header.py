@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dpprobe.errors import ConfigError, DataError, StoreError
 from dpprobe.features.shard_header import ShardHeader, row_range
-from tests.unit.features.test_feature_store import ROWS, make_header
+from tests.unit.features.test_feature_store import make_header
 
 HEADERS: list[dict[str, Any]] = [
     {},
@@ -50,30 +50,6 @@ def test_attributes_can_be_read_without_this_package() -> None:
     assert (attributes["trained"], attributes["multi_label"]) == ("true", "false")
     assert (attributes["weights_sha256"], attributes["backbone"]) == ("null", "pixels")
     assert "precision" not in attributes
-
-
-def test_shards_share_all_but_their_number_and_machine() -> None:
-    first = make_header(0).common_part()
-    same = {"versions": {"torch": "3"}, "precision": "float16", "shards": 4}
-    assert make_header(2, **same).common_part() == first
-    json.dumps(first)
-    assert first.keys().isdisjoint({"shard", *same})
-    changes: list[dict[str, Any]] = [
-        {"rows": 24},
-        {"split": "test"},
-        {"class_names": ("dog", "cat")},
-        {"dtype": "float16"},
-        {"backbone": "x"},
-        {"backbone_options": {}},
-        {"architecture": "x"},
-        {"pretrained_tag": "x"},
-        {"trained": True},
-        {"multi_label": True},
-        {"preprocessing": {}},
-        {"weights_sha256": "x"},
-    ]
-    for change in changes:
-        assert make_header(**change).common_part() != first, change
 
 
 @pytest.mark.parametrize(
@@ -126,11 +102,3 @@ def test_shards_have_each_row_once_and_about_equally_many(rows: int, shards: int
     for shard in (-1, shards):
         with pytest.raises(ValueError, match=f"shard {shard} of {shards}"):
             row_range(rows, shard, shards)
-
-
-def test_a_header_knows_its_rows() -> None:
-    assert [(one.first_row, one.end_row) for one in map(make_header, range(3))] == [
-        (0, 7),
-        (7, 15),
-        (15, ROWS),
-    ]

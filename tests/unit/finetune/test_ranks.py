@@ -102,14 +102,13 @@ def test_two_processes_train_the_network_of_one(on_two: Path, number: int) -> No
 def test_torchrun_starts_the_same_training(on_two: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", "2", "-m", "tests.support.shared_training"]
-    command += [str(tmp_path), json.dumps(CASES)]
+    command += [str(tmp_path), json.dumps(CASES[:3])]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     subprocess.run(command, cwd=REPOSITORY, env=environment, check=True, timeout=300)
-    names = sorted(path.name for path in on_two.iterdir())
-    assert sum(name.endswith(".npy") for name in names) == 2 * len(CASES)
+    names = sorted(path.name for path in tmp_path.glob("*.npy"))
+    assert names == ["0-0.npy", "0-1.npy", "1-0.npy", "1-1.npy", "2-0.npy", "2-1.npy"]
     for name in names:
-        if name.endswith(".npy"):
-            assert (tmp_path / name).read_bytes() == (on_two / name).read_bytes()
+        assert (tmp_path / name).read_bytes() == (on_two / name).read_bytes()
 
 
 def test_a_killed_process_ends_the_job_which_resumes(
@@ -152,7 +151,7 @@ def test_a_process_that_hangs_ends_the_job(tmp_path: Path) -> None:
     started = time.monotonic()
     words = r"process 0 of 2 gets no answer from the others \(.*run again to resume"
     with pytest.raises(WorkerError, match=words) as found:
-        run_ranks(work, 2, device="cpu", timeout=timedelta(seconds=40))
+        run_ranks(work, 2, device="cpu", timeout=timedelta(seconds=15))
     assert time.monotonic() - started < 400, "the other process would wait for 600 seconds"
     assert not list(tmp_path.glob("*.npy"))
     assert isinstance(found.value.__cause__, RuntimeError)

@@ -197,20 +197,11 @@ def test_values_that_do_not_go_together_are_named(tmp_path: Path) -> None:
         run_trials(clashing, quality, log=tmp_path / "log.json", seed=1)
 
 
-@pytest.mark.parametrize(
-    ("fault", "space"),
-    [
-        (
-            "search.space: backbone_rate -1.0",
-            {
-                "learning_rate": [0.01 * number for number in range(1, 301)],
-                "max_grad_norm": [1.0, 2.0],
-                "backbone_rate": [1.0, -1.0],
-            },
-        ),
-        ("loss 'sigmoid': ", {"loss": ["softmax", "sigmoid"]}),
-    ],
-)
-def test_every_value_of_a_search_is_checked(fault: str, space: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=fault):
+def test_every_value_of_a_search_is_checked() -> None:
+    space = {
+        "learning_rate": [0.01 * number for number in range(1, 301)],
+        "max_grad_norm": [1.0, 2.0],
+        "backbone_rate": [1.0, -1.0],
+    }
+    with pytest.raises(ConfigError, match=r"search.space: backbone_rate -1\.0"):
         method_options({"head": "fine_tune", "tune": "all", "search": {"space": space}})

@@ -22,7 +22,6 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Rows, Transform
-from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.target import Target
@@ -107,23 +106,6 @@ def test_weights_multiply_those_of_units_and_leave_normalisations_alone() -> Non
         for more in ({}, {"class_weights": WEIGHTS})
     ]
     assert torch.equal(*centred)
-
-
-def test_priors_undo_what_frequencies_do() -> None:
-    """Two normal classes, one ten times rarer: the boundary goes back to the middle."""
-    generator = torch.Generator().manual_seed(0)
-    labels = (torch.rand(30_000, generator=generator) < 1 / 11).long()
-    features = torch.randn(30_000, 1, generator=generator) + 2 * labels[:, None] - 1
-    data = TrainingSet(features, labels, 2)
-    base = {"normalize": "none", "steps": 60, "ridge": 0, "average": "last", "max_row_norm": 5}
-    method = method_options({"head": "newton", **base, "class_priors": [10, 1]})
-    fitted = fit_heads(method, data, plan_for(method, data.n, 0.0), [1])
-    at = np.linspace(-3, 3, 601, dtype=np.float32)[:, None]
-    boundary = at[score_rows(fitted, at)[0].argmax(1) == 1].min()
-    assert boundary == pytest.approx(0, abs=0.06)
-    plain = method_options({"head": "newton", **base})
-    uneven = fit_heads(plain, data, plan_for(plain, data.n, 0.0), [1])
-    assert at[score_rows(uneven, at)[0].argmax(1) == 1].min() > 0.9
 
 
 def test_an_audit_of_numbers_a_class_has_all_classes() -> None:

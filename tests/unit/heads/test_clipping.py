@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 
 from dpprobe.heads import clipping
 from dpprobe.heads.clipping import ClippedGradients, NativeFullBatchSum, TorchSum, drawn_rows
-from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.randomness import open_stream
 from dpprobe.privacy.sampling import PoissonSampler
@@ -34,7 +32,6 @@ from tests.support.gradient_sums import (
 )
 from tests.support.linear_heads import (
     features_of,
-    no_privacy,
     oracle_residual,
     oracle_sum,
     relative,
@@ -240,14 +237,3 @@ def test_poisson_sums_are_the_weighted_sums_of_their_units(native: bool, kind: s
             part = full_sum(rows_of(one), 0.9, weights, sigmoid=False, native=native)
             wanted += part * rows.weights[row]
         assert relative(next(sums), wanted) < 2e-6
-
-
-def test_without_clipping_a_step_goes_along_the_weighted_mean() -> None:
-    data = with_units()
-    options = Options(batch_size="full", steps=1, learning_rate=0.5, init="zero")
-    actual = fit_heads(options, data, no_privacy(options, data.n), SEEDS[:1]).weights[0]
-    rows = rows_of(data)
-    assert rows.weights is not None
-    x = torch.cat([features_of(data), torch.ones(len(rows), 1)], 1).double()
-    residuals = (0.25 - rows.make_targets(0, len(rows)).double()) * rows.weights[:, None]
-    assert relative(actual, -0.5 * residuals.T @ x / data.n) < 1e-6

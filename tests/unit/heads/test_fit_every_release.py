@@ -174,6 +174,10 @@ SGD_TUNED = {"head": "tuned", "base": SGD | {"batch_size": "full"}, "score_share
         (SGD | {"normalize": "centred", "batch_size": 30}, {"centre": 0.04}),
         (SGD_TUNED | {"search": {"learning_rate": [0.1, 1]}}, {"score": 0.2}),
         ({"head": "momentum", "class_priors": "released"}, {"class_counts": 0.02}),
+        (
+            {"head": "adam", "class_priors": "released", "prior_share": 0.1},
+            {"class_counts": 0.1, "centre": 0.9 * 0.04},
+        ),
         ({"head": "momentum", "normalize": "whitened"}, {"centre": 0.042, "second_moment": 0.098}),
         ({"head": "newton", "normalize": "none", "hessian_share": 0.4}, {"hessians": 0.4}),
         ({"head": "least_squares", "gram_share": 0.25}, {"centre": 0.04, "gram": 0.24}),

@@ -201,20 +201,3 @@ def test_weights_of_other_classes_are_refused(weights: list[int]) -> None:
         ConfigError, match=f"class_weights has {len(weights)} numbers for 4 classes"
     ):
         fit(SGD | {"class_weights": weights}, TrainingSet(features, labels, CLASSES), noise=0.0)
-
-
-def test_a_recorded_step_has_what_the_observer_found() -> None:
-    features, labels = rows_of()
-    method = method_options(FULL)
-    noted: dict[str, list[float]] = {"test_accuracy": [0.5, 0.25], "seen": [3, 7]}
-    heads = fit_heads(
-        method,
-        TrainingSet(features, labels, CLASSES),
-        plan_for(method, ROWS, 0.0),
-        [3, 11],
-        record=lambda *_: noted,
-    )
-    last = [row for row in heads.history if row["step"] == 7]
-    assert [row["seed_index"] for row in last] == [0, 1]
-    for seed, row in enumerate(last):
-        assert {name: row[name] for name in noted} == {name: noted[name][seed] for name in noted}

@@ -13,33 +13,27 @@ import torch
 from safetensors.numpy import save_file
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads import adam, feature_covariance, gradient_steps, lamb, momentum, sgd
-from dpprobe.heads.exact_sums import ExactSums
+from dpprobe.heads import adam, feature_covariance, lamb, momentum, sgd
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.randomness import cell_seed, open_stream
+from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.releases import Releases
-from tests.support.gradient_sums import sum_over
 from tests.support.linear_heads import (
-    no_privacy,
-    oracle_sum,
     plan_for,
-    relative,
     rows_of,
     training_set,
 )
-from tests.support.poisson_batches import poisson_batches
 
 SEEDS = [cell_seed("test", index) for index in range(2)]
 
 
 def test_momentum_s_step_converges_where_one_direction_holds_all() -> None:
     """v = beta v + h w, w - rate v, at the largest curvature that unit rows can have."""
-    for classes in (2, 10):
+    for classes, more in ((2, {}), (10, {}), (10, {"intercept": 1.0}), (10, {"beta": 0.5})):
         for loss, curvature in (("softmax", 1 / classes), ("sigmoid", 0.25)):
-            options = momentum.Options(loss=loss)
+            options = momentum.Options.model_validate({"loss": loss, **more})
             step = options.choose_rate(40, noise=0.0, classes=classes)
             largest = curvature * (1 + options.intercept**2)
             for factor, converges in ((1.0, True), (1.2, False)):
@@ -63,73 +57,6 @@ def test_momentum_s_noise_in_the_logits_is_bounded(
 
 
 # --- the constant -------------------------------------------------------------------------------
-
-
-def descent(options: Any, data: TrainingSet, seed: int, clip: float = math.inf) -> np.ndarray:
-    """Heavy-ball steps of sums in float64, on rows with the constant: weights and biases."""
-    (mechanism,) = options.list_mechanisms(data.rows)
-    rows, batches = rows_of(data), (mechanism.sample_rate, mechanism.count)
-    weights = np.zeros((data.num_classes, data.dimension + 1))
-    velocity = np.zeros_like(weights)
-    for batch in poisson_batches(data.rows, *batches, open_stream(seed, "sampling")):
-        total = oracle_sum(rows, weights, batch, clip, constant=options.constant)
-        velocity = options.beta * velocity + total / (mechanism.sample_rate * data.rows)
-        weights -= options.learning_rate * velocity
-    weights[:, -1] *= options.intercept
-    return weights
-
-
-@pytest.mark.parametrize("intercept", [0.2, 1.0, 3.0])
-@pytest.mark.parametrize("batch_size", [12, "full"])
-@pytest.mark.parametrize("path", ["native", "pytorch", "exact"])
-def test_steps_are_those_on_rows_with_the_constant(
-    intercept: float, batch_size: Any, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = training_set()
-    options = momentum.Options(
-        normalize="none",
-        learning_rate=0.2,
-        steps=15,
-        intercept=intercept,
-        batch_size=batch_size,
-        max_grad_norm=0.8,
-        engine="exact" if path == "exact" else "closed_form",
-    )
-    if path == "pytorch":
-        monkeypatch.setattr(gradient_steps, "is_native", lambda _: False)
-        monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 1_000)
-        monkeypatch.setattr("dpprobe.heads.clipping._PIECE_BYTES", 300)
-    plan = no_privacy(options, data.rows)
-    actual = fit_heads(options, data, plan, SEEDS).weights
-    for weights, seed in zip(actual, SEEDS, strict=True):
-        assert relative(weights, descent(options, data, seed)) < 2e-5
-    if path == "exact" and batch_size != "full":
-        return  # its batches are others
-    plan = plan_for(options, data.rows, noise=1e-9)
-    clipped = fit_heads(options, data, plan, SEEDS[:1]).weights[0]
-    wanted = descent(options, data, SEEDS[0], clip=0.8)
-    assert relative(clipped, wanted) < (1e-3 if path == "exact" else 2e-5)
-    assert relative(wanted, descent(options, data, SEEDS[0])) > 0.1
-
-
-@pytest.mark.parametrize("constant", [0.2, 1.0, 0.7])
-def test_an_exact_sum_has_the_constant_and_stays_below_the_norm(constant: float) -> None:
-    data = training_set()
-    rows = rows_of(data)
-    weights = torch.randn((1, 4, 8), generator=torch.Generator().manual_seed(1)).double()
-    clip = 0.31
-    sums = ExactSums(rows, clip, sigmoid=False, pool=None, constant=constant)
-    head = weights[0].numpy().copy()
-    head[:, -1] /= constant
-    for row in range(rows.n):
-        total = sum_over(sums, np.array([row]), weights)
-        assert torch.equal(total.units, total.units.round())
-        assert float(total.values.square().sum().sqrt()) <= clip
-        wanted = oracle_sum(rows, head, np.array([row]), clip, constant=constant)
-        np.testing.assert_allclose(total.values[0].numpy(), wanted, atol=clip * 2**-13)
-    if constant == 1.0:
-        whole = oracle_sum(rows, weights[0].numpy(), np.arange(rows.n), clip)
-        assert relative(sums.sum_all(weights).values[0].numpy(), whole) < 1e-3
 
 
 def test_what_is_released_holds_the_constant() -> None:

@@ -17,7 +17,6 @@ from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads import exact_engine, gradient_steps
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
-from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.history import record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.optimiser import Sgd
@@ -34,7 +33,6 @@ from tests.support.gpu import DEVICES, needs_gpu
 from tests.support.linear_heads import (
     features_of,
     no_privacy,
-    oracle_sum,
     plan_for,
     relative,
     rows_of,
@@ -49,133 +47,6 @@ HEADS = [Options, Momentum, Adam, Lamb]
 
 
 # --- without privacy ----------------------------------------------------------------------------
-
-
-def pytorch_optimiser(options: GradientOptions, linear: torch.nn.Linear) -> torch.optim.Optimizer:
-    if isinstance(options, Momentum):
-        return torch.optim.SGD(linear.parameters(), lr=1, momentum=options.beta)
-    if isinstance(options, Adam):
-        return torch.optim.Adam(linear.parameters(), lr=1, eps=options.eps)
-    assert isinstance(options, Options)
-    return torch.optim.SGD(linear.parameters(), lr=1)
-
-
-def plain_training(
-    options: GradientOptions, data: TrainingSet, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """PyTorch's own gradients and optimisers on the same batches: last weights, their mean."""
-    (mechanism,) = options.list_mechanisms(data.rows)
-    rows = rows_of(data)
-    start = initial_weights(options, rows, [seed])[0]
-    linear = torch.nn.Linear(data.dimension, data.num_classes).double()
-    with torch.no_grad():
-        linear.weight.copy_(start[:, :-1])
-        linear.bias.copy_(start[:, -1])
-    optimiser = pytorch_optimiser(options, linear)
-    targets = rows.make_targets(0, rows.n).double()
-    every = []
-    for batch in poisson_batches(
-        data.rows, mechanism.sample_rate, mechanism.count, open_stream(seed, "sampling")
-    ):
-        optimiser.zero_grad()
-        chosen = torch.from_numpy(batch)
-        logits = linear(features_of(data)[chosen].double())
-        if options.loss == "softmax":
-            loss = -(torch.log_softmax(logits, 1) * targets[chosen]).sum()
-        else:
-            loss = torch.nn.functional.binary_cross_entropy_with_logits(
-                logits, targets[chosen], reduction="sum"
-            )
-        (loss / (mechanism.sample_rate * data.rows)).backward()
-        for group in optimiser.param_groups:
-            group["lr"] = options.learning_rate
-        optimiser.step()
-        every.append(torch.cat([linear.weight, linear.bias[:, None]], 1).detach().numpy().copy())
-    return every[-1], np.mean(every, axis=0)
-
-
-@pytest.mark.parametrize("head", [Options, Momentum, Adam])
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"batch_size": 12, "steps": 40, "init": "torch"},
-        {"batch_size": "full", "steps": 15, "init": "zero"},
-        {"batch_size": 2, "steps": 60, "init": "torch"},  # empty batches among them
-    ],
-)
-@pytest.mark.parametrize("loss", ["softmax", "sigmoid", "several"])
-def test_infinite_epsilon_is_plain_training(head: Any, values: Any, loss: str) -> None:
-    data = training_set(multi_label=loss == "several")
-    chosen = "softmax" if loss == "softmax" else "sigmoid"
-    # The clipping norm must not matter.
-    options = head(learning_rate=0.05, max_grad_norm=0.01, loss=chosen, **values)
-    actual = fit_heads(options, data, no_privacy(options, data.rows), SEEDS[:2])
-    averaging = options.model_copy(update={"average": "mean"})
-    mean = fit_heads(averaging, data, no_privacy(options, data.rows), SEEDS[:2])
-    for index, seed in enumerate(SEEDS[:2]):
-        last, wanted_mean = plain_training(options, data, seed)
-        assert relative(actual.weights[index], last) < 2e-5
-        assert relative(mean.weights[index], wanted_mean) < 2e-5
-
-
-def test_a_schedule_and_an_average_reach_every_step() -> None:
-    """Of a constant gradient: rows that all pull the same way, in every step."""
-    data = TrainingSet(torch.zeros(6, 2), torch.zeros(6).long(), 2)
-    common: dict[str, Any] = {
-        "steps": 30,
-        "max_grad_norm": 1e-3,
-        "init": "zero",
-        "learning_rate": 0.5,
-        "schedule": "warmup_linear",
-        "warmup": 0.2,
-        "average": "ema",
-        "ema_decay": 0.8,
-    }
-    rates = np.concatenate([np.arange(1, 7) / 6, 1 - np.arange(24) / 24]) * 0.5
-    position, ema = np.cumsum(rates), 0.0
-    for value in position:
-        ema = 0.8 * ema + 0.2 * value
-    ema /= 1 - 0.8**30
-    for options in (Options(batch_size="full", **common), Options(batch_size=5, **common)):
-        plan = plan_for(options, 6, noise=1e-9)
-        actual = fit_heads(options, data, plan, [1]).weights[0, 0, -1]
-        if options.batch_size == "full":
-            assert actual == pytest.approx(ema * 1e-3 / 2**0.5, rel=1e-4)
-        else:
-            batches = poisson_batches(6, 5 / 6, 30, open_stream(1, "sampling"))
-            position = np.cumsum(rates * np.array([len(batch) for batch in batches]) / 5)
-            ema = 0.0
-            for value in position:
-                ema = 0.8 * ema + 0.2 * value
-            assert actual == pytest.approx(ema / (1 - 0.8**30) * 1e-3 / 2**0.5, rel=1e-4)
-
-
-def test_the_single_step_of_mehta_et_al() -> None:
-    """One full-batch step of LAMB, zero weights, biases -10, sigmoid, C = 1 (2022, section 5.1)."""
-    data = training_set(classes=5)
-    options = Lamb(
-        loss="sigmoid",
-        batch_size="full",
-        steps=1,
-        init="zero",
-        init_bias=-10.0,
-        max_grad_norm=1.0,
-        learning_rate=5e-4,
-    )
-    plan = plan_for(options, data.rows, noise=1e-9)
-    actual = fit_heads(options, data, plan, SEEDS[:1]).weights[0].astype(np.float64)
-    start = np.zeros((5, data.dimension + 1))
-    start[:, -1] = -10
-    every = np.arange(data.rows)
-    total = oracle_sum(rows_of(data), start, every, 1.0, sigmoid=True) / data.rows
-    direction = total / (np.abs(total) + 1e-6)
-    wanted = start - 5e-4 * direction
-    ratio = np.linalg.norm(start[:, -1]) / np.linalg.norm(direction[:, -1])
-    wanted[:, -1] = -10 - 5e-4 * ratio * direction[:, -1]
-    np.testing.assert_allclose(actual, wanted, rtol=2e-4, atol=1e-7)
-    same = Adam(**{**options.model_dump(exclude={"head", "eps"}), "eps": 1e-6})
-    adam = fit_heads(same, data, plan_for(same, data.rows, noise=1e-9), SEEDS[:1]).weights[0]
-    np.testing.assert_allclose(actual[:, :-1], adam[:, :-1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("intercept", [1.0, 0.25])

@@ -18,7 +18,6 @@ from scipy.stats import norm
 from dpprobe.errors import ConfigError
 from dpprobe.heads import auto, auto_rule
 from dpprobe.heads.balance import log_shifts, released_priors
-from dpprobe.heads.default_search_spaces import SPACES
 from dpprobe.heads.dimension_limits import MOST_FEATURES, dimension_fault
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.gradient_options import GradientOptions
@@ -137,26 +136,6 @@ def test_what_does_not_fit_the_rows_is_refused_before_training(
         check_counts(method_options(values).list_mechanisms(n))
 
 
-@pytest.mark.parametrize("head", ["sgd", "momentum", "adam", "lamb"])
-@pytest.mark.parametrize("share", [None, 0.1])
-def test_released_priors_take_their_share_of_the_budget(head: str, share: float | None) -> None:
-    """A mechanism's part is count * rate^2 / noise^2, of which the sum over all is one."""
-    plain = method_options({"head": head, "batch_size": "full"})
-    written = RELEASED | ({} if share is None else {"prior_share": share})
-    counts, *others = method_options(
-        {"head": head, "batch_size": "full", **written}
-    ).list_mechanisms(500)
-    parts = [each.count * (each.sample_rate / each.noise_multiplier) ** 2 for each in others]
-    own = (counts.sample_rate / counts.noise_multiplier) ** 2
-    assert counts.name == "class_counts"
-    assert counts.sensitivity == 1
-    assert own / (own + sum(parts)) == pytest.approx(0.02 if share is None else share)
-    kept = [each.count / each.noise_multiplier**2 for each in plain.list_mechanisms(500)]
-    assert [each / sum(parts) for each in parts] == pytest.approx(
-        [each / sum(kept) for each in kept]
-    )
-
-
 EVERY: dict[str, dict[str, Any]] = {
     name: {"head": name} for name in METHODS if name not in ("tuned", "fine_tune", "auto")
 } | {"tuned": TUNED}
@@ -194,27 +173,6 @@ def test_sites_cannot_search_together() -> None:
     exact = {"head": "feature_covariance", "normalize": "l2"}
     tuned = method_options({"head": "tuned", "base": exact, "search": {"ridge": [1, 2]}})
     assert "sites cannot search together" in (sites_fault(tuned) or "")
-
-
-@pytest.mark.parametrize(
-    ("values", "limited"),
-    [
-        ({"head": "feature_covariance"}, "head feature_covariance: 8193 features are too many"),
-        ({"head": "least_squares"}, "head least_squares: 8193 features are too many"),
-        ({"head": "newton"}, "head newton: 8193 features are too many"),
-        (MOMENTUM | {"normalize": "whitened"}, "normalize: whitened: 8193 features are too many"),
-        ({"head": "prototypes"}, None),
-        (MOMENTUM, None),
-        ({"head": "nonprivate"}, None),
-    ],
-)
-def test_second_moments_are_computed_up_to_a_number_of_features(
-    values: dict[str, Any], limited: str | None
-) -> None:
-    method = method_options(values)
-    assert dimension_fault(method, MOST_FEATURES) is None
-    assert (dimension_fault(method, MOST_FEATURES + 1) or "").startswith(limited or "")
-    assert (dimension_fault(method, MOST_FEATURES + 1) is None) == (limited is None)
 
 
 @pytest.mark.parametrize(
@@ -317,19 +275,6 @@ def test_a_rate_by_rule_falls_with_noise_steps_and_dimension(
     assert rate_of("adam", steps, **sizes | {"dimension": 4 * dimension}) >= adam / 2 - 1e-12
     # lamb's steps are shares of the weights' norm
     assert rate_of("lamb", 1000 * steps) == pytest.approx(rate_of("lamb", 2000 * steps) * 2)
-
-
-def test_momentum_s_longest_step_is_shorter_for_steeper_losses() -> None:
-    """Curvature at equal logits is 1 / K for softmax and 1 / 4 for sigmoid, times 1 + c^2."""
-    two, ten = rate_of("momentum", classes=2), rate_of("momentum", classes=10)
-    assert ten == pytest.approx(5 * two)
-    four = rate_of("momentum", classes=4)
-    for classes in (2, 10):
-        assert rate_of("momentum", classes=classes, loss="sigmoid") == pytest.approx(four)
-    wide = rate_of("momentum", intercept=1.0)
-    assert wide == pytest.approx(ten * (1 + 0.2**2) / (1 + 1.0**2))
-    slow = rate_of("momentum", beta=0.5)
-    assert slow / ten == pytest.approx((1 + 0.5) / (1 + 0.9))
 
 
 def test_rates_that_are_written_need_no_rule() -> None:
@@ -437,17 +382,6 @@ def test_whitened_rows_have_norm_1_in_the_mean_and_loud_directions_shrink(
 def test_without_signal_rows_stay_as_they_are() -> None:
     flat = compute_whitener(Spectrum(torch.zeros(2).double(), torch.eye(2)), 0.5, noise=0.5, n=50)
     assert torch.allclose(flat, torch.eye(2).double())
-
-
-@pytest.mark.parametrize("head", SPACES)
-def test_a_head_s_own_space_is_searched_unless_another_is_written(head: str) -> None:
-    tuned: Any = method_options({"head": "tuned", "base": {"head": head}})
-    assert tuned.search
-    assert set(tuned.search) <= set(type(tuned.base).model_fields)
-    written: Any = method_options(
-        {"head": "tuned", "base": {"head": head}, "search": dict(list(tuned.search.items())[:1])}
-    )
-    assert len(written.search) == 1
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -273,19 +273,6 @@ def test_means_and_deviations_are_scaled_down_to_bounds_of_their_own() -> None:
     )
 
 
-def test_the_share_is_that_of_the_published_noise() -> None:
-    """Tramer and Boneh 2021: noise 8 for two releases, 5.67 for 360 steps of 8,192 in 50,000."""
-    share = 2 / 8**2 / (2 / 8**2 + 360 * (8192 / 50_000) ** 2 / 5.67**2)
-    value = Channels(channels=243, max_mean_norm=1.7321, max_deviation_norm=0.8661, share=share)
-    options = sgd.Options(batch_size=8192, steps=360, max_grad_norm=0.1, normalize=value)
-    by_name = {item.name: item for item in options.list_mechanisms(50_000)}
-    gradients = by_name["gradients"].noise_multiplier
-    for name in (CHANNEL_MEANS, CHANNEL_DEVIATIONS):
-        assert by_name[name].noise_multiplier / gradients == pytest.approx(8 / 5.67)
-        assert by_name[name].sample_rate == 1
-        assert by_name[name].count == 1
-
-
 @pytest.mark.parametrize("noise", [0.0, 1.0])
 def test_a_head_publishes_what_was_released_and_uses_it_on_other_rows(noise: float) -> None:
     rows = channels_of(60)

@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from dpprobe import devices
+from dpprobe.errors import PrivacyError
 from dpprobe.heads import second_order
 from dpprobe.heads.feature_covariance import Options
 from dpprobe.heads.normalisation import CENTRE, Centred, NoNormalisation
@@ -335,45 +339,103 @@ def test_step_rate_holds_the_noise_of_logits() -> None:
 def test_no_grid_is_too_coarse_for_the_clip(
     bits: int, kernels: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row by row, by the kernel and by a GPU's products: factors are rounded towards zero."""
+    """Row by row, on the CPU and as on a GPU: factors are rounded towards zero."""
     monkeypatch.setattr(second_order, "factor_bits", lambda _: bits)
+    monkeypatch.setattr(devices, "has_kernels", lambda _: kernels)
     features, labels = classes_of(60, 9, 4)
     head = torch.randn(4, 10, generator=torch.Generator().manual_seed(0))
     loss, longest = Loss(sigmoid=True, clip=0.4), 0.0
     for row in range(60):
         design = design_of(features[[row]], labels[[row]], 4, intercept=0.3)
-        steps, factors = second_order.Steps.make_steps(design, loss, 4), design.make_factors(head)
-        total = torch.zeros(4, 10, dtype=torch.float64)
-        for piece in design.read_pieces():
-            if kernels:
-                design.add_gradients(piece, loss, factors, steps, total)
-            else:
-                second_order.add_by_products(design, piece, loss, factors, steps, total)
-        longest = max(longest, float(total.norm()) * steps.entry * steps.factor)
+        longest = max(longest, float(sum_gradients(design, loss, head).values.norm()))
     assert 0.2 < longest <= 0.4
 
 
 @pytest.mark.parametrize("private", [True, False])
 @pytest.mark.parametrize("sigmoid", [True, False])
-def test_products_of_any_device_add_the_gradients_of_the_kernel(
+def test_gradients_on_a_gpu_are_those_on_the_cpu(
     sigmoid: bool, private: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GPU's path, on the CPU: but for last bits of probabilities, a step of a factor or less."""
+    """But for last bits of probabilities, a step of a factor or less."""
     monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 4_000)
     features, labels = classes_of(300, 9, 4)
     design = design_of(features, labels, 4, private=private, intercept=0.3)
     head = torch.randn(4, 10, generator=torch.Generator().manual_seed(0))
     loss = Loss(sigmoid=sigmoid, clip=0.4 if private else math.inf)
     expected = sum_gradients(design, loss, head)
-    steps, factors = second_order.Steps.make_steps(design, loss, 4), design.make_factors(head)
-    total = torch.zeros(4, 10, dtype=torch.float64)
-    for piece in design.read_pieces():
-        second_order.add_by_products(design, piece, loss, factors, steps, total)
-    actual = GridSum(total, steps.entry * steps.factor)
-    torch.testing.assert_close(
-        actual.values, expected.values, rtol=1e-9, atol=300 * steps.factor * private
-    )
+    monkeypatch.setattr(devices, "has_kernels", lambda _: False)
+    actual = sum_gradients(design, loss, head)
+    step = second_order.Steps.make_steps(design, loss, 4).factor
+    torch.testing.assert_close(actual.values, expected.values, rtol=1e-9, atol=300 * step * private)
     assert float(expected.values.norm()) > 1
+
+
+def whole_numbers(values: torch.Tensor) -> Any:
+    assert torch.equal(values, values.trunc())
+    return np.array([int(value) for value in values.flatten()], object).reshape(values.shape)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**20),
+    shape=st.tuples(st.integers(1, 70), st.integers(1, 40), st.integers(2, 5)),
+    sigmoid=st.booleans(),
+    bad=st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), max_size=4),
+    agreed=st.sampled_from([70, 2**12, 2**30]),
+    block=st.sampled_from([100, 2_000, 2**22]),
+)
+def test_sums_are_those_of_python_s_whole_numbers(
+    seed: int, shape: tuple[int, int, int], sigmoid: bool, bad: Any, agreed: int, block: int
+) -> None:
+    """Of rounded rows and factors, one row at a time; zeros, NaN and infinity among the rows."""
+    generator, (n, d, classes) = torch.Generator().manual_seed(seed), shape
+    features = 3 * torch.randn(n, d, generator=generator)
+    features[: len(bad), 0], features[len(bad) :: 6] = torch.tensor(bad[:n]), 0.0
+    labels = torch.randint(0, classes, (n,), generator=generator)
+    data = TrainingSet(features, labels, classes, agreed_n=agreed)
+    design = Design(
+        Options(normalize="none", intercept=0.3),
+        Rows(data, Transform(NoNormalisation())),
+        private=True,
+    )
+    head, loss = torch.randn(classes, d + 1, generator=generator), Loss(sigmoid=sigmoid, clip=0.4)
+    steps, factors = second_order.Steps.make_steps(design, loss, classes), design.make_factors(head)
+    squares, sums = (np.zeros((size, d + 1), object) for size in (d + 1, classes))
+    for piece in design.read_pieces(10**9):  # one row at a time
+        (row,) = whole_numbers(design.fill_block(piece, design.make_block(1), design.step))
+        squares = squares + np.outer(row, row)
+        unit = design.fill_block(design.unit_rows(piece), design.make_block(1), steps.entry)
+        product = whole_numbers(unit)[0] @ whole_numbers(factors.padded)
+        lengths = design.row_lengths(piece)
+        logits = product.astype(float) * (factors.step * steps.unit * float(lengths))
+        logits = torch.from_numpy(logits[None]).add(factors.biases)
+        residual = loss.clip_residuals(
+            logits,
+            design.rows.make_targets(piece.start, piece.stop),
+            lengths,
+            lengths,
+            torch.ones(1).double(),
+            steps.factor,
+        )
+        sums = sums + np.outer(whole_numbers(residual)[0], whole_numbers(unit)[0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", block)
+        actual = second_moment(design).units, sum_gradients(design, loss, head).units
+    for one, wanted in zip(actual, (squares, sums), strict=True):
+        np.testing.assert_array_equal(whole_numbers(one), wanted)
+
+
+@pytest.mark.parametrize("name", ["entry_bits", "factor_bits"])
+def test_a_grid_too_fine_for_exact_sums_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features, labels = classes_of(60, 9, 3)
+    monkeypatch.setattr(second_order, name, lambda _: 40)
+    design = design_of(features, labels)
+    with pytest.raises(PrivacyError, match="n = 60: sums of products up to .* exceed 2.53"):
+        sum_gradients(design, Loss(sigmoid=False, clip=0.5), torch.zeros(3, 10))
+    with pytest.raises(PrivacyError, match="n = 60: sums of products up to .* exceed 2.53"):
+        cross_moment(design, partial(clipped_labels, design.rows, longest=1.0), 3, 1.0)
 
 
 @pytest.mark.parametrize("sigmoid", [False, True])
@@ -383,10 +445,12 @@ def test_clipped_residuals_stay_below_the_clip_and_their_bound_is_reached(sigmoi
     labels = torch.nn.functional.one_hot(torch.arange(2000) % 6, 6).double()
     norms = 1 + torch.rand(2000, generator=generator, dtype=torch.float64)
     loss = Loss(sigmoid=sigmoid, clip=0.7)
-    clipped = loss.clip_residuals(logits, labels, norms).norm(dim=1) * norms
+    ones = torch.ones_like(norms)
+    clipped = loss.clip_residuals(logits, labels.float(), norms, ones, ones).norm(dim=1) * norms
     assert float(clipped.max()) < 0.7
     wrong = torch.where(labels == 1, -50.0, 50.0) if sigmoid else 50 * labels.roll(1, 1)
-    longest = Loss(sigmoid=sigmoid, clip=math.inf).clip_residuals(wrong, labels, norms)
+    free = Loss(sigmoid=sigmoid, clip=math.inf)
+    longest = free.clip_residuals(wrong.double(), labels.float(), norms, ones, ones)
     assert float(longest.norm(dim=1).max()) == pytest.approx(loss.longest_residual(6))
 
 

@@ -10,8 +10,14 @@ import pytest
 import torch
 
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.heads import dimension_limits, feature_covariance, least_squares, newton, second_order
-from dpprobe.heads.dimension_limits import SECOND_ORDER
+from dpprobe.heads import (
+    dimension_limits,
+    feature_covariance,
+    least_squares,
+    newton,
+    second_order,
+    whitening,
+)
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.newton import HESSIANS
 from dpprobe.heads.options import MethodOptions
@@ -218,11 +224,21 @@ def test_per_class_noise_is_that_of_the_stack(monkeypatch: pytest.MonkeyPatch) -
     assert float(torch.corrcoef(above).fill_diagonal_(0).abs().max()) < 0.15
 
 
-@pytest.mark.parametrize("head", [*sorted(SECOND_ORDER), "prototypes", "momentum", "nonprivate"])
+@pytest.mark.parametrize(
+    ("values", "refused"),
+    [
+        *(
+            ({"head": head}, f"head {head}")
+            for head in ("feature_covariance", "least_squares", "newton")
+        ),
+        ({"head": "momentum", "normalize": "whitened"}, "normalize: whitened"),
+        *(({"head": head}, None) for head in ("prototypes", "momentum", "nonprivate")),
+    ],
+)
 def test_heads_that_sum_outer_products_are_those_with_few_features(
-    head: str, monkeypatch: pytest.MonkeyPatch
+    values: dict[str, Any], refused: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    method, refused = method_options({"head": head}), head in SECOND_ORDER
+    method = method_options(values)
     rows = torch.randn(30, 5, generator=torch.Generator().manual_seed(0))
     data, plan = TrainingSet(rows, torch.arange(30) % 2, 2), plan_for(method, 30, 1.0)
     summed: list[int] = []
@@ -231,16 +247,17 @@ def test_heads_that_sum_outer_products_are_those_with_few_features(
         summed.append(design.rows.dimension)
         return second_moment(design, *args)
 
-    monkeypatch.setattr(second_order, "second_moment", counted)
+    for module in (second_order, whitening):
+        monkeypatch.setattr(module, "second_moment", counted)
     for most in (5, 4):
         monkeypatch.setattr(dimension_limits, "MOST_FEATURES", most)
         summed.clear()
         if refused and most == 4:
-            with pytest.raises(ConfigError, match=f"head {head}: 5 features.* head: momentum"):
+            with pytest.raises(ConfigError, match=f"{refused}: 5 features are too many"):
                 fit_heads(method, data, plan, [1])
         else:
             fit_heads(method, data, plan, [1])
-        assert bool(summed) == (refused and most == 5)
+        assert bool(summed) == (refused is not None and most == 5)
 
 
 # --- units of several rows ----------------------------------------------------------------------

@@ -59,16 +59,6 @@ def test_the_table_has_the_kept_lead_and_the_accuracy_of_each_choice() -> None:
     assert "less than 2 points: unknown, because no public set came that close" in text
 
 
-def test_what_was_not_given_is_said_with_the_option_that_gives_it() -> None:
-    text = plan_in_words(made(setting=replace(SETTING, dimension=None)))
-    assert "set yours with --d" in text
-    assert "--ceiling" not in text
-    public = Scale(chance=0.25, majority=0.25, ceilings=(0.5, 0.75, 0.9), given=False)
-    text = plan_in_words(made(scale=public))
-    assert "baseline of 75%, the median of the public sets (set yours with --ceiling)" in text
-    assert [f"non-private is {k}%" in text for k in (50, 75, 90)] == [True, True, True]
-
-
 def test_warnings_and_too_few_units_stand_above_the_table() -> None:
     lines = plan_in_words(made(warnings=("delta",), too_few=True, would_do=4321)).splitlines()
     assert lines[2:5] == [
@@ -148,11 +138,6 @@ def test_a_count_is_rounded_up_to_two_digits(n: int) -> None:
     assert n <= rounded < 1.1 * n + 1
     assert len(str(rounded).rstrip("0")) <= 2
     assert round_count(rounded) == rounded
-
-
-@pytest.mark.parametrize(("n", "rounded"), [(7, 7), (99, 99), (101, 110), (1001, 1100)])
-def test_counts_rounded_by_hand(n: int, rounded: int) -> None:
-    assert round_count(n) == rounded
 
 
 @pytest.mark.parametrize(

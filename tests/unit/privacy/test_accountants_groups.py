@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from dpprobe.privacy import accountants
@@ -14,23 +13,6 @@ from dpprobe.privacy.plan import Selection
 from tests.support.mechanisms import best_of, gaussians
 
 DELTA = 1e-5
-
-
-def noise_of(epsilon: float) -> float:
-    """The noise multiplier of one release on all rows that meets (epsilon, 1e-5)."""
-
-    def excess(noise: float) -> float:
-        return accountants.compute_epsilon([gaussians(noise)], DELTA, "pld") - epsilon
-
-    return float(brentq(excess, 1e-2, 1e3, xtol=1e-12))
-
-
-@pytest.mark.parametrize(("epsilon", "worth"), [(1.0, 6.17), (8.0, 69.4)])
-def test_five_images_on_all_rows(epsilon: float, worth: float) -> None:
-    mechanisms = [gaussians(noise_of(epsilon), 1.0, 1)]
-    assert accountants.group_epsilon(mechanisms, DELTA, 5) == pytest.approx(worth, rel=2e-3)
-    assert accountants.worth_to_group(epsilon, DELTA, 5) == pytest.approx(worth, rel=2e-3)
-    assert accountants.group_epsilon(mechanisms, DELTA, 1) == pytest.approx(epsilon, rel=1e-9)
 
 
 def mixture_delta(noise: float, rate: float, size: int, epsilon: float) -> float:

@@ -23,7 +23,7 @@ from dpprobe.privacy.accountants import ACCOUNTANTS, Fits, compute_epsilon
 from dpprobe.privacy.limits import SMALLEST_DELTA
 from dpprobe.privacy.plan import Mechanism, Selection
 from dpprobe.privacy.trade_off import bound_attacks
-from tests.support.mechanisms import best_of, gaussians, mixed, sampled_delta
+from tests.support.mechanisms import best_of, gaussians, mixed
 
 DELTA = 1e-5
 SILENT = [gaussians(0.0, 0.1, 5), gaussians(3.0, name="a")]
@@ -389,16 +389,6 @@ def test_sampled_groups_above_a_hundred_have_no_price_and_whole_ones_have() -> N
     )
     allowed = bound_attacks(few, [0.01], delta=DELTA, epsilon=1.0, size=100)
     assert 0.5 < allowed.balanced_accuracy < 1.0
-
-
-@pytest.mark.parametrize("size", [1, 3])
-def test_one_sampled_release_pays_for_one_unit_what_the_definition_says(size: int) -> None:
-    price = accountants.group_epsilon([gaussians(2.0, 0.1)], DELTA, size)
-    alone = brentq(lambda e: sampled_delta(2.0, 0.1, e) - DELTA, 0.0, 5.0)
-    if size == 1:
-        assert price == pytest.approx(alone, rel=2e-3)
-    else:
-        assert alone < price < 2 * size * alone
 
 
 @pytest.mark.parametrize("rate", [1.5, -0.1, math.nan])

@@ -14,6 +14,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy.grid import (
     Grid,
     GridSum,
+    check_exact,
     entry_bits,
     factor_bits,
     grid_step,
@@ -38,6 +39,37 @@ def test_too_many_rows_are_refused() -> None:
     with pytest.raises(PrivacyError, match="n = 137438953472: exact sums support at most 68719"):
         entry_bits(2**37)
     assert entry_bits(2**36) == 8
+
+
+@pytest.mark.parametrize("rows", [1, 3, 2**20 + 1, 2**36])
+def test_the_bound_of_exact_sums_is_where_float64_begins_to_round(rows: int) -> None:
+    largest = 2.0**53 / rows
+    check_exact(rows, math.floor(largest))
+    for wrong in (math.floor(largest) + 1, math.inf, math.nan):
+        with pytest.raises(PrivacyError, match=f"n = {rows}: sums of products .* exceed 2.53"):
+            check_exact(rows, wrong)
+    edge = torch.tensor([2.0**53 - 1, 1.0, 1.0], dtype=torch.float64)
+    assert [int(edge[:count].sum()) - 2**53 for count in (1, 2, 3)] == [-1, 0, 0]
+
+
+@pytest.mark.parametrize("rows", [2**18, 2**20 + 1, 2**31])
+def test_any_order_of_products_at_their_bound_has_the_sum_of_whole_numbers(rows: int) -> None:
+    """Numbers of either sign at the edge of the bits, by products of a block and of its parts."""
+    generator = torch.Generator().manual_seed(rows)
+    entries, factors = 2 ** entry_bits(rows), 2 ** factor_bits(rows)
+    count = 2**10
+    share = rows // count  # as if each row were repeated
+    left = torch.randint(0, 2, (count, 4), generator=generator) * 2 - 1
+    right = torch.randint(0, 2, (count, 5), generator=generator) * 2 - 1
+    left[:, 0], right[:, 0] = 1, 1
+    wanted = [[int(v) * entries * factors * share for v in line] for line in (left.T @ right)]
+    left, right = left.double() * entries * share, right.double() * factors
+    order = torch.randperm(count, generator=generator)
+    whole = left.T @ right
+    parts = [left[each].T @ right[each] for each in order.split(count // 3)]
+    assert [[int(v) for v in line] for line in whole.tolist()] == wanted
+    assert torch.equal(sum(parts, torch.zeros(4, 5, dtype=torch.float64)), whole)
+    assert 2**50 <= wanted[0][0] <= 2**52
 
 
 @given(longest=st.floats(1e-6, 1e8), bits=st.integers(8, 30))

@@ -44,7 +44,10 @@ def test_an_epsilon_has_one_spelling_however_it_is_written(value: Any, token: st
 
 @pytest.mark.parametrize(
     "value",
-    [0, -1, -math.inf, math.nan, True, None, "much", "", 10**400, "1e999", "-inf", "٣", [1], {}],
+    [
+        *(0, -1, -math.inf, math.nan, True, None, "much", "", 10**400, "1e999", "-inf"),
+        *("٣", "１", "𝟙", "²", "½", "1\u200b", [1], {}),
+    ],
 )
 def test_what_is_no_epsilon_is_refused_by_its_spelling(value: Any) -> None:
     """1e999 is read as infinity by float(), which would mean no privacy at all."""
@@ -56,6 +59,7 @@ def test_what_is_no_epsilon_is_refused_by_its_spelling(value: Any) -> None:
 def test_infinity_is_a_text_in_json_and_the_number_again_when_read() -> None:
     assert [limits.to_json(each) for each in (None, 0.5, math.inf)] == [None, 0.5, "inf"]
     assert epsilon_value("inf") == math.inf
+    assert limits.round_up(math.inf) == math.inf
     assert epsilon_value("0.5") == 0.5
 
 
@@ -78,11 +82,6 @@ def test_a_shown_loss_has_four_digits_and_is_never_below_the_loss(loss: float) -
     shown = limits.rounded_up(loss)
     assert loss <= shown <= loss * 1.00101
     assert float(f"{shown:.4g}") == shown
-
-
-@pytest.mark.parametrize(("loss", "shown"), [(1.2341, 1.235), (1.2345, 1.235), (0.5, 0.5)])
-def test_a_shown_loss_is_the_next_of_four_digits(loss: float, shown: float) -> None:
-    assert limits.rounded_up(loss) == shown
 
 
 @pytest.mark.parametrize("n", [3, 49, 1_281_167])

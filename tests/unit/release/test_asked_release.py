@@ -16,6 +16,7 @@ from dpprobe.release.asked_release import hash_data, hash_options
 from dpprobe.release.make import ReleaseTask
 from dpprobe.release.parts.cohort.measure import Steps as CohortSteps
 from dpprobe.release.parts.sites import SitesOptions, several_sites
+from dpprobe.study.study_file import load_study
 from tests.support.feature_stores import separable, write_split
 from tests.support.release_study import study
 
@@ -303,3 +304,16 @@ def test_facts_are_of_each_backbone_with_features(tmp_path: Path) -> None:
     ).list_facts()
     assert {name: facts.dimension for name, facts in known.items()} == {"pixels": 6, "other": 9}
     assert {(facts.n, facts.epsilon) for facts in known.values()} == {(300, 2.0)}
+
+
+def test_facts_of_another_dataset_are_of_its_own_features(tmp_path: Path) -> None:
+    for dataset, dimension in (("toy", 6), ("more", 9)):
+        write_features(tmp_path / "features" / dataset / "pixels", dimension=dimension)
+    values = study(tmp_path).model_dump(mode="json", exclude_unset=True)
+    values["datasets"]["more"] = {**values["datasets"]["toy"], "same_units_as": "toy"}
+    task = make_task(tmp_path, tmp_path / "features/toy/pixels", load_study(values))
+    known = task.list_other_facts("more")
+    assert {name: (facts.n, facts.dimension) for name, facts in known.items()} == {
+        "pixels": (300, 9)
+    }
+    assert task.list_other_facts("gone") == {}

@@ -55,29 +55,6 @@ def test_markdown_shows_a_text_as_it_is(text: str) -> None:
     assert not re.match(r"[-+#=]|\d+[.)](\s|$)", written), f"{written!r} begins a block"
 
 
-@pytest.mark.parametrize(
-    ("text", "written"),
-    [
-        ("plain, 3.5 %", "plain, 3.5 %"),
-        ("a|b*c", r"a\|b\*c"),
-        ("<b>&\"'", "&lt;b&gt;&amp;\"'"),
-        ("- item", r"\- item"),
-        ("+ x", r"\+ x"),
-        ("# heading", r"\# heading"),
-        ("= x", r"\= x"),
-        ("1. item", r"1\. item"),
-        ("12) b", r"12\) b"),
-        ("12", "12"),
-        ("3.5", "3.5"),  # no list
-        ("x - # 1. y", "x - # 1. y"),  # only at the start
-        ("two\n\n lines", "two lines"),
-    ],
-)
-def test_only_what_means_something_is_escaped(text: str, written: str) -> None:
-    assert documents.in_markdown(text) == written
-    assert documents.in_markdown(documents.in_markdown(text)) == written, "twice is once"
-
-
 @given(st.text())
 def test_a_line_is_one_and_hides_nothing(text: str) -> None:
     line = documents.one_line(text)

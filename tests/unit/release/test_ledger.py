@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dp_accounting import dp_event
-from dp_accounting.pld import PLDAccountant
 
 from dpprobe.artifacts import hash_value
 from dpprobe.errors import DataError, DiskError, PrivacyError
@@ -136,19 +134,6 @@ TIGHT: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("key", TIGHT)
-@pytest.mark.parametrize("others", [{}, LOOSE])
-def test_open_entries_use_each_limit_up_and_abandoned_ones_do_not(
-    ledger: Ledger, key: str, others: dict[str, Any]
-) -> None:
-    limits = Limits(delta=DELTA, **(others | {key: TIGHT[key]}))
-    ledger.book_release(booking("first"), limits)
-    with pytest.raises(PrivacyError, match=f"above {key}"):
-        ledger.book_release(booking("second"), limits)
-    ledger.abandon_entry(1, "died before its noise")
-    ledger.book_release(booking("second"), limits)
-
-
 @pytest.mark.parametrize("target", [1.0, 1.9])
 def test_a_release_that_asks_for_the_whole_limit_is_booked(ledger: Ledger, target: float) -> None:
     """Its plan's price and the ledger's come from grids that may differ."""
@@ -161,60 +146,6 @@ def test_a_release_that_asks_for_the_whole_limit_is_booked(ledger: Ledger, targe
     limits = Limits(delta=DELTA, max_epsilon=plan.realised_epsilon)
     ledger.book_release(booking("whole", train), limits)
     assert 0.99 * target <= ledger.compute_spent(DELTA).epsilon <= target
-
-
-def test_a_tuned_release_alone_costs_what_its_plan_says(ledger: Ledger) -> None:
-    selection = Selection(mean=10, repeated=("gradients",))
-    tuned = part("train", gaussian(20.0), selection=selection)
-    limits = Limits(delta=DELTA, max_epsilon=round_up(tuned.epsilon))
-    ledger.book_release(booking("tuned", tuned), limits)
-    assert not ledger.compute_spent(DELTA).exact
-
-
-def test_unsampled_mechanisms_are_summed_exactly(ledger: Ledger) -> None:
-    for name, sigma in (("a", 4.0), ("b", 7.0), ("c", 7.0)):
-        ledger.book_release(booking(name, part("train", gaussian(sigma))), FREE)
-    spent = ledger.compute_spent(DELTA)
-    assert spent == Spent(epsilon=mu_epsilon(4.0, 7.0, 7.0), exact=True, entries=3)
-
-
-def test_sampled_mechanisms_are_summed_as_dp_accounting_does() -> None:
-    sampled = replace(gaussian(1.2, count=200), sample_rate=0.05)
-    other = replace(gaussian(0.9, count=50), sample_rate=0.01)
-    plans = [(sampled,), (sampled, gaussian(8.0, name="centre")), (other,)]
-    bookings = [booking(str(i), part("train", *items)) for i, items in enumerate(plans)]
-    accountant = PLDAccountant(value_discretization_interval=5e-4)
-    for item in (item for items in plans for item in items):
-        one: Any = dp_event.GaussianDpEvent(item.noise_multiplier)
-        if item.sample_rate < 1:
-            one = dp_event.PoissonSampledDpEvent(item.sample_rate, one)
-        accountant.compose(one, item.count)
-    spent = compose_bookings(bookings, DELTA)
-    assert not spent.exact
-    assert spent.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=2e-3)
-    assert spent.epsilon > max(item.parts[0].epsilon for item in bookings)
-
-
-def test_the_sides_of_a_split_are_other_units(ledger: Ledger) -> None:
-    def release(name: str, train: float, test: float, split: str = "one") -> Booking:
-        sides = part("train", gaussian(train)), part("test", gaussian(test))
-        return booking(name, *sides, split=split)
-
-    assert compose_bookings([release("a", 4, 5)], DELTA).epsilon == mu_epsilon(4)
-    # A unit has its side for good: two releases do not mix the worst of each.
-    crossed = [release("a", 4, 20), release("b", 20, 4.5)]
-    assert compose_bookings(crossed, DELTA).epsilon == mu_epsilon(4, 20)
-    # In another split a unit may be on the other side.
-    apart = [release("a", 4, 20), release("b", 20, 4.5, split="two")]
-    assert compose_bookings(apart, DELTA).epsilon == mu_epsilon(4, 4.5)
-    # In another dataset too, where an equal key splits other names.
-    other = Ledger.of_dataset(ledger.path.parents[1], "copy")
-    ledger.book_release(crossed[0], FREE)
-    other.book_release(replace(crossed[1], same_units_as="lesions"), FREE)
-    assert {each.compute_spent(DELTA).epsilon for each in (ledger, other)} == {mu_epsilon(4, 4.5)}
-    # A side that no release reads costs nothing.
-    alone = [release("a", 4, 5), booking("b", part("test", gaussian(3)), split="one")]
-    assert compose_bookings(alone, DELTA).epsilon == mu_epsilon(5, 3)
 
 
 @pytest.mark.parametrize("number", [6, 7])

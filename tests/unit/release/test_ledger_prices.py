@@ -228,6 +228,8 @@ def test_a_release_above_max_risk_is_refused_with_both_risks() -> None:
     assert float(reached[0]) == pytest.approx(after, rel=1e-4)
     assert float(reached[4].rstrip(",")) == pytest.approx(before, rel=1e-4)
     assert "by the book), above max_risk" in str(caught.value)
+    both = Limits(delta=DELTA, max_epsilon=100.0, max_risk=tight)
+    assert "above max_risk" in str(refusal_of(refuse_excess, booked, asked, both, ledger=""))
     rate = Risk(true_positives=0.0015, at=0.001)  # 0.0025 is allowed by mu = 0.28
     refusal = refusal_of(
         refuse_excess, booked, asked, Limits(delta=DELTA, max_risk=rate), ledger=""

@@ -33,17 +33,13 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Heads
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.release import asked_release, bundle, make, packing
-from dpprobe.release.asked_release import AskedRelease
 from dpprobe.release.ledger import Ledger
-from dpprobe.release.parts.choice.measure import choice_block
-from dpprobe.release.parts.choice.results_there import list_sharing
 from dpprobe.release.verification import method as checking
 from dpprobe.release.verification.stated_plan import check_price, read_plan
 from dpprobe.release.verification.verify import verify_bundle
-from dpprobe.study.study_file import load_study
 from dpprobe.training.fit_inputs import FitInputs
 from tests.support.cell_files import write_cell
-from tests.support.release_study import METHODS, OF_IMAGES, release, study, write_features
+from tests.support.release_study import METHODS, release, study, write_features
 
 
 @pytest.fixture
@@ -598,44 +594,6 @@ def test_a_bundle_that_hides_what_its_metric_chose_does_not_verify(
         output = release(folder, study(folder, method="auto", **tested))
     wrong = {check.name for check in verify_bundle(output).checks if check.passed is False}
     assert "rule of auto" in wrong
-
-
-def test_the_price_of_the_choice_reads_the_features_of_datasets_with_the_same_units(
-    folder: Path,
-) -> None:
-    """A whole release, beside cells of `auto` and of sampled heads on a second dataset."""
-    made = study(folder)
-    values = made.model_dump(mode="json", exclude_unset=True)
-    values["datasets"]["again"] = {**OF_IMAGES, "same_units_as": "toy"}
-    for name in ("toy", "again"):
-        shutil.copytree(folder / "train", folder / f"features/{name}/pixels/train")
-    alone, both = (
-        AskedRelease(
-            study=load_study(each),
-            name="first",
-            output=folder / "results/releases/first",
-            train=folder / "features/toy/pixels/train/manifest.json",
-            test=folder / "test/manifest.json",
-            cache=folder / "results/calibration",
-        )
-        for each in (made.model_dump(mode="json", exclude_unset=True), values)
-    )
-    assert both.list_other_facts("again")["pixels"].n == 300
-    blocks = [
-        choice_block(
-            each.study,
-            dataset="toy",
-            plan=each.plan,
-            cache=each.cache,
-            facts=each.list_facts(),
-            others={
-                name: each.list_other_facts(name) for name in list_sharing(each.study, "toy")[1:]
-            },
-        )
-        for each in (alone, both)
-    ]
-    assert blocks[1]["cells"] == 2 * blocks[0]["cells"]
-    assert blocks[1]["epsilon"] > 1.2 * blocks[0]["epsilon"]
 
 
 PARTS_ON_TEST_IMAGES = {

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dpprobe.artifacts import canonical_json, hash_value
 from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.release import bundle
 from dpprobe.release.ledger import Ledger, describe_ledger
@@ -76,64 +73,6 @@ def test_ledgers_that_belong_together_are_added_up(folder: Path) -> None:
     assert "With the ledgers of copy, which same_units_as adds to this one: 2 entries" in printed
 
 
-def test_the_same_tables_in_another_study_are_refused_without_their_hashes(folder: Path) -> None:
-    """An entry of an earlier dpprobe has the fingerprint of the features alone."""
-    release_of(folder, "toy", "first")
-    forget_hashes(folder / "data/toy")
-    shutil.copytree(folder / "data/toy", folder / "data/again")
-    (folder / "data/again/ledger.jsonl").unlink()
-    for name in ("train.parquet", "test.parquet", "dataset.json"):
-        (folder / "data/toy" / name).unlink()
-    with pytest.raises(PrivacyError, match="images of dataset again are also in entry 1 of"):
-        release_of(folder, "again", "second")
-    prepare(folder, "toy", images("lesion"))  # the tables of the earlier entry are looked at
-    prepare(folder, "copy", images("lesion"), shift=0.1)
-    with pytest.raises(PrivacyError, match="images of dataset copy are also in entry 1 of"):
-        release_of(folder, "copy", "second")
-    prepare(folder, "others", images("others"), shift=0.1)
-    release_of(folder, "others", "second")
-    assert entries(folder, "others") == 1
-
-
-def forget_hashes(dataset: Path) -> None:
-    """Writes a ledger as an earlier dpprobe did."""
-    previous, lines = "0" * 64, []
-    for line in (dataset / "ledger.jsonl").read_text().splitlines():
-        record = json.loads(line) | {"previous": previous}
-        record.get("booking", {}).pop("units", None)
-        del record["hash"]
-        previous = hash_value(record)
-        lines.append(canonical_json({**record, "hash": previous}))
-    (dataset / "ledger.jsonl").write_text("\n".join(lines) + "\n")
-    for path in dataset.glob("units-*"):
-        path.unlink()
-
-
-def test_a_part_of_the_images_is_refused_and_other_images_are_not(folder: Path) -> None:
-    release_of(folder, "toy", "first")
-    of = images("others")
-    of["test"][7] = images("lesion")["train"][11]
-    prepare(folder, "part", of, shift=0.1)
-    with pytest.raises(PrivacyError, match="images of dataset part are also in entry 1"):
-        release_of(folder, "part", "second")
-    prepare(folder, "others", images("others"), shift=0.1)
-    release_of(folder, "others", "second", max_epsilon=1)
-    assert entries(folder, "others") == 1
-
-
-def test_patients_of_the_same_names_are_asked_for(folder: Path) -> None:
-    of_patients: dict[str, Any] = {"images_per_patient": 3}
-    prepare(folder, "toy", images("one"), **of_patients)
-    release_of(folder, "toy", "first", of_patients=True)
-    prepare(folder, "second", images("two"), shift=0.1, **of_patients)
-    with pytest.raises(
-        PrivacyError, match=r"names of units of dataset second .* or other_units_than: \[toy\]"
-    ):
-        release_of(folder, "second", "more", of_patients=True)
-    release_of(folder, "second", "more", of_patients=True, more={"other_units_than": ["toy"]})
-    assert entries(folder, "second") == 1
-
-
 @pytest.mark.parametrize("name", ["tyo", "toy", "copy"])
 def test_a_name_without_a_ledger_is_refused_and_never_booked(
     folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -169,23 +108,6 @@ def test_a_dataset_that_is_released_later_counts_then(
     output = release_of(folder, "copy", "second")
     assert bundle.read_bundle(output).statement["ledger"]["releases"] == 2
     check_study(study(folder, called="other", more={"same_units_as": "toy"}))
-
-
-def test_renamed_units_that_change_sides_are_refused(folder: Path) -> None:
-    """The split's key is the same, and a unit would pay for one side of it only."""
-    whose = {split: [f"{split} {row // 3}" for row in range(rows)] for split, rows in ROWS.items()}
-    of = images("lesion")
-    prepare(folder, "toy", of, units=whose, images_per_patient=3)
-    release_of(folder, "toy", "first", of_patients=True, evaluate={"epsilon": 1})
-    release_of(folder, "toy", "again", of_patients=True)
-    of["train"][:120], of["test"] = of["test"], of["train"][:120]
-    prepare(folder, "toy", of, units=whose, images_per_patient=3, shift=0.1)
-    with pytest.raises(PrivacyError, match=r"images have changed sides since entry 1 .*split_seed"):
-        release_of(folder, "toy", "second", of_patients=True)
-    seed = {"split_seed": 5}
-    output = release_of(folder, "toy", "second", of_patients=True, more=seed)
-    # twice trained on before, and the third: both sides of each split count
-    assert bundle.read_bundle(output).statement["ledger"]["epsilon"] > 1.8
 
 
 def test_key_and_hashes_are_private_and_in_no_bundle(folder: Path) -> None:

@@ -17,7 +17,6 @@ from tests.support.releases import (
     calibrated,
     example,
     following,
-    long_release,
     measured,
     of_sites,
     watched,
@@ -226,23 +225,6 @@ def test_each_fact_of_a_release_is_said(tmp_path: Path, plain: Release, case: st
         assert words not in before.text, f"{case}: {words!r} is always said"
 
 
-def test_a_plain_release_says_what_it_has_not(tmp_path: Path, plain: Release) -> None:
-    text = write(tmp_path, plain).text
-    for words in (
-        "Classifies images into 3 classes.",
-        "Classes: naevus, melanoma, keratosis.\n",
-        "No test result is published with this head.",
-        "This was the only release of this dataset",
-        "    dpprobe predict lesions_v1 IMAGES --output predictions.csv\n",
-        "the probability of each class.",
-    ):
-        assert words in text, words
-    for heading in ("## Contact", "## How sure", "## Whether new", "weak promise", "Hub"):
-        assert heading not in text, heading
-    scores = changed(plain, {"calibration": calibrated()}, head={"link": "none"})
-    assert "the probability of each class." in write(tmp_path, scores).text, "by its calibration"
-
-
 @pytest.mark.parametrize(("number", "left"), [(2, 0), (100, 0), (101, 1), (1000, 900)])
 def test_a_hundred_classes_are_named(
     tmp_path: Path, plain: Release, number: int, left: int
@@ -252,21 +234,6 @@ def test_a_hundred_classes_are_named(
     named = line.partition(".\n")[0].partition(" and ")[0].split(", ")
     assert named == list(names[:100])
     assert (f" and {left} more, in `bundle.json`." in line) == (left > 0)
-
-
-def test_the_table_of_attacks_has_a_column_for_test_units_if_any_are_read(
-    tmp_path: Path, plain: Release
-) -> None:
-    for block, columns in ((None, 2), (measured(), 3)):
-        text = write(tmp_path, changed(plain, {"evaluation": block})).text
-        rows = [line for line in text.splitlines() if line.startswith(("| 0.1%", "| 1%", "| 10%"))]
-        assert [row.count("|") - 1 for row in rows] == [columns] * 3
-
-
-def test_a_release_with_long_lists_is_cut(tmp_path: Path, plain: Release) -> None:
-    text = write(tmp_path, long_release(plain)).text
-    assert "and 900 more, in `bundle.json`" in text
-    assert "one patient (all of their training images together)" in text
 
 
 @pytest.mark.parametrize("text", HOSTILE)

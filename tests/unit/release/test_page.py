@@ -101,13 +101,6 @@ def test_long_lists_and_texts_are_cut(tmp_path: Path, plain: Release) -> None:
         assert f"{number} classes: {', '.join(names[:16])}{left}." in said
 
 
-def test_a_predecessor_of_a_long_name_is_cut(tmp_path: Path, plain: Release) -> None:
-    for name, shown in (("lesions v0", "lesions v0"), ("x" * 41, "x" * 39 + "…")):
-        said = read(tmp_path, plain, predecessor={"name": name, "sha256": "ab" * 32}).text
-        assert f"This release replaces {shown}." in said
-    assert "This release replaces" not in read(tmp_path, plain).text
-
-
 def test_nothing_breaks_out_of_the_page(tmp_path: Path, plain: Release) -> None:
     facts, statement = plain
     unharmed = write(tmp_path, facts, statement)
@@ -159,33 +152,10 @@ def test_the_curve_is_that_of_the_best_attack_and_its_marks_lie_on_it(
 def test_the_reliability_diagram_has_a_mark_for_each_range(tmp_path: Path, plain: Release) -> None:
     block = calibrated()
     drawn = read(tmp_path, plain, calibration=block).drawn
-    circles = [(float(each["cx"]), float(each["cy"])) for tag, each in drawn if tag == "circle"]
-    marks = [
-        (44 + 200 * row["predicted"], 8 + 200 * (1 - row["observed"]))
-        for row in block["reliability"]
-    ]
-    for x, y in marks:
-        assert any(abs(x - a) < 0.01 and abs(y - b) < 0.01 for a, b in circles), (x, y)
-    intervals = [
-        (float(each["x1"]), float(each["y1"]), float(each["x2"]), float(each["y2"]))
-        for tag, each in drawn
-        if tag == "line" and each.get("class") not in ("grid", "guess")
-    ]
-    for (x, y), row in zip(marks, block["reliability"], strict=True):
-        ends = {8 + 200 * (1 - row[end]) for end in ("low", "high")}
-        across = {44 + 200 * row[end] for end in ("from", "to")}
-        assert any(
-            abs(a - x) < 0.02
-            and abs(c - x) < 0.02
-            and {round(b, 1), round(d, 1)} == {round(end, 1) for end in ends}
-            for a, b, c, d in intervals
-        ), f"no interval of {row}"
-        assert any(
-            abs(b - y) < 0.02
-            and abs(d - y) < 0.02
-            and {round(a, 1), round(c, 1)} == {round(end, 1) for end in across}
-            for a, b, c, d in intervals
-        ), f"no range of {row}"
+    marks = [(float(each["cx"]), float(each["cy"])) for tag, each in drawn if tag == "circle"]
+    for row in block["reliability"]:
+        wanted = pytest.approx((44 + 200 * row["predicted"], 8 + 200 * (1 - row["observed"])))
+        assert any(mark == wanted for mark in marks), row
 
 
 def test_each_mechanism_is_a_row_with_the_units_that_it_reads(

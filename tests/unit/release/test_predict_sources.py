@@ -114,19 +114,6 @@ def test_known_weights_are_loaded_as_the_bundle_says(
         assert {key: loaded[key] for key in options} == options
 
 
-def test_a_checkpoint_is_passed_if_and_only_if_the_bundle_names_one(folder: Path) -> None:
-    Path("w.pt").touch()
-    with pytest.raises(ConfigError, match=r"checkpoint w.pt: backbone pixels of bundle needs no "):
-        Predictor.load_bundle(folder, device="cpu", checkpoint="w.pt")
-    alter(folder, {"backbone.trained": True, "backbone.checkpoint": "w.pt"})
-    with pytest.raises(ConfigError, match=r"--checkpoint FILE, where FILE is w.pt \(SHA-256 None"):
-        Predictor.load_bundle(folder, device="cpu")
-    with pytest.raises(ConfigError, match=r"--checkpoint: gone.pt is not a file; the bundle has"):
-        Predictor.load_bundle(folder, device="cpu", checkpoint="gone.pt")
-    with pytest.raises(DataError, match=r"w.pt: its weights have SHA-256 e3b0c44.*needs None"):
-        Predictor.load_bundle(folder, device="cpu", checkpoint="w.pt")
-
-
 @pytest.mark.parametrize("options", [{"family": "unknown"}, {}, {"family": "pixels", "x": 1}])
 def test_options_that_no_family_takes_are_refused(folder: Path, options: dict[str, Any]) -> None:
     alter(folder, {"backbone.options": options})

@@ -22,7 +22,7 @@ from dpprobe.release.ledger import Ledger
 from dpprobe.release.ledger_prices import Limits
 from dpprobe.release.parts.evaluation.show import METRICS
 from dpprobe.release.release_notes import state_difference, write_notes
-from tests.support.bundles import CLASSES, LEDGER, PRIORS, write_example
+from tests.support.bundles import LEDGER, PRIORS, write_example
 from tests.support.edited_bundles import edit_file
 from tests.support.releases import calibrated, measured, watched
 from tests.unit.release.test_ledger import DELTA, booking
@@ -43,14 +43,6 @@ def test_a_result_that_is_not_measurable_has_no_difference(
     assert "more test units" in said, "no remedy"
     assert not any(letter.isdigit() for letter in said), f"states a number: {said}"
     assert "points" not in said
-
-
-def test_two_measured_results_have_a_difference_of_their_intervals() -> None:
-    better = USEFUL | {"value": 0.95, "interval": [0.93, 0.97]}
-    # by hand: 95 - 86; 93 - 90; 97 - 82
-    said = state_difference(better, USEFUL)
-    assert "+9.0 points (95% CI +3.0 to +15.0)" in said
-    assert "higher than before" in said
 
 
 def result(value: float, margin: float, metric: str = "accuracy") -> dict[str, Any]:
@@ -192,24 +184,6 @@ def test_two_equal_releases_differ_in_nothing(old: Bundle, new: Bundle) -> None:
     assert "`lesions_v1` names no predecessor; this comparison with `lesions_v2` was" in chosen
 
 
-@pytest.mark.parametrize(
-    ("facts", "line"),
-    [
-        ({"dimension": 99}, "- features per image: `64`, now `99`"),
-        ({"multi_label": True}, "- several labels per image: `false`, now `true`"),
-        ({"class_names": CLASSES[::-1]}, "- another order of classes in every output: `keratosis`"),
-    ],
-)
-def test_what_a_deployment_must_know_is_listed(
-    old: Bundle, new: Bundle, facts: dict[str, Any], line: str
-) -> None:
-    changed = section(write_notes(altered(new, {}, **facts), old), "What changes for a deployment")
-    assert any(each.startswith(line) for each in changed), changed
-    back = section(write_notes(new, altered(old, {}, **facts)), "What changes for a deployment")
-    assert len(back) == len(changed)
-    assert back != changed, "the other way round"
-
-
 def test_facts_of_backbone_head_and_parts_are_listed_where_a_deployment_uses_them(
     old: Bundle, new: Bundle
 ) -> None:
@@ -293,15 +267,6 @@ def test_results_of_two_metrics_or_of_one_release_are_shown_and_not_compared(
     assert words in shown[1 - which]
     assert "Accuracy 81.2%" in shown[which]
     assert len(shown) == 2
-
-
-def test_how_margins_add_is_told_of_results_that_say_something_and_of_their_unit(
-    old: Bundle, new: Bundle
-) -> None:
-    wide = measured() | {"interval": [0.1, 0.95]}
-    assert "may share" not in write_notes(altered(new, {"evaluation": wide}), old)
-    patients = altered(new, {"unit_of_privacy": Plan.UNITS["patient"]})
-    assert "both results may share test patients" in write_notes(patients, old)
 
 
 def test_the_limit_leaves_what_is_not_spent(old: Bundle, new: Bundle) -> None:

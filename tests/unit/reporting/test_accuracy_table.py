@@ -55,16 +55,6 @@ def test_people_get_a_row_per_epsilon_and_a_column_per_head() -> None:
     assert "delta: d 1e-05." in note
 
 
-def test_words_of_what_is_not_there_are_left_out() -> None:
-    grid = made_grid({("d", math.inf, "x", "a"): made_entry(50.0, private=False)}, deltas={})
-    _, rows, note = _shown(grid)
-    assert rows == [["d", "inf", "50.0"]]
-    for words in ("±", "(low to high)", "Bold", "†", "1/n", "selection", "patient", "permitted"):
-        assert words not in note
-    assert "test examples (none)" in note
-    assert "delta: none." in note
-
-
 def test_the_price_of_choosing_the_best_is_told_of_rows_with_a_choice() -> None:
     choices = {
         ("d", 0.5): Choice(candidates=1, epsilon=None),

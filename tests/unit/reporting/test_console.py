@@ -13,7 +13,7 @@ import pytest
 from dpprobe.artifacts import write_json
 from dpprobe.privacy.risk import RiskEpsilon
 from dpprobe.reporting import console
-from dpprobe.reporting.console import LINES, WIDTH, describe_study, list_commands
+from dpprobe.reporting.console import LINES, describe_study, list_commands
 from dpprobe.reporting.headline import verdict
 from dpprobe.results.best_private import best_private
 from dpprobe.results.cell_record import Measure
@@ -126,37 +126,6 @@ def test_verdicts_that_do_not_fit_are_counted(count: int, monkeypatch: pytest.Mo
     assert told == count or count >= 12
     rows = [line for line in lines if re.match(r"d\d\d  ", line)]
     assert len(rows) >= min(count, 2) or count == 1
-
-
-def test_what_would_mislead_is_told_in_few_whole_notes(monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = {
-        ("d", 1.0, "x", "m"): made_entry(
-            50.0, never={"a class of a long name " * 4: 3, "other": 2}
-        ),
-        ("d", 1.0, "x", "found"): made_entry(60.0, private=False, unpriced=True),
-        ("d", 1.0, "x", "worse"): made_entry(40.0, never={"only here": 3}),
-    }
-    measure = Measure(headline="auc", multi_label=True, labels=2, num_classes=3)
-    grid = made_grid(entries, above=frozenset({"d"}), measures={"d": measure})
-    lines = _describe(monkeypatch, grid)
-    notes = [line for line in lines if line.startswith("Attention: ")]
-    assert len(notes) >= 2
-    assert [line for line in lines if line.endswith("more: r/report.html")]
-    assert all(len(line) <= WIDTH for line in lines)
-    assert "60.0†" in " ".join(lines)
-    lines = _describe(
-        monkeypatch,
-        made_grid(
-            {
-                ("d", 1.0, "x", "m"): made_entry(50.0),
-                ("d", 1.0, "x", "worse"): made_entry(40.0, never={"only here": 3}),
-            }
-        ),
-    )
-    assert "only here" not in " ".join(lines)
-    few = {key: entry for key, entry in entries.items() if key[3] == "found"}
-    lines = _describe(monkeypatch, made_grid(few | {("d", 1.0, "x", "m"): made_entry(5.0)}))
-    assert any(line.startswith("Attention: † Not private") for line in lines)
 
 
 def test_a_study_without_a_private_head_says_what_to_add(monkeypatch: pytest.MonkeyPatch) -> None:

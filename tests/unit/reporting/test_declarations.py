@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from dpprobe import resources
 from dpprobe.exhibits.exhibit import Exhibit
 from dpprobe.exhibits.published import published_digest
 from dpprobe.reporting.declarations import (
@@ -25,7 +22,6 @@ from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from dpprobe.versions import VERSIONS
-from tests.conftest import REPOSITORY
 
 DIGITS = {"source": "sklearn", "name": "digits"}
 PIXELS = {"family": "pixels"}
@@ -83,20 +79,6 @@ def test_times_take_two_private_heads_whose_seconds_compare() -> None:
     search = {"learning_rate": [0.1, 1.0]}
     tuned = {"sgd": sgd, "tuned": {"head": "tuned", "base": sgd, "search": search, "trials": 3}}
     assert TIME_COST.shown(make_study(methods=tuned)) == []
-
-
-@pytest.mark.parametrize("exhibit", [SHIFT, LOSS_BY_BACKBONE, TIME_COST], ids=lambda e: e.name)
-def test_captions_name_their_figure_and_docs_have_a_line(exhibit: Exhibit) -> None:
-    assert isinstance(exhibit.files, dict)
-    figure = exhibit.files[""].removeprefix("figures/").replace("{dataset}", "<dataset>")
-    # the report finds a caption by the beginning of the figure's name
-    stem = figure.rpartition("/")[2]
-    assert {output.caption for output in exhibit.list_outputs(None)} == {None, f"{stem}.rst"}
-    caption = (resources.resource_path("captions") / f"{stem}.rst").read_text()
-    assert "Test results" in caption
-    assert "Test results are computed without noise" in " ".join(caption.split())
-    lines = (REPOSITORY / "docs/papers.md").read_text().splitlines()
-    assert sum(line.startswith(f"| `{figure}` |") for line in lines) == 1
 
 
 def _params(exhibit: Exhibit, study: Study, place: dict[str, str]) -> dict[str, Any]:

@@ -12,18 +12,15 @@ from dpprobe.privacy.risk import RiskEpsilon
 from dpprobe.reporting import headline
 from dpprobe.reporting.headline import (
     baseline_doubt,
-    best_interval,
     choice_words,
-    headline_lines,
     list_doubts,
     majority_doubt,
-    majority_words,
     more_seeds_may_tell,
     verdict,
 )
 from dpprobe.results.best_private import Best, best_private
 from dpprobe.results.cell_record import ACCURACY, Measure
-from dpprobe.results.summary import Choice, Entry
+from dpprobe.results.summary import Entry
 from tests.support.made_grids import made_entry, made_grid
 
 AUC = Measure(headline="auc", num_classes=2, labels=1)
@@ -193,61 +190,9 @@ def test_patients_are_no_examples_and_one_seed_has_no_noise_of_training() -> Non
     assert [text.split(" ")[0] for text in both] == ["Too", "Its", "One"]
 
 
-def test_the_interval_and_the_majority_class_baseline_in_words() -> None:
-    assert best_interval(_best(_private())) == "57.0 to 64.0"
-    assert best_interval(_best(_private(both_high=None))) == ""
-    entry = made_entry(61.0, constant=50.0, constant_accuracy=92.0)
-    assert majority_words(entry, AUC) == "50.0% AUC, 92.0% accuracy"
-    assert majority_words(entry, ACCURACY) == "50.0% accuracy"
-    patients = made_entry(61.0, constant=50.0, patients=True)
-    assert majority_words(patients, AUC) == "50.0% AUC (mean over test patients)"
-    assert majority_words(made_entry(61.0, patients=True), AUC) == ""
-
-
 def test_the_best_of_several_heads_tends_to_be_too_high() -> None:
     entries = {("d", 0.5, "x", name): made_entry(60.0) for name in ("a", "b")}
     (best,) = best_private(made_grid(entries), {})
     words = choice_words(best)
     assert words.startswith("Selected from 2 private heads by test results, so 60.0% tends to")
     assert choice_words(_best(_private())) == ""
-
-
-def test_notes_of_a_table_name_metric_baseline_worst_class_choice_and_doubts() -> None:
-    least = {"least_title": "worst-class recall", "constant": 25.0, "both_low": 20.0}
-    entries = {
-        ("d", 0.5, "x", "a"): made_entry(
-            50.0, least=8.25, least_class="ill", both_high=60.0, **least
-        ),
-        ("d", 0.5, "x", "b"): made_entry(40.0, constant=25.0),
-        ("d", 2.0, "x", "a"): made_entry(
-            70.0, least=61.0, least_class="well", both_high=80.0, **least
-        ),
-        ("e", 2.0, "x", "a"): made_entry(70.0),
-    }
-    grid = made_grid(
-        entries,
-        choices={
-            row: Choice(candidates=count, epsilon=None)
-            for row, count in ((("d", 0.5), 2), (("d", 2.0), 1), (("e", 2.0), 1))
-        },
-    )
-    assert headline_lines(grid, best_private(grid, {}), "d") == [
-        "Metric of d.",
-        "Majority-class baseline: 25.0% accuracy.",
-        "Worst-class recall of the best private head: 8.2% (class ill) at ε = 0.5, 61.0% (class "
-        "well) at ε = 2.",
-        "The best private head is selected by test results, so its result tends to be too high "
-        "(selection bias): best of 2 at ε = 0.5.",
-        "ε = 0.5, 2: Its interval includes the majority-class baseline.",
-    ]
-    assert headline_lines(grid, best_private(grid, {}), "e") == ["Metric of e."]
-    never = made_grid({("e", 2.0, "x", "a"): made_entry(70.0, never={"ill": 3})}, reasons={})
-    (line,) = headline_lines(never, best_private(never, {}), "e")
-    assert line.startswith("Never predicted: ill in all 3 seeds")
-
-
-def test_an_auc_keeps_its_capitals() -> None:
-    assert headline.upper_first("worst-label AUC") == "Worst-label AUC"
-    measure = Measure(headline="auc", multi_label=True, labels=3, num_classes=3)
-    best = _best(made_entry(60.0, least=50.0, least_class="round"), measure=measure)
-    assert headline.worst_class(best) == "50.0% (label round)"

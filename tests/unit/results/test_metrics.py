@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from scipy.special import expit
 from sklearn import metrics as sk
 
 from dpprobe.errors import DataError
@@ -172,18 +171,6 @@ def test_scores_that_are_no_logits_are_cut_at_a_half() -> None:
         [False, False],
     ]
     assert "expected_calibration_error" not in evaluate_scores(scores, labels, link="none")
-
-
-def test_a_patient_of_thirty_images_counts_as_much_as_one_of_one() -> None:
-    units = np.array([0] * 30 + [1])
-    labels = np.zeros(31, dtype=np.int64)
-    scores = np.tile([1.0, 0.0], (31, 1))
-    scores[30] = [0.0, 1.0]
-    accepted = [[0]] * 31
-    found = evaluate_scores(scores, labels, accepted=accepted, units=units)
-    for name in ("accuracy", "macro_accuracy", "real_accuracy"):
-        assert found[name] == pytest.approx(0.5)
-    assert evaluate_scores(scores, labels)["accuracy"] == 30 / 31
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -415,24 +402,6 @@ def test_a_private_cell_has_the_uncertainty_of_its_test_rows_beside_that_of_its_
         assert summary[name]["rows_high"] == pytest.approx(alone[name]["rows_high"] + moved)
 
 
-def test_bootstrap_over_labels_agrees_with_resampling_rows() -> None:
-    scores, labels, _ = _made(3, rows=60, classes=3, several=True, digits=1)
-    labels[:, 0] = 0
-    labels[:3, 0] = 1  # one resample in twenty has none of these
-    summary = _summary(scores, labels)
-    assert summary["exact_match_accuracy"]["interval"] == kinds.ROW_PROPORTION
-    generator = np.random.default_rng(0)
-    drawn = [generator.integers(60, size=60) for _ in range(400)]
-    found = [evaluate_scores(scores[rows], labels[rows], link="sigmoid") for rows in drawn]
-    for name in ("auc", "accuracy"):
-        values = [each.get(name, np.nan) for each in found]
-        low, high = np.nanquantile(values, [0.025, 0.975])
-        assert summary[name]["low"] == pytest.approx(low, abs=0.03), name
-        assert summary[name]["high"] == pytest.approx(high, abs=0.03), name
-    assert summary["mean_average_precision"]["interval"] is None
-    assert not [name for name in summary if name.startswith("per_label")]
-
-
 def test_weighted_areas_are_those_of_repeated_rows() -> None:
     generator = np.random.default_rng(0)
     for seed in range(20):
@@ -487,33 +456,6 @@ def test_the_interval_of_a_mean_over_classes_covers(
         assert low < high
         held += bool(low <= np.mean(recalls) <= high)
     assert held >= 0.92 * TIMES
-
-
-@pytest.mark.parametrize("seeds", [2, 5])
-@pytest.mark.parametrize(
-    ("noise", "base"), [(0.0, 2.0), (0.3, 2.0), (1.0, 1.0), (0.05, 4.5)], ids=str
-)
-def test_seeds_and_rows_together_cover_what_neither_does(
-    seeds: int, noise: float, base: float
-) -> None:
-    """Rows are easy or hard, seeds lucky or not: the truth is the mean over both."""
-    generator = np.random.default_rng(1)
-    draws = generator.normal(size=(200_000, 2))
-    truth = float(expit(base + draws[:, 0] + noise * draws[:, 1]).mean())
-    held, rows_alone = 0, 0
-    for _ in range(TIMES):
-        easy, luck = generator.normal(size=300), noise * generator.normal(size=(seeds, 1))
-        correct = generator.random((seeds, 300)) < expit(base + easy + luck)
-        records = [{"accuracy": float(each.mean())} for each in correct]
-        entry = summarise_records(
-            records, correct=correct[0], labels=np.zeros(300, dtype=int), scores=np.zeros((300, 2))
-        )["accuracy"]
-        assert entry["both_low"] <= entry["rows_low"] < entry["rows_high"] <= entry["both_high"]
-        held += entry["both_low"] <= truth <= entry["both_high"]
-        rows_alone += entry["rows_low"] <= truth <= entry["rows_high"]
-    assert held >= 0.935 * TIMES
-    if noise == 1.0:
-        assert rows_alone < 0.7 * TIMES, "the seeds' luck is no part of an interval over rows"
 
 
 def test_each_metric_decides_for_itself_whether_seeds_vary() -> None:
@@ -589,17 +531,6 @@ def test_the_majority_class_baseline_weighs_patients_and_averages_labels() -> No
     assert metrics.constant_accuracy(several) == (3 / 4 + 3 / 4) / 2
     units = np.array([0, 0, 0, 3])  # label 0 in half of the patients, label 1 in a sixth
     assert metrics.constant_accuracy(several, units=units) == pytest.approx((1 / 2 + 5 / 6) / 2)
-
-
-def test_training_metrics_are_those_of_the_evaluation() -> None:
-    for several in (False, True):
-        scores, labels, units = _made(6, rows=40, classes=2, several=several, digits=1)
-        whole = evaluate_scores(scores, labels, link=_link(several), units=units)
-        followed = metrics.training_metrics(scores, labels, link=_link(several), units=units)
-        assert followed == {
-            "test_accuracy": pytest.approx(whole["accuracy"]),
-            "test_auc": pytest.approx(whole["auc"]),
-        }
 
 
 @pytest.mark.parametrize(("fewest", "kind"), [(9, kinds.ROW_PROPORTION), (10, kinds.ROW_BOOTSTRAP)])

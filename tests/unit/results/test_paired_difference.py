@@ -10,10 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpprobe.data.options import Headline
-from dpprobe.results import bootstrap
-from dpprobe.results.halves import Halves, half_values, split_rows
-from dpprobe.results.metrics import evaluate_scores
+from dpprobe.results.halves import half_values
 from dpprobe.results.paired_difference import INDEPENDENT, PAIRED, Comparison, compare_entries
 from dpprobe.results.summary import Entry
 from dpprobe.results.uncertainty import summarise_records
@@ -48,109 +45,10 @@ def _entry(correct: np.ndarray, *, halves: bool = True) -> Entry:
     )
 
 
-def _entry_of(
-    metric: Headline, scores: np.ndarray, labels: np.ndarray, halves: Halves | None
-) -> Entry:
-    """Makes the entry of a cell of one seed."""
-    record = evaluate_scores(scores, labels)
-    return Entry(
-        mean=100 * record[metric],
-        low=None,
-        high=None,
-        interval=None,
-        values=(100 * record[metric],),
-        halves=100 * np.array([half_values(metric, scores, labels, halves=halves)], dtype=float),
-        test_units=len(labels),
-        seeds=1,
-        private=False,
-        ceiling=False,
-    )
-
-
-def _answers(recalls: tuple[float, float], labels: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Scores of a head with these recalls of two classes."""
-    right = draws < np.array(recalls)[labels]
-    return np.eye(2)[np.where(right, labels, 1 - labels)]
-
-
 def _holds(told: Comparison, truth: float) -> bool:
     assert told.low is not None
     assert told.high is not None
     return told.low <= truth <= told.high
-
-
-@pytest.mark.parametrize("metric", ["accuracy", "macro_accuracy"])
-@pytest.mark.parametrize(
-    ("first", "second", "share"),
-    [
-        ((0.98, 0.03), (0.75, 0.60), 0.4),  # one answers the larger class nearly always
-        ((0.90, 0.10), (0.10, 0.90), 0.5),
-        ((0.80, 0.70), (0.78, 0.72), 0.4),
-    ],
-)
-def test_the_interval_covers_with_classes_in_other_shares(
-    metric: Headline, first: tuple[float, float], second: tuple[float, float], share: float
-) -> None:
-    """New rows have their classes in other shares, which moves an accuracy."""
-    generator = np.random.default_rng(0)
-    rows, held = 200, 0
-    # Of an accuracy the labels do not enter.
-    halves = split_rows(metric, np.zeros(rows, dtype=int)) if metric == "accuracy" else None
-    weights = np.array([1 - share, share]) if metric == "accuracy" else np.array([0.5, 0.5])
-    truth = 100 * (np.subtract(first, second) @ weights)
-    for _ in range(TIMES):
-        labels = (generator.random(rows) < share).astype(np.int64)
-        entries = [
-            _entry_of(metric, _answers(recalls, labels, generator.random(rows)), labels, halves)
-            for recalls in (first, second)
-        ]
-        told = compare_entries(*entries)
-        held += _holds(told, truth)
-    assert 0.91 * TIMES <= held <= 0.99 * TIMES
-
-
-def test_the_interval_covers_a_difference_of_areas() -> None:
-    generator = np.random.default_rng(3)
-    held = 0
-    for _ in range(TIMES):
-        labels = (generator.random(200) < 0.3).astype(np.int64)
-        shared = generator.normal(size=200)
-        entries = []
-        for signal in (1.0, 1.5):
-            noise = (shared + generator.normal(size=200)) / 2**0.5
-            margin = np.stack([np.zeros(200), signal * labels + noise], axis=1)
-            entries.append(_entry_of("auc", margin, labels, None))
-        told = compare_entries(*entries)
-        # Phi(signal / sqrt 2) of normal scores with unit variance.
-        held += _holds(told, 100 * (0.760250 - 0.855578))
-    assert 0.91 * TIMES <= held <= 0.99 * TIMES
-
-
-@pytest.mark.parametrize("rare", [1, 2])
-def test_of_a_rare_class_that_decides_the_interval_covers(
-    rare: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Halves of its few rows would say too little, as they do of few rows."""
-    monkeypatch.setattr(bootstrap, "RESAMPLES", 100)  # macro accuracy needs none
-    generator = np.random.default_rng(0)
-    labels = np.repeat([1, 0], [rare, 200])
-    halves = split_rows("macro_accuracy", labels)
-    held = 0
-    for _ in range(TIMES):
-        entries = []
-        for recalls in ((0.9, 0.4), (0.8, 0.7)):
-            scores = _answers(recalls, labels, generator.random(len(labels)))
-            entry = _entry_of("macro_accuracy", scores, labels, halves)
-            record = evaluate_scores(scores, labels)
-            correct = scores.argmax(axis=1) == labels
-            summaries = summarise_records([record], correct=correct, labels=labels, scores=scores)
-            ends = summaries["macro_accuracy"]
-            low, high = 100 * ends["both_low"], 100 * ends["both_high"]
-            entries.append(replace(entry, both_low=low, both_high=high, resting=float(rare)))
-        told = compare_entries(*entries)
-        assert told.way == INDEPENDENT
-        held += _holds(told, -10.0)
-    assert held >= 0.91 * TIMES
 
 
 def _pair(generator: np.random.Generator, rows: int, seeds: int) -> tuple[np.ndarray, np.ndarray]:

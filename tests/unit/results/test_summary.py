@@ -19,14 +19,12 @@ from dpprobe.artifacts import read_json, sha256_file, write_json
 from dpprobe.errors import DataError
 from dpprobe.privacy.limits import ABOVE_MARK, rounded_up
 from dpprobe.privacy.risk import budget_words, explain_risks, row_words
-from dpprobe.reporting.headline import baseline_doubt
 from dpprobe.results.best_private import best_of_each, best_private
 from dpprobe.results.cautions import list_cautions
 from dpprobe.results.cell_record import read_cell
 from dpprobe.results.cell_results import read_cell_results
 from dpprobe.results.summary import read_grid, read_summaries, summarise_cells, table_schema
 from tests.support.cell_files import BARE, grid_of, summarise, write_cell, write_study
-from tests.support.paper_tables import LAMB, paper_cell, paper_run, rows_as_text, table_of
 
 
 def test_no_edited_number_reaches_a_summary(tmp_path: Path) -> None:
@@ -143,28 +141,6 @@ def test_a_risk_and_an_epsilon_that_agree_have_rows_of_their_own(tmp_path: Path)
 # The best private result, its ceiling, and what few images leave open of both.
 
 
-@pytest.mark.parametrize("qualities", [(0.5, 4.0, 1.0), (4.0, 0.5, 1.0), (0.5, 1.0, 4.0)])
-def test_of_several_ceilings_every_reader_takes_the_best(
-    qualities: tuple[float, ...], tmp_path: Path
-) -> None:
-    cells = [
-        paper_cell(tmp_path, method=f"free_{i}", epsilon="inf", head="nonprivate", quality=quality)
-        for i, quality in enumerate(qualities)
-    ]
-    options = LAMB | {"batch_size": 64}
-    cells += [
-        paper_cell(tmp_path, method="lamb", epsilon=epsilon, head="lamb", options=options)
-        for epsilon in ("8", "inf")
-    ]
-    best = 100 * max(cell.mean for cell in read_cell_results(cells) if cell.ceiling)
-    rows = rows_as_text(table_of(paper_run(cells), "large_scale_transfer_table2"))
-    (row,) = [row for row in rows if row["Data"] == "digits" and row["ε"] == "∞"]
-    assert row["Best"].startswith(f"{best:.1f} ")
-    (result,) = best_private(grid_of(tmp_path, *cells), {})
-    assert result.ceiling is not None
-    assert result.ceiling.mean == pytest.approx(best)
-
-
 def test_the_best_of_each_key_is_the_first_of_equals(tmp_path: Path) -> None:
     paths = [
         write_cell(tmp_path, method=method, epsilon=epsilon, quality=quality)
@@ -205,29 +181,6 @@ def test_the_variance_rests_on_the_rows_of_rare_classes(
     write_json(path, read_json(path) | {"test_counts": counts})
     (entry,) = grid_of(tmp_path, path).entries.values()
     assert entry.resting == pytest.approx(expected, abs=0.05)
-
-
-def test_a_large_difference_on_few_images_is_not_called_none(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """An AUC of a half beside one of 0.87, on a dozen images."""
-    options: dict[str, Any] = {"class_names": ("a", "b"), "headline": "auc", "rows": 12, "seeds": 5}
-    cells = [
-        write_cell(tmp_path, epsilon="1", quality=0.2, **options),
-        write_cell(tmp_path, method="nonprivate", epsilon="inf", quality=1.5, **options),
-    ]
-    (best,) = best_private(grid_of(tmp_path, *cells), {})
-    beside = best.beside_ceiling
-    assert beside is not None
-    assert beside.difference < -10
-    assert beside.high is not None
-    assert beside.high > 0
-    needed = 12 * ((beside.high - beside.difference) / -beside.difference) ** 2
-    assert f"at least {math.ceil(needed)} test examples" in baseline_doubt(best)
-    for low, high in ((-2.0, 2.0), (-0.5, 0.1), (-1.0, 2.1), (-2.1, 1.0)):
-        near = replace(beside, low=low, high=high)
-        monkeypatch.setattr(type(best), "beside_ceiling", near)
-        assert ("is within noise" in baseline_doubt(best)) == (max(-low, high) <= 2)
 
 
 ENDS = ("low", "high", "rows_low", "rows_high", "both_low", "both_high")

@@ -107,19 +107,6 @@ def test_the_total_is_that_of_all_sites_and_a_message_alone_tells_nothing(folder
     assert len(masks) == len(counts)
 
 
-def test_a_site_sends_one_message_a_round_whatever_it_is_asked_later(folder: Path) -> None:
-    """Two messages of one round would differ by exactly the difference of their sums."""
-    send(folder)
-    exchange = open_exchange(folder, "east")
-    path = exchange.message_path(1, "east")
-    before = path.read_bytes()
-    exchange.send_sums([], [make_sum(100)], SECRETS["east"])
-    assert path.read_bytes() == before
-    path.unlink()
-    exchange.send_sums([], [make_sum(100)], SECRETS["east"])
-    assert path.read_bytes() == before
-
-
 def test_a_private_folder_that_lacks_a_sent_message_sends_nothing_more(folder: Path) -> None:
     send(folder)
     exchange = open_exchange(folder, "east")
@@ -503,20 +490,6 @@ def test_messages_of_three_sites_are_as_the_protocol_says(folder: Path) -> None:
                 np.testing.assert_array_equal(total.numbers, np.full(size, 6 * size))
     private = [path for name in ALL for path in (folder / name).iterdir()]
     assert not any(path.stat().st_mode & 0o077 for path in private)
-
-
-def test_a_symmetric_total_stays_one(folder: Path) -> None:
-    facts: dict[str, Any] = {
-        "symmetric": True,
-        "name": "hessian",
-        "step": 0.25,
-        "deviation": 2.0,
-        "size": 6,
-    }
-    send(folder, east=[make_sum(2, **facts)], north=[make_sum(-5, **facts)])
-    ((total,),) = open_exchange(folder, "north").read_rounds()
-    np.testing.assert_array_equal(total.numbers, np.full(6, -3))
-    assert (total.symmetric, total.name, total.step, total.deviation) == (True, "hessian", 0.25, 2)
 
 
 class ExchangeOfSites(RuleBasedStateMachine):

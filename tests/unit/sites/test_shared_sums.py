@@ -303,23 +303,6 @@ def test_each_site_draws_its_share_from_its_own_stream(colluders: int | None) ->
             np.testing.assert_array_equal(drawn, wanted.draw_numbers(9, 50.0))
 
 
-@pytest.mark.parametrize("head", ["least_squares", "feature_covariance"])
-def test_noise_in_shares_makes_another_head_of_the_same_quality(head: str) -> None:
-    options = method_options(HEADS[head])
-    plan = make_plan(options)
-    features, labels = draw_rows()
-    whole = features.isfinite().all(1)
-    scores = []
-    for colluders in (None, 1, 2):
-        heads = fit_together(options, split_rows([80] * 3), plan, 5, colluders=colluders)
-        rows = torch.from_numpy(heads.transforms[0](features[whole]).numpy())
-        weights = torch.from_numpy(heads.weights[0])
-        answers = (rows @ weights[:, :-1].T + weights[:, -1]).argmax(1)
-        scores.append(float((answers == labels[whole]).float().mean()))
-    assert len(set(scores)) > 1
-    assert min(scores) > 0.6
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -20,7 +18,7 @@ from dpprobe.artifacts import read_json, write_json, write_table, write_text
 from dpprobe.errors import TrackingError
 from dpprobe.results.cell_record import HISTORY_FILE, read_cell
 from dpprobe.tracking.receipt import find_store_fault
-from dpprobe.tracking.runs import cell_run, curve_metrics, curve_steps, metric_name, run_name
+from dpprobe.tracking.runs import cell_run, curve_metrics, metric_name
 from tests.support.audit_records import WHITE_BOX, write_audit
 from tests.support.cell_files import write_cell
 from tests.support.fairness_records import write_fairness
@@ -100,34 +98,12 @@ def test_a_seed_that_diverged_ends_the_curve_of_the_mean(tmp_path: Path) -> None
     ]
 
 
-@given(st.sets(st.floats(0.001, 100), max_size=30))
-def test_curve_steps_rise_with_epsilon(epsilons: set[float]) -> None:
-    steps = curve_steps([*epsilons, float("inf")])
-    assert steps.keys() == epsilons
-    in_order = [steps[epsilon] for epsilon in sorted(epsilons)]
-    assert all(one < other for one, other in pairwise(in_order))
-    rounded = {epsilon: round(100 * epsilon) for epsilon in epsilons}
-    if len(set(rounded.values())) == len(rounded):
-        assert steps == rounded
-
-
 @given(st.text(max_size=200))
 def test_any_class_name_becomes_a_legal_metric(text: str) -> None:
     name = f"per_class_recall/{metric_name(text)}"
     _validate_metric_name(name)
     assert name.count("/") == 1
     assert len(name) <= 250
-
-
-def test_the_confusion_matrix_is_that_of_the_predictions(study: Study) -> None:
-    study.ingest()
-    run = study.runs()["study/digits/pixels/sgd/eps-2"]
-    folder = Path(run.info.artifact_uri.removeprefix("file://"), "confusion")
-    rows = [line.split(",") for line in (folder / "counts.csv").read_text().splitlines()]
-    counts = [[int(value) for value in row[1:]] for row in rows[1:]]
-    right = sum(counts[k][k] for k in range(4)) / sum(map(sum, counts))
-    assert run.data.metrics["test/accuracy"] == pytest.approx(right, rel=1e-3)
-    assert "ε = 2" in (folder / "matrix.html").read_text()
 
 
 def test_damaged_predictions_are_named(study: Study) -> None:
@@ -168,13 +144,3 @@ def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
     path = write_cell(study.root, epsilon="0.5", quality=9.0)
     assert path in study.cells
     assert study.ingest_whole()["replaced"] == 1, "another result, in the same report and tables"
-
-
-@given(st.lists(st.from_regex(r"[a-z0-9][a-z0-9_]{0,40}", fullmatch=True), min_size=1, max_size=3))
-def test_run_names_fit_and_keep_both_ends_of_each_word(words: Sequence[str]) -> None:
-    name = run_name(*words)
-    assert len(name) <= 22
-    parts = name.split(" ")
-    assert len(parts) == len(words)
-    for part, word in zip(parts, words, strict=True):
-        assert part == word or (part[0] == word[0] and part[-1] in (word[-1], "…"))

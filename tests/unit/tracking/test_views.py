@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.results.cell_record import read_cell
-from dpprobe.results.summary import summarise_cells
 from dpprobe.tracking import runs, views
 from dpprobe.tracking.baseline_runs import list_baseline_runs
 from tests.support.baseline_records import write_zero_shot
@@ -214,25 +213,6 @@ def test_a_view_is_written_where_it_changed() -> None:
     for other in (view | {views.NAME: "b"}, view | {"selectedColumns": ["b"]}):
         assert views.changed_view(other, first) is not None
     assert views.view_tag("k") == "mlflow.sharedViewState.k"
-
-
-def test_the_view_of_all_studies_has_columns_for_each(study: Study) -> None:
-    study.ingest_whole()
-    other = write_study(study.root / "other", dataset="letters", epsilons=("1", "4"))
-    summary = study.root / "letters.parquet"
-    summarise_cells(other, summary, study="second")
-    study.ingest_whole(
-        name="second",
-        summaries=[summary],
-        dataset_infos={"letters": study.info},
-        receipt=study.root / "second.json",
-    )
-    best = [name for name in study.view("all studies")["selectedColumns"] if "best" in name]
-    assert best == [
-        f"metrics.`{dataset}/best_private_eps_{epsilon}`"
-        for dataset, epsilons in (("digits", ("0.5", "2")), ("letters", ("1", "4")))
-        for epsilon in epsilons
-    ]
 
 
 def test_cells_of_two_studies_share_a_view(study: Study) -> None:

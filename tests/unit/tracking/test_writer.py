@@ -232,7 +232,7 @@ def test_a_long_note_is_cut_and_says_so(lines: int) -> None:
         assert "Too long" in word
 
 
-DATASETS = ("digits", "letters", "signs", "cells")
+DATASETS = ("signs", "cells")
 STUDIES = ("one", "two")  # that share each dataset's experiment
 SMALLEST: dict[str, Any] = {"backbones": ["pixels"], "methods": ["sgd"], "seeds": 2}
 CELLS, SUMMARIES = 2, 2
@@ -308,7 +308,7 @@ def write_all(server: str, files: Path, folder: Path) -> dict[tuple[str, str], d
                 "folder": str(place),
             }
         )
-    assert len(arguments) == 8
+    assert len(arguments) == 4
     writers = start_writers(*arguments)
     output, _ = writers.communicate(timeout=400)
     assert writers.returncode == 0, output[-6000:]
@@ -316,7 +316,7 @@ def write_all(server: str, files: Path, folder: Path) -> dict[tuple[str, str], d
 
 
 @pytest.mark.slow
-def test_eight_writers_lose_nothing(server: str, files: Path, tmp_path: Path) -> None:
+def test_four_writers_lose_nothing(server: str, files: Path, tmp_path: Path) -> None:
     each = CELLS + SUMMARIES
     first = write_all(server, files, tmp_path)
     assert {(r["created"], r["kept"]) for r in first.values()} == {(each, 0)}
@@ -332,7 +332,7 @@ def test_eight_writers_lose_nothing(server: str, files: Path, tmp_path: Path) ->
             runs = client.search_runs([experiment.experiment_id], max_results=1000)
             assert {run.info.status for run in runs} == {"FINISHED"}
             keys.update(run.data.tags["result_key"] for run in runs)
-    assert len(keys) == 8 * each
+    assert len(keys) == 4 * each
     assert max(keys.values()) == 1
     run_id = first["two", "signs"]["runs"]["two/signs/pixels/sgd/eps-2"]
     listed = [item.path for item in client.list_artifacts(run_id)]

@@ -441,17 +441,6 @@ def test_a_half_published_cell_is_published_again(run: Run, fits: list[tuple[str
     assert run.contents("full") == before
 
 
-def test_no_two_cells_share_noise(run: Run) -> None:
-    twin = {"small": METHODS["small"], "twin": METHODS["small"]}
-    run = replace(run, job=replace(run.job, methods=twin))
-    run.train()
-    first, second = (
-        load_file(run.cell(name) / "heads.safetensors")["weights"] for name in ("small", "twin")
-    )
-    assert not np.allclose(first, second, atol=1e-3)
-    assert not np.allclose(first[0], first[1], atol=1e-3)
-
-
 def test_a_start_of_other_classes_is_refused_before_training(
     run: Run, fits: list[tuple[str, int]]
 ) -> None:

@@ -111,15 +111,6 @@ def test_crops_make_cells_stale_and_keep_every_promise(run: Run) -> None:
         assert fingerprint != stale
 
 
-def test_features_in_memory_and_streamed_give_the_same_second_order_cells(run: Run) -> None:
-    second = {"second": METHODS["second"]}
-    run.train(methods=second)
-    kept = run.read("second", "metrics")
-    (run.folder / "cells/toy/none/second/eps-4/metrics.json").unlink()
-    run.train(methods=second, memory_mb=0)
-    assert run.read("second", "metrics")["files"] == kept["files"]
-
-
 def test_a_promise_for_images_says_its_worth_to_patients(run: Run) -> None:
     run.train(unit="image", patients=Patients(images=20))
     for method in METHODS:

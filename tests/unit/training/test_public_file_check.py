@@ -119,34 +119,6 @@ def test_a_copy_of_the_private_features_is_known(study: Study, tmp_path: Path, s
     )
 
 
-def bfloat16(rows: np.ndarray) -> np.ndarray:
-    bits = (rows.view(np.uint32).astype(np.uint64) + 0x8000) & 0xFFFF0000
-    return bits.astype(np.uint32).view(np.float32)
-
-
-def next_float16(rows: np.ndarray) -> np.ndarray:
-    halves = rows.astype(np.float16)
-    halves[:, 0] = np.nextafter(halves[:, 0], np.float16(9))
-    return halves.astype(np.float32)
-
-
-@pytest.mark.parametrize(
-    ("name", "rows"),
-    [
-        ("first", images(0, ROWS["train"])),
-        ("first", images(1, ROWS["test"])),
-        ("second", images(5, 150)),
-    ],
-)
-@pytest.mark.parametrize("change", [lambda rows: 2 * rows, bfloat16, next_float16])
-def test_private_rows_are_known_in_any_order_company_and_precision(
-    study: Study, tmp_path: Path, name: str, rows: np.ndarray, change: Any
-) -> None:
-    crowd = np.concatenate([change(rows)[::-1], images(6, 300)])
-    manifest = store_split(tmp_path / "public", crowd, dataset="imagenet", split="train")
-    study.refuses(lent(manifest), f"{manifest}: rows of the private dataset {name}: ")
-
-
 def test_the_statement_says_who_declared_what_public(study: Study, tmp_path: Path) -> None:
     manifest = store_split(tmp_path / "public", images(6, 300), dataset="imagenet", split="train")
     weights = np.random.default_rng(3).normal(size=(CLASSES, DIMENSION)).astype(np.float32)
@@ -190,28 +162,3 @@ def test_a_released_head_is_no_public_start(study: Study, tmp_path: Path) -> Non
     tuned = {"head": "tuned", "base": started(path), "search": {"learning_rate": [0.1, 1]}}
     study.refuses(tuned, f"base.init_file {path}: {reason}")
     study.refuses(started(study.cell("sgd") / "heads.safetensors"), reason)
-
-
-@pytest.mark.parametrize("columns", [DIMENSION, DIMENSION + 1])
-def test_a_seed_s_weights_saved_without_the_mark_are_known(
-    study: Study, tmp_path: Path, columns: int
-) -> None:
-    study.train(sgd=SGD)
-    weights = load_file(study.cell("sgd") / "heads.safetensors")["weights"][1, :, :columns]
-    save_file({"weights": np.ascontiguousarray(weights)}, tmp_path / "start")
-    study.refuses(started(tmp_path / "start"), "init_file", "the weights of a head in ", "eps-4")
-    save_file({"weights": np.square(weights)}, tmp_path / "start")
-    study.train(some=started(tmp_path / "start"))
-
-
-def test_a_start_that_hardly_moved_is_still_the_file_s(study: Study, tmp_path: Path) -> None:
-    start = tmp_path / "start"
-    weights = np.random.default_rng(3).normal(size=(CLASSES, DIMENSION)).astype(np.float32)
-    save_file({"weights": weights}, start)
-    small = started(start) | {"learning_rate": 1e-5}
-    study.train(small=small)
-    moved = load_file(study.cell("small") / "heads.safetensors")["weights"][0, :, :DIMENSION]
-    assert 0 < np.abs(moved - weights).max() < 1e-4
-    study.train(small=small, again=started(start))
-    save_file({"weights": moved.copy()}, start)
-    study.refuses(started(start), "the weights of a head in ")

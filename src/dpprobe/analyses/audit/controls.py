@@ -389,7 +389,7 @@ def lengthen_late_rows() -> Iterator[None]:
     def add_loose(sums: ExactSums, data: Data, index: Index, *rest: Any) -> None:
         assert isinstance(data, _PlacedData)
         late, loose = data.late[index], copy(sums)
-        loose._given = (*sums._given[:2], sums._given[2] * UNCLIPPED, *sums._given[3:])
+        loose._given = sums._given._replace(clip=sums._given.clip * UNCLIPPED)
         add_rows(sums, data, index[~late], *rest)
         add_rows(loose, data, index[late], *rest)
 

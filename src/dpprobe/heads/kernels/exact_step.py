@@ -1,10 +1,20 @@
 """Adds clipped gradients exactly, on the CPU: a unit row times a factor, both on a public grid.
 
-Logits and sums are exact products of 16-bit integers (`integer_products`). A row's norm is at most
-2^17, so few of its entries need more than 16 bits. Excess over 16 bits, and the row's constant, are
-multiplied in float64. All sums are integers below 2^53, with equal bits in any order. Between the
-products for logits and for sums, each row is computed by itself. So a row's contribution depends
-neither on its position nor on other rows.
+Rows, weights and factors are whole numbers, which BLAS multiplies as float64. Float64 represents
+all whole numbers up to 2^53 and adds them exactly, so a product has the same bits for any order of
+additions, blocks, threads, BLAS library and with or without fused multiply-add:
+
+- Logits: a row has norm at most 2^e, for entries of e bits, and a class's weights have norm at most
+  2^(51 - e) + sqrt(d) / 2 (`to_integers`). By Cauchy-Schwarz no partial sum of their products
+  exceeds 2^52.
+- Sums: a row times its factor has norm at most 2^(e + f), for factors of f bits. The rows of one
+  unit of privacy together do not exceed it. So no partial sum over n units exceeds n 2^(e + f) <=
+  2^52. `privacy.grid` chooses e and f by n, and refuses an n that has none; `check_exact` checks
+  the result. Hence no block of rows needs to end early: rows are multiplied in chunks of `CHUNK`
+  only because a chunk stays in the processor's cache.
+
+Between the two products each row is computed by itself. So a row's contribution depends neither on
+its position nor on other rows.
 """
 
 # mypy: allow-untyped-defs, disable-error-code="call-arg"
@@ -15,21 +25,16 @@ import math
 
 import numpy as np
 
-from dpprobe.heads.kernels import integer_products, vectors
-from dpprobe.heads.kernels.integer_products import CHUNK, LARGEST, padded
 from dpprobe.privacy.machine_code import MachineCode
 
-MACHINE_CODE = MachineCode(__file__, integer_products.__file__, vectors.__file__)
+MACHINE_CODE = MachineCode(__file__)
 jit = MACHINE_CODE.jit
 
 # Rows and factors are shorter than their bounds by the share MARGIN, which exceeds the rounding of
 # float64 in a million columns.
 MARGIN = 2.0**-30
-_LARGEST, _LARGEST_ENTRY, _LARGEST_SUM = np.finfo(np.float64).max, np.int32(LARGEST), 2.0**53
-# A row of norm 2^17 has fewer than 16 entries that exceed 16 bits.
-_MOST_RESTS = 16
-# The number of rows that are prefetched.
-_AHEAD = 4
+_LARGEST, _LARGEST_SUM = np.finfo(np.float64).max, 2.0**53
+CHUNK = 64
 # Weights of a smaller norm count as 0 in logits, which they would not change.
 _SMALLEST_HEAD = 1e-150
 
@@ -68,16 +73,19 @@ def to_integers(head, bits, out):
     return math.ldexp(1.0, exponent)
 
 
-@jit("Tuple((f8, f8, b1))(f4[::1], f8, f8, f4[::1], f8, f8[::1], i4[::1], i2[::1])")
-def to_grid(source, scale, shift, centre, entry, row, whole, out):
-    """Fills whole with x / |[x, 1]|, x = scale * source - shift * centre, in steps of `entry`.
+# Rows for a GPU are float32, which represents whole numbers of up to 24 bits.
+_ROWS = "f4[:, ::1]", "f8[:, ::1]"
+
+
+@jit(*(f"f8(f4[::1], f8, f8, f4[::1], f8, f8[::1], {rows[:2]}[::1])" for rows in _ROWS))
+def to_grid(source, scale, shift, centre, entry, row, out):
+    """Fills `out` with x / |x|, x = [scale * source - shift * centre, 1], in steps of `entry`.
 
     Entries are rounded towards zero, so the rounded row's norm is at most 1. If `centre` is empty,
-    nothing is subtracted. `out` gets the lower 16 bits of `whole`; `row` is working memory.
+    nothing is subtracted. `row` is working memory.
 
     Returns:
-      The norm |[x, 1]|, the last entry 1 / |[x, 1]|, and True if 16 bits hold all other entries. If
-      the norm is not finite: 0, 0 and True, with zeros in `out`.
+      The norm |x|; 0, with zeros in `out`, if the norm is not finite.
     """
     d = source.shape[0]
     if centre.shape[0]:
@@ -89,29 +97,12 @@ def to_grid(source, scale, shift, centre, entry, row, whole, out):
     row[d] = 1.0
     norm = np.sqrt(_square_norm(row))
     if not norm <= _LARGEST:
-        out[:d] = 0
-        return 0.0, 0.0, True
-    factor, used = (1 - MARGIN) / (norm * entry), np.int32(0)
-    for j in range(d):
-        whole[j] = np.int32(row[j] * factor)
-    # a separate loop, which compilers vectorise better
-    for j in range(d):
-        value = whole[j]
-        used = np.int32(used | np.int32(value + _LARGEST_ENTRY) | np.int32(_LARGEST_ENTRY - value))
-        out[j] = np.int16(value)
-    return norm, np.trunc(factor), used >= 0
-
-
-@jit("i8(i4[::1], i8, i8, i2[::1], i8[:, ::1])")
-def cut_entries(whole, i, count, out, rests):
-    """Cuts row i to 16 bits; appends (row, column, excess) to `rests`; returns its new length."""
-    for j in range(whole.shape[0]):
-        value = whole[j]
-        out[j] = max(-LARGEST, min(value, LARGEST))
-        if value != out[j]:
-            rests[count, 0], rests[count, 1], rests[count, 2] = i, j, value - out[j]
-            count += 1
-    return count
+        out[:] = 0.0
+        return 0.0
+    factor = (1 - MARGIN) / (norm * entry)
+    for j in range(d + 1):
+        out[j] = np.trunc(row[j] * factor)
+    return norm
 
 
 @jit("void(f8[:, ::1], f8[::1], f8[::1], i8[::1], u1[:, ::1], i8[::1], f8, f8, b1, f8[:, ::1])")
@@ -156,149 +147,75 @@ def to_factors(logits, norms, weights, labels, multi_hot, rows, clip, step, sigm
             out[k, i] = np.trunc(row[k] * factor)
 
 
-@jit("void(f4[:, ::1], f4[::1], f4[::1], f4[::1], f4[::1], i8[::1], f8, f4[:, ::1], f8[::1])")
-def fill_units(features, scale, shift, centre, weights, rows, entry, out, norms):
+# As in `exact_sums.Data` and `exact_sums.Given`.
+_DATA = "Tuple((f4[:, ::1], f4[::1], f4[::1], f4[::1], i8[::1], u1[:, ::1], f4[::1]))"
+_GIVEN = "Tuple((i8, f8, f8, f8, b1))"
+
+
+@jit(*(f"void({_DATA}, i8[::1], f8, {rows}, f8[::1])" for rows in _ROWS))
+def fill_units(data, rows, entry, out, norms):
     """Writes chosen rows, rounded by `to_grid`, to d + 1 columns of `out`, and norms to `norms`.
 
-    Rows of weight 0 become 0, as in `add_sums`. Integers of 17 bits are exact in float32.
+    Rows of weight 0 become 0.
     """
-    d = features.shape[1]
-    work, whole, lower = np.empty(d + 1), np.empty(d, np.int32), np.empty(d, np.int16)
+    features, scale, shift, centre, _, _, weights = data
+    columns = features.shape[1] + 1
+    work = np.empty(columns)
     for i in range(rows.shape[0]):
-        row = rows[i]
-        norms[i], constant = 0.0, 0.0
+        row, unit = rows[i], out[i, :columns]
         if weights[row] > 0:
             moved = shift[row] if shift.shape[0] else 0.0
-            norms[i], constant, _ = to_grid(
-                features[row], scale[row], moved, centre, entry, work, whole, lower
-            )
-        for j in range(d):
-            out[i, j] = whole[j] if norms[i] > 0 else 0.0
-        out[i, d] = constant
+            norms[i] = to_grid(features[row], scale[row], moved, centre, entry, work, unit)
+        else:
+            norms[i], unit[:] = 0.0, 0.0
 
 
-_DATA = "f4[:, ::1], f4[::1], f4[::1], f4[::1], i8[::1], u1[:, ::1], f4[::1]"
-
-
-@jit(f"void({_DATA}, i8[::1], i8, f8[:, :, ::1], i8, i8, f8, f8, f8, b1, f8[:, :, ::1])")
-def add_sums(
-    features,
-    scale,
-    shift,
-    centre,
-    labels,
-    multi_hot,
-    weights,
-    rows,
-    size,
-    heads,
-    bits,
-    digit_bits,
-    clip,
-    entry,
-    step,
-    sigmoid,
-    totals,
-):
+@jit(f"void({_DATA}, i8[::1], f8[:, :, ::1], {_GIVEN}, f8[:, :, ::1])")
+def add_sums(data, rows, heads, given, totals):
     """Adds each head's clipped sum over the same rows to its total, in steps of entry * step.
 
     Args:
-      features, scale, shift, centre: float32; row i is scale[i] * features[i] - shift[i] * centre;
-        shift and centre [0] for none.
-      labels, multi_hot: int64 [n] and [0, 0]; for several labels [0] and uint8 [n, K].
-      weights: float32 [n], factors of the clipped gradients; 0 for an unusable row.
-      rows: int64 [size or more], each from 0 to n - 1, unchecked. Rows beyond `size` belong to the
-        next call, and are prefetched.
+      data: `exact_sums.Data`.
+      rows: int64 [m], each from 0 to n - 1, unchecked.
       heads: [seeds, K, d + 1].
-      bits, digit_bits: as in `to_integers`.
-      clip: the largest norm of a gradient.
-      entry, step: the grid steps of the rows' entries and of the factors.
-      totals: [seeds, K, d + 1], padded to multiples of 4 and 32.
+      given: `exact_sums.Given`.
+      totals: [seeds, K, d + 1].
     """
-    seeds, classes, d = heads.shape[0], heads.shape[1], features.shape[1]
-    whole_heads, units, digits = np.empty(heads.shape), np.empty(seeds), []
+    _, _, _, _, labels, multi_hot, weights = data
+    bits, clip, entry, step, sigmoid = given
+    (seeds, classes, columns), most = heads.shape, min(CHUNK, rows.shape[0])
+    whole_heads, units = np.empty(heads.shape), np.empty(seeds)
     for seed in range(seeds):
         units[seed] = to_integers(heads[seed], bits, whole_heads[seed]) * (entry / (1 - MARGIN))
-        digits.append(integer_products.split_weights(whole_heads[seed, :, :d], digit_bits))
-    most = min(CHUNK, padded(size, 8))
-    integers = np.empty((most, integer_products.row_width(d + 1)), np.int16)
-    integers[:, d:] = 0
-    logits, constants = np.empty((most, classes)), np.empty(most)
-    norms, parts = np.empty(most), np.empty(most)
-    work, whole = np.empty(d + 1), np.empty(d, np.int32)
-    rests = np.empty((_MOST_RESTS * most, 3), np.int64)
-    first = features.ctypes.data
-    for start in range(0, size, CHUNK):
-        chosen = rows[start : min(start + CHUNK, size)]
-        m, count = chosen.shape[0], 0
+    integers, norms, parts = np.empty((most, columns)), np.empty(most), np.empty(most)
+    logits, sums = np.empty((most, classes)), np.empty((classes, columns))
+    for start in range(0, rows.shape[0], CHUNK):
+        chosen = rows[start : start + CHUNK]
+        m = chosen.shape[0]
+        fill_units(data, chosen, entry, integers, norms)
         for i in range(m):
-            row = chosen[i]
-            later = rows[min(start + i + _AHEAD, rows.shape[0] - 1)]
-            for line in range(0, 4 * d, vectors.LINE):
-                vectors.fetch_line(first + 4 * d * later + line)
-            vectors.fetch_line(scale.ctypes.data + 4 * later)
-            vectors.fetch_line(weights.ctypes.data + 4 * later)
-            vectors.fetch_line(labels.ctypes.data + 8 * later)
-            parts[i], norms[i], constants[i], fits = weights[row], 0.0, 0.0, True
-            if parts[i] > 0:
-                moved = shift[row] if shift.shape[0] else 0.0
-                norms[i], constants[i], fits = to_grid(
-                    features[row], scale[row], moved, centre, entry, work, whole, integers[i]
-                )
-            else:
-                integers[i, :d] = 0
-            if not fits:
-                count = cut_entries(whole, i, count, integers[i], rests)
+            parts[i] = weights[chosen[i]]
         for seed in range(seeds):
-            head, total = whole_heads[seed], totals[seed]
-            integer_products.multiply_weights(integers, digits[seed], 2.0**digit_bits, logits[:m])
-            for at in range(count):
-                for k in range(classes):
-                    logits[rests[at, 0], k] += rests[at, 2] * head[k, rests[at, 1]]
+            np.dot(integers[:m], whole_heads[seed].T, logits[:m])
             for i in range(m):
                 for k in range(classes):
-                    exact = logits[i, k] + constants[i] * head[k, d]
-                    logits[i, k] = exact * (units[seed] * norms[i])
+                    logits[i, k] *= units[seed] * norms[i]
             factors = np.empty((classes, m))
             to_factors(
                 logits[:m], norms, parts, labels, multi_hot, chosen, clip, step, sigmoid, factors
             )
-            integer_products.add_products(factors, integers, total)
+            np.dot(factors, integers[:m], sums)
             for k in range(classes):
-                for i in range(m):
-                    total[k, d] += factors[k, i] * constants[i]
-                for at in range(count):
-                    total[k, rests[at, 1]] += factors[k, rests[at, 0]] * rests[at, 2]
+                for j in range(columns):
+                    totals[seed, k, j] += sums[k, j]
 
 
 @jit(
-    f"b1({_DATA}, i8[::1], i8[::1], f8[:, :, ::1], i8, i8, f8, f8, f8, b1, i8[:, ::1], f8, "
-    "f8[::1], f8[::1], f8[:, ::1])",
+    f"b1({_DATA}, i8[::1], i8[::1], f8[:, :, ::1], {_GIVEN}, i8[:, ::1], f8, f8[::1], f8[::1], "
+    "f8[:, ::1])",
     fastmath=frozenset({"contract"}),
 )
-def take_steps(
-    features,
-    scale,
-    shift,
-    centre,
-    labels,
-    multi_hot,
-    weights,
-    rows,
-    sizes,
-    heads,
-    bits,
-    digit_bits,
-    clip,
-    entry,
-    step,
-    sigmoid,
-    noise,
-    divisor,
-    rates,
-    mixing,
-    average,
-):
+def take_steps(data, rows, sizes, heads, given, noise, divisor, rates, mixing, average):
     """Takes steps of one head [1, K, d + 1]: head -= rate * (clipped sum + noise) / divisor.
 
     Args (others as in `add_sums`):
@@ -309,30 +226,13 @@ def take_steps(
     Where the processor can, products are added with one rounding, as by PyTorch's `add_` and
     `lerp_`. Returns False if a sum is not an integer that float64 represents exactly.
     """
-    classes, columns, start, wrong = heads.shape[1], heads.shape[2], 0, 0
-    totals = np.empty((1, padded(classes, 4), padded(columns, 32)))
+    (_, classes, columns), start, wrong = heads.shape, 0, 0
+    _, _, entry, step, _ = given
+    totals, unit = np.empty(heads.shape), entry * step
     for at in range(sizes.shape[0]):
         totals[:] = 0.0
-        add_sums(
-            features,
-            scale,
-            shift,
-            centre,
-            labels,
-            multi_hot,
-            weights,
-            rows[start:],
-            sizes[at],
-            heads,
-            bits,
-            digit_bits,
-            clip,
-            entry,
-            step,
-            sigmoid,
-            totals,
-        )
-        start, rate, unit = start + sizes[at], -rates[at], entry * step
+        add_sums(data, rows[start : start + sizes[at]], heads, given, totals)
+        start, rate = start + sizes[at], -rates[at]
         for k in range(classes):
             total, head, drawn = totals[0, k], heads[0, k], noise[at, k * columns :]
             for j in range(columns):

@@ -1,16 +1,42 @@
 """Clipped gradient sums on the CPU, in machine code: the sums of `clipping`, in one pass.
 
-Libraries need another pass over memory to clip between two products. `fused_step` multiplies a
-chunk of rows with the weights, clips the residuals, and multiplies these with the chunk, which is
-still in the processor's cache. The products with weights and with residuals are computed in tiles
-of 20 vectors of partial sums in registers: 5 classes x 4 rows, then 5 classes x 4 vectors of
-  columns. Processors with 16 registers use tiles of 10 vectors. The tile's size changes no bit of
-  the sums.
+**What it computes.** With X a chunk of at most 128 rows, W the weights and b the biases:
 
-With few classes, rows are read from memory about as slowly as they are multiplied, so the next
-chunk is prefetched meanwhile. One cache line is fetched per 20 products of vectors, from four rows
-in turn; one row at a time would be half as fast. Caches drop fetched lines long before they are
-full, so chunks are small (`chunk_rows`).
+    Z = W X^T + b                  logits [classes, rows]                 _multiply_rows
+    R = softmax(Z) - Y             or sigmoids: residuals                 _apply_softmax
+    r_i *= min(1, bound_i / |r_i|) each row's residual is clipped         _clip_residuals
+    sum += R X                     added to the release [classes, d]      _multiply_back
+
+`add_clipped_sums` does this for any number of rows. `take_steps` also draws the noise and subtracts
+the noisy sums from the weights, several steps per call. Read these functions from the bottom of the
+file upwards: they are plain loops, compiled by Numba.
+
+**Why not NumPy or PyTorch.** Clipping separates the two products, so a library reads all rows from
+memory twice, and its calls take longer than a batch of 32 rows. Here a chunk is still in the
+processor's cache when it is multiplied for the second time.
+
+**Why LLVM.** The two products are most of the work, and Numba's loops reach a fraction of the
+processor's speed. So four functions decorated with `@intrinsic` write instructions of LLVM, the
+compiler behind Numba. Python runs such a function once, at compile time. Its `builder` does not
+compute: `builder.add(x, y)` appends an instruction, and a Python loop repeats instructions. Loops
+at run time are `cgutils.for_range` and `Code.walk_steps`. `vectors.Code` has the few instructions
+that are used. A vector has 16, 8 or 4 float32 numbers, by the processor.
+
+**Tiles.** A tile is a block of partial sums that stay in registers while its products are added:
+
+    _add_products   5 classes x 4 rows     walks along columns; adds to 20 logits
+    _add_outer      5 classes x 4 vectors  walks along rows; adds to 5 x 64 numbers of the release
+                    of columns             (with vectors of 16 numbers)
+
+Each loaded vector serves 4 or 5 products, as loads would otherwise limit the speed. Afterwards
+`_add_outer_end` adds the last columns. With many classes `_lay_out` first copies columns of rows
+side by side. Processors with 16 registers have tiles of 10 vectors. The tile's size changes no bit
+of the sums.
+
+**Prefetching.** With few classes, rows are read from memory about as slowly as they are multiplied,
+so the next chunk is fetched into the cache meanwhile (`_aim_fetches`). One cache line is fetched
+per 20 products of vectors, from four rows in turn; one row at a time would be half as fast. Caches
+drop fetched lines long before they are full, so chunks are small (`chunk_rows`).
 """
 
 # mypy: allow-untyped-defs, disable-error-code="call-arg"
@@ -402,22 +428,9 @@ def _make_scratch(classes):
 
 
 @jit()
-def _add_chunk(
-    features,
-    scale,
-    labels,
-    multi_hot,
-    bounds,
-    parts,
-    sigmoid,
-    rows,
-    following,
-    weights,
-    classes,
-    release,
-    scratch,
-):
+def _add_chunk(data, rows, following, weights, classes, release, scratch):
     """Adds the clipped sum over at most `CHUNK` rows to each seed's release."""
+    features, scale, labels, multi_hot, bounds, parts, sigmoid = data
     m, d, padded_classes = rows.shape[0], features.shape[1], weights.shape[1]
     floats, doubles, z, pointers, later, panel = scratch
     row_scale, row_parts, usable = floats[0][:m], floats[1][:m], floats[2][:m]
@@ -487,100 +500,38 @@ def chunk_rows(d, classes):
 
 
 @jit()
-def _add_rows(
-    features,
-    scale,
-    labels,
-    multi_hot,
-    bounds,
-    parts,
-    sigmoid,
-    rows,
-    cuts,
-    chunk,
-    stop,
-    weights,
-    classes,
-    release,
-    scratch,
-):
+def _add_rows(data, rows, cuts, chunk, stop, weights, classes, release, scratch):
     """Adds the chunks from number `chunk` up to row `stop`; returns the next chunk's number."""
     while cuts[chunk] < stop:
         first, last = cuts[chunk], cuts[chunk + 1]
         # After the last chunk, rows of the next call may follow, up to the chunk's number of rows.
         end = cuts[chunk + 2] if chunk + 2 < cuts.shape[0] else 2 * last - first
-        _add_chunk(
-            features,
-            scale,
-            labels,
-            multi_hot,
-            bounds,
-            parts,
-            sigmoid,
-            rows[first:last],
-            rows[last:end],
-            weights,
-            classes,
-            release,
-            scratch,
-        )
+        _add_chunk(data, rows[first:last], rows[last:end], weights, classes, release, scratch)
         chunk += 1
     return chunk
 
 
-_DATA = "f4[:, ::1], f4[::1], i8[::1], u1[:, ::1], f8[::1], f4[::1], b1, i8[::1]"
+_DATA = "Tuple((f4[:, ::1], f4[::1], i8[::1], u1[:, ::1], f8[::1], f4[::1], b1)), i8[::1]"
 
 
 @jit(f"void({_DATA}, i8[::1], f4[:, :, ::1], i8, f4[:, :, :, ::1])")
-def add_clipped_sums(
-    features,
-    scale,
-    labels,
-    multi_hot,
-    bounds,
-    parts,
-    sigmoid,
-    rows,
-    sizes,
-    weights,
-    classes,
-    releases,
-):
+def add_clipped_sums(data, rows, sizes, weights, classes, releases):
     """Adds each seed's clipped sums over slices of the same rows to its releases, one per slice.
 
     Args:
-      features, scale: float32 [n, d] and [n]; row i is scale[i] * features[i].
-      labels, multi_hot: int64 [n] and [0, 0]; for several labels [0] and uint8 [n, classes].
-      bounds: float64 [n], from `clipping.clip_bounds`.
-      parts: float32 [n], factors of the clipped gradients; or [0] if all are 1.
-      sigmoid: True if the loss is a sum of sigmoid cross-entropies.
+      data: `Arrays`, as a tuple.
       rows: int64 [m], each from 0 to n - 1, unchecked.
       sizes: int64 [slices], each slice's number of rows.
       weights: float32 [seeds, padded classes, padded d + 1], from `padded_zeros`.
       releases: [slices, ...], each like weights.
     """
-    cuts = _cut_chunks(sizes, chunk_rows(features.shape[1], classes))
+    cuts = _cut_chunks(sizes, chunk_rows(data[0].shape[1], classes))
     scratch = _make_scratch(weights.shape[1])
     stop, chunk = 0, 0
     for index in range(sizes.shape[0]):
         stop += sizes[index]
-        chunk = _add_rows(
-            features,
-            scale,
-            labels,
-            multi_hot,
-            bounds,
-            parts,
-            sigmoid,
-            rows,
-            cuts,
-            chunk,
-            stop,
-            weights,
-            classes,
-            releases[index],
-            scratch,
-        )
+        release = releases[index]
+        chunk = _add_rows(data, rows, cuts, chunk, stop, weights, classes, release, scratch)
 
 
 # Numbers of a step's noise per call of `gradient_noise.fill_normals`: whole passes, so that several
@@ -589,8 +540,9 @@ _DRAWN = 16 * gradient_noise.PAIRS
 
 
 @jit()
-def _draw_noise(lanes, tail, deviation, drawn, classes, columns, release):
+def _draw_noise(noise, drawn, classes, columns, release):
     """Writes the next normals to the classes of a release, `columns` to each, class after class."""
+    lanes, tail, deviation = noise
     size = classes * columns
     padded = gradient_noise.padded_size(size)
     for first in range(0, padded, drawn.shape[0]):
@@ -608,7 +560,7 @@ def _draw_noise(lanes, tail, deviation, drawn, classes, columns, release):
 
 
 @jit()
-def _observe_step(lanes, tail, deviation, drawn, release, sums, outputs, given):
+def _observe_step(noise, drawn, release, sums, outputs, given):
     """Copies a clipped sum to an observer, and replaces the sum by the step's output.
 
     The output is the sum plus the next noise, or, if outputs are `given`, a replayed run's output.
@@ -618,7 +570,7 @@ def _observe_step(lanes, tail, deviation, drawn, release, sums, outputs, given):
         for j in range(columns):
             sums[k, j] = release[k, j]
     if not given:
-        _draw_noise(lanes, tail, deviation, drawn, classes, columns, release)
+        _draw_noise(noise, drawn, classes, columns, release)
         for k in range(classes):
             for j in range(columns):
                 outputs[k, j] = sums[k, j] + release[k, j]
@@ -628,81 +580,42 @@ def _observe_step(lanes, tail, deviation, drawn, release, sums, outputs, given):
 
 
 _HEAD = "f4[:, :, ::1]"
-_NOISE = "u8[:, ::1], u8[:, ::1], f4"
+_NOISE = "Tuple((u8[:, ::1], u8[:, ::1], f4))"
 
 
 @jit(
     f"void({_DATA}, i8[::1], {_NOISE}, f4[::1], {_HEAD}, i8, {_HEAD}, f4[::1], {_HEAD}, "
-    f"{_HEAD}, {_HEAD}, b1)"
+    f"Tuple(({_HEAD}, {_HEAD}, b1)))"
 )
-def take_steps(
-    features,
-    scale,
-    labels,
-    multi_hot,
-    bounds,
-    parts,
-    sigmoid,
-    rows,
-    sizes,
-    lanes,
-    tail,
-    deviation,
-    rates,
-    weights,
-    classes,
-    release,
-    mixing,
-    average,
-    sums,
-    outputs,
-    given,
-):
+def take_steps(data, rows, sizes, noise, rates, weights, classes, release, mixing, average, audit):
     """Takes steps of one head, one batch per step: weights -= rate * (clipped sum + noise).
 
-    Args (other arguments as in `add_clipped_sums`): rows, sizes: batch after batch, int64 [steps];
-      rows that follow are fetched for the next call. lanes, tail, deviation: as for
-      `gradient_noise.fill_normals`; deviation 0 draws nothing. rates: float32 [steps]. weights,
-      release: [1, padded classes, padded d + 1]; `release` is working memory. mixing: float32
-      [steps], how far the average moves to the weights; [0] without average. average: like weights;
-      unused without mixing. sums, outputs, given: an audit's arrays, float32 [steps, classes, d +
-      1]; [0, 0, 0] without
-        audit. `sums` receives each step's clipped sum, `outputs` the sum with noise. If `given`,
-        `outputs` is read instead, and replaces the sum with noise.
+    Args (others as in `add_clipped_sums`):
+      rows, sizes: batch after batch, int64 [steps]; rows that follow are fetched for the next call.
+      noise: `GaussianNoise.noise_source`; deviation 0 draws nothing.
+      rates: float32 [steps].
+      weights, release: [1, padded classes, padded d + 1]; `release` is working memory.
+      mixing: float32 [steps], how far the average moves to the weights; [0] without average.
+      average: like weights; unused without mixing.
+      audit: `ObservedSteps`, as a tuple. `sums` receives each step's clipped sum, `outputs` the sum
+        with noise. If `given`, `outputs` is read instead, and replaces the sum with noise.
     """
-    columns = features.shape[1] + 1
+    columns = data[0].shape[1] + 1
+    sums, outputs, given = audit
     observed = sums.shape[0] > 0
     drawn = np.empty(_DRAWN, dtype=np.float32)
-    cuts = _cut_chunks(sizes, chunk_rows(features.shape[1], classes))
+    cuts = _cut_chunks(sizes, chunk_rows(columns - 1, classes))
     scratch = _make_scratch(weights.shape[1])
     stop, chunk = 0, 0
     for step in range(sizes.shape[0]):
-        if deviation > _NONE and not observed:
-            _draw_noise(lanes, tail, deviation, drawn, classes, columns, release[0])
+        if noise[2] > _NONE and not observed:
+            _draw_noise(noise, drawn, classes, columns, release[0])
         else:
             release[0, :classes, :columns] = _NONE
         stop += sizes[step]
-        chunk = _add_rows(
-            features,
-            scale,
-            labels,
-            multi_hot,
-            bounds,
-            parts,
-            sigmoid,
-            rows,
-            cuts,
-            chunk,
-            stop,
-            weights,
-            classes,
-            release,
-            scratch,
-        )
+        chunk = _add_rows(data, rows, cuts, chunk, stop, weights, classes, release, scratch)
         if observed:
-            _observe_step(
-                lanes, tail, deviation, drawn, release[0], sums[step], outputs[step], given
-            )
+            _observe_step(noise, drawn, release[0], sums[step], outputs[step], given)
         rate = rates[step]
         for k in range(classes):
             total, head = release[0, k], weights[0, k]
@@ -726,7 +639,15 @@ def padded_zeros(seeds: int, classes: int, columns: int) -> torch.Tensor:
 
 
 class Arrays(NamedTuple):
-    """The first arguments of `add_clipped_sums` and `take_steps`."""
+    """The rows of `add_clipped_sums` and `take_steps`: row i is scale[i] * features[i].
+
+    Attributes:
+      features, scale: [n, d] and [n].
+      labels, multi_hot: [n] and [0, 0]; for several labels [0] and [n, classes].
+      bounds: [n], from `clipping.clip_bounds`.
+      parts: [n], factors of the clipped gradients; or [0] if all are 1.
+      sigmoid: True if the loss is a sum of sigmoid cross-entropies.
+    """
 
     features: npt.NDArray[np.float32]
     scale: npt.NDArray[np.float32]

@@ -148,12 +148,6 @@ def test_a_selection_is_bounded_by_its_one_price(accuracy: float) -> None:
     assert math.isnan(caught_factor(tuned, 1000))
 
 
-def test_a_plan_without_noise_allows_anything() -> None:
-    plan = PlanFamily(made_plan([gaussians(0.0)], 1000))
-    assert plan.total_variation() == 1
-    assert plan.epsilon_of_accuracy(0.9) == pytest.approx(math.log((0.9 - DELTA) / 0.1))
-
-
 PLANS = {
     "gaussian": family(gaussians(2.0, count=4)),
     "selected": family(gaussians(4.0), selection=best_of(5)),

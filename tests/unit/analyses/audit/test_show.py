@@ -14,7 +14,6 @@ from dpprobe.analyses.audit.show import (
     make_section,
     membership_roc,
     plot_audit,
-    plot_membership,
 )
 from dpprobe.errors import DataError, NothingToShow
 from tests.support.audit_records import (
@@ -26,7 +25,7 @@ from tests.support.audit_records import (
     write_audit,
 )
 from tests.support.report_page import section_page
-from tests.support.shown import curves_of, dots_of, legend_of, title_of
+from tests.support.shown import curves_of, dots_of, legend_of
 
 
 def _bounds(axes: Any) -> list[tuple[float, float, str]]:
@@ -55,24 +54,6 @@ def test_a_bound_stands_above_its_claim_and_beyond_the_ends_is_a_triangle(tmp_pa
     assert [text.get_text() for text in axes.get_xticklabels()] == ["0.5", "2", "8"]
 
 
-def test_methods_of_one_claim_stand_side_by_side(tmp_path: Path) -> None:
-    audits = [
-        write_audit(tmp_path, backbone=backbone, method=method, epsilon=epsilon)
-        for backbone in ("pixels", "clip")
-        for method in ("sgd", "newton")
-        for epsilon in ("1", "2")
-    ]
-    figure = plot_audit(audits=audits, dataset="digits")
-    assert [title_of(axes) for axes in figure.axes] == ["pixels", "clip"]
-    for axes in figure.axes:
-        places = [x for x, _, _ in _bounds(axes)]
-        assert len(set(places)) == 4
-        first, second = np.array(places).reshape(2, 2)  # by method
-        np.testing.assert_allclose(first * second, [1, 4], err_msg="as far on both sides")
-        assert first.max() < second.max() < 2.2
-    assert legend_of(figure) == ["sgd", "newton", "0, or near it", "the claim"]
-
-
 def test_a_refuted_claim_has_a_ring(tmp_path: Path) -> None:
     audits = [
         write_audit(tmp_path, epsilon="1"),
@@ -81,29 +62,6 @@ def test_a_refuted_claim_has_a_ring(tmp_path: Path) -> None:
     (axes,) = plot_audit(audits=audits, dataset="digits").axes
     rings = [(x, y) for line, x, y in dots_of(axes) if line.get_markerfacecolor() == "none"]
     assert rings == [(2.0, WHITE_BOX["epsilon_lower"])]
-
-
-@pytest.mark.parametrize(
-    ("boxes", "words"),
-    [
-        ([{}], "1,000 runs per cell, 95% confidence; would catch noise too small by 1.52"),
-        ([{}, {"caught_factor": 11.0, "runs": 80}], "80 to 1,000 runs per cell, 95%"),
-        ([{}, {"caught_factor": 11.0}], "would catch noise too small by 1.52 to 11"),
-        ([{}, {"caught_factor": None}], "some audits are too weak to catch any error"),
-        ([{}, {"confidence": 0.9}], "90% confidence"),
-    ],
-    ids=["one", "runs", "factors", "weak", "confidence"],
-)
-def test_the_caption_says_what_the_audits_would_catch(
-    tmp_path: Path, boxes: list[dict[str, Any]], words: str
-) -> None:
-    audits = [
-        write_audit(tmp_path, epsilon=f"{n}", white_box=WHITE_BOX | box)
-        for n, box in enumerate(boxes, 1)
-    ]
-    figure = plot_audit(audits=audits, dataset="digits")
-    text = " ".join(" ".join(each.get_text() for each in figure.texts).split())
-    assert words in text
 
 
 def test_without_a_white_box_there_is_nothing_to_draw(tmp_path: Path) -> None:
@@ -144,12 +102,6 @@ def test_a_section_has_audits_in_order_and_each_attack(tmp_path: Path) -> None:
     assert part["names"]["rarest_classes"] == "rarest classes"
     plain = _section(write_audit(tmp_path / "plain"))
     assert (plain["attacks"], plain["intervals"]) == ([], "")
-
-
-def test_parts_stand_in_the_order_of_the_page(tmp_path: Path) -> None:
-    audits = [write_audit(tmp_path, dataset=name) for name in ("digits", "other", "gone")]
-    parts = make_section(audits, section_page("other", "none", "digits"))
-    assert [part["dataset"] for part in parts] == ["other", "digits"]
 
 
 @pytest.mark.parametrize(
@@ -217,47 +169,6 @@ def test_attacks_are_curves_with_bands_below_what_epsilon_allows() -> None:
     assert [name.rpartition(", ")[2] for name in names[2:]] == ["AUC 0.612"] * 3
 
 
-def test_without_a_promise_nothing_is_forbidden_and_a_ceiling_is_dashed() -> None:
-    roc = membership_record()
-    free = roc | {"roc": roc["roc"] | {"allowed": [1.0] * 9}}
-    assert "forbidden by epsilon" not in legend_of(membership_roc(free, title="t"))
-    figure = membership_roc(roc, title="t", beside=free)
-    (axes,) = figure.axes
-    beside = [line for line in axes.lines if str(line.get_label()).startswith("nonprivate: ")]
-    own = [line for line in axes.lines if ", AUC" in str(line.get_label())][:3]
-    assert [line.get_color() for line in beside] == [line.get_color() for line in own]
-    assert {line.is_dashed() for line in own} == {False}
-    assert {line.is_dashed() for line in beside} == {True}
-
-
 def test_without_an_attack_on_all_rows_the_record_is_refused() -> None:
     with pytest.raises(DataError, match="digits: no membership attack on all rows; audit the cell"):
         membership_roc(membership_record(groups=("mislabelled",)), title="digits")
-
-
-@pytest.mark.parametrize("with_ceiling", [False, True])
-def test_a_cell_s_attacks_are_drawn_beside_its_ceiling(tmp_path: Path, with_ceiling: bool) -> None:
-    kinds = ("loss", "lira", "rmia")
-    members = MEMBERSHIP | {
-        "roc": membership_record()["roc"],
-        "rows": [{**ATTACK, "attack": each} for each in kinds],
-    }
-    paths = [
-        write_audit(tmp_path, method=method, epsilon=epsilon, membership=members)
-        for method, epsilon in (("a", "1"), ("c", "inf"))
-    ]
-    figure = plot_membership(
-        audit=paths[0],
-        ceiling=paths[1] if with_ceiling else None,
-        dataset="digits",
-        backbone="clip",
-        method="a",
-        epsilon="1",
-    )
-    shown = [*figure.axes[0].texts, *figure.texts]
-    words = " ".join(" ".join(text.get_text() for text in shown).split())
-    words += title_of(figure.axes[0])
-    assert "digits, a on clip, ε = 1" in words
-    assert "200, in or out of 64 heads" in words
-    assert "64 shadows each" in words
-    assert len([name for name in legend_of(figure) if "nonprivate" in name]) == 3 * with_ceiling

@@ -155,21 +155,6 @@ def test_nobody_observes_a_release() -> None:
         Releases(plan, (0,), torch.device("cpu"), entropy=SystemEntropy(), observer=Recorder())
 
 
-def test_a_batch_holds_the_fixed_canaries_and_no_others() -> None:
-    free = PoissonSampler(50, 0.3, open_stream(5, "sampling")).draw_block(200)
-    for sampled in (0, 1):
-        sampler = PoissonSampler(50, 0.3, open_stream(5, "sampling"))
-        units, sizes = FixedCanaries(sampler, range(10, 14), sampled).draw_block(200)
-        assert (len(sizes), sizes.sum()) == (200, len(units))
-        for fixed, drawn in zip(
-            np.split(units, np.cumsum(sizes)[:-1]),
-            np.split(free[0], np.cumsum(free[1])[:-1]),
-            strict=True,
-        ):
-            others = [unit for unit in drawn if unit not in range(10, 14)]
-            assert fixed.tolist() == others + [10] * sampled
-
-
 @pytest.mark.parametrize("at_once", [1, 3, 40])
 def test_pairs_in_batches_are_counted_as_a_plain_loop_counts_them(at_once: int) -> None:
     """However many steps a block has, and also if batches are empty."""

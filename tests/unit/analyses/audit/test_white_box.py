@@ -140,29 +140,6 @@ def test_a_search_is_audited_by_the_head_that_it_releases(calibrations: Path) ->
     assert not box["sensitivity_used"]
 
 
-@pytest.mark.parametrize(
-    ("n", "dimension", "num_classes", "multi_label"),
-    [(2, 3, 2, False), (3, 1, 2, False), (50, 4, 1, True), (50, 4, 5, True)],
-)
-def test_small_and_multi_label_data_are_audited(
-    n: int, dimension: int, num_classes: int, multi_label: bool
-) -> None:
-    method = METHODS["least_squares"]
-    plan = plan_of(method, n, noise=2.0)
-    parts, _ = audited(
-        method,
-        plan,
-        runs=60,
-        dimension=dimension,
-        num_classes=num_classes,
-        multi_label=multi_label,
-    )
-    box = parts["white_box"]
-    assert box["runs"] == 60
-    assert box["accuracy"] > 0.5
-    assert all(0.99 < used <= 1 + 1e-5 for used in box["sensitivity_used"].values())
-
-
 @pytest.mark.parametrize("name", ["least_squares", "momentum_balanced"])
 def test_a_patient_of_three_images_uses_up_the_promise_and_no_more(name: str) -> None:
     plan = replace(plan_of(METHODS[name], N), unit="patient")

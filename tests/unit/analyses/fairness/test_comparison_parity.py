@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,17 +19,11 @@ from dpprobe.analyses.fairness.comparison import (
 )
 from dpprobe.analyses.fairness.fairness_record import (
     PARITY_RATES,
-    FairnessRecord,
     Gap,
     Minimum,
 )
-from dpprobe.analyses.fairness.fairness_table import NOT_MEASURABLE, make_fairness_table
 from dpprobe.analyses.fairness.group_metrics import Resamples
 from dpprobe.analyses.fairness.groupings import TestRows
-from dpprobe.analyses.fairness.show import plot_fairness
-from dpprobe.results.cell_record import CellName
-from dpprobe.tracking.runs import _fairness_metrics
-from tests.support.fairness_records import made_record, write_fairness
 from tests.support.fairness_rows import FEW, compare, head, made_rows
 
 FAIRLEARN = {
@@ -156,19 +149,6 @@ def test_laws_of_heads_that_know_all_or_nothing(drawn: tuple[int, int]) -> None:
         assert measure(rows, metric, constant).high > 0  # type: ignore[operator]
 
 
-def test_a_mean_of_selection_rates_would_hide_every_difference() -> None:
-    """Each row selects one class, so that the mean over K classes is 1 / K in every group."""
-    labels, groups = np.arange(300) % 3, np.repeat([0, 1], 150)
-    rows = made_rows(labels, {"site": groups.tolist()})
-    scores = np.eye(3)[np.where(groups == 0, 0, labels)]
-    comparison = compare(rows, "demographic_parity")
-    values, _ = comparison.compute_metric(head(rows, scores), Resamples(300, 0, seed=0))
-    assert values.mean(axis=1) == pytest.approx([1 / 3] * 2)
-    gap = measure(rows, "demographic_parity", scores)
-    assert gap.gap == pytest.approx(2 / 3)
-    assert gap.label == "a"
-
-
 def test_groups_without_a_class_are_not_measured_instead_of_equal() -> None:
     """The third group has nobody without the label, the fourth nobody with it."""
     minimum = Minimum(units=20, positives=5, negatives=5)
@@ -263,71 +243,3 @@ def test_intervals_cover_planted_gaps(metric: str, rates: Any, truth: float) -> 
     if metric == "equalised_odds" and truth:
         assert np.mean([gap.rate == "false_positive_rate" for gap in gaps]) > 0.9
         assert np.mean([gap.worst_group == "1" for gap in gaps]) > 0.9
-
-
-def test_of_many_labels_that_are_alike_no_gap_stands_out() -> None:
-    """The largest of 20 gaps is not taken for a difference."""
-    groups, apart = np.arange(ROWS) % 2, 0
-    for seed in range(60):
-        generator = np.random.default_rng(seed)
-        labels = (generator.random((ROWS, 10)) < 0.5).astype(int)
-        told = generator.random((ROWS, 10)) < 0.3 + 0.4 * labels
-        rows = made_rows(labels, {"site": groups.tolist()})
-        apart += measure(rows, "equalised_odds", told - 0.5, resamples=200).is_apart
-    assert apart <= 8  # of 60 at 5%, more than 8 are one case of a hundred
-
-
-def test_what_is_not_measurable_is_said_in_the_table_and_absent_elsewhere(tmp_path: Path) -> None:
-    """In the record of a real run, equalised odds of the groups of `ink` lose their gaps."""
-    record = made_record().model_dump(mode="json")
-    numbers = set(Gap.model_fields) - {"groups", "resamples", "label", "rate"}
-    for cell in record["cells"]:
-        (ink,) = (each for each in cell["attributes"] if each["attribute"] == "ink")
-        ink["gaps"]["equalised_odds"] = dict.fromkeys(numbers) | {"groups": 0, "resamples": 0}
-    path = write_fairness(tmp_path)
-    FairnessRecord.model_validate(record).write(path)
-    table = make_fairness_table([path])
-    lines = [[cell.text for cell in row] for row in table.rows]
-    shown = {
-        metric: [line for line in lines if line[2:4] == ["ink", metric] and "sgd" in line]
-        for metric in ("AUC", "recall", "equalised odds", "demographic parity")
-    }
-    assert [line[4:7] for line in shown["equalised odds"]] == [
-        ["gap, largest of any label", "", NOT_MEASURABLE]
-    ]
-    assert [line[4] for line in shown["demographic parity"]] == [
-        "gap, largest of any label",
-        "gap by chance alone (95%)",
-        "gap minus the gap of nonprivate at ∞",
-    ]
-    assert shown["recall"][0][4] == "gap, best to worst"
-    assert [line[4] for line in shown["AUC"]][:2] == ["bold", "thin"]
-    (cell, *_) = made_record().cells
-    (gap,) = (
-        g for a in cell.attributes if a.attribute == "side" for g in [a.gaps["equalised_odds"]]
-    )
-    printed = next(line for line in lines if line[1:4] == ["sgd", "side", "equalised odds"])
-    assert printed[6].startswith(f"{100 * gap.gap:.1f} (")  # type: ignore[operator]
-    names = {"dataset": "digits", "backbone": "pixels"}
-    name = CellName(**names, method=cell.method, epsilon=cell.epsilon)
-    found = {key: value for key, value, *_ in _fairness_metrics(FairnessRecord.read(path), name)}
-    assert found["fairness/side_equalised_odds_gap"] == pytest.approx(gap.gap, abs=1e-4)
-    assert found["fairness/side_equalised_odds_low"] == pytest.approx(gap.low, abs=1e-4)
-    parity = cell.find_gap("ink", "demographic_parity")
-    assert found["fairness/ink_demographic_parity_gap"] == pytest.approx(parity.gap, abs=1e-4)  # type: ignore[union-attr]
-    assert not [key for key in found if key.startswith("fairness/ink_equalised_odds")]
-    *_, figure = plot_fairness([path])
-    # where a title stands is the style's choice
-    named = {axes: axes.get_title() or axes.get_title("left") for axes in figure.axes}
-    titles = [title for title in named.values() if title]
-    assert titles == [
-        "ink, 2 groups: recall",
-        "ink, 2 groups: demographic parity",
-        "side, 3 groups: recall",
-        "side, 3 groups: equalised odds",
-        "side, 3 groups: demographic parity",
-    ]
-    odds = next(axes for axes, title in named.items() if title.startswith("side, 3 groups: eq"))
-    drawn = [np.asarray(line.get_ydata()) for line in odds.lines]
-    heights = np.concatenate([each for each in drawn if len(each) == 1])
-    assert np.isclose(heights, 100 * (gap.gap or 0.0)).any()

@@ -156,19 +156,6 @@ def test_a_difference_stands_apart_where_its_interval_excludes_0(
     assert fairness_table._difference_cell(gap).bold is apart
 
 
-def test_several_references_are_named(tmp_path: Path) -> None:
-    path = write_fairness(
-        tmp_path, gap=APART, changes={"cells.1.reference": {"method": "sgd", "epsilon": "0.5"}}
-    )
-    names = [name for name in _gaps(path) if name.startswith("gap minus")]
-    assert len(names) == 1
-    assert set(names[0].removeprefix("gap minus the gap of ").split(" or ")) == {
-        "nonprivate at ∞",
-        "sgd at ε = 0.5",
-    }
-    assert fairness_table.reference_in_words("a", "2") == "a at ε = 2"
-
-
 def _notes(path: Path) -> str:
     return "\n".join(fairness_table.make_fairness_table([path]).notes)
 
@@ -283,14 +270,3 @@ def test_long_lists_are_cut_and_long_tables_linked(
         part = _section(tmp_path, path)
         assert len(part["gaps"]) == shown < part["gaps_count"]
         assert (part["groups"] is None) == (most < size)
-
-
-def test_points_and_ends_are_percent() -> None:
-    assert [fairness_table._format_points(v) for v in (None, 0.0, 0.1234, -0.5)] == [
-        "",
-        "0.0",
-        "12.3",
-        "-50.0",
-    ]
-    assert fairness_table._format_ends(0.0, 0.25) == "0.0 to 25.0"
-    assert fairness_table._format_ends(None, 1.0) == fairness_table._format_ends(0.0, None) == ""

@@ -449,20 +449,6 @@ def test_without_group_columns_the_classes_or_labels_are_the_groups(tmp_path: Pa
             assert found[f"class {k}"] == pytest.approx(of(test.labels[:, k], guess))
 
 
-def test_a_label_that_too_few_rows_have_or_lack_is_no_group(tmp_path: Path) -> None:
-    test = drawn(-4, seeds=1)
-    test.groups = {}
-    test.labels[:, 1] = np.arange(ROWS) < 1
-    test.labels[:, 2] = np.arange(ROWS) >= 2
-    record, _ = run(test, tmp_path)
-    assert {each.group: each.left_out for each in record.attributes[0].groups} == {
-        "class 0": None,
-        "class 1": "1 row with class 1, 2 needed",
-        "class 2": "2 rows without class 2, 3 needed",
-        "class 3": None,
-    }
-
-
 # refusals
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from dpprobe.analyses.fairness import show
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
-from tests.support.fairness_records import APART, made_record, write_fairness
+from tests.support.fairness_records import APART, write_fairness
 from tests.support.shown import dots_of, legend_of, texts_of, title_of
 
 
@@ -71,56 +71,8 @@ def test_without_a_reference_there_is_no_band(tmp_path: Path) -> None:
     assert "nonprivate" in legend_of(figure)
 
 
-def test_backbones_have_panels_of_their_own(tmp_path: Path) -> None:
-    records = [_read(tmp_path, backbone=name) for name in ("pixels", "clip")]
-    panels = [axes for axes in show.gap_figure(records).axes if axes.axison]
-    assert [title for axes in panels if (title := title_of(axes))] == [
-        f"{attribute}, {groups} groups, {backbone}"
-        for attribute, groups in (("ink", 2), ("side", 3))
-        for backbone in ("pixels", "clip")
-    ]
-
-
-def test_methods_at_one_epsilon_stand_side_by_side() -> None:
-    one, two, free = made_record().cells
-    more = [one.model_copy(update={"method": f"m{k}"}) for k in range(3)]
-    record = made_record().model_copy(update={"cells": (two, one, free, *more)})
-    axes = show.gap_figure([record]).axes[0]
-    places = [x for _, x, _ in _marks(axes)]
-    assert len(places) == len(set(places)) == 5
-    # by methods in the order of cells: sgd at 0.5 and 2, then m0 to m2 at 0.5
-    sgd, _, *others = places
-    assert [sgd, *others] == sorted([sgd, *others])
-
-
 def test_where_nothing_is_compared_a_sentence_says_so(tmp_path: Path) -> None:
     for figure in show.plot_fairness([write_fairness(tmp_path, compared=False)]):
         (axes,) = figure.axes
         assert texts_of(axes) == ["No two groups are large enough to compare."]
         assert not axes.axison
-
-
-def test_quality_is_the_metric_on_all_rows_and_ends_have_their_epsilon(tmp_path: Path) -> None:
-    record = _read(tmp_path)
-    figure = show.quality_figure([record])
-    for axes, attribute in zip(figure.axes, ("ink", "side"), strict=True):
-        gaps = [c.find_gap(attribute, "auc") for c in record.cells]
-        expected = sorted((100 * gap.overall, 100 * gap.gap) for gap in gaps if gap)  # type: ignore[operator]
-        found = sorted((x, y) for _, x, y in _marks(axes))
-        np.testing.assert_allclose(found, expected)
-        assert sorted(texts_of(axes)) == ["0.5", "2", "∞"]
-        hollow = [line for line, _, _ in dots_of(axes) if line.get_marker() == "s"]
-        assert {line.get_markerfacecolor() for line in hollow} >= {"white"}
-        assert axes.get_xlabel() == "test mean AUC over labels (%)"
-    assert "without privacy" in legend_of(figure)
-
-
-def test_the_gaps_of_rates_have_a_figure_of_their_own(tmp_path: Path) -> None:
-    gaps, _, parity = show.plot_fairness([write_fairness(tmp_path, parity=True)])
-    titles = [title_of(axes) for axes in parity.axes]
-    assert titles == [
-        f"{attribute}, {groups} groups: {metric}"
-        for attribute, groups in (("ink", 2), ("side", 3))
-        for metric in ("recall", "equalised odds", "demographic parity")
-    ]
-    assert len(gaps.axes) == 2

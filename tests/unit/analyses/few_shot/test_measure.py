@@ -64,26 +64,6 @@ def _run(folder: Path, stores: tuple[Path, Path], **changes: Any) -> tuple[dict[
     return read_few_shot(folder / "probes.json"), pq.read_table(folder / "probes.parquet")
 
 
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Any]:
-    folder = tmp_path_factory.mktemp("few")
-    return _run(folder, _stores(folder, slice(0, 300), slice(300, 900)))
-
-
-def test_the_whole_split_is_the_ceiling(digits: tuple[dict[str, Any], Any]) -> None:
-    """The same fit as the non-private head, whose penalty is chosen alike."""
-    from sklearn.preprocessing import StandardScaler
-
-    record, table = digits
-    scaler = StandardScaler().fit(DIGITS.data[:300] / 16)
-    strength = 1 / (300 * table["penalty"].to_pylist()[-1])
-    model = LogisticRegression(C=strength, max_iter=2000, tol=1e-6)
-    model.fit(scaler.transform(DIGITS.data[:300] / 16), DIGITS.target[:300])
-    reference = model.score(scaler.transform(DIGITS.data[300:900] / 16), DIGITS.target[300:900])
-    found = record["results"][-1]["summary"]["accuracy"]["mean"]
-    assert found == pytest.approx(reference, abs=5e-3)
-
-
 def test_equal_runs_give_equal_files_and_another_seed_other_draws(tmp_path: Path) -> None:
     stores = _stores(tmp_path, slice(0, 200), slice(200, 300))
     first = _run(tmp_path, stores, shots=(1,))[1]["accuracy"].to_pylist()
@@ -92,26 +72,6 @@ def test_equal_runs_give_equal_files_and_another_seed_other_draws(tmp_path: Path
     assert (tmp_path / "probes.json").read_bytes() == text
     assert len(set(first)) > 1, "the draws of one run differ"
     assert _run(tmp_path, stores, shots=(1,), seed=1)[1]["accuracy"].to_pylist() != first
-
-
-def test_of_two_images_the_probe_is_the_nearest(tmp_path: Path) -> None:
-    """Features in which the two hardly differ must not count most."""
-    generator = np.random.default_rng(0)
-    scale = np.linspace(0.1, 10, 64)
-    features = generator.normal(size=(202, 64)) * scale
-    target = np.arange(202) % 2
-    features[:, -8:] += 24 * target[:, None]
-    stores = (
-        write_store(tmp_path / "train", features[:2], target[:2], class_names=("a", "b")),
-        write_store(tmp_path / "test", features[2:], target[2:], class_names=("a", "b")),
-    )
-    record, _ = _run(tmp_path, stores, shots=(1,), seeds=1)
-    rows = features.astype(np.float32)
-    distances = [np.square(rows[2:] - rows[label]).sum(axis=1) for label in (0, 1)]
-    nearest = float((np.argmin(distances, axis=0) == target[2:]).mean())
-    assert nearest > 0.8
-    found = record["results"][0]["summary"]["accuracy"]["mean"]
-    assert found == pytest.approx(nearest, abs=0.011)
 
 
 @given(

@@ -5,18 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dpprobe.analyses.imbalance.imbalance_record import RareCell
 from dpprobe.analyses.imbalance.imbalance_table import (
     best_methods,
     best_table,
-    break_down_words,
-    in_words,
     make_imbalance_tables,
     numbers_table,
 )
-from dpprobe.analyses.imbalance.measure import break_down
 from tests.support.imbalance_records import imbalance_record, rare_cell
 from tests.support.shown import rows_of
 
@@ -136,34 +131,3 @@ def test_numbers_are_the_record_s(tmp_path: Path) -> None:
     assert table.numbers is not None
     assert len(table.numbers.rows) == 4
     assert len(table.notes) == 3, "what is shown, and the break-downs of each"
-
-
-@pytest.mark.parametrize(
-    ("recalls", "changes", "words"),
-    [
-        ((0.1, 0.4, 0.5), {}, "from 200, always from 200 (100 to 400 tried)"),
-        ((0.4, 0.1, 0.5), {}, "from 100, always from 400 (100 to 400 tried)"),
-        ((0.5, 0.4, 0.1), {}, "from 100, nowhere always (100 to 400 tried)"),
-        ((0.1, 0.1, 0.1), {}, "above the largest product of the study (100 to 400 tried)"),
-        ((0.5, 0.5, 0.5), {"reference_learnt": False}, "nothing to compare with"),
-    ],
-    ids=["falls once", "falls again", "fails last", "never", "no reference"],
-)
-def test_break_downs_in_words(
-    recalls: tuple[float, ...], changes: dict[str, Any], words: str
-) -> None:
-    cells = [
-        rare_cell(recall, epsilon=epsilon, **changes)
-        for recall, epsilon in zip(recalls, ("1", "2", "4"), strict=True)
-    ]
-    point = break_down(cells, class_name="cat", method="sgd")
-    assert break_down_words(point) == words
-    (line,) = in_words([imbalance_record(cells)])
-    assert line.startswith("pixels: smallest product of images and epsilon")
-    assert line.endswith(f": cat by sgd {words}.")
-
-
-def test_cells_left_out_are_counted() -> None:
-    cells = [rare_cell(0.5), rare_cell(0.5, epsilon="2", reference_learnt=False)]
-    point = break_down(cells, class_name="cat", method="sgd")
-    assert break_down_words(point).endswith("(100 to 100 tried); 1 cell left out")

@@ -12,7 +12,7 @@ from dpprobe.analyses.imbalance.show import make_section, plot_imbalance
 from dpprobe.errors import NothingToShow
 from tests.support.imbalance_records import imbalance_record, rare_cell
 from tests.support.report_page import section_page
-from tests.support.shown import texts_of, title_of
+from tests.support.shown import title_of
 
 
 def _draw(folder: Path, *cells: Any) -> Any:
@@ -42,27 +42,6 @@ def test_a_panel_has_images_by_epsilons_and_the_reference_last(tmp_path: Path) -
     }
     assert written == {(0, 0): "30", (2, 0): "70", (3, 0): "80", (1, 1): "10", (3, 1): "80"}
     assert "mean of 5 seeds" in str([text.get_text() for text in figure.texts])
-
-
-def test_half_of_the_reference_is_surrounded_where_there_is_a_promise(tmp_path: Path) -> None:
-    """0.4 is half of 0.8; a block of two has six sides of eight."""
-    figure = _draw(
-        tmp_path,
-        rare_cell(0.4, epsilon="1"),
-        rare_cell(0.5, epsilon="2"),
-        rare_cell(0.39, epsilon="4"),
-        rare_cell(0.9, epsilon="8", reference_learnt=False),
-        rare_cell(0.9, epsilon="inf"),
-    )
-    edges = [line for line in figure.axes[0].lines if line.get_color() == "#D55E00"]
-    assert len(edges) == 6
-    columns = np.concatenate([line.get_xdata() for line in edges])
-    assert (columns.min(), columns.max()) == (-0.5, 1.5)
-
-
-def test_seeds_that_never_predict_a_class_are_counted_below(tmp_path: Path) -> None:
-    figure = _draw(tmp_path, rare_cell(0.1, never_predicted=2), rare_cell(0.3, epsilon="2"))
-    assert [text for text in texts_of(figure.axes[0]) if "/" in text] == ["2/5"]
 
 
 def test_without_a_private_cell_there_is_nothing_to_draw(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from scipy.stats import binomtest
 from dpprobe.analyses.long_tail.long_tail_record import LongTailRecord
 from dpprobe.analyses.long_tail.measure import Rows, measure_long_tail, measure_sub_classes
 from dpprobe.analyses.long_tail.memorisation import (
-    Heads,
     Memorisation,
     measure_memorisation,
     scale_columns,
@@ -26,35 +25,12 @@ from dpprobe.analyses.long_tail.sub_classes import (
     compute_coordinates,
     draw_reference,
     effective_number,
-    tail_index,
 )
 from dpprobe.errors import DataError
 from dpprobe.privacy.randomness import derived_seed
 from dpprobe.results.intervals import wilson_interval
 from tests.support.clouds import clouds
 from tests.unit.analyses.tsne.test_measure import write_store
-
-
-def _zipf(index: float, *, seed: int) -> list[np.ndarray]:
-    """Sizes of twelve sub-classes of each of four classes."""
-    shares = np.arange(1, 13) ** -index
-    drawn = np.random.default_rng(seed).multinomial(400, shares / shares.sum(), size=4)
-    return [np.sort(one[one > 0])[::-1] for one in drawn]
-
-
-@pytest.mark.parametrize("index", [0.0, 1.5])
-def test_the_index_of_a_known_tail_lies_in_its_interval(index: float) -> None:
-    """The interval misses 5% of the draws; seven or more of 40 once in 300 tries."""
-    caught = 0
-    values = []
-    for seed in range(40):
-        measured = tail_index(_zipf(index, seed=seed), seed=seed)
-        assert measured is not None
-        assert measured.low <= measured.value <= (measured.high or 0)
-        caught += measured.low <= index <= (measured.high or 0)
-        values.append(measured.value)
-    assert caught > 33
-    assert np.mean(values) == pytest.approx(index, abs=0.05)
 
 
 def test_the_kept_variance_is_that_of_all_classes() -> None:
@@ -106,21 +82,6 @@ def _scores(features: np.ndarray, labels: np.ndarray, **changes: object) -> Memo
     return measure_memorisation(scale_columns(features), labels, num_classes=CLASSES, **given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("shape", [(60, 8), (30, 50)])
-@pytest.mark.parametrize("left_out", [0, 1, 11])
-def test_a_head_without_rows_is_a_new_fit_without_them(
-    shape: tuple[int, int], left_out: int
-) -> None:
-    random = np.random.default_rng(1)
-    rows, targets = random.normal(size=shape), np.eye(CLASSES)[random.integers(3, size=shape[0])]
-    out = np.sort(random.permutation(shape[0])[:left_out])
-    kept = np.delete(rows, out, axis=0)
-    expected = np.linalg.solve(
-        kept.T @ kept + 0.3 * np.eye(shape[1]), kept.T @ np.delete(targets, out, axis=0)
-    )
-    assert Heads(rows, targets, 0.3).weights_without(out) == pytest.approx(expected, abs=1e-9)
-
-
 def _with_outliers(columns: int, outliers: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of which the first few, of another label, stand where no other row does."""
     features, labels = _clouds(300, columns)
@@ -146,40 +107,6 @@ def test_a_mislabelled_row_is_memorised_where_there_are_columns_to_do_it() -> No
     labels[7] = (labels[7] + 1) % CLASSES
     measured = _scores(features, labels)
     assert measured.scores[7] == measured.scores.max() > 0.8
-
-
-def test_rows_of_a_unit_are_in_or_out_together() -> None:
-    """Two copies in one unit are memorised as one is, and as two units they are less so."""
-    features, labels = _with_outliers(10, 2)
-    units = np.concatenate([[0, 0], np.arange(1, 299)])
-    as_one = _scores(features, labels, units=units)
-    assert as_one.scores[:2].min() > 0.9
-    assert (as_one.heads_in[0], as_one.right_in[0]) == (as_one.heads_in[1], as_one.right_in[1])
-    assert _scores(features, labels).scores[:2].max() < 0.6
-
-
-def _drawn(share_in: float, share_out: float, rows: int) -> Memorisation:
-    random = np.random.default_rng(0)
-    heads_in = random.binomial(200, 0.7, size=rows)
-    right_in, right_out = (
-        random.binomial(heads, share)
-        for heads, share in ((heads_in, share_in), (200 - heads_in, share_out))
-    )
-    return Memorisation(right_in, heads_in, right_out, 200 - heads_in, 1.0)
-
-
-def test_the_standard_error_is_the_spread_of_scores() -> None:
-    measured = _drawn(0.9, 0.5, 20_000)
-    assert measured.scores.mean() == pytest.approx(0.4, abs=0.002)
-    assert measured.standard_errors.mean() == pytest.approx(measured.scores.std(), rel=0.04)
-
-
-@pytest.mark.parametrize("threshold", [0.0, 0.1, 0.25])
-def test_chance_is_the_share_of_rows_that_nothing_distinguishes(threshold: float) -> None:
-    measured = _drawn(0.6, 0.6, 40_000)
-    assert measured.expected_share_above(threshold) == pytest.approx(
-        measured.share_above(threshold), abs=0.01
-    )
 
 
 def test_chance_is_exact_where_all_outcomes_can_be_listed() -> None:

@@ -192,35 +192,6 @@ def test_laws_are_kept_while_nothing_changes(
     assert _measure(another, tables, CONVOLUTIONAL, files).fingerprint != first.fingerprint
 
 
-def test_all_that_a_law_depends_on_is_in_its_fingerprint(
-    tmp_path: Path, tables: dict[Any, Path]
-) -> None:
-    files = _write_network(tmp_path, CONVOLUTIONAL, "one")
-    task = _task(tmp_path, tables, CONVOLUTIONAL, [files])
-    slow = method_options({"head": "fine_tune", "tune": {"blocks": 1}, "learning_rate": 0.01})
-    bare = replace(task, networks=[])
-    swapped: dict[Any, Path] = {"train": tables["test"], "test": tables["train"]}
-    tasks = [
-        task,
-        bare,
-        replace(task, seed=1),
-        replace(task, tables=swapped),
-        replace(task, methods=METHODS | {"one": slow}),
-        replace(bare, dataset="other"),
-        replace(bare, backbone_name="other"),
-        replace(bare, backbone=VIT),
-        *(
-            _task(tmp_path, tables, CONVOLUTIONAL, [files], **each)
-            for each in ({"shuffles": 2}, {"rows": 100}, {"token": "pooled"})
-        ),
-    ]
-    found = [each._hash_inputs() for each in tasks]
-    path = task._folder_of(*files) / network_record.RECORD_FILE
-    record = network_record.NetworkRecord.read(path)
-    record.model_copy(update={"chosen": {"learning_rate": 0.5}}).write(path)
-    assert len({*found, task._hash_inputs()}) == len(tasks) + 1
-
-
 def test_a_sample_of_rows_is_drawn_with_the_seed(tmp_path: Path, tables: dict[Any, Path]) -> None:
     runtime = Runtime(device="cpu", precision="float32")
     loaded, table = (

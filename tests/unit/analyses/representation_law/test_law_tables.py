@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dpprobe.analyses.representation_law import law_tables
-from dpprobe.analyses.representation_law.law_record import MEASURES, LawRecord, law_path
+from dpprobe.analyses.representation_law.law_record import LawRecord, law_path
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits.published import read_published
 from tests.support.cell_files import grid_of, write_cell
@@ -179,8 +177,3 @@ def test_tables_are_made_of_one_dataset_s_records(tmp_path: Path) -> None:
     )
     assert "Not private" in laws.notes[0]
     assert "Tr[SS_b SS_w^+]" in laws.notes[0]
-
-
-@pytest.mark.parametrize("measure", MEASURES)
-def test_every_measure_has_a_title(measure: Any) -> None:
-    assert law_tables.TITLES[measure]

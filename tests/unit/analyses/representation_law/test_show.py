@@ -6,39 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 
 from dpprobe.analyses.analysis import Page
 from dpprobe.analyses.representation_law import show
 from dpprobe.analyses.representation_law.law_record import MEASURES, LawRecord, law_path
 from tests.support.cell_files import grid_of, write_cell
 from tests.support.law_records import LAYERS, law_record, network, tuned_networks
-from tests.support.shown import curves_of, legend_of, title_of
+from tests.support.shown import curves_of, legend_of
 
 
 def _record(*networks: dict[str, Any], **changes: Any) -> LawRecord:
     values = law_record().model_dump(mode="json")
     return LawRecord.model_validate(values | {"networks": [*networks]} | changes)
-
-
-def test_rows_of_panels_are_settings_and_splits_and_columns_are_budgets() -> None:
-    figure = show.law_figure(law_record(), "fuzziness")
-    titles = [title_of(axes).split("\n")[0] for axes in figure.axes]
-    assert titles == [
-        f"ε = {epsilon}, {setting}, {split} rows"
-        for setting in ("constant", "tuned, unpriced")
-        for split in ("training", "test")
-        for epsilon in (1, 8)
-    ]
-    assert [bool(axes.get_ylabel()) for axes in figure.axes] == [True, False] * 4
-    assert [bool(axes.get_xlabel()) for axes in figure.axes] == [False] * 6 + [True] * 2
-    assert {axes.get_yscale() for axes in figure.axes} == {"log"}
-    # constant, tuned: rho 0.80, 0.77, 0.74; searched: 0.05 less
-    laws = [title_of(axes).split("\n")[1] for axes in figure.axes]
-    assert laws[0] == "ρ: frozen 0.80, tuned 0.74 to 0.80"
-    assert laws[-1] == "ρ: frozen 0.80, tuned 0.69 to 0.75"
 
 
 def test_a_panel_has_the_frozen_network_the_tuned_ones_and_references() -> None:
@@ -70,53 +50,6 @@ def test_a_panel_has_the_frozen_network_the_tuned_ones_and_references() -> None:
     assert "pure noise, fitted rows" not in legend_of(
         show.law_figure(_record(network(), *networks), "fuzziness")
     )
-
-
-def test_blocks_are_coloured_by_their_number_and_other_parts_otherwise() -> None:
-    networks = [
-        network("nine", "1", "constant", "last 9 blocks", 9),
-        network("full", "1", "constant", "all", None),
-        network("two", "1", "constant", "last 2 blocks", 2),
-    ]
-    record = _record(network(), *networks)
-    looks = show._choose_looks([each for each in record.networks if each.setting != "frozen"])
-    assert [*looks] == [("last 2 blocks", 2), ("last 9 blocks", 9), ("all", None)]
-    assert [("linestyle" in look) for look in looks.values()] == [False, False, True]
-
-
-def test_a_record_of_the_frozen_network_alone_has_a_column() -> None:
-    lone = network(rho=0.9)
-    for one in lone["series"]:
-        if one["measure"] == "fuzziness" and one["split"] == "test":
-            one |= {"law": None, "values": [None, 0.0, 1e-3, 0.5, 0.2, 10.0]}
-    figure = show.law_figure(_record(lone, token="class"), "fuzziness")
-    assert [title_of(axes) for axes in figure.axes] == [
-        "frozen network, training rows\nρ: frozen 0.90",
-        "frozen network, test rows\nno law",
-    ]
-    (*_, (_, _, heights)) = curves_of(figure.axes[1])
-    np.testing.assert_array_equal(np.isnan(heights), [True, True, False, False, False, False])
-    text = str([each.get_text() for each in figure.texts])
-    assert "1,000 training and 500 test rows; class token" in text
-    assert "digits, pixels: fuzziness" in text
-
-
-@pytest.mark.parametrize(
-    ("ends", "labelled"),
-    [((1.0, 3.0), 1.5), ((1.0, 100.0), 5.0), ((1e-4, 1.0), None)],
-    ids=["short", "middle", "long"],
-)
-def test_a_short_axis_has_more_labels(ends: tuple[float, float], labelled: float | None) -> None:
-    axes = Figure().add_subplot()
-    axes.set_yscale("log")
-    axes.set_ylim(*ends)
-    show._label_logarithm(axes)
-    ticks = [tick for tick in axes.yaxis.get_major_locator()() if ends[0] <= tick <= ends[1]]
-    mantissas = {float(f"{tick:e}".partition("e")[0]) for tick in ticks}
-    assert (mantissas > {1.0}) == (labelled is not None), ticks
-    if labelled is not None:
-        assert any(tick == pytest.approx(labelled) for tick in ticks)
-    assert axes.yaxis.get_major_formatter()(0.5, 0) == "0.5"
 
 
 def test_a_section_has_tables_for_each_dataset_with_records(tmp_path: Path) -> None:

@@ -115,17 +115,6 @@ def test_secure_sums_with_an_aggregator_are_the_pooled_head(
     assert shared.weights.tobytes() != pooled.weights.tobytes()
 
 
-def test_no_patient_is_at_two_sites(stores: tuple[Path, Path]) -> None:
-    for unit in ("image", "patient"):
-        pool = read_pool(stores, unit)
-        seen = [
-            set(pool.codes[np.isin(pool.codes, part)])
-            for part in split_units(pool.labels, 7, "labels", 1)
-        ]
-        assert len(set().union(*seen)) == sum(map(len, seen)) == 900
-        assert pool.select(np.array([3, 8])).n == (4 if unit == "image" else 2)
-
-
 LABELS = np.repeat([0, 1, 2], [600, 300, 100])
 
 

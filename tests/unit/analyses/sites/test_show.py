@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from dpprobe.analyses.sites import show
 from dpprobe.analyses.sites.sites_record import HEADS, SitesRecord
 from tests.support.report_page import section_page
-from tests.support.shown import curves_of, legend_of, rows_of, title_of
+from tests.support.shown import rows_of
 
 MEANS = {"alone": 0.4, "averaged": 0.7, "together": 0.8, "pooled": 0.82}
 
@@ -88,13 +87,6 @@ def test_a_row_has_four_heads_and_the_range_over_sites() -> None:
     assert table.notes[0].startswith("head on pixels: accuracy. Mean and 95%")
 
 
-def test_metrics_of_several_backbones_are_told() -> None:
-    table = show.sites_table(
-        [sites_record(), sites_record(backbone="clip", metric="auc"), sites_record()]
-    )
-    assert table.notes[0].startswith("head on pixels: accuracy; head on clip: AUC. ")
-
-
 @pytest.mark.parametrize(
     ("changes", "notes"),
     [
@@ -123,48 +115,10 @@ def test_sites_that_lack_something_are_counted(changes: dict[str, Any], notes: l
     assert len(show.list_notes(two)) == (2 if "untrained" in changes else len(notes))
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "text"), [(5, 5, "5"), (999, 1000, "999 to 1,000")], ids=str
-)
-def test_a_range_of_one_number_is_a_number(low: int, high: int, text: str) -> None:
-    assert show._range_text(low, high, "{:,}") == text
-
-
 def _write(folder: Path, name: str, record: SitesRecord) -> Path:
     path = folder / f"{name}.json"
     record.write(path)
     return path
-
-
-def test_panels_are_splits_by_budgets_and_lines_heads_by_sites(tmp_path: Path) -> None:
-    cells = [
-        _cell(split=split, sites=sites, epsilon=epsilon, **changes)
-        for split in ("equal", "labels")
-        for epsilon in ("1", "10")
-        for sites, changes in ((10, LOST if split == "labels" else {}), (2, {"worst": 0.1}))
-    ]
-    figure = show.plot_sites(_write(tmp_path, "a", sites_record(*cells)))
-    titles = [title_of(axes) for axes in figure.axes]
-    assert titles == [
-        "equal sizes, ε = 1",
-        "skewed labels, ε = 1",
-        "equal sizes, ε = 10",
-        "skewed labels, ε = 10",
-    ]
-    first, labels, *_ = figure.axes
-    assert [text.get_text() for text in first.get_xticklabels()] == ["2", "10"], "few sites first"
-    drawn = [heights for _, _, heights in curves_of(first) if len(heights) == 2]
-    np.testing.assert_allclose(sorted(heights[0] for heights in drawn[:4]), [40, 70, 80, 82])
-    collections: Any = first.collections
-    (bars,) = [each for each in collections if np.all(each.get_linewidth() == 6)]
-    ends = sorted((segment[0][1], segment[1][1]) for segment in bars.get_segments())
-    np.testing.assert_allclose(ends, [(10, 62), (31, 62)])
-    several = [heights for _, _, heights in curves_of(labels)]
-    assert not any(40 in heights for heights in several), "ten sites have no head alone"
-    assert legend_of(figure) == list(HEADS.values())
-    text = str([text.get_text() for text in figure.texts])
-    assert "digits, pixels: head of several sites" in text
-    assert "2 seeds" in text
 
 
 def test_table_and_section_are_made_of_files(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.colors import to_rgba
 
 from dpprobe.analyses.tsne.measure import read_embedding
-from dpprobe.analyses.tsne.show import plot_tsne, plot_tsne_grid
+from dpprobe.analyses.tsne.show import plot_tsne
 from dpprobe.exhibits.class_colours import CIRCLES, CLASS_COLOURS
 from tests.support.figures import write_embedding
 from tests.support.shown import legend_of, texts_of, title_of
@@ -42,48 +42,6 @@ def test_each_point_has_the_colour_and_marker_of_its_class(tmp_path: Path) -> No
     assert triangles == sum(label >= CIRCLES for label in table["label"].to_pylist())
 
 
-@pytest.mark.parametrize(
-    ("classes", "rows", "named", "in_legend"),
-    [(4, 300, True, True), (20, 300, True, True), (21, 300, False, False), (4, 49, False, True)],
-    ids=["few classes", "twenty", "more classes", "few points"],
-)
-def test_up_to_twenty_classes_are_named_in_the_legend_and_the_plot(
-    tmp_path: Path, classes: int, rows: int, named: bool, in_legend: bool
-) -> None:
-    figure = _plot(write_embedding(tmp_path / "t.parquet", classes=classes, rows=rows))
-    names = [f"class {index}" for index in range(classes)]
-    assert legend_of(figure) == (names if in_legend else [])
-    written = [" ".join(text.split()) for text in texts_of(figure.axes[0]) if "class" in text]
-    assert bool(written) == named
-    assert set(written) <= set(names)
-    bars = [axes.get_ylabel() for axes in figure.axes[1:]]
-    assert bars == ([] if in_legend else [f"class index (of {classes})"])
-
-
-def test_several_labels_are_a_colour_scale_of_their_own_title(tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"legend": "positive labels"}
-    figure = _plot(write_embedding(tmp_path / "t.parquet", classes=25, **changes))
-    assert [axes.get_ylabel() for axes in figure.axes[1:]] == ["positive labels"]
-
-
-def test_names_in_the_plot_do_not_overlap_and_stand_at_their_class(tmp_path: Path) -> None:
-    names: dict[str, Any] = {"class_names": [f"a class of a long name {k}" for k in range(20)]}
-    path = write_embedding(tmp_path / "t.parquet", classes=20, **names)
-    axes = _plot(path).axes[0]
-    table, _ = read_embedding(path)
-    labels = np.array(table["label"])
-    plane = np.column_stack([table["x"], table["y"]])
-    texts = [text for text in axes.texts if "class" in text.get_text()]
-    assert 4 < len(texts) < 20, "some have no room"
-    for text in texts:
-        index = int(text.get_text().split()[-1])
-        nearest = np.abs(plane - text.get_position()).sum(axis=1).argmin()
-        assert labels[nearest] == index, text.get_text()
-    boxes = [text.get_window_extent() for text in texts]
-    for number, box in enumerate(boxes):
-        assert not any(box.overlaps(other) for other in boxes[:number])
-
-
 def test_what_was_kept_and_drawn_is_told(tmp_path: Path) -> None:
     path = write_embedding(tmp_path / "t.parquet", classes=4, seed=3)
     figure = _plot(path)
@@ -101,34 +59,3 @@ def test_an_embedding_without_points_shows_its_note(tmp_path: Path) -> None:
     figure = _plot(write_embedding(tmp_path / "t.parquet", classes=4, rows=0, **EMPTY))
     assert "no points: 9 rows" in texts_of(figure.axes[0])
     assert legend_of(figure) == []
-
-
-def _embed(root: Path, place: str, classes: int, **changes: Any) -> Path:
-    return write_embedding(root / place / "tsne.parquet", classes=classes, **changes)
-
-
-def test_a_grid_has_a_row_for_each_dataset_and_a_column_for_each_backbone(tmp_path: Path) -> None:
-    long = [f"{k} a class with names"[: 18 + k % 2] for k in range(9)]
-    figure = plot_tsne_grid(
-        embeddings=[
-            _embed(tmp_path, "digits/pixels", 4),
-            _embed(tmp_path, "wide/clip", 21, tsne_agreement=0.5),
-            _embed(tmp_path, "moles/pixels", 9, rows=50, class_names=long, points=50, seed=7),
-            _embed(tmp_path, "moles/clip", 9, rows=0, class_names=long, **EMPTY),
-        ],
-        split="train",
-    )
-    grid = np.array(figure.axes).reshape(3, 2)
-    assert [title_of(axes) for axes in grid[:, 0]] == ["pixels, 61%", "", "pixels, 61%"]
-    assert [title_of(axes) for axes in grid[:, 1]] == ["", "clip, 50%", "clip"]
-    assert [axes.axison for axes in grid.ravel()] == [True, False, False, True, True, True]
-    assert [line[0].get_ylabel() for line in grid] == ["digits train", "wide train", "moles train"]
-    assert texts_of(grid[2, 1]) == ["no points"]
-    assert grid[2, 0].get_xlabel() == "50 of 100 rows, sampled with seed 7"
-    legends = [line[-1].get_legend() for line in grid]
-    shown = [[text.get_text() for text in each.get_texts()] for each in legends if each]
-    assert legends[1] is None, "21 classes are a colour scale"
-    assert shown[0] == [f"class {k}" for k in range(4)]
-    assert shown[1] == [name if len(name) <= 18 else f"{name[:17]}…" for name in long]
-    assert grid[1, 1].xaxis.label.get_text() == "21 classes"
-    assert "15 nearest neighbours" in figure.get_suptitle()

@@ -117,35 +117,6 @@ def test_scores_are_open_clip_s_own(
     assert record["metrics"]["accuracy"] == (expected.argmax(1) == labels).mean()
 
 
-def test_scores_are_scaled_cosines_and_a_zero_row_has_none(tmp_path: Path) -> None:
-    features = np.array([[3.0, 0.0], [0.0, -2.0], [1.0, 1.0], [0.0, 0.0]])
-    weights = np.array([[1.0, 0.0], [0.0, 1.0]])
-    names = CLASSES[:2]
-    manifest = write_store(tmp_path / "s", features, np.array([0, 1, 0, 1]), class_names=names)
-    record = _run(tmp_path, manifest, write_text(tmp_path / "t", weights, logit_scale=50.0))
-    half = 50 / 2**0.5
-    expected = np.array([[50, 0], [0, -50], [half, half], [0, 0]])
-    assert np.allclose(_scores(tmp_path), expected, atol=1e-4)
-    assert record["private"] is False
-    assert record["metrics"]["accuracy"] == 0.5
-
-
-def test_each_patient_counts_once(tmp_path: Path) -> None:
-    """One patient of thirty images that are right, thirty of one image that is wrong."""
-    units = ["long"] * 30 + [f"p{row}" for row in range(30)]
-    labels = np.zeros(60, dtype=np.int64)
-    features = np.eye(4)[[0] * 30 + [1] * 30]
-    manifest = write_store(tmp_path / "s", features, labels, class_names=CLASSES, units=units)
-    record = _run(tmp_path, manifest, write_text(tmp_path / "t", np.eye(4)))
-    assert record["metrics"]["accuracy"] == pytest.approx(1 / 31)
-    assert record["units"] == {"test": 31}
-    assert record["rows"] == {"test": 60}
-    entry = record["summary"]["accuracy"]
-    assert entry["interval"].endswith("over test patients")
-    column = pq.read_table(tmp_path / "p.parquet")["unit"].to_pylist()
-    assert column == [0] * 30 + list(range(1, 31))
-
-
 # Clouds of several kinds: by scikit-learn, from cosines that are computed here.
 
 

@@ -64,7 +64,7 @@ def test_sums_of_any_shape_are_numpys(
     kept = heads[:, :classes, : dimension + 1]
     kept[:] = np.random.default_rng(dimension).standard_normal(kept.shape) / 4
     sums = np.ones((len(sizes), *heads.shape), np.float32)
-    fused_step.add_clipped_sums(*arrays, order, sizes, heads, classes, sums)
+    fused_step.add_clipped_sums(tuple(arrays), order, sizes, heads, classes, sums)
     for total, rows in zip(sums, np.split(order, np.cumsum(sizes)), strict=False):
         for head, actual in zip(kept, total, strict=True):
             wanted = np.pad(
@@ -145,17 +145,17 @@ def descend(
     rates = np.linspace(0.1, 0.2, steps).astype(np.float32)
     scratch = torch.zeros_like(weights).numpy()
     fused_step.take_steps(
-        *arrays,
+        tuple(arrays),
         index,
         sizes,
-        *noise.noise_source(0.3),
+        noise.noise_source(0.3),
         rates,
         weights.numpy(),
         start.shape[1],
         scratch,
         mixing,
         average.numpy(),
-        *observed,
+        tuple(observed),
     )
     assert not weights[:, start.shape[1] :].any()
     assert not weights[..., start.shape[2] :].any()
@@ -205,17 +205,17 @@ def test_a_step_s_noise_is_what_is_drawn_elsewhere() -> None:
     head = fused_step.padded_zeros(1, classes, columns)
     rates, none = np.full(steps, -1, dtype=np.float32), np.zeros(0, dtype=np.int64)
     fused_step.take_steps(
-        *data,
+        tuple(data),
         none,
         np.zeros(steps, dtype=np.int64),
-        *GaussianNoise([1], classes * columns, CPU).noise_source(0.3),
+        GaussianNoise([1], classes * columns, CPU).noise_source(0.3),
         rates,
         head.numpy(),
         classes,
         torch.full_like(head, 9.0).numpy(),
         np.zeros(0, dtype=np.float32),
         head.numpy(),
-        *NOT_OBSERVED,
+        tuple(NOT_OBSERVED),
     )
     drawn = head[0, :classes, :columns].flatten()
     np.testing.assert_allclose(drawn, wanted, rtol=0, atol=1e-6)

@@ -75,17 +75,6 @@ def test_a_private_key_in_a_statement_is_named(folder: Path) -> None:
         files.check_leaks(folder)
 
 
-def test_the_list_of_hashes_has_one_form(folder: Path) -> None:
-    path = folder / bundle.SUMS_FILE
-    lines = path.read_text()
-    for other in (lines[:-1], lines + "\n", lines.replace("  ", " *")):
-        path.write_text(other)
-        with pytest.raises(DataError, match="SHA256SUMS"):
-            files.check_hashes(folder)
-    path.write_text(lines)
-    files.check_hashes(folder)
-
-
 def check_words(folder: Path, values: dict[str, Any], facts: Any = None) -> tuple[str, bool]:
     facts = facts or bundle.read_facts(folder)
     plan, options = stated_plan.read_plan(values)[1], method.read_options(facts)[1]
@@ -176,13 +165,3 @@ def test_public_files_without_their_hashes_are_refused(with_files: Any, changes:
     facts: Any = None
     with pytest.raises(DataError, match="public_files: the SHA-256 of a public file"):
         rewritten_documents.check_words(changed, plan, options, facts)
-
-
-def test_classes_backbone_and_probe_are_hashed_in_the_statement(original: Path) -> None:
-    values, facts = read_json(original / bundle.STATEMENT_FILE), bundle.read_facts(original)
-    said, passed = rewritten_documents.check_parts(values, facts)
-    assert passed
-    assert said.startswith("classes, preprocessing, probe, backbone match privacy.json")
-    values["parts"].pop("probe")
-    with pytest.raises(DataError, match="parts: must have the keys"):
-        rewritten_documents.check_parts(values, facts)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from safetensors.numpy import save, save_file
 
 from dpprobe.artifacts import read_json, write_json
@@ -40,6 +41,8 @@ from tests.unit.release.test_signing import write_keys
 
 SPLIT = "id, seed 0, fraction 0.2"
 
+# What a writer of documents raises of values that lack a part, or have another type.
+UNWRITABLE = (DpprobeError, LookupError, StopIteration, TypeError, ValidationError)
 SAMPLED = {
     "head": "sgd",
     "engine": "exact",
@@ -102,14 +105,11 @@ def bundle(original: Path, tmp_path: Path) -> Path:
 
 
 def documented(folder: Path) -> None:
-    """Writes card, page and sums for what bundle.json and privacy.json say, if they can be."""
-    try:
-        facts = files.BundleFacts.model_validate(read_json(folder / files.FACTS_FILE))
-        statement = read_json(folder / files.STATEMENT_FILE)
-        write_card(folder, facts, statement)
-        write_page(folder, facts, statement)
-    except Exception:  # of an edit that no document can be written of
-        pass
+    """Writes card, page and sums for what bundle.json and privacy.json say."""
+    facts = files.BundleFacts.model_validate(read_json(folder / files.FACTS_FILE))
+    statement = read_json(folder / files.STATEMENT_FILE)
+    write_card(folder, facts, statement)
+    write_page(folder, facts, statement)
     files.write_sums(folder)
 
 
@@ -160,7 +160,11 @@ def test_other_heads_pass(
 
 def edited(folder: Path, name: str, change: Change) -> Path:
     """Edits a JSON file, and makes documents and sums anew as an attacker would."""
-    documented(edit_file(folder, name, change))
+    edit_file(folder, name, change)
+    try:
+        documented(folder)
+    except UNWRITABLE:
+        files.write_sums(folder)
     return folder
 
 
@@ -315,13 +319,6 @@ def test_another_n_of_a_head_that_samples_or_another_engine_fails(tmp_path: Path
     folder = write_example(tmp_path / "engine", options={**SAMPLED, "engine": "closed_form"})
     documented(folder)
     assert "engine" in failed(verify_bundle(folder)), "its releases are not exact"
-
-
-def test_files_that_do_not_belong_fail(bundle: Path, tmp_path: Path) -> None:
-    (bundle / "notes.txt").write_text("anything")
-    assert failed(verify_bundle(bundle)) == ["files"]
-    with pytest.raises(DataError, match="no bundle in this folder"):
-        verify_bundle(tmp_path / "nowhere")
 
 
 def test_a_study_s_folder_is_answered_with_its_bundles(bundle: Path, tmp_path: Path) -> None:

@@ -13,12 +13,11 @@ from dpprobe.reporting.figures import accuracy_loss
 from dpprobe.reporting.figures.accuracy_loss import (
     find_losses,
     plot_distribution_shift,
-    plot_loss_by_backbone,
     relative_error,
 )
 from dpprobe.results.summary import Grid
 from tests.support.baseline_records import write_zero_shot
-from tests.support.figures import drawn_bars, drawn_levels, legend_texts, title_of
+from tests.support.figures import drawn_bars, legend_texts, title_of
 from tests.support.made_grids import made_entry, made_grid
 
 # results per (dataset, epsilon, backbone, method); the ceiling is 3 above and 4 below its ends
@@ -70,36 +69,6 @@ def test_a_loss_is_the_ceiling_of_the_backbone_minus_its_best_private_head() -> 
     loss = found["x", 1.0]
     assert (loss.low, loss.high) == pytest.approx((15 - 5, 15 + 5))
     assert loss.shift == 100 * 20 / 80
-
-
-def test_losses_stand_at_the_backbones_non_private_results(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ceilings = {"small": 80.0, "large": 95.0, "medium": 90.0}
-    means = {("digits", math.inf, name, "nonprivate"): mean for name, mean in ceilings.items()}
-    for name, mean in ceilings.items():
-        means |= {("digits", e, name, "a"): mean - 10 / e for e in (0.5, 2.0)}
-    _read(monkeypatch, _grid(means))
-    figure = plot_loss_by_backbone(summary=Path("none"), dataset="digits")
-    (axes,) = figure.axes
-    bars = drawn_bars(axes)
-    assert [mean for _, mean, _, _ in bars] == pytest.approx([20.0] * 3 + [5.0] * 3)
-    places = [place for place, _, _, _ in bars]
-    assert places == pytest.approx([80, 90, 95] * 2, abs=0.1), "one beside the other"
-    assert len(set(places)) == 6
-    assert [low for _, _, low, _ in bars] == pytest.approx([15.0] * 3 + [0.0] * 3)
-    assert drawn_levels(axes) == [0.0]
-    assert axes.get_xlabel() == "non-private test accuracy of the backbone (%)"
-    assert axes.get_ylabel() == "accuracy: points lost to privacy"
-    assert legend_texts(figure) == [
-        "ε = 0.5",
-        "ε = 2",
-        "backbones, from the left:",
-        "80.0% small",
-        "90.0% medium",
-        "95.0% large",
-    ]
-    assert title_of(figure).startswith("digits: what privacy costs by backbone")
 
 
 def _two_datasets(**constants: float) -> Grid:

@@ -88,22 +88,6 @@ def test_a_paper_s_models_stand_below_with_their_best_numbers() -> None:
     assert len(tick_texts(own.axes[0].yaxis)) == 3, "nobody published it"
 
 
-def test_published_networks_stand_beside_tuned_networks_alone() -> None:
-    numbers = published.read_published()
-    for network in (False, True):
-        cells = [made_result(0.5, network=network), made_ceiling(0.9)]
-        figure = backbone_figure(cells, dataset="imagenet", published=numbers)
-        hollow = {percent for percent, _ in _hollow(figure.axes[0])}
-        tuned = [
-            number.percent
-            for number in numbers.select_numbers(
-                dataset="imagenet", metric="accuracy", tuning="full", train_rows=None
-            )
-            if number.model == "ViT-B/16" and number.single_epsilon
-        ]
-        assert (max(tuned) in hollow) is network
-
-
 def test_of_many_values_the_ends_stay() -> None:
     assert spread_values([1, 2, 3], 5) == [1, 2, 3]
     assert spread_values([1, 2, 3], 3) == [1, 2, 3]

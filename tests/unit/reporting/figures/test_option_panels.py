@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
@@ -12,7 +11,6 @@ from dpprobe.reporting.figures.option_panels import (
     Panel,
     draw_panels,
     format_budget,
-    spread_offsets,
 )
 from tests.support.figures import drawn_curves
 from tests.support.made_grids import made_result
@@ -34,15 +32,6 @@ def test_of_several_cells_at_a_place_the_best_is_drawn() -> None:
     assert drawn_curves(axes, 2) == [[pytest.approx((1, 60)), pytest.approx((2, 50))]]
     assert drawn_curves(axes, 1) == [[pytest.approx((1, 90))]]
     assert axes.get_xlabel() == "places"
-
-
-@pytest.mark.parametrize("count", [1, 2, 5, 6, 12])
-def test_offsets_are_around_zero_and_within_a_place(count: int) -> None:
-    offsets = spread_offsets(count, 0.12)
-    assert sum(offsets) == pytest.approx(0)
-    steps = [right - left for left, right in itertools.pairwise(offsets)]
-    assert steps == pytest.approx([min(0.12, 0.6 / count)] * (count - 1))
-    assert max(offsets) - min(offsets) < 0.6
 
 
 def test_budgets_are_epsilons_or_risks() -> None:

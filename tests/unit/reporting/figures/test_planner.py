@@ -11,9 +11,7 @@ import pytest
 from dpprobe.errors import ConfigError
 from dpprobe.planner.accuracy_plan import Scale
 from dpprobe.planner.predicted_accuracy import Setting, Start, predict
-from dpprobe.privacy.risk import RiskEpsilon
 from dpprobe.reporting.figures import planner
-from tests.support.figures import drawn_levels
 
 SETTING = Setting(n=3000, classes=4, epsilon=1.0, dimension=1280)
 SCALE = Scale(chance=0.25, majority=0.4, ceilings=(0.82,), given=True)
@@ -62,23 +60,6 @@ def test_lines_pass_through_their_marks_and_one_has_a_range() -> None:
     assert " n = 3,000" in words
 
 
-def test_baselines_are_drawn_and_said_whose_they_are() -> None:
-    given = _draw(SETTING, SCALE, _starts(), unit="patient")
-    assert drawn_levels(given) == [pytest.approx(82), pytest.approx(40)]
-    assert given.get_xlabel() == "training patients"
-    assert given.get_ylabel() == "test accuracy (%)"
-    assert given.get_xscale() == "log"
-    words = " ".join(text.get_text() for text in given.texts)
-    assert "dashed: non-private 82%; dotted" in " ".join(words.split())
-    assert "1,280 features, 4 classes" in words
-    public = _draw(SETTING, PUBLIC, dict.fromkeys((0.5, 1.0)))
-    assert drawn_levels(public) == [pytest.approx(80), pytest.approx(10)], "the middle of three"
-    words = " ".join(" ".join(text.get_text() for text in public.texts).split())
-    assert "non-private 80%, the middle of public sets" in words
-    assert "measured" not in words
-    assert len(_lines(public)) == 2
-
-
 def test_without_a_measured_result_lines_are_the_prediction() -> None:
     line = _lines(_draw(SETTING, PUBLIC, {1.0: None}))["ε = 1"]
     for n, percent in line[::20]:
@@ -96,15 +77,6 @@ def test_lines_begin_where_each_class_has_an_image() -> None:
     assert "features" not in " ".join(text.get_text() for text in axes.texts)
     ticks = [text.get_text() for text in axes.get_xticklabels()]
     assert ticks == ["10", "30", "100", "300", "1,000"]
-
-
-def test_a_risk_is_drawn_with_its_words() -> None:
-    risk = RiskEpsilon(0.46, "tpr-0.05-at-0.01", 1e-5)
-    axes = _draw(SETTING.with_epsilon(risk), SCALE, {risk: None, 1.0: None})
-    named = [name for name in _lines(axes) if "TPR" in name]
-    assert len(named) == 1
-    assert ",\nTPR" in named[0] or "TPR" in named[0].splitlines()[0]
-    assert len(axes.collections) == 1
 
 
 def test_a_plan_s_figure_is_a_file_of_its_epsilon_and_the_usual_ones(tmp_path: Path) -> None:

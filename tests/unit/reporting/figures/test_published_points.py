@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 
 from dpprobe.exhibits.epsilon_axis import EpsilonScale
 from dpprobe.exhibits.published import Number, read_published
-from dpprobe.reporting.figures import published_points
 from dpprobe.reporting.figures.curves import epsilon_accuracy
 from dpprobe.reporting.figures.published_points import Mark, draw_marks, number_points
 from tests.support.figures import legend_texts, write_summary
@@ -87,12 +86,6 @@ def _leads(axes: Any) -> dict[tuple[float, float], tuple[float, float]]:
     return {(float(x), float(y)): (float(a), float(b)) for (a, b), (x, y) in lines}
 
 
-def test_without_marks_the_axes_stay_and_with_marks_they_hold_them() -> None:
-    assert _draw().get_ylim() == (50, 90)
-    low, high = _draw(_mark(40.0), _mark(95.0)).get_ylim()
-    assert (low, high) == pytest.approx((40 - 0.05 * 55, 95 + 0.05 * 55))
-
-
 def test_a_range_has_a_bar_and_an_inferred_epsilon_a_dashed_circle() -> None:
     axes = _draw(_mark(70.0, (1.0, 4.0), number=7), _mark(60.0, inferred=True))
     (bar,) = [line for line in axes.get_lines() if line.get_marker() == "|"]
@@ -104,34 +97,6 @@ def test_a_range_has_a_bar_and_an_inferred_epsilon_a_dashed_circle() -> None:
     dashed = [each for each in axes.collections if isinstance(each, PathCollection)]
     assert len(dashed) == 1
     assert {text.get_text() for text in axes.texts} == {"1", "7"}
-
-
-def test_circles_that_give_way_have_a_line_to_their_place_and_hide_no_other() -> None:
-    axes = _draw(*(_mark(99.9) for _ in range(8)))
-    circles = _circles(axes)
-    true = (math.log10(2), 99.9)
-    leads = _leads(axes)
-    assert [leads.get(circle, circle) for circle in circles] == [pytest.approx(true)] * 8
-    assert len(set(circles)) == 8
-    assert max(y for _, y in circles) <= 100
-    width = 0.033 * (SCALE.end_place + 2 * SCALE.gap)
-    pad = 0.05 * (99.9 - 50)
-    for index, (x, y) in enumerate(circles):
-        for other_x, other_y in circles[:index]:
-            apart = abs(x - other_x) > 0.94 * width or abs(y - other_y) > 0.94 * 0.8 * pad
-            assert apart, "circles overlap"
-
-
-def test_a_circle_takes_the_nearest_free_place() -> None:
-    size = (0.1, 1.0)
-    placed: list[tuple[float, float]] = []
-    for _ in range(5):
-        placed.append(published_points._free_place((1.0, 50.0), placed, size, top=100.0))
-    assert placed[0] == (1.0, 50.0)
-    near = [(0.9, 50.0), (1.1, 50.0), (1.0, 49.0), (1.0, 51.0)]
-    assert sorted(placed[1:]) == [pytest.approx(each) for each in sorted(near)]
-    top = published_points._free_place((1.0, 99.5), [(1.0, 99.5)], size, top=100.0)
-    assert top[1] <= 100
 
 
 def test_published_points_stand_where_papers_put_them(tmp_path: Path) -> None:

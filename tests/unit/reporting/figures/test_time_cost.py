@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from dpprobe.errors import NothingToShow
-from dpprobe.privacy.risk import RiskEpsilon
 from dpprobe.reporting.figures import time_cost
 from dpprobe.reporting.figures.time_cost import find_front, plot_time_cost, read_extraction_seconds
 from dpprobe.results.cell_results import CellResult
@@ -19,8 +18,6 @@ from dpprobe.study.study_file import load_study
 from tests.support.figures import drawn_bars, legend_texts, title_of
 from tests.support.made_grids import made_ceiling, made_result
 from tests.support.small_study import STUDY
-
-RISK = RiskEpsilon(1.5, "tpr-0.05-at-0.01", 1e-5)
 
 
 def make_study() -> Study:
@@ -117,14 +114,6 @@ def test_extraction_has_panels_of_its_own_where_all_of_it_was_timed(
     assert read_extraction_seconds(make_study(), tmp_path, "digits") == {"large": 100.0}
 
 
-def test_colours_are_backbones_where_there_are_several(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cells = [*CELLS, _timed(8.0, 0.95, backbone="large")]
-    texts = legend_texts(draw(monkeypatch, tmp_path, cells))
-    assert texts == ["small", "large", "dp_fc", "sgd", "slower or worse", "Pareto front"]
-
-
 def test_cells_without_a_comparable_time_are_left_out_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,12 +134,3 @@ def test_one_head_per_epsilon_has_no_front(tmp_path: Path, monkeypatch: pytest.M
     for cells in (CELLS[::3], []):
         with pytest.raises(NothingToShow, match="digits: no two private heads of one epsilon"):
             draw(monkeypatch, tmp_path, cells)
-
-
-def test_a_risk_and_extraction_are_on_lines_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cells = [_timed(4.0, 0.7, RISK), _timed(0.1, 0.5, RISK, method="dp_fc")]
-    write_benchmarks(tmp_path, "small", 10.0)
-    titles = [axes.get_title(loc="left") for axes in draw(monkeypatch, tmp_path, cells).axes]
-    assert titles[1] == f"{titles[0]}\nwith extraction"

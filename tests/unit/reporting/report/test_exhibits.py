@@ -15,9 +15,6 @@ from dpprobe.reporting.report import exhibits
 from dpprobe.reporting.report.exhibits import Exhibits
 from dpprobe.reporting.report.shown_tables import ReportTable, study_tables
 from dpprobe.reporting.report.sources import Sources
-from dpprobe.results.best_private import best_private
-from dpprobe.study.comparisons import DATASET_COMPARISONS, STUDY_COMPARISONS
-from tests.support.made_grids import made_entry, made_grid
 from tests.support.paper_tables import paper_run
 from tests.support.report_page import Made
 
@@ -77,32 +74,6 @@ def test_a_dataset_may_be_called_like_a_folder_or_a_table(tmp_path: Path) -> Non
         assert titles == [f"Results against epsilon, {name}", f"t-SNE of pixels features, {name}"]
         assert [item["folder"] for item in shown.list_tables(name)] == ["tables"]
     assert {item["folder"] for item in shown.list_tables(None)} == {"tables", "papers"}
-
-
-@pytest.mark.parametrize(
-    ("name", "title"),
-    [
-        ("accuracy", "Results against epsilon"),
-        ("tsne", "t-SNE"),
-        ("tsne_a_b", "t-SNE of a_b features"),
-        ("other_name", "Other name"),
-        *((name, exhibits.FIGURE_TITLES[name]) for name in DATASET_COMPARISONS),
-        *((name, exhibits.FIGURE_TITLES[name]) for name in STUDY_COMPARISONS),
-    ],
-)
-def test_figures_have_titles_of_their_own_and_the_dataset_s(name: str, title: str) -> None:
-    assert exhibits.title_of(name, None) == title
-    assert exhibits.title_of(name, "digits") == f"{title}, digits"
-    assert exhibits.find_section(name) is None
-
-
-def test_figures_of_an_analysis_are_titled_and_placed_by_its_section() -> None:
-    section = exhibits.find_section("fairness_gap")
-    assert section is not None
-    assert section.anchor == "subgroups"
-    title = section.title_figure("fairness_gap")
-    assert title
-    assert exhibits.title_of("fairness_gap", "d") == f"{title}, d"
 
 
 def _shown(tmp_path: Path, **sizes: int) -> Exhibits:
@@ -190,19 +161,6 @@ def test_figures_of_a_section_are_with_the_section_alone(tmp_path: Path) -> None
     assert shown.list_figures(None, {}, section=section) == []
 
 
-def test_the_caption_is_of_the_longest_name_that_fits(tmp_path: Path) -> None:
-    for stem in ("fairness", "fairness_gap", "fair"):
-        (tmp_path / f"{stem}.rst").write_text(f"of\n {stem}  figures\n")
-    captions = sorted(tmp_path.glob("*.rst"))
-    names = ("fairness_gap", "fairness_x", "fair", "accuracy")
-    assert [exhibits._find_caption(name, captions) for name in names] == [
-        "of fairness_gap figures",
-        "of fairness figures",
-        "of fair figures",
-        "",
-    ]
-
-
 def test_a_long_table_is_a_link_and_equal_tables_are_shown_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,19 +185,6 @@ def test_a_long_table_is_a_link_and_equal_tables_are_shown_once(
     assert "<caption>Short, d</caption>" in items[0]["html"]
     assert [item["title"] for item in shown.list_tables(None)] == ["Results against epsilon"]
     assert shown.list_tables("d") == []
-
-
-def test_figures_are_described_for_readers_who_do_not_see_them() -> None:
-    entries = {
-        ("d", 0.5, "x", "a"): made_entry(60.0),
-        ("d", 2.0, "x", "b"): made_entry(70.04),
-        ("e", 2.0, "x", "b"): made_entry(80.0),
-    }
-    facts = exhibits.figure_facts(best_private(made_grid(entries), {}), "d")
-    assert facts["accuracy"] == (
-        "Best private results: epsilon 0.5: 60.0% by a on x; epsilon 2: 70.0% by b on x."
-    )
-    assert exhibits.figure_facts([], "d") == {}
 
 
 def test_a_folder_that_is_no_dataset_has_figures_of_all(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -60,15 +59,6 @@ def test_the_best_zero_shot_result_stands_beside_the_private_one(made: Made) -> 
     write_json(files[0], {"dataset": "digits"})
     with pytest.raises(DataError, match="clip_a"):
         made.page(zero_shot=files)
-
-
-def test_zero_shot_of_another_metric_says_which(made: Made) -> None:
-    files = [
-        write_zero_shot(made.results, backbone="clip_a", auc=0.95),
-        write_zero_shot(made.results, backbone="clip_b", accuracy=0.72),
-    ]
-    assert "clip_a reaches 95.0% AUC" in made.page(zero_shot=files[:1]).words
-    assert "clip_b reaches 72.0%" in made.page(zero_shot=files).words
 
 
 def test_classes_without_test_rows_are_named_beside_the_headline(made: Made) -> None:
@@ -133,36 +123,12 @@ def test_patients_are_counted_and_named_beside_their_interval(tmp_path: Path) ->
     assert "200 of 40 patients" in words
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"head": "sgd", "steps": None, "search": {}}, ""),
-        (
-            {"head": "sgd", "sizes": [1, {"e": False}, 0.5], "a": True, "b": "x"},
-            "sizes [1, (e no), 0.5], a yes, b x",
-        ),
-        (
-            {"head": "auto", "normalize": "none"},
-            "its rule chooses all other options for each cell; see the privacy statements",
-        ),
-        (
-            {"head": "auto", "balanced": True, "rule": None},
-            "balanced yes; its rule chooses all other options for each cell; see the privacy "
-            "statements",
-        ),
-    ],
-)
-def test_options_of_methods_are_written_for_people(options: dict[str, Any], words: str) -> None:
-    assert sections._method_options(options) == words
-
-
-def test_sources_and_losses_in_words() -> None:
-    assert sections._describe_source({}) == "unknown"
-    assert sections._describe_source({"source": "csv"}) == "csv"
-    full = {"source": "csv", "root": "x", "joins": [], "embed": False}
-    assert sections._describe_source(full) == "csv: root x, embed no"
-    losses = [sections._format_number(each) for each in (None, math.nan, 0.0, 1.23451, 12)]
-    assert losses == ["", "", "0", "1.235", "12"], "rounded up"
+def test_options_of_auto_are_those_that_the_study_sets() -> None:
+    chosen = "its rule chooses all other options for each cell; see the privacy statements"
+    assert sections._method_options({"head": "auto", "normalize": "none"}) == chosen
+    asked = {"head": "auto", "balanced": True, "rule": None}
+    assert sections._method_options(asked) == f"balanced yes; {chosen}"
+    assert sections._method_options({"head": "sgd", "sizes": [1, 0.5]}) == "sizes [1, 0.5]"
 
 
 def _info(*test: int, train: int = 9, groups: tuple[str, ...] = ()) -> DatasetInfo:
@@ -181,19 +147,6 @@ def _info(*test: int, train: int = 9, groups: tuple[str, ...] = ()) -> DatasetIn
             },
         }
     )
-
-
-@pytest.mark.parametrize(
-    ("counts", "words"),
-    [
-        ([9], ""),
-        ([0, 9], "1 of 2 classes have no test image: c0"),
-        ([0] * 5 + [9], "5 of 6 classes have no test image: c0, c1, c2, c3, c4"),
-        ([0] * 6 + [9], "6 of 7 classes have no test image: c0, c1, c2, c3, c4, …"),
-    ],
-)
-def test_classes_without_test_images_are_named(counts: list[int], words: str) -> None:
-    assert sections._name_untested(_info(*counts)) == words
 
 
 INFO = _info(50, 50, 50, 50, train=250)

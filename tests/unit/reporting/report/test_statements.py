@@ -79,18 +79,6 @@ def test_each_difference_keeps_two_statements_apart(key: str | None, made: Made)
     assert len(statements.read_statements(pair, order=["digits"])) == 2
 
 
-def test_a_statement_of_auto_says_what_was_chosen(made: Made) -> None:
-    path = made.results / "cells/digits/pixels/sgd/eps-1/privacy.json"
-    record = read_json(path)
-    facts = {"n": 1438, "dimension": 64, "classes": 10, "multi_label": False, "epsilon": 1.0}
-    record["chosen_from"] = {"rule": "auto rule 7", "head": "newton", **facts}
-    record["options"] = {"head": "auto", "rule": 7, "chosen": {"head": "newton", "steps": 4}}
-    write_json(path, record)
-    words = " ".join(re.sub(r"<[^>]+>", " ", made.page().text).split())
-    assert "Chosen by auto rule 7: newton, 4 steps; from n = 1,438, 64 features, 10" in words
-    assert words.count("Chosen by") == 1
-
-
 def test_the_best_result_has_the_price_of_its_choice_and_the_statements_of_all(made: Made) -> None:
     page = made.page()
     candidates = sorted(made.results.glob("cells/digits/*/sgd*/eps-1/privacy.json"))

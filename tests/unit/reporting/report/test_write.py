@@ -95,12 +95,12 @@ def test_text_from_files_is_never_markup(made: Made) -> None:
     assert "&lt;script&gt;" in page.text
 
 
-def test_a_study_of_a_thousand_cells_stays_small(tmp_path: Path) -> None:
+def test_a_study_of_many_cells_stays_small(tmp_path: Path) -> None:
     made = Made(tmp_path)
     cells, source = [], made.results / "cells/digits/pixels/sgd/eps-1/metrics.json"
     record, statement = read_json(source), read_json(source.with_name("privacy.json"))
-    for b in range(10):
-        for m in range(20):
+    for b in range(4):
+        for m in range(10):
             for epsilon in ("0.5", "1", "2", "4", "8"):
                 cell = {"dataset": "digits", "backbone": f"b{b}", "method": f"m{m}"}
                 changed = record | {"cell": cell | {"epsilon": epsilon}}
@@ -114,9 +114,11 @@ def test_a_study_of_a_thousand_cells_stays_small(tmp_path: Path) -> None:
         summaries=[tmp_path / "many.parquet"],
         statements=[path.with_name("privacy.json") for path in cells],
     )
-    assert page.text.count("metrics.json --cores") == 1000
-    assert len([d for d in page.all("details") if d.get("class") == "statement"]) == 100
-    assert len(page.text) < 3e6
+    assert page.text.count("metrics.json --cores") == 200
+    assert len([d for d in page.all("details") if d.get("class") == "statement"]) == 50, (
+        "one for all backbones"
+    )
+    assert len(page.text) < 6e5
 
 
 def test_sections_stand_in_the_order_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,12 +158,6 @@ def test_options_are_written_for_people_without_folders_of_this_machine(made: Ma
     ) in page.words
     assert "/home/jane" not in page.text
     assert "In paths, …/ stands for the folders above." in page.words
-
-
-def test_counts_of_one_have_a_noun_in_the_singular(made: Made) -> None:
-    page = made.page()
-    assert "1 more figure " in page.words
-    assert "1 more figures" not in page.words
 
 
 def test_columns_without_values_are_left_out_of_what_the_selection_costs(tmp_path: Path) -> None:

@@ -12,15 +12,12 @@ import pytest
 import torch
 from scipy.special import softmax
 
-from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
-from dpprobe.release.counted_units import compose_test_price
 from dpprobe.release.parts.calibration import measure as calibration_release
 from dpprobe.release.parts.calibration.measure import TEMPERATURE, calibration_mechanisms
-from dpprobe.release.parts.evaluation.measure import evaluation_mechanisms
 from dpprobe.results.unit_counts import row_weights
 
 CLASSES = 3
@@ -115,18 +112,3 @@ def test_a_head_s_planted_error_is_described(
     described = calibration_release.describe_calibration(noisy, plan.mechanisms, n)
     assert described["scale"] == pytest.approx(scale, rel=0.1)
     assert described["offset"] == pytest.approx(offset, abs=0.05)
-
-
-def test_the_test_units_pay_for_everything_together(tmp_path: Path) -> None:
-    two = planned(tmp_path, 1000, 2.0, classes=2)
-    wanted = evaluation_mechanisms("accuracy", classes=2, multi_label=False)
-    target = Target(n=1000, epsilon=1.0, delta=1e-5)
-    one = calibrate(wanted, target, cache=tmp_path / "calibration")
-    both = compose_test_price(one, two)
-    assert both is not None
-    exact = math.hypot(gaussian_mu(one.mechanisms), gaussian_mu(two.mechanisms))
-    assert gaussian_mu(both.mechanisms) == pytest.approx(exact)
-    assert 2.0 < both.realised_epsilon < 3.0
-    assert compose_test_price(None, two) is two
-    assert compose_test_price(one, None) is one
-    assert compose_test_price(None, None) is None

@@ -85,12 +85,6 @@ def test_counts_of_two_classes_are_those_of_their_rows() -> None:
     assert made["offset"] == pytest.approx(0, abs=0.1)
 
 
-def test_a_head_that_is_too_sure_is_tempered() -> None:
-    scores, labels = draw_rows(4, 3000)
-    assert calibrate(4 * scores, labels)["scale"] == pytest.approx(1 / 4, rel=0.1)
-    assert calibrate(scores / 4, labels)["scale"] == pytest.approx(4, rel=0.1)
-
-
 def test_the_counts_of_an_area_calibrate_at_no_price() -> None:
     """A score and an offset beside it: both are found again."""
     scores, labels = draw_rows(2, 20_000)

@@ -76,23 +76,6 @@ def test_without_noise_the_sets_are_those_of_split_conformal_prediction() -> Non
         assert threshold_of(own, noise, 0.0, coverage) == pytest.approx(max(edges), rel=2e-6)
 
 
-def test_below_the_named_size_there_is_no_useful_set() -> None:
-    for deviation in (2.0, 5.9, 11.1):
-        fewest = calibration.fewest_units(deviation)
-        most, z = calibration.allowed_misses(fewest, 0.9)
-        assert most >= 2 * z * deviation
-        assert calibration.allowed_misses(fewest - 2, 0.9)[0] < 2 * z * deviation
-    assert 250 < calibration.fewest_units(5.9) < 350
-
-
-@pytest.mark.parametrize("wanted", [-7.7, -3.3, -0.01, 0.06, 1.23, 7.6])
-def test_a_straight_line_of_sums_has_its_zero(wanted: float) -> None:
-    answers: list[float] = []
-    while len(answers) < calibration.QUERIES:
-        answers.append(5 * (wanted - calibration.search_temperature(answers)))
-    assert calibration.search_temperature(answers) == pytest.approx(wanted)
-
-
 def binned(
     n: int, slope: float, generator: np.random.Generator, power: float = 1.0
 ) -> tuple[Floats, Floats, Any]:
@@ -128,27 +111,6 @@ def test_noise_leaves_probabilities_within_reason(deviation: float) -> None:
         truth = expit(2.0 * scores - 0.7)
         errors.append(np.abs(expit(slope * scores + offset) - truth).mean())
     assert np.mean(errors) < (0.25 if deviation > 10 else 0.08)
-
-
-def test_intervals_of_shares_cover() -> None:
-    generator, inside = np.random.default_rng(8), 0
-    for _ in range(2000):
-        hits = generator.binomial(300, 0.8)
-        part = hits + generator.normal(0, 5)
-        share = calibration.estimate_share(
-            part, part + 300 - hits + generator.normal(0, 5), 5.0, 5.0
-        )
-        assert share.low <= share.value <= share.high
-        inside += share.low <= 0.8 <= share.high
-    assert 0.93 < inside / 2000 < 0.98
-    assert calibration.estimate_share(3.0, 4.0, 5.0, 5.0) == (0.5, 0.0, 1.0), "lost in noise"
-    few = np.array(
-        calibration.estimate_share(30.0, 1e5, 2.0, 3.0)
-    )  # between two neighbours of the grid
-    most = np.array(calibration.estimate_share(1e5 - 30.0, 1e5, 3.0, 2.0))
-    for end in few[1:]:  # the variance is nearly that of a Poisson number, and the noise's
-        assert abs(30 - end * 1e5) == pytest.approx(1.96 * math.sqrt(end * 1e5 + 4), rel=1e-3)
-    assert few[1] < few[0] < few[2] == pytest.approx(1 - most[1])
 
 
 def test_two_classes_are_described_as_their_rows_are() -> None:

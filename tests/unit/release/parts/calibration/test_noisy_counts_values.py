@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import brentq, minimize_scalar
+from scipy.optimize import minimize_scalar
 from scipy.special import expit, logit
 from scipy.stats import norm
 
@@ -230,22 +230,6 @@ def test_ranges_of_the_diagram_are_joined_until_they_exceed_their_noise() -> Non
     assert (first["observed"], first["low"], first["high"]) == pytest.approx(share)
 
 
-def test_cut_offs_are_the_highest_and_the_lowest_that_reach_a_rate() -> None:
-    ends = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
-    positives, negatives = np.array([5.0, 5, 10, 80]), np.array([40.0, 40, 10, 10])
-    sensitivity, specificity = {0.25: 0.95, 0.5: 0.9, 0.75: 0.8}, {0.25: 0.4, 0.5: 0.8, 0.75: 0.9}
-    rows = calibration._list_cut_offs(ends, positives, negatives, 0.0)
-    chosen = {(row["wanted"], row["rate"]): row["from"] for row in rows}
-    for rate in calibration.WANTED_RATES:
-        reached = [end for end, each in sensitivity.items() if each >= rate]
-        assert chosen["sensitivity", rate] == max(reached)
-        reached = [end for end, each in specificity.items() if each >= rate]
-        assert chosen.get(("specificity", rate)) == min(reached, default=None)
-    for row in rows:
-        assert row["sensitivity"][0] == pytest.approx(sensitivity[row["from"]])
-        assert row["specificity"][0] == pytest.approx(specificity[row["from"]])
-
-
 def test_an_edge_at_certainty_has_no_net_benefit() -> None:
     ends = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
     table = np.array([5.0, 5, 10, 80]), np.array([40.0, 40, 10, 10])
@@ -287,36 +271,9 @@ def test_the_candidates_of_two_classes_count_a_divided_bin_as_missed() -> None:
         assert deviation == pytest.approx(2.0 * math.sqrt(bins))
 
 
-def test_abstention_widens_by_the_bin_that_a_limit_divides() -> None:
-    least, most = np.array([0.5, 0.55, 0.9]), np.array([0.55, 0.9, 1.0])
-    right, wrong = np.array([50.0, 60, 95]), np.array([50.0, 40, 5])
-    rows = calibration._list_abstention(least, most, right, wrong, 300, 0.0)
-    shares = {row["from"]: (row["answered"], row["observed"]) for row in rows}
-    assert shares == {
-        0.5: pytest.approx((1.0, 205 / 300)),
-        **dict.fromkeys((0.6, 0.7, 0.8, 0.9), pytest.approx((1 / 3, 0.95))),
-        0.95: pytest.approx((0.0, 0.5)),
-    }
-    divided = next(row for row in rows if row["from"] == 0.7)
-    wide = calibration.estimate_share(155, 200, 0.0, 0.0)
-    narrow = calibration.estimate_share(95, 100, 0.0, 0.0)
-    assert (divided["low"], divided["high"]) == (wide.low, narrow.high)
-    rows = calibration._list_abstention(least, most, wrong + 5, right, 300, 0.0)
-    divided = next(row for row in rows if row["from"] == 0.7)  # the bin is better than the rest
-    narrow = calibration.estimate_share(10, 105, 0.0, 0.0)
-    wide = calibration.estimate_share(55, 210, 0.0, 0.0)
-    assert (divided["low"], divided["high"]) == (narrow.low, wide.high)
-
-
-def test_the_solved_ends_are_those_of_a_search() -> None:
-    part, whole, noise = 3000.0, 1e6, (20.0, 30.0)
-
-    def gap(p: float) -> float:
-        variance = whole * p * (1 - p) + ((1 - p) * noise[0]) ** 2 + (p * noise[1]) ** 2
-        return abs(part - p * whole) - Z * math.sqrt(variance)
-
-    low, high = brentq(gap, 0, part / whole), brentq(gap, part / whole, 0.1)
-    share = calibration.estimate_share(part, whole, *noise)
-    # to a step of its grid, or to the solution of a quadratic where it skips the noise at p and 1-p
-    assert share.low == pytest.approx(low, abs=5e-4)
-    assert share.high == pytest.approx(high, abs=5e-4)
+def test_a_share_of_many_rows_ends_where_its_variance_says() -> None:
+    few = np.array(calibration.estimate_share(30.0, 1e5, 2.0, 3.0))
+    most = np.array(calibration.estimate_share(1e5 - 30.0, 1e5, 3.0, 2.0))
+    for end in few[1:]:  # nearly the variance of a Poisson number, and the noise's
+        assert abs(30 - end * 1e5) == pytest.approx(1.96 * math.sqrt(end * 1e5 + 4), rel=1e-3)
+    assert few[1] < few[0] < few[2] == pytest.approx(1 - most[1])

@@ -440,23 +440,6 @@ def test_results_without_a_price_that_lie_there_are_named(
     assert named in block["words"]
 
 
-def test_deleting_the_other_methods_from_the_study_does_not_hide_their_cells(
-    tmp_path: Path,
-) -> None:
-    lay_nonprivate(tmp_path)
-    for index in range(50):
-        lay_cell(tmp_path, f"digits/pixels/covariance_{index}/2")
-    chosen = study(
-        {"covariance": COVARIANCE},
-        [1],
-        backbones={"pixels": {"family": "pixels"}},
-        results_dir=str(tmp_path / "results"),
-    )
-    block = price_choice(chosen, tmp_path)
-    assert (block["cells"], block["epsilon"]) == (52, None)
-    assert "pixels/ceiling at epsilon inf" in block["words"]
-
-
 def test_results_that_read_no_training_unit_expose_none(tmp_path: Path) -> None:
     before = price_choice(with_datasets(tmp_path), tmp_path)
     lay_text(tmp_path, "audit/digits/pixels/sgd/eps-1.json", '{"membership": null}')
@@ -465,23 +448,6 @@ def test_results_that_read_no_training_unit_expose_none(tmp_path: Path) -> None:
     lay_text(tmp_path, "few_shot/digits/.pixels.json.part")  # of a killed job
     lay_cell(tmp_path, "mnist/pixels/covariance/2", private=False)  # other people
     assert price_choice(with_datasets(tmp_path, {"mnist": MNIST}), tmp_path) == before
-
-
-def test_every_sentence_says_what_it_does_not_cover() -> None:
-    sentences = {
-        "none": choice.choice_words(0, None),
-        "priced": choice.choice_words(4, 5.87, delta=1e-5),
-        "not private": choice.choice_words(4, None, ["pixels/ceiling"]),
-        "not known": choice.choice_words(4, None, unknown=["pixels/auto"]),
-        "one fit": choice.fits_block(1)["words"],
-        "many fits": choice.fits_block(3)["words"],
-    }
-    for case, words in sentences.items():
-        assert "not cover" in words.lower() or "no epsilon covers" in words.lower(), case
-    for case in ("none", "priced", "not private", "not known"):
-        assert choice.ELSEWHERE in sentences[case], case
-    for case in ("priced", "not private", "not known"):
-        assert sentences[case].endswith(choice.TEST_UNITS), case
 
 
 # Studies in which each analysis runs, as far as an analysis needs options.

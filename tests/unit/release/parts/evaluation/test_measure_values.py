@@ -16,7 +16,7 @@ from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.parts.evaluation import measure as results
-from dpprobe.release.parts.evaluation.class_recalls import Estimate, Worst, recall_mechanisms
+from dpprobe.release.parts.evaluation.class_recalls import Estimate, recall_mechanisms
 from dpprobe.release.probabilities import Calibration
 from tests.support.mechanisms import made_plan
 from tests.support.shown_scores import head, of_test_rows
@@ -282,21 +282,6 @@ def test_macro_accuracy_needs_enough_of_each_class() -> None:
             results.check_telling(made_plan(recall_mechanisms(), n - 1, noise=2.0), classes=classes)
 
 
-def test_epsilons_of_both_sides_are_told_with_their_units() -> None:
-    for unit, units in (("image", "images"), ("patient", "patients")):
-        mechanisms = recall_mechanisms()
-        trained = made_plan(mechanisms, 9, unit=unit, epsilon=1.25)
-        tested = made_plan(mechanisms, 9, unit=unit, epsilon=0.5)
-        words = results.composition_words(trained, tested, split="id, seed 0, fraction 0.2")
-        for fact in (
-            f"Each {unit} is a training or a test {unit} (split: id, seed 0, fraction 0.2)",
-            f"the head costs training {units} epsilon 1.25 and test {units} nothing",
-            f"the test result costs test {units} epsilon 0.5 and training {units} nothing",
-            f"pays for each {unit}, and for both sides",
-        ):
-            assert fact in words
-
-
 @pytest.mark.parametrize(
     ("metric", "named"),
     [
@@ -316,17 +301,3 @@ def test_words_tell_what_a_wide_interval_and_a_constant_answer_are(metric: Any, 
             == wide
         )
         assert (results.CONSTANT_ANSWER in words) == (metric == "accuracy")
-
-
-def test_a_worst_class_is_named() -> None:
-    worst = Worst(1, 0.25, 0.1, 0.5)
-    assert results.worst_values(worst, "abc") == {
-        "name": "b",
-        "recall": 0.25,
-        "interval": [0.1, 0.5],
-    }
-    assert results.worst_values(None, "abc") is None
-    assert results.recall_remark(worst, 3) == (
-        " A model that always predicts the same class scores 33.3%."
-    )
-    assert "too few test units" in results.recall_remark(None, 3)

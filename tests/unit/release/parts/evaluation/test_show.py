@@ -28,10 +28,6 @@ def block(metric: str, value: float, low: float, high: float, worst: Any = None)
         (block("auc", 0.9128, 0.89, 0.93), "AUC 0.913 (95% CI 0.890 to 0.930)"),
         (block("macro_accuracy", 0.5, 0.46, 0.54), "Macro accuracy 50.0% (95% CI 46.0 to 54.0%)"),
         (
-            block("accuracy", 0.5, 0.3, 0.7),
-            "Accuracy between 30.0 and 70.0% (95% CI; measured with noise: 50.0%)",
-        ),
-        (
             block("auc", 0.5, 0.3, 0.7),
             "AUC between 0.300 and 0.700 (95% CI; measured with noise: 0.500)",
         ),

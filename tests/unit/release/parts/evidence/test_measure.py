@@ -16,7 +16,6 @@ from dpprobe.release.ledger import Ledger
 from dpprobe.release.parts.evidence.measure import (
     Evidence,
     check_evidence,
-    in_words,
     read_evidence,
 )
 from dpprobe.release.verification.verify import verify_bundle
@@ -143,17 +142,3 @@ def test_a_bound_above_the_promise_is_told_with_its_chance(lower: float, above: 
 def test_evidence_that_no_audit_writes_is_named(change: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(change))):
         check_evidence({"evidence": EVIDENCE | change}, MADE)
-
-
-def test_evidence_is_told_in_words() -> None:
-    assert in_words(None) is None
-    said = str(in_words(EVIDENCE))
-    for fact in (
-        "On 2026-01-31 an audit attacked 1,000 other heads",
-        "None of its 3 tests refuted",
-        "lower bound on epsilon is 0.712 at 95% confidence",
-        "it would have caught noise too small by a factor of 1.52 with probability 0.95",
-        "A low bound is no certificate",
-    ):
-        assert fact in said
-    assert "factor" not in str(in_words(EVIDENCE | {"caught_factor": None}))

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors import safe_open
 
 from dpprobe.errors import ConfigError, PrivacyError, WaitingError
 from dpprobe.privacy.accountants import compute_epsilon
@@ -120,26 +119,6 @@ def test_a_site_waits_for_offers_and_then_for_sums_and_has_booked_before_it_send
     assert read_message(east) == before
     take_turns(sites)
     assert all(len(site.ledger.read_entries()) == 1 for site in sites)
-
-
-def test_a_message_is_masked_and_the_total_has_the_noise_of_the_plan(tmp_path: Path) -> None:
-    """Of two sites that pool all, the third one keeps as much noise as the plan has."""
-    sites = make_sites(tmp_path, method="sums", sites={"colluders": 2})
-    agree(sites)
-    numbers = {}
-    for site in sites:
-        run_until_waiting(site, "lacks the sums") if site is not sites[-1] else site.task().run()
-        with safe_open(
-            site.exchange / f"first/sums-1.{site.name}.safetensors", framework="numpy"
-        ) as file:
-            numbers[site.name] = file.get_tensor("0")
-    assert all(np.abs(values).max() > 2**60 for values in numbers.values())
-    total = sum(values.view(np.uint64) for values in numbers.values()).view(np.int64)
-    assert np.abs(total).max() < 2**45
-    take_turns(sites)
-    said = bundle.read_bundle(sites[0].task().output).statement["sites"]
-    assert (said["colluders"], said["log10_penalty"]) == (2, None)
-    assert said["smallest_share"] > 1000
 
 
 def test_sites_with_other_options_do_not_begin(tmp_path: Path) -> None:
@@ -287,23 +266,6 @@ def test_an_entry_whose_sums_have_left_cannot_be_abandoned(tmp_path: Path) -> No
     south.task().run()
     take_turns(sites)
     assert north.ledger.read_entries()[0].state == "closed"
-
-
-def test_a_site_that_cannot_send_does_not_book(tmp_path: Path) -> None:
-    sites = make_sites(tmp_path, method="sums")
-    east = sites[0]
-    agree(sites)
-    (east.private / "secret.json").unlink()
-    with pytest.raises(PrivacyError, match="secret for the agreement is missing"):
-        east.task().run()
-    agree([east])
-    run_until_waiting(sites[1], "lacks the sums")
-    for site in (east, sites[2]):
-        (site.private / "secret.json").unlink()
-    agree([east, sites[2]])
-    with pytest.raises(PrivacyError, match="of another agreement"):
-        east.task().run()
-    assert east.ledger.read_entries() == []
 
 
 def open_exchange(site: Site) -> exchanges.Exchange:

@@ -10,7 +10,7 @@ from dpprobe.errors import DataError
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.privacy.plan import Plan
-from dpprobe.release.parts.spent.measure import check_ledger, state_spent
+from dpprobe.release.parts.spent.measure import check_ledger
 from tests.support.mechanisms import gaussians, made_plan
 from tests.support.releases import watched
 
@@ -128,16 +128,3 @@ def test_all_that_test_units_pay_counts_together() -> None:
             else:
                 with pytest.raises(DataError, match="less than this release alone costs, 2$"):
                     check_ledger({**values, "ledger": ledger}, PLAN)
-
-
-@pytest.mark.parametrize("unit", ["image", "patient", "group"])
-@pytest.mark.parametrize("exact", [False, True])
-def test_the_total_is_told_in_words(unit: str, exact: bool) -> None:
-    price = f"one {unit} {'' if exact else 'at most '}epsilon 1.235 at delta 1e-5."
-    block = BLOCK | {"unit": unit, "exact": exact, "epsilon": 1.2345}
-    only = state_spent(block)
-    assert only.startswith("This was the only release of this dataset")
-    assert only.endswith(f"It costs {price}")
-    many = state_spent(block | {"releases": 12})
-    assert many.startswith("This dataset had 12 releases")
-    assert many.endswith(f"Together they cost {price}")

@@ -1,0 +1,165 @@
+"""The backbone of a draft: a checkpoint, weights of the Hub's cache, or none of both."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from dpprobe.backbones import describe, feature_dimensions
+from dpprobe.backbones.feature_dimensions import Dimensions
+from dpprobe.draft import available_backbone
+from dpprobe.study import catalog
+from tests.unit.draft.conftest import Desk, slowly
+
+MODELS = timm.list_models()
+HUB = "https://huggingface.co/"
+# The catalog's backbones whose weights are in a repository of the Hub, in its order.
+ON_THE_HUB = {
+    name: str(entry["source"]).removeprefix(HUB)
+    for name, entry in catalog.backbone_entries().items()
+    if str(entry["source"]).startswith(HUB)
+}
+
+
+@pytest.fixture
+def folder(desk: Desk) -> Desk:
+    """Networks are looked at in this process: to start another takes seconds."""
+
+    def ask(backbones: dict[str, Any], _: Dimensions) -> dict[str, Any]:
+        return {name: describe.describe_backbone(one) for name, one in backbones.items()}
+
+    desk.monkeypatch.setattr(feature_dimensions, "_ask_process", ask)
+    desk.images("x/a", "x/b", count=30)
+    return desk
+
+
+def save(desk: Desk, model: str, file: str, **arguments: Any) -> str:
+    network = timm.create_model(model, **arguments)
+    save_file(network.state_dict(), desk.folder / file)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("model", "file"),
+    [("test_vit", "test_vit_mine"), ("test_resnet", "Test_ResNet.best"), ("test_vit", "w")],
+)
+def test_a_checkpoint_is_drafted_with_timm_s_features_and_preprocessing(
+    folder: Desk, model: str, file: str
+) -> None:
+    """Named by the file, or by `--model` with a tag."""
+    checkpoint = save(folder, model, f"{file}.safetensors", num_classes=3)
+    asked = f"{model}.r160_in1k" if file == "w" else model
+    drafted = folder.draft("x", "--checkpoint", checkpoint, *(["--model", asked] * (file == "w")))
+    keys = {"family": "timm", "model": asked, "checkpoint": checkpoint}
+    assert drafted.backbones == {model: keys}
+    network = timm.create_model(model, num_classes=0).eval()
+    features = network(torch.zeros(1, 3, 160, 160)).shape[1]
+    assert f"\nbackbone:    {model}, {features} features per image\n" in drafted.said
+    assert f"--d {features}" in drafted.said
+    told = timm.get_pretrained_cfg(asked)
+    assert told is not None
+    comment = " ".join(drafted.text.replace("#", "").split())
+    for name in ("mean", "std", "interpolation"):
+        assert f"{name} {getattr(told, name)}" in comment
+    assert f"size {told.input_size[-1]})" in comment
+    assert "must not be trained on your private images" in comment
+    assert "vit_base_patch16_224" not in comment, "no better one is proposed"
+
+
+def test_preprocessing_that_a_file_states_is_written(folder: Desk) -> None:
+    """With the network's arguments, but not with timm's values."""
+    stated = {"mean": [0.5] * 3, "std": [0.4] * 3, "interpolation": "bilinear", "crop_pct": 1.0}
+    arguments = {"global_pool": "avg", "num_classes": 3}
+    values = {"architecture": "test_vit", "model_args": arguments, "pretrained_cfg": stated}
+    checkpoint = save(folder, "test_vit", "test_vit.safetensors", **arguments)
+    folder.file("config.json", json.dumps(values))
+    drafted = folder.draft("x", "--checkpoint", checkpoint)
+    keys = drafted.backbones["test_vit"]
+    assert keys["preprocessing"] == stated
+    assert keys["model_args"] == {"global_pool": "avg"}
+    assert "Preprocessing: see config.json." in drafted.text
+    assert "Assumed" not in drafted.text
+    folder.file("config.json", json.dumps(values | {"model_args": {}}))
+    save(folder, "test_vit", checkpoint)
+    assert "model_args" not in folder.draft("x", "--checkpoint", checkpoint).backbones["test_vit"]
+
+
+REFUSED: dict[str, list[str]] = {
+    # what the file of test_vit's name has; what the error names
+    "weights of test_resnet": ["--checkpoint: test_vit.safetensors: "],
+    "a picture": ["--checkpoint: test_vit.safetensors: this is a PNG image", "name a .safetensors"],
+    "a bad mean": ["config.json: states values of no use", "mean: 'x'", "correct or remove"],
+    "a bad argument": ["model_args"],
+}
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+def test_weights_that_do_not_load_are_refused(folder: Desk, fault: str) -> None:
+    """No line names an option that `init` does not have."""
+    checkpoint = save(
+        folder, "test_resnet" if "resnet" in fault else "test_vit", "test_vit.safetensors"
+    )
+    stated: dict[str, Any] = {"mean": "x" if fault == "a bad mean" else 0.5}
+    if fault == "a picture":
+        (folder.folder / checkpoint).write_bytes(b"\x89PNG\r\n\x1a\n")
+    elif fault.startswith("a bad"):
+        arguments = {"depths": 2} if fault == "a bad argument" else {}
+        folder.file("config.json", json.dumps(stated | {"model_args": arguments}))
+    said = folder.refuse("x", "--checkpoint", checkpoint)
+    assert [fact for fact in REFUSED[fault] if fact not in said] == [], said
+    assert not said.startswith("--model_args")
+
+
+@given(
+    model=st.sampled_from(MODELS),
+    end=st.sampled_from(["", "_mine", ".pth", "-0.91", "MINE.safetensors"]),
+    capitals=st.booleans(),
+)
+def test_a_checkpoint_s_network_is_the_longest_name_of_timm(
+    model: str, end: str, *, capitals: bool
+) -> None:
+    file = model.upper() + end if capitals else model + end
+    longest = max((one for one in MODELS if file.lower().startswith(one)), key=len)
+    assert available_backbone._model_of(Path("some", file)) == longest
+
+
+def test_a_network_of_the_hub_gets_a_name_that_a_study_may_have(folder: Desk) -> None:
+    checkpoint = save(folder, "test_vit", "w.safetensors")
+    known = Dimensions(known={"network": 64})
+    folder.monkeypatch.setattr(available_backbone, "read_dimensions", lambda *_: known)
+    model = "hf-hub:timm/test_vit.r160_in1k"
+    chosen = available_backbone.choose_backbone(checkpoint, model)
+    assert (chosen.name, chosen.dimension, chosen.keys["model"]) == ("test_vit", 64, model)
+
+
+@slowly
+@given(cached=st.sets(st.sampled_from([*ON_THE_HUB])))
+def test_the_catalog_s_first_backbone_of_the_cache_is_chosen(
+    folder: Desk, cached: set[str]
+) -> None:
+    """Or wavelets, if the cache has none."""
+    shutil.rmtree(folder.folder / "cache", ignore_errors=True)
+    for name in cached:
+        place = f"cache/models--{ON_THE_HUB[name].replace('/', '--')}"
+        folder.file(f"{place}/refs/main", "0" * 40)
+        kind = "open_clip_model" if "clip" in name else "model"
+        folder.file(f"{place}/snapshots/{'0' * 40}/{kind}.safetensors")
+    chosen = available_backbone.choose_backbone(None, None)
+    first = next((name for name in ON_THE_HUB if name in cached), None)
+    if first is None:
+        assert chosen.keys == {"family": "scattering", "size": 32, "color": "rgb", "project": 512}
+        assert (chosen.name, chosen.dimension, chosen.pretrained) == ("scattering", 512, False)
+    else:
+        entry = catalog.backbone_entries()[first]
+        assert chosen.keys == {"catalog": first}
+        assert (chosen.name, chosen.dimension) == (first, entry["dimension"])
+        assert chosen.comment.startswith(f"{entry['title']}, trained on {entry['trained_on']}.")

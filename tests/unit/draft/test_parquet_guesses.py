@@ -1,0 +1,216 @@
+"""A parquet file becomes a study that has its rows, classes, people, groups and split."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.draft.conftest import Desk, slowly
+
+FILE = "skin.parquet"
+LABELS = [n % 2 for n in range(60)]
+NAMES = ["benign", "malignant"]
+
+
+def write(desk: Desk, path: str = FILE, names: Any = None, **columns: Any) -> str:
+    """Writes columns; by default with images and labels. `init` opens no image."""
+    usual = {"image": [{"bytes": b"x", "path": None}] * 60, "label": LABELS}
+    table = pa.table({name: each for name, each in (usual | columns).items() if each is not None})
+    told = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
+    if names:
+        table = table.replace_schema_metadata({"huggingface": json.dumps(told)})
+    (desk.folder / path).parent.mkdir(exist_ok=True)
+    pq.write_table(table, desk.folder / path)
+    return path
+
+
+@settings(slowly, max_examples=8)
+@given(st.data())
+def test_the_study_has_the_file_s_rows_classes_and_people(desk: Desk, data: st.DataObject) -> None:
+    """The same as of the same rows in a table, in any order of columns."""
+    classes = data.draw(st.lists(st.sampled_from("abcde"), min_size=2, max_size=5, unique=True))
+    numbers = st.integers(0, len(classes) - 1)
+    labels = [*range(len(classes)), *data.draw(st.lists(numbers, min_size=20, max_size=50))]
+    people = data.draw(st.lists(st.integers(0, 20), min_size=len(labels), max_size=len(labels)))
+    people[:2] = [98, 99]
+    columns = {
+        "image": [{"bytes": b"x", "path": None}] * len(labels),
+        "label": labels,
+        "patient_id": people,
+        "sex": ["fm"[n % 2] for n in range(len(labels))],
+        "weight": [0.5 * n for n in people],
+    }
+    order = data.draw(st.permutations(list(columns)))
+    told = {"names": classes, "_type": "ClassLabel"}
+    table = pa.table({name: columns[name] for name in order}).replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": {"label": told}}})}
+    )
+    pq.write_table(table, desk.folder / FILE)
+    drafted = desk.draft(FILE)
+    assert drafted.said.splitlines()[0] == (
+        f"{FILE}: {len(labels)} images of {len({*people})} patients, {len(classes)} classes"
+    )
+    keys = {name: value for name, value in drafted.keys.items() if name != "metric"}
+    assert keys == {
+        "source": "parquet",
+        "train": FILE,
+        "image_column": "image",
+        "label_column": "label",
+        "unit_column": "patient_id",
+        "group_columns": ["sex"],
+        "test_fraction": 0.2,
+        "split_by": "id",
+    }
+    frame = pd.DataFrame({"label": [classes[n] for n in labels], "person": people})
+    of_class = frame.groupby("label").person.nunique()
+    for name, (images, train, test) in drafted.counted.items():
+        assert (images, train + test) == (Counter(frame.label)[name], of_class[name]), name
+    rows = frame.rename(columns={"person": "patient"}).assign(file="x.jpg")
+    desk.file("x.jpg")
+    desk.table("t.csv", rows.to_dict("records"))
+    assert desk.draft("t.csv").counted == drafted.counted
+
+
+def test_labels_without_names_are_numbered_up_to_the_highest(desk: Desk) -> None:
+    drafted = desk.draft(write(desk, label=[0, 3, 3] * 20))
+    assert drafted.keys["class_names"] == ["0", "1", "2", "3"]
+    assert "these are the numbers of its labels" in drafted.text
+    images = {name: images for name, (images, *_) in drafted.counted.items()}
+    assert images == {"3": 40, "0": 20, "1": 0, "2": 0}
+    named = desk.draft(write(desk, names=NAMES))
+    assert "class_names" not in named.keys
+    assert {*named.counted} == {*NAMES}
+
+
+def test_lists_of_0_and_1_are_labels_of_an_image(desk: Desk) -> None:
+    drafted = desk.draft(write(desk, label=[[n % 2, 1, n % 3 // 2] for n in range(60)]))
+    assert drafted.keys["class_names"] == ["0", "1", "2"]
+    assert drafted.said.startswith(f"{FILE}: 60 images, 3 labels\n")
+    images = {name: images for name, (images, *_) in drafted.counted.items()}
+    assert images == {"1": 60, "0": 30, "2": 20}
+    assert "metric: mean AUC over the labels" in drafted.said
+
+
+def test_named_columns_come_before_guesses(desk: Desk) -> None:
+    path = write(
+        desk,
+        picture=[{"bytes": b"y", "path": None}] * 60,
+        kind=[n % 3 for n in range(60)],
+        who=[f" {n // 2}"[n % 2 :] for n in range(60)],
+        patient=[b"p"] * 60,
+    )
+    words = ("--image", "picture", "--label", "kind", "--patient", "who")
+    keys = desk.draft(path, *words).keys
+    named = [keys[f"{name}_column"] for name in ("image", "label", "unit")]
+    assert named == ["picture", "kind", "who"]
+    assert keys["class_names"] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("kind", [str, str.encode, int])
+def test_people_and_groups_may_be_of_any_type(desk: Desk, kind: Any) -> None:
+    """One value per row: ages stay as they are, and lists are told of and left out."""
+    path = write(
+        desk,
+        "SKIN.PARQUET",
+        NAMES,
+        subject=[kind(str(n // 4)) for n in range(60)],
+        patient=[[n] for n in range(60)],
+        age=[n % 7 for n in range(60)],
+        sex=[["f", "m", "F"][n % 3].encode() for n in range(60)],
+        site=["a"] * 60,
+    )
+    drafted = desk.draft(path)
+    assert drafted.said.startswith(f"{path}: 60 images of 15 patients, 2 classes\n")
+    assert drafted.keys["unit_column"] == "subject"
+    assert drafted.keys["group_columns"] == {
+        "sex": {"column": "sex", "ignore_case": True},
+        "age": "age",
+    }
+    (note,) = drafted.notes()
+    assert note.startswith("column patient is not used: its values are lists or structs")
+
+
+def test_people_without_a_name_are_told(desk: Desk) -> None:
+    people = [float("nan"), None, *(float(n // 2) for n in range(2, 60))]
+    drafted = desk.draft(write(desk, names=NAMES, patient_id=people))
+    assert drafted.said.startswith(f"{FILE}: 60 images of 29 patients")
+    assert drafted.notes()[0].startswith("column patient_id is blank in 2 rows, which a run")
+
+
+def test_a_second_file_is_the_test_split_and_a_column_is_not(desk: Desk) -> None:
+    parts = ["train", "test", "val"] * 20
+    alone = desk.draft(write(desk, "alone/train.parquet", split=parts))
+    assert any(note.startswith("column split is not used") for note in alone.notes())
+    assert (alone.keys["test_fraction"], alone.keys["split_by"]) == (0.2, "id")
+    write(desk, "both/test.parquet", split=parts)
+    both = desk.draft(write(desk, "both/train.parquet", split=parts))
+    assert both.keys["test"] == "both/test.parquet"
+    assert both.dataset.count_rows() == (60, 60)
+    assert both.counted == {"0": (60, 30, 30), "1": (60, 30, 30)}
+    assert not any("split" in note for note in both.notes())
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str, list[str]]] = {
+    "words": ({"label": ["a", "b"] * 30}, "", ["labels are string", "store integers"]),
+    "fractions": ({"label": [0.0, 1.0] * 30}, "", ["labels are double", "store integers"]),
+    "lists of classes": (
+        {"label": [[n % 2] for n in range(59)] + [[0, 1]]},
+        "",
+        ["column label has lists of class numbers", "store lists of 0 and 1"],
+    ),
+    "lists of numbers": (
+        {"label": [[n % 2, 2] for n in range(60)]},
+        "",
+        ["column label has lists of class numbers", "store lists of 0 and 1"],
+    ),
+    "more than a thousand": (
+        {"label": [1000, 0] * 30},
+        "",
+        ["has the label 1000", "at most 1,000 classes", "--label", "class_names"],
+    ),
+    "one class": ({"label": [0] * 60}, "", ["only one class, 0", "add images of a second class"]),
+    "a folder": (
+        {},
+        "--root skin.parquet",
+        ["--root skin.parquet: ", "contains its images", "leave out --root"],
+    ),
+    "people in lists": (
+        {"who": [[n] for n in range(60)]},
+        "--patient who",
+        ["--patient who", "lists or structs", "a text or a number per row"],
+    ),
+    "no such column": ({}, "--label kind", ["--label kind", "no column", "image, label"]),
+    "no label": (
+        {"label": None, "kind": LABELS},
+        "",
+        ["no column has a usual name for labels", "--label: kind"],
+    ),
+    "no image": ({"image": None, "scan": LABELS}, "", ["no column 'image'", "label, scan"]),
+}
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+def test_a_file_that_no_study_can_read_is_refused(desk: Desk, fault: str) -> None:
+    columns, words, facts = REFUSED[fault]
+    said = desk.refuse(write(desk, **columns), *words.split())
+    assert [fact for fact in [FILE, *facts] if fact not in said] == [], said
+
+
+def test_a_thousand_classes_are_read(desk: Desk) -> None:
+    assert "60 images, 1000 classes" in desk.init(write(desk, label=[999, 0] * 30))
+
+
+def test_a_file_that_is_no_parquet_file_is_refused(desk: Desk) -> None:
+    desk.file(FILE)
+    assert desk.refuse(FILE).startswith(f"{FILE}: not a readable parquet file (")
+    twice = pa.table([["x"], [1], [1]], names=["image", "label", "label"])
+    pq.write_table(twice, desk.folder / FILE)
+    assert "two columns are named 'label'; rename one" in desk.refuse(FILE)

@@ -1,0 +1,77 @@
+"""Facts of a dataset that `init` looked at, and the names that it gives."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpprobe.data.options import compute_imbalance
+from dpprobe.draft.seen_dataset import Seen, name_of, rare_notes, study_name
+from tests.unit.draft.conftest import Desk
+
+
+def test_an_empty_class_counts_as_tables_count_it() -> None:
+    counts = {"a": 30, "b": 15, "c": 0}
+    seen = Seen(place="x", keys={}, counts=counts, images=45)
+    assert seen.imbalance == compute_imbalance(tuple(counts.values())) == 2
+    assert not seen.is_imbalanced
+    assert (seen.largest_class, seen.majority_share, seen.unit_name) == ("a", 30 / 45, "image")
+
+
+def test_people_weigh_the_same_whatever_they_have() -> None:
+    """One of 20 images of b, and two of one image of a."""
+    seen = Seen(
+        place="x",
+        keys={},
+        counts={"a": 2, "b": 20},
+        images=22,
+        patients=3,
+        by_patient={"a": 2.0, "b": 1.0},
+    )
+    assert (seen.largest_class, seen.majority_share, seen.unit_name) == ("a", 2 / 3, "patient")
+    assert seen.imbalance == 10
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_classes_of_fewer_than_ten_images_are_told(several: bool) -> None:
+    (note,) = rare_notes({"a": 9, "b": 10, "c": 0}, multi_label=several)
+    kind = "labels" if several else "classes"
+    assert note.startswith(f"{kind} of fewer than 10 images: a, c. ")
+    assert rare_notes({"a": 10}) == []
+
+
+def test_studies_are_named_after_their_data(desk: Desk) -> None:
+    """Not as the folders of dpprobe's own files."""
+    desk.monkeypatch.setenv("HOME", str(desk.folder))
+    desk.images("lesions/images", "2024/Data", "a.b", "results", count=1)
+    names = {
+        "lesions/images": "lesions",
+        "2024/Data": "2024",
+        "a.b": "a_b",
+        "Größe.csv": "groe",
+        "___/train.csv.gz": "train",
+        "日本.csv": "study",
+        "x/Metadata.v2.tsv": "x",
+        "lesions/list.csv": "list",
+        "img/../lesions": "lesions",
+        "results": "results",
+        "Cells": "cells_images",
+        "downloads": "downloads_images",
+        "tables": "tables_images",
+        "releases.parquet": "releases_images",
+        "~/index": desk.folder.name.lower(),
+    }
+    assert {name: study_name(Path(name)) for name in names} == names
+
+
+@given(st.lists(st.text(max_size=9), max_size=3))
+def test_a_name_has_small_letters_digits_and_single_underscores(words: list[str]) -> None:
+    """And is a name already: naming it again changes nothing."""
+    name = name_of(words)
+    assert re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)*", name)
+    assert name_of([name]) == name
+    assert name == "study" or any(name.removesuffix("_images") == name_of([word]) for word in words)

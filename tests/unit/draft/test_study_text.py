@@ -1,0 +1,123 @@
+"""The text of a draft: YAML that says what was meant, comments, delta, and a release to come."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from dpprobe.draft.study_text import choose_delta, format_number, write_comment, write_entry
+from tests.unit.draft.conftest import STUDY, Desk
+
+texts = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=30)
+scalars = st.one_of(texts, st.booleans(), st.integers(), st.floats(allow_nan=False))
+
+
+@given(
+    key=texts,
+    value=st.one_of(
+        scalars, st.lists(texts, max_size=4), st.dictionaries(texts, scalars, min_size=1)
+    ),
+    indent=st.sampled_from([0, 4]),
+)
+def test_an_entry_is_read_as_it_was_given(key: str, value: Any, indent: int) -> None:
+    """At its depth: the names of a mapping's parts may be any text."""
+    lines = write_entry("key", {key: value} if isinstance(value, str) else value, indent=indent)
+    assert all(line.startswith(" " * indent) for line in lines)
+    text = "".join(f"{line}\n" for line in lines)
+    wanted = {key: value} if isinstance(value, str) else value
+    assert yaml.safe_load(f"top:\n  - 0\n{text}" if indent == 0 else f"top:\n{text}") in (
+        {"top": [0], "key": wanted},
+        {"top": {"key": wanted}},
+    )
+
+
+@given(words=st.lists(st.text("ab-`.", min_size=1, max_size=130)), indent=st.integers(0, 4))
+def test_a_comment_has_all_words_in_lines_of_110(words: list[str], indent: int) -> None:
+    lines = write_comment(" ".join(words), indent=indent)
+    before = " " * indent + "# "
+    assert all(line.startswith(before) for line in lines)
+    assert [word for line in lines for word in line[len(before) :].split()] == words
+    assert all(len(line) <= 110 or " " not in line[len(before) :] for line in lines)
+    firsts = [line[len(before) :].split()[0] for line in lines[1:]]
+    full = [len(line) + 1 + len(word) > 110 for line, word in zip(lines, firsts, strict=False)]
+    assert all(full), "a line ends where the next word has no room"
+
+
+@given(st.integers(0, 10**9))
+def test_delta_is_the_largest_power_of_ten_below_a_tenth_of_one_over_n(n: int) -> None:
+    delta = choose_delta(n)
+    power = round(-math.log10(delta))
+    assert delta == pytest.approx(10.0**-power, rel=1e-12)
+    assert power >= 5
+    assert 10**power >= 10 * n
+    assert power == 5 or 10 ** (power - 1) < 10 * n
+    read = yaml.safe_load(format_number(delta))
+    assert isinstance(read, float)
+    assert read == pytest.approx(delta, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("classes", "metric"), [(2, "macro_accuracy"), (10, "macro_accuracy"), (11, "accuracy")]
+)
+def test_a_release_has_a_result_with_the_test_images_that_are_named(
+    desk: Desk, classes: int, metric: str
+) -> None:
+    """In 95% of releases; each class's count has noise of sqrt(2) / mu (Dong et al. 2022)."""
+    desk.images(*(f"x/c{number}" for number in range(classes)), count=20)
+    text = desk.draft("x").text
+    assert f"metric: {metric}}}" in text
+    named = re.search(r"with (\d+) test images in each class", text)
+    if metric == "accuracy":
+        assert named is None
+        return
+
+    def find_delta(mu: float) -> float:
+        return float(norm.cdf(-1 / mu + mu / 2) - math.e * norm.cdf(-1 / mu - mu / 2))
+
+    deviation = math.sqrt(2) / brentq(lambda mu: find_delta(mu) - 1e-5, 0.01, 1, xtol=1e-12)
+    assert named
+    chances = [norm.cdf((int(named[1]) + more) / deviation - 4) ** classes for more in (-1, 0)]
+    assert chances[0] < 0.95 <= chances[1], f"{named[1]} images of a class: {chances}"
+
+
+def test_results_and_data_are_outside_the_images(desk: Desk) -> None:
+    """Studies of one folder share its data, but not their results."""
+    desk.images("data/lesions/a", "data/lesions/b", count=30)
+    study = desk.draft("data/lesions").study
+    assert (study.results_dir, study.data_dir) == ("results/study", "dpprobe_data/lesions")
+    desk.images("results/a", "results/b", count=30)
+    drafted = desk.draft("results")
+    assert (drafted.study.study, [*drafted.study.datasets]) == ("study", ["results"])
+    assert drafted.study.results_dir == "dpprobe_results/study"
+    assert "share one data_dir" in drafted.text
+    desk.images("study/a", "study/b", count=30)
+    assert "share one data_dir" not in desk.draft("study").text
+
+
+def test_names_that_a_study_cannot_have_are_told(desk: Desk) -> None:
+    desk.images("My Lesions/a", "My Lesions/b", count=30)
+    said = desk.init("My Lesions", "--output", "24-b.yaml")
+    assert "names:       my_lesions (from My Lesions), 24_b (from 24-b);" in said
+    study = desk.study("24-b.yaml")
+    assert (study.study, [*study.datasets]) == ("24_b", ["my_lesions"])
+    desk.images("plain/a", "plain/b", count=30)
+    assert "names:" not in desk.init("plain")
+
+
+def test_every_draft_has_the_same_trials(desk: Desk) -> None:
+    desk.images("x/a", "x/b", count=30)
+    drafted = desk.draft("x")
+    study = yaml.safe_load(drafted.text)
+    assert study["methods"] == {"auto": {"head": "auto"}, "nonprivate": {"head": "nonprivate"}}
+    assert (study["epsilons"], study["seeds"], study["delta"]) == ([0.5, 1, 2, 4, 8], 5, 1e-5)
+    assert "releases" not in study
+    assert Path(STUDY).is_file()
