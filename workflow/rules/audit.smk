@@ -1,4 +1,4 @@
-from dpprobe.analyses.audit.audit_record import AUDIT_SUFFIXES, AUDITS
+from dpprobe.analyses.audit.audit_record import AUDITS
 from dpprobe.heads.auto import asked_options
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.versions import VERSIONS
@@ -20,15 +20,7 @@ rule audit_cells:
         plans="<results>/calibration/{dataset}/eps-{epsilon}.json",
         public=method_files,
     output:
-        cells=update(
-            expand(
-                "<results>/{audits}/{dataset}/{backbone}/{method}/eps-{epsilon}{suffix}",
-                audits=AUDITS,
-                method=audited_methods(private=True) or ["none"],
-                suffix=AUDIT_SUFFIXES,
-                allow_missing=True,
-            )
-        ),
+        cells=update(audit_outputs(audited_methods(private=True))),
         done=touch(f"<results>/{AUDITS}/{{dataset}}/{{backbone}}/.eps-{{epsilon}}.done"),
     log:
         "<logs>/audit_cells/{dataset}/{backbone}/eps-{epsilon}.log",
@@ -73,15 +65,7 @@ rule audit_cells:
 use rule audit_cells as audit_cells_without_privacy with:
     """Audits of heads without a privacy budget."""
     output:
-        cells=update(
-            expand(
-                "<results>/{audits}/{dataset}/{backbone}/{method}/eps-{epsilon}{suffix}",
-                audits=AUDITS,
-                method=audited_methods(INFINITE) or ["none"],
-                suffix=AUDIT_SUFFIXES,
-                allow_missing=True,
-            )
-        ),
+        cells=update(audit_outputs(audited_methods(INFINITE))),
         done=touch(f"<results>/{AUDITS}/{{dataset}}/{{backbone}}/.eps-{{epsilon}}.done"),
     wildcard_constraints:
         epsilon=names(

@@ -27,6 +27,7 @@ from dpprobe.heads.auto import asked_options, is_undecided
 from dpprobe.options import resolve_path
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.release.bundle import BUNDLE_FILES, SUMS_FILE
+from dpprobe.results.cell_record import NAMED_FILES
 from dpprobe.results.network_record import (
     NETWORK_FILES,
     NETWORKS_FOLDER,
@@ -192,7 +193,7 @@ def of_cells(paths, *datasets):
     return lambda wildcards: paths(FILES.list_study_cells(*datasets))
 
 
-def of_datasets_cells(paths):
+def of_dataset_cells(paths):
     """Makes an input function of the files of all cells of a job's dataset."""
     return lambda wildcards: paths(FILES.list_study_cells(wildcards.dataset))
 
@@ -302,6 +303,16 @@ def method_files(wildcards):
     )
 
 
+def cell_outputs(methods):
+    """The cells that a job writes; a pattern that no job needs stands for no methods."""
+    return expand(
+        "<results>/cells/{dataset}/{backbone}/{method}/eps-{epsilon}/{file}",
+        method=methods or ["none"],
+        file=NAMED_FILES,
+        allow_missing=True,
+    )
+
+
 def private_methods():
     """The names of the study's private methods of linear heads."""
     return [
@@ -367,6 +378,16 @@ def audited_methods(epsilon=None, *, private=False):
         if cell.epsilon == epsilon or (private and cell.epsilon != INFINITE)
     ]
     return list(dict.fromkeys(at))
+
+
+def audit_outputs(methods):
+    """The audits that a job writes; a pattern that no job needs stands for no methods."""
+    return expand(
+        f"<results>/{AUDITS}/{{dataset}}/{{backbone}}/{{method}}/eps-{{epsilon}}{{suffix}}",
+        method=methods or ["none"],
+        suffix=AUDIT_SUFFIXES,
+        allow_missing=True,
+    )
 
 
 def audit_files(dataset):

@@ -10,7 +10,7 @@ rule summarise:
         metrics=lambda wildcards: FILES.list_cells(
             FILES.list_study_cells(wildcards.dataset), [METRICS_FILE]
         ),
-        marks=of_datasets_cells(FILES.list_marks),
+        marks=of_dataset_cells(FILES.list_marks),
     output:
         "<results>/summary/{dataset}.parquet",
     log:

@@ -19,7 +19,7 @@ rule track:
     """MLflow runs of a dataset."""
     input:
         # the jobs' marks stand for all files of cells
-        marks=of_datasets_cells(FILES.list_marks),
+        marks=of_dataset_cells(FILES.list_marks),
         audits=lambda wildcards: list_audit_records(FILES, wildcards.dataset),
         audit_marks=lambda wildcards: list_audit_marks(FILES, wildcards.dataset),
         info="<data>/{dataset}/dataset.json",

@@ -1,5 +1,4 @@
 from dpprobe.privacy.limits import INFINITE
-from dpprobe.results.cell_record import NAMED_FILES
 from dpprobe.study.network_methods import head_methods
 from dpprobe.versions import VERSIONS
 
@@ -17,14 +16,7 @@ rule train_heads:
         public=method_files,
         overlap=overlap_counts,
     output:
-        cells=update(
-            expand(
-                "<results>/cells/{dataset}/{backbone}/{method}/eps-{epsilon}/{file}",
-                method=private_methods() or ["none"],
-                file=NAMED_FILES,
-                allow_missing=True,
-            )
-        ),
+        cells=update(cell_outputs(private_methods())),
         done=touch("<results>/cells/{dataset}/{backbone}/.eps-{epsilon}.done"),
     log:
         "<logs>/train_heads/{dataset}/{backbone}/eps-{epsilon}.log",
@@ -61,14 +53,7 @@ rule train_heads:
 use rule train_heads as train_heads_without_privacy with:
     """Heads without a privacy budget: non-private baselines, and private methods at epsilon inf."""
     output:
-        cells=update(
-            expand(
-                "<results>/cells/{dataset}/{backbone}/{method}/eps-{epsilon}/{file}",
-                method=head_methods(STUDY, INFINITE) or ["none"],
-                file=NAMED_FILES,
-                allow_missing=True,
-            )
-        ),
+        cells=update(cell_outputs(head_methods(STUDY, INFINITE))),
         done=touch("<results>/cells/{dataset}/{backbone}/.eps-{epsilon}.done"),
     wildcard_constraints:
         epsilon=INFINITE,

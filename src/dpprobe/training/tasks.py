@@ -75,8 +75,8 @@ class JobFiles:
     Attributes:
       plans: the file with the plans of all methods of the dataset and epsilon.
       results: the study's results; finished cells wait in hidden folders beside final folders.
-      data: the folder of all split tables, if this machine may have split tables.
       private: all private datasets of the study; no public file may be made from them.
+      data: the folder of all split tables, if this machine may have split tables.
       overlap: the file with the counts of a near-duplicate check, if the check was run.
     """
 
@@ -84,8 +84,8 @@ class JobFiles:
     test: Path
     plans: Path
     results: Path
+    private: tuple[str, ...]
     data: Path | None = None
-    private: tuple[str, ...] = ()
     overlap: Path | None = None
 
     @classmethod

@@ -97,7 +97,7 @@ def test_the_cell_of_networks_depends_on_cuts_and_choices(
         "plans": plans,
     }
     backbone: Any = SimpleNamespace(input_files=list)
-    files = NetworkFiles(backbone=backbone, results=tmp_path, **given)
+    files = NetworkFiles(backbone=backbone, results=tmp_path, private=("toy",), **given)
     opened = open_network_job(job, files)
     cuts = (files.train, files.test), (files.test, files.train)
     paths = [tmp_path / f"choice-{k}.json" for k in range(2)]

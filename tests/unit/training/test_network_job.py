@@ -87,6 +87,7 @@ class Run:
             test=self.folder / "test/manifest.json",
             plans=plans,
             results=self.folder,
+            private=("d",),
         )
 
     def tune(self, index: int, *, choice: Path | None = None, **limits: Any) -> None:

@@ -119,6 +119,7 @@ class Run:
             test=self.folder / "test/manifest.json",
             plans=plans,
             results=self.folder,
+            private=("toy",),
         )
         search_job(
             open_network_job(job, files),
