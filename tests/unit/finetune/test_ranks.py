@@ -194,7 +194,7 @@ def _runs(process: int) -> bool:
 
 
 def _wait_until(holds: Any) -> None:
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.1)

@@ -454,20 +454,6 @@ def test_a_metric_s_name_keeps_what_mlflow_allows(text: str, name: str) -> None:
     assert runs.metric_name(text) == name
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        (("sgd", "ε8", "b"), "sgd ε8 b"),
-        (("a" * 30, "ε0.5", "b" * 9), "aaaa…aaa ε0.5 bbbb…bbb"),
-        (("x" * 22,), "x" * 22),
-        (("x" * 23,), "x" * 11 + "…" + "x" * 10),
-    ],
-    ids=str,
-)
-def test_the_longest_word_of_a_name_is_cut_in_its_middle(words: tuple[str, ...], name: str) -> None:
-    assert runs.run_name(*words) == name
-
-
 @given(st.sets(st.floats(0.001, 100), max_size=30))
 @example({8.004, 8.001, 8.02})
 def test_epsilons_that_round_alike_take_the_next_step(epsilons: set[float]) -> None:
