@@ -76,3 +76,12 @@ def test_where_nothing_is_compared_a_sentence_says_so(tmp_path: Path) -> None:
         (axes,) = figure.axes
         assert texts_of(axes) == ["No two groups are large enough to compare."]
         assert not axes.axison
+
+
+def test_quality_is_the_metric_on_all_rows(tmp_path: Path) -> None:
+    record = _read(tmp_path)
+    figure = show.quality_figure([record])
+    for axes, attribute in zip(figure.axes, ("ink", "side"), strict=True):
+        gaps: Any = filter(None, (cell.find_gap(attribute, "auc") for cell in record.cells))
+        expected = sorted((100 * gap.overall, 100 * gap.gap) for gap in gaps)
+        np.testing.assert_allclose(sorted((x, y) for _, x, y in _marks(axes)), expected)

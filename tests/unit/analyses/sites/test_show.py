@@ -10,7 +10,7 @@ import pytest
 from dpprobe.analyses.sites import show
 from dpprobe.analyses.sites.sites_record import HEADS, SitesRecord
 from tests.support.report_page import section_page
-from tests.support.shown import rows_of
+from tests.support.shown import curves_of, rows_of
 
 MEANS = {"alone": 0.4, "averaged": 0.7, "together": 0.8, "pooled": 0.82}
 
@@ -119,6 +119,19 @@ def _write(folder: Path, name: str, record: SitesRecord) -> Path:
     path = folder / f"{name}.json"
     record.write(path)
     return path
+
+
+def test_panels_are_splits_by_budgets_and_lines_heads_by_sites(tmp_path: Path) -> None:
+    cells = [
+        _cell(split=split, epsilon=epsilon, sites=sites)
+        for split in ("equal", "labels")
+        for epsilon in ("1", "10")
+        for sites in (10, 2)
+    ]
+    figure = show.plot_sites(_write(tmp_path, "a", sites_record(*cells)))
+    assert len(figure.axes) == 4
+    drawn = [heights for _, _, heights in curves_of(figure.axes[0]) if len(heights) == 2]
+    assert sorted(heights[0] for heights in drawn[:4]) == pytest.approx([40, 70, 80, 82])
 
 
 def test_table_and_section_are_made_of_files(tmp_path: Path) -> None:

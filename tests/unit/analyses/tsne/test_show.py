@@ -10,7 +10,7 @@ import pytest
 from matplotlib.colors import to_rgba
 
 from dpprobe.analyses.tsne.measure import read_embedding
-from dpprobe.analyses.tsne.show import plot_tsne
+from dpprobe.analyses.tsne.show import plot_tsne, plot_tsne_grid
 from dpprobe.exhibits.class_colours import CIRCLES, CLASS_COLOURS
 from tests.support.figures import write_embedding
 from tests.support.shown import legend_of, texts_of, title_of
@@ -59,3 +59,14 @@ def test_an_embedding_without_points_shows_its_note(tmp_path: Path) -> None:
     figure = _plot(write_embedding(tmp_path / "t.parquet", classes=4, rows=0, **EMPTY))
     assert "no points: 9 rows" in texts_of(figure.axes[0])
     assert legend_of(figure) == []
+
+
+def test_a_grid_has_a_row_for_each_dataset_and_a_column_for_each_backbone(tmp_path: Path) -> None:
+    figure = plot_tsne_grid(
+        embeddings=[
+            write_embedding(tmp_path / "digits/pixels/tsne.parquet", classes=4),
+            write_embedding(tmp_path / "wide/clip/tsne.parquet", classes=21, tsne_agreement=0.5),
+        ],
+        split="train",
+    )
+    assert [title_of(axes) for axes in figure.axes] == ["pixels, 61%", "", "", "clip, 50%"]

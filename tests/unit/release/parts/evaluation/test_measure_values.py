@@ -225,10 +225,15 @@ def test_each_patient_counts_as_one() -> None:
 
 def test_null_rows_are_wrong_of_nobody() -> None:
     scores, labels = drawn(3)
-    scores[:6] = math.nan
+    scores[:6], labels[:6] = math.nan, 0
     counts = evaluate("macro_accuracy", scores, labels)["class_counts"]
     right = (scores[6:].argmax(axis=1) == labels[6:]).sum()
     np.testing.assert_allclose(np.sum(counts, axis=0), [right, 54 - right], atol=0.05)
+    assert evaluate("accuracy", scores, labels)["value"] == pytest.approx(right / 60, abs=1e-3)
+    scores, labels = drawn(2, rows=400)
+    scores[:6] = math.nan
+    counts = evaluate("auc", scores, labels, keep_counts=True)["score_counts"]["counts"]
+    assert np.sum(counts) == pytest.approx(394, abs=0.2)
 
 
 def test_a_calibration_moves_the_answers_of_two_classes() -> None:
