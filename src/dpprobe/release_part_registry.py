@@ -57,7 +57,7 @@ def load_steps() -> Mapping[str, Any]:
 
 
 @cache
-def load_readers() -> tuple[Any, ...]:
-    """Imports each release part's reader, which verifies and shows the part."""
-    modules = (f"{part.package}.{part.reader}" for part in PARTS.values())
-    return tuple(importlib.import_module(module).READER for module in modules)
+def load_readers() -> Mapping[str, Any]:
+    """Imports each part's `READER`, which verifies, reads and shows the part's block, by name."""
+    modules = {name: f"{part.package}.{part.reader}" for name, part in PARTS.items()}
+    return {name: importlib.import_module(module).READER for name, module in modules.items()}

@@ -9,7 +9,7 @@ import pytest
 from tests.browser.chromium import assert_quiet, needed, open_page
 from tests.support import releases
 
-from dpprobe.release.page import write_page
+from dpprobe.release.documents.page import write_page
 
 pytestmark = needed
 

@@ -32,7 +32,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.release import make
 from dpprobe.release.bundle import BUNDLE_FILES
-from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.study.study import Study
 from tests.support.compiled_templates import keep_templates
 from tests.support.release_study import release, study, write_features

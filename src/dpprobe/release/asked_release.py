@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, Literal
 from dpprobe.artifacts import hash_value, sha256_file
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.promise_facts import PromiseFacts
-from dpprobe.errors import DataError, PrivacyError, StoreError
+from dpprobe.errors import DataError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan
@@ -25,10 +24,10 @@ from dpprobe.privacy.risk import read_budget
 from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import BackboneFacts
 from dpprobe.release.counted_units import compose_test_price
-from dpprobe.release.ledger import Ledger
-from dpprobe.release.ledger_file import Booking, Part
+from dpprobe.release.ledger.ledger import Ledger
+from dpprobe.release.ledger.ledger_file import Booking, Part
+from dpprobe.release.ledger.unit_hashes import Units, find_tables
 from dpprobe.release.transport import Transport
-from dpprobe.release.unit_hashes import Units, find_tables
 from dpprobe.release_part_registry import load_steps
 from dpprobe.study.options import ReleaseOptions
 from dpprobe.study.release_data import release_delta
@@ -141,27 +140,6 @@ class AskedRelease:
     def facts(self) -> DataFacts:
         """The facts with the metric that the release publishes, never the dataset's metric."""
         return self.inputs.read_facts(self.target, metric=self.options.test_metric)
-
-    def list_facts(self) -> dict[str, DataFacts]:
-        """Returns the facts of each backbone that has features of the dataset."""
-        split, facts = self.train.parent, {self.options.backbone: self.facts}
-        for name in self.study.backbones:
-            # <features>/<dataset>/<backbone>/train/manifest.json
-            manifest = split.parent.with_name(name) / split.name / self.train.name
-            if name not in facts:
-                with suppress(StoreError):
-                    facts[name] = replace(self.facts, dimension=FeatureStore(manifest).dimension)
-        return facts
-
-    def list_other_facts(self, dataset: str) -> dict[str, DataFacts]:
-        """Returns the facts of each backbone that has features of another dataset of the study."""
-        facts = {}
-        for name in self.study.backbones:
-            manifest = Path(*self.train.parts[:-4], dataset, name, *self.train.parts[-2:])
-            with suppress(StoreError, DataError):
-                inputs = FitInputs(FeatureStore(manifest), self.study.dataset_unit(dataset))
-                facts[name] = inputs.read_facts(replace(self.target, n=inputs.n, patients=None))
-        return facts
 
     @cached_property
     def backbone(self) -> BackboneFacts:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from dpprobe.heads.options import MethodOptions
     from dpprobe.release.probabilities import Calibration
 
 FORMAT = "dpprobe-bundle"
@@ -209,6 +210,18 @@ class Bundle:
     def link(self) -> Literal["softmax", "sigmoid", "none"]:
         """The function that turns scores, after any calibration, into probabilities."""
         return "softmax" if "calibration" in self.statement else self.facts.head.link
+
+
+def published_options(options: MethodOptions) -> dict[str, Any]:
+    """Returns a method's options with the names of public files, without their folders."""
+    values = options.model_dump(mode="json")
+    for place in options.public_files():
+        *parents, last = place.split(".")
+        block = values
+        for key in parents:
+            block = block[key]
+        block[last] = Path(block[last]).name
+    return values
 
 
 def write_bundle(

@@ -12,10 +12,15 @@ import numpy as np
 from dpprobe.artifacts import flush_to_disk
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions
-from dpprobe.release.bundle import BundleFacts, HeadFacts, write_bundle, write_sums
-from dpprobe.release.model_card import write_card
-from dpprobe.release.page import write_page
-from dpprobe.release.release_statement import published_options
+from dpprobe.release.bundle import (
+    BundleFacts,
+    HeadFacts,
+    published_options,
+    write_bundle,
+    write_sums,
+)
+from dpprobe.release.documents.model_card import write_card
+from dpprobe.release.documents.page import write_page
 from dpprobe.release.signing import sign_bundle
 
 

@@ -34,7 +34,7 @@ from dpprobe.data.train_test_split import choose_by_id
 from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.estimator.array_inputs import number_groups
 from dpprobe.heads.patient_groups import Units
-from dpprobe.release import unit_hashes
+from dpprobe.release.ledger import unit_hashes
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from tests.support.shards import CLASSES, pack, png

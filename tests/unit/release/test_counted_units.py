@@ -22,7 +22,7 @@ from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from dpprobe.release import counted_units
 from tests.support.refusals import refusal_of
 from tests.support.shown_scores import head, of_test_rows
-from tests.unit.release.test_ledger import gaussian
+from tests.unit.release.ledger.test_ledger import gaussian
 
 WANTED = (gaussian(1.0, name="a"), gaussian(3.0, 2, name="b"))
 

@@ -33,9 +33,9 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Heads
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.release import asked_release, bundle, make, packing
-from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger.ledger import Ledger
+from dpprobe.release.stated_plans import check_price, read_plan
 from dpprobe.release.verification import method as checking
-from dpprobe.release.verification.stated_plan import check_price, read_plan
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.training.fit_inputs import FitInputs
 from tests.support.cell_files import write_cell

@@ -13,12 +13,12 @@ from dp_accounting.pld import PLDAccountant
 
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.release import bundle
-from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.verification.verify import verify_bundle
 from tests.support import release_study
 from tests.support.edited_bundles import failed
 from tests.support.release_study import release, study, write_features
-from tests.unit.release.test_ledger_prices import rounded_up
+from tests.unit.release.ledger.test_ledger_prices import rounded_up
 
 EVERYTHING = {"calibrate": {"epsilon": 2}, "evaluate": {"epsilon": 1}, "monitor": {"epsilon": 2}}
 AREA = {"calibrate": {}, "evaluate": {"epsilon": 2, "metric": "auc"}}

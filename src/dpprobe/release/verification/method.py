@@ -17,7 +17,6 @@ from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.auto import Options as Auto
 from dpprobe.heads.auto import trained_head
 from dpprobe.heads.auto_rule import EARLIER, RULE
-from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan
 from dpprobe.heads.fitted import CLASS_PRIORS
 from dpprobe.heads.options import MethodOptions
@@ -27,11 +26,10 @@ from dpprobe.heads.tuned import Options as Tuned
 from dpprobe.privacy.limits import epsilon_token
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.private_mark import mark_metadata
-from dpprobe.privacy.target import Target
-from dpprobe.release.bundle import HEAD_FILE, WEIGHTS, BundleFacts
-from dpprobe.release.release_statement import published_options
+from dpprobe.release.bundle import HEAD_FILE, WEIGHTS, BundleFacts, published_options
+from dpprobe.release.checks import Checks
+from dpprobe.release.documents.rewritten_documents import data_facts
 from dpprobe.release.stated_values import Values, read_real, require_same, require_true
-from dpprobe.release.verification.checks import Checks
 from dpprobe.release_part_registry import load_readers
 
 Array = npt.NDArray[Any]
@@ -133,24 +131,11 @@ def _check_rule(options: Auto, plan: Plan, bundle: BundleFacts, values: Values) 
     return f"rule {options.rule} chooses these options from public facts only", True
 
 
-def data_facts(options: MethodOptions, plan: Plan, facts: BundleFacts, values: Values) -> DataFacts:
-    """Returns the public facts of a bundle; its metric counts from rule 2 of `auto` on."""
-    follows_metric = isinstance(options, Auto) and options.rule != 1
-    tested = values.get("evaluation") if follows_metric else None
-    return DataFacts.of_target(
-        Target.of_plan(plan),
-        dimension=facts.dimension,
-        classes=len(facts.class_names),
-        multi_label=facts.multi_label,
-        metric=tested["metric"] if tested else None,
-    )
-
-
 def check_head(
     folder: Path, facts: BundleFacts, options: MethodOptions, plan: Plan, values: Values
 ) -> tuple[str, bool]:
     """Checks names, types, shapes and finiteness of the head's tensors, and the file's mark."""
-    readers = load_readers()
+    readers = load_readers().values()
     shapes = {
         WEIGHTS: (len(facts.class_names), facts.dimension + 1),
         **_expected_arrays(options.normalize, facts.dimension),

@@ -25,12 +25,12 @@ from dpprobe.privacy.limits import round_up
 from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.privacy.target import Target
 from dpprobe.release import bundle as files
-from dpprobe.release.model_card import write_card
-from dpprobe.release.page import write_page
+from dpprobe.release.documents.model_card import write_card
+from dpprobe.release.documents.page import write_page
 from dpprobe.release.parts.choice.measure import choice_words
 from dpprobe.release.parts.evaluation import measure as results
 from dpprobe.release.signing import sign_bundle
-from dpprobe.release.verification.stated_plan import check_price, read_plan
+from dpprobe.release.stated_plans import check_price, read_plan
 from dpprobe.release.verification.verify import verify_bundle
 from schemas import bundle_schema
 from tests.support import bundles, release_study

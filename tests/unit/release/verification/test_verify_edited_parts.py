@@ -16,15 +16,15 @@ from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
-from dpprobe.release import bundle
+from dpprobe.release import bundle, stated_plans
+from dpprobe.release.checks import Checks
 from dpprobe.release.counted_units import compose_test_price, price_words
 from dpprobe.release.parts.calibration import measure as calibrated
 from dpprobe.release.parts.cohort import measure as cohorts
 from dpprobe.release.parts.evaluation import measure as results
 from dpprobe.release.parts.monitor.measure import monitor_head, monitor_mechanisms, monitor_words
 from dpprobe.release.parts.part import Stated
-from dpprobe.release.verification import method, stated_plan
-from dpprobe.release.verification.checks import Checks
+from dpprobe.release.verification import method
 from dpprobe.release_part_registry import load_readers
 from tests.support.bundles import LEDGER, write_example
 from tests.support.releases import of_sites
@@ -166,7 +166,7 @@ def measured_statement(
 ) -> tuple[dict[str, Any], Callable[[dict[str, Any]], dict[str, str]]]:
     """Returns a statement's blocks of measured parts, and what finds the faults of such blocks."""
     values, facts = read_json(original / bundle.STATEMENT_FILE), bundle.read_facts(original)
-    plan, (_, options) = stated_plan.read_plan(values)[1], method.read_options(facts)
+    plan, (_, options) = stated_plans.read_plan(values)[1], method.read_options(facts)
     changes, blocks = measure_parts(original.parent, plan, kind)
     probe = facts.backbone.probe | {"norm": 1.5}
     backbone = facts.backbone.model_copy(update={"probe": probe})
@@ -182,7 +182,7 @@ def measured_statement(
             plan=plan,
             predecessors=(),
         )
-        for reader in load_readers():
+        for reader in load_readers().values():
             reader.verify(checks, stated)
         return {each.name: each.detail for each in checks.done if each.passed is False}
 

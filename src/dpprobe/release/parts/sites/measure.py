@@ -87,5 +87,5 @@ def check_sites(values: Values, plan: Plan) -> tuple[str, bool]:
 
 
 READER = PartReader(
-    "sites", check_sites, show=lambda block, words: {"sites": block and words(block["words"])}
+    "sites", check_sites, values=lambda block, words: {"sites": block and words(block["words"])}
 )

@@ -9,6 +9,7 @@ from typing import Any
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.statement import Declared, Statement
+from dpprobe.release.bundle import published_options
 from dpprobe.release_part_registry import ALWAYS_STATED, STATED_IF_ASKED
 
 FORMAT = "dpprobe-release-statement"
@@ -70,21 +71,3 @@ def release_statement(
         **({} if parts is None else {"parts": dict(parts)}),
         **{name: blocks[name] for name in STATED_IF_ASKED if blocks.get(name) is not None},
     }
-
-
-def tested_blocks(statement: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Returns the statement blocks with mechanisms that read the private test units."""
-    blocks = (statement.get(name) for name in (*ALWAYS_STATED, *STATED_IF_ASKED))
-    return [block for block in blocks if isinstance(block, Mapping) and "mechanisms" in block]
-
-
-def published_options(options: MethodOptions) -> dict[str, Any]:
-    """Returns a method's options with the names of public files, without their folders."""
-    values = options.model_dump(mode="json")
-    for place in options.public_files():
-        *parents, last = place.split(".")
-        block = values
-        for key in parents:
-            block = block[key]
-        block[last] = Path(block[last]).name
-    return values

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from dpprobe.exhibits.html_page import content_policy
-from dpprobe.release import documents
 from dpprobe.release.bundle import CardFacts
-from dpprobe.release.page import write_page
+from dpprobe.release.documents import document_values as documents
+from dpprobe.release.documents.page import write_page
 from tests.support.releases import (
     HOSTILE,
     Release,

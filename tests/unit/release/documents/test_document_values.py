@@ -15,8 +15,8 @@ from scipy.stats import norm
 
 from dpprobe.artifacts import read_json
 from dpprobe.privacy.plan import Plan
-from dpprobe.release import documents
 from dpprobe.release.bundle import STATEMENT_FILE, read_facts
+from dpprobe.release.documents import document_values as documents
 from tests.support.bundles import write_example
 
 

@@ -6,13 +6,16 @@ import tempfile
 from pathlib import Path
 
 from dpprobe.errors import DataError
+from dpprobe.heads.auto import Options as Auto
 from dpprobe.heads.auto import describe_choice
+from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import CARD_FILE, FACTS_FILE, PAGE_FILE, STATEMENT_FILE, BundleFacts
-from dpprobe.release.model_card import write_card
-from dpprobe.release.page import write_page
-from dpprobe.release.release_statement import release_statement
+from dpprobe.release.documents.model_card import write_card
+from dpprobe.release.documents.page import write_page
+from dpprobe.release.documents.release_statement import release_statement
 from dpprobe.release.stated_values import (
     Values,
     is_hash,
@@ -22,7 +25,6 @@ from dpprobe.release.stated_values import (
     require_same,
     require_true,
 )
-from dpprobe.release.verification.method import data_facts
 from dpprobe.release_part_registry import ALWAYS_STATED, STATED_IF_ASKED
 from dpprobe.versions import code_version
 
@@ -66,6 +68,19 @@ def check_parts(values: Values, facts: BundleFacts) -> tuple[str, bool]:
     for name, expected in computed.items():
         require_true(block[name] == expected, f"{name}: {FACTS_FILE} and {STATEMENT_FILE} differ")
     return f"{', '.join(computed)} match {STATEMENT_FILE}", True
+
+
+def data_facts(options: MethodOptions, plan: Plan, facts: BundleFacts, values: Values) -> DataFacts:
+    """Returns the public facts of a bundle; its metric counts from rule 2 of `auto` on."""
+    follows_metric = isinstance(options, Auto) and options.rule != 1
+    tested = values.get("evaluation") if follows_metric else None
+    return DataFacts.of_target(
+        Target.of_plan(plan),
+        dimension=facts.dimension,
+        classes=len(facts.class_names),
+        multi_label=facts.multi_label,
+        metric=tested["metric"] if tested else None,
+    )
 
 
 def _subsample(values: Values) -> Values | None:

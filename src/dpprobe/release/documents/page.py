@@ -10,9 +10,9 @@ from markupsafe import Markup
 
 from dpprobe.artifacts import write_text
 from dpprobe.exhibits.html_page import content_policy
-from dpprobe.release import documents
 from dpprobe.release.bundle import PAGE_FILE, BundleFacts
-from dpprobe.release.release_statement import tested_blocks
+from dpprobe.release.documents import document_values as documents
+from dpprobe.release.stated_plans import tested_blocks
 
 # Longest lists and texts on the page, which must print on two sheets.
 CLASSES_SHOWN, NAME_LENGTH, TEXT_LENGTH = 16, 40, 500

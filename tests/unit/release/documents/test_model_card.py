@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import EvalResult, ModelCard
 
 from dpprobe.release.bundle import CardFacts
-from dpprobe.release.model_card import write_card
+from dpprobe.release.documents.model_card import write_card
 from tests.support.bundles import LEDGER, PRIORS
 from tests.support.releases import (
     HOSTILE,

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpprobe.release.ledger.unit_hashes import Units
 
 from dpprobe.errors import DataError, PrivacyError
-from dpprobe.release.ledger import Ledger
-from dpprobe.release.ledger_file import Booking
-from dpprobe.release.unit_hashes import Units
+from dpprobe.release.ledger.ledger import Ledger
+from dpprobe.release.ledger.ledger_file import Booking
 from tests.support.refusals import refusal_of
 from tests.support.split_tables import write_tables
-from tests.unit.release.test_ledger import FREE, gaussian, part
+from tests.unit.release.ledger.test_ledger import FREE, gaussian, part
 
 TRAIN = part("train", gaussian(5.0))
 BOTH = (TRAIN, part("test", gaussian(9.0)))

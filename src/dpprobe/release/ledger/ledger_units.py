@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.errors import PrivacyError
-from dpprobe.release.ledger_file import Booking, Entry
-from dpprobe.release.unit_hashes import (
+from dpprobe.release.ledger.ledger_file import Booking, Entry
+from dpprobe.release.ledger.unit_hashes import (
     Hashes,
     Units,
     count_moved,

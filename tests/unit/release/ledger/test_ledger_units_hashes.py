@@ -14,6 +14,14 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
 from dp_accounting.pld import PLDAccountant
+from dpprobe.release.ledger.unit_hashes import (
+    Units,
+    count_moved,
+    count_paying_twice,
+    find_tables,
+    load_key,
+    share_units,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -22,19 +30,11 @@ from scipy.special import ndtr, ndtri
 from dpprobe.errors import BudgetError, DataError, PrivacyError
 from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.privacy.running_sums import Factorisation
-from dpprobe.release.ledger import Ledger
-from dpprobe.release.ledger_file import Booking, Part
-from dpprobe.release.ledger_prices import Limits, bound_bookings
-from dpprobe.release.unit_hashes import (
-    Units,
-    count_moved,
-    count_paying_twice,
-    find_tables,
-    load_key,
-    share_units,
-)
+from dpprobe.release.ledger.ledger import Ledger
+from dpprobe.release.ledger.ledger_file import Booking, Part
+from dpprobe.release.ledger.ledger_prices import Limits, bound_bookings
 from tests.support.split_tables import write_tables
-from tests.unit.release.test_ledger import DELTA, FREE, gaussian, part
+from tests.unit.release.ledger.test_ledger import DELTA, FREE, gaussian, part
 
 SPAWN = multiprocessing.get_context("spawn")
 
