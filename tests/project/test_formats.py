@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from dpprobe.release.ledger.unit_hashes import read_hashes
 from safetensors import safe_open
 
 from dpprobe.analyses.tsne.measure import read_embedding
@@ -29,6 +28,7 @@ from dpprobe.features.shard_file import SEAL_BYTES, read_header, seal_shard
 from dpprobe.features.shard_manifest import read_manifest
 from dpprobe.release.bundle import read_bundle
 from dpprobe.release.ledger.ledger import Ledger
+from dpprobe.release.ledger.ledger_units import read_hashes
 from dpprobe.release.parts.cohort.measure import read_cohort
 from dpprobe.results.cell_record import read_cell
 from dpprobe.training.cell_task import whole_cell

@@ -104,10 +104,8 @@ def write_example(
     )
     statement = release_statement(
         plan,
-        method="covariance",
-        options=method,
-        study="clinic",
-        public_data=facts.backbone.public_data,
+        method,
+        facts,
         file_hashes={},
         blocks={
             "evaluation": evaluation,
@@ -116,7 +114,6 @@ def write_example(
             "predecessor": identify_bundle(predecessor) if predecessor else None,
         },
         subsample=subsample,
-        parts=facts.hash_parts(),
     )
     arrays = {CLASS_PRIORS: PRIORS} if method.releases_priors else {}
     return write_files(folder, facts, weights=weights, arrays=arrays, statement=statement)

@@ -28,19 +28,14 @@ from dpprobe.release.signing import read_private_key
 from dpprobe.versions import code_version
 from dpprobe.wrong_keys_and_values import explain_first, read_options
 
-# The backbone in a statement before the user names the model that computed the rows.
-_UNNAMED = {"backbone": "vectors", "trained": True, "weights_sha256": None}
-
 
 def state_release(fit: Fit, facts: BundleFacts | None = None) -> dict[str, Any]:
     """Returns the privacy statement of a private fit; `facts` are None until there is a bundle."""
     spent = fit.count_spent()
     return release_statement(
         fit.plan,
-        method=fit.method.head,
-        options=fit.method,
-        study=ESTIMATOR,
-        public_data=facts.backbone.public_data if facts else _UNNAMED,
+        fit.method,
+        facts,
         file_hashes=fit.file_hashes,
         blocks={
             "choice": fits_block(spent.entries),
@@ -48,7 +43,6 @@ def state_release(fit: Fit, facts: BundleFacts | None = None) -> dict[str, Any]:
         },
         subsample=None if fit.promise is None else fit.promise.subsample,
         chosen_from=describe_choice(fit.method, fit.facts),
-        parts=facts.hash_parts() if facts else None,
     )
 
 

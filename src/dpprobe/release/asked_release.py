@@ -26,9 +26,9 @@ from dpprobe.release.bundle import BackboneFacts
 from dpprobe.release.counted_units import compose_test_price
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_file import Booking, Part
-from dpprobe.release.ledger.unit_hashes import Units, find_tables
+from dpprobe.release.ledger.ledger_units import Units, find_tables
 from dpprobe.release.transport import Transport
-from dpprobe.release_part_registry import load_steps
+from dpprobe.release_part_registry import load_parts, load_steps
 from dpprobe.study.options import ReleaseOptions
 from dpprobe.study.release_data import release_delta
 from dpprobe.study.study import Study
@@ -97,20 +97,20 @@ class AskedRelease:
 
     @cached_property
     def steps(self) -> Mapping[str, Any]:
-        """The `PartSteps` of all release parts, by name."""
-        return {name: steps(self) for name, steps in load_steps().items()}
-
-    def is_needed(self, part: str) -> bool:
-        """Returns True if another release part needs the statement block of `part`."""
-        return any(part in steps.needs() for steps in self.steps.values())
+        """The `PartSteps` of all release parts that the release has, by name."""
+        steps: dict[str, Any] = {}
+        declared = load_parts()
+        for name, make_steps in load_steps().items():
+            options = declared[name].options if name in declared else None
+            asked = None if options is None else self.options.block(options)
+            if asked is not None or options is None:
+                steps[name] = make_steps(self, asked)
+        return steps
 
     @cached_property
     def transport(self) -> Transport:
-        for steps in self.steps.values():
-            transport: Transport | None = steps.open_transport()
-            if transport is not None:
-                return transport
-        return Transport()
+        opened = (steps.open_transport() for steps in self.steps.values())
+        return next((each for each in opened if each is not None), Transport())
 
     def forget_agreed(self) -> None:
         """Drops cached values that depend on unit counts of other sites, which may still change."""

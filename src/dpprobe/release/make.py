@@ -264,9 +264,7 @@ class ReleaseTask(AskedRelease):
         """Trains the head and measures it for all release parts; draws all noise."""
         parts = self.steps.values()
         sums = (each.continue_sums() for each in parts)
-        moments: dict[str, torch.Tensor] | None = (
-            {} if any(each.reads_moments() for each in parts) else None
-        )
+        moments: dict[str, torch.Tensor] = {}
         heads = fit_heads(
             self.method,
             features.train,
@@ -278,10 +276,10 @@ class ReleaseTask(AskedRelease):
             kept=moments,
         )
         for each in parts:
-            heads = each.extend_head(heads, moments or {})
+            heads = each.extend_head(heads, moments)
         draw = Draw(heads=heads, features=features, open_entropy=SystemEntropy, shared=shared)
         while waiting := [name for name in self.steps if name not in draw.blocks]:
-            ready = (n for n in waiting if draw.blocks.keys() >= {*self.steps[n].needs()})
+            ready = (n for n in waiting if not {*self.steps[n].needs()} & {*waiting})
             name = next(ready)
             draw.blocks[name] = self.steps[name].measure(draw)
         return draw
@@ -344,13 +342,10 @@ def _describe_bundle(task: AskedRelease, heads: Heads) -> BundleFacts:
 def _state_promise(task: AskedRelease, facts: BundleFacts, blocks: Blocks) -> dict[str, Any]:
     return release_statement(
         task.plan,
-        method=task.options.method,
-        options=task.method,
-        study=task.study.study,
-        public_data=facts.backbone.public_data,
+        task.method,
+        facts,
         file_hashes={path: sha256_file(Path(path)) for path in task.method.input_files()},
         subsample=task.promise.subsample,
         chosen_from=describe_choice(task.method, task.facts),
-        parts=facts.hash_parts(),
         blocks=blocks,
     )

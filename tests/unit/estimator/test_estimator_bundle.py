@@ -191,7 +191,7 @@ def test_what_cannot_be_published_is_refused(
 ) -> None:
     with pytest.raises(error, match=key):
         save(bundle[0], tmp_path / name, **values)
-    monkeypatch.setattr("dpprobe.release.packing.write_page", raise_error)
+    monkeypatch.setattr("dpprobe.release.packing.make_page", raise_error)
     with pytest.raises(PrivacyError, match="no memory"):
         save(bundle[0], tmp_path / "v1")
     assert list(tmp_path.iterdir()) == []

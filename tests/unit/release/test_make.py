@@ -596,6 +596,21 @@ def test_a_bundle_that_hides_what_its_metric_chose_does_not_verify(
     assert "rule of auto" in wrong
 
 
+def test_the_price_of_the_choice_waits_for_all_quick_checks(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes minutes, and a key that cannot be read is told at once."""
+    module = "dpprobe.release.parts.choice.measure"
+    monkeypatch.setattr(f"{module}.choice_block", lambda *_, **__: 1 / 0)
+    key = folder / "key.pem"
+    key.write_text("no key")
+    with pytest.raises(ConfigError, match="signing key .*: unreadable"):
+        release(folder, study(folder, sign_key=str(key)))
+    with pytest.raises(ZeroDivisionError):
+        release(folder, study(folder))
+    assert ledger(folder).read_entries() == []
+
+
 PARTS_ON_TEST_IMAGES = {
     "evaluate": {"evaluate": {"epsilon": 1}},
     "calibrate": {"calibrate": {"epsilon": 4}},

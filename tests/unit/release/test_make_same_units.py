@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dpprobe.release.ledger.unit_hashes import KEY_FILE, read_hashes
 
 from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.release import bundle
 from dpprobe.release.ledger.ledger import Ledger, describe_ledger
+from dpprobe.release.ledger.ledger_units import KEY_FILE, read_hashes
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from tests.support.release_study import ROWS, release, study, write_features

@@ -17,11 +17,11 @@ from dpprobe.errors import DataError
 from dpprobe.privacy.plan import Plan
 from dpprobe.release import release_notes
 from dpprobe.release.bundle import FACTS_FILE, Bundle, bundle_digest, read_bundle
-from dpprobe.release.documents.document_values import format_price
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_prices import Limits
 from dpprobe.release.parts.evaluation.show import METRICS
 from dpprobe.release.release_notes import state_difference, write_notes
+from dpprobe.release.stated_plans import format_price
 from tests.support.bundles import LEDGER, PRIORS, write_example
 from tests.support.edited_bundles import edit_file
 from tests.support.releases import calibrated, measured, watched

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from dpprobe.artifacts import write_text
-from dpprobe.release.bundle import CARD_FILE, BundleFacts
-from dpprobe.release.documents import document_values as documents
+from dpprobe.release.bundle import BundleFacts
+from dpprobe.release.documents.document_values import (
+    RATES,
+    base_model,
+    bound_best_attacks,
+    markdown_environment,
+    one_line,
+    shared_values,
+)
 
 CLASSES_SHOWN = 100
 TAGS = ("differential-privacy", "dpprobe", "frozen-features")
@@ -19,18 +24,18 @@ TAGS = ("differential-privacy", "dpprobe", "frozen-features")
 HUB_METRICS = {"accuracy": "accuracy", "auc": "roc_auc", "macro_accuracy": "balanced_accuracy"}
 
 
-def write_card(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -> None:
-    table = documents.bound_best_attacks(statement, documents.RATES)
-    template = documents.markdown_environment().get_template("card.md.j2")
-    values = documents.shared_values(facts, statement, table)
-    body = template.render(**values, base_model=documents.base_model(facts), shown=CLASSES_SHOWN)
-    write_text(folder / CARD_FILE, f"---\n{_front_matter(facts, values)}---\n\n{body}")
+def make_card(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
+    table = bound_best_attacks(statement, RATES)
+    template = markdown_environment().get_template("card.md.j2")
+    values = shared_values(facts, statement, table)
+    body = template.render(**values, base_model=base_model(facts), shown=CLASSES_SHOWN)
+    return f"---\n{_front_matter(facts, values)}---\n\n{body}"
 
 
 def _front_matter(facts: BundleFacts, shown: Mapping[str, Any]) -> str:
     """Writes the Hub's keys in the order of its library, which `verify` need not have."""
     task, evaluation = _name_task(facts), shown["evaluation"]
-    values: dict[str, Any] = {"base_model": documents.base_model(facts)}
+    values: dict[str, Any] = {"base_model": base_model(facts)}
     values["library_name"] = "dpprobe"
     values |= _license_keys(facts.card.license)
     if shown["telling"]:
@@ -65,4 +70,4 @@ def _license_keys(written: str | None) -> dict[str, Any]:
         return {}
     if re.fullmatch(r"[a-z0-9][a-z0-9.-]*", written.lower()):
         return {"license": written.lower()}
-    return {"license": "other", "license_name": documents.one_line(written)}
+    return {"license": "other", "license_name": one_line(written)}

@@ -34,8 +34,14 @@ from dpprobe.release.ledger.ledger_prices import (
     price_parts,
     refuse_excess,
 )
-from dpprobe.release.ledger.ledger_units import refuse_moved, refuse_other_unit, refuse_same_units
-from dpprobe.release.ledger.unit_hashes import Units, load_key, write_hashes
+from dpprobe.release.ledger.ledger_units import (
+    Units,
+    load_key,
+    refuse_moved,
+    refuse_other_unit,
+    refuse_same_units,
+    write_hashes,
+)
 from dpprobe.sites.site_folder import has_sent, lock_folder, site_folder
 from dpprobe.study.reserved_names import LEDGER_FILE
 from dpprobe.study.study_checks import same_units_fault

@@ -1,31 +1,181 @@
-"""Refuses a booking whose units contradict earlier bookings, in this and in other ledgers.
+"""Recognises units that releases share by keyed hashes, and refuses bookings that contradict them.
+
+    <data_dir>/units.key                            32 random bytes, mode 0600, made once
+    <data_dir>/<dataset>/units-<hash>.safetensors   a booking's hashes; equal hashes share a file
+
+A unit's hash is the first 64 bits of HMAC-SHA256 under the key. Hashes cover units' names in a
+column, in the spelling that equal names share (`person_names`), and images' bytes and pixels.
+Files of hashes are private: with the key, hashes reveal whether a guessed image is in the data.
+Hashes depend on private examples, so hashes may cause a refusal but never change a published value.
+
+Two unrelated hashes are equal with probability 2^-64; a collision between two sets of a million
+hashes has probability 5e-8.
 
 **Other ledgers.** A unit that is in two datasets spends epsilon in the releases of both datasets.
 Ledgers of two datasets are added up if bookings connect the datasets by `same_units_as`, directly
 or through other datasets. A booking is refused if its units are also in a ledger that is not added
-up (`unit_hashes`). Refusals depend on private examples, so a refusal may stop a release, but never
-changes a published total. A booking is also refused if it reads an image on both sides of its
-split. It is refused too if a unit was on the other side in an earlier entry of an equal split.
+up, or if it reads an image on both sides of its split. It is refused too if a unit was on the other
+side in an earlier entry of an equal split.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import hmac
+import secrets
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from dpprobe.errors import PrivacyError
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe.artifacts import pack_arrays, read_arrays, write_private
+from dpprobe.data.person_names import list_spellings
+from dpprobe.data.table import SPLITS, SplitTable, read_info
+from dpprobe.errors import DataError, PrivacyError
 from dpprobe.release.ledger.ledger_file import Booking, Entry
-from dpprobe.release.ledger.unit_hashes import (
-    Hashes,
-    Units,
-    count_moved,
-    count_paying_twice,
-    find_tables,
-    read_hashes,
-    share_units,
-)
 from dpprobe.study.reserved_names import LEDGER_FILE
+
+FORMAT, FORMAT_VERSION = "dpprobe-units", 1
+KEY_FILE = "units.key"
+_KEY_BYTES, _HASH_BYTES = 32, 8
+_LOST = "restore the file from a backup: without it, no dataset in this data_dir is released"
+_NONE = np.zeros(0, np.uint64)
+
+# Hashes by the keys "<split>.names" and "<split>.images"; each array is sorted, without duplicates.
+Hashes = Mapping[str, npt.NDArray[np.uint64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Units:
+    """The units of a release.
+
+    Attributes:
+      names: the name of each row's unit, by split; empty if no column names units.
+      tables: the folder of the rows' split tables; None if the tables are missing.
+    """
+
+    names: Mapping[str, Iterable[str]]
+    tables: Path | None
+
+    def hash_with(self, key: bytes) -> Hashes:
+        """Computes the units' hashes: a few microseconds per row."""
+        values = {
+            f"{split}.names": {
+                each.encode() for name in set(names) for each in list_spellings(name)
+            }
+            for split, names in self.names.items()
+        }
+        if self.tables is not None:
+            tables = {split: SplitTable(self.tables / f"{split}.parquet") for split in SPLITS}
+            values |= {f"{s}.images": set(table.content_hashes()) for s, table in tables.items()}
+        return {part: _hash_all(key, part.partition(".")[2], values[part]) for part in values}
+
+
+def _hash_all(key: bytes, kind: str, values: Iterable[bytes]) -> npt.NDArray[np.uint64]:
+    digests = (hmac.digest(key, kind.encode() + value, "sha256")[:_HASH_BYTES] for value in values)
+    return np.unique(np.frombuffer(b"".join(digests), np.uint64))
+
+
+def share_units(first: Hashes, second: Hashes, kind: Literal["names", "images"]) -> bool:
+    """Returns True if two releases share a hash of names or of images, in any splits."""
+    ours, theirs = (
+        np.concatenate([_NONE, *(one[part] for part in one if part.endswith(kind))])
+        for one in (first, second)
+    )
+    return bool(np.isin(ours, theirs).any())
+
+
+def count_moved(first: Hashes, second: Hashes) -> int:
+    """Counts the images that are on different sides in two releases.
+
+    An image on both sides of a release's split belongs to two units, and is not counted.
+    """
+
+    def only(hashes: Hashes, side: str, other: str) -> npt.NDArray[np.uint64]:
+        images = hashes.get(f"{side}.images", _NONE)
+        return np.setdiff1d(images, hashes.get(f"{other}.images", _NONE))
+
+    orders = SPLITS, SPLITS[::-1]
+    return sum(len(np.intersect1d(only(first, *o), only(second, *o[::-1]))) for o in orders)
+
+
+def count_paying_twice(
+    first: Hashes, first_sides: Collection[str], second: Hashes, second_sides: Collection[str]
+) -> int:
+    """Counts images that pay for one side of the first release and the other of the second.
+
+    The total counts one side per split. `first_sides` and `second_sides` are the sides that each
+    release reads; with one release twice, counts its images on both sides.
+    """
+    return sum(
+        len(np.intersect1d(first.get(f"{one}.images", _NONE), second.get(f"{other}.images", _NONE)))
+        for one, other in (SPLITS, SPLITS[::-1])
+        if one in first_sides and other in second_sides
+    )
+
+
+def find_tables(folder: Path, fingerprint: str | None = None) -> Path | None:
+    """Returns the folder if it has all split tables, with the fingerprint if one is given."""
+    try:
+        made = read_info(folder / "dataset.json").fingerprint
+    except DataError:
+        return None
+    whole = all((folder / f"{split}.parquet").is_file() for split in SPLITS)
+    return folder if whole and fingerprint in (None, made) else None
+
+
+def load_key(data_dir: Path, *, used: bool) -> bytes:
+    """Reads the key of a data_dir, or creates it; the caller must hold a lock.
+
+    Raises DataError for a damaged key, and for a missing key if ledgers have hashes (`used`).
+    """
+    path = data_dir / KEY_FILE
+    if not path.exists():
+        if used:
+            raise DataError(f"{path}: missing, but ledgers contain hashes made with it; {_LOST}")
+        write_private(path, secrets.token_bytes(_KEY_BYTES))
+    if len(key := path.read_bytes()) != _KEY_BYTES:
+        raise DataError(f"{path}: {len(key)} bytes, not {_KEY_BYTES}; {_LOST}")
+    return key
+
+
+def write_hashes(folder: Path, hashes: Hashes, key: bytes) -> str:
+    """Writes the file of hashes into a dataset's folder; returns its SHA-256."""
+    described = {"format": FORMAT, "format_version": FORMAT_VERSION, "key": _mark_key(key)}
+    content = pack_arrays(hashes, described)
+    digest = hashlib.sha256(content).hexdigest()
+    if not (path := _path_of(folder, digest)).exists():
+        write_private(path, content)
+    return digest
+
+
+def read_hashes(folder: Path, digest: str, key: bytes) -> Hashes:
+    """Reads a booking's hashes; raises DataError for damaged hashes or another key's hashes."""
+    path = _path_of(folder, digest)
+    try:
+        if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            raise DataError("the file differs from its ledger's record")
+        described, hashes = read_arrays(path, kind=FORMAT, version=FORMAT_VERSION)
+        if described["key"] != _mark_key(key):
+            raise DataError(f"made with another key than {KEY_FILE}")
+    except (OSError, ValueError, KeyError, DataError) as error:
+        raise DataError(f"{path}: cannot be used ({error}); {_LOST}") from error
+    return hashes
+
+
+def _mark_key(key: bytes) -> str:
+    """Returns a text that identifies a key and reveals nothing else."""
+    return hmac.digest(key, b"key", "sha256").hex()
+
+
+def _path_of(folder: Path, digest: str) -> Path:
+    return folder / f"units-{digest[:16]}.safetensors"
+
+
+# refusals
 
 
 def refuse_moved(

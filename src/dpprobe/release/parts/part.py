@@ -65,13 +65,14 @@ class ReleasePart:
 class PartSteps:
     """The steps of a release part while a release is made; by default a step does nothing.
 
-    Steps that precede the booking write no files except calibrations of noise.
+    A part with options has steps only in releases that have the options, which are `asked`. Steps
+    that precede the booking write no files except calibrations of noise.
     """
 
     slow = False  # True if `check` takes minutes, and waits for the checks of all other parts
 
-    def __init__(self, task: AskedRelease) -> None:
-        self.task = task
+    def __init__(self, task: AskedRelease, asked: Any = None) -> None:
+        self.task, self.asked = task, asked
 
     def open_transport(self) -> Transport | None:
         """Returns how the head is trained; None to train it from this site's rows alone."""
@@ -99,16 +100,15 @@ class PartSteps:
 
     # training and measurements
 
-    def reads_moments(self) -> bool:
-        """Returns True if `extend_head` needs the second moments that a fit releases."""
-        return False
-
     def extend_head(self, heads: Heads, moments: Mapping[str, torch.Tensor]) -> Heads:  # noqa: ARG002
-        """Returns the head, extended by arrays computed from the head's noisy releases."""
+        """Returns the head, extended by arrays computed from noisy releases.
+
+        `moments` has the second moments that the fit released, by name.
+        """
         return heads
 
     def needs(self) -> tuple[str, ...]:
-        """Names the parts that must be measured before this part."""
+        """Names parts that must be measured before this part, if the release has them."""
         return ()
 
     def measure(self, draw: Draw) -> Block | None:  # noqa: ARG002

@@ -23,10 +23,8 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.search_space import Range
 from dpprobe.heads.tuned import Options as Tuned
-from dpprobe.privacy.limits import epsilon_token
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.private_mark import mark_metadata
-from dpprobe.release.bundle import HEAD_FILE, WEIGHTS, BundleFacts, published_options
+from dpprobe.release.bundle import HEAD_FILE, WEIGHTS, BundleFacts, mark_head, published_options
 from dpprobe.release.checks import Checks
 from dpprobe.release.documents.rewritten_documents import data_facts
 from dpprobe.release.stated_values import Values, read_real, require_same, require_true
@@ -156,7 +154,8 @@ def check_head(
         _check_priors(tensors[CLASS_PRIORS], facts.head.class_priors or ())
     for reader in readers:
         reader.check_arrays(tensors)
-    _check_mark(content, facts, plan)
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    require_same("metadata", mark_head(facts, plan.epsilon), header.get("__metadata__"))
     return f"{', '.join(map(str, shapes))}: shapes as the options imply, all finite", True
 
 
@@ -174,21 +173,6 @@ def _check_priors(priors: Array, stated: Sequence[float]) -> None:
         f"{CLASS_PRIORS}: not class frequencies above 0 with sum 1",
     )
     require_same(f"head.{CLASS_PRIORS}", priors.tolist(), list(stated))
-
-
-def _check_mark(content: bytes, facts: BundleFacts, plan: Plan) -> None:
-    cell = {
-        "dataset": facts.dataset,
-        "backbone": facts.backbone.name,
-        "method": facts.head.method,
-        "epsilon": epsilon_token(plan.epsilon),
-    }
-    length = int.from_bytes(content[:8], "little")
-    require_same(
-        "metadata",
-        mark_metadata(cell, facts.head.options),
-        json.loads(content[8 : 8 + length]).get("__metadata__"),
-    )
 
 
 def _expected_arrays(spec: kinds.Normalisation, dimension: int) -> dict[str, tuple[int, ...]]:

@@ -138,13 +138,10 @@ def with_files(original: Path) -> tuple[dict[str, Any], Any, MethodOptions]:
     options = method_options({"head": "feature_covariance", "init": "file", **PATHS})
     stated = release_statement(
         plan,
-        method="m",
-        options=options,
-        study="s",
-        public_data={"trained": False},
+        options,
+        None,
         file_hashes={path: HASHES[Path(path).name] for path in PATHS.values()},
         blocks={},
-        parts=None,
     )
     return stated, plan, options
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dpprobe.release.ledger.unit_hashes import Units
 
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_file import Booking
+from dpprobe.release.ledger.ledger_units import Units
 from tests.support.refusals import refusal_of
 from tests.support.split_tables import write_tables
 from tests.unit.release.ledger.test_ledger import FREE, gaussian, part

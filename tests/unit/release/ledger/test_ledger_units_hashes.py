@@ -14,14 +14,6 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
 from dp_accounting.pld import PLDAccountant
-from dpprobe.release.ledger.unit_hashes import (
-    Units,
-    count_moved,
-    count_paying_twice,
-    find_tables,
-    load_key,
-    share_units,
-)
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -33,6 +25,14 @@ from dpprobe.privacy.running_sums import Factorisation
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_file import Booking, Part
 from dpprobe.release.ledger.ledger_prices import Limits, bound_bookings
+from dpprobe.release.ledger.ledger_units import (
+    Units,
+    count_moved,
+    count_paying_twice,
+    find_tables,
+    load_key,
+    share_units,
+)
 from tests.support.split_tables import write_tables
 from tests.unit.release.ledger.test_ledger import DELTA, FREE, gaussian, part
 

@@ -335,7 +335,7 @@ def _list_terms(task: AskedRelease, options: SitesOptions) -> dict[str, Any]:
     store, method, asked = task.stores[0], task.asked_method, task.options
     blocks = {
         part.key: (block := asked.block(part.options)) and block.model_dump(mode="json")
-        for part in load_parts()
+        for part in load_parts().values()
         if part.options not in (None, SitesOptions)
     }
     return {
