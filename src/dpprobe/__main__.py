@@ -15,7 +15,7 @@ from dpprobe.doctor.doctor_command import add_command as add_doctor
 from dpprobe.draft.init_command import add_command as add_init
 from dpprobe.errors import DpprobeError
 from dpprobe.extras import naming_extras
-from dpprobe.release.commands import add_commands
+from dpprobe.release.commands import add_commands, open_release
 from dpprobe.release.parts.sites.site_commands import add_command as add_site
 from dpprobe.reporting.plan_command import add_command as add_plan
 from dpprobe.reporting.results_command import add_command as add_results
@@ -41,7 +41,7 @@ def main() -> None:
     add_init(commands)
     add_plan(commands)
     add_results(commands)
-    add_site(commands)
+    add_site(commands, open_release)
     add_rollback(commands)
     add_doctor(commands)
     try:

@@ -26,8 +26,8 @@ class Registered(NamedTuple):
 # Release parts, by the name of the part's block in the statement.
 PARTS = {
     "evaluation": Registered("dpprobe.release.parts.evaluation", "show"),
-    "calibration": Registered("dpprobe.release.parts.calibration", "show"),
-    "monitor": Registered("dpprobe.release.parts.monitor", "show"),
+    "calibration": Registered("dpprobe.release.parts.calibration"),
+    "monitor": Registered("dpprobe.release.parts.monitor"),
     "cohort": Registered("dpprobe.release.parts.cohort"),
     "sites": Registered("dpprobe.release.parts.sites"),
     "choice": Registered("dpprobe.release.parts.choice"),
@@ -43,10 +43,10 @@ STATED_IF_ASKED = ("calibration", "predecessor", "cohort", "monitor", "sites")
 
 
 @cache
-def load_parts() -> tuple[Any, ...]:
-    """Imports the declaration of each part that has options or faults."""
-    modules = [importlib.import_module(part.package) for part in PARTS.values()]
-    return tuple(module.PART for module in modules if hasattr(module, "PART"))
+def load_parts() -> Mapping[str, Any]:
+    """Imports the declaration of each part that has options or faults, by part name."""
+    modules = {name: importlib.import_module(part.package) for name, part in PARTS.items()}
+    return {name: module.PART for name, module in modules.items() if hasattr(module, "PART")}
 
 
 @cache
@@ -57,7 +57,7 @@ def load_steps() -> Mapping[str, Any]:
 
 
 @cache
-def load_readers() -> tuple[Any, ...]:
-    """Imports each release part's reader, which verifies and shows the part."""
-    modules = (f"{part.package}.{part.reader}" for part in PARTS.values())
-    return tuple(importlib.import_module(module).READER for module in modules)
+def load_readers() -> Mapping[str, Any]:
+    """Imports each part's `READER`, which verifies, reads and shows the part's block, by name."""
+    modules = {name: f"{part.package}.{part.reader}" for name, part in PARTS.items()}
+    return {name: importlib.import_module(module).READER for name, module in modules.items()}

@@ -9,7 +9,7 @@ import pytest
 from tests.browser.chromium import assert_quiet, needed, open_page
 from tests.support import releases
 
-from dpprobe.release.page import write_page
+from dpprobe.release.documents.page import make_page
 
 pytestmark = needed
 
@@ -37,9 +37,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "hostile": (hostile, long[1]),
     }
     for kind, release in made.items():
-        (root / kind).mkdir()
-        write_page(root / kind, *release)
-    return {kind: root / kind / "release.html" for kind in KINDS}
+        (root / f"{kind}.html").write_text(make_page(*release), encoding="utf-8")
+    return {kind: root / f"{kind}.html" for kind in KINDS}
 
 
 @pytest.mark.parametrize("kind", KINDS)

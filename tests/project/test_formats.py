@@ -27,9 +27,9 @@ from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_file import SEAL_BYTES, read_header, seal_shard
 from dpprobe.features.shard_manifest import read_manifest
 from dpprobe.release.bundle import read_bundle
-from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger.ledger import Ledger
+from dpprobe.release.ledger.ledger_units import read_hashes
 from dpprobe.release.parts.cohort.measure import read_cohort
-from dpprobe.release.unit_hashes import read_hashes
 from dpprobe.results.cell_record import read_cell
 from dpprobe.training.cell_task import whole_cell
 from dpprobe.training.plan_file import read_plans

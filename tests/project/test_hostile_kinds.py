@@ -36,7 +36,7 @@ from dpprobe.errors import ConfigError, DataError, DpprobeError, StoreError
 from dpprobe.exhibits.tables import Column, Table, TableCell, comma_separated
 from dpprobe.features.shard_file import check_seal, opened_shard, seal_shard
 from dpprobe.privacy.limits import epsilon_token
-from dpprobe.release.ledger_file import LedgerFile
+from dpprobe.release.ledger.ledger_file import LedgerFile
 from dpprobe.release.predict import predict
 from dpprobe.results.confusion import confusion_csv
 from dpprobe.shown_text import Terminal, printable, spreadsheet_text

@@ -20,6 +20,7 @@ import pytest
 ROOT = "dpprobe"
 # The command line and the public names stand above everything, though their files lie at the root.
 ENTRY_POINTS = {"dpprobe.__main__", "dpprobe"}
+HALL = "dpprobe.release."
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,31 @@ def test_no_module_imports_itself_round_a_circle(imports: list[Import]) -> None:
         if item.importer != item.imported:
             edges.setdefault(item.importer, set()).add(item.imported)
     TopologicalSorter(edges).prepare()  # its CycleError names the modules of a circle
+
+
+def test_files_and_folders_of_release_import_in_one_direction(imports: list[Import]) -> None:
+    """A folder counts as one, so that what writes documents is not called by what it calls."""
+    edges: dict[str, set[str]] = {}
+    for item in imports:
+        if item.importer.startswith(HALL) and item.imported.startswith(HALL):
+            above, below = (
+                name.removeprefix(HALL).partition(".")[0] for name in (item.importer, item.imported)
+            )
+            if above != below:
+                edges.setdefault(above, set()).add(below)
+    assert {"make", "verification", "documents", "parts"} <= edges.keys()
+    TopologicalSorter(edges).prepare()
+
+
+def test_a_release_part_imports_no_other_part(imports: list[Import]) -> None:
+    parts = f"{HALL}parts."
+    pairs = {
+        (item.importer.split(".")[3], item.imported.split(".")[3])
+        for item in imports
+        if item.importer.startswith(parts) and item.imported.startswith(parts)
+    }
+    assert ("monitor", "part") in pairs
+    assert {(one, other) for one, other in pairs if other not in (one, "part")} == set()
 
 
 def test_an_import_within_a_function_says_why(repository: Path, imports: list[Import]) -> None:

@@ -14,9 +14,9 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, HeadFacts, write_bundle, write_sums
+from dpprobe.release.documents.release_statement import release_statement
 from dpprobe.release.parts.choice.measure import NO_CHOICE
 from dpprobe.release.parts.predecessor.measure import identify_bundle
-from dpprobe.release.release_statement import release_statement
 
 CLASSES = ("naevus", "melanoma", "keratosis")
 PRIORS = np.array([0.7, 0.25, 0.05], dtype=np.float32)
@@ -104,10 +104,8 @@ def write_example(
     )
     statement = release_statement(
         plan,
-        method="covariance",
-        options=method,
-        study="clinic",
-        public_data=facts.backbone.public_data,
+        method,
+        facts,
         file_hashes={},
         blocks={
             "evaluation": evaluation,
@@ -116,7 +114,6 @@ def write_example(
             "predecessor": identify_bundle(predecessor) if predecessor else None,
         },
         subsample=subsample,
-        parts=facts.hash_parts(),
     )
     arrays = {CLASS_PRIORS: PRIORS} if method.releases_priors else {}
     return write_files(folder, facts, weights=weights, arrays=arrays, statement=statement)

@@ -9,7 +9,7 @@ from typing import Any
 
 from dpprobe.artifacts import read_json
 from dpprobe.release.bundle import write_sums
-from dpprobe.release.verification.checks import Report
+from dpprobe.release.checks import Report
 
 Change = Callable[[dict[str, Any]], object]
 

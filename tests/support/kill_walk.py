@@ -30,9 +30,9 @@ import torch
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.keystream import Keystream
-from dpprobe.release import make
 from dpprobe.release.bundle import BUNDLE_FILES
-from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger.ledger import Ledger
+from dpprobe.release.parts.choice import measure as choice
 from dpprobe.study.study import Study
 from tests.support.compiled_templates import keep_templates
 from tests.support.release_study import release, study, write_features
@@ -246,7 +246,7 @@ def main() -> None:
     # Plans are found and priced, and templates compiled, once, in the process that all others are
     # forked from.
     keep_templates(pytest.MonkeyPatch())
-    make.choice_block = priced_once(make.choice_block)  # type: ignore[attr-defined]
+    choice.choice_block = priced_once(choice.choice_block)
     prepare()
     release(folder, made)
     shutil.rmtree(calibration)

@@ -12,6 +12,8 @@ from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.entropy import SEEDED, Entropy
+from dpprobe.release.transport import Draw
 from dpprobe.training.job_features import JobFeatures
 
 
@@ -44,3 +46,8 @@ def of_test_rows(
         test_units=units,
         class_names=tuple("abcdefgh"[:classes]),
     )
+
+
+def draw_of(heads: Heads, rows: JobFeatures, entropy: Entropy = SEEDED) -> Draw:
+    """A trained head that release parts measure on test rows, with noise from `entropy`."""
+    return Draw(heads=heads, features=rows, open_entropy=lambda: entropy, shared=None)

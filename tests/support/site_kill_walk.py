@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from dpprobe.errors import WaitingError
-from dpprobe.release import make
+from dpprobe.release.parts.choice import measure as choice
 from tests.support.compiled_templates import keep_templates
 from tests.support.kill_walk import in_child, priced_once, run_until
 from tests.support.site_study import Site, make_sites
@@ -30,7 +30,7 @@ from tests.support.site_study import Site, make_sites
 def main(folder: Path) -> None:
     os.environ["KILL_WALK_SAID"] = str(folder / "said")
     keep_templates(pytest.MonkeyPatch())
-    make.choice_block = priced_once(make.choice_block)  # type: ignore[attr-defined]
+    choice.choice_block = priced_once(choice.choice_block)
     ready = folder / "ready"
     sites = make_sites(ready, method="sums")
     for site in sites:

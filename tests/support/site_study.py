@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.make import ReleaseTask
 from dpprobe.release.parts.sites.several_sites import make_site_key
 from dpprobe.sites.agreement import name_public_key

@@ -15,7 +15,7 @@ from dpprobe import extras
 from dpprobe.errors import DataError, MissingExtraError
 from dpprobe.extras import EXTRAS, OptionalModule, naming_extras, require_extra
 from dpprobe.logs import LASTING, job_log
-from dpprobe.release.verification.checks import Checks
+from dpprobe.release.checks import Checks
 
 
 class Absent:

@@ -11,7 +11,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from dpprobe.release.bundle import BUNDLE_FILES, bundle_digest
-from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger.ledger import Ledger
 
 from .conftest import SMALL, Workspace, contents, count_rules
 

@@ -201,7 +201,7 @@ def _check_releases(results: Path, data: Path | None) -> Iterator[Checked]:
 
     A bundle without a file of hashes is skipped as still being copied, unless its job has finished.
     """
-    from dpprobe.release.ledger import Ledger  # slow import: numpy
+    from dpprobe.release.ledger.ledger import Ledger  # slow import: numpy
 
     for path in sorted(data.glob(f"*/{LEDGER_FILE}") if data else ()):
         fault = None

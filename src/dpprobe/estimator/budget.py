@@ -19,16 +19,16 @@ from typing import Any, Self
 
 from dpprobe.errors import PrivacyError
 from dpprobe.estimator.given_values import read_number, read_risk
-from dpprobe.release.ledger import Ledger
-from dpprobe.release.ledger_file import Booking, check_delta
-from dpprobe.release.ledger_prices import (
+from dpprobe.release.ledger.ledger import Ledger
+from dpprobe.release.ledger.ledger_file import Booking, check_delta
+from dpprobe.release.ledger.ledger_prices import (
     Limits,
     Spent,
     bound_bookings,
     compose_bookings,
     refuse_excess,
 )
-from dpprobe.release.ledger_units import unit_words
+from dpprobe.release.ledger.ledger_units import unit_words
 from dpprobe.study.reserved_names import LEDGER_FILE
 
 MEMORY = "the budget in memory"

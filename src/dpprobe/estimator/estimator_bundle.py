@@ -20,16 +20,13 @@ from dpprobe.heads.auto import describe_choice
 from dpprobe.options import NAME_PATTERN
 from dpprobe.privacy.statement import Statement
 from dpprobe.release.bundle import ESTIMATOR, BackboneFacts, BundleFacts, CardFacts
+from dpprobe.release.documents.release_statement import release_statement
 from dpprobe.release.leak_check import check_published
 from dpprobe.release.packing import describe_head, pack_head
 from dpprobe.release.parts.choice.measure import fits_block
-from dpprobe.release.release_statement import release_statement
 from dpprobe.release.signing import read_private_key
 from dpprobe.versions import code_version
 from dpprobe.wrong_keys_and_values import explain_first, read_options
-
-# The backbone in a statement before the user names the model that computed the rows.
-_UNNAMED = {"backbone": "vectors", "trained": True, "weights_sha256": None}
 
 
 def state_release(fit: Fit, facts: BundleFacts | None = None) -> dict[str, Any]:
@@ -37,10 +34,8 @@ def state_release(fit: Fit, facts: BundleFacts | None = None) -> dict[str, Any]:
     spent = fit.count_spent()
     return release_statement(
         fit.plan,
-        method=fit.method.head,
-        options=fit.method,
-        study=ESTIMATOR,
-        public_data=facts.backbone.public_data if facts else _UNNAMED,
+        fit.method,
+        facts,
         file_hashes=fit.file_hashes,
         blocks={
             "choice": fits_block(spent.entries),
@@ -48,7 +43,6 @@ def state_release(fit: Fit, facts: BundleFacts | None = None) -> dict[str, Any]:
         },
         subsample=None if fit.promise is None else fit.promise.subsample,
         chosen_from=describe_choice(fit.method, fit.facts),
-        parts=facts.hash_parts() if facts else None,
     )
 
 

@@ -12,7 +12,7 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
-from dpprobe.release.ledger_prices import Spent
+from dpprobe.release.ledger.ledger_prices import Spent
 
 
 @dataclass(frozen=True, kw_only=True)

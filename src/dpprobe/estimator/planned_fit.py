@@ -34,7 +34,7 @@ from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import ESTIMATOR
-from dpprobe.release.ledger_file import Booking, Part, tell_of_entry
+from dpprobe.release.ledger.ledger_file import Booking, Part, tell_of_entry
 from dpprobe.training.plan_file import check_price, plan_method
 
 _HEAD = 0  # index of a private fit's only head; seeds nothing

@@ -15,7 +15,7 @@ from dpprobe.privacy import calibration
 from dpprobe.privacy.accountants import compute_epsilon
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.target import Target
-from dpprobe.release.verification.checks import Report
+from dpprobe.release.checks import Report
 from dpprobe.release.verification.verify import verify_bundle
 
 if TYPE_CHECKING:

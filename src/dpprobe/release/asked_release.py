@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, Literal
 from dpprobe.artifacts import hash_value, sha256_file
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.promise_facts import PromiseFacts
-from dpprobe.errors import DataError, PrivacyError, StoreError
+from dpprobe.errors import DataError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan
@@ -25,11 +24,11 @@ from dpprobe.privacy.risk import read_budget
 from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import BackboneFacts
 from dpprobe.release.counted_units import compose_test_price
-from dpprobe.release.ledger import Ledger
-from dpprobe.release.ledger_file import Booking, Part
+from dpprobe.release.ledger.ledger import Ledger
+from dpprobe.release.ledger.ledger_file import Booking, Part
+from dpprobe.release.ledger.ledger_units import Units, find_tables
 from dpprobe.release.transport import Transport
-from dpprobe.release.unit_hashes import Units, find_tables
-from dpprobe.release_part_registry import load_steps
+from dpprobe.release_part_registry import load_parts, load_steps
 from dpprobe.study.options import ReleaseOptions
 from dpprobe.study.release_data import release_delta
 from dpprobe.study.study import Study
@@ -98,20 +97,20 @@ class AskedRelease:
 
     @cached_property
     def steps(self) -> Mapping[str, Any]:
-        """The `PartSteps` of all release parts, by name."""
-        return {name: steps(self) for name, steps in load_steps().items()}
-
-    def is_needed(self, part: str) -> bool:
-        """Returns True if another release part needs the statement block of `part`."""
-        return any(part in steps.needs() for steps in self.steps.values())
+        """The `PartSteps` of all release parts that the release has, by name."""
+        steps: dict[str, Any] = {}
+        declared = load_parts()
+        for name, make_steps in load_steps().items():
+            options = declared[name].options if name in declared else None
+            asked = None if options is None else self.options.block(options)
+            if asked is not None or options is None:
+                steps[name] = make_steps(self, asked)
+        return steps
 
     @cached_property
     def transport(self) -> Transport:
-        for steps in self.steps.values():
-            transport: Transport | None = steps.open_transport()
-            if transport is not None:
-                return transport
-        return Transport()
+        opened = (steps.open_transport() for steps in self.steps.values())
+        return next((each for each in opened if each is not None), Transport())
 
     def forget_agreed(self) -> None:
         """Drops cached values that depend on unit counts of other sites, which may still change."""
@@ -141,27 +140,6 @@ class AskedRelease:
     def facts(self) -> DataFacts:
         """The facts with the metric that the release publishes, never the dataset's metric."""
         return self.inputs.read_facts(self.target, metric=self.options.test_metric)
-
-    def list_facts(self) -> dict[str, DataFacts]:
-        """Returns the facts of each backbone that has features of the dataset."""
-        split, facts = self.train.parent, {self.options.backbone: self.facts}
-        for name in self.study.backbones:
-            # <features>/<dataset>/<backbone>/train/manifest.json
-            manifest = split.parent.with_name(name) / split.name / self.train.name
-            if name not in facts:
-                with suppress(StoreError):
-                    facts[name] = replace(self.facts, dimension=FeatureStore(manifest).dimension)
-        return facts
-
-    def list_other_facts(self, dataset: str) -> dict[str, DataFacts]:
-        """Returns the facts of each backbone that has features of another dataset of the study."""
-        facts = {}
-        for name in self.study.backbones:
-            manifest = Path(*self.train.parts[:-4], dataset, name, *self.train.parts[-2:])
-            with suppress(StoreError, DataError):
-                inputs = FitInputs(FeatureStore(manifest), self.study.dataset_unit(dataset))
-                facts[name] = inputs.read_facts(replace(self.target, n=inputs.n, patients=None))
-        return facts
 
     @cached_property
     def backbone(self) -> BackboneFacts:

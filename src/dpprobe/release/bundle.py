@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from dpprobe.heads.options import MethodOptions
     from dpprobe.release.probabilities import Calibration
 
 FORMAT = "dpprobe-bundle"
@@ -211,6 +212,18 @@ class Bundle:
         return "softmax" if "calibration" in self.statement else self.facts.head.link
 
 
+def published_options(options: MethodOptions) -> dict[str, Any]:
+    """Returns a method's options with the names of public files, without their folders."""
+    values = options.model_dump(mode="json")
+    for place in options.public_files():
+        *parents, last = place.split(".")
+        block = values
+        for key in parents:
+            block = block[key]
+        block[last] = Path(block[last]).name
+    return values
+
+
 def write_bundle(
     folder: Path,
     facts: BundleFacts,
@@ -220,21 +233,26 @@ def write_bundle(
     statement: Mapping[str, Any],
 ) -> None:
     """Writes bundle.json, the head and the statement; weights are float32 [classes, d + 1]."""
+    write_json(folder / FACTS_FILE, facts.model_dump(mode="json"))
+    write_json(folder / STATEMENT_FILE, dict(statement))
+    mark = mark_head(facts, statement["epsilon_target"])
+    content = pack_tensors({WEIGHTS: weights, **arrays}, mark)
+    with atomic_path(folder / HEAD_FILE) as temporary:
+        temporary.write_bytes(content)
+
+
+def mark_head(facts: BundleFacts, epsilon: float) -> dict[str, str]:
+    """Returns the metadata of a head's file, which says that the head is private."""
     # slow to import, and Snakemake imports this module at each start
     from dpprobe.privacy.private_mark import mark_metadata
 
-    write_json(folder / FACTS_FILE, facts.model_dump(mode="json"))
-    write_json(folder / STATEMENT_FILE, dict(statement))
-    tensors = {WEIGHTS: weights, **arrays}
     cell = {
         "dataset": facts.dataset,
         "backbone": facts.backbone.name,
         "method": facts.head.method,
-        "epsilon": f"{statement['epsilon_target']:g}",
+        "epsilon": f"{epsilon:g}",
     }
-    content = pack_tensors(tensors, mark_metadata(cell, facts.head.options))
-    with atomic_path(folder / HEAD_FILE) as temporary:
-        temporary.write_bytes(content)
+    return mark_metadata(cell, facts.head.options)
 
 
 def write_sums(folder: Path) -> None:

@@ -14,7 +14,9 @@ from dpprobe.shown_text import printable
 from dpprobe.study.reserved_names import LEDGER_FILE
 
 if TYPE_CHECKING:
-    from dpprobe.release.ledger import Ledger
+    from dpprobe.release.ledger.ledger import Ledger
+    from dpprobe.release.make import ReleaseTask
+    from dpprobe.study.study import Study
 
 SOME_UNREADABLE = 3  # exit status of `predict`
 SHOWN_UNREADABLE = 20
@@ -295,8 +297,8 @@ def _run_release_notes(arguments: argparse.Namespace) -> int:
 
 def _run_ledger(arguments: argparse.Namespace) -> int:
     # slow to import, and `dpprobe --help` must be fast
-    from dpprobe.release.ledger import describe_ledger
-    from dpprobe.release.ledger_file import check_delta
+    from dpprobe.release.ledger.ledger import describe_ledger
+    from dpprobe.release.ledger.ledger_file import check_delta
 
     ledger = _open_ledger(arguments.folder)
     if (arguments.abandon is None) != (arguments.reason is None):
@@ -312,7 +314,7 @@ def _run_ledger(arguments: argparse.Namespace) -> int:
 def _open_ledger(folder: Path) -> Ledger:
     """Opens the ledger of a dataset; raises ConfigError for a folder of no dataset."""
     # slow to import, and `dpprobe --help` must be fast
-    from dpprobe.release.ledger import Ledger
+    from dpprobe.release.ledger.ledger import Ledger
 
     names = (LEDGER_FILE, "dataset.json")
     if not any((folder / name).is_file() for name in names):
@@ -322,3 +324,24 @@ def _open_ledger(folder: Path) -> Ledger:
             remedy = f"did you mean {' or '.join(inner)}?"
         raise ConfigError(f"{folder}: this folder has neither a ledger nor split tables; {remedy}")
     return Ledger(folder / LEDGER_FILE)
+
+
+def open_release(study: Study, name: str) -> ReleaseTask:
+    """Opens a release of a study with the files of the study's results folder."""
+    # slow to import, and `dpprobe --help` must be fast
+    from dpprobe.release.make import ReleaseTask
+    from dpprobe.results.study_files import StudyFiles
+
+    release, files = study.releases[name], StudyFiles(study, results=study.results_dir)
+    train, test = (
+        Path(files.locate_manifest(release.dataset, release.backbone, split))
+        for split in ("train", "test")
+    )
+    return ReleaseTask(
+        study=study,
+        name=name,
+        train=train,
+        test=test,
+        output=Path(study.results_dir) / "releases" / name,
+        cache=Path(study.results_dir) / "calibration",
+    )

@@ -16,11 +16,11 @@ from dpprobe.errors import PrivacyError
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.scoring import score_rows
 from dpprobe.privacy.calibration import price_plan
-from dpprobe.privacy.entropy import Entropy
 from dpprobe.privacy.grid import Grid
 from dpprobe.privacy.plan import Mechanism, Plan
-from dpprobe.privacy.releases import Releases, Shared
+from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.statement import mechanism_values
+from dpprobe.release.transport import Draw
 from dpprobe.results.unit_counts import count_units, row_weights
 from dpprobe.training.job_features import JobFeatures
 
@@ -32,24 +32,16 @@ SCORE_COUNTS = "score_counts"
 SCORE_UNIT = 0.01
 
 
-def open_releases(
-    heads: Heads,
-    plan: Plan,
-    wanted: Sequence[Mechanism],
-    *,
-    entropy: Entropy,
-    shared: Shared | None,
-) -> Releases:
-    """Opens the noisy releases of one head's counts; `shared` adds up counts of several sites.
+def open_releases(draw: Draw, plan: Plan, wanted: Sequence[Mechanism]) -> Releases:
+    """Opens the noisy releases of one head's counts.
 
     Raises PrivacyError for a plan without the wanted mechanisms, and for several heads.
     """
     check_mechanisms(plan, wanted)
-    if len(heads.seeds) != 1:
-        raise PrivacyError(
-            f"{wanted[0].name}: {len(heads.seeds)} heads share one epsilon; pass one head"
-        )
-    return Releases(plan, heads.seeds, torch.device("cpu"), entropy=entropy, shared=shared)
+    seeds, entropy = draw.heads.seeds, draw.open_entropy()
+    if len(seeds) != 1:
+        raise PrivacyError(f"{wanted[0].name}: {len(seeds)} heads share one epsilon; pass one head")
+    return Releases(plan, seeds, torch.device("cpu"), entropy=entropy, shared=draw.shared)
 
 
 def check_mechanisms(plan: Plan, wanted: Sequence[Mechanism]) -> None:

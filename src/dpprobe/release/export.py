@@ -50,21 +50,15 @@ class Exported:
     input: str
 
 
-def export_onnx(
-    bundle: Path,
-    output: Path,
-    *,
-    checkpoint: Path | None = None,
-    allow_hub: bool = False,
-    allow_module: bool = False,
-) -> Exported:
+def export_onnx(bundle: Path, output: Path, **loading: Any) -> Exported:
     """Writes a release as one ONNX file, and compares it with `Predictor` on public images.
 
     The ONNX file accepts images as uint8 [batch, channels, height, width], resized and cropped by
     the file's metadata `preprocessing`, not normalised. The graph normalises images, computes in
     float32 on any machine, and rounds features to the release's dtype. The ONNX metadata also name
     classes, link and release. If a model outside dpprobe computed the features, the file has only
-    the head, and accepts vectors of that model as float32 [batch, dimension].
+    the head, and accepts vectors of that model as float32 [batch, dimension]. `loading` are options
+    of `Predictor.load_bundle`, such as `checkpoint`.
 
     Raises ConfigError for a backbone that is no network or too large. Raises DataError, and leaves
     no file, if the ONNX output differs from the release's.
@@ -72,14 +66,7 @@ def export_onnx(
     if output.suffix.lower() != SUFFIX or output.is_dir():
         raise ConfigError(f"output: {output}: write the name of a file that ends in {SUFFIX}")
     check_outside(output)
-    load = partial(
-        Predictor.load_bundle,
-        bundle,
-        checkpoint=checkpoint,
-        allow_hub=allow_hub,
-        allow_module=allow_module,
-        device="cpu",
-    )
+    load = partial(Predictor.load_bundle, bundle, device="cpu", **loading)
     predictor = load(precision="float32")
     model = _trace_model(_make_graph(predictor), _test_images(predictor)[:2], predictor)
     with atomic_path(output) as temporary:

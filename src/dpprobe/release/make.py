@@ -37,15 +37,13 @@ from dpprobe.options import resolve_path
 from dpprobe.privacy.entropy import Entropy, SystemEntropy
 from dpprobe.privacy.releases import Shared
 from dpprobe.release.asked_release import AskedRelease, hash_data, hash_options
-from dpprobe.release.bundle import BundleFacts, CardFacts, bundle_digest
+from dpprobe.release.bundle import BundleFacts, CardFacts, bundle_digest, published_options
+from dpprobe.release.documents.release_statement import release_statement
 from dpprobe.release.leak_check import check_published
-from dpprobe.release.ledger_file import Entry, tell_of_entry
-from dpprobe.release.ledger_prices import Limits
+from dpprobe.release.ledger.ledger_file import Entry, tell_of_entry
+from dpprobe.release.ledger.ledger_prices import Limits
 from dpprobe.release.packing import describe_head, pack_head
-from dpprobe.release.parts.choice.measure import choice_block
-from dpprobe.release.parts.choice.results_there import list_sharing
 from dpprobe.release.release_folders import ReleaseFolders
-from dpprobe.release.release_statement import published_options, release_statement
 from dpprobe.release.transport import Blocks, Draw
 from dpprobe.release.usefulness import check_usefulness
 from dpprobe.study.release_data import release_delta_fault
@@ -210,22 +208,10 @@ class ReleaseTask(AskedRelease):
                 # only `auto` may balance a release and not its cell, or the reverse
                 balanced=self.method.releases_priors if is_undecided(self.asked_method) else None,
             )
-        checked = {name: steps.check() for name, steps in self.steps.items()}
-        blocks = {name: block for name, block in checked.items() if block is not None}
-        undecided = any(map(is_undecided, self.study.methods.values()))
-        joined = self.ledger.list_added()
-        sharing = list_sharing(self.study, self.options.dataset, joined)
-        blocks["choice"] = choice_block(
-            self.study,
-            dataset=self.options.dataset,
-            plan=self.plan,
-            cache=self.cache,
-            facts=self.list_facts() if undecided else None,
-            others={name: self.list_other_facts(name) for name in sharing[1:]},
-            joined=joined,
-        )
+        in_order = sorted(self.steps.items(), key=lambda item: item[1].slow)
+        checked = {name: steps.check() for name, steps in in_order}
         _warn_of_copies(self)
-        return blocks
+        return {name: block for name, block in checked.items() if block is not None}
 
     def _read_features(self) -> JobFeatures:
         """Reads both splits, after comparing the training examples with all public files."""
@@ -278,9 +264,7 @@ class ReleaseTask(AskedRelease):
         """Trains the head and measures it for all release parts; draws all noise."""
         parts = self.steps.values()
         sums = (each.continue_sums() for each in parts)
-        moments: dict[str, torch.Tensor] | None = (
-            {} if any(each.reads_moments() for each in parts) else None
-        )
+        moments: dict[str, torch.Tensor] = {}
         heads = fit_heads(
             self.method,
             features.train,
@@ -292,10 +276,10 @@ class ReleaseTask(AskedRelease):
             kept=moments,
         )
         for each in parts:
-            heads = each.extend_head(heads, moments or {})
+            heads = each.extend_head(heads, moments)
         draw = Draw(heads=heads, features=features, open_entropy=SystemEntropy, shared=shared)
         while waiting := [name for name in self.steps if name not in draw.blocks]:
-            ready = (n for n in waiting if draw.blocks.keys() >= {*self.steps[n].needs()})
+            ready = (n for n in waiting if not {*self.steps[n].needs()} & {*waiting})
             name = next(ready)
             draw.blocks[name] = self.steps[name].measure(draw)
         return draw
@@ -358,13 +342,10 @@ def _describe_bundle(task: AskedRelease, heads: Heads) -> BundleFacts:
 def _state_promise(task: AskedRelease, facts: BundleFacts, blocks: Blocks) -> dict[str, Any]:
     return release_statement(
         task.plan,
-        method=task.options.method,
-        options=task.method,
-        study=task.study.study,
-        public_data=facts.backbone.public_data,
+        task.method,
+        facts,
         file_hashes={path: sha256_file(Path(path)) for path in task.method.input_files()},
         subsample=task.promise.subsample,
         chosen_from=describe_choice(task.method, task.facts),
-        parts=facts.hash_parts(),
         blocks=blocks,
     )

@@ -9,13 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from dpprobe.artifacts import flush_to_disk
+from dpprobe.artifacts import flush_to_disk, write_text
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions
-from dpprobe.release.bundle import BundleFacts, HeadFacts, write_bundle, write_sums
-from dpprobe.release.model_card import write_card
-from dpprobe.release.page import write_page
-from dpprobe.release.release_statement import published_options
+from dpprobe.release.bundle import (
+    CARD_FILE,
+    PAGE_FILE,
+    BundleFacts,
+    HeadFacts,
+    published_options,
+    write_bundle,
+    write_sums,
+)
+from dpprobe.release.documents.model_card import make_card
+from dpprobe.release.documents.page import make_page
 from dpprobe.release.signing import sign_bundle
 
 
@@ -49,8 +56,8 @@ def pack_head(
     partial.mkdir()
     arrays = {name: np.asarray(values[0]) for name, values in heads.released_arrays().items()}
     write_bundle(partial, facts, weights=heads.weights[0], arrays=arrays, statement=statement)
-    write_card(partial, facts, statement)
-    write_page(partial, facts, statement)
+    write_text(partial / CARD_FILE, make_card(facts, statement))
+    write_text(partial / PAGE_FILE, make_page(facts, statement))
     write_sums(partial)
     if sign_key is not None:
         sign_bundle(partial, sign_key)

@@ -307,19 +307,12 @@ def predict(
     images: Sequence[Path],
     *,
     output: Path | None,
-    checkpoint: Path | None = None,
-    device: str = "auto",
-    allow_hub: bool = False,
-    allow_module: bool = False,
     image_column: str | None = None,
     id_column: str | None = None,
     root: Path | None = None,
-    thresholds: Mapping[str, float] | None = None,
-    coverage: float | None = None,
-    abstain_below: float | None = None,
-    threads: int | None = None,
     monitor: bool = False,
     groups: Path | None = None,
+    **loading: Any,
 ) -> Summary:
     """Writes the predictions of a release on images, one row per image, in the images' order.
 
@@ -332,31 +325,25 @@ def predict(
       images: files, folders, parquet files and CSV files; see `image_sources.find_images`. For a
         bundle of vectors, images are `.npy` files; see `image_sources.open_vectors`.
       output: a CSV or parquet file; None for CSV on standard output.
-      thresholds: maps classes to probabilities; see `prediction_table.label_of`.
-      coverage, abstain_below: for a calibrated release; see `probabilities.SetRule`.
-      threads: number of threads that decode and, on a CPU, compute; by default as torch has.
       monitor: True to compare the images with the release's test images; see
         `compare_images.Watch`.
       groups: a CSV file with columns id and group, for `monitor`.
+      loading: options of `Predictor.load_bundle`.
 
     Raises ConfigError, before any image is read, if `monitor` needs tables that the release lacks.
     """
     sources = _find_sources(images, image_column, id_column, root)
     check_output(output, images)
-    predictor = Predictor.load_bundle(
-        bundle,
-        checkpoint=checkpoint,
-        device=device,
-        allow_hub=allow_hub,
-        allow_module=allow_module,
-        thresholds=thresholds,
-        coverage=coverage,
-        abstain_below=abstain_below,
-    )
+    predictor = Predictor.load_bundle(bundle, **loading)
     watch = None
     if monitor:
         watch = Watch(predictor.bundle, predictor.heads.transforms[0], read_groups(groups))
-    count, blocks = _open_blocks(predictor, images, sources, threads)
+    if sources is None:
+        arrays = {path: open_vectors(path, predictor.facts) for path in images}
+        count, blocks = sum(map(len, arrays.values())), predictor.predict_arrays(arrays)
+    else:
+        count = sources.count
+        blocks = predictor.predict_blocks(sources.read_images(), count)
     name, unit = predictor.facts.name, "vectors" if sources is None else "images"
     origin = Origin(name, bundle_digest(bundle), code_version(), dict(predictor.thresholds))
     columns = value_columns(predictor.classes, predictor.bundle.link)
@@ -383,17 +370,6 @@ def _find_sources(
             f"{vectors[0]}: files of vectors must be the only input; leave out images and columns"
         )
     return None
-
-
-def _open_blocks(
-    predictor: Predictor, images: Sequence[Path], sources: Source | None, threads: int | None
-) -> tuple[int, Generator[Block]]:
-    """Returns the number of inputs, and their predictions; without sources, inputs are vectors."""
-    if sources is not None:
-        blocks = predictor.predict_blocks(sources.read_images(), sources.count, threads=threads)
-        return sources.count, blocks
-    arrays = {path: open_vectors(path, predictor.facts) for path in images}
-    return sum(map(len, arrays.values())), predictor.predict_arrays(arrays)
 
 
 def _write_blocks(

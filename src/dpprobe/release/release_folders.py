@@ -12,7 +12,7 @@ from pathlib import Path
 from dpprobe.artifacts import PARTIAL_SUFFIX, atomic_path, read_json
 from dpprobe.errors import PrivacyError
 from dpprobe.release.bundle import FACTS_FILE, SUMS_FILE, bundle_digest, damaged_files
-from dpprobe.release.ledger_file import Entry
+from dpprobe.release.ledger.ledger_file import Entry
 
 logger = logging.getLogger("dpprobe")
 

@@ -20,19 +20,16 @@ from typing import Any
 from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import DataError
 from dpprobe.release.bundle import SUMS_FILE, Bundle, BundleFacts, bundle_digest
-from dpprobe.release.documents import (
+from dpprobe.release.documents.document_values import as_code, in_markdown
+from dpprobe.release.ledger.ledger import Ledger
+from dpprobe.release.stated_plans import (
     UNITS,
-    as_code,
     format_price,
     format_small,
-    in_markdown,
+    tested_blocks,
     unit_of,
 )
-from dpprobe.release.ledger import Ledger
-from dpprobe.release.parts.evaluation.show import METRICS, is_telling, state_measured
-from dpprobe.release.parts.predecessor.measure import named_predecessor
-from dpprobe.release.parts.spent.measure import state_spent
-from dpprobe.release.release_statement import tested_blocks
+from dpprobe.release_part_registry import load_readers
 
 # Facts of a backbone that change nothing for a deployment.
 _UNUSED = {"name", "probe", "versions", "trained"}
@@ -51,7 +48,7 @@ def write_notes(
     Raises:
       DataError: if the release names another predecessor, or the ledger does not have the release.
     """
-    named = named_predecessor(new.statement)
+    named = load_readers()["predecessor"].read(new.statement)
     if named is not None and named["sha256"] != bundle_digest(old.folder):
         raise DataError(
             f"{old.folder}: not the predecessor that {new.folder} names, which is {named['name']} "
@@ -94,7 +91,7 @@ def _compare_results(new: Bundle, old: Bundle) -> list[str]:
     before, now = (each.statement["evaluation"] for each in (old, new))
     shown = []
     for each, result in ((old, before), (new, now)):
-        said = f"{state_measured(result)}, n = {result['n']:,}" if result else "none"
+        said = f"{_show(result)['measured']}, n = {result['n']:,}" if result else "none"
         shown.append(f"- {as_code(each.facts.name)}: {in_markdown(said)}")
     if not before or not now or before["metric"] != now["metric"]:
         verdict = "The test results cannot be compared: both releases must publish one metric."
@@ -104,8 +101,13 @@ def _compare_results(new: Bundle, old: Bundle) -> list[str]:
         f"The interval adds the margins of both results, because both results may share {test}. "
         f"Different {test} may explain a part of the difference."
     )
-    told = [how] if is_telling(now) and is_telling(before) else []
-    return [state_difference(now, before), "", *shown, *(["", *told] if told else [])]
+    told = ["", how] if _show(now)["telling"] and _show(before)["telling"] else []
+    return [state_difference(now, before), "", *shown, *told]
+
+
+def _show(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    values: Mapping[str, Any] = load_readers()["evaluation"].show({"evaluation": result})
+    return values
 
 
 def state_difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
@@ -115,8 +117,8 @@ def state_difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
     """
     low = now["interval"][0] - before["interval"][1]
     high = now["interval"][1] - before["interval"][0]
-    name = METRICS[now["metric"]]
-    if not (is_telling(now) and is_telling(before)):
+    name = _show(now)["metric"]
+    if not (_show(now)["telling"] and _show(before)["telling"]):
         return (
             f"{name}: the two results cannot be compared, because at least one is not measurable. "
             "To measure a difference, release with more test units or a larger epsilon of the test "
@@ -149,7 +151,7 @@ def _list_privacy(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[st
 
 def _state_total(new: Bundle, ledger: Ledger | None, max_epsilon: float | None) -> str:
     block = new.statement["ledger"]
-    total = f"{in_markdown(state_spent(block))}"
+    total = str(in_markdown(load_readers()["ledger"].show(new.statement)["spent"]))
     if ledger is not None:
         if bundle_digest(new.folder) not in {entry.digest for entry in ledger.read_entries()}:
             raise DataError(
@@ -217,7 +219,7 @@ def _training(facts: BundleFacts) -> dict[str, Any]:
 def _list_changes(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
     before, now = dict(_flatten(old)), dict(_flatten(new))
     return [
-        f"- {in_markdown(key)}: {_show(before.get(key))}, now {_show(now.get(key))}"
+        f"- {in_markdown(key)}: {_as_json(before.get(key))}, now {_as_json(now.get(key))}"
         for key in dict.fromkeys([*before, *now])
         if before.get(key) != now.get(key)
     ]
@@ -231,7 +233,7 @@ def _flatten(values: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, 
             yield f"{place}{key}", value
 
 
-def _show(value: Any) -> str:
+def _as_json(value: Any) -> str:
     if value is None:
         return "none"
     return as_code(value if isinstance(value, str) else json.dumps(value))

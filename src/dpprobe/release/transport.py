@@ -15,7 +15,7 @@ from dpprobe.heads.fitted import Heads
 from dpprobe.privacy.entropy import Entropy, SystemEntropy
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Shared
-from dpprobe.release.ledger_file import Entry
+from dpprobe.release.ledger.ledger_file import Entry
 from dpprobe.training.job_features import JobFeatures
 
 Block = dict[str, Any]  # a block of a privacy statement

@@ -200,7 +200,7 @@ def _with_parts(beginning: type[Options]) -> type[Options]:
             part.options | None,
             Field(None, exclude_if=lambda value: value is None, description=part.describe),
         )
-        for part in load_parts()
+        for part in load_parts().values()
         if part.options is not None
     }
     return create_model("_WithParts", __base__=beginning, **blocks)
@@ -218,7 +218,7 @@ class ReleaseOptions(_WithParts):
     @property
     def test_metric(self) -> Headline | None:
         """The test metric that a release part publishes, if any."""
-        metrics = (part.test_metric(self) for part in load_parts())
+        metrics = (part.test_metric(self) for part in load_parts().values())
         return next((metric for metric in metrics if metric is not None), None)
 
     @property

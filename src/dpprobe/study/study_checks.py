@@ -231,7 +231,7 @@ def release_faults(study: Study, name: str, *, multi_label: bool, classes: int |
     if fault := same_units_fault(release.dataset, dataset.same_units_as, known, data):
         faults.append(f"dataset {release.dataset}: {fault}")
     wanted = WantedRelease(study, release, multi_label, classes)
-    faults += [fault for part in load_parts() for fault in part.faults(wanted)]
+    faults += [fault for part in load_parts().values() for fault in part.faults(wanted)]
     return [f"releases.{name}: {fault}" for fault in faults]
 
 

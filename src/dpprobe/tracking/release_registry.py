@@ -34,9 +34,8 @@ from dpprobe.release.bundle import (
     bundle_digest,
     read_bundle,
 )
-from dpprobe.release.parts.evaluation.show import is_telling
-from dpprobe.release.parts.predecessor.measure import named_predecessor
 from dpprobe.release.prediction_table import value_columns
+from dpprobe.release_part_registry import load_readers
 from dpprobe.tracking import served_release
 from dpprobe.tracking.release_aliases import (
     DIGEST,
@@ -105,7 +104,7 @@ def model_name(study: str, release: str) -> str:
 def _find_model(client: MlflowClient, study: str, bundle: Bundle) -> str:
     """Names the model with a release's predecessor as a version, else the release's own model."""
     default = model_name(study, bundle.facts.name)
-    if (named := named_predecessor(bundle.statement)) is None:
+    if (named := load_readers()["predecessor"].read(bundle.statement)) is None:
         return default
     condition = f"tags.{DIGEST} = '{named['sha256']}'"
     models = {each.name for each in search_all(partial(client.search_model_versions, condition))}
@@ -158,7 +157,7 @@ def _list_metrics(statement: Any) -> list[MetricValue]:
         "privacy/epsilon_realised": rounded_up(statement["epsilon_realised"]),
     }
     evaluation = statement["evaluation"]
-    if evaluation is not None and is_telling(evaluation):
+    if load_readers()["evaluation"].show(statement)["telling"]:
         title = f"evaluation/{evaluation['metric']}"
         low, high = evaluation["interval"]
         values |= {title: evaluation["value"], f"{title}_low": low, f"{title}_high": high}
@@ -170,7 +169,7 @@ def _register_bundle(
     client: MlflowClient, name: str, bundle: Bundle, run_id: str, digest: str
 ) -> str:
     """Registers a bundle's model version if needed; sets aliases; returns the version."""
-    facts, named = bundle.facts, named_predecessor(bundle.statement)
+    facts, named = bundle.facts, load_readers()["predecessor"].read(bundle.statement)
     try:
         client.create_registered_model(
             name,

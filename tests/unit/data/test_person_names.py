@@ -34,7 +34,7 @@ from dpprobe.data.train_test_split import choose_by_id
 from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.estimator.array_inputs import number_groups
 from dpprobe.heads.patient_groups import Units
-from dpprobe.release import unit_hashes
+from dpprobe.release.ledger import ledger_units
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from tests.support.shards import CLASSES, pack, png
@@ -222,11 +222,11 @@ def test_spellings_put_nobody_on_both_sides(tmp_path: Path, source: str, own_tes
 def test_ledgers_recognise_a_person_by_either_spelling(
     first: Any, second: Any, outcome: str
 ) -> None:
-    def hashes(name: Any) -> unit_hashes.Hashes:
-        units = unit_hashes.Units(names={"train": [person_name(name)]}, tables=None)
+    def hashes(name: Any) -> ledger_units.Hashes:
+        units = ledger_units.Units(names={"train": [person_name(name)]}, tables=None)
         return units.hash_with(bytes(32))
 
-    same = unit_hashes.share_units(hashes(first), hashes(second), "names")
+    same = ledger_units.share_units(hashes(first), hashes(second), "names")
     assert same == (outcome != "two" and first != 12345678901234567)
 
 

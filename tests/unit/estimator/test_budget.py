@@ -20,9 +20,9 @@ from dpprobe.estimator.budget import Budget
 from dpprobe.privacy.accountants import gaussian_epsilon, gaussian_mu
 from dpprobe.privacy.plan import Selection
 from dpprobe.privacy.risk import Risk
-from dpprobe.release.ledger import Ledger
-from dpprobe.release.ledger_file import Booking, Part
-from dpprobe.release.ledger_prices import Limits
+from dpprobe.release.ledger.ledger import Ledger
+from dpprobe.release.ledger.ledger_file import Booking, Part
+from dpprobe.release.ledger.ledger_prices import Limits
 from dpprobe.study.reserved_names import LEDGER_FILE
 from tests.support.classifiers import DELTA, make_budget, make_private, make_rows
 from tests.support.mechanisms import gaussians

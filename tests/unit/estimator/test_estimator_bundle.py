@@ -22,7 +22,7 @@ from dpprobe.errors import ConfigError, DataError, DpprobeError, PrivacyError
 from dpprobe.estimator.private_classifier import PrivateClassifier
 from dpprobe.estimator.public_functions import verify
 from dpprobe.privacy.accountants import gaussian_epsilon
-from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.parts.choice.measure import NO_CHOICE, fits_block
 from dpprobe.release.predict import Predictor
 from tests.support.classifiers import FAST, make_benchmark, make_budget, make_private, make_rows
@@ -191,7 +191,7 @@ def test_what_cannot_be_published_is_refused(
 ) -> None:
     with pytest.raises(error, match=key):
         save(bundle[0], tmp_path / name, **values)
-    monkeypatch.setattr("dpprobe.release.packing.write_page", raise_error)
+    monkeypatch.setattr("dpprobe.release.packing.make_page", raise_error)
     with pytest.raises(PrivacyError, match="no memory"):
         save(bundle[0], tmp_path / "v1")
     assert list(tmp_path.iterdir()) == []

@@ -21,7 +21,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, cross_val_s
 
 from dpprobe.errors import BudgetError, PrivacyError
 from dpprobe.estimator.private_classifier import PrivateClassifier
-from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.study.reserved_names import LEDGER_FILE
 from tests.support.classifiers import DELTA, FAST, ROWS, make_budget, make_private, make_rows
 

@@ -299,9 +299,15 @@ def test_facts_are_of_each_backbone_with_features(tmp_path: Path) -> None:
         write_features(tmp_path / "features/toy" / backbone, dimension=dimension)
     made = study(tmp_path)
     backbones = dict.fromkeys(("other", "absent", "pixels"), made.backbones["pixels"])
-    known = make_task(
-        tmp_path, tmp_path / "features/toy/pixels", made.model_copy(update={"backbones": backbones})
-    ).list_facts()
+    known = (
+        make_task(
+            tmp_path,
+            tmp_path / "features/toy/pixels",
+            made.model_copy(update={"backbones": backbones}),
+        )
+        .steps["choice"]
+        .list_facts("toy")
+    )
     assert {name: facts.dimension for name, facts in known.items()} == {"pixels": 6, "other": 9}
     assert {(facts.n, facts.epsilon) for facts in known.values()} == {(300, 2.0)}
 
@@ -312,8 +318,8 @@ def test_facts_of_another_dataset_are_of_its_own_features(tmp_path: Path) -> Non
     values = study(tmp_path).model_dump(mode="json", exclude_unset=True)
     values["datasets"]["more"] = {**values["datasets"]["toy"], "same_units_as": "toy"}
     task = make_task(tmp_path, tmp_path / "features/toy/pixels", load_study(values))
-    known = task.list_other_facts("more")
+    known = task.steps["choice"].list_facts("more")
     assert {name: (facts.n, facts.dimension) for name, facts in known.items()} == {
         "pixels": (300, 9)
     }
-    assert task.list_other_facts("gone") == {}
+    assert task.steps["choice"].list_facts("gone") == {}

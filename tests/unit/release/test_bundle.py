@@ -25,7 +25,7 @@ from dpprobe.release.bundle import (
     STATEMENT_FILE,
     SUMS_FILE,
 )
-from dpprobe.release.verification import files
+from dpprobe.release.verification import verify
 from tests.support.bundles import write_example
 from tests.support.refusals import change_values, refusal_of
 
@@ -125,7 +125,7 @@ def test_an_altered_or_missing_file_is_named(folder: Path, name: str) -> None:
     assert bundle.damaged_files(folder) == [name]
     said = f"{name}: missing, or changed after SHA256SUMS was written; fetch the bundle again"
     assert refusal_of(bundle.read_bundle, folder) == f"bundle: {said}"
-    assert str(refusal_of(files.check_hashes, folder)).startswith(
+    assert str(refusal_of(verify.check_hashes, folder)).startswith(
         f"these files differ from SHA256SUMS: {name};"
     )
     (folder / name).unlink()
@@ -200,10 +200,10 @@ def test_a_list_of_hashes_has_one_form(folder: Path, case: str) -> None:
     if found == "form differs":
         assert bundle.damaged_files(folder) == []
         assert "SHA256SUMS: its form differs from dpprobe's" in str(
-            refusal_of(files.check_hashes, folder)
+            refusal_of(verify.check_hashes, folder)
         )
         return
-    for call in (bundle.read_bundle, files.check_hashes):
+    for call in (bundle.read_bundle, verify.check_hashes):
         words = found if isinstance(found, str) else ", ".join(found)
         assert words in str(refusal_of(call, folder))
     if not isinstance(found, str):

@@ -11,15 +11,15 @@ import pytest
 
 from dpprobe.artifacts import read_json
 from dpprobe.errors import ConfigError
+from dpprobe.release.checks import Check
+from dpprobe.release.checks import Report as Checked
 from dpprobe.release.export import Exported
-from dpprobe.release.ledger import Ledger, describe_ledger
+from dpprobe.release.ledger.ledger import Ledger, describe_ledger
 from dpprobe.release.parts.monitor import compare_images as monitor
 from dpprobe.release.predict import Summary
-from dpprobe.release.verification.checks import Check
-from dpprobe.release.verification.checks import Report as Checked
 from tests.support.bundles import write_example
 from tests.support.command_line import run_main
-from tests.unit.release.test_ledger import FREE, booking, gaussian, part
+from tests.unit.release.ledger.test_ledger import FREE, booking, gaussian, part
 
 
 @pytest.mark.parametrize(

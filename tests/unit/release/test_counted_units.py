@@ -17,12 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from dpprobe.release import counted_units
 from tests.support.refusals import refusal_of
-from tests.support.shown_scores import head, of_test_rows
-from tests.unit.release.test_ledger import gaussian
+from tests.support.shown_scores import draw_of, head, of_test_rows
+from tests.unit.release.ledger.test_ledger import gaussian
 
 WANTED = (gaussian(1.0, name="a"), gaussian(3.0, 2, name="b"))
 
@@ -84,13 +83,13 @@ def test_releases_are_opened_for_one_head_and_a_fitting_plan() -> None:
     two = replace(
         one, weights=np.concatenate([one.weights] * 2), seeds=(1, 2), transforms=one.transforms * 2
     )
-    plan = plan_of(*WANTED)
-    opened = counted_units.open_releases(one, plan, WANTED, entropy=SEEDED, shared=None)
+    plan, rows = plan_of(*WANTED), of_test_rows(np.zeros((1, 3)), np.zeros(1, np.int64))
+    opened = counted_units.open_releases(draw_of(one, rows), plan, WANTED)
     assert opened.seeds == (5,)
     with pytest.raises(PrivacyError, match="^a: 2 heads share one epsilon; pass one head$"):
-        counted_units.open_releases(two, plan, WANTED, entropy=SEEDED, shared=None)
+        counted_units.open_releases(draw_of(two, rows), plan, WANTED)
     with pytest.raises(PrivacyError, match="not for a; calibrate a plan"):
-        counted_units.open_releases(one, plan, WANTED[:1], entropy=SEEDED, shared=None)
+        counted_units.open_releases(draw_of(one, rows), plan, WANTED[:1])
 
 
 def test_all_that_reads_the_test_units_is_priced_together_as_another_library_does() -> None:

@@ -33,9 +33,9 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Heads
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.release import asked_release, bundle, make, packing
-from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger.ledger import Ledger
+from dpprobe.release.stated_plans import check_price, read_plan
 from dpprobe.release.verification import method as checking
-from dpprobe.release.verification.stated_plan import check_price, read_plan
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.training.fit_inputs import FitInputs
 from tests.support.cell_files import write_cell
@@ -594,6 +594,21 @@ def test_a_bundle_that_hides_what_its_metric_chose_does_not_verify(
         output = release(folder, study(folder, method="auto", **tested))
     wrong = {check.name for check in verify_bundle(output).checks if check.passed is False}
     assert "rule of auto" in wrong
+
+
+def test_the_price_of_the_choice_waits_for_all_quick_checks(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes minutes, and a key that cannot be read is told at once."""
+    module = "dpprobe.release.parts.choice.measure"
+    monkeypatch.setattr(f"{module}.choice_block", lambda *_, **__: 1 / 0)
+    key = folder / "key.pem"
+    key.write_text("no key")
+    with pytest.raises(ConfigError, match="signing key .*: unreadable"):
+        release(folder, study(folder, sign_key=str(key)))
+    with pytest.raises(ZeroDivisionError):
+        release(folder, study(folder))
+    assert ledger(folder).read_entries() == []
 
 
 PARTS_ON_TEST_IMAGES = {

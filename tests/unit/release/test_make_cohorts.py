@@ -13,7 +13,7 @@ import pytest
 from dpprobe.errors import BudgetError, ConfigError, DataError, PrivacyError
 from dpprobe.heads.fitted import TYPICAL
 from dpprobe.release import bundle, make
-from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.parts.cohort.measure import read_chain
 from dpprobe.release.verification.verify import verify_bundle
 from tests.support.edited_bundles import failed

@@ -10,8 +10,8 @@ import pytest
 
 from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.release import bundle
-from dpprobe.release.ledger import Ledger, describe_ledger
-from dpprobe.release.unit_hashes import KEY_FILE, read_hashes
+from dpprobe.release.ledger.ledger import Ledger, describe_ledger
+from dpprobe.release.ledger.ledger_units import KEY_FILE, read_hashes
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from tests.support.release_study import ROWS, release, study, write_features

@@ -13,15 +13,16 @@ from dp_accounting.pld import PLDAccountant
 
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.release import bundle
-from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.verification.verify import verify_bundle
 from tests.support import release_study
 from tests.support.edited_bundles import failed
 from tests.support.release_study import release, study, write_features
-from tests.unit.release.test_ledger_prices import rounded_up
+from tests.unit.release.ledger.test_ledger_prices import rounded_up
 
 EVERYTHING = {"calibrate": {"epsilon": 2}, "evaluate": {"epsilon": 1}, "monitor": {"epsilon": 2}}
-AREA = {"calibrate": {}, "evaluate": {"epsilon": 2, "metric": "auc"}}
+AREA_ALONE = {"evaluate": {"epsilon": 2, "metric": "auc"}}
+AREA = {"calibrate": {}, **AREA_ALONE}
 HALF = {"more": {"subsample": {"fraction": 0.5, "seed": 3}}}
 BLOCKS = {"evaluate": "evaluation", "calibrate": "calibration", "monitor": "monitor"}
 # Options of a release; `of` has the classes, images per patient and options of the study.
@@ -37,6 +38,7 @@ RELEASES: dict[str, dict[str, Any]] = {
     "calibrated": {"calibrate": {"epsilon": 2}},
     "two": {"of": {"classes": 2, "accountant": "rdp"}, **EVERYTHING},
     "two of the area": {"of": {"classes": 2, "metric": "macro_accuracy"}, **AREA},
+    "two of the area alone": {"of": {"classes": 2}, "monitor": {"epsilon": 2}, **AREA_ALONE},
     "horizon": {"cohort": "2026-01", "horizon": 4, "delta": 1e-5},
     "alone": {"of": {"methods": ("covariance",)}},
     "private cells": {"of": {"methods": ("covariance", "steps", "search")}, "epsilon": 1},
@@ -142,6 +144,8 @@ def check_tested(statement: Mapping[str, Any], options: Mapping[str, Any]) -> No
         else:  # of the AUC's counts, which are paid for
             assert "mechanisms" not in statement[name]
             assert name == "calibration"
+    counted = options.get("evaluate", {}).get("metric") == "auc" and "calibrate" in options
+    assert ("score_counts" in (statement["evaluation"] or {})) == counted
     metric = options.get("evaluate", {}).get("metric", "accuracy")
     if "evaluate" in options:
         assert statement["evaluation"]["metric"] == metric

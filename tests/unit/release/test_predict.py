@@ -175,7 +175,9 @@ def test_rows_depend_on_no_other_row(tmp_path: Path) -> None:
 
     def rows(named: Sequence[Path], threads: int) -> dict[str, tuple[str, ...]]:
         output = tmp_path / "out.csv"
-        predict(folder, named, output=output, device="cpu", threads=threads)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("torch.get_num_threads", lambda: threads)
+            predict(folder, named, output=output, device="cpu")
         lines = output.read_text().splitlines()[1:]
         return {line.split(",")[0]: tuple(line.split(",")[1:]) for line in lines}
 

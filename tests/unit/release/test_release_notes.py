@@ -17,19 +17,19 @@ from dpprobe.errors import DataError
 from dpprobe.privacy.plan import Plan
 from dpprobe.release import release_notes
 from dpprobe.release.bundle import FACTS_FILE, Bundle, bundle_digest, read_bundle
-from dpprobe.release.documents import format_price
-from dpprobe.release.ledger import Ledger
-from dpprobe.release.ledger_prices import Limits
+from dpprobe.release.ledger.ledger import Ledger
+from dpprobe.release.ledger.ledger_prices import Limits
 from dpprobe.release.parts.evaluation.show import METRICS
 from dpprobe.release.release_notes import state_difference, write_notes
+from dpprobe.release.stated_plans import format_price
 from tests.support.bundles import LEDGER, PRIORS, write_example
 from tests.support.edited_bundles import edit_file
 from tests.support.releases import calibrated, measured, watched
-from tests.unit.release.test_ledger import DELTA, booking
+from tests.unit.release.ledger.test_ledger import DELTA, booking
 
-USEFUL = {"metric": "macro_accuracy", "value": 0.86, "interval": [0.82, 0.90]}
+USEFUL = {"metric": "macro_accuracy", "value": 0.86, "interval": [0.82, 0.90], "composition": ""}
 # 12 test units at a small epsilon: an interval that holds nearly all accuracies
-USELESS = {"metric": "macro_accuracy", "value": 0.499, "interval": [0.03, 0.98]}
+USELESS = {"metric": "macro_accuracy", "value": 0.499, "interval": [0.03, 0.98], "composition": ""}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,8 @@ def test_a_result_that_is_not_measurable_has_no_difference(
 
 
 def result(value: float, margin: float, metric: str = "accuracy") -> dict[str, Any]:
-    return {"metric": metric, "value": value, "interval": [value - margin, value + margin]}
+    interval = [value - margin, value + margin]
+    return {"metric": metric, "value": value, "interval": interval, "composition": ""}
 
 
 @given(

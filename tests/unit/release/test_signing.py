@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives.serialization import (
 
 from dpprobe.errors import ConfigError
 from dpprobe.release.bundle import SIGNATURE_FILE, SUMS_FILE
+from dpprobe.release.checks import Checks
 from dpprobe.release.parts.signature.measure import READER
 from dpprobe.release.signing import read_private_key, sign_bundle, signature_holds
-from dpprobe.release.verification.checks import Checks
 
 
 def write_keys(

@@ -292,16 +292,18 @@ def test_a_release_needs_the_versions_that_computed_it(bundle: Path, tmp_path: P
     ids=["none", "another study's", "this study's first", "the first by name"],
 )
 def test_a_model_is_the_one_with_the_predecessor_s_digest(
-    bundle: Path, monkeypatch: pytest.MonkeyPatch, models: list[str], named: str
+    bundle: Path, models: list[str], named: str
 ) -> None:
     read, client = read_bundle(bundle), Mock()
     page = type("Page", (list,), {"token": None})
     client.search_model_versions.return_value = page(SimpleNamespace(name=name) for name in models)
     assert release_registry._find_model(client, "study", read) == MODEL, "it has no predecessor"
     client.search_model_versions.assert_not_called()
-    monkeypatch.setattr(release_registry, "named_predecessor", lambda _: {"sha256": "ab"})
+    before = {"name": "before", "sha256": "ab" * 32}
+    read = replace(read, statement={**read.statement, "predecessor": before})
     assert release_registry._find_model(client, "study", read) == named
-    assert client.search_model_versions.call_args.args == ("tags.bundle_digest = 'ab'",)
+    condition = f"tags.bundle_digest = '{'ab' * 32}'"
+    assert client.search_model_versions.call_args.args == (condition,)
 
 
 @pytest.mark.parametrize(

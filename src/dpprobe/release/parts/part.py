@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from dpprobe.privacy.running_sums import RunningSums
     from dpprobe.release.asked_release import AskedRelease
     from dpprobe.release.bundle import BundleFacts
-    from dpprobe.release.ledger_file import Entry
+    from dpprobe.release.checks import Checks
+    from dpprobe.release.ledger.ledger_file import Entry
     from dpprobe.release.transport import Block, Draw, Transport
-    from dpprobe.release.verification.checks import Checks
     from dpprobe.study.options import ReleaseOptions
     from dpprobe.study.study_checks import WantedRelease
 
@@ -65,11 +65,14 @@ class ReleasePart:
 class PartSteps:
     """The steps of a release part while a release is made; by default a step does nothing.
 
-    Steps that precede the booking write no files except cached noise calibrations.
+    A part with options has steps only in releases that have the options, which are `asked`. Steps
+    that precede the booking write no files except cached noise calibrations.
     """
 
-    def __init__(self, task: AskedRelease) -> None:
-        self.task = task
+    slow = False  # True if `check` takes minutes, and waits for the checks of all other parts
+
+    def __init__(self, task: AskedRelease, asked: Any = None) -> None:
+        self.task, self.asked = task, asked
 
     def open_transport(self) -> Transport | None:
         """Returns how the head is trained; None to train it from this site's rows alone."""
@@ -97,16 +100,15 @@ class PartSteps:
 
     # training and measurements
 
-    def reads_moments(self) -> bool:
-        """Returns True if `extend_head` needs the second moments that a fit releases."""
-        return False
-
     def extend_head(self, heads: Heads, moments: Mapping[str, torch.Tensor]) -> Heads:  # noqa: ARG002
-        """Returns the head, extended by arrays computed from the head's noisy releases."""
+        """Returns the head, extended by arrays computed from noisy releases.
+
+        `moments` has the second moments that the fit released, by name.
+        """
         return heads
 
     def needs(self) -> tuple[str, ...]:
-        """Names the parts that must be measured before this part."""
+        """Names parts that must be measured before this part, if the release has them."""
         return ()
 
     def measure(self, draw: Draw) -> Block | None:  # noqa: ARG002
@@ -138,42 +140,41 @@ class Stated:
     predecessors: Sequence[Path]
 
 
+@dataclass(frozen=True)
 class PartReader:
-    """Verifies and shows a part's block of a statement."""
+    """Verifies a part's block of a statement, and offers its content to documents and other code.
 
-    def __init__(
-        self,
-        name: str,
-        check: Callable[..., tuple[str, bool]] | None = None,
-        *reads: str,
-        always: bool = False,
-        show: Callable[[Any, Words], dict[str, Any]] | None = None,
-    ) -> None:
-        """Declares how a part's block of a statement is read.
+    Attributes:
+      check: checks the block, and returns a detail; `reads` names its arguments.
+      reads: the values of `Stated` that `check` needs.
+      always: True to check a statement without the block, too.
+      values: returns values for documents from the block, by name; None is an absent block.
+    """
 
-        Args:
-          check: checks the block, and returns a detail; `reads` names its arguments.
-          reads: the values of `Stated` that `check` needs; by default values and plan.
-          always: True to check a statement without the block, too.
-          show: returns values for the part's templates from the block; None is an absent block.
-        """
-        self.name = name
-        self._check, self._reads, self._always = check, reads or ("values", "plan"), always
-        self._show = show
+    name: str
+    check: Callable[..., tuple[str, bool]] | None = None
+    reads: tuple[str, ...] = ("values", "plan")
+    always: bool = False
+    values: Callable[[Any, Words], dict[str, Any]] | None = None
+
+    def read(self, statement: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Returns the part's block; None if absent."""
+        return statement.get(self.name)
 
     def verify_files(self, checks: Checks, folder: Path | None, public_key: Path | None) -> None:
         """Checks the bundle's files, before their content is read."""
 
     def verify(self, checks: Checks, stated: Stated) -> bool | None:
         """Checks the part's block; None if the check failed, or depends on a failed check."""
-        if self._check is None or not (self._always or self.name in (stated.values or {})):
+        if self.check is None or not (self.always or self.name in (stated.values or {})):
             return True
-        inputs = (getattr(stated, each) for each in self._reads)
-        return checks.run_check(self.name, self._check, *inputs)
+        inputs = (getattr(stated, each) for each in self.reads)
+        return checks.run_check(self.name, self.check, *inputs)
 
-    def show(self, statement: Mapping[str, Any], words: Words) -> dict[str, Any]:
+    def show(self, statement: Mapping[str, Any], words: Words = str) -> dict[str, Any]:
+        """Returns the values of the part that documents show, by name."""
         block = statement.get(self.name)
-        return {self.name: block} if self._show is None else self._show(block, words)
+        return {self.name: block} if self.values is None else self.values(block, words)
 
     def list_arrays(
         self,

@@ -17,21 +17,17 @@ from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.auto import Options as Auto
 from dpprobe.heads.auto import trained_head
 from dpprobe.heads.auto_rule import EARLIER, RULE
-from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan
 from dpprobe.heads.fitted import CLASS_PRIORS
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.search_space import Range
 from dpprobe.heads.tuned import Options as Tuned
-from dpprobe.privacy.limits import epsilon_token
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.private_mark import mark_metadata
-from dpprobe.privacy.target import Target
-from dpprobe.release.bundle import HEAD_FILE, WEIGHTS, BundleFacts
-from dpprobe.release.release_statement import published_options
+from dpprobe.release.bundle import HEAD_FILE, WEIGHTS, BundleFacts, mark_head, published_options
+from dpprobe.release.checks import Checks
+from dpprobe.release.documents.rewritten_documents import data_facts
 from dpprobe.release.stated_values import Values, read_real, require_same, require_true
-from dpprobe.release.verification.checks import Checks
 from dpprobe.release_part_registry import load_readers
 
 Array = npt.NDArray[Any]
@@ -133,24 +129,11 @@ def _check_rule(options: Auto, plan: Plan, bundle: BundleFacts, values: Values) 
     return f"rule {options.rule} chooses these options from public facts only", True
 
 
-def data_facts(options: MethodOptions, plan: Plan, facts: BundleFacts, values: Values) -> DataFacts:
-    """Returns the public facts of a bundle, with its metric from rule 2 of `auto` on."""
-    follows_metric = isinstance(options, Auto) and options.rule != 1
-    tested = values.get("evaluation") if follows_metric else None
-    return DataFacts.of_target(
-        Target.of_plan(plan),
-        dimension=facts.dimension,
-        classes=len(facts.class_names),
-        multi_label=facts.multi_label,
-        metric=tested["metric"] if tested else None,
-    )
-
-
 def check_head(
     folder: Path, facts: BundleFacts, options: MethodOptions, plan: Plan, values: Values
 ) -> tuple[str, bool]:
     """Checks names, types, shapes and finiteness of the head's tensors, and the file's mark."""
-    readers = load_readers()
+    readers = load_readers().values()
     shapes = {
         WEIGHTS: (len(facts.class_names), facts.dimension + 1),
         **_expected_arrays(options.normalize, facts.dimension),
@@ -171,7 +154,8 @@ def check_head(
         _check_priors(tensors[CLASS_PRIORS], facts.head.class_priors or ())
     for reader in readers:
         reader.check_arrays(tensors)
-    _check_mark(content, facts, plan)
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    require_same("metadata", mark_head(facts, plan.epsilon), header.get("__metadata__"))
     return f"{', '.join(map(str, shapes))}: shapes as the options imply, all finite", True
 
 
@@ -189,21 +173,6 @@ def _check_priors(priors: Array, stated: Sequence[float]) -> None:
         f"{CLASS_PRIORS}: not class frequencies above 0 with sum 1",
     )
     require_same(f"head.{CLASS_PRIORS}", priors.tolist(), list(stated))
-
-
-def _check_mark(content: bytes, facts: BundleFacts, plan: Plan) -> None:
-    cell = {
-        "dataset": facts.dataset,
-        "backbone": facts.backbone.name,
-        "method": facts.head.method,
-        "epsilon": epsilon_token(plan.epsilon),
-    }
-    length = int.from_bytes(content[:8], "little")
-    require_same(
-        "metadata",
-        mark_metadata(cell, facts.head.options),
-        json.loads(content[8 : 8 + length]).get("__metadata__"),
-    )
 
 
 def _expected_arrays(spec: kinds.Normalisation, dimension: int) -> dict[str, tuple[int, ...]]:

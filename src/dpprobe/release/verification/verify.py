@@ -37,16 +37,27 @@ from pathlib import Path
 
 from dpprobe.errors import DataError
 from dpprobe.heads.auto import Options as Auto
-from dpprobe.release.bundle import FACTS_FILE, STATEMENT_FILE, SUMS_FILE
-from dpprobe.release.parts.part import Stated
-from dpprobe.release.verification.checks import NOT_COVERED, Checks, Report
-from dpprobe.release.verification.files import (
-    check_backbone,
-    check_files,
-    check_hashes,
-    check_leaks,
-    read_facts,
+from dpprobe.release import bundle as bundles
+from dpprobe.release.bundle import (
+    FACTS_FILE,
+    HEAD_FILE,
+    LISTED_FILES,
+    STATEMENT_FILE,
+    SUMS_FILE,
+    BundleFacts,
+    damaged_files,
+    read_sums,
 )
+from dpprobe.release.checks import NOT_COVERED, Checks, Report
+from dpprobe.release.documents.rewritten_documents import (
+    check_documents,
+    check_parts,
+    check_words,
+)
+from dpprobe.release.leak_check import check_keys, check_text
+from dpprobe.release.parts.part import Stated
+from dpprobe.release.stated_plans import check_price, read_plan
+from dpprobe.release.stated_values import Values, read_json, require_true
 from dpprobe.release.verification.method import (
     check_engine,
     check_head,
@@ -54,13 +65,10 @@ from dpprobe.release.verification.method import (
     check_rule,
     read_options,
 )
-from dpprobe.release.verification.rewritten_documents import (
-    check_documents,
-    check_parts,
-    check_words,
-)
-from dpprobe.release.verification.stated_plan import check_price, read_plan, read_statement
 from dpprobe.release_part_registry import load_readers
+
+# Image sizes for which pixel features are computed unasked: untrusted bundles may name huge sizes.
+_SIZES = range(1, 513)
 
 
 def verify_bundle(
@@ -78,7 +86,7 @@ def verify_bundle(
     """
     if not any((bundle / name).exists() for name in (FACTS_FILE, STATEMENT_FILE, SUMS_FILE)):
         raise DataError(f"{bundle}: no bundle in this folder; {_suggest_bundle(bundle)}")
-    checks, readers = Checks(), load_readers()
+    checks, readers = Checks(), load_readers().values()
     folder = checks.run_check("files", check_files, bundle)
     checks.run_check("hashes", check_hashes, folder)
     for reader in readers:
@@ -120,3 +128,83 @@ def _suggest_bundle(folder: Path) -> str:
     near = sorted(str(path) for path in bundles if not path.name.startswith("."))
     named = f"did you mean {' or '.join(near[:5])}?"
     return named if near else f"name the folder that contains {FACTS_FILE}"
+
+
+# files
+
+
+def check_files(folder: Path) -> tuple[str, Path]:
+    """Checks that the folder contains the files of a bundle and no others."""
+    return f"{bundles.check_files(folder)} files: all files of a bundle and no others", folder
+
+
+def check_hashes(folder: Path) -> tuple[str, bool]:
+    damaged = damaged_files(folder)
+    require_true(
+        not damaged,
+        f"these files differ from {SUMS_FILE}: {', '.join(damaged)}; fetch the bundle again",
+    )
+    sums = read_sums(folder)
+    lines = "".join(f"{sums[name]}  {name}\n" for name in LISTED_FILES)
+    require_true(
+        (folder / SUMS_FILE).read_bytes() == lines.encode(),
+        f"{SUMS_FILE}: its form differs from dpprobe's; fetch the bundle again",
+    )
+    return f"all files match {SUMS_FILE}", True
+
+
+def read_facts(folder: Path) -> tuple[str, BundleFacts]:
+    facts = bundles.read_facts(folder)
+    return f"release {facts.name} of {facts.dataset}, by dpprobe {facts.dpprobe}", facts
+
+
+def check_leaks(folder: Path) -> tuple[str, bool]:
+    for name in (FACTS_FILE, STATEMENT_FILE):
+        check_keys(read_json(folder / name), where=name)
+    for name in LISTED_FILES:
+        if name != HEAD_FILE:
+            check_text((folder / name).read_text(encoding="utf-8"), where=name)
+    return "no names or values that look like seeds, fingerprints, paths or times", True
+
+
+def read_statement(folder: Path) -> tuple[str, Values]:
+    """Reads a bundle's privacy statement; DataError unless a private release wrote it."""
+    values = read_json(folder / STATEMENT_FILE)
+    require_true(values["mode"] == "release", f"mode {values['mode']!r}, not release")
+    require_true(values["private"] is True, "private: not true, so there is no guarantee")
+    return str(values["promise"]), values
+
+
+def check_backbone(
+    checks: Checks,
+    folder: Path | None,
+    facts: BundleFacts | None,
+    head: bool | None,
+    checkpoint: Path | None,
+) -> None:
+    """Compares preprocessing and features of the public test image, which a valid head scores."""
+    options = facts.backbone.options if facts else {}
+    if facts and facts.backbone.takes_vectors:
+        detail = f"vectors of {options.get('model')}, which dpprobe does not compute"
+        checks.note_check("backbone", None, detail)
+        return
+    cheap = options.get("family") == "pixels" and options.get("size") in _SIZES
+    if checkpoint is None and not cheap:
+        detail = "pass --checkpoint, or run dpprobe predict, which checks the backbone too"
+        checks.note_check("backbone", None, detail)
+        return
+
+    def score_probe(place: Path, *_: object) -> tuple[str, bool]:
+        # slow to import
+        from dpprobe.backbones.feature_digest import probe_image
+        from dpprobe.release.predict import Predictor
+
+        predictor = Predictor.load_bundle(place, checkpoint=checkpoint, device="cpu")
+        values = predictor.predict_images([probe_image()])[0]
+        first = values.argmax()
+        return (
+            "preprocessing and features of the test image match the release; the head predicts "
+            f"{predictor.classes[first]}, {values[first]:.6g}"
+        ), True
+
+    checks.run_check("backbone", score_probe, folder, facts, head)

@@ -13,8 +13,8 @@ from safetensors.numpy import save
 
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads.registry import method_options
-from dpprobe.release import bundle
-from dpprobe.release.verification import method, stated_plan
+from dpprobe.release import bundle, stated_plans
+from dpprobe.release.verification import method
 from tests.support.bundles import PRIORS, write_example
 from tests.unit.release.verification.test_verify import BALANCED, SAMPLED
 
@@ -197,7 +197,7 @@ def balanced(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def check_content(folder: Path, content: bytes | None) -> tuple[str, bool]:
     """Checks the bundle with another content of its head; None for its own."""
     facts, values = bundle.read_facts(folder), json.loads((folder / "privacy.json").read_text())
-    plan, options = stated_plan.read_plan(values)[1], method_options(facts.head.options)
+    plan, options = stated_plans.read_plan(values)[1], method_options(facts.head.options)
     path = folder / bundle.HEAD_FILE
     own = path.read_bytes()
     try:

@@ -20,23 +20,22 @@ from safetensors.numpy import save, save_file
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import ConfigError, DataError, DpprobeError
 from dpprobe.privacy.calibration import calibrate, price_of_group, price_plan, second_opinions
-from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.limits import round_up
 from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.privacy.target import Target
 from dpprobe.release import bundle as files
-from dpprobe.release.model_card import write_card
-from dpprobe.release.page import write_page
+from dpprobe.release.documents.model_card import make_card
+from dpprobe.release.documents.page import make_page
 from dpprobe.release.parts.choice.measure import choice_words
 from dpprobe.release.parts.evaluation import measure as results
 from dpprobe.release.signing import sign_bundle
-from dpprobe.release.verification.stated_plan import check_price, read_plan
+from dpprobe.release.stated_plans import check_price, read_plan
 from dpprobe.release.verification.verify import verify_bundle
 from schemas import bundle_schema
 from tests.support import bundles, release_study
 from tests.support.bundles import write_example
 from tests.support.edited_bundles import Change, edit_file, failed
-from tests.support.shown_scores import head, of_test_rows
+from tests.support.shown_scores import draw_of, head, of_test_rows
 from tests.unit.release.test_signing import write_keys
 
 SPLIT = "id, seed 0, fraction 0.2"
@@ -67,11 +66,10 @@ def evaluation(folder: Path) -> dict[str, Any]:
     )
     head_plan = replace(plan, realised_epsilon=0.999996, epsilon=1.0)
     labels = np.arange(n) % 3
+    rows = of_test_rows(np.eye(3)[np.where(np.arange(n) < 348, labels, 0)], labels)
     return results.evaluate_heads(
-        head(3),
-        of_test_rows(np.eye(3)[np.where(np.arange(n) < 348, labels, 0)], labels),
+        draw_of(head(3), rows),
         plan,
-        SEEDED,
         metric="accuracy",
         link="softmax",
         composition=results.composition_words(head_plan, plan, split=SPLIT),
@@ -108,8 +106,8 @@ def documented(folder: Path) -> None:
     """Writes card, page and sums for what bundle.json and privacy.json say."""
     facts = files.BundleFacts.model_validate(read_json(folder / files.FACTS_FILE))
     statement = read_json(folder / files.STATEMENT_FILE)
-    write_card(folder, facts, statement)
-    write_page(folder, facts, statement)
+    for name, make in ((files.CARD_FILE, make_card), (files.PAGE_FILE, make_page)):
+        (folder / name).write_text(make(facts, statement), encoding="utf-8")
     files.write_sums(folder)
 
 

@@ -13,22 +13,21 @@ import pytest
 
 from dpprobe.artifacts import read_json
 from dpprobe.privacy.calibration import calibrate
-from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
-from dpprobe.release import bundle
+from dpprobe.release import bundle, stated_plans
+from dpprobe.release.checks import Checks
 from dpprobe.release.counted_units import compose_test_price, price_words
 from dpprobe.release.parts.calibration import measure as calibrated
 from dpprobe.release.parts.cohort import measure as cohorts
 from dpprobe.release.parts.evaluation import measure as results
 from dpprobe.release.parts.monitor.measure import monitor_head, monitor_mechanisms, monitor_words
 from dpprobe.release.parts.part import Stated
-from dpprobe.release.verification import method, stated_plan
-from dpprobe.release.verification.checks import Checks
+from dpprobe.release.verification import method
 from dpprobe.release_part_registry import load_readers
 from tests.support.bundles import LEDGER, write_example
 from tests.support.releases import of_sites
-from tests.support.shown_scores import head, of_test_rows
+from tests.support.shown_scores import draw_of, head, of_test_rows
 from tests.unit.release.parts.evidence.test_measure import EVIDENCE
 from tests.unit.release.verification import test_verify as verified
 
@@ -118,12 +117,10 @@ def measure_parts(folder: Path, plan: Plan, kind: str) -> tuple[dict[str, Any], 
 
     wanted = results.evaluation_mechanisms(metric, classes=classes, multi_label=several)
     tested = planned(wanted, 0.1 if kind == "not measurable" else 8.0)
-    parts = [tested]
+    parts, draw = [tested], draw_of(heads, rows)
     evaluation = results.evaluate_heads(
-        heads,
-        rows,
+        draw,
         tested,
-        SEEDED,
         metric=metric,
         link="sigmoid" if several else "softmax",
         composition=results.composition_words(plan, tested, split=verified.SPLIT),
@@ -136,16 +133,14 @@ def measure_parts(folder: Path, plan: Plan, kind: str) -> tuple[dict[str, Any], 
         wanted = calibrated.calibration_mechanisms(classes=classes, multi_label=False)
         parts.append(planned(wanted, own))
         words = price_words(parts[1], compose_test_price(*parts) or tested, *calibrated.PRICED)
-        made = calibrated.calibrate_head(heads, rows, parts[1], SEEDED, composition=words)
+        made = calibrated.calibrate_head(draw, parts[1], composition=words)
         blocks["calibration"] = made
     if monitored:
         parts.append(planned(monitor_mechanisms(unusual=True), 2.0))
         words = monitor_words(parts[-1], compose_test_price(*parts) or tested)
         blocks["monitor"] = monitor_head(
-            heads,
-            rows,
+            draw,
             parts[-1],
-            SEEDED,
             probe_norm=1.5,
             link="softmax",
             calibration=None,
@@ -166,7 +161,7 @@ def measured_statement(
 ) -> tuple[dict[str, Any], Callable[[dict[str, Any]], dict[str, str]]]:
     """Returns a statement's blocks of measured parts, and what finds the faults of such blocks."""
     values, facts = read_json(original / bundle.STATEMENT_FILE), bundle.read_facts(original)
-    plan, (_, options) = stated_plan.read_plan(values)[1], method.read_options(facts)
+    plan, (_, options) = stated_plans.read_plan(values)[1], method.read_options(facts)
     changes, blocks = measure_parts(original.parent, plan, kind)
     probe = facts.backbone.probe | {"norm": 1.5}
     backbone = facts.backbone.model_copy(update={"probe": probe})
@@ -182,7 +177,7 @@ def measured_statement(
             plan=plan,
             predecessors=(),
         )
-        for reader in load_readers():
+        for reader in load_readers().values():
             reader.verify(checks, stated)
         return {each.name: each.detail for each in checks.done if each.passed is False}
 

@@ -31,14 +31,14 @@ import torch
 from scipy.special import logit, softmax
 
 from dpprobe.errors import ConfigError, PrivacyError
-from dpprobe.heads.fitted import Heads
-from dpprobe.privacy.entropy import Entropy
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism, Plan, full_batch, split_budget
-from dpprobe.privacy.releases import Releases, Shared
+from dpprobe.privacy.releases import Releases
+from dpprobe.release.bundle import BundleFacts
 from dpprobe.release.counted_units import (
     SCORE_COUNTS,
     bin_middles,
+    compose_test_price,
     count_steps,
     find_usable,
     label_counts,
@@ -48,11 +48,12 @@ from dpprobe.release.counted_units import (
     score_test_rows,
     weights_of_rows,
 )
-from dpprobe.release.parts.calibration import CalibrateOptions, noisy_counts
-from dpprobe.release.parts.part import PartSteps
+from dpprobe.release.parts.calibration import noisy_counts
+from dpprobe.release.parts.part import PartReader, PartSteps
 from dpprobe.release.probabilities import TOP_EDGES
+from dpprobe.release.stated_plans import agree, make_tested_plan, read_tested
+from dpprobe.release.stated_values import Values, read_block, require_same, require_true
 from dpprobe.release.transport import Block, Draw
-from dpprobe.training.job_features import JobFeatures
 
 Floats = npt.NDArray[np.float64]
 
@@ -115,27 +116,19 @@ def check_calibration_size(plan: Plan) -> None:
         )
 
 
-def calibrate_head(
-    heads: Heads,
-    features: JobFeatures,
-    plan: Plan,
-    entropy: Entropy,
-    *,
-    composition: str,
-    shared: Shared | None = None,
-) -> dict[str, Any]:
+def calibrate_head(draw: Draw, plan: Plan, *, composition: str) -> dict[str, Any]:
     """Calibrates one released head on the test units: the block `calibration` of a statement.
 
     Args:
       plan: has the noise of `calibration_mechanisms` on n = test units.
       composition: the statement's text on how epsilons of test units add up.
-      shared: adds up the counts of several sites.
     """
+    features = draw.features
     wanted = calibration_mechanisms(
         classes=len(features.class_names), multi_label=features.multi_label
     )
-    releases = open_releases(heads, plan, wanted, entropy=entropy, shared=shared)
-    scores, weights = score_test_rows(heads, features), weights_of_rows(features, plan)
+    releases = open_releases(draw, plan, wanted)
+    scores, weights = score_test_rows(draw.heads, features), weights_of_rows(features, plan)
     noisy = _release_tables(scores, features.test_labels, weights, releases)
     releases.check_counts()
     return {
@@ -236,36 +229,70 @@ def _probabilities(logits: Floats, answers: list[float]) -> Floats:
 
 class Steps(PartSteps):
     def plan_test_units(self) -> Plan | None:
-        asked, store = self.task.options.block(CalibrateOptions), self.task.stores[1]
-        if asked is None or asked.epsilon is None:
+        if self.asked.epsilon is None:
             return None
+        store = self.task.stores[1]
         mechanisms = calibration_mechanisms(
             classes=store.num_classes, multi_label=store.multi_label
         )
-        return self.task.plan_test(mechanisms, asked.epsilon)
+        return self.task.plan_test(mechanisms, self.asked.epsilon)
 
     def check(self) -> None:
         plans = self.task.plans
-        plan = plans.get("calibration") or plans.get("evaluation")
-        if self.task.options.block(CalibrateOptions) is not None and plan is not None:
-            check_calibration_size(plan)
+        check_calibration_size(plans.get("calibration") or plans["evaluation"])
 
     def needs(self) -> tuple[str, ...]:
-        asked = self.task.options.block(CalibrateOptions) is not None
-        return ("evaluation",) if asked and "calibration" not in self.task.plans else ()
+        return () if "calibration" in self.task.plans else ("evaluation",)
 
-    def measure(self, draw: Draw) -> Block | None:
-        plans, evaluation = self.task.plans, draw.blocks.get("evaluation")
-        if self.task.options.block(CalibrateOptions) is None:
-            return None
+    def measure(self, draw: Draw) -> Block:
+        plans = self.task.plans
         if plan := plans.get("calibration"):
             together = self.task.compose_price("evaluation", "calibration") or plan
-            return calibrate_head(
-                draw.heads,
-                draw.features,
-                plan,
-                draw.open_entropy(),
-                composition=price_words(plan, together, *PRICED),
-                shared=draw.shared,
-            )
-        return calibrate_from_counts(evaluation, plans["evaluation"]) if evaluation else None
+            words = price_words(plan, together, *PRICED)
+            return calibrate_head(draw, plan, composition=words)
+        evaluation = draw.blocks["evaluation"]
+        assert evaluation is not None
+        return calibrate_from_counts(evaluation, plans["evaluation"])
+
+
+# verification and words
+
+DERIVED_KEYS = {"scale", "offset", "sets", "reliability", "abstention"}
+TWO_CLASS_KEYS = {"cut_offs", "net_benefit"}
+
+
+def check_calibration(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, bool]:
+    """Recomputes all published numbers of a calibration from its noisy counts, and its epsilon."""
+    stated, result, classes = values["calibration"], values["evaluation"], len(facts.class_names)
+    noisy, price = stated, "no further epsilon"
+    wanted = calibration_mechanisms(classes=classes, multi_label=facts.multi_label)
+    keys = DERIVED_KEYS | (TWO_CLASS_KEYS if classes == 2 else set())
+    if stated["epsilon"] is None:
+        noisy = result
+        tested, words = make_tested_plan(result, plan), OF_THE_AUC
+        read_block("calibration", stated, keys | {"n", "epsilon", "composition"})
+    else:
+        tables = {mechanism.name for mechanism in wanted}
+        _, tested, cost = read_tested("calibration", stated, keys | tables, plan, wanted)
+        require_same("delta", plan.delta, stated["delta"])
+        together = compose_test_price(result and make_tested_plan(result, plan), tested)
+        words, price = price_words(tested, together or tested, *PRICED), f"epsilon {cost:.6g}"
+    require_same("composition", words, stated["composition"])
+    for block in filter(None, (noisy, result)):
+        require_same("n", block["n"], stated["n"])
+    derived = describe_calibration(noisy, tested.mechanisms, tested.n)
+    for name, value in derived.items():
+        require_true(agree(value, stated[name]), f"{name}: does not follow from the noisy counts")
+    said = f"probabilities and sets follow from noisy counts, {price} on {tested.n} test units"
+    return said, True
+
+
+READER = PartReader(
+    "calibration",
+    check_calibration,
+    ("values", "plan", "facts"),
+    values=lambda block, words: {
+        "calibration": block,
+        "sure": block and words(block["composition"]),
+    },
+)

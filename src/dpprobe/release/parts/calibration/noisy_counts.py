@@ -50,44 +50,10 @@ COVERAGES = (0.8, 0.9, 0.95, 0.99)
 NOISE_SHARE = 0.1
 # PROBABILITY_EDGES divide the second class's probability into ranges, LABEL_EDGES the true class's
 # probability. Fewer ranges have less total noise; sets need fine ranges of small probabilities.
-PROBABILITY_EDGES = (
-    0.0,
-    0.01,
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.3,
-    0.4,
-    0.5,
-    0.6,
-    0.7,
-    0.8,
-    0.9,
-    0.95,
-    0.98,
-    0.99,
-    1.0,
-)
-LABEL_EDGES = (
-    0.0,
-    0.001,
-    0.003,
-    0.01,
-    0.02,
-    0.03,
-    0.05,
-    0.07,
-    0.1,
-    0.15,
-    0.2,
-    0.3,
-    0.4,
-    0.5,
-    0.7,
-    0.9,
-    1.0,
-)
+_TENTHS = tuple(step / 10 for step in range(1, 10))
+PROBABILITY_EDGES = (0.0, 0.01, 0.02, 0.05, *_TENTHS, 0.95, 0.98, 0.99, 1.0)
+_SMALL = (0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.07)
+LABEL_EDGES = (0.0, *_SMALL, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.0)
 # Base-2 logarithms of the lowest and highest temperature, and the number of temperatures tried.
 COLDEST, HOTTEST, QUERIES = -8.0, 8.0, 6
 ABSTAIN_BELOW = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)

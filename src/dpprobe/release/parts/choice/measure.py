@@ -31,13 +31,15 @@ import itertools
 import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.promise_facts import promise_facts
-from dpprobe.errors import DpprobeError
+from dpprobe.errors import DataError, DpprobeError, StoreError
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
@@ -58,7 +60,9 @@ from dpprobe.release.stated_values import (
     require_same,
     require_true,
 )
+from dpprobe.release.transport import Block
 from dpprobe.study.study import Cell, Study
+from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.plan_file import plan_method
 
 logger = logging.getLogger("dpprobe")
@@ -119,8 +123,7 @@ def choice_block(
     dataset: str,
     plan: Plan,
     cache: Path,
-    facts: Mapping[str, DataFacts] | None = None,
-    others: Mapping[str, Mapping[str, DataFacts]] | None = None,
+    known: Mapping[str, Mapping[str, DataFacts]] | None = None,
     joined: Collection[str] = (),
 ) -> dict[str, Any]:
     """Bounds the cost of choosing a release among a study's results: a statement's block `choice`.
@@ -130,14 +133,12 @@ def choice_block(
     without cells, or if some results are not private or not known.
 
     Args:
-      facts: for each backbone with features, the facts from which `auto` chooses a head.
-      others: the same for other datasets, by dataset.
+      known: for each dataset and each backbone with features, the facts from which `auto` chooses.
       joined: datasets whose ledgers are added to the ledger of `dataset`.
     """
-    known = {**(others or {}), dataset: facts or {}}
+    known = known or {}
     sharing = results_there.list_sharing(study, dataset, joined)
-    there = results_there.read_cells(study, [*sharing, *results_there.list_unlisted(study)])
-    laid = dict(there)
+    laid = dict(results_there.read_cells(study, [*sharing, *results_there.list_unlisted(study)]))
     listed = study.list_cells(*sharing)
     exposed = _not_private(study, dataset, sharing, laid)
     unknown = _not_known(study, sharing, known)
@@ -342,7 +343,35 @@ def _merge(fits: Sequence[Fits]) -> list[Fits]:
 
 
 class Steps(PartSteps):
-    """Has no steps: `release.make` itself writes the block `choice` of every release."""
+    slow = True
+
+    def check(self) -> Block:
+        task, dataset, joined = self.task, self.task.options.dataset, self.task.ledger.list_added()
+        sharing = results_there.list_sharing(task.study, dataset, joined)
+        return choice_block(
+            task.study,
+            dataset=dataset,
+            plan=task.plan,
+            cache=task.cache,
+            known={name: self.list_facts(name) for name in sharing},
+            joined=joined,
+        )
+
+    def list_facts(self, dataset: str) -> dict[str, DataFacts]:
+        """Returns the facts of each backbone that has features of a dataset of the study."""
+        task, own = self.task, dataset == self.task.options.dataset
+        facts = {task.options.backbone: task.facts} if own else {}
+        for name in task.study.backbones:
+            # <features>/<dataset>/<backbone>/train/manifest.json
+            manifest = Path(*task.train.parts[:-4], dataset, name, *task.train.parts[-2:])
+            with suppress(StoreError, DataError):
+                store = FeatureStore(manifest)
+                if own:
+                    facts.setdefault(name, replace(task.facts, dimension=store.dimension))
+                else:
+                    inputs = FitInputs(store, task.study.dataset_unit(dataset))
+                    facts[name] = inputs.read_facts(replace(task.target, n=inputs.n, patients=None))
+        return facts
 
 
 # verification and words
@@ -381,4 +410,4 @@ def check_choice(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, b
     return words, True
 
 
-READER = PartReader("choice", check_choice, "values", "plan", "facts", always=True)
+READER = PartReader("choice", check_choice, ("values", "plan", "facts"), always=True)

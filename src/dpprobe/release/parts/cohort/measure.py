@@ -33,11 +33,10 @@ from dpprobe.heads.fitted import Heads
 from dpprobe.heads.joint_fits import cohort_fault
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.running_sums import Cohort, Factorisation, RunningSums
-from dpprobe.release.bundle import read_bundle
-from dpprobe.release.ledger import Ledger
-from dpprobe.release.ledger_file import Entry
+from dpprobe.release.bundle import published_options, read_bundle
+from dpprobe.release.ledger.ledger import Ledger
+from dpprobe.release.ledger.ledger_file import Entry
 from dpprobe.release.parts.part import PartReader, PartSteps
-from dpprobe.release.release_statement import published_options
 from dpprobe.release.stated_values import Values, read_block, read_whole, require_same, require_true
 from dpprobe.release.transport import Block
 
@@ -328,5 +327,5 @@ def check_cohort(values: Values, plan: Plan) -> tuple[str, bool]:
 
 
 READER = PartReader(
-    "cohort", check_cohort, show=lambda block, words: {"cohort": block and words(block["words"])}
+    "cohort", check_cohort, values=lambda block, words: {"cohort": block and words(block["words"])}
 )

@@ -48,13 +48,12 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 from scipy.stats import binom, norm
 
-from dpprobe.errors import ConfigError, PrivacyError
-from dpprobe.heads.fitted import Heads
-from dpprobe.privacy.entropy import Entropy
+from dpprobe.data.options import headline_metric
+from dpprobe.errors import PrivacyError
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.noisy_totals import RESULT_CHANCE, least_total, units_for_result
 from dpprobe.privacy.plan import Mechanism, Plan, full_batch, split_budget
-from dpprobe.privacy.releases import Releases, Shared
+from dpprobe.privacy.releases import Releases
 from dpprobe.release.counted_units import (
     SCORE_COUNTS,
     SCORE_UNIT,
@@ -66,7 +65,6 @@ from dpprobe.release.counted_units import (
     score_test_rows,
     weights_of_rows,
 )
-from dpprobe.release.parts.evaluation import EvaluateOptions
 from dpprobe.release.parts.evaluation.class_recalls import (
     CLASS_COUNTS,
     Estimate,
@@ -82,7 +80,6 @@ from dpprobe.release.transport import Block, Draw
 from dpprobe.release.usefulness import check_metric
 from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.metrics import Link, right_predictions
-from dpprobe.training.job_features import JobFeatures
 
 logger = logging.getLogger("dpprobe")
 
@@ -132,20 +129,12 @@ def evaluation_mechanisms(
 
     Raises ConfigError for a metric that the labels do not allow.
     """
+    headline_metric(metric, num_classes=classes, multi_label=multi_label)
     if metric == "macro_accuracy":
-        if multi_label:
-            raise ConfigError(
-                "evaluate: metric macro_accuracy needs one label per row; write auc or accuracy"
-            )
         return recall_mechanisms()
     if metric == "accuracy":
         hit = "the share of its labels that is right" if multi_label else "1 if its label is right"
         return (full_batch(ACCURACY, f"sum over the test rows, of each {hit}", 1.0),)
-    if not multi_label and classes != 2:
-        raise ConfigError(
-            f"evaluate: metric auc with {classes} classes and one label per row is not defined; "
-            "write `metric: macro_accuracy` or accuracy"
-        )
     longest = math.sqrt(classes) if multi_label else 1.0
     each = "of each label, " if multi_label else ""
     ranges = full_batch(
@@ -164,31 +153,28 @@ def evaluation_mechanisms(
 
 
 def evaluate_heads(
-    heads: Heads,
-    features: JobFeatures,
+    draw: Draw,
     plan: Plan,
-    entropy: Entropy,
     *,
     metric: Metric,
     link: Link,
     composition: str,
     calibration: Calibration | None = None,
     keep_counts: bool = False,
-    shared: Shared | None = None,
 ) -> dict[str, Any]:
     """Measures one released head on the test units: the block `evaluation` of a statement.
+
     Args:
       plan: has the noise of `evaluation_mechanisms` on n = test units.
       composition: the statement's text on how the epsilons of head and test result add up.
       calibration: changes the answers of a head of two classes, and so its accuracy.
       keep_counts: True to publish an AUC's counts too, for a calibration.
-      shared: adds up the counts of several sites.
     """
-    names = features.class_names
+    features, names = draw.features, draw.features.class_names
     wanted = evaluation_mechanisms(metric, classes=len(names), multi_label=features.multi_label)
-    releases = open_releases(heads, plan, wanted, entropy=entropy, shared=shared)
+    releases = open_releases(draw, plan, wanted)
     weights = weights_of_rows(features, plan)
-    scores = score_test_rows(heads, features)
+    scores = score_test_rows(draw.heads, features)
     if calibration is not None:
         scores = calibration.rescale(scores)
     remark, counted = "", {}
@@ -515,24 +501,20 @@ def _interval_end(value: float, bound: float, spread: Any) -> float:
 
 
 class Steps(PartSteps):
-    def plan_test_units(self) -> Plan | None:
-        asked, store = self.task.options.block(EvaluateOptions), self.task.stores[1]
-        if asked is None:
-            return None
+    def plan_test_units(self) -> Plan:
+        store = self.task.stores[1]
         mechanisms = evaluation_mechanisms(
-            asked.published, classes=store.num_classes, multi_label=store.multi_label
+            self.asked.published, classes=store.num_classes, multi_label=store.multi_label
         )
-        return self.task.plan_test(mechanisms, asked.epsilon)
+        return self.task.plan_test(mechanisms, self.asked.epsilon)
 
     def check(self) -> None:
-        if (asked := self.task.options.block(EvaluateOptions)) is None:
-            return
         name, store = self.task.name, self.task.stores[1]
-        check_metric(name, asked.published, self.task.stores[0].labels)
+        check_metric(name, self.asked.published, self.task.stores[0].labels)
         plan = self.task.plans["evaluation"]
         classes = 2 if store.multi_label else store.num_classes
         check_telling(plan, classes=classes)
-        if asked.published != "accuracy":
+        if self.asked.published != "accuracy":
             logger.warning(
                 "release %s: with %d of the %d test %s in each class, %s of releases have a test "
                 "result. With fewer in a class, epsilon may be spent without a result. Class "
@@ -550,19 +532,14 @@ class Steps(PartSteps):
         """Names `calibrate` if it has separate counts, because it must be measured first."""
         return ("calibration",) if "calibration" in self.task.plans else ()
 
-    def measure(self, draw: Draw) -> Block | None:
-        if (asked := self.task.options.block(EvaluateOptions)) is None:
-            return None
+    def measure(self, draw: Draw) -> Block:
         plan, calibrated = self.task.plans["evaluation"], draw.blocks.get("calibration")
         return evaluate_heads(
-            draw.heads,
-            draw.features,
+            draw,
             plan,
-            draw.open_entropy(),
-            metric=asked.published,
+            metric=self.asked.published,
             link=self.task.method.link_on(draw.features.multi_label),
             composition=composition_words(self.task.plan, plan, split=self.task.promise.split_rule),
             calibration=Calibration.from_block(calibrated) if calibrated else None,
-            keep_counts=self.task.is_needed("evaluation"),
-            shared=draw.shared,
+            keep_counts="calibration" in self.task.steps and not calibrated,
         )

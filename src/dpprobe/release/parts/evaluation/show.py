@@ -27,9 +27,9 @@ from dpprobe.release.parts.evaluation.measure import (
     released_words,
     worst_values,
 )
-from dpprobe.release.parts.part import PartReader
+from dpprobe.release.parts.part import PartReader, Words
+from dpprobe.release.stated_plans import agree, read_tested
 from dpprobe.release.stated_values import Values, read_real, require_same, require_true
-from dpprobe.release.verification.tested_plans import agree, read_tested
 
 METRICS = {"accuracy": "Accuracy", "auc": "AUC", "macro_accuracy": "Macro accuracy"}
 # The widest 95% interval of a test result that is stated at all.
@@ -143,6 +143,20 @@ def is_telling(evaluation: Mapping[str, Any]) -> bool:
     return bool(high - low <= WIDEST_INTERVAL)
 
 
+def show_result(block: Mapping[str, Any] | None, words: Words) -> dict[str, Any]:
+    """Returns a test result's values for documents; `telling` is False if it excludes little."""
+    if block is None:
+        return {"evaluation": None, "composition": None, "measured": None, "telling": False}
+    return {
+        "evaluation": block,
+        "composition": words(block["composition"]),
+        "measured": state_measured(block),
+        "telling": is_telling(block),
+        "metric": METRICS[block["metric"]],
+        "rounded": round_result(block),
+    }
+
+
 def state_measured(evaluation: Mapping[str, Any]) -> str:
     """States the metric with its interval, such as "Accuracy 81.2% (95% CI 77.2 to 85.2%)"."""
     low, high = evaluation["interval"]
@@ -187,13 +201,7 @@ def _with_interval(value: float, low: float, high: float, *, percent: bool) -> s
 READER = PartReader(
     "evaluation",
     check_evaluation,
-    "values",
-    "plan",
-    "facts",
+    ("values", "plan", "facts"),
     always=True,
-    show=lambda block, words: {
-        "evaluation": block,
-        "composition": block and words(block["composition"]),
-        "measured": state_measured(block) if block else None,
-    },
+    values=show_result,
 )

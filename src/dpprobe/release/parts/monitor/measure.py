@@ -22,14 +22,15 @@ import torch
 from dpprobe.errors import PrivacyError
 from dpprobe.heads import feature_covariance, least_squares
 from dpprobe.heads import normalisation as kinds
-from dpprobe.heads.fitted import Heads
+from dpprobe.heads.fitted import TYPICAL, Heads
 from dpprobe.heads.normalisation import Normalisation
+from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.scoring import Link, apply_link
-from dpprobe.privacy.entropy import Entropy
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism, Plan, full_batch
-from dpprobe.privacy.releases import Shared
+from dpprobe.release.bundle import BundleFacts
 from dpprobe.release.counted_units import (
+    compose_test_price,
     count_steps,
     find_usable,
     open_releases,
@@ -38,10 +39,11 @@ from dpprobe.release.counted_units import (
     score_test_rows,
     weights_of_rows,
 )
-from dpprobe.release.parts.monitor import MonitorOptions
 from dpprobe.release.parts.monitor import compare_images as monitor
-from dpprobe.release.parts.part import PartSteps
+from dpprobe.release.parts.part import PartReader, PartSteps
 from dpprobe.release.probabilities import Calibration
+from dpprobe.release.stated_plans import agree, list_tested, read_tested
+from dpprobe.release.stated_values import Values, read_block, read_real, require_same, require_true
 from dpprobe.release.transport import Block, Draw
 from dpprobe.training.job_features import JobFeatures
 
@@ -86,31 +88,27 @@ def check_monitor_size(plan: Plan) -> None:
 
 
 def monitor_head(
-    heads: Heads,
-    features: JobFeatures,
+    draw: Draw,
     plan: Plan,
-    entropy: Entropy,
     *,
     probe_norm: float,
     calibration: Calibration | None,
     link: Link,
     composition: str,
-    shared: Shared | None = None,
 ) -> dict[str, Any]:
     """Counts the test units of one released head: the block `monitor` of a statement.
+
     Args:
       plan: has the noise of `monitor_mechanisms` on n = test units.
       probe_norm: L2 norm of the backbone's features of the public test image.
       link: converts scores to probabilities, after the calibration if there is one.
       composition: the statement's text on how epsilons of test units add up.
-      shared: adds up the counts of several sites.
     """
-    unusual = heads.typical is not None
-    wanted = monitor_mechanisms(unusual=unusual)
-    releases = open_releases(heads, plan, wanted, entropy=entropy, shared=shared)
+    features, unusual = draw.features, draw.heads.typical is not None
+    releases = open_releases(draw, plan, monitor_mechanisms(unusual=unusual))
     edges = monitor.list_edges(probe_norm, unusual=unusual)
     table = count_cells(
-        heads,
+        draw.heads,
         features,
         weights_of_rows(features, plan),
         n=plan.n,
@@ -175,24 +173,16 @@ def monitor_words(plan: Plan, together: Plan) -> str:
 
 
 class Steps(PartSteps):
-    def plan_test_units(self) -> Plan | None:
-        if (asked := self.task.options.block(MonitorOptions)) is None:
-            return None
+    def plan_test_units(self) -> Plan:
         dimension = self.task.stores[0].dimension
         typical = count_typical(self.task.plan, self.task.method.normalize, dimension)
-        return self.task.plan_test(monitor_mechanisms(unusual=typical > 0), asked.epsilon)
+        return self.task.plan_test(monitor_mechanisms(unusual=typical > 0), self.asked.epsilon)
 
     def check(self) -> None:
-        if (plan := self.task.plans.get("monitor")) is not None:
-            check_monitor_size(plan)
-
-    def reads_moments(self) -> bool:
-        return self.task.options.block(MonitorOptions) is not None
+        check_monitor_size(self.task.plans["monitor"])
 
     def extend_head(self, heads: Heads, moments: Mapping[str, torch.Tensor]) -> Heads:
         """Adds typical directions, computed from released moments at no privacy cost."""
-        if not self.reads_moments():
-            return heads
         centre, name = heads.transforms[0].arrays.get(kinds.CENTRE), moment_name(self.task.plan)
         typical = monitor.find_directions(
             None if centre is None else centre.cpu().numpy(),
@@ -204,20 +194,91 @@ class Steps(PartSteps):
     def needs(self) -> tuple[str, ...]:
         return ("evaluation", "calibration")
 
-    def measure(self, draw: Draw) -> Block | None:
-        plan, price = self.task.plans.get("monitor"), self.task.test_price
-        if plan is None or price is None:
-            return None
-        calibrated = draw.blocks["calibration"]
+    def measure(self, draw: Draw) -> Block:
+        plan, calibrated = self.task.plans["monitor"], draw.blocks.get("calibration")
         link = self.task.method.link_on(draw.features.multi_label)
         return monitor_head(
-            draw.heads,
-            draw.features,
+            draw,
             plan,
-            draw.open_entropy(),
             probe_norm=self.task.backbone.probe["norm"],
             calibration=Calibration.from_block(calibrated) if calibrated else None,
             link="softmax" if calibrated else link,
-            composition=monitor_words(plan, price),
-            shared=draw.shared,
+            composition=monitor_words(plan, self.task.test_price or plan),
         )
+
+
+# verification and words
+
+# Number of standard deviations that noise never exceeds in practice.
+_RARE = 8.0
+
+
+def check_monitor(
+    values: Values, plan: Plan, facts: BundleFacts, options: MethodOptions
+) -> tuple[str, bool]:
+    unusual = count_typical(plan, options.normalize, facts.dimension) > 0
+    wanted = monitor_mechanisms(unusual=unusual)
+    block, tested, cost = read_tested(
+        "monitor", values["monitor"], {"tables", "edges"}, plan, wanted
+    )
+    require_same("delta", plan.delta, block["delta"])
+    for other in list_tested(values, plan):
+        require_same("n", other.n, block["n"])
+    together = compose_test_price(*list_tested(values, plan)) or tested
+    require_same("composition", monitor_words(tested, together), block["composition"])
+    edges = monitor.list_edges(facts.backbone.probe["norm"], unusual=unusual)
+    require_true(agree(edges, block["edges"]), "edges: not the public edges")
+    sizes = table_sizes(len(facts.class_names), edges)
+    tables = read_block("tables", block["tables"], set(sizes))
+    _check_totals(tables, sizes, tested)
+    return f"new images can be compared with {tested.n} test units, epsilon {cost:.6g}", True
+
+
+def _check_totals(tables: Values, sizes: Mapping[str, int], tested: Plan) -> None:
+    """Checks that all tables count equally many rows, apart from noise."""
+    (item,) = tested.mechanisms
+    deviation, totals = item.noise_scale, {}
+    for name, size in sizes.items():
+        counts = [read_real(name, each) for each in tables[name]]
+        require_true(len(counts) == size, f"{name}: {len(counts)} cells instead of {size}")
+        totals[name] = (math.fsum(counts), size)
+    for name, (total, size) in totals.items():
+        # n may exceed all totals, because null rows are not counted
+        bounds = [(float(tested.n), size), *((each, size + of) for each, of in totals.values())]
+        require_true(
+            all(total <= most + _RARE * deviation * math.sqrt(cells) for most, cells in bounds),
+            f"{name}: {total:.0f} test units, more than n or another table has",
+        )
+
+
+class Reader(PartReader):
+    def list_arrays(
+        self, values: Values, plan: Plan, options: MethodOptions, facts: BundleFacts
+    ) -> dict[str, tuple[int, ...]]:
+        watched = "monitor" in values
+        typical = count_typical(plan, options.normalize, facts.dimension) if watched else 0
+        return {TYPICAL: (typical, facts.dimension)} if typical else {}
+
+    def check_arrays(self, arrays: Mapping[str, npt.NDArray[np.float32]]) -> None:
+        if TYPICAL not in arrays:
+            return
+        rows = arrays[TYPICAL].astype(np.float64)
+        require_true(
+            np.allclose(rows @ rows.T, np.eye(len(rows)), atol=1e-4), f"{TYPICAL}: not orthonormal"
+        )
+        centre = arrays.get(kinds.CENTRE, rows[0])
+        inside, length = np.linalg.norm(rows @ centre), np.linalg.norm(centre)
+        require_true(
+            math.isclose(inside, length, rel_tol=1e-4), f"{TYPICAL}: without {kinds.CENTRE}"
+        )
+
+
+READER = Reader(
+    "monitor",
+    check_monitor,
+    ("values", "plan", "facts", "options"),
+    values=lambda block, words: {
+        "monitor": block,
+        "watched": block and words(block["composition"]),
+    },
+)

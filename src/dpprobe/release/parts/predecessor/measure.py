@@ -11,10 +11,10 @@ from pathlib import Path
 
 from dpprobe.errors import DataError
 from dpprobe.release.bundle import SUMS_FILE, bundle_digest, read_bundle
+from dpprobe.release.checks import Checks
 from dpprobe.release.parts.part import PartReader, PartSteps, Stated
 from dpprobe.release.stated_values import Values, is_hash, read_block, require_true
 from dpprobe.release.transport import Block
-from dpprobe.release.verification.checks import Checks
 
 
 def identify_bundle(folder: Path) -> dict[str, str]:
@@ -33,24 +33,13 @@ class Steps(PartSteps):
 NAME = "predecessors"
 
 
-def named_predecessor(statement: Values) -> Mapping[str, str] | None:
-    """Reads the predecessor's `name` and `sha256`; None if absent, DataError if malformed."""
-    if "predecessor" not in statement:
-        return None
-    block = read_block("predecessor", statement["predecessor"], {"name", "sha256"})
-    name, digest = block["name"], block["sha256"]
-    require_true(isinstance(name, str) and "/" not in name, f"predecessor: {name!r} is not a name")
-    require_true(is_hash(digest), f"predecessor: {digest!r} is not a SHA-256")
-    return block
-
-
 def check_predecessors(checks: Checks, values: Values | None, folders: Sequence[Path]) -> None:
     """Checks the chain of predecessors, each in one of the folders or directly inside them."""
     if folders:
         checks.run_check(NAME, _follow_chain, values, folders)
         return
     try:
-        named = named_predecessor(values or {})
+        named = READER.read(values or {})
     except DataError as error:
         checks.note_check(NAME, False, str(error))
     else:
@@ -65,7 +54,7 @@ def _follow_chain(values: Values, folders: Sequence[Path]) -> tuple[str, bool]:
     """Compares each predecessor's digest and name; digests cover older digests, so chains end."""
     bundles = {bundle_digest(each): each for folder in folders for each in _list_bundles(folder)}
     followed: list[str] = []
-    named = named_predecessor(values)
+    named = READER.read(values)
     require_true(
         named is not None, "you passed --predecessor, but this bundle names no predecessor"
     )
@@ -81,7 +70,7 @@ def _follow_chain(values: Values, folders: Sequence[Path]) -> tuple[str, bool]:
             read.facts.name == name, f"{bundles[digest]}: is {read.facts.name}, but {name} is named"
         )
         followed.append(name)
-        named = named_predecessor(read.statement)
+        named = READER.read(read.statement)
     return f"{', '.join(followed)}: undamaged, with the digests that bundles name", True
 
 
@@ -94,6 +83,17 @@ def _list_bundles(folder: Path) -> list[Path]:
 
 
 class Reader(PartReader):
+    def read(self, statement: Values) -> Mapping[str, str] | None:
+        """Returns the predecessor's `name` and `sha256`; None if absent, DataError if malformed."""
+        if self.name not in statement:
+            return None
+        block = read_block(self.name, statement[self.name], {"name", "sha256"})
+        name, digest = block["name"], block["sha256"]
+        named = isinstance(name, str) and "/" not in name
+        require_true(named, f"predecessor: {name!r} is not a name")
+        require_true(is_hash(digest), f"predecessor: {digest!r} is not a SHA-256")
+        return block
+
     def verify(self, checks: Checks, stated: Stated) -> bool | None:
         check_predecessors(checks, stated.values, stated.predecessors)
         return True

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from dpprobe.options import resolve_path
 from dpprobe.release.bundle import SIGNATURE_FILE
+from dpprobe.release.checks import DEPENDS, Checks
 from dpprobe.release.parts.part import PartReader, PartSteps
 from dpprobe.release.signing import read_private_key, signature_holds
-from dpprobe.release.verification.checks import DEPENDS, Checks
 
 
 class Steps(PartSteps):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from dpprobe.heads.facts import DataFacts
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.parts.part import PartReader, PartSteps
-from dpprobe.release.parts.sites import SitesOptions
 from dpprobe.release.parts.sites.several_sites import SeveralSites, describe_sites
 from dpprobe.release.stated_values import (
     Values,
@@ -19,25 +20,22 @@ from dpprobe.release.stated_values import (
 
 
 class Steps(PartSteps):
-    @property
-    def _transport(self) -> SeveralSites | None:
-        transport = self.task.transport
-        return transport if isinstance(transport, SeveralSites) else None
+    @cached_property
+    def transport(self) -> SeveralSites:
+        return SeveralSites(self.task, self.asked)
 
-    def open_transport(self) -> SeveralSites | None:
-        options = self.task.options.block(SitesOptions)
-        return None if options is None else SeveralSites(self.task, options)
+    def open_transport(self) -> SeveralSites:
+        return self.transport
 
     def check(self) -> None:
-        if self._transport:
-            self._transport.check()
+        self.transport.check()
 
-    def count_useful(self) -> DataFacts | None:
+    def count_useful(self) -> DataFacts:
         """Returns facts of all sites for the planner; benchmarks have this site's rows only."""
-        return self.task.facts if self._transport else None
+        return self.task.facts
 
     def describe_booking(self) -> dict[str, str | None]:
-        return {"sites": self._transport.promise} if self._transport else {}
+        return {"sites": self.transport.promise}
 
 
 # verification and words
@@ -87,5 +85,5 @@ def check_sites(values: Values, plan: Plan) -> tuple[str, bool]:
 
 
 READER = PartReader(
-    "sites", check_sites, show=lambda block, words: {"sites": block and words(block["words"])}
+    "sites", check_sites, values=lambda block, words: {"sites": block and words(block["words"])}
 )

@@ -26,9 +26,9 @@ from dpprobe.privacy.accountants import compute_epsilon
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.noise_shares import SMALLEST_SHARE, Penalty, split_noise
 from dpprobe.privacy.plan import Plan
-from dpprobe.release.ledger_file import Entry
+from dpprobe.release.bundle import published_options
+from dpprobe.release.ledger.ledger_file import Entry
 from dpprobe.release.parts.sites import SitesOptions
-from dpprobe.release.release_statement import published_options
 from dpprobe.release.signing import read_private_key
 from dpprobe.release.transport import Draw, Fit, Transport
 from dpprobe.release_part_registry import load_parts
@@ -335,7 +335,7 @@ def _list_terms(task: AskedRelease, options: SitesOptions) -> dict[str, Any]:
     store, method, asked = task.stores[0], task.asked_method, task.options
     blocks = {
         part.key: (block := asked.block(part.options)) and block.model_dump(mode="json")
-        for part in load_parts()
+        for part in load_parts().values()
         if part.options not in (None, SitesOptions)
     }
     return {

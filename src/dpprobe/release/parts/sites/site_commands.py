@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +12,15 @@ from dpprobe.errors import ConfigError, WaitingError
 from dpprobe.release.parts.sites import SitesOptions
 
 if TYPE_CHECKING:
-    from dpprobe.release.make import ReleaseTask
+    from dpprobe.study.study import Study
+
+# Opens a release of a study, given by its name: a `ReleaseTask`.
+Open = Callable[["Study", str], Any]
 
 STILL_WAITING = 3  # exit status: other sites have not answered yet
 
 
-def add_command(commands: Any) -> None:
+def add_command(commands: Any, open_release: Open) -> None:
     summary = "train one head with other sites: no image and no exact sum leaves a site"
     site: argparse.ArgumentParser = commands.add_parser("site", help=summary)
     actions = site.add_subparsers(dest="action", required=True)
@@ -30,14 +35,14 @@ def add_command(commands: Any) -> None:
     )
     summary = "create this site's key if it is missing, and write a signed offer to the other sites"
     keys = actions.add_parser("keys", parents=[asked], help=summary)
-    keys.set_defaults(run=_run_keys)
+    keys.set_defaults(run=partial(_run_keys, open_release))
     waits = f"Exit status: 0, {STILL_WAITING} while files of other sites are missing, else 1."
     summary = "record the release in this site's ledger, and send masked sums round by round"
     sums = actions.add_parser("sums", parents=[asked], help=summary, epilog=waits)
-    sums.set_defaults(run=_run_sums)
+    sums.set_defaults(run=partial(_run_sums, open_release))
     summary = "write the bundle from the sums of all sites; fails while sums are missing"
     combine = actions.add_parser("combine", parents=[asked], help=summary, epilog=waits)
-    combine.set_defaults(run=_run_sums)
+    combine.set_defaults(run=partial(_run_sums, open_release))
     for parser in (sums, combine):
         parser.add_argument(
             "--wait",
@@ -48,13 +53,13 @@ def add_command(commands: Any) -> None:
         )
 
 
-def _run_keys(arguments: argparse.Namespace) -> int:
+def _run_keys(open_release: Open, arguments: argparse.Namespace) -> int:
     # slow to import, and `dpprobe --help` must be fast
     from dpprobe.options import resolve_path
     from dpprobe.release.parts.sites.several_sites import make_site_key
     from dpprobe.sites.agreement import name_public_key
 
-    task = _open_task(arguments)
+    task = _open_task(open_release, arguments)
     sites = task.options.block(SitesOptions)
     assert sites is not None
     public = name_public_key(make_site_key(resolve_path(sites.key)))
@@ -70,8 +75,8 @@ def _run_keys(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _run_sums(arguments: argparse.Namespace) -> int:
-    task = _open_task(arguments)
+def _run_sums(open_release: Open, arguments: argparse.Namespace) -> int:
+    task = _open_task(open_release, arguments)
     try:
         task.run(wait_minutes=arguments.wait)
     except WaitingError as waiting:
@@ -81,11 +86,9 @@ def _run_sums(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _open_task(arguments: argparse.Namespace) -> ReleaseTask:
-    """Returns the release of a study file; ConfigError for an unknown release, or without sites."""
+def _open_task(open_release: Open, arguments: argparse.Namespace) -> Any:
+    """Opens the release of a study file; ConfigError for an unknown release, or without sites."""
     # slow to import, and `dpprobe --help` must be fast
-    from dpprobe.release.make import ReleaseTask
-    from dpprobe.results.study_files import StudyFiles
     from dpprobe.study.check_command import read_study
 
     study, name = read_study(arguments.configfile), arguments.release
@@ -94,16 +97,4 @@ def _open_task(arguments: argparse.Namespace) -> ReleaseTask:
         raise ConfigError(
             f"release {name}: has no `sites`; releases with `sites`: {', '.join(known) or 'none'}"
         )
-    release, files = study.releases[name], StudyFiles(study, results=study.results_dir)
-    train, test = (
-        Path(files.locate_manifest(release.dataset, release.backbone, split))
-        for split in ("train", "test")
-    )
-    return ReleaseTask(
-        study=study,
-        name=name,
-        train=train,
-        test=test,
-        output=Path(study.results_dir) / "releases" / name,
-        cache=Path(study.results_dir) / "calibration",
-    )
+    return open_release(study, name)

@@ -8,9 +8,9 @@ from typing import Any
 from dpprobe.privacy.accountants import exactly_priced
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.counted_units import compose_test_price
-from dpprobe.release.documents import UNITS, format_price, format_small
-from dpprobe.release.ledger_file import Entry
+from dpprobe.release.ledger.ledger_file import Entry
 from dpprobe.release.parts.part import PartReader, PartSteps
+from dpprobe.release.stated_plans import UNITS, format_price, format_small, list_tested
 from dpprobe.release.stated_values import (
     Values,
     read_block,
@@ -20,7 +20,6 @@ from dpprobe.release.stated_values import (
     require_true,
 )
 from dpprobe.release.transport import Block
-from dpprobe.release.verification.tested_plans import list_tested
 
 
 class Steps(PartSteps):
@@ -90,5 +89,5 @@ READER = PartReader(
     "ledger",
     check_ledger,
     always=True,
-    show=lambda block, words: {"spent": words(state_spent(block))},
+    values=lambda block, words: {"spent": words(state_spent(block))},
 )

@@ -9,13 +9,12 @@ import pytest
 from scipy.special import softmax
 
 from dpprobe.errors import ConfigError, PrivacyError
-from dpprobe.privacy.entropy import SEEDED
 from dpprobe.release.parts.calibration import measure as calibration
 from dpprobe.release.parts.calibration import noisy_counts
 from dpprobe.release.parts.evaluation import measure as results
 from dpprobe.release.probabilities import TOP_EDGES
 from tests.support.mechanisms import made_plan
-from tests.support.shown_scores import head, of_test_rows
+from tests.support.shown_scores import draw_of, head, of_test_rows
 
 LITTLE = 1e-3
 
@@ -33,7 +32,7 @@ def calibrate(scores: Any, labels: Any) -> dict[str, Any]:
     wanted = calibration.calibration_mechanisms(classes=classes, multi_label=False)
     plan = made_plan(wanted, len(labels), noise=LITTLE)
     rows = of_test_rows(scores, labels)
-    return calibration.calibrate_head(head(classes), rows, plan, SEEDED, composition="paid")
+    return calibration.calibrate_head(draw_of(head(classes), rows), plan, composition="paid")
 
 
 def test_several_labels_have_no_calibration() -> None:
@@ -93,10 +92,8 @@ def test_the_counts_of_an_area_calibrate_at_no_price() -> None:
     wanted = results.evaluation_mechanisms("auc", classes=2, multi_label=False)
     plan = made_plan(wanted, len(labels), noise=LITTLE)
     measured = results.evaluate_heads(
-        head(2),
-        of_test_rows(scores, labels),
+        draw_of(head(2), of_test_rows(scores, labels)),
         plan,
-        SEEDED,
         metric="auc",
         link="softmax",
         composition="",

@@ -171,7 +171,7 @@ def test_what_auto_chooses_is_priced_by_backbone_where_features_are_there(tmp_pa
         )
         for name, dimension in {"pixels": 64, "small": 16}.items()
     }
-    block = price_choice(auto, tmp_path, facts=facts)
+    block = price_choice(auto, tmp_path, known={"digits": facts})
     heads = [
         accountants.gaussian_mu(plan_of(choose_head(each), epsilon, tmp_path).mechanisms) ** 2
         for epsilon in (0.5, 2.0)
@@ -181,7 +181,7 @@ def test_what_auto_chooses_is_priced_by_backbone_where_features_are_there(tmp_pa
     exact = accountants.gaussian_epsilon(math.sqrt(square), 1e-5)
     assert block["cells"] == 4
     assert exact <= block["epsilon"] <= exact * (1 + 1e-5)
-    unknown = price_choice(auto, tmp_path, facts={"small": facts["small"]})
+    unknown = price_choice(auto, tmp_path, known={"digits": {"small": facts["small"]}})
     assert (unknown["cells"], unknown["epsilon"]) == (4, None)
     assert "not known yet (pixels/auto). Extract their features first" in unknown["words"]
     assert "no epsilon covers their test units" in unknown["words"]
@@ -326,7 +326,7 @@ def test_sampled_cells_of_a_dataset_need_its_number_of_units(tmp_path: Path) -> 
     fact = DataFacts(
         n=400, dimension=13, classes=3, multi_label=False, epsilon=1.0, delta=1e-5, unit="image"
     )
-    known = price_choice(sampled, tmp_path, others={"mnist": {"pixels": fact}})
+    known = price_choice(sampled, tmp_path, known={"mnist": {"pixels": fact}})
     alone = price_choice(study({"sgd": SMALL}, [1]), tmp_path)
     assert known["cells"] == 2 * alone["cells"] == 4
     assert known["epsilon"] > alone["epsilon"]

@@ -10,11 +10,11 @@ import pytest
 
 from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.privacy.running_sums import Cohort, Factorisation
-from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.parts.cohort import measure as cohorts
 from dpprobe.release.parts.cohort.measure import check_cohort, describe_cohort
 from tests.support.mechanisms import gaussians, made_plan
-from tests.unit.release.test_ledger import FREE, booking, gaussian, part
+from tests.unit.release.ledger.test_ledger import FREE, booking, gaussian, part
 
 
 def test_chains_of_cohorts_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import torch
 from scipy.special import ndtr
 
 from dpprobe.privacy.calibration import calibrate
-from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
@@ -21,7 +20,7 @@ from dpprobe.privacy.target import Target
 from dpprobe.release.parts.evaluation import measure as evaluation
 from dpprobe.release.parts.evaluation.class_recalls import Estimate
 from dpprobe.results import metrics
-from tests.support.shown_scores import head, of_test_rows
+from tests.support.shown_scores import draw_of, head, of_test_rows
 
 Metric = Literal["accuracy", "auc", "macro_accuracy"]
 NULL = math.nan
@@ -53,10 +52,8 @@ def measure(
 ) -> dict[str, Any]:
     """Evaluates a head that shows these scores, with noise from a seed."""
     return evaluation.evaluate_heads(
-        head(scores.shape[1], seed),
-        of_test_rows(scores, labels, units),
+        draw_of(head(scores.shape[1], seed), of_test_rows(scores, labels, units)),
         plan,
-        SEEDED,
         metric=metric,
         link="sigmoid" if labels.ndim == 2 else "softmax",
         composition="",

@@ -13,13 +13,12 @@ from scipy.stats import binom, norm
 from sklearn.metrics import accuracy_score, recall_score, roc_auc_score
 
 from dpprobe.errors import ConfigError, PrivacyError
-from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.parts.evaluation import measure as results
 from dpprobe.release.parts.evaluation.class_recalls import Estimate, recall_mechanisms
 from dpprobe.release.probabilities import Calibration
 from tests.support.mechanisms import made_plan
-from tests.support.shown_scores import head, of_test_rows
+from tests.support.shown_scores import draw_of, head, of_test_rows
 
 Z = norm.ppf(0.975)
 LITTLE = 1e-3  # of the noise of a plan: what follows is that without noise
@@ -167,10 +166,8 @@ def evaluate(metric: Any, scores: Any, labels: Any, units: Any = None, **more: A
     plan = made_plan(wanted, n, noise=LITTLE, unit="image" if units is None else "patient")
     usual = {"link": "sigmoid" if several else "softmax", "composition": "paid"}
     return results.evaluate_heads(
-        head(classes),
-        of_test_rows(scores, labels, units),
+        draw_of(head(classes), of_test_rows(scores, labels, units)),
         plan,
-        SEEDED,
         metric=metric,
         **usual | more,
     )

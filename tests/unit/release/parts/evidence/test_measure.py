@@ -12,7 +12,7 @@ from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
-from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.parts.evidence.measure import (
     Evidence,
     check_evidence,

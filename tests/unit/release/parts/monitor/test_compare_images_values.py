@@ -17,11 +17,10 @@ from scipy.special import softmax
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads.normalisation import L2, NoNormalisation
 from dpprobe.heads.rows import Transform
-from dpprobe.privacy.entropy import SEEDED
 from dpprobe.release.parts.monitor import compare_images as monitor
 from dpprobe.release.parts.monitor import measure as watching
 from tests.support.mechanisms import made_plan
-from tests.support.shown_scores import head, of_test_rows
+from tests.support.shown_scores import draw_of, head, of_test_rows
 
 SHARES = np.array([1.0, 4, 10, 20, 30, 20, 10, 4, 1]) / 100
 NAMES = [*"abcdefghi"]
@@ -241,10 +240,11 @@ def bundle_of(unusual: bool = True, change: Any = None) -> Any:
     scores = 2 * np.random.default_rng(6).normal(size=(300, 3))
     plan = made_plan(watching.monitor_mechanisms(unusual=unusual), 300, 2.0)
     block = watching.monitor_head(
-        replace(head(3), typical=TYPICAL[None] if unusual else None),
-        of_test_rows(scores, np.zeros(300, np.int64)),
+        draw_of(
+            replace(head(3), typical=TYPICAL[None] if unusual else None),
+            of_test_rows(scores, np.zeros(300, np.int64)),
+        ),
         plan,
-        SEEDED,
         probe_norm=2.0,
         calibration=None,
         link="softmax",

@@ -38,7 +38,7 @@ from tests.support import release_study
 from tests.support.edited_bundles import edit_file, failed
 from tests.support.network_bundles import write_release
 from tests.support.release_study import DIMENSION, release, study, write_features
-from tests.support.shown_scores import head, of_test_rows
+from tests.support.shown_scores import draw_of, head, of_test_rows
 
 CLASSES = 3
 PROBE_NORM = 3.0
@@ -119,10 +119,8 @@ def test_noise_has_the_deviation_of_the_plan(tmp_path: Path) -> None:
     plan = planned(tmp_path, 1000, 1.0)
     rows = of_test_rows(np.zeros((1000, CLASSES)), np.zeros(1000, np.int64))
     block = measure.monitor_head(
-        watched_head(),
-        rows,
+        draw_of(watched_head(), rows, SystemEntropy()),
         plan,
-        SystemEntropy(),
         probe_norm=PROBE_NORM,
         calibration=None,
         link="softmax",

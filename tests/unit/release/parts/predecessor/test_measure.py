@@ -11,8 +11,8 @@ import pytest
 
 from dpprobe.errors import DataError
 from dpprobe.release.bundle import STATEMENT_FILE, write_sums
-from dpprobe.release.parts.predecessor.measure import NAME, named_predecessor
-from dpprobe.release.verification.checks import Check
+from dpprobe.release.checks import Check
+from dpprobe.release.parts.predecessor.measure import NAME, READER
 from dpprobe.release.verification.verify import verify_bundle
 from tests.support.bundles import write_example
 from tests.support.edited_bundles import edit_file
@@ -100,8 +100,8 @@ def test_a_damaged_or_exchanged_predecessor_fails(chain: list[Path], tmp_path: P
 def test_a_predecessor_is_a_name_and_a_sha_256(name: Any, digest: Any, fault: str | None) -> None:
     block = {"name": name, "sha256": digest}
     if fault is None:
-        assert named_predecessor({"predecessor": block}) == block
-        assert named_predecessor({}) is None
+        assert READER.read({"predecessor": block}) == block
+        assert READER.read({}) is None
         return
     with pytest.raises(DataError, match=f"predecessor: .*{fault}"):
-        named_predecessor({"predecessor": block})
+        READER.read({"predecessor": block})

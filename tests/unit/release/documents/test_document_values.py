@@ -15,14 +15,15 @@ from scipy.stats import norm
 
 from dpprobe.artifacts import read_json
 from dpprobe.privacy.plan import Plan
-from dpprobe.release import documents
+from dpprobe.release import stated_plans
 from dpprobe.release.bundle import STATEMENT_FILE, read_facts
+from dpprobe.release.documents import document_values
 from tests.support.bundles import write_example
 
 
 @given(st.floats(0, 1))
 def test_percentages_are_rounded_up(rate: float) -> None:
-    shown = float(documents.percent_up(rate).removesuffix("%"))
+    shown = float(document_values.percent_up(rate).removesuffix("%"))
     assert 100 * rate - 1e-6 <= shown <= 100 * rate + 0.1
 
 
@@ -33,21 +34,21 @@ def test_each_rate_that_a_card_states_is_that_of_the_best_attack(tmp_path: Path)
         math.sqrt(sum(one["count"] / one["noise_multiplier"] ** 2 for one in block["mechanisms"]))
         for block in (statement, statement["evaluation"])
     )
-    table = documents.bound_best_attacks(statement, documents.RATES)
+    table = document_values.bound_best_attacks(statement, document_values.RATES)
     for attack in table:
         best = [norm.cdf(norm.ppf(attack.false) + mu) for mu in (trained, tested)]
         assert [attack.trained, attack.tested] == pytest.approx(best, rel=1e-3)
-    stated = re.findall(r"[\d.]+%", documents.in_plain_words(statement, table)[1])
+    stated = re.findall(r"[\d.]+%", document_values.in_plain_words(statement, table)[1])
     rates = (norm.cdf(norm.ppf(0.01) + trained), norm.cdf(trained / 2))
-    flags, guesses = map(documents.percent_up, rates)
+    flags, guesses = map(document_values.percent_up, rates)
     assert stated == ["1%", flags, "1%", guesses, "50%"]
 
 
 @given(st.text(max_size=40))
 def test_markdown_shows_a_text_as_it_is(text: str) -> None:
     """Backslashes and character references are what CommonMark takes away (sections 2.4, 2.5)."""
-    written = str(documents.in_markdown(text))
-    line = documents.one_line(text)
+    written = str(document_values.in_markdown(text))
+    line = document_values.one_line(text)
     shown = html.unescape(re.sub(r"\\([!-/:-@[-`{-~])", r"\1", written))
     assert shown == html.unescape(line) or shown == line, f"{text!r} is written as {written!r}"
     rest = re.sub(r"\\.", "", written)  # what is not escaped
@@ -57,17 +58,17 @@ def test_markdown_shows_a_text_as_it_is(text: str) -> None:
 
 @given(st.text())
 def test_a_line_is_one_and_hides_nothing(text: str) -> None:
-    line = documents.one_line(text)
+    line = document_values.one_line(text)
     assert line == " ".join(line.split())
     assert all(each.isprintable() or each in "\u200c\u200d" for each in line)
-    assert documents.one_line(line) == line
+    assert document_values.one_line(line) == line
     if text.isascii() and text.isprintable():
         assert line == " ".join(text.split())
 
 
 def test_letters_that_turn_text_are_replaced_and_joiners_stay() -> None:
-    assert documents.one_line("\u202eexe") == "\ufffdexe"
-    assert documents.one_line("a\u200db\u200cc\u200bd") == "a\u200db\u200cc\ufffdd"
+    assert document_values.one_line("\u202eexe") == "\ufffdexe"
+    assert document_values.one_line("a\u200db\u200cc\u200bd") == "a\u200db\u200cc\ufffdd"
 
 
 @pytest.mark.parametrize(
@@ -82,12 +83,12 @@ def test_letters_that_turn_text_are_replaced_and_joiners_stay() -> None:
     ],
 )
 def test_code_is_quoted_unless_code_cannot_hold_it(text: str, code: str) -> None:
-    assert documents.as_code(text) == code
+    assert document_values.as_code(text) == code
 
 
 def test_paragraphs_stay_apart_and_lines_of_one_are_joined() -> None:
-    assert documents.in_paragraphs("a\nb\n\n \n# c\n\n") == "a b\n\n\\# c"
-    assert documents.in_paragraphs("") == ""
+    assert document_values.in_paragraphs("a\nb\n\n \n# c\n\n") == "a b\n\n\\# c"
+    assert document_values.in_paragraphs("") == ""
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_paragraphs_stay_apart_and_lines_of_one_are_joined() -> None:
     ],
 )
 def test_a_name_that_a_shell_reads_otherwise_is_not_printed(name: str, word: str) -> None:
-    assert documents.as_word(name) == word
+    assert document_values.as_word(name) == word
 
 
 @pytest.mark.parametrize(
@@ -111,23 +112,23 @@ def test_a_name_that_a_shell_reads_otherwise_is_not_printed(name: str, word: str
     [("it is `x`", "It is x."), ("It is.", "It is."), ("two\nlines..", "Two lines."), ("", ".")],
 )
 def test_a_clause_becomes_a_sentence(text: str, sentence: str) -> None:
-    assert documents.as_sentence(text) == sentence
+    assert document_values.as_sentence(text) == sentence
 
 
 @given(st.floats(1e-4, 1e3))
 def test_a_price_is_rounded_up_in_its_fourth_digit(epsilon: float) -> None:
-    shown = float(documents.format_price(epsilon))
+    shown = float(stated_plans.format_price(epsilon))
     assert epsilon * (1 - 1e-12) <= shown <= epsilon * 1.0011
-    assert documents.format_price(shown) == documents.format_price(epsilon)
-    assert len(documents.format_price(epsilon).replace(".", "").strip("0")) <= 4
+    assert stated_plans.format_price(shown) == stated_plans.format_price(epsilon)
+    assert len(stated_plans.format_price(epsilon).replace(".", "").strip("0")) <= 4
 
 
 def test_numbers_are_written_as_people_read_them() -> None:
-    assert documents.format_price(1.23401) == "1.235"
-    assert [documents.format_small(each) for each in (1e-5, 2.5e-6, 1e-10, 0.01)] == [
+    assert stated_plans.format_price(1.23401) == "1.235"
+    assert [stated_plans.format_small(each) for each in (1e-5, 2.5e-6, 1e-10, 0.01)] == [
         *("1e-5", "2.5e-6", "1e-10", "0.01")
     ]
-    filters = documents.html_environment().filters
+    filters = document_values.html_environment().filters
     assert filters["count"](1234567) == "1,234,567"
     assert filters["percent"](0.001) == "0.1%"
     assert filters["rate"](0.12345) == "12.3%"
@@ -137,7 +138,7 @@ def test_numbers_are_written_as_people_read_them() -> None:
 @given(st.floats(1e-6, 1))
 def test_the_least_probability_of_a_set_is_rounded_down(value: float) -> None:
     """So that each class of a set has at least what is printed."""
-    shown = float(documents.html_environment().filters["likely"](value).removesuffix("%"))
+    shown = float(document_values.html_environment().filters["likely"](value).removesuffix("%"))
     if value >= 0.001:
         assert 0 <= 100 * value - shown < 0.01 + 1e-9
     else:
@@ -152,10 +153,10 @@ def test_a_promise_is_weak_if_half_are_found_at_one_percent(
     rates: tuple[float, float], weak: bool
 ) -> None:
     table = [
-        documents.Attack(false=false, trained=rate, tested=0.9)
+        document_values.Attack(false=false, trained=rate, tested=0.9)
         for false, rate in zip((0.001, 0.01), rates, strict=True)
     ]
-    assert documents.is_weak(table) == weak
+    assert document_values.is_weak(table) == weak
 
 
 @pytest.mark.parametrize(
@@ -173,19 +174,19 @@ def test_a_patient_of_several_images_has_a_price_or_no_guarantee(
     images: int | None, epsilon: Any, says: str
 ) -> None:
     block = {"images": images, "epsilon": epsilon}
-    said = documents.to_patients({"patients": block, "delta": 1e-5})
+    said = document_values.to_patients({"patients": block, "delta": 1e-5})
     assert said
     assert said.startswith("The guarantee is for one image. It is weaker for a patient with sev")
     assert re.search(f"{says}$", said), said
-    assert documents.to_patients({"patients": None}) is None
+    assert document_values.to_patients({"patients": None}) is None
 
 
-@pytest.mark.parametrize("unit", documents.UNITS)
+@pytest.mark.parametrize("unit", stated_plans.UNITS)
 def test_words_and_formula_are_of_the_unit_of_privacy(tmp_path: Path, unit: str) -> None:
     statement = read_json(write_example(tmp_path / "bundle") / STATEMENT_FILE)
     statement |= {"unit_of_privacy": Plan.UNITS[unit], "n": 12345}
-    table = documents.bound_best_attacks(statement, documents.RATES)
-    first, second = documents.in_plain_words(statement, table)
+    table = document_values.bound_best_attacks(statement, document_values.RATES)
+    first, second = document_values.in_plain_words(statement, table)
     who = "who" if unit == "patient" else "that"
     assert f"one {unit}" in first
     assert f"someone who knows all other {unit}s" in first
@@ -193,7 +194,7 @@ def test_words_and_formula_are_of_the_unit_of_privacy(tmp_path: Path, unit: str)
     assert f"wrongly flags 1% of the {unit}s {who} were not in the training data" in second
     assert f"of those {who} were;" in second
     assert f"a given {unit} was or was not" in second
-    assert documents.state_formally(statement) == (
+    assert document_values.state_formally(statement) == (
         f"epsilon 1 at delta 1e-5 for {Plan.UNITS[unit]}, with n = 12,345 training {unit}s"
     )
 
@@ -222,4 +223,4 @@ def test_a_base_model_is_a_name_on_the_hub(
     facts = read_facts(write_example(tmp_path / "bundle"))
     known = {"trained": True, "architecture": "resnet50", **backbone}
     changed = facts.backbone.model_copy(update=known)
-    assert documents.base_model(facts.model_copy(update={"backbone": changed})) == model
+    assert document_values.base_model(facts.model_copy(update={"backbone": changed})) == model

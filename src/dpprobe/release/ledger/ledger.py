@@ -24,8 +24,8 @@ from dpprobe.artifacts import flush_to_disk
 from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.limits import round_up
-from dpprobe.release.ledger_file import Booking, Content, Entry, LedgerFile, find_named
-from dpprobe.release.ledger_prices import (
+from dpprobe.release.ledger.ledger_file import Booking, Content, Entry, LedgerFile, find_named
+from dpprobe.release.ledger.ledger_prices import (
     Limits,
     Spent,
     compose_bookings,
@@ -34,8 +34,14 @@ from dpprobe.release.ledger_prices import (
     price_parts,
     refuse_excess,
 )
-from dpprobe.release.ledger_units import refuse_moved, refuse_other_unit, refuse_same_units
-from dpprobe.release.unit_hashes import Units, load_key, write_hashes
+from dpprobe.release.ledger.ledger_units import (
+    Units,
+    load_key,
+    refuse_moved,
+    refuse_other_unit,
+    refuse_same_units,
+    write_hashes,
+)
 from dpprobe.sites.site_folder import has_sent, lock_folder, site_folder
 from dpprobe.study.reserved_names import LEDGER_FILE
 from dpprobe.study.study_checks import same_units_fault

@@ -10,8 +10,8 @@ import pytest
 from dpprobe.errors import DataError
 from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.privacy.plan import Plan
-from dpprobe.release.verification import tested_plans
-from dpprobe.release.verification.tested_plans import price_tested
+from dpprobe.release import stated_plans
+from dpprobe.release.stated_plans import price_tested
 from tests.support.mechanisms import gaussians
 
 
@@ -67,7 +67,7 @@ def test_no_other_library_computes_clearly_less(
         }
         return "", found, {}
 
-    monkeypatch.setattr(tested_plans, "second_opinions", compare)
+    monkeypatch.setattr(stated_plans, "second_opinions", compare)
     if right:
         price_tested(tested)
     else:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import html
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dpprobe.exhibits.html_page import content_policy
-from dpprobe.release import documents
 from dpprobe.release.bundle import CardFacts
-from dpprobe.release.page import write_page
+from dpprobe.release.documents import document_values
+from dpprobe.release.documents.page import make_page
 from tests.support.releases import (
     HOSTILE,
     Release,
@@ -66,22 +65,21 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Release:
     return example(tmp_path_factory.mktemp("page") / "v1")
 
 
-def write(folder: Path, facts: Any, statement: dict[str, Any]) -> str:
-    write_page(folder, facts, statement)
-    return (folder / "release.html").read_text(encoding="utf-8")
+def write(facts: Any, statement: dict[str, Any]) -> str:
+    return make_page(facts, statement)
 
 
-def read(folder: Path, release: Release, **blocks: Any) -> Reader:
+def read(release: Release, **blocks: Any) -> Reader:
     reader = Reader()
-    reader.feed(write(folder, release[0], {**release[1], **blocks}))
+    reader.feed(write(release[0], {**release[1], **blocks}))
     reader.close()
     assert reader.open == [], "every tag ends"
     reader.text = " ".join(reader.text.split())
     return reader
 
 
-def test_a_page_loads_and_runs_nothing(tmp_path: Path, plain: Release) -> None:
-    page = write(tmp_path, *long_release(plain))
+def test_a_page_loads_and_runs_nothing(plain: Release) -> None:
+    page = write(*long_release(plain))
     style = page.partition("<style>")[2].partition("</style>")[0]
     policy = html.unescape(page.partition('Policy" content="')[2].partition('"')[0])
     assert policy == content_policy(style, None)
@@ -89,26 +87,26 @@ def test_a_page_loads_and_runs_nothing(tmp_path: Path, plain: Release) -> None:
     assert not re.search(r"<script| style=|(?:src|href)=\"(?!data:,)", page)
 
 
-def test_long_lists_and_texts_are_cut(tmp_path: Path, plain: Release) -> None:
+def test_long_lists_and_texts_are_cut(plain: Release) -> None:
     facts, statement = long_release(plain)
-    page = write(tmp_path, facts, statement)
+    page = write(facts, statement)
     assert f"and {1000 - 16} more, in bundle.json" in page
     assert page.count("… (README.md)") == 2
     for number, left in ((16, ""), (17, " and 1 more, in bundle.json")):
         names = tuple(f"kind {place}" for place in range(number))
         made = plain[0].model_copy(update={"class_names": names})
-        said = read(tmp_path, (made, plain[1])).text
+        said = read((made, plain[1])).text
         assert f"{number} classes: {', '.join(names[:16])}{left}." in said
 
 
-def test_nothing_breaks_out_of_the_page(tmp_path: Path, plain: Release) -> None:
+def test_nothing_breaks_out_of_the_page(plain: Release) -> None:
     facts, statement = plain
-    unharmed = write(tmp_path, facts, statement)
+    unharmed = write(facts, statement)
     joined = "\n".join(HOSTILE)
     card = CardFacts(intended_use=joined, limits=joined, contact=joined)
     named = {"name": HOSTILE[0], "dataset": HOSTILE[1], "class_names": HOSTILE, "card": card}
     replaced = {**statement, "predecessor": {"name": HOSTILE[0], "sha256": HOSTILE[1]}}
-    page = write(tmp_path, facts.model_copy(update=named), replaced)
+    page = write(facts.model_copy(update=named), replaced)
     tags, known = (set(re.findall(r"<[^>]*>", text)) for text in (page, unharmed))
     assert tags - known == set()
     assert "\u202e" not in page
@@ -117,12 +115,10 @@ def test_nothing_breaks_out_of_the_page(tmp_path: Path, plain: Release) -> None:
     assert "{{ 7 * 7 }}" in text
 
 
-def test_the_table_has_the_rates_of_the_best_attack_rounded_up(
-    tmp_path: Path, plain: Release
-) -> None:
+def test_the_table_has_the_rates_of_the_best_attack_rounded_up(plain: Release) -> None:
     for blocks, columns in (({}, 2), ({"evaluation": measured()}, 3)):
-        table = documents.bound_best_attacks({**plain[1], **blocks}, documents.RATES)
-        rows = [row for row in read(tmp_path, plain, **blocks).rows if len(row) == columns]
+        table = document_values.bound_best_attacks({**plain[1], **blocks}, document_values.RATES)
+        rows = [row for row in read(plain, **blocks).rows if len(row) == columns]
         shown = [[float(cell.strip().rstrip("%")) for cell in row] for row in rows[1:4]]
         for row, attack in zip(shown, table, strict=True):
             rates = [attack.false, attack.trained, attack.tested][:columns]
@@ -131,41 +127,37 @@ def test_the_table_has_the_rates_of_the_best_attack_rounded_up(
                 assert 0 <= cell - 100 * rate < 0.1, f"{cell}% for {rate}"
 
 
-def test_the_curve_is_that_of_the_best_attack_and_its_marks_lie_on_it(
-    tmp_path: Path, plain: Release
-) -> None:
+def test_the_curve_is_that_of_the_best_attack_and_its_marks_lie_on_it(plain: Release) -> None:
     """In a square of 200 units that begins at (44, 8): the rate to the right, its find upwards."""
-    drawn = read(tmp_path, plain).drawn
+    drawn = read(plain).drawn
     (line,) = [each["points"] for tag, each in drawn if tag == "polyline"]
     points = [tuple(map(float, point.split(","))) for point in line.split()]
     rates = [((x - 44) / 200, 1 - (y - 8) / 200) for x, y in points]
     assert rates[0][0] == pytest.approx(0, abs=1e-4)
     assert rates[-1] == pytest.approx((1, 1), abs=1e-4)
     assert rates == sorted(rates), "no attack finds fewer for more false alarms"
-    wanted = documents.bound_best_attacks(plain[1], [min(1, max(0, x)) for x, _ in rates])
+    wanted = document_values.bound_best_attacks(plain[1], [min(1, max(0, x)) for x, _ in rates])
     assert [y for _, y in rates] == pytest.approx([each.trained for each in wanted], abs=1e-3)
     marks = [(float(each["cx"]), float(each["cy"])) for tag, each in drawn if tag == "circle"]
     assert [x for x, _ in marks] == pytest.approx([44 + 200 * rate for rate in (0.01, 0.1)])
     assert set(marks) <= set(points)
 
 
-def test_the_reliability_diagram_has_a_mark_for_each_range(tmp_path: Path, plain: Release) -> None:
+def test_the_reliability_diagram_has_a_mark_for_each_range(plain: Release) -> None:
     block = calibrated()
-    drawn = read(tmp_path, plain, calibration=block).drawn
+    drawn = read(plain, calibration=block).drawn
     marks = [(float(each["cx"]), float(each["cy"])) for tag, each in drawn if tag == "circle"]
     for row in block["reliability"]:
         wanted = pytest.approx((44 + 200 * row["predicted"], 8 + 200 * (1 - row["observed"])))
         assert any(mark == wanted for mark in marks), row
 
 
-def test_each_mechanism_is_a_row_with_the_units_that_it_reads(
-    tmp_path: Path, plain: Release
-) -> None:
+def test_each_mechanism_is_a_row_with_the_units_that_it_reads(plain: Release) -> None:
     item = plain[1]["mechanisms"][0]
     sampled = {**item, "name": "sampled", "sample_rate": 0.25, "count": 1200, "repeated": True}
     joint = {**item, "name": "joint", "budget_share": None}
     blocks = {"mechanisms": [item, sampled, joint], "evaluation": measured(), "monitor": watched()}
-    rows = [row for row in read(tmp_path, plain, **blocks).rows if len(row) == 6][1:]
+    rows = [row for row in read(plain, **blocks).rows if len(row) == 6][1:]
     cells = {row[0].partition(":")[0]: [" ".join(cell.split()) for cell in row[1:]] for row in rows}
     assert list(cells)[:4] == [item["name"], "sampled", "joint", "right_answers"]
     assert cells["right_answers"] == [
@@ -181,10 +173,8 @@ def test_each_mechanism_is_a_row_with_the_units_that_it_reads(
     assert cells[item["name"]][4] == f"{100 * item['budget_share']:.4g}%"
 
 
-def test_the_facts_of_the_promise_are_those_of_the_statement(
-    tmp_path: Path, plain: Release
-) -> None:
-    said = read(tmp_path, plain, n=12345).text
+def test_the_facts_of_the_promise_are_those_of_the_statement(plain: Release) -> None:
+    said = read(plain, n=12345).text
     for words in (
         "Epsilon 1 ",
         "Delta 1e-5",
@@ -196,11 +186,11 @@ def test_the_facts_of_the_promise_are_those_of_the_statement(
         assert absent not in said
     assert "No test result is published with this head." in said
     target = {"risk_target": {"advantage": 0.3}, "mu": 0.77}
-    assert "Permitted risk advantage 0.3 (mu 0.77)" in read(tmp_path, plain, **target).text
+    assert "Permitted risk advantage 0.3 (mu 0.77)" in read(plain, **target).text
     weak = {
         "epsilon_realised": 30.0,
         "selection": {"mean": 10, "repeated": ["gradients"], "trials": "geometric"},
     }
-    said = read(tmp_path, plain, **weak).text
+    said = read(plain, **weak).text
     assert "This is a weak promise." in said
     assert "a random number of trials (mean 10, geometric)" in said

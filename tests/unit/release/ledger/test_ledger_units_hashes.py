@@ -22,10 +22,10 @@ from scipy.special import ndtr, ndtri
 from dpprobe.errors import BudgetError, DataError, PrivacyError
 from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.privacy.running_sums import Factorisation
-from dpprobe.release.ledger import Ledger
-from dpprobe.release.ledger_file import Booking, Part
-from dpprobe.release.ledger_prices import Limits, bound_bookings
-from dpprobe.release.unit_hashes import (
+from dpprobe.release.ledger.ledger import Ledger
+from dpprobe.release.ledger.ledger_file import Booking, Part
+from dpprobe.release.ledger.ledger_prices import Limits, bound_bookings
+from dpprobe.release.ledger.ledger_units import (
     Units,
     count_moved,
     count_paying_twice,
@@ -34,7 +34,7 @@ from dpprobe.release.unit_hashes import (
     share_units,
 )
 from tests.support.split_tables import write_tables
-from tests.unit.release.test_ledger import DELTA, FREE, gaussian, part
+from tests.unit.release.ledger.test_ledger import DELTA, FREE, gaussian, part
 
 SPAWN = multiprocessing.get_context("spawn")
 

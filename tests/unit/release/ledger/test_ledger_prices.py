@@ -21,8 +21,8 @@ from scipy.special import ndtr, ndtri
 from dpprobe.errors import BudgetError
 from dpprobe.privacy.plan import Selection
 from dpprobe.privacy.risk import Risk
-from dpprobe.release.ledger_file import Booking, check_delta
-from dpprobe.release.ledger_prices import (
+from dpprobe.release.ledger.ledger_file import Booking, check_delta
+from dpprobe.release.ledger.ledger_prices import (
     Limits,
     Spent,
     bound_bookings,
@@ -30,7 +30,7 @@ from dpprobe.release.ledger_prices import (
     refuse_excess,
 )
 from tests.support.refusals import refusal_of
-from tests.unit.release.test_ledger import DELTA, booking, gaussian, part
+from tests.unit.release.ledger.test_ledger import DELTA, booking, gaussian, part
 
 SAMPLED = replace(gaussian(2.0, 20, name="sampled"), sample_rate=0.1)
 RATES = (0.001, 0.01, 0.1)

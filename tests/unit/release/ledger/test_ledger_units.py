@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from dpprobe.errors import DataError, PrivacyError
-from dpprobe.release.ledger import Ledger
-from dpprobe.release.ledger_file import Booking
-from dpprobe.release.unit_hashes import Units
+from dpprobe.release.ledger.ledger import Ledger
+from dpprobe.release.ledger.ledger_file import Booking
+from dpprobe.release.ledger.ledger_units import Units
 from tests.support.refusals import refusal_of
 from tests.support.split_tables import write_tables
-from tests.unit.release.test_ledger import FREE, gaussian, part
+from tests.unit.release.ledger.test_ledger import FREE, gaussian, part
 
 TRAIN = part("train", gaussian(5.0))
 BOTH = (TRAIN, part("test", gaussian(9.0)))

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from dpprobe.artifacts import write_text
 from dpprobe.exhibits.html_page import content_policy
-from dpprobe.release import documents
-from dpprobe.release.bundle import PAGE_FILE, BundleFacts
-from dpprobe.release.release_statement import tested_blocks
+from dpprobe.release.bundle import BundleFacts
+from dpprobe.release.documents.document_values import (
+    CURVE,
+    RATES,
+    TEMPLATES,
+    Attack,
+    bound_best_attacks,
+    html_environment,
+    one_line,
+    shared_values,
+)
+from dpprobe.release.stated_plans import tested_blocks
 
 # Longest lists and texts on the page, which must print on two sheets.
 CLASSES_SHOWN, NAME_LENGTH, TEXT_LENGTH = 16, 40, 500
@@ -20,14 +27,14 @@ CLASSES_SHOWN, NAME_LENGTH, TEXT_LENGTH = 16, 40, 500
 SIDE, LEFT, TOP = 200, 44, 8
 
 
-def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -> None:
-    points = documents.bound_best_attacks(statement, (*documents.RATES, *documents.CURVE))
-    table, curve = points[: len(documents.RATES)], points[len(documents.RATES) :]
-    style = (documents.TEMPLATES / "style.css").read_text(encoding="utf-8")
-    values = documents.shared_values(facts, statement, table)
-    values |= {name: documents.one_line(values[name]) for name in ("use", "limits")}
-    page = (
-        documents.html_environment()
+def make_page(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
+    points = bound_best_attacks(statement, (*RATES, *CURVE))
+    table, curve = points[: len(RATES)], points[len(RATES) :]
+    style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
+    values = shared_values(facts, statement, table)
+    values |= {name: one_line(values[name]) for name in ("use", "limits")}
+    return (
+        html_environment()
         .get_template("page.html.j2")
         .render(
             **values,
@@ -43,25 +50,20 @@ def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
                     for item in b["mechanisms"]
                 ),
             ],
-            classes=[documents.one_line(name) for name in facts.class_names[:CLASSES_SHOWN]],
+            classes=[one_line(name) for name in facts.class_names[:CLASSES_SHOWN]],
             classes_left=max(0, len(facts.class_names) - CLASSES_SHOWN),
             name_length=NAME_LENGTH,
             text_length=TEXT_LENGTH,
         )
     )
-    write_text(folder / PAGE_FILE, page)
 
 
-def _draw_curve(curve: Sequence[documents.Attack]) -> dict[str, Any]:
+def _draw_curve(curve: Sequence[Attack]) -> dict[str, Any]:
     """Computes the points of the attack curve, its marks and its axes in the drawing's units."""
     return {
         **_draw_square(),
         "line": " ".join(",".join(_place_point(item.false, item.trained)) for item in curve),
-        "marks": [
-            _place_point(item.false, item.trained)
-            for item in curve
-            if item.false in documents.RATES
-        ],
+        "marks": [_place_point(item.false, item.trained) for item in curve if item.false in RATES],
     }
 
 

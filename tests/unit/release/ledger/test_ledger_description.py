@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from dpprobe.errors import PrivacyError
-from dpprobe.release.ledger import Ledger, describe_ledger
+from dpprobe.release.ledger.ledger import Ledger, describe_ledger
 from tests.support.refusals import refusal_of
-from tests.unit.release.test_ledger import DELTA, FREE, booking, gaussian, part
-from tests.unit.release.test_ledger_prices import exact_epsilon
+from tests.unit.release.ledger.test_ledger import DELTA, FREE, booking, gaussian, part
+from tests.unit.release.ledger.test_ledger_prices import exact_epsilon
 
 REASON = "the job died before its noise"
 

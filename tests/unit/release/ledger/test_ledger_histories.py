@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dpprobe.errors import BudgetError, DataError, PrivacyError
-from dpprobe.release.ledger import Ledger
-from dpprobe.release.ledger_file import Booking
-from dpprobe.release.ledger_prices import Limits, Spent
-from tests.unit.release.test_ledger import DELTA, gaussian, part
-from tests.unit.release.test_ledger_prices import exact_epsilon, rounded_up
+from dpprobe.release.ledger.ledger import Ledger
+from dpprobe.release.ledger.ledger_file import Booking
+from dpprobe.release.ledger.ledger_prices import Limits, Spent
+from tests.unit.release.ledger.test_ledger import DELTA, gaussian, part
+from tests.unit.release.ledger.test_ledger_prices import exact_epsilon, rounded_up
 
 DATASETS = "abc"
 REASON = "died before its noise"

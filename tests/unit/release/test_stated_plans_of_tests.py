@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.errors import DataError
-from dpprobe.release.verification.tested_plans import agree
+from dpprobe.release.stated_plans import agree
 
 NUMBERS = st.floats(1e-3, 1e6) | st.integers(1, 10**6)
 VALUES = st.recursive(

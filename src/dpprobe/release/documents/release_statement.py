@@ -9,23 +9,23 @@ from typing import Any
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.statement import Declared, Statement
+from dpprobe.release.bundle import ESTIMATOR, BundleFacts, published_options
 from dpprobe.release_part_registry import ALWAYS_STATED, STATED_IF_ASKED
 
 FORMAT = "dpprobe-release-statement"
 FORMAT_VERSION = 2
 NOT_PUBLISHED = "run on the private images without noise, if at all, and not published"
+# The backbone in a statement before the user names the model that computed the rows.
+_UNNAMED = {"backbone": "vectors", "trained": True, "weights_sha256": None}
 
 
 def release_statement(
     plan: Plan,
-    *,
-    method: str,
     options: MethodOptions,
-    study: str,
-    public_data: Mapping[str, Any],
+    facts: BundleFacts | None,
+    *,
     file_hashes: Mapping[str, str],
     blocks: Mapping[str, Mapping[str, Any] | None],
-    parts: Mapping[str, str] | None,
     subsample: Mapping[str, Any] | None = None,
     chosen_from: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -33,10 +33,9 @@ def release_statement(
 
     Args:
       options: the method's options; public files may have any path.
-      study: name of the study that declares files public.
+      facts: bundle.json; None for an estimator's head before the user names a model.
       file_hashes: SHA-256 of each public file, by its path in the options.
       blocks: the statement blocks of release parts, by name; None for parts the release lacks.
-      parts: hashes by `BundleFacts.hash_parts`; None if no bundle exists yet.
       subsample: the `fraction` and the `public_seed` that chose the training examples.
       chosen_from: the rule that chose the head, and its facts; None if no rule chose.
     """
@@ -44,17 +43,17 @@ def release_statement(
     hashes = {Path(path).name: file_hashes[path] for path in options.public_files().values()}
     values = Statement(
         plan=plan,
-        method=method,
+        method=facts.head.method if facts else options.head,
         options=published_options(options),
         mode="release",
         seeds=(0,),
         public_data={
-            **public_data,
+            **(facts.backbone.public_data if facts else _UNNAMED),
             "near_duplicate_check": NOT_PUBLISHED,
             **({"subsample": dict(subsample)} if subsample else {}),
         },
         epsilon_all_heads=plan.realised_epsilon,
-        declared=Declared(study=study, files=named, hashes=hashes),
+        declared=Declared(study=facts.study if facts else ESTIMATOR, files=named, hashes=hashes),
         private_choices=options.private_choices,
         priced_normalisation=options.normalize.priced,
         released_priors=options.releases_priors,
@@ -67,24 +66,6 @@ def release_statement(
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         **{name: blocks.get(name) for name in ALWAYS_STATED},
-        **({} if parts is None else {"parts": dict(parts)}),
+        **({"parts": facts.hash_parts()} if facts else {}),
         **{name: blocks[name] for name in STATED_IF_ASKED if blocks.get(name) is not None},
     }
-
-
-def tested_blocks(statement: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Returns the statement blocks with mechanisms that read the private test units."""
-    blocks = (statement.get(name) for name in (*ALWAYS_STATED, *STATED_IF_ASKED))
-    return [block for block in blocks if isinstance(block, Mapping) and "mechanisms" in block]
-
-
-def published_options(options: MethodOptions) -> dict[str, Any]:
-    """Returns a method's options with the names of public files, without their folders."""
-    values = options.model_dump(mode="json")
-    for place in options.public_files():
-        *parents, last = place.split(".")
-        block = values
-        for key in parents:
-            block = block[key]
-        block[last] = Path(block[last]).name
-    return values

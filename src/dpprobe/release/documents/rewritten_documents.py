@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from dpprobe.errors import DataError
+from dpprobe.heads.auto import Options as Auto
 from dpprobe.heads.auto import describe_choice
+from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import CARD_FILE, FACTS_FILE, PAGE_FILE, STATEMENT_FILE, BundleFacts
-from dpprobe.release.model_card import write_card
-from dpprobe.release.page import write_page
-from dpprobe.release.release_statement import release_statement
+from dpprobe.release.documents.model_card import make_card
+from dpprobe.release.documents.page import make_page
+from dpprobe.release.documents.release_statement import release_statement
 from dpprobe.release.stated_values import (
     Values,
     is_hash,
@@ -22,7 +24,6 @@ from dpprobe.release.stated_values import (
     require_same,
     require_true,
 )
-from dpprobe.release.verification.method import data_facts
 from dpprobe.release_part_registry import ALWAYS_STATED, STATED_IF_ASKED
 from dpprobe.versions import code_version
 
@@ -39,18 +40,16 @@ def check_words(
     )
     expected = release_statement(
         plan,
-        method=facts.head.method,
-        options=options,
-        study=facts.study,
-        public_data=facts.backbone.public_data,
+        options,
+        facts,
         file_hashes=hashes,
         blocks={name: values.get(name) for name in (*ALWAYS_STATED, *STATED_IF_ASKED)},
         subsample=_subsample(values),
         chosen_from=describe_choice(options, data_facts(options, plan, facts, values)),
-        parts=values.get("parts", {}),
     )
     other = set(expected) ^ set(values)
     require_true(not other, f"keys missing or unknown: {', '.join(sorted(map(str, other)))}")
+    del expected["parts"]  # `check_parts` compares each part
     for name, value in expected.items():
         try:
             require_same(name, value, values[name])
@@ -66,6 +65,19 @@ def check_parts(values: Values, facts: BundleFacts) -> tuple[str, bool]:
     for name, expected in computed.items():
         require_true(block[name] == expected, f"{name}: {FACTS_FILE} and {STATEMENT_FILE} differ")
     return f"{', '.join(computed)} match {STATEMENT_FILE}", True
+
+
+def data_facts(options: MethodOptions, plan: Plan, facts: BundleFacts, values: Values) -> DataFacts:
+    """Returns the public facts of a bundle, with its metric from rule 2 of `auto` on."""
+    follows_metric = isinstance(options, Auto) and options.rule != 1
+    tested = values.get("evaluation") if follows_metric else None
+    return DataFacts.of_target(
+        Target.of_plan(plan),
+        dimension=facts.dimension,
+        classes=len(facts.class_names),
+        multi_label=facts.multi_label,
+        metric=tested["metric"] if tested else None,
+    )
 
 
 def _subsample(values: Values) -> Values | None:
@@ -91,14 +103,10 @@ def check_documents(
     folder: Path, facts: BundleFacts, values: Values, *_checked: bool
 ) -> tuple[str, bool]:
     """Rewrites model card and page from verified facts, and compares them with the bundle's."""
-    with tempfile.TemporaryDirectory() as place:
-        again = Path(place)
-        write_card(again, facts, values)
-        write_page(again, facts, values)
-        for name in (CARD_FILE, PAGE_FILE):
-            require_true(
-                (again / name).read_bytes() == (folder / name).read_bytes(),
-                f"{name}: does not follow from {FACTS_FILE} and "
-                f"{STATEMENT_FILE}{_other_version(facts)}",
-            )
+    for name, write in ((CARD_FILE, make_card), (PAGE_FILE, make_page)):
+        require_true(
+            write(facts, values).encode() == (folder / name).read_bytes(),
+            f"{name}: does not follow from {FACTS_FILE} and "
+            f"{STATEMENT_FILE}{_other_version(facts)}",
+        )
     return f"{CARD_FILE} and {PAGE_FILE} follow from {FACTS_FILE} and {STATEMENT_FILE}", True

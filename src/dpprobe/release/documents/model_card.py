@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from dpprobe.artifacts import write_text
-from dpprobe.release import documents
-from dpprobe.release.bundle import CARD_FILE, BundleFacts
-from dpprobe.release.parts.evaluation.show import METRICS, is_telling, round_result
+from dpprobe.release.bundle import BundleFacts
+from dpprobe.release.documents.document_values import (
+    RATES,
+    base_model,
+    bound_best_attacks,
+    markdown_environment,
+    one_line,
+    shared_values,
+)
 
 CLASSES_SHOWN = 100
 TAGS = ("differential-privacy", "dpprobe", "frozen-features")
@@ -20,42 +24,37 @@ TAGS = ("differential-privacy", "dpprobe", "frozen-features")
 HUB_METRICS = {"accuracy": "accuracy", "auc": "roc_auc", "macro_accuracy": "balanced_accuracy"}
 
 
-def write_card(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -> None:
-    table = documents.bound_best_attacks(statement, documents.RATES)
-    template = documents.markdown_environment().get_template("card.md.j2")
-    body = template.render(
-        **documents.shared_values(facts, statement, table),
-        base_model=documents.base_model(facts),
-        shown=CLASSES_SHOWN,
-    )
-    write_text(folder / CARD_FILE, f"---\n{_front_matter(facts, statement)}---\n\n{body}")
+def make_card(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
+    table = bound_best_attacks(statement, RATES)
+    template = markdown_environment().get_template("card.md.j2")
+    values = shared_values(facts, statement, table)
+    body = template.render(**values, base_model=base_model(facts), shown=CLASSES_SHOWN)
+    return f"---\n{_front_matter(facts, values)}---\n\n{body}"
 
 
-def _front_matter(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
+def _front_matter(facts: BundleFacts, shown: Mapping[str, Any]) -> str:
     """Writes the Hub's keys in the order of its library, which `verify` need not have."""
-    task, evaluation = _name_task(facts), statement["evaluation"]
-    values: dict[str, Any] = {"base_model": documents.base_model(facts)}
+    task, evaluation = _name_task(facts), shown["evaluation"]
+    values: dict[str, Any] = {"base_model": base_model(facts)}
     values["library_name"] = "dpprobe"
     values |= _license_keys(facts.card.license)
-    tested = bool(evaluation) and is_telling(evaluation)
-    if tested:
+    if shown["telling"]:
         values["metrics"] = [HUB_METRICS[evaluation["metric"]]]
     values |= {"pipeline_tag": task, "tags": list(TAGS)}
-    if tested:
+    if shown["telling"]:
         dataset = {"name": f"{facts.dataset} (private)", "type": facts.dataset, "split": "test"}
-        result = {"task": {"type": task}, "dataset": dataset, "metrics": [_hub_metric(evaluation)]}
+        result = {"task": {"type": task}, "dataset": dataset, "metrics": [_hub_metric(shown)]}
         values["model-index"] = [{"name": facts.name, "results": [result]}]
     known = {key: value for key, value in values.items() if value is not None}
     return yaml.safe_dump(known, sort_keys=False, allow_unicode=True)
 
 
-def _hub_metric(evaluation: Mapping[str, Any]) -> dict[str, Any]:
-    low, high = evaluation["interval"]
+def _hub_metric(shown: Mapping[str, Any]) -> dict[str, Any]:
+    low, high = shown["evaluation"]["interval"]
     return {
-        "type": HUB_METRICS[evaluation["metric"]],
-        "value": round_result(evaluation),
-        "name": f"{METRICS[evaluation['metric']]}, measured with noise "
-        f"(95% CI {low:.3f} to {high:.3f})",
+        "type": HUB_METRICS[shown["evaluation"]["metric"]],
+        "value": shown["rounded"],
+        "name": f"{shown['metric']}, measured with noise (95% CI {low:.3f} to {high:.3f})",
     }
 
 
@@ -71,4 +70,4 @@ def _license_keys(written: str | None) -> dict[str, Any]:
         return {}
     if re.fullmatch(r"[a-z0-9][a-z0-9.-]*", written.lower()):
         return {"license": written.lower()}
-    return {"license": "other", "license_name": documents.one_line(written)}
+    return {"license": "other", "license_name": one_line(written)}

@@ -11,7 +11,7 @@ import pytest
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.heads.registry import method_options
 from dpprobe.release.parts.monitor import measure as watching
-from dpprobe.release.parts.monitor.show import READER, _check_totals
+from dpprobe.release.parts.monitor.measure import READER, _check_totals
 from tests.support.mechanisms import best_of, gaussians, made_plan
 
 FOUR = watching.monitor_mechanisms(unusual=True)

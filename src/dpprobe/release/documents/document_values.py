@@ -18,17 +18,22 @@ from markupsafe import Markup, escape
 
 from dpprobe.backbones.hub_files import HUB_PREFIXES
 from dpprobe.counted_nouns import count_noun
-from dpprobe.privacy.limits import rounded_up
-from dpprobe.privacy.plan import Mechanism, Plan, Selection
+from dpprobe.privacy.plan import Mechanism, Selection
 from dpprobe.privacy.risk import target_words
 from dpprobe.privacy.statement import in_words_of_rows, mechanisms_of, of_vectors
 from dpprobe.privacy.trade_off import Allowed, bound_attacks, per_hundred
 from dpprobe.release.bundle import BundleFacts
-from dpprobe.release.release_statement import tested_blocks
+from dpprobe.release.stated_plans import (
+    UNITS,
+    format_price,
+    format_small,
+    tested_blocks,
+    unit_of,
+)
 from dpprobe.release_part_registry import PARTS, load_readers
 
 TEMPLATES = Path(__file__).with_name("templates")
-PART_TEMPLATES = Path(__file__).with_name("parts")
+PART_TEMPLATES = Path(__file__).parents[1] / "parts"
 
 # False positive rates of the attack table and of the attack curve in a release's documents.
 RATES = (0.001, 0.01, 0.1)
@@ -36,12 +41,6 @@ CURVE = (0.0, *(step / 400 for step in range(1, 40)), *(step / 40 for step in ra
 # Documents call a guarantee weak if attacks reach a true positive rate of WEAK at 1% FPR.
 WEAK = 0.5
 
-UNITS = {
-    "image": ("image", "images"),
-    "patient": ("patient", "patients"),
-    "row": ("row", "rows"),
-    "group": ("group", "groups"),
-}
 WHO = {"image": "that", "patient": "who", "row": "that", "group": "that"}
 INTENDED_USE = (
     "Classifying images of the kind it was trained on, to help people who check its predictions, "
@@ -92,17 +91,12 @@ def shared_values(
         "parts": [part.package.rpartition(".")[2] for part in PARTS.values()],
         **{
             name: value
-            for reader in load_readers()
+            for reader in load_readers().values()
             for name, value in reader.show(statement, items).items()
         },
         "use": facts.card.intended_use or items(INTENDED_USE),
         "limits": facts.card.limits or items(LIMITS),
     }
-
-
-def unit_of(statement: Mapping[str, Any]) -> str:
-    words = statement["unit_of_privacy"]
-    return next(unit for unit, known in Plan.UNITS.items() if known == words)
 
 
 def bound_best_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> list[Attack]:
@@ -202,16 +196,6 @@ def base_model(facts: BundleFacts) -> str | None:
     if backbone.options.get("family") == "timm" and backbone.pretrained_tag:
         return f"timm/{backbone.architecture}.{backbone.pretrained_tag}"
     return None
-
-
-def format_price(epsilon: float | str) -> str:
-    """Formats an epsilon with four digits, rounded up."""
-    return f"{rounded_up(float(epsilon)):g}"
-
-
-def format_small(value: float) -> str:
-    """Formats a small number such as a delta: 1e-5."""
-    return f"{value:g}".replace("e-0", "e-")
 
 
 def percent_up(rate: float) -> str:

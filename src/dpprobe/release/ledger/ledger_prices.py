@@ -44,7 +44,7 @@ from dpprobe.privacy.limits import round_up
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.trade_off import Allowed, bound_attacks
-from dpprobe.release.ledger_file import Booking, Part, Side, check_delta
+from dpprobe.release.ledger.ledger_file import Booking, Part, Side, check_delta
 
 # Largest number of two-sided splits for which all 2^6 = 64 choices of sides are composed.
 MOST_SPLITS = 6

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.errors import DataError, MissingExtraError
-from dpprobe.release.verification.checks import (
+from dpprobe.release.checks import (
     DEPENDS,
     NOT_COVERED,
     PROMISES,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from huggingface_hub import EvalResult, ModelCard
 
 from dpprobe.release.bundle import CardFacts
-from dpprobe.release.model_card import write_card
+from dpprobe.release.documents.model_card import make_card
 from tests.support.bundles import LEDGER, PRIORS
 from tests.support.releases import (
     HOSTILE,
@@ -53,10 +52,9 @@ def changed(
     return made.model_copy(update=facts), {**stated, **(statement or {})}
 
 
-def write(folder: Path, release: Release) -> ModelCard:
+def write(release: Release) -> ModelCard:
     """The card as the Hub's library reads it, and would write it."""
-    write_card(folder, *release)
-    text = (folder / "README.md").read_text(encoding="utf-8")
+    text = make_card(*release)
     card = ModelCard(text)
     assert text.startswith(f"---\n{card.data.to_yaml()}\n---\n")
     return card
@@ -75,9 +73,9 @@ def write(folder: Path, release: Release) -> ModelCard:
     ],
 )
 def test_a_license_is_an_identifier_of_the_hub_or_another_with_a_name(
-    tmp_path: Path, plain: Release, license_: str | None, keys: dict[str, str]
+    plain: Release, license_: str | None, keys: dict[str, str]
 ) -> None:
-    values = write(tmp_path, changed(plain, card=CardFacts(license=license_))).data.to_dict()
+    values = write(changed(plain, card=CardFacts(license=license_))).data.to_dict()
     assert {key: each for key, each in values.items() if key.startswith("license")} == keys
 
 
@@ -90,9 +88,9 @@ def test_a_license_is_an_identifier_of_the_hub_or_another_with_a_name(
     ],
 )
 def test_the_hub_finds_a_result_with_its_interval(
-    tmp_path: Path, plain: Release, metric: str, hub: str, name: str
+    plain: Release, metric: str, hub: str, name: str
 ) -> None:
-    data: Any = write(tmp_path, changed(plain, {"evaluation": measured(metric, 0.8125)})).data
+    data: Any = write(changed(plain, {"evaluation": measured(metric, 0.8125)})).data
     (result,) = data.eval_results
     assert isinstance(result, EvalResult)
     assert data.to_dict()["metrics"] == [hub]
@@ -105,10 +103,10 @@ def test_the_hub_finds_a_result_with_its_interval(
 
 @pytest.mark.parametrize("interval", [None, (0.1, 0.95)])
 def test_a_result_that_says_nothing_is_none_for_the_hub(
-    tmp_path: Path, plain: Release, interval: tuple[float, float] | None
+    plain: Release, interval: tuple[float, float] | None
 ) -> None:
     block = interval and {**measured(), "interval": [*interval]}
-    values = write(tmp_path, changed(plain, {"evaluation": block})).data.to_dict()
+    values = write(changed(plain, {"evaluation": block})).data.to_dict()
     assert not values.keys() & {"metrics", "model-index"}
     assert values["library_name"] == "dpprobe"
     assert values["pipeline_tag"] == "image-classification"
@@ -217,33 +215,31 @@ SAID: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", SAID)
-def test_each_fact_of_a_release_is_said(tmp_path: Path, plain: Release, case: str) -> None:
+def test_each_fact_of_a_release_is_said(plain: Release, case: str) -> None:
     changes, says = SAID[case]
-    before, after = write(tmp_path, plain), write(tmp_path, changed(plain, **changes))
+    before, after = write(plain), write(changed(plain, **changes))
     for words in says:
         assert words in after.text, f"{case}: {words!r} is not said"
         assert words not in before.text, f"{case}: {words!r} is always said"
 
 
 @pytest.mark.parametrize(("number", "left"), [(2, 0), (100, 0), (101, 1), (1000, 900)])
-def test_a_hundred_classes_are_named(
-    tmp_path: Path, plain: Release, number: int, left: int
-) -> None:
+def test_a_hundred_classes_are_named(plain: Release, number: int, left: int) -> None:
     names = tuple(f"kind {place}" for place in range(number))
-    line = write(tmp_path, changed(plain, class_names=names)).text.partition("Classes: ")[2]
+    line = write(changed(plain, class_names=names)).text.partition("Classes: ")[2]
     named = line.partition(".\n")[0].partition(" and ")[0].split(", ")
     assert named == list(names[:100])
     assert (f" and {left} more, in `bundle.json`." in line) == (left > 0)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_nothing_breaks_out_of_the_card(tmp_path: Path, plain: Release, text: str) -> None:
+def test_nothing_breaks_out_of_the_card(plain: Release, text: str) -> None:
     """The same lines as of a harmless text, but for those that show it; nothing else to the Hub."""
 
     def written(words: str) -> ModelCard:
         said = CardFacts(license=words, intended_use=words, limits=words, contact=words)
         named = changed(plain, {"evaluation": measured()}, class_names=(words, words), card=said)
-        return write(tmp_path, named)
+        return write(named)
 
     harmless, hostile = written("Two words."), written(text)
     fixed = [line for line in harmless.text.splitlines() if line and "Two words" not in line]

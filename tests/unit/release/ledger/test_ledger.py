@@ -26,10 +26,10 @@ from dpprobe.privacy.limits import round_up
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.target import Target
-from dpprobe.release import ledger_file, ledger_prices
-from dpprobe.release.ledger import Ledger
-from dpprobe.release.ledger_file import Booking, Part, Side
-from dpprobe.release.ledger_prices import Limits, Spent, compose_bookings
+from dpprobe.release.ledger import ledger_file, ledger_prices
+from dpprobe.release.ledger.ledger import Ledger
+from dpprobe.release.ledger.ledger_file import Booking, Part, Side
+from dpprobe.release.ledger.ledger_prices import Limits, Spent, compose_bookings
 
 DELTA = 1e-5
 FREE = Limits(delta=DELTA)

@@ -14,9 +14,10 @@ from dpprobe.artifacts import read_json
 from dpprobe.errors import DataError
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
-from dpprobe.release import bundle
-from dpprobe.release.release_statement import release_statement
-from dpprobe.release.verification import files, method, rewritten_documents, stated_plan
+from dpprobe.release import bundle, stated_plans
+from dpprobe.release.documents import rewritten_documents
+from dpprobe.release.documents.release_statement import release_statement
+from dpprobe.release.verification import method, verify
 from tests.support.bundles import write_example
 from tests.unit.release.verification.test_verify import documented
 
@@ -47,12 +48,12 @@ def test_an_edited_text_differs_by_its_hash_and_by_its_facts(folder: Path, name:
     text = (folder / name).read_bytes()
     (folder / name).write_bytes(text.replace(b"epsilon", b"Epsilon", 1))
     with pytest.raises(DataError, match=rf"differ from SHA256SUMS: {re.escape(name)}; fetch"):
-        files.check_hashes(folder)
+        verify.check_hashes(folder)
     bundle.write_sums(folder)
-    files.check_hashes(folder)
+    verify.check_hashes(folder)
     with pytest.raises(DataError, match=rf"^{re.escape(name)}: does not follow from bundle.json"):
         check_documents(folder)
-    files.check_leaks(folder)
+    verify.check_leaks(folder)
 
 
 @pytest.mark.parametrize("name", [bundle.CARD_FILE, bundle.PAGE_FILE])
@@ -65,19 +66,19 @@ def test_a_leak_in_a_text_is_named_with_its_file(
     text = (folder / name).read_text(encoding="utf-8")
     (folder / name).write_text(text.replace("epsilon", leak, 1), encoding="utf-8")
     with pytest.raises(DataError, match=rf"^{re.escape(name)}: contains {what}"):
-        files.check_leaks(folder)
+        verify.check_leaks(folder)
 
 
 def test_a_private_key_in_a_statement_is_named(folder: Path) -> None:
     path = folder / bundle.STATEMENT_FILE
     path.write_text(path.read_text().replace('"promise"', '"my_seed"', 1))
     with pytest.raises(DataError, match=r"^privacy\.json: contains my_seed"):
-        files.check_leaks(folder)
+        verify.check_leaks(folder)
 
 
 def check_words(folder: Path, values: dict[str, Any], facts: Any = None) -> tuple[str, bool]:
     facts = facts or bundle.read_facts(folder)
-    plan, options = stated_plan.read_plan(values)[1], method.read_options(facts)[1]
+    plan, options = stated_plans.read_plan(values)[1], method.read_options(facts)[1]
     return rewritten_documents.check_words(values, plan, options, facts)
 
 
@@ -133,17 +134,14 @@ HASHES = {"start.safetensors": "ab" * 32, "rows.npy": "cd" * 32}
 def with_files(original: Path) -> tuple[dict[str, Any], Any, MethodOptions]:
     """The statement of a head with two public files, its plan and options."""
     values = read_json(original / bundle.STATEMENT_FILE)
-    plan = stated_plan.read_plan(values)[1]
+    plan = stated_plans.read_plan(values)[1]
     options = method_options({"head": "feature_covariance", "init": "file", **PATHS})
     stated = release_statement(
         plan,
-        method="m",
-        options=options,
-        study="s",
-        public_data={"trained": False},
+        options,
+        None,
         file_hashes={path: HASHES[Path(path).name] for path in PATHS.values()},
         blocks={},
-        parts=None,
     )
     return stated, plan, options
 

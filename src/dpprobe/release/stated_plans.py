@@ -1,11 +1,14 @@
-"""Reads the plan from a privacy statement, and recomputes the plan's epsilon."""
+"""Reads the plans of a privacy statement, recomputes their epsilons, and writes them as text.
+
+A statement has the plan of the training units, and one plan per block of numbers from test units.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from dpprobe.counted_nouns import count_noun
@@ -17,19 +20,21 @@ from dpprobe.privacy.limits import (
     SMALLEST_EPSILON,
     delta_fault,
     round_up,
+    rounded_up,
 )
 from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
 from dpprobe.privacy.risk import list_risk_faults
-from dpprobe.privacy.statement import require_gaussian
-from dpprobe.release.bundle import STATEMENT_FILE
+from dpprobe.privacy.statement import mechanism_values, require_gaussian
+from dpprobe.release.counted_units import check_mechanisms
 from dpprobe.release.stated_values import (
     Values,
-    read_json,
+    read_block,
     read_real,
     read_whole,
     require_same,
     require_true,
 )
+from dpprobe.release_part_registry import ALWAYS_STATED, STATED_IF_ASKED
 from dpprobe.training.plan_file import PRICE_TOLERANCE
 
 T = TypeVar("T")
@@ -37,14 +42,28 @@ T = TypeVar("T")
 MOST_RELEASES = 10**7
 # Relative differences of other libraries' epsilons between versions and processors.
 CHECK_TOLERANCE = 1e-4
+# Keys of a statement block on its epsilon, by `counted_units.priced_values`, and `composition`.
+PRICED_KEYS = {"n", "epsilon", "epsilon_target", "delta", "mechanisms", "composition"}
+UNITS = {
+    "image": ("image", "images"),
+    "patient": ("patient", "patients"),
+    "row": ("row", "rows"),
+    "group": ("group", "groups"),
+}
 
 
-def read_statement(folder: Path) -> tuple[str, Values]:
-    """Reads a bundle's privacy statement; DataError unless a private release wrote it."""
-    values = read_json(folder / STATEMENT_FILE)
-    require_true(values["mode"] == "release", f"mode {values['mode']!r}, not release")
-    require_true(values["private"] is True, "private: not true, so there is no guarantee")
-    return str(values["promise"]), values
+def unit_of(statement: Mapping[str, Any]) -> str:
+    return {words: unit for unit, words in Plan.UNITS.items()}[statement["unit_of_privacy"]]
+
+
+def format_price(epsilon: float | str) -> str:
+    """Formats an epsilon with four digits, rounded up."""
+    return f"{rounded_up(float(epsilon)):g}"
+
+
+def format_small(value: float) -> str:
+    """Formats a small number such as a delta: 1e-5."""
+    return f"{value:g}".replace("e-0", "e-")
 
 
 def read_mechanism(values: Values) -> Mechanism:
@@ -60,13 +79,12 @@ def read_mechanism(values: Values) -> Mechanism:
 
 
 def read_plan(values: Values) -> tuple[str, Plan]:
-    unit = {words: key for key, words in Plan.UNITS.items()}[values["unit_of_privacy"]]
     selection, patients = values["selection"], values["patients"]
     plan = require_bounded(
         Plan(
             mechanisms=tuple(read_mechanism(item) for item in values["mechanisms"]),
             n=read_whole("n", values["n"]),
-            unit=unit,
+            unit=unit_of(values),
             patients=patients
             and Patients(
                 images=patients["images"],
@@ -168,3 +186,81 @@ def _check_patients(plan: Plan) -> None:
         raise PrivacyError(
             f"patients: epsilon {stated} is stated for {images} images, but {worth} is computed"
         )
+
+
+# plans of test units
+
+
+def tested_blocks(statement: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Returns the statement blocks with mechanisms that read the private test units."""
+    blocks = (statement.get(name) for name in (*ALWAYS_STATED, *STATED_IF_ASKED))
+    return [block for block in blocks if isinstance(block, Mapping) and "mechanisms" in block]
+
+
+def list_tested(values: Values, plan: Plan) -> list[Plan]:
+    return [make_tested_plan(block, plan) for block in tested_blocks(values)]
+
+
+def make_tested_plan(block: Values, plan: Plan) -> Plan:
+    return require_bounded(
+        Plan(
+            mechanisms=tuple(read_mechanism(item) for item in block["mechanisms"]),
+            n=read_whole("n", block["n"]),
+            unit=plan.unit,
+            epsilon=read_real("epsilon_target", block["epsilon_target"]),
+            delta=read_real("delta", block["delta"]),
+            accountant="pld",
+            realised_epsilon=read_real("epsilon", block["epsilon"]),
+        )
+    )
+
+
+def read_tested(
+    name: str, stated: Any, keys: set[str], plan: Plan, wanted: Sequence[Mechanism]
+) -> tuple[Values, Plan, float]:
+    """Reads a statement block of numbers from test units, with `keys` and `PRICED_KEYS`.
+
+    Returns the block, its plan, and its recomputed epsilon. Raises DataError or PrivacyError unless
+    the plan has the wanted mechanisms and the stated epsilon.
+    """
+    block = read_block(name, stated, keys | PRICED_KEYS)
+    tested = make_tested_plan(block, plan)
+    check_mechanisms(tested, wanted)
+    cost = price_tested(tested)
+    expected = [mechanism_values(item, tested) for item in tested.mechanisms]
+    require_same("mechanisms", expected, block["mechanisms"])
+    return block, tested, cost
+
+
+def price_tested(tested: Plan) -> float:
+    """Recomputes a test result's epsilon, exactly, and compares other libraries' epsilons."""
+    cost = price_plan(tested)
+    require_true(
+        math.isclose(tested.realised_epsilon, cost, rel_tol=PRICE_TOLERANCE),
+        f"epsilon {tested.realised_epsilon:g} is stated, but {cost:.6g} is computed",
+    )
+    require_true(
+        math.isclose(tested.epsilon, cost, rel_tol=CHECK_TOLERANCE),
+        f"epsilon_target {tested.epsilon:g} is stated, but epsilon {cost:.6g} is computed",
+    )
+    _, others, _ = second_opinions(replace(tested, realised_epsilon=min(cost, tested.epsilon)))
+    require_true(
+        all(value is None or value >= 0.99 * cost for value in others.values()),
+        f"epsilon {cost:.6g}, but other libraries compute {others}",
+    )
+    return cost
+
+
+def agree(value: object, stated: object, tolerance: float = 1e-4) -> bool:
+    """Returns True for JSON values that are equal, except for last digits of numbers."""
+    if isinstance(value, dict) and isinstance(stated, dict):
+        same = value.keys() == stated.keys()
+        return same and all(agree(value[key], stated[key], tolerance) for key in value)
+    if isinstance(value, list | tuple) and isinstance(stated, list | tuple):
+        pairs = zip(value, stated, strict=False)
+        return len(value) == len(stated) and all(agree(*pair, tolerance) for pair in pairs)
+    if isinstance(value, str | None) or isinstance(stated, str | None):
+        return value == stated
+    return math.isclose(
+        read_real("", value), read_real("", stated), rel_tol=tolerance, abs_tol=1e-9
+    )
