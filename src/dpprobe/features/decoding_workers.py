@@ -87,7 +87,7 @@ class PieceDecoder(Protocol):
 
 @dataclass(frozen=True)
 class Order:
-    """A decoder, and the pieces of rows that it decodes."""
+    """An order for a process: a decoder, and the pieces of rows that it decodes."""
 
     decoder: PieceDecoder
     pieces: tuple[range, ...]

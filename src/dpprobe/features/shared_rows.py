@@ -6,10 +6,10 @@ a cosine above 0.999). A row is recognised even if it was scaled, stored in floa
 extracted in another order or precision, or changed in any way by up to 4% of s. Pictures that only
 look alike are different rows.
 
-To save time, rows are compared only if they fall into equal cells, of width s/4 along ten random
-directions. No unchanged row is missed. The search misses one in fifteen rows that changed by 0.2%
-of s, and three of four rows that changed by 4%. If all rows changed by 4%, the search still finds
-one in four, more than `MOST_SHARED`. Rows of one store in equal cells count as one row.
+To save time, rows are compared only if they fall into one cell of a grid, of width s/4 along ten
+random directions. No unchanged row is missed. The search misses one in fifteen rows that changed by
+0.2% of s, and three of four rows that changed by 4%. If all rows changed by 4%, the search still
+finds one in four, more than `MOST_SHARED`. Rows of one store in equal cells count as one row.
 
 Rows are compared in three forms: unchanged, minus the mean of their own numbers, and minus the mean
 of all rows; each with both signs. A row is also recognised if it was negated, if one number was

@@ -1,4 +1,4 @@
-"""Stores features of several random crops of each training image beside the central crop.
+"""Stores features of several random crops of each training image, and of its central crop.
 
 Features of random crops are layers of a shard, `layers/crop_00` and so on: hashed, verified,
 streamed and selected with the rows. All crops of a row belong to one image and its unit of privacy.

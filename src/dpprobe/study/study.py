@@ -391,7 +391,7 @@ class Study(_Analysed):
         return None if limit is None else limit.to_risk()
 
     def dataset_promise(self, dataset: str) -> PromiseFacts:
-        """Returns the facts of a dataset that bear on a guarantee, without counts of copies."""
+        """Returns the facts on which a dataset's guarantee depends, without counts of copies."""
         return promise_facts(self.datasets[dataset])
 
     def dataset_unit(self, dataset: str) -> Unit:
