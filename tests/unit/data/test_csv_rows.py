@@ -141,6 +141,10 @@ def test_blank_lines_are_left_out_and_counted() -> None:
     assert rows["line"].tolist() == [3, 6, 7]
 
 
+def test_a_row_may_begin_as_the_header_does() -> None:
+    assert len(read(table(HEADER, CAT, "path,dog,1,y"))) == 2
+
+
 def test_only_named_columns_are_read() -> None:
     rows = read(group_columns=[])
     assert [*rows.columns] == ["kind", "path", "line"]
@@ -211,6 +215,7 @@ def test_the_first_lines_say_how_many_columns_there_are() -> None:
 def test_a_label_is_a_name_or_its_number(names: Any, codes: dict[str, int]) -> None:
     """Names that are numbers are read as names alone; -1 is no number of a class."""
     texts = ["cat", "dog", "0", "1", "2", "10", "-1", "1.0", "0.0", "2.0", "10.0", "07", "1e0"]
+    texts += ["cat.0", "-1.0"]
     found = batch(
         table(HEADER, *(f"{n}.png,{text},1,x" for n, text in enumerate(texts))), class_names=names
     )
@@ -240,7 +245,7 @@ def test_faults_of_labels_name_their_remedy_and_their_line() -> None:
 def test_several_labels_follow_their_policies(uncertain: Any, missing: str) -> None:
     """Rows that a policy drops are gone; all others keep their order."""
     blanks, unsure = ["", "nan", "None", "?"], ["-1", "-1.0"]
-    texts = ["1", "0", "1.0", "0.0", "1e0", "True", "FALSE", "2", "dog", *blanks, *unsure]
+    texts = ["1", "0", "1.0", "0.0", "1e0", "True", "FALSE", "2", "-2", "dog", *blanks, *unsure]
     known = dict(zip(texts[:7], (1, 0, 1, 0, 1, 1, 0), strict=True))
     pairs = [(first, other) for first in texts for other in ("1", *blanks[:1], *unsure[:1])]
 

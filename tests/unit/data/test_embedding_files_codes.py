@@ -164,6 +164,12 @@ def test_blanks_and_plain_numbers_stay(tmp_path: Path) -> None:
     assert read["dose"] == ["", "0", "0", "1", ""]
 
 
+def test_a_class_label_of_minus_one_is_blank(tmp_path: Path) -> None:
+    make = parquet(pa.array([*CODES[:4], -1]), {"huggingface": json.dumps(FEATURE)})
+    file = open_embeddings(make(tmp_path), option="train")
+    assert file.read_columns(["kind"]) == {"kind": [*NAMES[:4], ""]}
+
+
 def test_value_labels_of_images_are_refused(tmp_path: Path) -> None:
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     table = pa.table({"image": pa.array([None], image), "label": pa.array([1])})

@@ -465,11 +465,12 @@ def test_the_place_of_an_image_is_no_part_of_the_fingerprint(tmp_path: Path) -> 
     for path, data in zip(paths, images, strict=True):
         path.write_bytes(data)
     found = set()
-    for place, columns in {
+    given: dict[str, dict[str, Any]] = {
         "base": {},
         "linked": {"images": [None] * 3, "paths": [*map(str, paths)]},
         "named": {"paths": ["a", "b", "c"]},
-    }.items():
+    }
+    for place, columns in given.items():
         write(tmp_path / place, [make_rows("train", [0, 1, 1], **columns), TEST])
         found.add(read_info(tmp_path / place / "dataset.json").fingerprint)
     assert len(found) == 1
