@@ -33,8 +33,8 @@ Each loaded vector serves 4 or 5 products, as loads would otherwise limit the sp
 side by side. Processors with 16 registers have tiles of 10 vectors. The tile's size changes no bit
 of the sums.
 
-**Prefetching.** With few classes, rows are read from memory about as slowly as they are multiplied,
-so the next chunk is fetched into the cache meanwhile (`_aim_fetches`). One cache line is fetched
+**Prefetching.** With few classes, rows are read from memory about as slowly as they are multiplied.
+So the next chunk is fetched into the cache meanwhile (`_aim_fetches`). One cache line is fetched
 per 20 products of vectors, from four rows in turn. One row at a time would be half as fast. Caches
 drop fetched lines long before they are full, so chunks are small (`chunk_rows`).
 """
@@ -303,14 +303,13 @@ def _aim_fetches(ahead, place, taken, tiles):
     The next rows' cache lines are spread evenly over tiles; other tiles fetch cached lines.
 
     Args:
-      ahead: the address of the next rows' addresses; the number of next rows; how many rows are
-        fetched in turn; cache lines per row; the address of the addresses of cached rows.
+      ahead: the address of the next rows' addresses; the number of next rows; `together`, how many
+        rows are fetched in turn; cache lines per row; the address of the addresses of cached rows.
       place: (0, 0, 0) for the first tile.
       taken: lines of each row that a tile fetches.
 
     Returns:
-      The address of the rows' addresses, the byte of a row to begin at and how many rows are
-      fetched in turn; and the next place.
+      (the address of the rows' addresses, the byte of a row to begin at, `together`), next place.
     """
     later, rows, together, lines, resident = ahead
     due, row, line = place
