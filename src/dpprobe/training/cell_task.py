@@ -64,7 +64,7 @@ RECORDS_BYTES = 100_000  # about the size of a cell's files without weights and 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a study asks of each cell, whatever its method.
+    """The values that a study sets for each cell, whatever its method.
 
     Attributes:
       study: the study's name.
