@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpprobe.planner.accuracy_plan import Choice, PlanForPeople, Scale, make_plan
+from dpprobe.planner.accuracy_plan import Choice, PlanForPeople, Scale
 from dpprobe.planner.learning_curves import read_curves
 from dpprobe.planner.plan_text import (
     beaten_words,
-    format_span,
     plan_in_words,
     round_count,
     too_few_warning,
@@ -22,7 +21,6 @@ from dpprobe.planner.plan_text import (
     write_notes,
 )
 from dpprobe.planner.predicted_accuracy import Kept, Setting, n_that_would_do, too_few
-from dpprobe.privacy.risk import Risk, RiskEpsilon
 
 SETTING = Setting(n=3000, classes=4, epsilon=1.0, dimension=1280)
 HALF = Kept(low=0.25, expected=0.5, high=1.0, beyond=0)
@@ -95,15 +93,6 @@ def test_an_accuracy_at_the_majority_class_is_no_better(expected: float, beaten:
     assert patients.endswith("(60%, mean over patients)" if beaten else "")
 
 
-def test_a_risk_is_explained_with_its_mu() -> None:
-    risk = Risk(advantage=0.1)
-    epsilon = RiskEpsilon(risk.to_epsilon(1e-5), risk.token, 1e-5)
-    line = plan_in_words(make_plan(SETTING.with_epsilon(epsilon))).splitlines()[1]
-    assert line.startswith("advantage 0.1 is ε 0.93")
-    assert "mu 0.2513" in line  # 2 Phi^-1(0.55)
-    assert plan_in_words(made()).splitlines()[1] == ""
-
-
 def test_notes_name_the_sources_the_coverage_and_what_lies_outside() -> None:
     curves = read_curves()
     usual = write_notes((), classes=2)
@@ -138,14 +127,6 @@ def test_a_count_is_rounded_up_to_two_digits(n: int) -> None:
     assert n <= rounded < 1.1 * n + 1
     assert len(str(rounded).rstrip("0")) <= 2
     assert round_count(rounded) == rounded
-
-
-@pytest.mark.parametrize(
-    ("span", "words"),
-    [((0.551, 0.62, 0.7), "62% (55 to 70)"), ((-0.1, 0.5, 1.2), "50% (-10 to 120)")],
-)
-def test_a_span_has_the_expected_percent_first(span: tuple[float, ...], words: str) -> None:
-    assert format_span(span) == words
 
 
 @pytest.mark.parametrize("unit", ["image", "patient"])

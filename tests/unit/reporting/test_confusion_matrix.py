@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -35,13 +34,7 @@ def test_the_table_has_a_square_for_each_pair_of_classes(classes: int, side: int
     assert (heads.count("<class & 0>") == 2) == (classes <= 70)
 
 
-def test_darker_is_more() -> None:
+def test_squares_are_percent_of_their_class_and_long_names_are_cut() -> None:
     page = confusion_html(np.array([[199, 1], [3, 3]]), ["a" * 16, "b" * 17], title="")
-    assert re.findall(r"130 / ([\d.]+)\); color: (\S+)\"", page) == [
-        ("0.995", "#fff"),
-        ("0.005", "#222"),
-        ("0.500", "#222"),
-        ("0.500", "#222"),
-    ]
     assert [square.text for square in parse(page).iter("td")] == ["100", "0", "50", "50"]
     assert [each.text for each in parse(page).iter("th")][1:3] == ["a" * 16, "b" * 15 + "…"]

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from dpprobe.artifacts import write_json
-from dpprobe.privacy.risk import RiskEpsilon
 from dpprobe.reporting import console
 from dpprobe.reporting.console import LINES, describe_study, list_commands
 from dpprobe.reporting.headline import verdict
@@ -134,13 +133,6 @@ def test_a_study_without_a_private_head_says_what_to_add(monkeypatch: pytest.Mon
     assert "No head of this study is private: add a private method and a finite epsilon." in lines
     assert lines[0] == "d: test accuracy in percent"
     assert _rows(lines)[1] == ["x", "a", "50.0"]
-
-
-def test_a_permitted_risk_is_explained_below_the_title(monkeypatch: pytest.MonkeyPatch) -> None:
-    row, own = (RiskEpsilon(value, "advantage-0.1", 1e-5) for value in (1.4, 1.2))
-    lines = _describe(monkeypatch, made_grid({("d", row, "x", "a"): made_entry(5.0, epsilon=own)}))
-    assert lines[1].startswith("advantage 0.1 is ε 1.2 (TPR at most")
-    assert _rows(lines, 2)[0][2] == "advantage 0.1 (ε ≤ 1.4)"
 
 
 def test_commands_are_of_files_that_exist(tmp_path: Path) -> None:

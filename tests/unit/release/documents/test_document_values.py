@@ -44,7 +44,7 @@ def test_each_rate_that_a_card_states_is_that_of_the_best_attack(tmp_path: Path)
     assert stated == ["1%", flags, "1%", guesses, "50%"]
 
 
-@given(st.text(max_size=40))
+@given(st.text(max_size=40) | st.sampled_from(["- a", "+ a", "# a", "= a", "1. a", "12) a"]))
 def test_markdown_shows_a_text_as_it_is(text: str) -> None:
     """Backslashes and character references are what CommonMark takes away (sections 2.4, 2.5)."""
     written = str(document_values.in_markdown(text))

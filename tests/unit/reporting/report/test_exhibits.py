@@ -185,13 +185,3 @@ def test_a_long_table_is_a_link_and_equal_tables_are_shown_once(
     assert "<caption>Short, d</caption>" in items[0]["html"]
     assert [item["title"] for item in shown.list_tables(None)] == ["Results against epsilon"]
     assert shown.list_tables("d") == []
-
-
-def test_a_folder_that_is_no_dataset_has_figures_of_all(tmp_path: Path) -> None:
-    path = tmp_path / "figures/other/deltas.svg"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"x")
-    sources = Sources(summaries=[], statements=[], datasets={"d": tmp_path}, figures=[path])
-    assert [item["title"] for item in Exhibits(sources, tmp_path).list_figures(None, {})] == [
-        "Deltas"
-    ]

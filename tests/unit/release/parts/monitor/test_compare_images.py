@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from dpprobe.heads.normalisation import AroundCentre
+from dpprobe.heads.normalisation import AroundCentre, LayerNorm
 from dpprobe.heads.rows import Transform
 from dpprobe.release.parts.monitor import compare_images as monitor
 
@@ -54,6 +54,8 @@ def test_the_centre_is_a_direction_of_rows_that_are_not_centred() -> None:
     for scale in (1e-30, 1, 1e30):
         unusual = monitor.measure_unusualness(np.float32(scale) * rows, transform, typical)
         np.testing.assert_allclose(unusual, [0.0, 1.0, 0.5, 1.0], atol=1e-6)
+    (unusual,) = monitor.measure_unusualness(rows[:1], Transform(LayerNorm()), typical)
+    assert unusual == pytest.approx(1 / 4)  # the row becomes [-1, 3, -1, -1]
     both = monitor.find_directions(centre, torch.eye(4, dtype=torch.float64), dimension=4)
     assert both is not None
     assert both.shape == (1 + monitor.count_directions(4), 4)
