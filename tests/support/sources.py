@@ -18,7 +18,7 @@ from dpprobe.data.table import SplitTable, read_info
 from tests.support.shards import CLASSES, png
 
 
-def write_table(path: Path, rows: Sequence[Mapping[str, Any]], delimiter: str = ",") -> None:
+def write_table(path: Path, rows: Sequence[Mapping[Any, Any]], delimiter: str = ",") -> None:
     """Writes rows by the names of their columns; packs them if the file's name ends in .gz."""
     path.parent.mkdir(parents=True, exist_ok=True)
     opened = gzip.open if path.name.lower().endswith(".gz") else open

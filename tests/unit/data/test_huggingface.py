@@ -126,6 +126,11 @@ def fail(failures: list[int]) -> Callable[[Hub, pytest.MonkeyPatch], None]:
     return lambda hub, _: hub.failures.extend(failures)
 
 
+def ask_as_a_stranger(hub: Hub, patch: pytest.MonkeyPatch) -> None:
+    change(gated=True)(hub, patch)
+    patch.setenv("HF_TOKEN", STRANGER)
+
+
 Spoil = Callable[[Hub, pytest.MonkeyPatch], Any]
 PAGE = f"https://huggingface.co/datasets/{REPO}"
 NO_LOGIN = "set HF_TOKEN for a private dataset"
@@ -141,7 +146,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Spoil, type[Exception], list[str], int]
     ),
     "terms not accepted": (
         {},
-        lambda hub, patch: (change(gated=True)(hub, patch), patch.setenv("HF_TOKEN", STRANGER)),
+        ask_as_a_stranger,
         ConfigError,
         ["gated, and the token's account has not accepted it", f"accept the licence at {PAGE}"],
         2,

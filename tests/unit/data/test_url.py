@@ -268,7 +268,7 @@ def test_folders_here_are_not_those_of_the_archive(
     for part in ("train", "test"):
         (tmp_path / "x" / part / "a").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert dataset_options(IMAGES).has_test()  # type: ignore[attr-defined]
+    assert dataset_options(IMAGES).has_test()
     assert not of_file().has_test()
 
 

@@ -86,7 +86,7 @@ class Desk:
         place.write_text(text, encoding="utf-8")
         return place
 
-    def table(self, path: str, rows: Sequence[Mapping[str, Any]], delimiter: str = ",") -> None:
+    def table(self, path: str, rows: Sequence[Mapping[Any, Any]], delimiter: str = ",") -> None:
         write_table(self.folder / path, rows, delimiter)
 
     def init(self, *arguments: str) -> str:

@@ -318,10 +318,10 @@ def test_a_calibrated_release_has_probabilities_and_sets(tmp_path: Path) -> None
     table = pd.read_parquet(output)
     assert table.columns.tolist() == ["id", "class", *PROBABILITIES, "set", "abstain", "error"]
     for one in table.to_dict("records"):
-        row = np.array([one[name] for name in PROBABILITIES])
-        assert row.sum() == pytest.approx(1, abs=1e-5)
-        order = np.argsort(-row)
-        held = [CLASSES[place] for place in order if row[place] >= 0.25 or place == order[0]]
+        values = np.array([one[name] for name in PROBABILITIES])
+        assert values.sum() == pytest.approx(1, abs=1e-5)
+        order = np.argsort(-values)
+        held = [CLASSES[place] for place in order if values[place] >= 0.25 or place == order[0]]
         assert (one["set"], one["abstain"]) == ("|".join(held), len(held) != 1)
     assert set(table["abstain"]) == {True, False}
     metadata = pq.read_schema(output).metadata

@@ -137,9 +137,10 @@ def test_each_comparison_is_of_the_cells_of_its_dataset(
     monkeypatch.setattr(datasets, "read_cell_results", list)
     monkeypatch.setattr(datasets, drawn, lambda cells, dataset, **_: (cells, dataset))
     given: dict[str, Any] = {"manifests": [], "published": None, "name": "", "backbones": {}}
-    cells, dataset = datasets.plot_comparison(
+    drawn_of: Any = datasets.plot_comparison(
         study=load_study(STUDY), results=tmp_path, dataset="digits", figure=figure, base="", **given
-    )  # type: ignore[misc]
+    )
+    cells, dataset = drawn_of
     assert dataset == "digits"
     assert tmp_path / "cells/digits/pixels/sgd/eps-0.5/metrics.json" in cells
 
