@@ -432,9 +432,9 @@ def test_copies_among_training_rows_are_listed_and_counted(
     ]
     wanted_starts = [f"train: {count_noun(n, 'row')} {text}" for n, text in starts if n]
     assert len(said) == len(wanted_starts), said
-    for text, wanted in zip(said, wanted_starts, strict=True):
-        assert text.startswith(wanted)
-        assert str(rows.directory / "out/problems.csv") in text or "patient" in wanted
+    for text, beginning in zip(said, wanted_starts, strict=True):
+        assert text.startswith(beginning)
+        assert str(rows.directory / "out/problems.csv") in text or "patient" in beginning
 
 
 def test_groups_in_two_spellings_stop(rows: Rows) -> None:
