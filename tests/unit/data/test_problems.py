@@ -409,11 +409,11 @@ def test_copies_among_training_rows_are_listed_and_counted(
     assert not write_spoiled(rows, *spoils, verify=verify, plain=plain)
     report = rows.report() if told else []
     assert told or not rows.has_report()
-    for row, text in zip(report, told.items(), strict=True):
-        assert [*row.values()][:3] == ["train", f"{text[0]}", f"train-{text[0]}"]
+    for row, copy in zip(report, told.items(), strict=True):
+        assert [*row.values()][:3] == ["train", f"{copy[0]}", f"train-{copy[0]}"]
         assert row["problem"] == "training image that appears twice"
-        origin = "" if plain else f"train.csv line {text[0] + 2}: "
-        wanted = re.sub(", of another patient: '..' and '..'", "", text[1]) if plain else text[1]
+        origin = "" if plain else f"train.csv line {copy[0] + 2}: "
+        wanted = re.sub(", of another patient: '..' and '..'", "", copy[1]) if plain else copy[1]
         assert row["detail"] == f"{origin}the same {wanted}"
     # all copies of a case have one image; a copy of another patient adds this patient to it
     patients = {text.partition("patient: ")[2][:4] for text in told.values()} - {""}
