@@ -46,7 +46,8 @@ def tables(draw: st.DrawFn) -> pd.DataFrame:
 
 
 def write(desk: Desk, frame: pd.DataFrame, path: str = TABLE, delimiter: str = ",") -> str:
-    desk.table(path, frame.to_dict("records"), delimiter)
+    rows: Any = frame.to_dict("records")
+    desk.table(path, rows, delimiter)
     return path
 
 
@@ -118,7 +119,7 @@ def test_the_printed_counts_are_those_of_the_tables_that_a_run_makes(desk: Desk)
             assert f"training:    {frame.unit.nunique()} patients" in drafted.said
 
 
-def rows_of(count: int = 60, /, **columns: Any) -> pd.DataFrame:
+def rows_of(count: int = 60, /, **columns: Callable[[int], Any]) -> pd.DataFrame:
     """Rows with a file and what each column's function returns for the row's number."""
     values = {name: [of(n) for n in range(count)] for name, of in columns.items()}
     return pd.DataFrame({"file": [f"files/{n}.jpg" for n in range(count)]} | values)

@@ -83,7 +83,9 @@ def test_equal_classes_of_other_sizes_become_the_same_study(desk: Desk) -> None:
     texts = set()
     for number in (34, 67):
         desk.images("x/a", "x/b", count=number)
-        texts.add(desk.draft("x").text)
+        drafted = desk.draft("x")
+        texts.add(drafted.text)
+        assert "(the smallest)" not in drafted.said
     (text,) = texts
     assert [count for count in ("34", "67", "68", "134") if count in text] == []
 

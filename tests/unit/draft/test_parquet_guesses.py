@@ -73,9 +73,10 @@ def test_the_study_has_the_file_s_rows_classes_and_people(desk: Desk, data: st.D
     of_class = frame.groupby("label").person.nunique()
     for name, (images, train, test) in drafted.counted.items():
         assert (images, train + test) == (Counter(frame.label)[name], of_class[name]), name
-    rows = frame.rename(columns={"person": "patient"}).assign(file="x.jpg")
+    frame = frame.rename(columns={"person": "patient"}).assign(file="x.jpg")
+    rows: Any = frame.to_dict("records")
     desk.file("x.jpg")
-    desk.table("t.csv", rows.to_dict("records"))
+    desk.table("t.csv", rows)
     assert desk.draft("t.csv").counted == drafted.counted
 
 
