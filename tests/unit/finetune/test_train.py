@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
 
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.network_forward import CPU_PIXELS
@@ -31,6 +32,7 @@ from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs, hash_file
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Transform
+from dpprobe.heads.schedules import learning_rates
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy import gradient_noise as noise_module
@@ -121,19 +123,16 @@ def reference(
     batches = poisson_batches(inputs.n, rate, mechanism.count, open_stream(seed, "sampling"))
     head = [one for name, one in network.trained.items() if name.startswith("head")]
     rest = [one for name, one in network.trained.items() if not name.startswith("head")]
-    groups = [
-        {"params": head, "lr": options.learning_rate},
-        {
-            "params": rest,
-            "lr": options.learning_rate * options.backbone_rate,
-        },
-    ]
+    groups = [{"params": head, "lr": 1.0}, {"params": rest, "lr": options.backbone_rate}]
     torch_optimiser: torch.optim.Optimizer
     if options.optimiser == "adam":
         torch_optimiser = torch.optim.Adam(groups)
     else:
         momentum = 0.9 if options.optimiser == "momentum" else 0.0
         torch_optimiser = torch.optim.SGD(groups, momentum=momentum)
+    schedule = LambdaLR(
+        torch_optimiser, learning_rates(options, mechanism.count).tolist().__getitem__
+    )
     states = []
     for batch in batches:
         rows = batch
@@ -153,6 +152,8 @@ def reference(
         for parameter, part in zip(network.trained.values(), parts, strict=True):
             parameter.grad = part.view(parameter.shape).float()
         torch_optimiser.step()
+        if len(states) + 1 < mechanism.count:
+            schedule.step()
         states.append({name: one.detach().clone() for name, one in network.trained.items()})
     return states
 
@@ -178,6 +179,7 @@ def test_a_training_is_a_plain_loop_s(optimiser: str, batch_size: Any, noise: fl
     "values",
     [
         {"clipping": "automatic"},
+        {"schedule": "warmup_linear", "warmup": 0.5},
         {"loss": "sigmoid"},
         {"class_weights": (1.0, 0.25, 0.5)},
         {"units": True, "class_weights": (1.0, 0.25, 0.5)},
