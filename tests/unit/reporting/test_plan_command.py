@@ -45,16 +45,6 @@ def test_it_says_patients_where_n_counts_them(
     assert months.startswith(printed.rstrip("\n")), "the months follow the plan"
 
 
-def test_it_flags_what_the_majority_class_does_as_well(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    low = ("--n", "300", "--classes", "2", "--majority", "0.75", "--ceiling", "0.77")
-    assert "no better than the majority-class baseline (75%)" in _printed(
-        monkeypatch, capsys, *CALL, *low
-    )
-    assert "no better than" not in _printed(monkeypatch, capsys, *CALL, "--ceiling", "0.82")
-
-
 def test_it_plans_with_a_permitted_risk(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -243,3 +243,15 @@ def test_intervals_cover_planted_gaps(metric: str, rates: Any, truth: float) -> 
     if metric == "equalised_odds" and truth:
         assert np.mean([gap.rate == "false_positive_rate" for gap in gaps]) > 0.9
         assert np.mean([gap.worst_group == "1" for gap in gaps]) > 0.9
+
+
+def test_of_many_labels_that_are_alike_no_gap_stands_out() -> None:
+    """The largest of 20 gaps is not taken for a difference."""
+    groups, apart = np.arange(ROWS) % 2, 0
+    for seed in range(60):
+        generator = np.random.default_rng(seed)
+        labels = (generator.random((ROWS, 10)) < 0.5).astype(int)
+        told = generator.random((ROWS, 10)) < 0.3 + 0.4 * labels
+        rows = made_rows(labels, {"site": groups.tolist()})
+        apart += measure(rows, "equalised_odds", told - 0.5, resamples=200).is_apart
+    assert apart <= 8  # of 60 at 5%, more than 8 are one case of a hundred

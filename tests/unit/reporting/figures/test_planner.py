@@ -26,9 +26,8 @@ def _starts() -> dict[float, Any]:
     }
 
 
-def _draw(setting: Setting, scale: Scale, lines: Any, **options: Any) -> Any:
-    given: dict[str, Any] = {"title": "", "unit": "image"}
-    figure = planner._plan_figure(setting, scale, lines, **given | options)
+def _draw(setting: Setting, scale: Scale, lines: Any) -> Any:
+    figure = planner._plan_figure(setting, scale, lines, title="", unit="image")
     return figure.axes[0]
 
 
