@@ -119,7 +119,7 @@ def test_the_printed_counts_are_those_of_the_tables_that_a_run_makes(desk: Desk)
             assert f"training:    {frame.unit.nunique()} patients" in drafted.said
 
 
-def rows_of(count: int = 60, /, **columns: Callable[[int], Any]) -> pd.DataFrame:
+def rows_of(count: int = 60, /, **columns: Any) -> pd.DataFrame:
     """Rows with a file and what each column's function returns for the row's number."""
     values = {name: [of(n) for n in range(count)] for name, of in columns.items()}
     return pd.DataFrame({"file": [f"files/{n}.jpg" for n in range(count)]} | values)
