@@ -133,7 +133,7 @@ def reference(
     schedule = LambdaLR(
         torch_optimiser, learning_rates(options, mechanism.count).tolist().__getitem__
     )
-    states = []
+    states: list[dict[str, torch.Tensor]] = []
     for batch in batches:
         rows = batch
         if units is not None:
@@ -204,6 +204,18 @@ def test_averages_are_of_the_iterates(average: str) -> None:
         weights = 0.99 ** np.arange(len(states))[::-1]
     wanted = np.average(states, axis=0, weights=weights)
     np.testing.assert_allclose(flat(train(options, noise=0.7).state), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_an_empty_batch_takes_a_noisy_step_that_is_counted(made: list[RecordedSums]) -> None:
+    options = network_options(batch_size=1, steps=30, optimiser="sgd", learning_rate=1.0)
+    inputs = mlp_inputs(rows=8)
+    start = flat(mlp_network().trained)
+    trained = train(options, inputs, noise=1.0, make_sums=RecordedSums)
+    assert trained.steps == 30
+    assert 3 < len(made[0].calls) < 30  # some were empty: 1/e of them in the mean
+    drawn = GaussianNoise([SEED], len(start), CPU)
+    total = sum(drawn.draw_steps(1, 0.3)[0, 0].double().numpy().copy() for _ in range(30))
+    np.testing.assert_allclose(start - flat(trained.state), total, rtol=1e-4, atol=1e-5)
 
 
 def test_priors_move_the_biases_of_the_result_alone() -> None:
