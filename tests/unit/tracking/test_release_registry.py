@@ -44,6 +44,7 @@ EVALUATION = {
     "value": 0.8125,
     "interval": [0.75, 0.875],
     "standard_error": 0.03,
+    "composition": "Nobody pays both.",
     "n": 431,
     "epsilon": 0.2,
 }

@@ -486,7 +486,14 @@ def test_bounds_and_privacy() -> None:
     assert told == ["true", "false", "mixed", "false"]
 
 
-EVALUATED = {"metric": "accuracy", "value": 0.8, "interval": [0.75, 0.9], "n": 40, "units": 40}
+EVALUATED = {
+    "metric": "accuracy",
+    "value": 0.8,
+    "interval": [0.75, 0.9],
+    "n": 40,
+    "units": 40,
+    "composition": "",
+}
 
 
 @pytest.mark.parametrize(
