@@ -24,7 +24,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from PIL import ImageEnhance, ImageOps
 
-from dpprobe.data.image_files import open_image
+from dpprobe.data.images.image_files import open_image
 
 ROOT = Path(__file__).resolve().parents[1]
 CIFAR = ROOT / "data/cifar10/cifar10/train.parquet"  # the split table of config/cifar10_sgd.yaml

@@ -18,7 +18,8 @@ from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE
 from dpprobe.analyses.long_tail.long_tail_record import LONG_TAIL
 from dpprobe.analyses.representation_law.law_record import LAYERS
 from dpprobe.analysis_registry import load_analyses
-from dpprobe.data import download_receipt, table
+from dpprobe.data import table
+from dpprobe.data.downloads import download_receipt
 from dpprobe.features.shard_manifest import MANIFEST_FORMAT
 from dpprobe.privacy import calibration
 from dpprobe.results.cell_record import CELL_FORMAT

@@ -20,7 +20,7 @@ from safetensors import safe_open
 
 from dpprobe.analyses.tsne.measure import read_embedding
 from dpprobe.artifacts import read_json, read_record, write_table
-from dpprobe.data.download_receipt import Receipt
+from dpprobe.data.downloads.download_receipt import Receipt
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore

@@ -39,7 +39,7 @@ from safetensors.numpy import load_file, save_file
 from dpprobe.__main__ import main
 from dpprobe.artifacts import read_json
 from dpprobe.data import dataset_preparation
-from dpprobe.data.image_files import open_image, pixel_hash
+from dpprobe.data.images.image_files import open_image, pixel_hash
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import EncodedImage, SplitTable
 from dpprobe.draft.csv_guesses import Wishes, look_at_csv

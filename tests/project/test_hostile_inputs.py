@@ -17,8 +17,8 @@ from safetensors.numpy import load_file, save_file
 
 from dpprobe.artifacts import read_record, require_plain_file
 from dpprobe.data import dataset_preparation
-from dpprobe.data.group_columns import warn_of_code
-from dpprobe.data.image_files import is_image_file
+from dpprobe.data.images.image_files import is_image_file
+from dpprobe.data.people.group_columns import warn_of_code
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable
 from dpprobe.draft.csv_guesses import Wishes

@@ -27,8 +27,8 @@ import pytest
 
 from dpprobe.artifacts import parse_json, read_bounded, read_record
 from dpprobe.data import dataset_preparation
-from dpprobe.data.embedding_files import open_embeddings
 from dpprobe.data.registry import dataset_options
+from dpprobe.data.sources.embedding_files import open_embeddings
 from dpprobe.doctor.recorded_files import read_recorded
 from dpprobe.draft.csv_guesses import Wishes
 from dpprobe.draft.parquet_guesses import look_at_parquet

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from tenacity.wait import wait_none
 
-from dpprobe.data import downloads
+from dpprobe.data.downloads import fetch as downloads
 
 PAGE = b"<!DOCTYPE html>\n<html><body>Please log in.</body></html>"
 FILE = {"Content-Type": "application/octet-stream"}

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpprobe.data import torchvision_datasets
+from dpprobe.data.sources import torchvision_datasets
 
 EUROSAT_CLASSES = (
     "AnnualCrop",

@@ -50,7 +50,7 @@ FOR_RUNS = (
     "dpprobe.study.study_file",
     "dpprobe.study.slurm_partitions",
     "dpprobe.tracking.receipt",
-    "dpprobe.data.sklearn_datasets",
+    "dpprobe.data.sources.sklearn_datasets",
     "dpprobe.heads.sgd",
     "dpprobe.release.bundle",
     "dpprobe.reporting.registry",

@@ -64,8 +64,8 @@ def test_a_module_that_is_there_is_the_module() -> None:
 
 @pytest.mark.usefixtures("without_pydicom")
 def test_a_dicom_file_asks_for_its_extra() -> None:
-    from dpprobe.data.dicom import MAGIC, PREAMBLE
-    from dpprobe.data.image_files import open_image
+    from dpprobe.data.images.dicom import MAGIC, PREAMBLE
+    from dpprobe.data.images.image_files import open_image
 
     with pytest.raises(MissingExtraError) as told:
         open_image(bytes(PREAMBLE) + MAGIC)

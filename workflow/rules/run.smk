@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from dpprobe.data.addresses import public_addresses
+from dpprobe.data.downloads.addresses import public_addresses
 from dpprobe.run_marks import MARKED, find_other_runs, mark_run
 from dpprobe.study.snapshot import SNAPSHOT_FILE, take_snapshot
 from dpprobe.versions import RUN_VERSIONS, VERSIONS

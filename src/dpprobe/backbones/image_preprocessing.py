@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from dpprobe.backbones.options import MOST_GREY_BITS
-from dpprobe.data.image_files import GREY_BITS, WHITE_IS_ZERO
+from dpprobe.data.images.image_files import GREY_BITS, WHITE_IS_ZERO
 from dpprobe.errors import DataError
 from dpprobe.extras import OptionalModule
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
-from dpprobe.data.addresses import Sha256
+from dpprobe.data.downloads.addresses import Sha256
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options, resolve_path
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dpprobe.counted_nouns import count_noun
-from dpprobe.data.class_units import RARE
-from dpprobe.data.copy_counts import CopyCounter
-from dpprobe.data.group_columns import MISSING_CODE, find_spellings, group_name, warn_of_code
-from dpprobe.data.person_names import name_warnings
+from dpprobe.data.people.class_units import RARE
+from dpprobe.data.people.copy_counts import CopyCounter
+from dpprobe.data.people.group_columns import MISSING_CODE, find_spellings, group_name, warn_of_code
+from dpprobe.data.people.person_names import name_warnings
 from dpprobe.data.problems import SHOWN, Problems
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dpprobe import artifacts
 from dpprobe.data import problems
-from dpprobe.data.download_receipt import write_receipt
+from dpprobe.data.downloads.download_receipt import write_receipt
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import SOURCES
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpprobe import resources
-from dpprobe.data.alike_names import fold_name
+from dpprobe.data.people.alike_names import fold_name
 from dpprobe.errors import ConfigError
 
 FIELDS = ("a", "c")

@@ -9,15 +9,15 @@ from dpprobe.data.options import DatasetOptions
 from dpprobe.wrong_keys_and_values import read_options
 
 SOURCES: dict[str, str] = {
-    "csv": "dpprobe.data.csv_manifest",
-    "embeddings": "dpprobe.data.embeddings",
-    "huggingface": "dpprobe.data.huggingface",
-    "imagefolder": "dpprobe.data.imagefolder",
-    "parquet": "dpprobe.data.parquet",
-    "sklearn": "dpprobe.data.sklearn_datasets",
-    "torchvision": "dpprobe.data.torchvision_datasets",
-    "url": "dpprobe.data.url",
-    "webdataset": "dpprobe.data.webdataset",
+    "csv": "dpprobe.data.sources.csv_manifest",
+    "embeddings": "dpprobe.data.sources.embeddings",
+    "huggingface": "dpprobe.data.sources.huggingface",
+    "imagefolder": "dpprobe.data.sources.imagefolder",
+    "parquet": "dpprobe.data.sources.parquet",
+    "sklearn": "dpprobe.data.sources.sklearn_datasets",
+    "torchvision": "dpprobe.data.sources.torchvision_datasets",
+    "url": "dpprobe.data.sources.url",
+    "webdataset": "dpprobe.data.sources.webdataset",
 }
 
 

@@ -29,7 +29,6 @@ import numpy as np
 from pydantic import BaseModel
 
 from dpprobe import artifacts
-from dpprobe.data.alike_names import find_name_fault
 from dpprobe.data.dataset_checks import (
     CheckedImage,
     Checks,
@@ -37,15 +36,16 @@ from dpprobe.data.dataset_checks import (
     label_words,
     rare_words,
 )
-from dpprobe.data.group_columns import GROUP_PREFIX
-from dpprobe.data.image_files import (
+from dpprobe.data.images.image_files import (
     count_used_bits,
     hint_misspelling,
     open_image,
     pixel_hash,
 )
+from dpprobe.data.images.tar_shards import read_image_bytes
+from dpprobe.data.people.alike_names import find_name_fault
+from dpprobe.data.people.group_columns import GROUP_PREFIX
 from dpprobe.data.problems import KINDS, ImageError, Problems
-from dpprobe.data.tar_shards import read_image_bytes
 from dpprobe.errors import DataError
 from dpprobe.extras import OptionalModule
 from dpprobe.progress import Progress

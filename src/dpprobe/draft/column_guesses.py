@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dpprobe.counted_nouns import count_noun
-from dpprobe.data.alike_names import find_alike, in_words, joined_labels
-from dpprobe.data.folder_parts import find_parts
-from dpprobe.data.group_columns import BLANKS, SHEET_ERRORS, TRUTH, group_column
+from dpprobe.data.people.alike_names import find_alike, in_words, joined_labels
+from dpprobe.data.people.group_columns import BLANKS, SHEET_ERRORS, TRUTH, group_column
+from dpprobe.data.sources.folder_parts import find_parts
 from dpprobe.data.usual_columns import CASES, GROUPS, LABELS, PATIENTS, SPLITS, find_usual
 from dpprobe.draft.seen_dataset import Line, Value
 from dpprobe.errors import ConfigError

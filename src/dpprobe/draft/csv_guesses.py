@@ -8,11 +8,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpprobe.data import csv_files, csv_manifest
-from dpprobe.data.csv_options import ManifestOptions
-from dpprobe.data.folder_parts import find_test_file
-from dpprobe.data.image_files import hint_misspelling
-from dpprobe.data.image_search import join_roots, list_roots, names_image, search_images
+from dpprobe.data.images.image_files import hint_misspelling
+from dpprobe.data.images.image_search import join_roots, list_roots, names_image, search_images
+from dpprobe.data.sources import csv_files, csv_manifest
+from dpprobe.data.sources.csv_options import ManifestOptions
+from dpprobe.data.sources.folder_parts import find_test_file
 from dpprobe.data.usual_columns import IMAGE_COLUMNS, IMAGE_NAMES, find_usual
 from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.column_guesses import Column, Columns

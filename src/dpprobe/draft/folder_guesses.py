@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dpprobe.counted_nouns import count_noun
-from dpprobe.data import csv_files, imagefolder, parquet, tar_shards
-from dpprobe.data.folder_parts import find_parts
-from dpprobe.data.image_files import EXTENSIONS, is_helper, is_image_file
+from dpprobe.data.images import tar_shards
+from dpprobe.data.images.image_files import EXTENSIONS, is_helper, is_image_file
+from dpprobe.data.sources import csv_files, imagefolder, parquet
+from dpprobe.data.sources.folder_parts import find_parts
 from dpprobe.draft.seen_dataset import Line, Seen, check_counts, rare_notes
 from dpprobe.errors import ConfigError
 

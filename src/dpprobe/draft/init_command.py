@@ -101,8 +101,9 @@ def list_words(arguments: argparse.Namespace) -> list[str]:
 def look_at_place(arguments: argparse.Namespace) -> Seen:
     """Inspects the folder or table; raises ConfigError if it does not exist."""
     # imported late, to keep `dpprobe --help` quick
-    from dpprobe.data import csv_files, parquet, tar_shards
-    from dpprobe.data.alike_names import is_text
+    from dpprobe.data.images import tar_shards
+    from dpprobe.data.people.alike_names import is_text
+    from dpprobe.data.sources import csv_files, parquet
     from dpprobe.draft.csv_guesses import Wishes, look_at_csv
     from dpprobe.draft.folder_guesses import WRITE_SHARDS, look_at_folder
     from dpprobe.draft.parquet_guesses import look_at_parquet

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.artifacts import explain_parquet
-from dpprobe.data import parquet
-from dpprobe.data.alike_names import text_of
-from dpprobe.data.folder_parts import find_test_file
-from dpprobe.data.parquet_columns import read_schema, stream_columns
+from dpprobe.data.people.alike_names import text_of
+from dpprobe.data.sources import parquet
+from dpprobe.data.sources.folder_parts import find_test_file
+from dpprobe.data.sources.parquet_columns import read_schema, stream_columns
 from dpprobe.data.usual_columns import CASES, GROUPS, IMAGE_COLUMNS, LABELS, PATIENTS, find_usual
 from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.column_guesses import Column

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from dpprobe.data.class_units import CountedRows, list_pairs, share_units
 from dpprobe.data.options import IMBALANCED, ClassUnits, DatasetOptions, compute_imbalance
+from dpprobe.data.people.class_units import CountedRows, list_pairs, share_units
 from dpprobe.data.registry import SOURCES
 from dpprobe.errors import ConfigError
 from dpprobe.options import options_class

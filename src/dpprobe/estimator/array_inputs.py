@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.data.person_names import name_warnings, person_name
+from dpprobe.data.people.person_names import name_warnings, person_name
 from dpprobe.errors import PrivacyError
 from dpprobe.estimator.given_values import ArrayError, check_kind, read_count
 from dpprobe.features.feature_store import FeatureStore

@@ -19,7 +19,7 @@ from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.feature_digest import probe_image, take_probe
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.row_mixing import find_mixed_row, make_public_rows
-from dpprobe.data.embeddings import vector_names
+from dpprobe.data.sources.embeddings import vector_names
 from dpprobe.data.table import DatasetInfo, EncodedImage, SplitTable, open_table, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.decoding_workers import Workers, make_order

@@ -25,7 +25,7 @@ import torch
 
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.feature_digest import probe_image
-from dpprobe.data.embedding_rows import read_vector
+from dpprobe.data.sources.embedding_rows import read_vector
 from dpprobe.data.table import EncodedImage, decode_image
 from dpprobe.devices import Accelerator, Mark
 from dpprobe.errors import DataError

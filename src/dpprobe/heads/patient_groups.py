@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe.data.person_names import find_equal_numbers, person_name
+from dpprobe.data.people.person_names import find_equal_numbers, person_name
 from dpprobe.errors import PrivacyError
 
 Index = npt.NDArray[np.int64]

@@ -19,14 +19,20 @@ import numpy.typing as npt
 
 from dpprobe.artifacts import explain_parquet
 from dpprobe.counted_nouns import count_noun
-from dpprobe.data.csv_files import SUFFIXES, open_csv, other_delimiter
-from dpprobe.data.embedding_files import NumpyFile, explain_damage
-from dpprobe.data.image_files import EXTENSIONS, is_helper, is_image_file, leads_back, open_image
-from dpprobe.data.image_search import ImagePaths, join_roots, list_roots, search_images
-from dpprobe.data.parquet_columns import read_schema, stream_columns
+from dpprobe.data.images.image_files import (
+    EXTENSIONS,
+    is_helper,
+    is_image_file,
+    leads_back,
+    open_image,
+)
+from dpprobe.data.images.image_search import ImagePaths, join_roots, list_roots, search_images
+from dpprobe.data.images.tar_shards import read_image_bytes
 from dpprobe.data.problems import ImageError
+from dpprobe.data.sources.csv_files import SUFFIXES, open_csv, other_delimiter
+from dpprobe.data.sources.embedding_files import NumpyFile, explain_damage
+from dpprobe.data.sources.parquet_columns import read_schema, stream_columns
 from dpprobe.data.table import READ_ROWS, EncodedImage
-from dpprobe.data.tar_shards import read_image_bytes
 from dpprobe.data.usual_columns import IMAGE_COLUMNS, IMAGE_NAMES, find_usual
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.extras import OptionalModule

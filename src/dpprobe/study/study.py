@@ -14,7 +14,7 @@ from dpprobe.artifacts import canonical_json
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import FAMILIES
 from dpprobe.data.options import DatasetOptions
-from dpprobe.data.patient_sides import Unit
+from dpprobe.data.people.patient_sides import Unit
 from dpprobe.data.promise_facts import PromiseFacts, promise_facts
 from dpprobe.data.registry import SOURCES
 from dpprobe.errors import ConfigError, PrivacyError

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from dpprobe.analysis_registry import load_analyses
 from dpprobe.data import prompts
-from dpprobe.data.class_units import CountedRows
 from dpprobe.data.options import DatasetOptions, headline_metric
+from dpprobe.data.people.class_units import CountedRows
 from dpprobe.errors import ConfigError
 from dpprobe.heads import tuned
 from dpprobe.heads.auto import is_undecided

@@ -24,7 +24,7 @@ from dpprobe.backbones.image_preprocessing import (
     convert_mode,
     crop_box,
 )
-from dpprobe.data.image_files import GREY_BITS, WHITE_IS_ZERO
+from dpprobe.data.images.image_files import GREY_BITS, WHITE_IS_ZERO
 from dpprobe.errors import DataError
 from tests.support.backbones import noise
 

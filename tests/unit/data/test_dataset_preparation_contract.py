@@ -26,10 +26,11 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
-from dpprobe.data import dataset_preparation, embedding_files, parquet, table
-from dpprobe.data.embedding_rows import read_vector
+from dpprobe.data import dataset_preparation, table
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
+from dpprobe.data.sources import embedding_files, parquet
+from dpprobe.data.sources.embedding_rows import read_vector
 from dpprobe.data.table import SplitTable, decode_image, read_info
 from dpprobe.errors import DataError
 from tests.support.hub_server import COMMIT, Repository, ask_only, serve

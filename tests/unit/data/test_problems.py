@@ -23,13 +23,13 @@ from PIL import Image
 
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data import dataset_checks, dataset_preparation, problems, table
-from dpprobe.data.group_columns import warn_of_code
+from dpprobe.data.people.group_columns import warn_of_code
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
 from tests.support.shards import CLASSES
 from tests.support.sources import write_images
-from tests.unit.data.test_image_files import BLUE, encoded
+from tests.unit.data.images.test_image_files import BLUE, encoded
 
 
 def noise(seed: int, *, size: int = 24, kind: str = "JPEG") -> bytes:

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import yaml
 
-from dpprobe.data import imagefolder
 from dpprobe.data.dataset_preparation import prepare_dataset
-from dpprobe.data.embedding_files import explain_damage, open_embeddings
 from dpprobe.data.registry import dataset_options
+from dpprobe.data.sources import imagefolder
+from dpprobe.data.sources.embedding_files import explain_damage, open_embeddings
 from dpprobe.draft.csv_guesses import Wishes, look_at_csv
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study.study_checks import check_study
@@ -49,7 +49,8 @@ def test_a_locked_file_is_told(tmp_path: Path) -> None:
         file.create_group("obs")
         file.flush()
         code = (
-            "from pathlib import Path; from dpprobe.data.embedding_files import open_embeddings; "
+            "from pathlib import Path; "
+            "from dpprobe.data.sources.embedding_files import open_embeddings; "
             f"open_embeddings(Path({str(path)!r}), option='train').columns"
         )
         found = subprocess.run(

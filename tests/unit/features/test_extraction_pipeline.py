@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpprobe.data.embedding_rows import pack_vectors
+from dpprobe.data.sources.embedding_rows import pack_vectors
 from dpprobe.data.table import EncodedImage
 from dpprobe.errors import DataError
 from dpprobe.features import extraction_pipeline

@@ -24,7 +24,7 @@ from dpprobe import devices
 from dpprobe.__main__ import main
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import dataset_preparation
-from dpprobe.data.image_files import open_image
+from dpprobe.data.images.image_files import open_image
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from dpprobe import resources
 from dpprobe.data import dataset_preparation, prompts
-from dpprobe.data.group_columns import group_column
 from dpprobe.data.options import DatasetOptions
+from dpprobe.data.people.group_columns import group_column
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError

@@ -430,7 +430,7 @@ def test_each_line_of_an_error_names_its_part() -> None:
 
 def test_a_release_never_takes_the_metric_of_its_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
     """`init` writes it by the labels; an area under the curve is of two classes alone."""
-    monkeypatch.setattr("dpprobe.data.sklearn_datasets.Options.count_classes", lambda _: 2)
+    monkeypatch.setattr("dpprobe.data.sources.sklearn_datasets.Options.count_classes", lambda _: 2)
     auc = BY_ID | {"metric": "auc"}
     for metric in ("accuracy", "auc"):
         chosen = {"evaluate": {"epsilon": 1, "metric": metric}}

@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.backbones.timm_models import Options as Timm
 from dpprobe.data import dataset_preparation
-from dpprobe.data.sklearn_datasets import Options as Sklearn
+from dpprobe.data.sources.sklearn_datasets import Options as Sklearn
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError, DpprobeError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore

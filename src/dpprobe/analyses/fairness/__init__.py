@@ -21,7 +21,7 @@ from dpprobe.analyses.fairness.fairness_record import (
     TABLE_SUFFIX,
 )
 from dpprobe.analyses.fairness.options import FairnessOptions
-from dpprobe.data.group_columns import CLASSES, group_name
+from dpprobe.data.people.group_columns import CLASSES, group_name
 from dpprobe.exhibits.exhibit import Exhibit, Place, many, waits
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.records import locate_record

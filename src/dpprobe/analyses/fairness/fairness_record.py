@@ -11,8 +11,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from dpprobe.data.group_columns import CLASSES as CLASSES
 from dpprobe.data.options import Headline
+from dpprobe.data.people.group_columns import CLASSES as CLASSES
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.risk import RiskEpsilon
 from dpprobe.records import Part, Record

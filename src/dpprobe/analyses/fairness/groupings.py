@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe.analyses.fairness.fairness_record import Compared, Minimum
-from dpprobe.data.group_columns import CLASSES, group_name
+from dpprobe.data.people.group_columns import CLASSES, group_name
 from dpprobe.errors import DataError
 
 Codes = npt.NDArray[np.int32]

@@ -42,7 +42,7 @@ from dpprobe.analyses.fairness.group_metrics import Head, Layout, Resamples
 from dpprobe.analyses.fairness.groupings import Grouping, TestRows, make_groupings
 from dpprobe.analyses.fairness.options import FairnessOptions
 from dpprobe.artifacts import write_table
-from dpprobe.data.group_columns import GROUP_PREFIX
+from dpprobe.data.people.group_columns import GROUP_PREFIX
 from dpprobe.errors import DataError
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.risk import find_risk

@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe.artifacts import pack_arrays, read_arrays, write_private
-from dpprobe.data.person_names import list_spellings
+from dpprobe.data.people.person_names import list_spellings
 from dpprobe.data.table import SPLITS, SplitTable, read_info
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.release.ledger.ledger_file import Booking, Entry

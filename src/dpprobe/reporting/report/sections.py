@@ -9,7 +9,7 @@ from typing import Any
 
 from dpprobe.analyses.baseline_record import read_zero_shot
 from dpprobe.backbones.registry import backbone_options
-from dpprobe.data.addresses import public_addresses
+from dpprobe.data.downloads.addresses import public_addresses
 from dpprobe.data.table import DatasetInfo
 from dpprobe.privacy.limits import rounded_up
 from dpprobe.privacy.risk import budget_words, explain_risks, row_words

@@ -17,7 +17,7 @@ from dpprobe.analyses.analysis import Analysis, Page
 from dpprobe.analysis_registry import ANALYSES, load_analyses
 from dpprobe.artifacts import write_text
 from dpprobe.counted_nouns import count_noun
-from dpprobe.data.addresses import public_addresses
+from dpprobe.data.downloads.addresses import public_addresses
 from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.exhibits.html_page import content_policy, relative_path
 from dpprobe.exhibits.make import find_function

@@ -21,7 +21,7 @@ from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.pixels import Options as Pixels
 from dpprobe.backbones.timm_models import Options as Timm
 from dpprobe.data import dataset_preparation
-from dpprobe.data.sklearn_datasets import Options as Sklearn
+from dpprobe.data.sources.sklearn_datasets import Options as Sklearn
 from dpprobe.data.table import SplitTable
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.tuned_network import build_network, tuned_state

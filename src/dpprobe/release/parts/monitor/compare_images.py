@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.data.csv_files import open_csv
+from dpprobe.data.sources.csv_files import open_csv
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.fitted import TYPICAL

@@ -1,0 +1,1 @@
+"""Downloads files, checks their checksums and unpacks archives."""

@@ -1,0 +1,1 @@
+"""Opens one image, of whatever format, and judges whether it can be used."""

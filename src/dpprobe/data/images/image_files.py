@@ -1,0 +1,228 @@
+"""Recognizes and decodes image files.
+
+Reads the formats of `whole_files.FORMATS`, and DICOM. Libraries for HEIC and DICOM are imported
+only if a file needs them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from dpprobe.artifacts import require_plain_file
+from dpprobe.data.images.dicom import MAGIC, PREAMBLE, is_dicom, looks_bare, open_dicom
+from dpprobe.data.images.whole_files import is_cut_tiff, open_whole
+from dpprobe.data.people.alike_names import fold_name
+from dpprobe.data.problems import ImageError
+from dpprobe.extras import naming_extras
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+EXTENSIONS = frozenset(
+    {
+        ".bmp", ".dcm", ".dicom", ".gif", ".heic", ".heif", ".jpeg", ".jpg", ".pgm", ".png",
+        ".ppm", ".tif", ".tiff", ".webp",
+    }
+)  # fmt: skip
+# Names that storage systems add: Synology, QNAP, NetApp, Windows, macOS, Linux.
+_HELPERS = re.compile(
+    r"@(eadir|__thumb|sharebin|tmp|transcode|syno.*|recycle|recently-snapshot)|[#~.](recycle|"
+    r"snapshots?)|\$recycle\.bin|recycler|system volume information|lost\+found|lost\.dir|"
+    r"found\.\d{3}|__macosx|network trash folder|temporary items|thumbnails|_thumbs|"
+    r"(eh)?thumbs(_vista)?\.db|desktop\.ini|icon\r|zbthumbnail\.info|syno(photo|file)_thumb.*",
+    re.IGNORECASE,
+)
+# Rows of a picture that are hashed at a time, so that no copy of all pixels is made.
+_STRIP = 256
+# Types of ISO base media files with a still picture coded by HEVC.
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+_SIXTEEN_BITS = 65535
+# First bytes of image formats (of EXTENSIONS) that can be recognised by content.
+_STARTS = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8", b"II*\0", b"MM\0*")
+# Keys that dpprobe adds to `Image.info`:
+GREY_BITS = "dpprobe_grey_bits"  # the number of bits of white, if the file states the number
+WHITE_IS_ZERO = "dpprobe_white_is_zero"  # True for 16-bit grey that Pillow does not invert
+_DEEP_COLOURS = "dpprobe_deep_colours"  # True if colours had 16 bits
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339  # tags of TIFF files
+
+
+def is_image_file(path: Path | str) -> bool:
+    """Returns True for a file that is an image by its extension, or DICOM by its first bytes.
+
+    Hospitals export DICOM files with numbers as names. An unreadable file is not an image.
+    """
+    if Path(path).suffix.lower() in EXTENSIONS:
+        return True
+    try:
+        require_plain_file(Path(path))
+        with Path(path).open("rb") as stream:
+            return is_dicom(stream.read(PREAMBLE + len(MAGIC)))
+    except (OSError, ValueError):
+        return False
+
+
+def is_helper(name: str) -> bool:
+    """Returns True for a hidden name, and for a folder or preview that a storage system added."""
+    return name.startswith(".") or _HELPERS.fullmatch(name) is not None
+
+
+def leads_back(folder: Path) -> bool:
+    """Returns True for a link to a folder that contains the link: following it would never end."""
+    if not folder.is_symlink():
+        return False
+    target = folder.resolve()
+    return any(each.resolve().is_relative_to(target) for each in folder.absolute().parents)
+
+
+def is_image_start(data: bytes) -> bool:
+    """Returns True for the first bytes of an image, whatever the name of its file."""
+    is_heif = data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS
+    return data.startswith(_STARTS) or data[8:12] == b"WEBP" or is_heif or is_dicom(data)
+
+
+def encode_png(image: Image.Image) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, format="PNG")
+    return stream.getvalue()
+
+
+def open_image(data: bytes) -> Image.Image:
+    """Decodes an image, upright by its EXIF data; raises ImageError unless there is one image."""
+    with naming_extras():
+        from PIL import ImageOps, UnidentifiedImageError
+
+    if is_dicom(data):
+        return open_dicom(data)
+    if data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS:
+        with naming_extras():
+            import pillow_heif
+
+        pillow_heif.register_heif_opener(thumbnails=False)
+    try:
+        picture = open_whole(data)
+        frames = "several" if _has_more(data, picture) else getattr(picture, "n_frames", 1)
+        # The first image of an MPO file is the photograph; other images are previews.
+        if frames == 1 or picture.format == "MPO":
+            facts = _read_grey_facts(picture)
+            picture.load()
+            if picture.mode == "I;16B":  # Pillow computes no extremes of this mode
+                picture = picture.convert("I")
+            _check_mode(picture)
+            picture.info.update(facts)
+            return ImageOps.exif_transpose(picture)
+    except ImageError:
+        raise
+    except Exception as error:  # Pillow's readers raise errors of any kind
+        line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if is_cut_tiff(data):
+            line = "TIFF cut short; copy the file again"
+        elif isinstance(error, UnidentifiedImageError):
+            line = f"not a known image format: {_describe_start(data)}"
+        raise ImageError(f"cannot be decoded ({line})") from error
+    raise ImageError(f"{frames} images in one file")
+
+
+def _has_more(data: bytes, picture: Any) -> bool:
+    """Returns True if another image follows in a PGM or PPM file, which Pillow does not read."""
+    if picture.format != "PPM":
+        return False
+    decoder, _, start, arguments = picture.tile[0]
+    if decoder == "ppm_plain":
+        return b"P" in re.sub(rb"#[^\r\n]*", b"", data[start:])
+    wide = picture.mode == "I" or (decoder == "ppm" and arguments[1] > 255)
+    bits = {"1": 1, "F": 32}.get(picture.mode, len(picture.getbands()) * (16 if wide else 8))
+    end = start + (picture.width * bits + 7) // 8 * picture.height
+    return re.match(rb"\s*P[1-7f]\s", data[end:]) is not None
+
+
+def _read_grey_facts(picture: Any) -> dict[str, Any]:
+    """Reads what a file states about grey values of more than 8 bits, before pixels are decoded."""
+    deep = ";16" in str(picture.tile) and not picture.mode.startswith("I")
+    facts: dict[str, Any] = {GREY_BITS: None, WHITE_IS_ZERO: False, _DEEP_COLOURS: deep}
+    tags = getattr(picture, "tag_v2", {})
+    if picture.mode == "L" and tags.get(_SAMPLE_FORMAT) == (2,):
+        raise ImageError("values of 8 bits with a sign have no known range; convert them to 0..255")
+    if picture.format == "PPM":
+        facts[GREY_BITS] = 16  # Pillow scales values by the file's largest value
+    elif picture.mode.startswith("I"):
+        facts[GREY_BITS] = 12 if tags.get(_BITS_PER_SAMPLE) == (12,) else None
+        facts[WHITE_IS_ZERO] = tags.get(_PHOTOMETRIC) == 0
+    return facts
+
+
+def count_used_bits(picture: Image.Image) -> tuple[str, int] | None:
+    """Returns "grey" or "colours", and the number of bits that the largest 16-bit value uses.
+
+    Returns None for values of 8 bits, and for a file that states the number of bits.
+    """
+    if picture.info.get(_DEEP_COLOURS):  # Pillow keeps only the upper 8 bits of 16-bit colours
+        largest = max(high for _, high in picture.convert("RGB").getextrema())  # type: ignore[misc]
+        return "colours", 8 + int(largest).bit_length()
+    if not picture.mode.startswith("I") or picture.info.get(GREY_BITS):
+        return None
+    return "grey", int(cast("tuple[int, int]", picture.getextrema())[1]).bit_length()
+
+
+def pixel_hash(picture: Image.Image) -> bytes:
+    """Returns a SHA-256 of a picture's size and pixels, which does not depend on the file's format.
+
+    The hash covers the RGB colours that a backbone sees, without transparency. Grey of 16 bits is
+    hashed unconverted, because conversion to 8 bits would merge values.
+    """
+    mode = "I" if picture.mode.startswith("I") else "RGB"
+    negative = " negative" if picture.info.get(WHITE_IS_ZERO) else ""
+    digest = hashlib.sha256(f"{mode}{negative} {picture.width} {picture.height}\n".encode())
+    for top in range(0, picture.height, _STRIP):
+        strip = picture.crop((0, top, picture.width, min(top + _STRIP, picture.height)))
+        digest.update((strip if strip.mode == mode else strip.convert(mode)).tobytes())
+    return digest.digest()
+
+
+def hint_misspelling(path: str) -> str:
+    """Returns a hint for a missing file if its name exists in another spelling."""
+    if "\\" in path:
+        return ": the path has backslashes, as on Windows; write / instead"
+    parent, name = os.path.split(path)
+    there = _list_names(parent or ".").get(fold_name(name))
+    return f": there is {there!r}, with a different spelling" if there is not None else ""
+
+
+@lru_cache(maxsize=8)
+def _list_names(folder: str) -> dict[str, str]:
+    try:
+        return {fold_name(path.name): path.name for path in Path(folder).iterdir()}
+    except OSError:
+        return {}
+
+
+def _describe_start(data: bytes) -> str:
+    if not data:
+        return "it is empty"
+    if data[4:8] == b"ftyp":
+        return "HEIC or a video, perhaps cut short or damaged"
+    if data[:4] in (b"II*\0", b"MM\0*"):
+        return "TIFF of unusual pixels; convert it to 8 or 16 bits of grey or colours"
+    if looks_bare(data):
+        return "perhaps DICOM without its preamble: rewrite the file with dcmconv or pydicom"
+    return f"it begins with {data[:16]!r}"
+
+
+def _check_mode(picture: Image.Image) -> None:
+    """Refuses pixels that extraction cannot convert to 8 bits."""
+    mode, values, known = picture.mode, "", True
+    if mode == "LAB":
+        raise ImageError("pixels of mode LAB cannot become RGB; convert the image to RGB")
+    if mode == "I":
+        low, high = cast("tuple[int, int]", picture.getextrema())
+        values = f" from {low} to {high}"
+        known = 0 <= low <= high <= _SIXTEEN_BITS
+    if mode == "F" or not known:
+        raise ImageError(
+            f"pixels of mode {mode}{values} have no known range; convert the image to 8 or 16 bits"
+        )

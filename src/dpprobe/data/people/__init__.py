@@ -1,0 +1,1 @@
+"""Says which rows are of one person, and keeps each person on one side of a split."""

@@ -1,0 +1,171 @@
+"""Keeps all images of a patient (or other unit) in one split: all in train or all in test."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from dpprobe.data.people.group_columns import Group, list_groups
+from dpprobe.data.people.person_names import find_alike_people, find_equal_numbers
+from dpprobe.data.train_test_split import SplitName, SplitOptions
+
+Unit = Literal["image", "patient"]
+# For each split of a source, the table (train or test) of each row; None for a row left out.
+Sides = dict[SplitName, list[SplitName | None]]
+Fault = tuple[str, str]  # kind of problem, detail
+
+
+class UnitOptions(SplitOptions):
+    """Options of a source that may have a column of patients."""
+
+    unit_column: str | None = Field(
+        None,
+        min_length=1,
+        description="Column of the person (or other unit) that an image shows, such as a patient. "
+        "If several columns qualify, name the coarsest column, such as patients instead of visits. "
+        "A patient in both splits is an error. If dpprobe splits the images, all images of a "
+        "patient are in one split. Each patient counts once in test metrics.",
+    )
+    unit: Unit | None = Field(
+        None,
+        description="Unit of privacy: patient (all images of one value of `unit_column`) or image. "
+        "Default: the study's privacy.unit, or else patient if `unit_column` is set.",
+    )
+    max_images_per_patient: int | None = Field(
+        None,
+        ge=1,
+        description="Train on at most this many images of each patient, in the order of rows. "
+        "`max_images_per_patient` is public. With `unit: image`, the epsilon of a whole patient is "
+        "computed for the maximum number of images.",
+    )
+
+    @model_validator(mode="after")
+    def _check_unit(self) -> UnitOptions:
+        if self.unit_column is None:
+            for name, value in (
+                ("unit", None if self.unit == "image" else self.unit),
+                ("max_images_per_patient", self.max_images_per_patient),
+            ):
+                if value is not None:
+                    raise ValueError(
+                        f"{name}: {value} needs a unit_column; name the column with the patient "
+                        "of each image"
+                    )
+        return self
+
+    def has_test(self) -> bool:
+        return "test" in self.list_splits()
+
+    def list_splits(self) -> tuple[SplitName, ...]:
+        """Returns the splits that have separate files."""
+        return ("train", "test") if getattr(self, "test", None) is not None else ("train",)
+
+    def named_unit(self) -> Unit | None:
+        return self.unit
+
+    def unit_name(self) -> str | None:
+        return self.unit_column
+
+    def images_per_patient(self) -> int | None:
+        return self.max_images_per_patient
+
+    def list_groups(self) -> dict[str, Group]:
+        """Maps each group column of the split tables to the source column with its values."""
+        return list_groups(getattr(self, "group_columns", ()))
+
+    def group_names(self) -> tuple[str, ...]:
+        return tuple(self.list_groups())
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowIndex:
+    """Names and labels that decide whether a row is train or test, before any image is read.
+
+    Attributes:
+      rows: the number of rows of each split; only "train" if dpprobe splits the rows.
+      ids: returns the ids of the training split; called only if ids decide the sides.
+      labels: returns a split's labels, in the form of `class_units.list_pairs`.
+      units: the unit of each row, if a column names it.
+      groups: returns a split's values of a source column that `group_columns` names.
+    """
+
+    rows: Mapping[SplitName, int]
+    ids: Callable[[], Sequence[str]]
+    labels: Callable[[SplitName], Sequence[int | Sequence[int] | None]]
+    units: Mapping[SplitName, Sequence[str]] | None
+    groups: Callable[[SplitName, str], Sequence[Any]] = lambda *_: ()
+
+    def list_faults(self, sides: Sides, column: str | None) -> dict[SplitName, list[list[Fault]]]:
+        """Lists the problems of each row's unit, which `column` names; none without units."""
+        if self.units is None or column is None:
+            return {name: [[] for _ in range(count)] for name, count in self.rows.items()}
+        tables: dict[SplitName, set[str]] = {"train": set(), "test": set()}
+        for split, names in self.units.items():
+            for name, side in zip(names, sides[split], strict=True):
+                if side is not None:
+                    tables[side].add(name)
+        wrong = find_mistaken(tables)
+        return {name: list_faults(part, wrong, column) for name, part in self.units.items()}
+
+
+def assign_sides(options: UnitOptions, index: RowIndex) -> Sides:
+    """Assigns each row of a source's splits to a table; None if the row is left out."""
+    rows, units = index.rows, index.units
+    sides: Sides = {name: [name] * count for name, count in rows.items()}
+    if not options.has_test():
+        # Classes are ignored with `split_by: id`; rows with several labels count as one class.
+        classes = [0] * rows["train"]
+        if options.split_by == "class":
+            classes = [each if isinstance(each, int) else -1 for each in index.labels("train")]
+        names = index.ids() if units is None else units["train"]
+        tested = options.choose_test(names, classes)
+        sides["train"] = ["test" if flag else "train" for flag in tested]
+    if units is not None:
+        # A patient's rows are all train or all test, so test rows never reduce a training count.
+        kept = first_of_each(units["train"], options.max_images_per_patient)
+        sides["train"] = [
+            None if side == "train" and not keep else side
+            for side, keep in zip(sides["train"], kept, strict=True)
+        ]
+    return sides
+
+
+def first_of_each(units: Iterable[str], most: int | None) -> list[bool]:
+    """Returns True for the first `most` rows of each unit; for all rows if `most` is None."""
+    seen: Counter[str] = Counter()
+    kept = []
+    for unit in units:
+        seen[unit] += 1
+        kept.append(most is None or seen[unit] <= most)
+    return kept
+
+
+def find_mistaken(sides: Mapping[SplitName, Iterable[str]]) -> dict[str, str]:
+    """Maps each faulty unit to its fault, as the end of a sentence.
+
+    A unit is faulty if it is in both tables, or if a name that looks alike is in the other table.
+    Names that are one number in two spellings, such as 12.0 and 12, are faulty too.
+    """
+    tables = {side: set(units) for side, units in sides.items()}
+    known = sorted(set().union(*tables.values()))
+    faults = {
+        name: f"is {other!r} in other rows" for name, other in find_equal_numbers(known).items()
+    }
+    for group in find_alike_people(known):
+        for name in group:
+            for other in group:
+                if any((name in table) != (other in table) for table in tables.values()):
+                    faults.setdefault(name, f"looks like {other!r} in the other split")
+    both = set.intersection(*tables.values()) if len(tables) > 1 else set()
+    return faults | dict.fromkeys(both, "has images in both splits")
+
+
+def list_faults(units: Iterable[str], wrong: Mapping[str, str], column: str) -> list[list[Fault]]:
+    """Lists the problems of each row's unit: a blank, or a fault of `find_mistaken`."""
+    blank = ("patient", f"no patient: {column} is blank, a word like nan, or rounded like 1.23E+12")
+    known = {unit: [("patient", f"patient {unit!r} {fault}")] for unit, fault in wrong.items()}
+    return [[*known.get(unit, ())] if unit else [blank] for unit in units]

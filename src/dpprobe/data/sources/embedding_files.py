@@ -1,0 +1,523 @@
+"""Files of vectors that another program wrote, read in blocks of rows.
+
+The formats are NumPy's .npy and .npz, safetensors, parquet with list columns, and AnnData's .h5ad.
+A file may also have labels, patients and groups: in arrays of one dimension, columns, or `obs`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe.artifacts import require_plain_file, require_proportion
+from dpprobe.data.option_paths import match_files
+from dpprobe.data.people.alike_names import text_of
+from dpprobe.data.sources.parquet_columns import (
+    NUMBER_LISTS,
+    TEXT_BYTES,
+    check_same_kinds,
+    describe_kind,
+    name_codes,
+    read_schema,
+    stream_columns,
+)
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.hdf5_files import open_hdf5
+
+if TYPE_CHECKING:
+    import h5py
+    import pyarrow as pa
+
+BLOCK_ROWS, _BLOCK_BYTES = 1024, 1 << 26  # the most rows, and bytes, that are read at a time
+_LONGEST_HEADER = 10_000  # bytes of an array's header, as in NumPy
+_MOST_ARRAYS = 1000  # arrays of one .npz file, whose list is read for each of them
+NUMBERS = "fiu"  # NumPy's codes of floats and integers: neither booleans nor complex numbers
+# Names of the array that is read if a file has several arrays and the study names none.
+USUAL = ("X", "embedding", "embeddings")
+# Attributes, and endings of arrays' names, with the names of a column's codes.
+_CODE_NAMES = ("levels", "labels", "value_labels", "flag_meanings", "names", "class_names")
+_CODE_BOOKS = ("categories", "classes", "levels", "names")
+
+Array = npt.NDArray[Any]
+Blocks = Iterator[Sequence[Array]]
+
+
+class Shape(NamedTuple):
+    """The size of an array of vectors.
+
+    Attributes:
+      dimension: the length of each vector; None until the array is read.
+    """
+
+    rows: int
+    dimension: int | None
+
+
+class Header(NamedTuple):
+    """An array's shape (None for an unknown length), and the name of its number type."""
+
+    shape: tuple[int | None, ...]
+    kind: str
+    is_number: bool
+
+
+class EmbeddingFile(ABC):
+    """A file, or several parquet files, with one or more named vectors per row."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @abstractmethod
+    def read_headers(self) -> Mapping[str, Header]:
+        """Reads the headers of all arrays: columns have one dimension, vectors have two."""
+
+    @abstractmethod
+    def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
+        """Reads columns as text; blank for a missing value."""
+
+    @abstractmethod
+    def stream_blocks(self, names: Sequence[str]) -> Blocks:
+        """Yields blocks of rows in the file's order: one array [rows, dimension] per name."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns with one value per row."""
+        with explain_damage(self.path):
+            headers = self.read_headers().items()
+        return tuple(name for name, header in headers if len(header.shape) == 1)
+
+    def list_vectors(self) -> dict[str, Shape]:
+        """Lists the arrays of vectors, by their names in the file.
+
+        Raises ConfigError for vectors that are empty or not numeric.
+        """
+        with explain_damage(self.path):
+            headers = self.read_headers().items()
+        vectors = {}
+        for name, (shape, kind, is_number) in headers:
+            if len(shape) != 2:
+                continue
+            if not is_number:
+                raise ConfigError(
+                    f"{self.path}: vectors {name!r} are of type {kind}; save them as float32 "
+                    "numbers, row by row"
+                )
+            if 0 in shape:
+                raise ConfigError(
+                    f"{self.path}: vectors {name!r} are empty, of shape {shape}; save them again"
+                )
+            vectors[name] = Shape(shape[0] or 0, shape[1])
+        return vectors
+
+    def find_vectors(self, name: str | None) -> str:
+        """Finds the array that a study names; without a name, the only array or one of `USUAL`.
+
+        Raises ConfigError if the file lacks the array; lists the arrays of the file.
+        """
+        known = self.list_vectors()
+        if name is None:
+            usual = [each for each in USUAL if each in known]
+            name = next(iter(known)) if len(known) == 1 else next(iter(usual), None)
+        if name not in known:
+            there = ", ".join(filter(None, known)) or ", ".join(
+                f"{each or 'an array'} of shape {header.shape}"
+                for each, header in self.read_headers().items()
+            )
+            wanted = "" if name is None else f" {name!r}"
+            raise ConfigError(
+                f"{self.path}: no vectors{wanted}, only {there or 'nothing'}; name "
+                "arrays [rows, numbers] under `vectors`"
+            )
+        return name
+
+    def read_blocks(self, names: Sequence[str]) -> Blocks:
+        """Yields the blocks of `stream_blocks`, with one-line errors for damaged files.
+
+        Raises ConfigError for a file that cannot be read. Raises DataError if vectors have
+        different lengths; names the first row that differs.
+        """
+        with explain_damage(self.path):
+            yield from self.stream_blocks(names)
+
+
+@contextmanager
+def explain_damage(path: Path) -> Iterator[None]:
+    """Turns a library's error about a damaged file into a ConfigError of one line."""
+    try:
+        yield
+    except (ConfigError, DataError):
+        raise
+    # h5py, zipfile, NumPy, safetensors and pyarrow raise errors of many kinds.
+    except Exception as error:
+        line = " ".join(str(error).split())[:200] or type(error).__name__
+        remedy = "create the file again"
+        if isinstance(error, BlockingIOError) or "lock file" in line:
+            remedy = "another program is writing it: close the file there, and try again"
+        elif isinstance(error, PermissionError):
+            remedy = "correct its permissions"
+        raise ConfigError(f"{path}: cannot be read ({line}); {remedy}") from error
+
+
+def _numpy_header(shape: tuple[int, ...], kind: np.dtype[Any]) -> Header:
+    return Header(shape, str(kind), kind.kind in NUMBERS)
+
+
+def _write_texts(values: Array) -> list[str]:
+    return [text_of(each).strip() for each in values.tolist()]
+
+
+class NumpyFile(EmbeddingFile):
+    """A .npy file with one array, or a .npz file with arrays by name."""
+
+    @contextmanager
+    def _open_array(self, name: str) -> Iterator[IO[bytes]]:
+        if self.path.suffix.lower() == ".npy":
+            with self.path.open("rb") as stream:
+                yield stream
+            return
+        with zipfile.ZipFile(self.path) as archive, archive.open(f"{name}.npy") as member:
+            yield member
+
+    def _list_sizes(self) -> dict[str, int]:
+        """Lists the sizes of all arrays with their headers, in bytes."""
+        require_plain_file(self.path)
+        if self.path.suffix.lower() == ".npy":
+            return {"": self.path.stat().st_size}
+        sizes: dict[str, int] = {}
+        with zipfile.ZipFile(self.path) as archive:
+            if len(members := archive.infolist()) > _MOST_ARRAYS:
+                raise OSError(f"more than {_MOST_ARRAYS:,} arrays")
+            for member in members:
+                name = member.filename.removesuffix(".npy")
+                if name in sizes:
+                    raise ConfigError(
+                        f"{self.path}: two arrays are named {name!r}; save each under its own name"
+                    )
+                if name != member.filename:
+                    sizes[name] = member.file_size
+        return sizes
+
+    def read_headers(self) -> dict[str, Header]:
+        headers = {}
+        for name, size in self._list_sizes().items():
+            with self._open_array(name) as stream:
+                shape, fortran, kind = _read_numpy_header(stream)
+                named, stored = math.prod(shape) * kind.itemsize, size - stream.tell()
+            if named != stored and not kind.hasobject:  # pickled objects have any size
+                raise ConfigError(
+                    f"{self.path}: cannot be read ({stored} bytes of numbers, but {named} by its "
+                    "header); create the file again"
+                )
+            texts = TEXT_BYTES * shape[0] if len(shape) == 1 else 0
+            require_proportion(self.path, name, max(named, texts))
+            headers[name] = _numpy_header(shape, kind)
+            if fortran and len(shape) == 2 and min(shape) > 1:
+                headers[name] = Header(shape, f"{kind} in columns", is_number=False)
+        return headers
+
+    def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
+        with explain_damage(self.path):
+            return {name: self._read_column(name) for name in names}
+
+    def _read_column(self, name: str) -> list[str]:
+        values = self._read_array(name)
+        books = {f"{name}_{ending}" for ending in _CODE_BOOKS} & {*self._list_sizes()}
+        for book in sorted(books) if values.dtype.kind in "iu" else ():
+            if (written := self._read_array(book)).dtype.kind in "SU" and written.ndim == 1:
+                return decode(values, _write_texts(written), f"array {name!r}, named by {book!r}")
+        return _write_texts(values)
+
+    def _read_array(self, name: str) -> Array:
+        with self._open_array(name) as stream:
+            return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
+
+    def stream_blocks(self, names: Sequence[str]) -> Blocks:
+        with ExitStack() as stack:
+            streams = [stack.enter_context(self._open_array(name)) for name in names]
+            headers = [_read_numpy_header(stream) for stream in streams]
+            rows = headers[0][0][0]
+            step = _block_rows(max(shape[1] * kind.itemsize for shape, _, kind in headers))
+            for start in range(0, rows, step):
+                count = min(step, rows - start)
+                yield [
+                    np.frombuffer(stream.read(count * shape[1] * kind.itemsize), kind).reshape(
+                        count, shape[1]
+                    )
+                    for stream, (shape, _, kind) in zip(streams, headers, strict=True)
+                ]
+
+
+def _read_numpy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Reads an array's shape, its storage order (True: column by column), and its type."""
+    major, _ = np.lib.format.read_magic(stream)
+    # NumPy reads a header of any length, up to 4 GB, before it refuses more than this.
+    start, size = stream.tell(), int.from_bytes(stream.read(2 if major == 1 else 4), "little")
+    if size > _LONGEST_HEADER:
+        raise OSError(f"a header of {size:,} bytes")
+    stream.seek(start)
+    read = (
+        np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+    )
+    shape, fortran, kind = read(stream)
+    if any(type(length) is not int or length < 0 for length in shape):
+        raise OSError(f"its header has the shape {shape}")
+    return shape, fortran, kind
+
+
+class SafetensorsFile(EmbeddingFile):
+    """A .safetensors file with tensors by name."""
+
+    @contextmanager
+    def _open_file(self) -> Iterator[Any]:
+        from safetensors import safe_open
+
+        with explain_damage(self.path), safe_open(self.path, framework="np") as tensors:
+            yield tensors
+
+    def read_headers(self) -> dict[str, Header]:
+        headers = {}
+        with self._open_file() as tensors:
+            for name in tensors.keys():  # noqa: SIM118
+                part = tensors.get_slice(name)
+                kind = part.get_dtype()
+                # Supported types exclude bfloat16, booleans and 8-bit floats.
+                is_number = re.fullmatch("F(16|32|64)|[IU](8|16|32|64)", kind) is not None
+                headers[name] = Header(tuple(part.get_shape()), kind, is_number)
+        return headers
+
+    def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
+        with self._open_file() as tensors:
+            return {name: _write_texts(tensors.get_tensor(name)) for name in names}
+
+    def stream_blocks(self, names: Sequence[str]) -> Blocks:
+        with self._open_file() as tensors:
+            parts = [tensors.get_slice(name) for name in names]
+            # numbers of safetensors have 8 bytes or fewer
+            longest = 8 * max(part.get_shape()[1] for part in parts)
+            yield from _slice_blocks(parts, parts[0].get_shape()[0], longest)
+
+
+def _block_rows(row_bytes: int) -> int:
+    """Returns the number of rows that are read at a time; few rows if vectors are long."""
+    return max(1, min(BLOCK_ROWS, _BLOCK_BYTES // max(row_bytes, 1)))
+
+
+def _slice_blocks(parts: Sequence[Any], rows: int, row_bytes: int) -> Blocks:
+    step = _block_rows(row_bytes)
+    for start in range(0, rows, step):
+        yield [np.asarray(part[start : min(start + step, rows)]) for part in parts]
+
+
+class ParquetFiles(EmbeddingFile):
+    """Parquet files of one dataset, with vectors as lists of numbers."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.paths = match_files(path)
+
+    @cached_property
+    def _schemas(self) -> dict[Path, tuple[pa.Schema, int]]:
+        return {path: read_schema(path) for path in self.paths}
+
+    def read_headers(self) -> dict[str, Header]:
+        import pyarrow as pa
+
+        rows = sum(count for _, count in self._schemas.values())
+        headers = {}
+        for each in self._schemas[self.paths[0]][0]:
+            if describe_kind(each.type) == NUMBER_LISTS:
+                size = getattr(each.type, "list_size", None)
+                headers[each.name] = Header((rows, size), str(each.type), is_number=True)
+            elif not pa.types.is_nested(each.type):
+                headers[each.name] = Header((rows,), str(each.type), is_number=False)
+        return headers
+
+    def find_vectors(self, name: str | None) -> str:
+        name = super().find_vectors(name)
+        check_same_kinds(self._schemas, [name])
+        return name
+
+    def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
+        check_same_kinds(self._schemas, names)
+        texts: dict[str, list[str]] = {name: [] for name in names}
+        for path, (schema, _) in self._schemas.items():
+            with explain_damage(path):
+                for batch in stream_columns(path, list(names)):
+                    for name in names:
+                        column = batch.column(name).to_pylist()
+                        values = name_codes(path, schema, name, column)
+                        texts[name] += [text_of(value).strip() for value in values]
+        return texts
+
+    def stream_blocks(self, names: Sequence[str]) -> Blocks:
+        import pyarrow.parquet as pq
+
+        start = 0
+        for path in self.paths:
+            with explain_damage(path), pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(BLOCK_ROWS, columns=list(names)):
+                    yield [
+                        _stack_lists(batch.column(name), f"{path}: column {name!r}", start)
+                        for name in names
+                    ]
+                    start += batch.num_rows
+
+
+def _stack_lists(lists: pa.Array, where: str, start: int) -> Array:
+    """Stacks lists into an array; raises DataError for the first list of another length."""
+    import pyarrow.compute as pc
+
+    lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy(zero_copy_only=False)
+    other = np.flatnonzero((lengths != lengths[0]) | (lengths < 1))
+    if len(other):
+        row = int(other[0])
+        described = "no list" if lengths[row] < 0 else f"a list of {lengths[row]} numbers"
+        first = f"the first row of its block has {lengths[0]}" if row else "each row needs numbers"
+        raise DataError(
+            f"{where} row {start + row}: {described}, but {first}; all vectors must have the same "
+            "length"
+        )
+    # `flatten` respects slices, unlike `values`. A null number becomes NaN, which is reported.
+    numbers = lists.flatten().to_numpy(zero_copy_only=False)
+    return np.asarray(numbers).reshape(len(lists), -1)
+
+
+class AnnDataFile(EmbeddingFile):
+    """An .h5ad file of AnnData: vectors in `X` or `obsm`, and columns in `obs`."""
+
+    @contextmanager
+    def _open_file(self) -> Iterator[h5py.File]:
+        import h5py
+
+        with explain_damage(self.path), open_hdf5(self.path) as file:
+            for name in ("obs", "obsm"):
+                if name in file and not isinstance(file[name], h5py.Group):
+                    raise ConfigError(
+                        f"{self.path}: `{name}` is one array, as AnnData before version 0.7 wrote "
+                        "it; open the file with anndata and write it again"
+                    )
+            yield file
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        with self._open_file() as file:
+            columns = file["obs"].items()
+            return tuple(name for name, each in columns if name[:2] != "__" and _is_column(each))
+
+    def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
+        with self._open_file() as file:
+            return {name: _read_obs(file["obs"][name]) for name in names}
+
+    def read_headers(self) -> dict[str, Header]:
+        with self._open_file() as file:
+            names = ("X", *(f"obsm/{name}" for name in file.get("obsm", ())))
+            parts = {name: file.get(name) for name in names}
+            return {
+                name: _numpy_header(part.shape, part.dtype)
+                for name, part in parts.items()
+                if getattr(part, "ndim", 0) == 2
+            }
+
+    def find_vectors(self, name: str | None) -> str:
+        written = name or "X"
+        with self._open_file() as file:
+            kind = file[written].attrs.get("encoding-type") if written in file else None
+        if kind in ("csr_matrix", "csc_matrix") and (name or not self.list_vectors()):
+            raise ConfigError(
+                f"{self.path}: vectors {written!r}: a sparse matrix, mostly of counts; save "
+                "vectors of a model as an array in obsm, or matrix.toarray()"
+            )
+        return super().find_vectors(name)
+
+    def stream_blocks(self, names: Sequence[str]) -> Blocks:
+        with self._open_file() as file:
+            parts = [file[name] for name in names]
+            longest = max(part.shape[1] * part.dtype.itemsize for part in parts)
+            yield from _slice_blocks(parts, parts[0].shape[0], longest)
+
+
+def _is_column(column: Any) -> bool:
+    """Returns True for an array with one value per row, or a group of arrays for one column."""
+    if hasattr(column, "dtype"):
+        return column.ndim == 1 and column.dtype.names is None
+    return {"codes", "categories"} <= {*column} or {"values", "mask"} <= {*column}
+
+
+def _read_obs(column: Any) -> list[str]:
+    """Reads a column of `obs`: plain or coded, or with a mask of blanks.
+
+    Raises ConfigError for codes whose names are kept in a way that is not known.
+    """
+    if not hasattr(column, "dtype"):
+        if "codes" in column:
+            return decode(column["codes"][:], _read_obs(column["categories"]), column.name)
+        texts, mask = _read_obs(column["values"]), column["mask"][:].tolist()
+        return ["" if missing else text for text, missing in zip(texts, mask, strict=True)]
+    if column.dtype.kind not in "iu":
+        return _write_texts(column[:])
+    if (names := _find_code_names(column)) is None:
+        return _write_texts(column[:])
+    return decode(column[:], names, column.name)
+
+
+def _find_code_names(column: Any) -> Mapping[int, str] | Sequence[str] | None:
+    """Finds the names of a column of whole numbers; None if the numbers seem to be the values."""
+    import h5py
+
+    if enumeration := h5py.check_enum_dtype(column.dtype):  # a factor, as R writes it
+        return {number: name for name, number in enumeration.items()}
+    folder, _, name = column.name.rpartition("/")
+    attribute = column.attrs.get("categories")
+    if isinstance(attribute, h5py.Reference) and attribute:
+        return _read_obs(column.file[attribute])
+    if told := {attribute is not None and "categories", *_CODE_NAMES} & {*column.attrs}:
+        raise ConfigError(
+            f"{column.file.filename}: column {name!r} has codes, whose names in its attribute "
+            f"{min(told)!r} cannot be read; write the names instead of the codes"
+        )
+    for place in (f"{folder}/__categories/{name}", f"/uns/{name}_categories"):
+        if place in column.file:
+            return _read_obs(column.file[place])
+    return None
+
+
+def decode(codes: Array, names: Mapping[int, str] | Sequence[str], where: str) -> list[str]:
+    """Returns the names of codes; blank for -1. Raises OSError for a code without a name."""
+    known = names if isinstance(names, Mapping) else dict(enumerate(names))
+    known = {-1: "", **known}
+    if other := set(codes.tolist()) - known.keys():
+        raise OSError(f"{where}: the code {min(other)} has no name")
+    return [known[code] for code in codes.tolist()]
+
+
+FORMATS: dict[str, Callable[[Path], EmbeddingFile]] = {
+    ".h5ad": AnnDataFile,
+    ".npy": NumpyFile,
+    ".npz": NumpyFile,
+    ".parquet": ParquetFiles,
+    ".pq": ParquetFiles,
+    ".safetensors": SafetensorsFile,
+}
+
+
+def open_embeddings(path: Path, *, option: str) -> EmbeddingFile:
+    """Opens a file of vectors; raises ConfigError if the file is missing or of unknown suffix."""
+    make = FORMATS.get(path.suffix.lower())
+    if make is None:
+        raise ConfigError(
+            f"{option}: {path}: not the name of a file of vectors; name a file that ends in "
+            f"{', '.join(FORMATS)}"
+        )
+    if not path.is_file() and not (make is ParquetFiles and match_files(path)):
+        raise ConfigError(f"{option}: no file {path}; correct the path or put the file there")
+    return make(path)

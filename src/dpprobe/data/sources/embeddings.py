@@ -1,0 +1,247 @@
+"""Vectors that another program computed from text, sound, tables, cells or images, with labels.
+
+dpprobe runs no model on datasets of vectors. A backbone of the family `external` names the model
+that computed the vectors, and declares that each vector was computed from one item alone.
+
+Row i of the table of labels belongs to vector i. Files larger than memory are read in blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from dpprobe.data.option_paths import match_files
+from dpprobe.data.people.class_units import CountedRows
+from dpprobe.data.people.patient_sides import RowIndex
+from dpprobe.data.sources import csv_files
+from dpprobe.data.sources.csv_options import ColumnFile, TableOptions
+from dpprobe.data.train_test_split import SplitName
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.options import Name
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from dpprobe.data.sources.csv_rows import ManifestRows
+    from dpprobe.data.sources.embedding_files import EmbeddingFile
+
+# The name of a row's only vector if the study names none.
+ONLY = "vectors"
+
+
+def vector_names(source: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the names of a row's vectors, from a source's options; empty for images."""
+    return tuple(source["vectors"]) or (ONLY,) if source["source"] == "embeddings" else ()
+
+
+class Options(TableOptions, CountedRows):
+    """Vectors computed elsewhere, one per row, with their labels."""
+
+    paths: ClassVar[tuple[str, ...]] = (
+        "root",
+        "train",
+        "test",
+        "table",
+        "test_table",
+        "joins.*.file",
+    )
+    holds_vectors: ClassVar[bool] = True
+
+    source: Literal["embeddings"] = "embeddings"
+    train: str = Field(
+        min_length=1,
+        description="File with a vector per row: .npy, .npz, .parquet, .safetensors or .h5ad. A "
+        "glob pattern may name several parquet files.",
+    )
+    test: str | None = Field(
+        None,
+        min_length=1,
+        description="File with the vectors of the test split, in the format of `train`. Without "
+        "`test` and `split_column`, the rows of `train` are split.",
+    )
+    table: str | None = Field(
+        None,
+        min_length=1,
+        description="A .csv or .tsv file with labels, patients and groups: one line per vector of "
+        "`train`, in the same order. If absent, `train` itself has these columns.",
+    )
+    test_table: str | None = Field(
+        None, min_length=1, description="The same as `table`, for the vectors of `test`."
+    )
+    vectors: dict[Name, str] = Field(
+        {},
+        description="If each row has several vectors: name -> the array in the file, such as a "
+        "column or obsm/X_geneformer. A backbone of family external reads the vectors with its own "
+        "name. Default: the file's only array, or else X, embedding or embeddings.",
+    )
+
+    @model_validator(mode="after")
+    def _check_rows(self) -> Options:
+        if (self.test is None or self.table is None) != (self.test_table is None):
+            raise ValueError(
+                "test_table: missing; `train` has a table, so name a table for `test` too"
+                if self.test_table is None
+                else "test_table: works only together with test and table; remove it"
+            )
+        for name in ("prompts", "prompt_names"):
+            if getattr(self, name) != type(self).model_fields[name].get_default():
+                raise ValueError(f"{name}: vectors have no text encoder; remove {name}")
+        return self
+
+    def check_files(self) -> None:
+        dimensions: dict[str, int] = {}
+        for split in self.list_splits():
+            csv_files.check_columns(self, split)
+            file = self.open_vectors(split)
+            known = file.list_vectors()
+            for name, where in self.locate_vectors(split).items():
+                lengths = known[where].dimension
+                if lengths is None:  # the length of vectors is known only after reading all rows
+                    continue
+                if (first := dimensions.setdefault(name, lengths)) != lengths:
+                    raise ConfigError(
+                        f"{file.path}: vectors {name!r} have {first} numbers in training rows but "
+                        f"{lengths} in test rows; use vectors of one model"
+                    )
+
+    def read_index(self) -> RowIndex:
+        from dpprobe.data.sources import csv_rows  # slow import: numpy, pandas and pyarrow
+
+        return csv_rows.read_index(self)
+
+    def vector_names(self) -> tuple[str, ...]:
+        return vector_names({"source": self.source, "vectors": self.vectors})
+
+    def open_vectors(self, split: SplitName) -> EmbeddingFile:
+        from dpprobe.data.sources.embedding_files import open_embeddings  # slow import: numpy
+
+        option: SplitName = "test" if split == "test" and self.test is not None else "train"
+        return open_embeddings(self._vector_path(option), option=option)
+
+    def locate_vectors(self, split: SplitName) -> dict[str, str]:
+        """Maps each of the study's vectors to its name in the file."""
+        file = self.open_vectors(split)
+        names: Mapping[str, str | None] = self.vectors or {ONLY: None}
+        return {name: file.find_vectors(where) for name, where in names.items()}
+
+    def _vector_path(self, split: SplitName) -> Path:
+        return self.locate_path(getattr(self, split))
+
+    def split_file(self, split: SplitName) -> str:
+        """Returns the study's name of the file with a split's labels: a table, or the vectors."""
+        table = self.table if split == "train" else self.test_table
+        return table or super().split_file(split)
+
+    def open_columns(self, file: str) -> ColumnFile | None:
+        if file.lower().endswith(csv_files.SUFFIXES):
+            return None
+        return self.open_vectors("test" if file == self.test else "train")
+
+    def check_length(self, split: SplitName, rows: int) -> None:
+        known = self.open_vectors(split).list_vectors()
+        for name, where in self.locate_vectors(split).items():
+            if known[where].rows != rows:
+                raise ConfigError(
+                    f"{self.split_file(split)}: {rows} rows, but {known[where].rows} vectors "
+                    f"{name!r} in {self.open_vectors(split).path}; write one row per vector"
+                )
+
+    def input_files(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.image_files(), *_match(super().input_files()))))
+
+    def image_files(self) -> tuple[str, ...]:
+        return _match(str(self._vector_path(split)) for split in self.list_splits())
+
+    def side_options(self, *, own_test: bool) -> set[str]:
+        tables = {"table", "test_table"} if own_test else set()
+        return super().side_options(own_test=own_test) | tables
+
+    def id_options(self) -> set[str]:
+        return {"train", "test", "table", "test_table"}
+
+
+def _match(paths: Iterable[str]) -> tuple[str, ...]:
+    """Lists the files of paths and glob patterns; a missing path is kept."""
+    return tuple(str(file) for path in paths for file in match_files(Path(path)) or [Path(path)])
+
+
+def prepare(options: Options, directory: Path) -> None:
+    """Writes the split tables of vectors.
+
+    Raises ConfigError if a file cannot be read as the options say. Raises DataError if rows are
+    faulty (one message covers all), or vectors differ in length.
+    """
+    from dpprobe.data.sources import csv_rows  # slow import: numpy, pandas and pyarrow
+
+    options.check_files()
+    parts = csv_rows.read_rows(options)
+    csv_rows.write_tables(directory, options, parts, _make_batches(options, parts))
+
+
+def _make_batches(
+    options: Options, parts: Mapping[SplitName, ManifestRows]
+) -> Iterator[tuple[str, pa.Table]]:
+    """Yields one batch for the split tables per block of vectors."""
+    import numpy as np  # slow import
+
+    from dpprobe.data.sources import csv_rows
+    from dpprobe.data.sources.embedding_rows import pack_vectors
+
+    mistaken = csv_rows.find_mistaken(options, parts)
+    dimensions: dict[str, int] = {}
+    for split, rows in parts.items():
+        places = rows.frame.index.to_numpy()  # the used rows' numbers in the file, ascending
+        named, start = options.locate_vectors(split), 0
+        for arrays in options.open_vectors(split).read_blocks(list(named.values())):
+            stop = start + len(arrays[0])
+            first, last = np.searchsorted(places, [start, stop]).tolist()
+            chosen = places[first:last] - start
+            with np.errstate(over="ignore"):  # _find_faults reports infinite numbers
+                vectors = {
+                    name: array[chosen].astype(np.float32)
+                    for name, array in zip(named, arrays, strict=True)
+                }
+            for name, block in vectors.items():
+                if dimensions.setdefault(name, block.shape[1]) != block.shape[1]:
+                    raise DataError(
+                        f"{options.open_vectors(split).path}: vectors {name!r} have "
+                        f"{block.shape[1]} numbers from row {start} on, but {dimensions[name]} "
+                        "before; all vectors must have the same length"
+                    )
+            if len(chosen):
+                yield (
+                    split,
+                    csv_rows.make_batch(
+                        options,
+                        rows.take_rows(slice(first, last)),
+                        mistaken,
+                        images=[
+                            pack_vectors({name: block[row] for name, block in vectors.items()})
+                            for row in range(len(chosen))
+                        ],
+                        paths=[None] * len(chosen),
+                        faults=_find_faults(vectors, len(chosen)),
+                    ),
+                )
+            start = stop
+
+
+def _find_faults(
+    vectors: Mapping[str, npt.NDArray[np.float32]], rows: int
+) -> list[list[tuple[str, str]]]:
+    import numpy as np  # slow import
+
+    faults: list[list[tuple[str, str]]] = [[] for _ in range(rows)]
+    for name, block in vectors.items():
+        bad = ~np.isfinite(block)
+        for row in np.flatnonzero(bad.any(axis=1)).tolist():
+            place = int(bad[row].argmax())
+            value: Any = block[row, place]
+            faults[row].append(("value", f"vectors {name!r}: number {place} is {value}"))
+    return faults

@@ -1,0 +1,217 @@
+"""Whose images are: splits by patient, at most so many images each, and the study's unit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpprobe.data.people import class_units, patient_sides
+from dpprobe.data.people.patient_sides import RowIndex, assign_sides
+from dpprobe.data.registry import dataset_options
+from dpprobe.data.sources import csv_rows
+from dpprobe.errors import ConfigError
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import load_study
+from tests.support.shards import CLASSES
+from tests.support.small_study import STUDY
+from tests.support.sources import write_manifest
+
+# Patient p has p images, and every third patient is of the second class.
+PATIENTS = [f"p{number}" for number in range(1, 13) for _ in range(number)]
+
+
+@given(names=st.lists(st.sampled_from("abc")), most=st.integers(1, 4), new=st.sampled_from("abcd"))
+def test_one_patient_s_images_decide_nothing_about_another_s(
+    names: list[str], most: int, new: str
+) -> None:
+    """So the rule is public: a patient's null rows change what is kept of that patient alone."""
+    before = patient_sides.first_of_each(names, most)
+    after = patient_sides.first_of_each([new, *names], most)[1:]
+    changed = {name for name, a, b in zip(names, before, after, strict=True) if a != b}
+    assert changed <= {new}
+
+
+def test_alike_names_of_one_split_are_no_fault() -> None:
+    """Only a name that may be the same patient on the other side is one."""
+    train, test = ["P1", "p1", "q2", "x"], ["P1", "Q2", "12.0", "y", "12"]
+    assert patient_sides.find_mistaken({"train": train, "test": test}) == {
+        "P1": "has images in both splits",
+        "p1": "looks like 'P1' in the other split",
+        "q2": "looks like 'Q2' in the other split",
+        "Q2": "looks like 'q2' in the other split",
+        "12.0": "is '12' in other rows",
+    }
+    assert patient_sides.find_mistaken({"train": train}) == {}
+    twice = ["P1", "p1"]
+    faults = patient_sides.find_mistaken({"train": twice, "test": twice})
+    assert faults == dict.fromkeys(twice, "has images in both splits")
+
+
+@pytest.mark.parametrize(
+    ("options", "read"),
+    [
+        ({"test": "b.csv"}, ()),
+        ({"split_by": "id"}, ("ids",)),
+        ({"unit_column": "patient"}, ("labels", "units")),
+    ],
+)
+def test_only_what_decides_is_read(options: dict[str, Any], read: tuple[str, ...]) -> None:
+    """Ids and labels of millions of rows are read for nothing else."""
+
+    def fail(*_: object) -> Any:
+        raise AssertionError("nothing asks for it")
+
+    known = {"ids": lambda: ["a", "b", "c"], "labels": lambda _: [0, 1, 1]}
+    index = RowIndex(
+        rows={"train": 3},
+        units={"train": ["p", "p", "q"]} if "units" in read else None,
+        **{name: each if name in read else fail for name, each in known.items()},  # type: ignore[arg-type]
+    )
+    manifest = {"source": "csv", "train": "a.csv", "label_column": "kind", "class_names": CLASSES}
+    assign_sides(dataset_options(manifest | options), index)  # type: ignore[arg-type]
+
+
+def study_of(folder: Path, *, privacy: dict[str, Any] | None = None, **options: Any) -> Any:
+    rows = [
+        {"path": f"{n}.png", "kind": CLASSES[int(who[1:]) % 3 == 0], "who": who}
+        for n, who in enumerate(PATIENTS)
+    ]
+    lesions = write_manifest(folder, rows, unit_column="who") | options
+    datasets = {"lesions": lesions, **STUDY["datasets"]}
+    methods = {"sgd": {"head": "sgd", "batch_size": "full"}}
+    return load_study(
+        STUDY | {"datasets": datasets, "methods": methods, "delta": 1e-4, "privacy": privacy or {}}
+    )
+
+
+def test_a_dataset_s_unit_is_its_patients_where_it_names_them(tmp_path: Path) -> None:
+    study = study_of(tmp_path)
+    assert [study.dataset_unit(name) for name in study.datasets] == ["patient", "image"]
+    assert study.dataset_patients("lesions") is None
+    image = study_of(tmp_path, privacy={"unit": "image"}, max_images_per_patient=12)
+    assert image.dataset_unit("lesions") == "image"
+    assert image.dataset_patients("lesions") == {"images": 12}
+    assert image.dataset_patients("digits") is None
+    told = study_of(tmp_path, privacy={"unit": "image"}, unit="patient")
+    assert told.dataset_unit("lesions") == "patient"
+    with pytest.raises(ConfigError, match=r"privacy.unit: patient, but datasets.digits does not"):
+        study_of(tmp_path, privacy={"unit": "patient"})
+
+
+def warnings_of(study: Any) -> list[str]:
+    """The warnings of a study but the one on its test patients, who are few."""
+    warnings = check_study(study)
+    few = [line for line in warnings if "2 classes have fewer than 5 test patients" in line]
+    assert len(few) == 1
+    return [line for line in warnings if line not in few]
+
+
+def test_images_as_units_of_patients_are_warned_of_with_the_price(tmp_path: Path) -> None:
+    assert warnings_of(study_of(tmp_path)) == []
+    (bounded,) = warnings_of(study_of(tmp_path, unit="image", max_images_per_patient=5))
+    assert "datasets.lesions: unit: image, and patients may have several" in bounded
+    assert "for a patient with 5 images the epsilon is" in bounded
+    assert "in place of 0.5, " in bounded
+    assert "in place of 1 " in bounded
+    (open_ended,) = warnings_of(study_of(tmp_path, unit="image"))
+    assert "patients have no guarantee" in open_ended
+
+
+def test_delta_is_held_against_the_number_of_patients(tmp_path: Path) -> None:
+    study = study_of(tmp_path)
+    n = study.datasets["lesions"].count_units()
+    assert n is not None
+    assert n < 12
+    with pytest.raises(ConfigError, match=rf"n = {n} training patients"):
+        check_study(study_of(tmp_path, delta=1.01 / n))
+    assert warnings_of(study_of(tmp_path, delta=0.99 / n)) == []
+
+
+@pytest.mark.parametrize("name", ["chexpert", "mimic_cxr"])
+def test_hospital_entries_of_the_catalog_take_the_patient(name: str) -> None:
+    datasets = {name: {"catalog": name, "root": "/nowhere"}}
+    study = load_study(STUDY | {"datasets": datasets})
+    assert study.dataset_unit(name) == "patient"
+
+
+KINDS = ["cat", "dog", "owl"]
+# (patient, class, second label): few owls, and patients of two classes.
+PAIRS = [(f"p{n % 23}", 2 if n % 23 in (1, 5) else n % 2, int(n % 7 == 0)) for n in range(80)]
+
+
+def write_rows(folder: Path, *, labels: bool = False) -> dict[str, Any]:
+    rows = [
+        {
+            "path": f"{n}.png",
+            "kind": KINDS[kind],
+            "who": who,
+            "striped": int(kind == 2),
+            "tall": tall,
+        }
+        for n, (who, kind, tall) in enumerate(PAIRS)
+    ]
+    several = {"label_column": None, "class_names": None, "label_columns": ["striped", "tall"]}
+    named: dict[str, Any] = several if labels else {"class_names": KINDS}
+    return write_manifest(folder, rows, unit_column="who", **named)
+
+
+SPLITS = [{"split_by": by, "split_seed": 3, "missing_classes": "warn"} for by in ("id", "class")]
+
+
+@pytest.mark.parametrize("split", SPLITS, ids=["id", "class"])
+@pytest.mark.parametrize("labels", [False, True], ids=["classes", "labels"])
+def test_larger_fractions_are_proposed_for_rare_classes(
+    labels: bool, split: dict[str, Any], tmp_path: Path
+) -> None:
+    options = dataset_options(write_rows(tmp_path, labels=labels) | split)
+    counts = options.count_class_units()
+    assert counts is not None
+    assert set(counts.test_at) == {0.3, 0.4, 0.5}
+    for fraction, test in counts.test_at.items():
+        other = options.model_copy(update={"test_fraction": fraction}).count_class_units()
+        assert other is not None
+        assert test == other.test
+        assert split["split_by"] == "class" or all(
+            test[name] >= count for name, count in counts.test.items()
+        ), "a larger fraction has the test units of a smaller one"
+
+
+@pytest.mark.parametrize("least", [0, 4, 5])
+def test_larger_fractions_are_counted_for_fewer_than_five_test_units(least: int) -> None:
+    options: Any = dataset_options({"source": "imagefolder", "path": "x", "test_fraction": 0.35})
+    sides: Counter[tuple[str | None, int]] = Counter(
+        {("test", 0): 9, ("test", 1): least, ("train", 0): 7, ("train", 1): 3}
+    )
+    counts = class_units.count_classes(options, ["a", "b"], lambda _: sides)
+    assert (counts.train, counts.test) == ({"a": 7, "b": 3}, {"a": 9, "b": least})
+    assert set(counts.test_at) == ({0.4, 0.5} if least < 5 else set())
+
+
+def test_planning_reads_a_table_once_until_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    load = csv_rows.load_columns
+
+    def load_and_note(options: Any, *needed: Any, **more: Any) -> Any:
+        read.append(options.train)
+        return load(options, *needed, **more)
+
+    monkeypatch.setattr(csv_rows, "load_columns", load_and_note)
+    written = write_rows(tmp_path) | {"split_by": "id"}
+    for _ in range(2):
+        options = dataset_options(written)
+        options.count_rows()
+        options.count_units()
+        options.count_class_units()
+    assert len(read) == 1
+    before = options.count_rows()
+    with (tmp_path / "a.csv").open("a") as stream:
+        stream.write("\n0.png,cat,p0,0,0")
+    after = options.count_rows()
+    assert (len(read), sum(after or ())) == (2, sum(before or ()) + 1)

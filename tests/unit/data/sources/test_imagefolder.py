@@ -1,0 +1,237 @@
+"""Folders of images: which layouts are read as parts and classes, and which are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dpprobe.data.registry import dataset_options
+from dpprobe.data.sources import imagefolder
+from dpprobe.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def touch(*names: str, root: str = "x") -> None:
+    """Makes files, which are pictures unless their names say otherwise."""
+    for name in names:
+        path = Path(root) / (name if "." in name.rpartition("/")[2] else f"{name}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def of(*names: str, **changed: Any) -> Any:
+    Path("x").mkdir(exist_ok=True)
+    touch(*names)
+    return dataset_options({"source": "imagefolder", "path": "x"} | changed)
+
+
+def listed(options: Any) -> dict[str, list[str]]:
+    """Returns the files of each split without the ending of pictures."""
+    files = imagefolder.list_images(options).files
+    return {
+        split: [file.removesuffix(".png") for part in classes.values() for file in part]
+        for split, classes in files.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "classes", "train", "test"),
+    [
+        ("a/1 b/1 b/2", "a b", "", None),
+        ("b/in/side/2 a/1 b/1", "a b", "", None),
+        ("train/a/1 train/b/1 test/b/2", "a b", "train", "test"),
+        ("Train/a/1 Train/b/1 Test/a/1", "a b", "Train", "Test"),
+        ("Training/a/1 Training/b/1 val/a/1", "a b", "Training", "val"),
+        ("train/a/1 train/b/1 val/a/1 test/a/2", "a b", "train", "test"),
+        ("train/train/1 train/bus/1 test/train/1 test/bus/1", "bus train", "train", "test"),
+        ("train/train/1 train/van/1 test/train/1 test/van/1", "train van", "train", "test"),
+        ("train/train/a/1 train/train/b/1 test/a/1", "a b", "train/train", "test"),
+        ("valid/1 invalid/1", "invalid valid", "", None),
+        ("train_station/1 train_interior/1", "train_interior train_station", "", None),
+        ("a/1 b/1 .x/1 b/.hidden.png", "a b", "", None),
+    ],
+)
+def test_layouts_that_are_read(names: str, classes: str, train: str, test: str | None) -> None:
+    """`train` and `test` are the folders of the parts, whose images are listed by name."""
+    options = of(*names.split())
+    options.check_files()
+    assert imagefolder.list_images(options).class_names == tuple(classes.split())
+    shown = sorted(name for name in names.split() if "." not in name)
+    parts = {"train": train} | ({} if test is None else {"test": test})
+    wanted = {split: [name for name in shown if name.startswith(at)] for split, at in parts.items()}
+    assert listed(options) == wanted
+    assert options.has_test() == (test is not None)
+    assert not any("repeats" in line for line in options.list_warnings())
+    assert options.count_classes() == len(classes.split())
+    if test is not None:
+        assert options.count_rows() == (len(wanted["train"]), len(wanted["test"]))
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("", r"path: x has fewer than two class folders \(none\); add the other class folders$"),
+        ("a/1", r"fewer than two class folders \(a\); .*write `path: x/a` if it contains"),
+        ("train/a/1 test/a/1", r"x/train has fewer than two .*move the folders in a/ up, in both"),
+        ("train/a/1 train/b/1", r"x has train/ but no test/; add test/, or put the class folders"),
+        ("Testing/a/1", r"x has Testing/ but no train/; add train/, or"),
+        ("train/train/a/1 train/test/a/1", r"write `path: x/train`"),
+        (
+            "bus/1 car/1 train/1",
+            r"train/ has the name of a part, but is beside bus/.*train_class;"
+            r".*put the classes into train/ and test/, or write `exclude: \[\"train\"\]`",
+        ),
+        ("train/a/1 val/a/1 dev/a/1", r"'dev' and 'train' and 'val' have names of parts; keep one"),
+        ("train/a/1 Train/b/1 test/a/1", r"'Train' and 'test' and 'train' have names of parts"),
+        (
+            "train/1 test/1",
+            r"2 files are not images in .*: test/1.png \(beside the class folders\), train/1",
+        ),
+        (
+            "train/a/1 train/b/1 test/a/1 test/d/1 test/c/1",
+            r"classes in test/ but not in train/: c, d; add training images of these classes",
+        ),
+        ("a/1 b/notes.txt", r"1 file is not an image in a class folder: b/notes.txt; move"),
+        ("a/1 b/1 c.png", r"1 file is not an image .*: c.png \(beside the class folders\)"),
+        ("A/1 a/1 B/1 b/1", r"'A' and 'a' are spellings of one name(.|\n)*'B' and 'b'"),
+        ("train/a/1 train/b/1 test/A/1 test/b/1", r"'A' and 'a' are spellings of one name"),
+        (
+            "A/m/1 A/n/1 B/m/1 B/n/1",
+            r"all folders in x \('A' and 'B'\) contain the folders 'm' "
+            r"and 'n', so the inner folders seem to be the classes",
+        ),
+        ("cats/Train/1 cats/Test/1 dogs/Train/1 dogs/Test/1", r"path: (.|\n)*'cats'|parts|Train"),
+        ("a/1 b/.keep", r"x/b contains no image; add .*, or write `exclude: \[\"b\"\]`"),
+        (
+            "train/dev/1 test/dev/1",
+            r"x/train/dev has the name of a part inside train; move(.|\n)*x/test/dev has",
+        ),
+        (
+            "train/b/1 train/a/dev/1 test/a/1 test/b/1",
+            r"x/train/a contains 'dev'; put the class folders",
+        ),
+        ("A/m/1 A/n/1 B/m/1 B/n/1 C/n/1", r"'A' and 'B' and 'C'.* contain the folders 'm' and 'n'"),
+    ],
+)
+def test_layouts_that_are_refused(names: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        of(*names.split()).check_files()
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_twenty_other_files_are_named(more: int) -> None:
+    others = [f"a/{number:02}.txt" for number in range(20 + more)]
+    with pytest.raises(ConfigError) as caught:
+        of("a/1", "b/1", *others).check_files()
+    assert f"{20 + more} files are not images" in str(caught.value)
+    assert str(caught.value).count(".txt") == 20
+    assert ("and 1 more" in str(caught.value)) == bool(more)
+
+
+def test_a_folder_that_is_not_there() -> None:
+    with pytest.raises(ConfigError, match="path: no folder none; correct the path"):
+        of(path="none").check_files()
+
+
+def test_classes_may_differ_in_some_inner_folders() -> None:
+    """Inner folders look like classes only where all outer ones have them alone, and no part."""
+    for names in (
+        "A/m/1 A/n/1 B/m/1 B/o/1",
+        "A/m/1 A/2 B/m/1 B/n/1",
+        "A/m/1 A/n/1 B/m/1 B/n/1 C/1",
+        "A/m/1 A/n/1 B/n/1",
+        "A/m/1 A/n/1 A/2 B/m/1 B/n/1",
+        "train/A/m/1 train/A/n/1 train/B/m/1 train/B/n/1 test/A/m/2 test/A/n/2 test/B/m/2",
+    ):
+        root = names.replace("/", "").replace(" ", "")  # a folder for each
+        touch(*names.split(), root=root)
+        options: Any = dataset_options({"source": "imagefolder", "path": root})
+        assert imagefolder.list_images(options).class_names[:2] == ("A", "B")
+
+
+def test_excluded_classes_are_left_out_of_everything() -> None:
+    names = ["train/a/1", "train/b/in/1", "train/c/1", "test/a/1", "test/b/1"]
+    options = of(*names, exclude=["b"])
+    assert listed(options) == {"train": ["train/a/1", "train/c/1"], "test": ["test/a/1"]}
+    assert not any("/b" in each for each in options.input_files())
+    assert options.count_class_units().train == {"a": 1, "c": 1}
+    assert options.count_class_units().test == {"a": 1, "c": 0}
+    with pytest.raises(ConfigError, match="exclude: x has no class folder d; remove d from"):
+        of(exclude=["d"]).check_files()
+    with pytest.raises(ConfigError, match="fewer than two class folders"):
+        of(exclude=["a", "b"]).check_files()
+    # a class that is left out is not named beside a part, and a part that is left out is no part
+    touch("bus/1", "train/a/1", root="z")
+    with pytest.raises(ConfigError, match="z has train/ but no test/"):
+        of(path="z", exclude=["bus"]).check_files()
+    touch("bus/1", "car/1", "train/1", root="y")
+    assert imagefolder.list_images(of(path="y", exclude=["train"])).class_names == ("bus", "car")
+
+
+def test_what_is_read_or_left_out_is_told() -> None:
+    options = of("Training/a/1", "Training/b/1", "val/a/1", "more/a/1", "notes/1")
+    (read, unused) = options.list_warnings()
+    assert read == "x: Training/ is read as train/, val/ is read as test/"
+    assert unused == "x: not used: more, notes"
+    touch("train/a/1", "train/b/1", "test/a/1", root="y")
+    assert of(path="y").list_warnings() == []
+    touch("TRAIN/a/1", "TRAIN/b/1", "test/a/1", root="z")
+    assert of(path="z").list_warnings() == ["z: TRAIN/ is read as train/"]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_twenty_unused_folders_are_named(more: int) -> None:
+    unused = [f"x{number}/1" for number in range(20 + more)]
+    (line,) = of("train/a/1", "train/b/1", "test/a/1", *unused).list_warnings()
+    assert line.count(",") == 19
+    assert line.endswith(" and 1 more") == bool(more)
+
+
+names = st.sampled_from(["a", "b", "c", "d"])
+
+
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.data())
+def test_files_are_the_pictures_of_the_folders(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """As the shell lists them; every one is in one split, and its id is its path."""
+    root = tmp_path_factory.mktemp("images")
+    files = data.draw(st.sets(st.tuples(names, st.integers(0, 9)), min_size=2, max_size=30))
+    if len({name for name, _ in files}) < 2:
+        return
+    touch(*(f"{name}/{number}" for name, number in files), root=str(root))
+    options: Any = dataset_options({"source": "imagefolder", "path": str(root)})
+    found = imagefolder.list_images(options)
+    wanted = sorted(path.relative_to(root).as_posix() for path in root.glob("*/*.png"))
+    assert sorted(file for part in found.files["train"].values() for file in part) == wanted
+    assert sum(options.count_rows()) == len(wanted)
+    rows = imagefolder._split_rows(options, found)
+    assert sorted(file for part in rows.values() for file, _ in part) == wanted
+    for part in rows.values():
+        assert all(file.split("/")[0] == found.class_names[label] for file, label in part)
+
+
+def test_every_folder_decides_the_tables(folder: Path) -> None:
+    options = of("a/1", "b/deep/er/2")
+    assert options.input_files() == ("x", "x/a", "x/b", "x/b/deep", "x/b/deep/er")
+    assert options.image_folders() == ("x",)
+    assert [name for name, _ in sorted(options.list_source_files())] == [
+        "a/1.png",
+        "b/deep/er/2.png",
+    ]
+    before = options.source_state()
+    touch("b/deep/3")
+    assert options.source_state() != before
+    assert options.image_params()["path"] == str(folder / "x")
