@@ -31,10 +31,10 @@ from copies import find_checkpoint
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.registry import backbone_options
+from dpprobe.finetune.fine_tuned_network import FineTunedNetwork, build_network
 from dpprobe.finetune.gradients import ClippedSums
 from dpprobe.finetune.lora import ChannelAffine
 from dpprobe.finetune.options import Options
-from dpprobe.finetune.tuned_network import TunedNetwork, build_network
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.rows import Transform
 from memory import _status
@@ -258,7 +258,9 @@ def made(case: Case) -> Step:
     return makers[case.way](tuned, inputs, labels, case.precision)
 
 
-def build(backbone: Backbone, tune: Any, device: str, *, classes: int = CLASSES) -> TunedNetwork:
+def build(
+    backbone: Backbone, tune: Any, device: str, *, classes: int = CLASSES
+) -> FineTunedNetwork:
     return build_network(
         backbone,
         Options(tune=tune, init="lecun_normal"),
@@ -269,7 +271,7 @@ def build(backbone: Backbone, tune: Any, device: str, *, classes: int = CLASSES)
     )
 
 
-def make_inputs(network: TunedNetwork, case: Case) -> torch.Tensor:
+def make_inputs(network: FineTunedNetwork, case: Case) -> torch.Tensor:
     shape = (case.rows, *network.shape)
     if network.from_images:
         return torch.randint(0, 256, shape, dtype=torch.uint8).to(case.device)
@@ -285,13 +287,13 @@ def _updated(parameters: list[nn.Parameter], total: torch.Tensor, rows: int) -> 
             parameter.sub_(part.view_as(parameter), alpha=RATE)
 
 
-def _plain_update(network: TunedNetwork) -> Update:
+def _plain_update(network: FineTunedNetwork) -> Update:
     parameters = list(network.trained.values())
     return lambda total, rows: _updated(parameters, total, rows)
 
 
 def ours_step(
-    network: TunedNetwork,
+    network: FineTunedNetwork,
     inputs: torch.Tensor,
     labels: torch.Tensor,
     precision: Any,
@@ -315,7 +317,11 @@ def ours_step(
 
 
 def last_layer_step(
-    case: Case, network: TunedNetwork, whole: TunedNetwork, labels: torch.Tensor, update: Update
+    case: Case,
+    network: FineTunedNetwork,
+    whole: FineTunedNetwork,
+    labels: torch.Tensor,
+    update: Update,
 ) -> Step:
     """Returns a step of the head alone, with the forward pass of the frozen network or without."""
     images = make_inputs(whole, case)
@@ -352,7 +358,7 @@ def _autocast(tensor: torch.Tensor, precision: str) -> torch.autocast:
 
 
 def _not_private(
-    network: TunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, precision: str
+    network: FineTunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, precision: str
 ) -> Step:
     parameters = list(network.trained.values())
     optimizer = torch.optim.SGD(parameters, lr=RATE)
@@ -370,7 +376,7 @@ def _not_private(
 
 
 def _functional(
-    network: TunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, precision: str
+    network: FineTunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, precision: str
 ) -> Step:
     """Returns the step of PyTorch's tutorial: gradients by vmap, norms, and a weighted sum."""
     module, parameters = network.module, list(network.trained.values())
@@ -395,7 +401,7 @@ def _functional(
     return step
 
 
-def _for_opacus(network: TunedNetwork) -> nn.Module:
+def _for_opacus(network: FineTunedNetwork) -> nn.Module:
     """Returns a copy in training mode, which Opacus requires, without in-place operations."""
     module = copy.deepcopy(network.module).train()
     for child in module.modules():
@@ -419,7 +425,7 @@ def _opacus_rule() -> None:
 
 
 def _opacus_hooks(
-    network: TunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, precision: str
+    network: FineTunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, precision: str
 ) -> Step:
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
@@ -438,7 +444,7 @@ def _opacus_hooks(
 
 
 def _opacus_ghost(
-    network: TunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, precision: str
+    network: FineTunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, precision: str
 ) -> Step:
     from opacus.grad_sample import GradSampleModuleFastGradientClipping
     from opacus.optimizers import DPOptimizerFastGradientClipping

@@ -178,7 +178,7 @@ def measure_exact(options: argparse.Namespace) -> None:
     from dpprobe.heads.fit import fit_heads
     from dpprobe.heads.registry import method_options
     from dpprobe.heads.training_set import TrainingSet
-    from dpprobe.privacy.calibration import calibrate
+    from dpprobe.privacy.noise_calibration import calibrate
     from dpprobe.privacy.target import Target
 
     rows, width, classes = (400, 16, 3) if options.device == "cpu" else (50_000, 768, 10)

@@ -16,8 +16,8 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.normalisation import KINDS
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS, NETWORKS, method_options
-from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.limits import epsilon_value
+from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.target import Target
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study

@@ -26,7 +26,7 @@ from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.target import Target

@@ -38,8 +38,8 @@ from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.exhibits.published import read_published
+from dpprobe.finetune.fine_tuned_network import FineTunedNetwork
 from dpprobe.finetune.network_optimisers import OPTIMISERS
-from dpprobe.finetune.tuned_network import TunedNetwork
 from dpprobe.study import catalog
 
 RESULTS = Path(__file__).resolve().parent / "results" / "throughput.json"
@@ -266,7 +266,7 @@ def make_step(case: Case, clock: Clock, updates: list[float]) -> tuple[Callable[
     options = {"family": "timm", **NETWORKS[case.network].options, "pretrained": False}
     backbone = loading.load_backbone(backbone_options(options), runtime=Runtime(device="cpu"))
 
-    def build(tune: str) -> TunedNetwork:
+    def build(tune: str) -> FineTunedNetwork:
         return fine_tune.build(backbone, tune, case.device, classes=CLASSES)
 
     whole = build("all")
@@ -300,7 +300,7 @@ def check_memory(needed: int, case: Case) -> None:
 
 
 def make_update(
-    network: TunedNetwork, optimiser: str, clock: Clock, updates: list[float]
+    network: FineTunedNetwork, optimiser: str, clock: Clock, updates: list[float]
 ) -> fine_tune.Update:
     """Makes the end of a step: noise, then the optimiser on each parameter tensor."""
     optimisers = [OPTIMISERS[optimiser]() for _ in network.trained]

@@ -12,13 +12,13 @@ from dpprobe.errors import DataError
 from dpprobe.wrong_keys_and_values import explain_first
 
 
-class Part(BaseModel):
+class RecordPart(BaseModel):
     """A part of a record: immutable, and without keys that its class does not declare."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Record(Part):
+class Record(RecordPart):
     """The content of a record file; subclasses set defaults for `format` and `format_version`."""
 
     def write(self, path: Path, *beside: Path) -> None:

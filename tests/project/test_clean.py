@@ -21,7 +21,7 @@ from dpprobe.analysis_registry import load_analyses
 from dpprobe.data import table
 from dpprobe.data.downloads import download_receipt
 from dpprobe.features.shard_manifest import MANIFEST_FORMAT
-from dpprobe.privacy import calibration
+from dpprobe.privacy import noise_calibration
 from dpprobe.results.cell_record import CELL_FORMAT
 from dpprobe.results.network_record import NETWORKS_FOLDER
 from dpprobe.results.search_record import SEARCHES
@@ -212,7 +212,7 @@ def test_all_that_rules_write_is_known() -> None:
     assert set(script.DATASETS) <= set(re.findall(r"^  (\w+):$", config, re.M))
     assert f"\nstudy: {script.STUDY}\n" in config
     # the records that tell a study
-    formats = {CELL_FORMAT, MANIFEST_FORMAT, plan_file.FORMAT, calibration.FORMAT}
+    formats = {CELL_FORMAT, MANIFEST_FORMAT, plan_file.FORMAT, noise_calibration.FORMAT}
     assert set(script.MARKS.values()) == formats
     receipt = download_receipt.Receipt.model_fields["format"].default
     assert (table.FORMAT, receipt) == ("dpprobe-dataset", "dpprobe-download")

@@ -7,9 +7,9 @@ from types import ModuleType
 
 import pytest
 
-from dpprobe.sites.agreement import offer_path
+from dpprobe.site_exchange.agreement import offer_path
 from tests.support.script_modules import load_script
-from tests.unit.sites.test_exchange import open_exchange
+from tests.unit.site_exchange.test_exchange import open_exchange
 
 
 @pytest.fixture

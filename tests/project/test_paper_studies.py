@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.target import Target
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study

@@ -11,7 +11,7 @@ from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.feature_digest import take_probe
 from dpprobe.heads.fitted import CLASS_PRIORS
 from dpprobe.heads.registry import method_options
-from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, HeadFacts, write_bundle, write_sums
 from dpprobe.release.documents.release_statement import release_statement

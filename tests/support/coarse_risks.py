@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dpprobe.privacy import calibration
+from dpprobe.privacy import noise_calibration
 
 
 @pytest.fixture
 def coarse_risks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the epsilon of a risk be a third too small; tests/unit/privacy/test_risk.py has how near
     it comes."""
-    monkeypatch.setattr(calibration, "_TOLERANCE", 0.5)
+    monkeypatch.setattr(noise_calibration, "_TOLERANCE", 0.5)

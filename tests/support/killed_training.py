@@ -24,9 +24,9 @@ import torch
 from dpprobe.artifacts import write_json
 from dpprobe.finetune import checkpoint as checkpoint_module
 from dpprobe.finetune.checkpoint import Checkpoints
+from dpprobe.finetune.fine_tuned_network import FineTunedNetwork
 from dpprobe.finetune.steps import Training
 from dpprobe.finetune.train import train_network
-from dpprobe.finetune.tuned_network import TunedNetwork
 from tests.support.kill_walk import in_child
 from tests.support.tiny_networks import flat, mlp_inputs, mlp_network, network_options, releases_of
 
@@ -57,7 +57,7 @@ def kill_at(place: str) -> None:
         checkpoint_module.save_file = half  # type: ignore[attr-defined, assignment]
 
 
-def norm(step: int, network: TunedNetwork) -> dict[str, float]:
+def norm(step: int, network: FineTunedNetwork) -> dict[str, float]:
     """A record: of which step, and the length of all parameters."""
     return {"taken": step, "norm": float(np.linalg.norm(flat(network.trained)))}
 

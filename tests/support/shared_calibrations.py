@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.privacy import accountants, calibration
+from dpprobe.privacy import accountants, noise_calibration
 from dpprobe.privacy.target import Target
 
 _ANSWERS: dict[tuple[Any, ...], Any] = {}
@@ -17,7 +17,7 @@ _PRICES: dict[tuple[Any, ...], tuple[float, bool]] = {}
 @pytest.fixture(scope="module", autouse=True)
 def _shared_calibrations() -> Iterator[None]:
     """Has each answer found once; it depends on the arguments alone."""
-    solve = calibration._find_answer
+    solve = noise_calibration._find_answer
 
     def answer(mechanisms: Any, target: Target, selection: Any) -> Any:
         key = (tuple(mechanisms), target.epsilon, target.delta, target.accountant, selection)
@@ -26,7 +26,7 @@ def _shared_calibrations() -> Iterator[None]:
         return {**_ANSWERS[key]}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calibration, "_find_answer", answer)
+        patch.setattr(noise_calibration, "_find_answer", answer)
         yield
 
 

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.make import ReleaseTask
 from dpprobe.release.parts.sites.several_sites import make_site_key
-from dpprobe.sites.agreement import name_public_key
+from dpprobe.site_exchange.agreement import name_public_key
 from tests.support.feature_stores import write_split
 from tests.support.release_study import CLASSES, DIMENSION, PROBE, study
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from dpprobe.finetune.fine_tuned_network import FineTunedNetwork
 from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.options import Options
-from dpprobe.finetune.tuned_network import TunedNetwork
 from dpprobe.heads.patient_groups import Units
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
@@ -36,14 +36,14 @@ class Mlp(nn.Module):
         return scores
 
 
-def mlp_network(seed: int = 0) -> TunedNetwork:
+def mlp_network(seed: int = 0) -> FineTunedNetwork:
     """The network at its start, which `seed` draws."""
     module = Mlp().eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator))
-    return TunedNetwork(
+    return FineTunedNetwork(
         module=module,
         trained=dict(module.named_parameters()),
         shape=(DIMENSION,),
@@ -89,7 +89,7 @@ class NaiveSums:
 
     def __init__(
         self,
-        network: TunedNetwork,
+        network: FineTunedNetwork,
         *,
         sigmoid: bool,
         max_grad_norm: float,

@@ -350,10 +350,11 @@ def keep_prices(folder: Path) -> None:
 
     Each job prices its plans again, most of them those of other tests' jobs.
     """
-    from dpprobe.privacy import calibration, trade_off
+    from dpprobe.privacy import noise_calibration, trade_off
 
     for name in ("_cached_price", "_cached_checks", "_fits_price", "_group_price"):
-        setattr(calibration, name, keep_answers(getattr(calibration, name), folder))
+        answers = keep_answers(getattr(noise_calibration, name), folder)
+        setattr(noise_calibration, name, answers)
     trade_off._cached_profile = keep_answers(trade_off._cached_profile, folder)
 
 

@@ -13,7 +13,7 @@ from dpprobe import devices
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.target import Target
 from tests.support.gpu import needs_gpu
 

@@ -11,7 +11,7 @@ from dpprobe.estimator.calibration_folder import calibration_folder
 from dpprobe.estimator.given_values import read_count, read_number
 from dpprobe.extras import naming_extras
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.privacy import calibration
+from dpprobe.privacy import noise_calibration
 from dpprobe.privacy.accountants import compute_epsilon
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.target import Target
@@ -41,7 +41,7 @@ def calibrate(*, epsilon: float, delta: float, steps: int = 1, sample_rate: floa
     Raises:
       PrivacyError: for values out of range.
     """
-    plan = calibration.calibrate(
+    plan = noise_calibration.calibrate(
         [_make_releases(1.0, steps, sample_rate)],
         Target(n=1, epsilon=read_number("epsilon", epsilon), delta=read_number("delta", delta)),
         cache=calibration_folder(),

@@ -86,8 +86,8 @@ class PieceDecoder(Protocol):
 
 
 @dataclass(frozen=True)
-class Order:
-    """An order for a process: a decoder, and the pieces of rows that it decodes."""
+class DecodingTask:
+    """What a process is asked to do: a decoder, and the pieces of rows that it decodes."""
 
     decoder: PieceDecoder
     pieces: tuple[range, ...]
@@ -102,30 +102,30 @@ def tile_rows(count: int, batch_size: int, rows: int) -> tuple[range, ...]:
     )
 
 
-def make_order(decoder: PieceDecoder, count: int, batch_size: int, processes: int) -> Order:
+def make_task(decoder: PieceDecoder, count: int, batch_size: int, processes: int) -> DecodingTask:
     """Divides rows into pieces for all processes; a piece's memory limits its rows."""
     fitting = PIECE_BYTES // max(1, decoder.row_bytes() or PIECE_BYTES)
     rows = max(1, min(MOST_ROWS, fitting, count // (_ROUNDS * processes)))
-    return Order(decoder, tile_rows(count, batch_size, rows))
+    return DecodingTask(decoder, tile_rows(count, batch_size, rows))
 
 
 class Workers:
     """Processes that read and decode images; leaving the context ends the processes."""
 
-    def __init__(self, read: Reader, count: int, order: Order | None = None) -> None:
+    def __init__(self, read: Reader, count: int, task: DecodingTask | None = None) -> None:
         """Forks processes of one thread, each of which opens files when it calls `read`.
 
-        Without `order`, `send_order` sends the decoder and the pieces later.
+        Without `task`, `send_task` sends the decoder and the pieces later.
         """
         self.count = count
         context = multiprocessing.get_context("fork")
-        self._orders = context.SimpleQueue()
-        self._waits = order is None
+        self._tasks = context.SimpleQueue()
+        self._waits = task is None
         shared = mmap.mmap(-1, count * _PLACES * PIECE_BYTES)  # takes no memory until first use
         self._memory = torch.frombuffer(shared, dtype=torch.uint8).view(count, _PLACES, PIECE_BYTES)
-        wait = partial(_wait_for_order, self._orders, os.getpid())
-        take_order = wait if order is None else lambda: order
-        pieces = _Pieces(read, take_order, self._memory)
+        wait = partial(_wait_for_task, self._tasks, os.getpid())
+        take_task = wait if task is None else lambda: task
+        pieces = _Pieces(read, take_task, self._memory)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # DataLoader warns of too few cores
             loader = DataLoader(
@@ -140,12 +140,12 @@ class Workers:
             )
             self._iterator: Any = iter(loader)
 
-    def send_order(self, order: Order | None) -> None:
+    def send_task(self, task: DecodingTask | None) -> None:
         """Sends the decoder and pieces to waiting processes; None ends the processes."""
         if self._waits:
             self._waits = False
             for _ in range(self.count):
-                self._orders.put(order)
+                self._tasks.put(task)
 
     def decode_pieces(self) -> Generator[Piece]:
         """Yields all pieces in order; raises a row's error when its piece is due.
@@ -166,7 +166,7 @@ class Workers:
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Ends the processes; raises WorkerError if a process was killed or hangs."""
-        self.send_order(None)
+        self.send_task(None)
         # Deleting the iterator is not enough, because an error's traceback may refer to it.
         self._iterator._shutdown_workers()
         if isinstance(error, RuntimeError) and _FAULT.match(str(error)):
@@ -203,16 +203,16 @@ class _Pieces(IterableDataset[Any]):
     """
 
     def __init__(
-        self, read: Reader, take_order: Callable[[], Order | None], memory: torch.Tensor
+        self, read: Reader, take_task: Callable[[], DecodingTask | None], memory: torch.Tensor
     ) -> None:
-        self._read, self._take_order, self._memory = read, take_order, memory
+        self._read, self._take_task, self._memory = read, take_task, memory
 
     def __iter__(self) -> Iterator[Any]:
         worker: Any = get_worker_info()
-        order = self._take_order()
-        if order is None:
+        task = self._take_task()
+        if task is None:
             return
-        pieces = order.pieces[worker.id :: worker.num_workers]
+        pieces = task.pieces[worker.id :: worker.num_workers]
         images = self._read(pieces)
         fault: DpprobeError | None = None
         for number, rows in enumerate(pieces):
@@ -220,7 +220,7 @@ class _Pieces(IterableDataset[Any]):
                 try:
                     encoded = take_images(images, len(rows))
                     place = self._memory[worker.id, number % _PLACES]
-                    piece = order.decoder.decode_piece(encoded, place)
+                    piece = task.decoder.decode_piece(encoded, place)
                 except DpprobeError as error:
                     fault = error
             if fault is not None:
@@ -231,12 +231,12 @@ class _Pieces(IterableDataset[Any]):
                 yield replace(piece, images=None), shape, dtype
 
 
-def _wait_for_order(orders: SimpleQueue[Order | None], parent: int) -> Order | None:
-    """Returns the parent's order; ends if the parent was killed, which `get` would not notice."""
-    while orders.empty():
+def _wait_for_task(tasks: SimpleQueue[DecodingTask | None], parent: int) -> DecodingTask | None:
+    """Returns the parent's task; ends if the parent was killed, which `get` would not notice."""
+    while tasks.empty():
         _end_without(parent)
         time.sleep(0.05)
-    return orders.get()
+    return tasks.get()
 
 
 def _prepare_process(parent: int, _number: int) -> None:

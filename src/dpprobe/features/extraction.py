@@ -22,7 +22,7 @@ from dpprobe.backbones.row_mixing import find_mixed_row, make_public_rows
 from dpprobe.data.sources.embeddings import vector_names
 from dpprobe.data.table import DatasetInfo, EncodedImage, SplitTable, open_table, read_info
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.features.decoding_workers import Workers, make_order
+from dpprobe.features.decoding_workers import Workers, make_task
 from dpprobe.features.extraction_pipeline import (
     Array,
     Decoder,
@@ -110,7 +110,7 @@ def extract_shard(
             loaded = changed(loaded, runtime)
         decoder = Decoder(loaded, split, vectors=vectors)
         if workers is not None:
-            workers.send_order(make_order(decoder, stop - start, batch_size, threads))
+            workers.send_task(make_task(decoder, stop - start, batch_size, threads))
         if is_network:
             rows = rows_per_pass(batch_size, accelerator)
             check_images_apart(loaded, rows, name=backbone_name, precision=runtime.precision)

@@ -35,7 +35,7 @@ from dpprobe.features.decoding_workers import (
     Reader,
     Row,
     Workers,
-    make_order,
+    make_task,
     shape_memory,
     take_images,
     tile_rows,
@@ -102,7 +102,7 @@ def compute_rows(
         yield from _on_cpu(pieces, decoder, backbone, rows, threads, sizes)
         return
     if workers is None:
-        order = make_order(decoder, count, batch_size, threads)
+        order = make_task(decoder, count, batch_size, threads)
         workers = Workers(read, max(1, min(threads, len(order.pieces))), order)
     with workers:
         decoded = workers.decode_pieces()

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from dpprobe.devices import use_full_float32
-from dpprobe.finetune.layers import Call, Gradients, Rule, by_rows, channels_last
+from dpprobe.finetune.example_gradients import Call, Gradients, Rule, by_rows, channels_last
 
 # From this many positions, one convolution per row is faster than one with rows as groups.
 _POSITIONS_BY_ROW = 1024

@@ -21,7 +21,7 @@ from dpprobe.features.extraction import extract_shard
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_header import REMEDY
 from dpprobe.finetune.cut import cut_network
-from dpprobe.finetune.prepared import (
+from dpprobe.finetune.trained_parameters import (
     check_cut,
     example_images,
     frozen_model,

@@ -29,7 +29,7 @@ from dpprobe.finetune.gradients import PRECISIONS, ClippedSums, Precision, lay_i
 from dpprobe.finetune.losses import row_losses
 
 if TYPE_CHECKING:
-    from dpprobe.finetune.tuned_network import TunedNetwork
+    from dpprobe.finetune.fine_tuned_network import FineTunedNetwork
 
 Engine = Literal["ghost", "opacus"]
 ROWS = 3
@@ -48,7 +48,7 @@ _SUMMED = 1 + 1e-4  # allowance for rounding errors of summed gradients
 
 @use_full_float32()
 def check_network(
-    network: TunedNetwork,
+    network: FineTunedNetwork,
     *,
     sigmoid: bool,
     precision: Precision,
@@ -101,7 +101,7 @@ def _draw_inputs(example: torch.Tensor, views: int, generator: torch.Generator) 
 
 
 @contextmanager
-def _move_parameters(network: TunedNetwork, generator: torch.Generator) -> Iterator[None]:
+def _move_parameters(network: FineTunedNetwork, generator: torch.Generator) -> Iterator[None]:
     """Replaces zero or nearly zero parameters by random numbers during a network's check.
 
     A zero parameter stops gradients to earlier layers, and a small scale hides a branch's wrong
@@ -122,7 +122,9 @@ def _move_parameters(network: TunedNetwork, generator: torch.Generator) -> Itera
                 value.copy_(one)
 
 
-def _compute_scores(network: TunedNetwork, inputs: torch.Tensor, precision: str) -> torch.Tensor:
+def _compute_scores(
+    network: FineTunedNetwork, inputs: torch.Tensor, precision: str
+) -> torch.Tensor:
     with torch.no_grad():
         if precision == "float64":
             try:
@@ -137,7 +139,9 @@ def _compute_scores(network: TunedNetwork, inputs: torch.Tensor, precision: str)
             return cast("torch.Tensor", network.module(inputs))
 
 
-def _check_rows_apart(network: TunedNetwork, inputs: torch.Tensor, precision: Precision) -> None:
+def _check_rows_apart(
+    network: FineTunedNetwork, inputs: torch.Tensor, precision: Precision
+) -> None:
     """Raises ConfigError if a row's scores change with the batch's other rows, or their number.
 
     Tries batches of 2, 4, 8 and so on up to len(inputs) rows, because a step's last batch is small.
@@ -164,7 +168,7 @@ def _check_rows_apart(network: TunedNetwork, inputs: torch.Tensor, precision: Pr
 
 
 def _check_gradients(
-    network: TunedNetwork,
+    network: FineTunedNetwork,
     inputs: torch.Tensor,
     labels: torch.Tensor,
     sigmoid: bool,
@@ -193,7 +197,7 @@ def _check_gradients(
 
 
 def _form_by_ghost(
-    network: TunedNetwork,
+    network: FineTunedNetwork,
     inputs: torch.Tensor,
     labels: torch.Tensor,
     *,
@@ -210,7 +214,7 @@ def _form_by_ghost(
 
 
 def _form_by_opacus(
-    network: TunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, *, sigmoid: bool
+    network: FineTunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, *, sigmoid: bool
 ) -> Iterator[tuple[torch.Tensor, float]]:
     """Yields each row's gradient [size] by Opacus, and its norm."""
     from dpprobe.finetune.opacus_sums import OpacusSums  # imports Opacus, which takes time
@@ -223,7 +227,7 @@ def _form_by_opacus(
     yield from ((gradient, float(gradient.double().norm())) for gradient in gradients)
 
 
-def _differentiate_loss(network: TunedNetwork, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+def _differentiate_loss(network: FineTunedNetwork, loss: torch.Tensor) -> dict[str, torch.Tensor]:
     gradients = torch.autograd.grad(
         loss,
         list(network.trained.values()),

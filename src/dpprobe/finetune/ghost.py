@@ -20,8 +20,8 @@ from torch.func import functional_call
 
 from dpprobe.devices import use_precision
 from dpprobe.errors import ConfigError
-from dpprobe.finetune.layer_rules import WHOLE, rule_of
-from dpprobe.finetune.layers import Call, Rule, forms_gradients, row_norms, squared_norms
+from dpprobe.finetune.example_gradients import Call, Rule, forms_gradients, row_norms, squared_norms
+from dpprobe.finetune.gradient_rules import WHOLE, rule_of
 from dpprobe.finetune.losses import row_losses
 
 

@@ -16,7 +16,7 @@ import torch
 from dpprobe.finetune.ghost import Ghost
 
 if TYPE_CHECKING:
-    from dpprobe.finetune.tuned_network import TunedNetwork
+    from dpprobe.finetune.fine_tuned_network import FineTunedNetwork
 
 # A margin for the rounding of norms (float32 sums of a thousand squares each) and of factors.
 MARGIN = 2.0**-18
@@ -56,7 +56,7 @@ class ClippedSums:
 
     def __init__(
         self,
-        network: TunedNetwork,
+        network: FineTunedNetwork,
         *,
         sigmoid: bool,
         max_grad_norm: float,

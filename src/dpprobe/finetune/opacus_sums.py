@@ -20,7 +20,7 @@ from dpprobe.finetune.losses import row_losses
 from dpprobe.heads.opacus_engine import OpacusSteps
 
 if TYPE_CHECKING:
-    from dpprobe.finetune.tuned_network import TunedNetwork
+    from dpprobe.finetune.fine_tuned_network import FineTunedNetwork
 
 # Opacus keeps the gradients of all rows in a pass.
 _GRADIENT_BYTES = 2**30
@@ -48,7 +48,7 @@ class OpacusSums:
 
     def __init__(
         self,
-        network: TunedNetwork,
+        network: FineTunedNetwork,
         *,
         sigmoid: bool,
         max_grad_norm: float,

@@ -23,7 +23,7 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 
 if TYPE_CHECKING:
-    from dpprobe.finetune.tuned_network import TunedNetwork
+    from dpprobe.finetune.fine_tuned_network import FineTunedNetwork
 
 PREFIX = "probe "
 
@@ -66,7 +66,7 @@ def probe_plan(plan: Plan) -> Plan:
 
 
 def start_from(
-    network: TunedNetwork, weights: npt.NDArray[np.float32], transform: Transform
+    network: FineTunedNetwork, weights: npt.NDArray[np.float32], transform: Transform
 ) -> None:
     """Sets the network's head to `weights` [classes, d + 1], its normalisation to `transform`."""
     weight, bias = network.trained["head.weight"], network.trained["head.bias"]

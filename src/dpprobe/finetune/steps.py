@@ -31,8 +31,8 @@ from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import PoissonSampler, RowIndices
 
 if TYPE_CHECKING:
+    from dpprobe.finetune.fine_tuned_network import FineTunedNetwork
     from dpprobe.finetune.opacus_sums import OpacusSums
-    from dpprobe.finetune.tuned_network import TunedNetwork
 
 Tensors = dict[str, torch.Tensor]
 
@@ -41,7 +41,7 @@ class Training:
     def __init__(
         self,
         options: Options,
-        network: TunedNetwork,
+        network: FineTunedNetwork,
         inputs: Inputs,
         releases: Releases,
         mechanism: Mechanism,
@@ -88,7 +88,7 @@ class Training:
         if self._mixing is not None:
             self._average = {name: one.clone() for name, one in self._parameters.items()}
 
-    def _make_opacus(self, network: TunedNetwork) -> OpacusSums | None:
+    def _make_opacus(self, network: FineTunedNetwork) -> OpacusSums | None:
         if self._options.engine != "opacus":
             return None
         from dpprobe.finetune.opacus_sums import OpacusSums  # imports Opacus, which takes time
@@ -256,7 +256,7 @@ class Training:
             optimiser.restore_state(parts[name])
 
 
-def rows_at_once(network: TunedNetwork, physical_batch: int, views: int) -> int:
+def rows_at_once(network: FineTunedNetwork, physical_batch: int, views: int) -> int:
     """Returns how many rows pass through a network at once: `physical_batch` divided by views.
 
     On a CPU, batches of images are no larger than in feature extraction, because memory slows them.
@@ -272,7 +272,7 @@ def rows_at_once(network: TunedNetwork, physical_batch: int, views: int) -> int:
 @torch.no_grad()
 @use_full_float32()
 def network_scores(
-    network: TunedNetwork, inputs: Inputs, index: RowIndices, *, physical_batch: int
+    network: FineTunedNetwork, inputs: Inputs, index: RowIndices, *, physical_batch: int
 ) -> torch.Tensor:
     """Returns the scores of unaugmented rows: float32 [m, K], on the CPU."""
     device = next(iter(network.trained.values())).device

@@ -33,14 +33,14 @@ from dpprobe.privacy.sampling import RowIndices
 from dpprobe.progress import Progress
 
 if TYPE_CHECKING:
-    from dpprobe.finetune.tuned_network import TunedNetwork
+    from dpprobe.finetune.fine_tuned_network import FineTunedNetwork
 
 logger = logging.getLogger("dpprobe")
 
 # Each record of the history has the mean loss of at most this many first rows.
 LOSS_ROWS = 256
 
-Record = Callable[[int, "TunedNetwork"], Mapping[str, float]]
+Record = Callable[[int, "FineTunedNetwork"], Mapping[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class Trained:
 
 def train_network(
     options: Options,
-    network: TunedNetwork,
+    network: FineTunedNetwork,
     inputs: Inputs,
     releases: Releases,
     *,

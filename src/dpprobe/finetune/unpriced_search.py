@@ -29,7 +29,7 @@ from dpprobe.artifacts import hash_value
 from dpprobe.errors import ConfigError, DataError, StoreError
 from dpprobe.finetune.options import Options, Search
 from dpprobe.heads.search_space import Range, spell_options
-from dpprobe.records import Part, Record
+from dpprobe.records import Record, RecordPart
 from dpprobe.wrong_keys_and_values import explain_first
 
 logger = logging.getLogger("dpprobe")
@@ -42,7 +42,7 @@ NOT_PRICED = (
 _RANDOM_TRIALS = 10
 
 
-class Trial(Part):
+class Trial(RecordPart):
     """One trial of a search, numbered from 0.
 
     `score` is the metric on held-out rows, larger is better; None if training diverged.

@@ -11,14 +11,14 @@ Addition in int64 (modulo 2^64) or in float64 (exact below 2^53, correctly round
 functions of S / g + K as well.
 
 **Why the probabilities are exact.** Let f(x) = A exp(-x^2 / 2), A an integer near 2^57.7. Intervals
-(*cells*) of width 1/64 divide [0, 8). Cell j, from x_j to x_(j+1), has integers floor_j <=
+(*strips*) of width 1/64 divide [0, 8). Strip j, from x_j to x_(j+1), has integers floor_j <=
 f(x_(j+1)) and ceiling_j >= f(x_j), found by interval arithmetic on integers. The area under the
-ceilings has integer pieces, in units of one cell's width times 1:
+ceilings has integer pieces, in units of one strip's width times 1:
 
-- floor_j, a multiple of 2^50: x uniform in the cell, accepted without evaluating f;
-- ceiling_j - floor_j, the rest of the cell: x uniform in the cell, y uniform between floor and
+- floor_j, a multiple of 2^50: x uniform in the strip, accepted without evaluating f;
+- ceiling_j - floor_j, the rest of the strip: x uniform in the strip, y uniform between floor and
   ceiling, accepted where y < f(x);
-- the tail: beyond 8, cells of width 1 under 2^-k E with E >= f(8), in cell k with probability
+- the tail: beyond 8, strips of width 1 under 2^-k E with E >= f(8), in strip k with probability
   2^-(k + 1), accepted where y < f(x). f(8 + k) <= 2^-12k f(8), so E 2^-k is above f;
 - nothing: the difference to 2^64. The integer A makes this difference less than 2^10.
 
@@ -29,7 +29,7 @@ standard normal, and a further bit is the sign. The first 14 bits of a word alon
 floors, 16,384 equal shares; one number in fifty needs a second word.
 
 **Why the rounding is exact.** The word's other 49 bits begin the binary expansion of the position
-in the cell. A number is accepted if s x rounds to one integer for all continuations of its digits;
+in the strip. A number is accepted if s x rounds to one integer for all continuations of its digits;
 otherwise as many further words are drawn as needed (also for y). A float64 product settles nearly
 all numbers: its error is at most s 2^-49 + 2^-50, with or without fused multiplication. The product
 decides a number if the middle between two integers is further away than this error. All other
@@ -60,14 +60,14 @@ from dpprobe.privacy.machine_code import MachineCode
 MACHINE_CODE = MachineCode(__file__)
 jit = MACHINE_CODE.jit
 
-# Parts of a word: the bits that choose a floor, then a sign, then the position in a cell.
+# Parts of a word: the bits that choose a floor, then a sign, then the position in a strip.
 CHOICE_BITS = 14
 POSITION_BITS = 64 - CHOICE_BITS - 1
 SHARE_BITS = 64 - CHOICE_BITS
 # Cells are of width 2^-6, up to 8.
-CELL_BITS = 6
+STRIP_BITS = 6
 END = 8
-CELLS = END << CELL_BITS
+STRIPS = END << STRIP_BITS
 # Floors reach no further than 4, so that a position there has 52 bits of 2^-50.
 FLOOR_CELLS = 256
 # With a deviation of 2^48, only normals beyond 32 deviations (probability 1e-224) exceed 2^53.
@@ -75,7 +75,7 @@ LARGEST_DEVIATION = 2.0**48
 # Words per block: words and numbers stay in the second-level cache.
 BLOCK = 1 << 14
 
-_TAIL, _NOTHING = CELLS, CELLS + 1
+_TAIL, _NOTHING = STRIPS, STRIPS + 1
 _GUIDE_BITS = 3
 _MORE = 1024
 _FEWEST = 3  # further words that one attempt may take before it is settled in integers
@@ -91,7 +91,7 @@ _COARSE, _COARSE_BITS = _u8(20), _u8(44)
 # An integer below 2^52 in the low bits of 2^52 is that float64; 1.5 x 2^52 rounds to an integer.
 _BITS_OF_2_52, _2_52 = _u8(0x4330000000000000), 2.0**52
 _BITS_OF_ROUNDER, _ROUNDER = _u8(0x4338000000000000), 1.5 * 2.0**52
-_POSITION_UNIT, _WIDTH = 2.0 ** -(CELL_BITS + POSITION_BITS), 2.0**-CELL_BITS
+_POSITION_UNIT, _WIDTH = 2.0 ** -(STRIP_BITS + POSITION_BITS), 2.0**-STRIP_BITS
 _BELOW, _ABOVE = 1 - 2.0**-40, 1 + 2.0**-40
 _E = tuple((-1.0) ** k / math.factorial(k) for k in range(11))
 _E0, _E1, _E2, _E3, _E4, _E5, _E6, _E7, _E8, _E9, _E10 = _E
@@ -102,14 +102,14 @@ class Table(NamedTuple):
 
     Attributes:
       scale: the density's value at 0.
-      floors: the floor of each cell.
-      ceilings: the ceiling of each cell, and of the tail's first cell.
+      floors: the floor of each strip.
+      ceilings: the ceiling of each strip, and of the tail's first strip.
       nothing: the difference of all pieces to 2^64.
-      tops: the density at each cell's left end, rounded.
-      shares: [2^14], the cell that each value of a word's first bits chooses.
-      settled: values below this one choose a cell's floor; larger values require a further word.
-      ends: the ends of the further pieces laid end to end: the cells' rests, the tail, nothing.
-      offsets: numbers that turn a number in a cell's rest into its height, modulo 2^64.
+      tops: the density at each strip's left end, rounded.
+      shares: [2^14], the strip that each value of a word's first bits chooses.
+      settled: values below this one choose a strip's floor; larger values require a further word.
+      ends: the ends of the further pieces laid end to end: the strips' rests, the tail, nothing.
+      offsets: numbers that turn a number in a strip's rest into its height, modulo 2^64.
       guide: the first piece that ends beyond each multiple of 2^47.
     """
 
@@ -151,12 +151,13 @@ def exp_bounds(exponent: Fraction, bits: int) -> tuple[int, int]:
 def compute_table() -> Table:
     """Computes the pieces of the area under the ceilings, once in a process."""
     bounds = [
-        exp_bounds(Fraction(cell**2, 2 << 2 * CELL_BITS), _EXP_BITS) for cell in range(CELLS + 1)
+        exp_bounds(Fraction(strip**2, 2 << 2 * STRIP_BITS), _EXP_BITS)
+        for strip in range(STRIPS + 1)
     ]
     highs = [high for _, high in bounds]
-    tail = 2 << CELL_BITS  # the tail in cell widths: 1 + 1/2 + 1/4 + ...
+    tail = 2 << STRIP_BITS  # the tail in strip widths: 1 + 1/2 + 1/4 + ...
     # Each ceiling is less than 1 above the density's bound.
-    scale = ((2**64 - CELLS - tail) << _EXP_BITS) // (sum(highs[:-1]) + tail * highs[-1])
+    scale = ((2**64 - STRIPS - tail) << _EXP_BITS) // (sum(highs[:-1]) + tail * highs[-1])
     ceilings = tuple(-(-scale * high >> _EXP_BITS) for high in highs)
     shares = [(scale * low >> _EXP_BITS) >> SHARE_BITS for low, _ in bounds[1:]]
     floors = tuple(share << SHARE_BITS for share in shares)
@@ -165,7 +166,7 @@ def compute_table() -> Table:
     if nothing < 0 or any(shares[FLOOR_CELLS:]):
         raise PrivacyError("rounded Gaussian: its table is wrong; nothing is drawn")
     chosen = np.zeros(1 << CHOICE_BITS, dtype=np.uint8)
-    chosen[:settled] = np.repeat(np.arange(CELLS), shares)
+    chosen[:settled] = np.repeat(np.arange(STRIPS), shares)
     sizes = [ceiling - floor for ceiling, floor in zip(ceilings, floors, strict=False)]
     sizes += [tail * ceilings[-1], nothing]
     ends = [sum(sizes[: piece + 1]) for piece in range(len(sizes))]
@@ -208,7 +209,7 @@ class _Scale(NamedTuple):
     @classmethod
     def make_scale(cls, deviation: float) -> _Scale:
         mantissa, exponent = math.frexp(deviation)
-        shift = CELL_BITS + POSITION_BITS + 64 + 53 - exponent
+        shift = STRIP_BITS + POSITION_BITS + 64 + 53 - exponent
         return cls(
             exact=Fraction(deviation),
             coarse=deviation * 2.0**-50,
@@ -332,7 +333,7 @@ def attempt_number(word: int, more: Callable[[], int], deviation: Fraction) -> i
     negative = word >> CHOICE_BITS & 1
     x = _Digits(word >> (CHOICE_BITS + 1), POSITION_BITS)
     if choice < pieces.settled:
-        x = x.shrink_to(Fraction(int(pieces.shares[choice]), 1 << CELL_BITS), CELL_BITS)
+        x = x.shrink_to(Fraction(int(pieces.shares[choice]), 1 << STRIP_BITS), STRIP_BITS)
     else:
         value = (choice - pieces.settled << SHARE_BITS) + (more() >> CHOICE_BITS)
         piece = int(np.searchsorted(pieces.ends, np.uint64(value), side="right"))
@@ -341,10 +342,10 @@ def attempt_number(word: int, more: Callable[[], int], deviation: Fraction) -> i
         if piece == _TAIL:
             halvings = _trailing_zeros(more)
             x = x.shrink_to(Fraction(END + halvings), 0)
-            share = value - int(pieces.ends[_TAIL - 1]) >> (CELL_BITS + 1)
+            share = value - int(pieces.ends[_TAIL - 1]) >> (STRIP_BITS + 1)
             y = _Digits(share, 0).shrink_to(Fraction(0), halvings)
         else:
-            x = x.shrink_to(Fraction(piece, 1 << CELL_BITS), CELL_BITS)
+            x = x.shrink_to(Fraction(piece, 1 << STRIP_BITS), STRIP_BITS)
             y = _Digits((value + int(pieces.offsets[piece])) % 2**64, 0)
         while not _is_below(y.upper_end, x.upper_end):
             if not _is_below(y.lower_end, x.lower_end):
@@ -426,15 +427,15 @@ def draw_most(words, shares, settled, coarse, limit, left):
       The number of undecided numbers.
     """
     count = 0
-    cells = np.empty(1024, dtype=np.uint8)
+    strips = np.empty(1024, dtype=np.uint8)
     for start in range(0, words.shape[0], 1024):
         part = words[start : start + 1024]
         for i in range(part.shape[0]):
-            cells[i] = shares[part[i] & _CHOICES]
+            strips[i] = shares[part[i] & _CHOICES]
         # A loop without the look-up, which compilers vectorise.
         for i in range(part.shape[0]):
             word = part[i]
-            position = _u8(cells[i]) << _COARSE_BITS | word >> _COARSE
+            position = _u8(strips[i]) << _COARSE_BITS | word >> _COARSE
             scaled = (_u8(position | _BITS_OF_2_52).view(_f8) - _2_52) * coarse
             moved = _f8(scaled + _ROUNDER)
             distance = abs(scaled - (moved - _ROUNDER))
@@ -443,10 +444,10 @@ def draw_most(words, shares, settled, coarse, limit, left):
             number = (number ^ sign) - sign
             decided = (distance <= limit) & ((word & _CHOICES) < settled)
             part[i] = number if decided else word
-            cells[i] = not decided
+            strips[i] = not decided
         for i in range(part.shape[0]):
             left[count] = start + i  # kept only if undecided
-            count += cells[i]
+            count += strips[i]
     return count
 
 
@@ -494,10 +495,10 @@ def further_piece(value, guide, ends):
 
 
 @jit("f8(u8, u8, f8[::1])")
-def compute_density(cell, position, tops):
-    """Computes the density at a cell's left end plus a position, with a relative error of 2^-48."""
+def compute_density(strip, position, tops):
+    """Computes the density at a strip's left end plus a position, to a relative error of 2^-48."""
     step = _f8(position) * _POSITION_UNIT
-    t = step * (_f8(cell) * _WIDTH + 0.5 * step)  # at most 1/8
+    t = step * (_f8(strip) * _WIDTH + 0.5 * step)  # at most 1/8
     series = (
         (
             (((((((_E10 * t + _E9) * t + _E8) * t + _E7) * t + _E6) * t + _E5) * t + _E4) * t + _E3)
@@ -507,7 +508,7 @@ def compute_density(cell, position, tops):
         * t
         + _E1
     ) * t + _E0
-    return tops[cell] * series
+    return tops[strip] * series
 
 
 @jit(
@@ -553,26 +554,26 @@ def draw_rest(
             at += 1
         choice = word & _CHOICES
         position = word >> _PLACE
-        cell = _u8(0)
+        strip = _u8(0)
         if choice < settled:
-            cell = _u8(shares[choice])
+            strip = _u8(shares[choice])
         else:
             value = (choice - settled) << _SHARE | more[at] >> _CHOICE
             at += 1
-            cell = _u8(further_piece(value, guide, ends))
-            if cell == _NOTHING:
+            strip = _u8(further_piece(value, guide, ends))
+            if strip == _NOTHING:
                 place, again = at, True
                 continue
-            if cell == _TAIL:
+            if strip == _TAIL:
                 return index, place, again, True
-            height = value + offsets[cell]
-            wanted = compute_density(cell, position, tops)
+            height = value + offsets[strip]
+            wanted = compute_density(strip, position, tops)
             if _f8(height) >= wanted * _ABOVE:
                 place, again = at, True
                 continue
             if _f8(height + _1) > wanted * _BELOW:
                 return index, place, again, True
-        position |= cell << _POSITIONS
+        position |= strip << _POSITIONS
         number = round_product(factor, shift, position, _0, _0)
         if number != round_product(factor, shift, position, _ONES, factor - _1):
             lower = more[at]

@@ -18,7 +18,7 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan
 from dpprobe.heads.options import MethodOptions
 from dpprobe.options import resolve_path
-from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Mechanism, Patients, Plan
 from dpprobe.privacy.risk import read_budget
 from dpprobe.privacy.target import Target

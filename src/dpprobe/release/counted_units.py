@@ -15,8 +15,8 @@ import torch
 from dpprobe.errors import PrivacyError
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.scoring import score_rows
-from dpprobe.privacy.calibration import price_plan
 from dpprobe.privacy.grid import Grid
+from dpprobe.privacy.noise_calibration import price_plan
 from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.statement import mechanism_values

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy.calibration import price_of_group, price_plan, second_opinions
 from dpprobe.privacy.limits import (
     LARGEST_EPSILON,
     SMALLEST_DELTA,
@@ -22,6 +21,7 @@ from dpprobe.privacy.limits import (
     round_up,
     rounded_up,
 )
+from dpprobe.privacy.noise_calibration import price_of_group, price_plan, second_opinions
 from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
 from dpprobe.privacy.risk import list_risk_faults
 from dpprobe.privacy.statement import mechanism_values, require_gaussian

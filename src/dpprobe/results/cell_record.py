@@ -27,7 +27,7 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.registry import NETWORKS
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import budget_order
-from dpprobe.records import Part, Record
+from dpprobe.records import Record, RecordPart
 from dpprobe.wrong_keys_and_values import explain_first
 
 CELL_FORMAT: Final = "dpprobe-cell"
@@ -62,7 +62,7 @@ HEADLINES = {"accuracy": "accuracy", "auc": "AUC", "macro_accuracy": "macro accu
 CEILING_HEAD = "nonprivate"  # the head whose result is the non-private ceiling of a backbone
 
 
-class _StrictPart(Part):
+class _StrictPart(RecordPart):
     model_config = ConfigDict(strict=True)
 
 

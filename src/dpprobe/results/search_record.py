@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 from dpprobe.data.options import Headline
 from dpprobe.finetune.unpriced_search import NOT_PRICED, Trial
-from dpprobe.records import Part, Record
+from dpprobe.records import Record, RecordPart
 from dpprobe.results.cell_record import CellName
 
 SEARCHES = "searches"
 
 
-class HeldOut(Part):
+class HeldOut(RecordPart):
     """The training examples held out to score trials: share, rows, and units (or patients)."""
 
     share: float

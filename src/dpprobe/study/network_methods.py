@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from dpprobe.finetune.options import Options, blocks_fault
+from dpprobe.finetune.options import Options as FineTuneOptions
+from dpprobe.finetune.options import blocks_fault
 from dpprobe.heads.options import MethodOptions
 
 if TYPE_CHECKING:
@@ -29,12 +30,12 @@ def searched_methods(study: Study) -> tuple[str, ...]:
     return tuple(
         name
         for name, method in study.methods.items()
-        if isinstance(method, Options) and method.search is not None
+        if isinstance(method, FineTuneOptions) and method.search is not None
     )
 
 
-def network_options(method: MethodOptions) -> Options | None:
-    return method if isinstance(method, Options) else None
+def network_options(method: MethodOptions) -> FineTuneOptions | None:
+    return method if isinstance(method, FineTuneOptions) else None
 
 
 def network_faults(study: Study) -> Iterator[str]:
@@ -59,7 +60,7 @@ def network_faults(study: Study) -> Iterator[str]:
             )
 
 
-def _backbone_fault(study: Study, name: str, options: Options) -> str | None:
+def _backbone_fault(study: Study, name: str, options: FineTuneOptions) -> str | None:
     backbone = study.backbones[name]
     if not backbone.network:
         return (

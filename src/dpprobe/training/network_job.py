@@ -33,14 +33,14 @@ from dpprobe.artifacts import (
 from dpprobe.devices import limit_threads, resolve_device
 from dpprobe.errors import DataError
 from dpprobe.finetune.checkpoint import Checkpoints
+from dpprobe.finetune.fine_tuned_network import FineTunedNetwork, transform_state
 from dpprobe.finetune.inputs import Inputs
-from dpprobe.finetune.options import Options
+from dpprobe.finetune.options import Options as FineTuneOptions
 from dpprobe.finetune.rank_processes import run_ranks
 from dpprobe.finetune.ranks import ALONE, Ranks
 from dpprobe.finetune.starting_probe import fit_probe, start_from
 from dpprobe.finetune.steps import network_scores
 from dpprobe.finetune.train import Record, Trained, train_network
-from dpprobe.finetune.tuned_network import TunedNetwork, transform_state
 from dpprobe.heads.tuned import with_norms
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.private_mark import mark_metadata
@@ -128,7 +128,7 @@ def _tune_network(
     folder = files.network(task.name.key, index)
     inputs = opened.compare_rows([task])
     options = task.options
-    assert isinstance(options, Options)
+    assert isinstance(options, FineTuneOptions)
     if options.search is not None:
         options = options.make_trial(files.chosen)
     checkpoints = Checkpoints(
@@ -186,7 +186,7 @@ def _tune_network(
     shutil.rmtree(checkpoints.folder, ignore_errors=True)
 
 
-def plan_for(plan: Plan, options: Options) -> Plan:
+def plan_for(plan: Plan, options: FineTuneOptions) -> Plan:
     """Returns the plan with the clipping norms that an unpriced search chose.
 
     Epsilon does not change: noise multipliers alone decide it, and noise scales with the norm.
@@ -202,7 +202,7 @@ def make_curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:
         index = index[np.linspace(0, test.rows - 1, CURVE_ROWS).round().astype(np.int64)]
     labels = test.labels.cpu().numpy()[index]
 
-    def measure_network(step: int, network: TunedNetwork) -> dict[str, float]:  # noqa: ARG001
+    def measure_network(step: int, network: FineTunedNetwork) -> dict[str, float]:  # noqa: ARG001
         scores = scores_of(network, test, rows=rows, index=index)
         return metrics.training_metrics(scores, labels, link=link, units=None)
 
@@ -210,7 +210,11 @@ def make_curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:
 
 
 def scores_of(
-    network: TunedNetwork, inputs: Inputs, *, rows: int, index: npt.NDArray[np.int64] | None = None
+    network: FineTunedNetwork,
+    inputs: Inputs,
+    *,
+    rows: int,
+    index: npt.NDArray[np.int64] | None = None,
 ) -> npt.NDArray[np.float32]:
     """Returns scores of some rows, or of all, float32 [m, K]; DataError if any is not finite."""
     index = np.arange(inputs.rows) if index is None else index

@@ -15,10 +15,10 @@ from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.finetune.cut_shards import cut_shape
 from dpprobe.finetune.engine_check import check_network
+from dpprobe.finetune.fine_tuned_network import FineTunedNetwork, build_network
 from dpprobe.finetune.inputs import Inputs, cut_inputs, image_inputs
-from dpprobe.finetune.options import Options
+from dpprobe.finetune.options import Options as FineTuneOptions
 from dpprobe.finetune.steps import rows_at_once
-from dpprobe.finetune.tuned_network import TunedNetwork, build_network
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.rows import Transform
@@ -34,7 +34,7 @@ _CHECKED_ROWS = 3
 class Material:
     """The examples of a job, and the networks that the job builds."""
 
-    options: Options
+    options: FineTuneOptions
     files: NetworkFiles
     stores: tuple[FeatureStore, FeatureStore]
     inputs: FitInputs  # with the features of the train split
@@ -49,7 +49,7 @@ class Material:
             self.files.backbone, runtime=Runtime(device="cpu", precision="float32")
         )
 
-    def make_network(self, seed: int, options: Options | None = None) -> TunedNetwork:
+    def make_network(self, seed: int, options: FineTuneOptions | None = None) -> FineTunedNetwork:
         """Returns a network before training; the seed determines its random initial values."""
         options = options or self.options
         # the probe's statistics do not exist before the probe is released
@@ -108,7 +108,7 @@ class Material:
             threads=self.threads,
         )
 
-    def check_gradients(self, network: TunedNetwork, *, physical_batch: int) -> None:
+    def check_gradients(self, network: FineTunedNetwork, *, physical_batch: int) -> None:
         """Checks a network's per-example gradients on random rows; ConfigError if one is wrong.
 
         `physical_batch` is the number of rows, times the views per row, in one pass.

@@ -14,14 +14,14 @@ from dpprobe.errors import DpprobeError, PrivacyError
 from dpprobe.heads.auto import is_undecided, trained_head
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions, check_counts
-from dpprobe.privacy.calibration import (
+from dpprobe.privacy.limits import delta_warning, round_up, to_json
+from dpprobe.privacy.noise_calibration import (
     calibrate,
     price_of_fits,
     price_of_group,
     price_plan,
     second_opinions,
 )
-from dpprobe.privacy.limits import delta_warning, round_up, to_json
 from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.privacy.risk import list_risk_faults
 from dpprobe.privacy.target import Target

@@ -28,12 +28,12 @@ from dpprobe.devices import resolve_device
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.finetune.checkpoint import Checkpoints
+from dpprobe.finetune.fine_tuned_network import FineTunedNetwork, load_tuned_state
 from dpprobe.finetune.inputs import Inputs
-from dpprobe.finetune.options import Options
+from dpprobe.finetune.options import Options as FineTuneOptions
 from dpprobe.finetune.starting_probe import fit_probe, start_from
 from dpprobe.finetune.steps import network_scores
 from dpprobe.finetune.train import train_network
-from dpprobe.finetune.tuned_network import TunedNetwork, load_tuned_state
 from dpprobe.finetune.unpriced_search import best_trial, run_trials
 from dpprobe.heads.training_set import RowSource, TrainingSet
 from dpprobe.privacy.randomness import cell_seed, derived_seed
@@ -57,7 +57,7 @@ def search_job(opened: OpenedJob, files: NetworkFiles, *, output: Path, limits: 
     """Brings a search up to date; raises ConfigError, or DataError if no trial can be scored."""
     task = network_task(opened, files, device=limits.device)
     options = task.options
-    if not isinstance(options, Options) or options.search is None:
+    if not isinstance(options, FineTuneOptions) or options.search is None:
         raise ConfigError(
             f"{task.name.method}: this method has no search; add `search` to its options"
         )
@@ -150,7 +150,7 @@ class _Objective:
     limits: Limits
     material: Material
 
-    def __call__(self, options: Options, number: int) -> float:
+    def __call__(self, options: FineTuneOptions, number: int) -> float:
         """Trains and scores a trial; NaN if training diverged."""
         seed = cell_seed({"search": self.identity, "options": options.identity_options()}, number)
         network = self.material.make_network(seed, options)
@@ -205,7 +205,7 @@ class _Objective:
         material = self.material
         return without_rows(material.features, material.stores[0], self.held_out)
 
-    def _score_network(self, network: TunedNetwork) -> float:
+    def _score_network(self, network: FineTunedNetwork) -> float:
         """Returns the metric on held-out rows; each patient counts once."""
         index = np.flatnonzero(self.held_out)
         batch = self.limits.physical_batch

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from dpprobe.errors import DataError
-from dpprobe.finetune.tuned_network import split_state
+from dpprobe.finetune.fine_tuned_network import split_state
 from dpprobe.results.network_record import (
     HISTORY_FILE,
     SCORES_FILE,

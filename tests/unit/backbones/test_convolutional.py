@@ -22,8 +22,8 @@ from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.cut_shards import cut_backbone
 from dpprobe.finetune.engine_check import check_network
+from dpprobe.finetune.fine_tuned_network import FineTunedNetwork, build_network
 from dpprobe.finetune.options import Options
-from dpprobe.finetune.tuned_network import TunedNetwork, build_network
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.rows import Transform
 from dpprobe.study.study_file import load_study
@@ -48,7 +48,7 @@ SCATTERED: dict[str, Any] = {
 }
 
 
-def network_of(backbone: Backbone, tune: Any = "all", classes: int = 10) -> TunedNetwork:
+def network_of(backbone: Backbone, tune: Any = "all", classes: int = 10) -> FineTunedNetwork:
     return build_network(
         backbone,
         Options(tune=tune, init="torch"),

@@ -35,7 +35,7 @@ from dpprobe.features.decoding_workers import (
     MOST_ROWS,
     PIECE_BYTES,
     Workers,
-    make_order,
+    make_task,
     shape_memory,
 )
 from dpprobe.features.extraction_pipeline import Decoder, Features, TolerantDecoder, compute_rows
@@ -312,10 +312,10 @@ def test_a_worker_has_one_thread(table: SplitTable) -> None:
 @pytest.mark.parametrize("size", [32, 224, 800])
 def test_a_piece_fits_into_its_memory(size: int) -> None:
     decoder = Decoder(network(preprocessing={"size": size}), "train")
-    order = make_order(decoder, 100_000, 256, 16)
+    order = make_task(decoder, 100_000, 256, 16)
     most = max(map(len, order.pieces))
     assert most == min(MOST_ROWS, PIECE_BYTES // (3 * size**2))
-    assert make_order(Decoder(pixels(), "train"), 900, 256, 1).pieces[0] == range(1)
+    assert make_task(Decoder(pixels(), "train"), 900, 256, 1).pieces[0] == range(1)
 
 
 def test_an_image_that_fits_nowhere_is_named(
@@ -380,7 +380,7 @@ def test_pieces_have_each_row_once_and_suit_memory_batches_and_processes(
     size: int | None, count: int, batch: int, processes: int
 ) -> None:
     decoder: Any = SimpleNamespace(row_bytes=lambda: size)
-    pieces = make_order(decoder, count, batch, processes).pieces
+    pieces = make_task(decoder, count, batch, processes).pieces
     assert [row for piece in pieces for row in piece] == list(range(count))
     most = max(map(len, pieces), default=0)
     assert all(piece[0] // batch == piece[-1] // batch for piece in pieces), "within one batch"

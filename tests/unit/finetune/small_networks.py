@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from dpprobe.devices import use_full_float32
+from dpprobe.finetune.fine_tuned_network import FineTunedNetwork
 from dpprobe.finetune.gradients import ClippedSums
 from dpprobe.finetune.lora import ChannelAffine
-from dpprobe.finetune.tuned_network import TunedNetwork
 
 
 def every(name: str) -> bool:
@@ -22,7 +22,7 @@ def every(name: str) -> bool:
     return bool(name)
 
 
-class Small(TunedNetwork):
+class Small(FineTunedNetwork):
     """A network made of any module."""
 
     @classmethod

@@ -24,10 +24,10 @@ from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.finetune.blocks import blocks_of
 from dpprobe.finetune.cut import cut_network
 from dpprobe.finetune.cut_shards import cut_backbone, cut_shape, extract_cut_shard
+from dpprobe.finetune.fine_tuned_network import build_network, tuned_state, whole_network
 from dpprobe.finetune.options import Options
-from dpprobe.finetune.prepared import example_images, frozen_model, network_graph
 from dpprobe.finetune.tracing import trace_graph
-from dpprobe.finetune.tuned_network import build_network, tuned_state, whole_network
+from dpprobe.finetune.trained_parameters import example_images, frozen_model, network_graph
 from dpprobe.heads.normalisation import L2
 from dpprobe.heads.rows import Transform
 from tests.support import tiny_clip

@@ -21,7 +21,7 @@ from dpprobe.backbones.row_mixing import (
 )
 from dpprobe.devices import use_precision
 from dpprobe.errors import ConfigError
-from dpprobe.finetune import layer_rules, layers
+from dpprobe.finetune import example_gradients, gradient_rules
 from dpprobe.finetune.engine_check import _move_parameters, check_network
 from tests.support.gpu import DEVICES
 from tests.unit.finetune.small_networks import Small, of_timm
@@ -191,10 +191,10 @@ def test_a_wrong_rule_for_any_row_is_refused_by_name(
 ) -> None:
     network = small(Faint())
     module = network.module.get_submodule(name.removesuffix(".weight"))
-    rule = layer_rules.rule_of(module)
+    rule = gradient_rules.rule_of(module)
     right = rule.compute_gradients
 
-    def wrong(call: layers.Call, names: Any) -> layers.Gradients:
+    def wrong(call: example_gradients.Call, names: Any) -> example_gradients.Gradients:
         result = right(call, names)
         if call.module is module:
             of_rows = torch.tensor(factors).view(-1, *[1] * (result["weight"].ndim - 1))
@@ -212,7 +212,7 @@ def test_a_wrong_rule_for_any_row_is_refused_by_name(
 def test_a_wrong_norm_is_refused(
     factor: float, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = layers.squared_norms
+    right = example_gradients.squared_norms
     monkeypatch.setattr("dpprobe.finetune.ghost.forms_gradients", lambda _: False)
     factors = torch.tensor([1, 1, factor])
     monkeypatch.setattr("dpprobe.finetune.ghost.squared_norms", lambda a, g: factors * right(a, g))

@@ -15,10 +15,10 @@ from torch import nn
 
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.engine_check import check_network
+from dpprobe.finetune.fine_tuned_network import FineTunedNetwork
 from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.opacus_sums import OpacusSums
 from dpprobe.finetune.train import train_network
-from dpprobe.finetune.tuned_network import TunedNetwork
 from tests.support.tiny_networks import (
     CLASSES,
     DIMENSION,
@@ -113,7 +113,7 @@ def test_opacus_has_right_gradients_of_networks_of_timm(name: str) -> None:
         if hasattr(child, "inplace"):
             child.inplace = False  # type: ignore[assignment]  # as `standard_form` does
     example = torch.randn(3, *network.shape)
-    tuned = TunedNetwork(
+    tuned = FineTunedNetwork(
         module=network.module, trained=network.trained, shape=network.shape, from_images=False
     )
     check_network(
@@ -121,7 +121,7 @@ def test_opacus_has_right_gradients_of_networks_of_timm(name: str) -> None:
     )
 
 
-def check_mlp(network: TunedNetwork) -> None:
+def check_mlp(network: FineTunedNetwork) -> None:
     check_network(
         network,
         sigmoid=False,

@@ -19,13 +19,13 @@ from torch.optim.lr_scheduler import LambdaLR
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.network_forward import CPU_PIXELS
 from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.finetune.fine_tuned_network import FineTunedNetwork, Network, build_network
 from dpprobe.finetune.gradients import ClippedSums
 from dpprobe.finetune.inputs import ImageInputs, Index, Inputs
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.starting_probe import fit_probe, probe_plan, start_from
 from dpprobe.finetune.steps import Training, rows_at_once
 from dpprobe.finetune.train import Trained, train_network
-from dpprobe.finetune.tuned_network import Network, TunedNetwork, build_network
 from dpprobe.heads.adam import Adam
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.patient_groups import Units
@@ -36,8 +36,8 @@ from dpprobe.heads.schedules import learning_rates
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy import gradient_noise as noise_module
-from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.gradient_noise import GaussianNoise
+from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Selection
 from dpprobe.privacy.randomness import open_stream
 from dpprobe.privacy.releases import Releases
@@ -63,7 +63,7 @@ class RecordedSums:
 
     made: ClassVar[list[RecordedSums]] = []
 
-    def __init__(self, network: TunedNetwork, **rest: Any) -> None:
+    def __init__(self, network: FineTunedNetwork, **rest: Any) -> None:
         self.calls: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]] = []
         self.rest = rest
         self.made.append(self)
@@ -368,7 +368,7 @@ def test_records_are_of_what_would_be_returned_then(
     options = network_options(**values, batch_size=batch_size)
     inputs, seen = mlp_inputs(), []
 
-    def record(step: int, network: TunedNetwork) -> dict[str, float]:
+    def record(step: int, network: FineTunedNetwork) -> dict[str, float]:
         seen.append((step, flat(network.trained)))
         return {"held_out": step / 7}
 
@@ -452,7 +452,7 @@ def options_of(values: dict[str, Any]) -> Options:
     return network_options(**{"steps": 3, "batch_size": 4, "learning_rate": 0.1, **values})
 
 
-def network_of(model: str, options: Options) -> TunedNetwork:
+def network_of(model: str, options: Options) -> FineTunedNetwork:
     torch.manual_seed(0)
     return build_network(
         backbone(model),
@@ -464,7 +464,7 @@ def network_of(model: str, options: Options) -> TunedNetwork:
     )
 
 
-def inputs_of(network: TunedNetwork, options: Options) -> Inputs:
+def inputs_of(network: FineTunedNetwork, options: Options) -> Inputs:
     generator = torch.Generator().manual_seed(2)
     labels = torch.arange(ROWS) % CLASSES
     units = Units.number_units([f"p{row // 2}" for row in range(ROWS)])
@@ -486,7 +486,7 @@ def inputs_of(network: TunedNetwork, options: Options) -> Inputs:
 
 def train_real(
     model: str, values: dict[str, Any], *, noise: float = 0.5, **rest: Any
-) -> tuple[Trained, TunedNetwork]:
+) -> tuple[Trained, FineTunedNetwork]:
     options = options_of(values)
     network = network_of(model, options)
     inputs = inputs_of(network, options)
@@ -565,9 +565,9 @@ def probe_rows(units: Units | None = None) -> TrainingSet:
     return TrainingSet(own_features(), own_labels(), CLASSES, units=units)
 
 
-def head_network(transform: Transform) -> TunedNetwork:
+def head_network(transform: Transform) -> FineTunedNetwork:
     module = Network(nn.Identity(), nn.Linear(WIDTH, CLASSES), transform, graph=None).eval()
-    return TunedNetwork(
+    return FineTunedNetwork(
         module=module,
         trained=dict(module.named_parameters()),
         shape=(WIDTH,),
@@ -575,7 +575,7 @@ def head_network(transform: Transform) -> TunedNetwork:
     )
 
 
-def started(weights: np.ndarray, transform: Transform) -> TunedNetwork:
+def started(weights: np.ndarray, transform: Transform) -> FineTunedNetwork:
     """A network that starts from a probe."""
     network = head_network(transform)
     start_from(network, weights, transform)

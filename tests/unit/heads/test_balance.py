@@ -23,7 +23,7 @@ from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.target import Target
 from tests.support.linear_heads import plan_for
 from tests.support.mechanisms import made_plan

@@ -21,8 +21,8 @@ from dpprobe.heads.opacus_engine import OpacusSteps
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SystemEntropy
+from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.target import Target
 from tests.support.gpu import needs_gpu

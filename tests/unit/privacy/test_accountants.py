@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from opacus.accountants import GaussianAccountant
 
 from dpprobe.privacy import accountants
-from dpprobe.privacy.calibration import find_factor
 from dpprobe.privacy.limits import SMALLEST_DELTA
+from dpprobe.privacy.noise_calibration import find_factor
 from tests.support.mechanisms import (
     RATE,
     STEPS,

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy import accountants, calibration, risk
+from dpprobe.privacy import accountants, noise_calibration, risk
 from dpprobe.privacy.accountants import gaussian_mu
-from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.limits import LARGEST_EPSILON
+from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.privacy.risk import (
     Risk,
@@ -161,7 +161,7 @@ def test_a_plan_on_all_rows_attains_the_risk(risk: Risk, tmp_path: Path) -> None
 def test_a_plan_that_samples_keeps_to_the_risk_and_nearly_attains_it(
     risk: Risk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calibration._cached_checks.cache_clear()
+    noise_calibration._cached_checks.cache_clear()
     asked: list[float] = []
     check = accountants.check_epsilons
 

@@ -23,13 +23,13 @@ from dpprobe.privacy import rounded_gaussian
 from dpprobe.privacy.keystream import Keystream, Words
 from dpprobe.privacy.rounded_gaussian import (
     BLOCK,
-    CELL_BITS,
-    CELLS,
     CHOICE_BITS,
     FLOOR_CELLS,
     LARGEST_DEVIATION,
     POSITION_BITS,
     SHARE_BITS,
+    STRIP_BITS,
+    STRIPS,
     RoundedGaussian,
     compute_density,
     compute_table,
@@ -40,7 +40,7 @@ from dpprobe.privacy.rounded_gaussian import (
 
 TABLE = compute_table()
 DIGITS = 50
-TAIL, NOTHING = CELLS, CELLS + 1
+TAIL, NOTHING = STRIPS, STRIPS + 1
 DEVIATIONS = [0.01, 0.3, 1.0, 7.5, 1e3, 2.0**20, 1.7 * 2.0**35, 2.0**40]
 ENDS = [5e-324, 1e-300, 2.0**-6, 2.0**47.5, LARGEST_DEVIATION]
 
@@ -58,34 +58,34 @@ def exact_density(x: Any) -> Any:
 
 
 def test_floors_and_ceilings_enclose_the_density() -> None:
-    """In all of a cell, as the density falls; against 50 digits."""
+    """In all of a strip, as the density falls; against 50 digits."""
     with mpmath.workdps(DIGITS):
-        edges = [exact_density(mpmath.mpf(cell) / 2**CELL_BITS) for cell in range(CELLS + 1)]
-        for cell in range(CELLS):
-            assert 0 <= TABLE.floors[cell] <= edges[cell + 1]
-            assert edges[cell] <= TABLE.ceilings[cell] < edges[cell] + 1
-            assert TABLE.floors[cell] > edges[cell + 1] - 2**SHARE_BITS
-        assert edges[CELLS] <= TABLE.ceilings[CELLS]
+        edges = [exact_density(mpmath.mpf(strip) / 2**STRIP_BITS) for strip in range(STRIPS + 1)]
+        for strip in range(STRIPS):
+            assert 0 <= TABLE.floors[strip] <= edges[strip + 1]
+            assert edges[strip] <= TABLE.ceilings[strip] < edges[strip] + 1
+            assert TABLE.floors[strip] > edges[strip + 1] - 2**SHARE_BITS
+        assert edges[STRIPS] <= TABLE.ceilings[STRIPS]
 
 
 def test_cells_of_the_tail_are_enclosed() -> None:
-    """Each step to the next cell takes a factor of exp(-8.5) at most off the density."""
+    """Each step to the next strip takes a factor of exp(-8.5) at most off the density."""
     with mpmath.workdps(DIGITS):
-        for cell in range(60):
-            assert exact_density(8 + cell) <= mpmath.mpf(TABLE.ceilings[CELLS]) / 2**cell
+        for strip in range(60):
+            assert exact_density(8 + strip) <= mpmath.mpf(TABLE.ceilings[STRIPS]) / 2**strip
     assert math.exp(-8.5) < 0.5
 
 
 def test_pieces_fill_two_to_the_64_exactly() -> None:
-    rests = [TABLE.ceilings[cell] - TABLE.floors[cell] for cell in range(CELLS)]
-    tail = 2 * TABLE.ceilings[CELLS] << CELL_BITS  # cells of width 1 under E, E / 2, E / 4, ...
+    rests = [TABLE.ceilings[strip] - TABLE.floors[strip] for strip in range(STRIPS)]
+    tail = 2 * TABLE.ceilings[STRIPS] << STRIP_BITS  # strips of width 1 under E, E / 2, E / 4, ...
     assert sum(TABLE.floors) + sum(rests) + tail + TABLE.nothing == 2**64
     assert 0 <= TABLE.nothing < 2**10
     assert all(size > 0 for size in rests)
 
 
 def test_a_words_first_bits_choose_each_floor_exactly_as_often_as_it_weighs() -> None:
-    chosen = np.bincount(TABLE.shares[: TABLE.settled], minlength=CELLS).tolist()
+    chosen = np.bincount(TABLE.shares[: TABLE.settled], minlength=STRIPS).tolist()
     assert [count << SHARE_BITS for count in chosen] == list(TABLE.floors)
     assert len(TABLE.shares) == 2**CHOICE_BITS
     assert not any(TABLE.floors[FLOOR_CELLS:])
@@ -93,8 +93,8 @@ def test_a_words_first_bits_choose_each_floor_exactly_as_often_as_it_weighs() ->
 
 def test_further_words_choose_each_rest_exactly_as_often_as_it_weighs() -> None:
     """Values run through what the first bits leave; every boundary is looked up."""
-    sizes = [TABLE.ceilings[cell] - TABLE.floors[cell] for cell in range(CELLS)]
-    sizes += [2 * TABLE.ceilings[CELLS] << CELL_BITS, TABLE.nothing]
+    sizes = [TABLE.ceilings[strip] - TABLE.floors[strip] for strip in range(STRIPS)]
+    sizes += [2 * TABLE.ceilings[STRIPS] << STRIP_BITS, TABLE.nothing]
     ends = list(itertools.accumulate(sizes))
     assert ends[-1] == (2**CHOICE_BITS - TABLE.settled) << SHARE_BITS
     marks = [mark << 47 for mark in range(len(TABLE.guide))]
@@ -105,7 +105,7 @@ def test_further_words_choose_each_rest_exactly_as_often_as_it_weighs() -> None:
             continue
         piece = further_piece(np.uint64(value), TABLE.guide, TABLE.ends)
         assert piece == bisect.bisect_right(ends, value)
-        if piece < CELLS:
+        if piece < STRIPS:
             height = (value + int(TABLE.offsets[piece])) % 2**64
             start = ends[piece] - sizes[piece]
             assert height == TABLE.floors[piece] + value - start
@@ -115,7 +115,7 @@ def test_further_words_choose_each_rest_exactly_as_often_as_it_weighs() -> None:
 def test_probabilities_are_those_of_the_rounded_normal() -> None:
     """To 40 digits: the accepted area between two half integers over all that is accepted.
 
-    In cell j that is floor_j times the width, and the integral of f - floor_j of the rest.
+    In strip j that is floor_j times the width, and the integral of f - floor_j of the rest.
     """
     with mpmath.workdps(DIGITS):
         for deviation in (0.3, 1.0, 7.5):
@@ -135,12 +135,12 @@ def above(floor: Any, x: Any) -> Any:
 
 def accepted_area(ends: Sequence[Any]) -> list[Any]:
     """The accepted area from 0 to each of some ends, ascending, and to infinity."""
-    cuts = sorted({mpmath.mpf(cell) / 2**CELL_BITS for cell in range(CELLS + 1)} | set(ends))
+    cuts = sorted({mpmath.mpf(strip) / 2**STRIP_BITS for strip in range(STRIPS + 1)} | set(ends))
     sums, total = {}, mpmath.mpf(0)
     for left, right in itertools.pairwise(cuts):
         if right <= 8:
-            cell = int(mpmath.floor(left * 2**CELL_BITS))
-            floor = mpmath.mpf(TABLE.floors[cell])
+            strip = int(mpmath.floor(left * 2**STRIP_BITS))
+            floor = mpmath.mpf(TABLE.floors[strip])
             rest = gauss_legendre(partial(above, floor), left, right)
             total += floor * (right - left) + rest
         else:
@@ -184,10 +184,10 @@ def test_the_density_s_series_is_far_within_its_margin() -> None:
     generator = np.random.default_rng(1)
     last = 2**POSITION_BITS - 1
     with mpmath.workdps(DIGITS):
-        for cell in (0, 1, *generator.integers(2, CELLS, 300).tolist(), CELLS - 1):
+        for strip in (0, 1, *generator.integers(2, STRIPS, 300).tolist(), STRIPS - 1):
             for position in (0, int(generator.integers(last)), last):
-                x = (cell + mpmath.mpf(position) / 2**POSITION_BITS) / 2**CELL_BITS
-                value = compute_density(np.uint64(cell), np.uint64(position), TABLE.tops)
+                x = (strip + mpmath.mpf(position) / 2**POSITION_BITS) / 2**STRIP_BITS
+                value = compute_density(np.uint64(strip), np.uint64(position), TABLE.tops)
                 assert abs(value / exact_density(x) - 1) < 2.0**-48
 
 
@@ -225,26 +225,26 @@ class Reference:
 
     def _attempt(self, word: int) -> int | None:
         value = word % 2**CHOICE_BITS << SHARE_BITS
-        if value >= PIECES[CELLS - 1]:
+        if value >= PIECES[STRIPS - 1]:
             value += next(self._further) >> CHOICE_BITS
         piece = bisect.bisect_right(PIECES, value)
         x, places = word >> CHOICE_BITS + 1, POSITION_BITS
-        if piece < 2 * CELLS:
-            x += piece % CELLS << POSITION_BITS
-            places += CELL_BITS
-        if piece >= CELLS:
-            if piece == 2 * CELLS + 1:
+        if piece < 2 * STRIPS:
+            x += piece % STRIPS << POSITION_BITS
+            places += STRIP_BITS
+        if piece >= STRIPS:
+            if piece == 2 * STRIPS + 1:
                 return None
-            if piece == 2 * CELLS:
+            if piece == 2 * STRIPS:
                 halvings, zeros = 0, next(self._further)
                 while zeros % 2 == 0:
                     halvings += 64 if zeros == 0 else 1
                     zeros = zeros // 2 or next(self._further)
                 x += 8 + halvings << places
-                y, below = value - PIECES[piece - 1] >> CELL_BITS + 1, halvings
+                y, below = value - PIECES[piece - 1] >> STRIP_BITS + 1, halvings
             else:
-                cell = piece - CELLS
-                y, below = TABLE.floors[cell] + value - PIECES[piece - 1], 0
+                strip = piece - STRIPS
+                y, below = TABLE.floors[strip] + value - PIECES[piece - 1], 0
             while not under(y + 1, below, x + 1, places):
                 if not under(y, below, x, places):
                     return None
@@ -264,7 +264,7 @@ class Reference:
 RESTS = [ceiling - floor for ceiling, floor in zip(TABLE.ceilings, TABLE.floors, strict=False)]
 PIECES = [
     *itertools.accumulate(
-        [*TABLE.floors, *RESTS, 2 * TABLE.ceilings[CELLS] << CELL_BITS, TABLE.nothing]
+        [*TABLE.floors, *RESTS, 2 * TABLE.ceilings[STRIPS] << STRIP_BITS, TABLE.nothing]
     )
 ]
 
@@ -323,7 +323,7 @@ class Part:
 
 def scripted(word: int, further: Sequence[int], deviation: float) -> int:
     """The sampler's number of a chosen word, as the reference's: the first, and started anew."""
-    nothing = PIECES[2 * CELLS]
+    nothing = PIECES[2 * STRIPS]
     anew = main_word(nothing, 7), [further_word(nothing), word, *further]
     numbers = set()
     for first, ahead in ((word, further), anew):
@@ -345,16 +345,16 @@ def further_word(value: int) -> int:
     return (value % 2**SHARE_BITS) << CHOICE_BITS
 
 
-def start_of_floor(cell: int) -> int:
-    return PIECES[cell - 1] if cell else 0
+def start_of_floor(strip: int) -> int:
+    return PIECES[strip - 1] if strip else 0
 
 
 def expansion(x: Fraction, count: int) -> tuple[int, int, list[int]]:
-    """A cell, a position in it, and further words: the digits of x."""
-    digits = math.floor(x * 2 ** (CELL_BITS + POSITION_BITS + 64 * count))
+    """A strip, a position in it, and further words: the digits of x."""
+    digits = math.floor(x * 2 ** (STRIP_BITS + POSITION_BITS + 64 * count))
     words = [digits >> 64 * k & 2**64 - 1 for k in reversed(range(count))]
-    cell, position = divmod(digits >> 64 * count, 2**POSITION_BITS)
-    return cell, position, words
+    strip, position = divmod(digits >> 64 * count, 2**POSITION_BITS)
+    return strip, position, words
 
 
 @pytest.mark.parametrize("negative", [False, True])
@@ -368,25 +368,25 @@ def test_positions_beside_a_tie_take_words_until_they_are_decided(
 ) -> None:
     """x agrees with (tie - 1/2) / deviation in all words but the last."""
     middle = (tie - Fraction(1, 2)) / Fraction(deviation)
-    cell, position, words = expansion(middle, levels + 1)
+    strip, position, words = expansion(middle, levels + 1)
     for last, wanted in ((0, tie - 1), (2**64 - 1, tie)):
         further = [*words[:levels], last]
         assert words[levels] not in (0, 2**64 - 1)
-        word = main_word(start_of_floor(cell), position, negative)
+        word = main_word(start_of_floor(strip), position, negative)
         number = scripted(word, further, deviation)
         assert number == (-wanted if negative else wanted)
 
 
-@pytest.mark.parametrize("cell", [0, 1, 64, 200, 300, 450, CELLS - 1])
+@pytest.mark.parametrize("strip", [0, 1, 64, 200, 300, 450, STRIPS - 1])
 @pytest.mark.parametrize("deviation", [0.3, 7.5, 2.0**40])
-def test_rests_are_accepted_under_the_density_only(cell: int, deviation: float) -> None:
+def test_rests_are_accepted_under_the_density_only(strip: int, deviation: float) -> None:
     """At their ends, and on both sides of the density by a unit and by much."""
-    start = PIECES[CELLS + cell - 1]
-    size = PIECES[CELLS + cell] - start
+    start = PIECES[STRIPS + strip - 1]
+    size = PIECES[STRIPS + strip] - start
     for position in (0, 2**POSITION_BITS // 3, 2**POSITION_BITS - 1):
         with mpmath.workdps(DIGITS):
-            x = (cell + mpmath.mpf(position) / 2**POSITION_BITS) / 2**CELL_BITS
-            height = int(mpmath.floor(exact_density(x))) - TABLE.floors[cell]
+            x = (strip + mpmath.mpf(position) / 2**POSITION_BITS) / 2**STRIP_BITS
+            height = int(mpmath.floor(exact_density(x))) - TABLE.floors[strip]
         near = {height + step for step in (-(2**30), -9, -8, -2, -1, 0, 1, 2**30)}
         for offset in {0, size // 2, size - 1, *near}:
             if 0 <= offset < size:
@@ -394,27 +394,27 @@ def test_rests_are_accepted_under_the_density_only(cell: int, deviation: float) 
                 word = main_word(value, position)
                 further = [further_word(value), 0, 2**64 - 1, 2**63, 2**62]
                 number = scripted(word, further, deviation)
-                least = math.floor(deviation * cell / 2**CELL_BITS)
+                least = math.floor(deviation * strip / 2**STRIP_BITS)
                 if offset < height - 10:
-                    assert least <= number <= least + deviation / 2**CELL_BITS + 1
+                    assert least <= number <= least + deviation / 2**STRIP_BITS + 1
 
 
-@pytest.mark.parametrize("cell", [3, 64, 230, 400])
+@pytest.mark.parametrize("strip", [3, 64, 230, 400])
 @pytest.mark.parametrize("levels", [0, 1, 2])
 def test_heights_beside_the_density_take_words_until_they_are_decided(
-    cell: int, levels: int
+    strip: int, levels: int
 ) -> None:
     """The height agrees with the density at x in all words but the last."""
-    start, position = PIECES[CELLS + cell - 1], 123_456_789_012_345
+    start, position = PIECES[STRIPS + strip - 1], 123_456_789_012_345
     xs = [0x0123456789ABCDEF, 0xFEDCBA9876543210, 0x5555555555555555][: levels + 1]
     digits = functools.reduce(
-        lambda x, word: (x << 64) + word, xs, cell << POSITION_BITS | position
+        lambda x, word: (x << 64) + word, xs, strip << POSITION_BITS | position
     )
     with mpmath.workdps(120):
-        x = mpmath.mpf(digits) / 2 ** (CELL_BITS + POSITION_BITS + 64 * len(xs))
+        x = mpmath.mpf(digits) / 2 ** (STRIP_BITS + POSITION_BITS + 64 * len(xs))
         height = int(mpmath.floor(exact_density(x) * mpmath.mpf(2) ** (64 * len(xs))))
     ys = [height >> 64 * k & 2**64 - 1 for k in reversed(range(len(xs)))]
-    value = start + (height >> 64 * len(xs)) - TABLE.floors[cell]
+    value = start + (height >> 64 * len(xs)) - TABLE.floors[strip]
     for last in (0, 2**64 - 1):
         pairs = list(zip(xs, [*ys[:-1], last], strict=True))
         further = [further_word(value), *itertools.chain.from_iterable(pairs)]
@@ -424,23 +424,23 @@ def test_heights_beside_the_density_take_words_until_they_are_decided(
         scripted(main_word(value, position), further, 1e6)
 
 
-@pytest.mark.parametrize("cell", [0, 1, 2, 5, 20, 64])
-def test_the_tail_s_cells(cell: int) -> None:
+@pytest.mark.parametrize("strip", [0, 1, 2, 5, 20, 64])
+def test_the_tail_s_cells(strip: int) -> None:
     """At the lowest height all are accepted near their beginning, at the highest none."""
-    start, size = PIECES[2 * CELLS - 1], PIECES[2 * CELLS] - PIECES[2 * CELLS - 1]
-    geometric = [0] * (cell // 64) + [1 << cell % 64]
+    start, size = PIECES[2 * STRIPS - 1], PIECES[2 * STRIPS] - PIECES[2 * STRIPS - 1]
+    geometric = [0] * (strip // 64) + [1 << strip % 64]
     high = [further_word(start + size - 1), *geometric, main_word(0, 0)]
     number = scripted(main_word(start, 2**POSITION_BITS - 1), high, 1000.0)
     assert number == 0
-    if cell < 64:  # the density there begins with 58 words of zeros
+    if strip < 64:  # the density there begins with 58 words of zeros
         low = [further_word(start), *geometric, *[0] * 150]
-        number = scripted(main_word(start, 0, cell % 2 == 1), low, 1000.0)
-        assert 1000 * (8 + cell) <= abs(number) <= 1000 * (8 + cell) + 1
-        assert (number < 0) == (cell % 2 == 1)
+        number = scripted(main_word(start, 0, strip % 2 == 1), low, 1000.0)
+        assert 1000 * (8 + strip) <= abs(number) <= 1000 * (8 + strip) + 1
+        assert (number < 0) == (strip % 2 == 1)
 
 
 def test_nothing_starts_a_number_anew_with_a_further_word() -> None:
-    for value in (PIECES[2 * CELLS], 2**64 - 1):
+    for value in (PIECES[2 * STRIPS], 2**64 - 1):
         anew = main_word(start_of_floor(70), 0, True)
         further = [further_word(value), main_word(value, 5), further_word(value), anew]
         assert scripted(main_word(value, 7), further, 64.0) == -70
@@ -448,7 +448,7 @@ def test_nothing_starts_a_number_anew_with_a_further_word() -> None:
 
 def test_hard_numbers_among_others_leave_the_others_as_they_are() -> None:
     """Marked and hard numbers at the edges of passes and blocks; further words run short."""
-    value = PIECES[2 * CELLS - 1]
+    value = PIECES[2 * STRIPS - 1]
     count = 2 * BLOCK + 5
     words = Keystream.from_seed(4, "words").draw_words(count).tolist()
     for index in (0, 1023, 1024, BLOCK - 1, BLOCK, 2 * BLOCK, count - 1):

@@ -12,7 +12,7 @@ from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
-from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.statement import Statement
 from dpprobe.privacy.target import Target

@@ -20,9 +20,9 @@ from torch import nn
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.finetune.fine_tuned_network import FineTunedNetwork, Network
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.train import Trained, train_network
-from dpprobe.finetune.tuned_network import Network, TunedNetwork
 from dpprobe.finetune.unpriced_search import best_trial
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.registry import method_options
@@ -68,13 +68,13 @@ def write_features(
         write_split(folder / split, features, held, units=units, shards=2)
 
 
-def head_network(*arguments: Any, **rest: Any) -> TunedNetwork:  # noqa: ARG001
+def head_network(*arguments: Any, **rest: Any) -> FineTunedNetwork:  # noqa: ARG001
     head = nn.Linear(DIMENSION, CLASSES)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     network = Network(nn.Identity(), head, Transform(NoNormalisation()), graph=None).eval()
     trained = dict(network.named_parameters())
-    return TunedNetwork(module=network, trained=trained, shape=(DIMENSION,), from_images=False)
+    return FineTunedNetwork(module=network, trained=trained, shape=(DIMENSION,), from_images=False)
 
 
 @dataclass

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from dpprobe.privacy.limits import INFINITE
-from dpprobe.records import Part, Record
+from dpprobe.records import Record, RecordPart
 
 # The folder of all audits, in the results folder. The files of a cell's audit are
 # <folder>/<dataset>/<backbone>/<method>/eps-<epsilon><suffix>.
@@ -51,7 +51,7 @@ OptionalNumber = Annotated[
 ]
 
 
-class Claim(Part):
+class Claim(RecordPart):
     """The privacy guarantee that an audit tests.
 
     Attributes:
@@ -68,21 +68,21 @@ class Claim(Part):
     priced_by: str
 
 
-class Bundle(Part):
+class Bundle(RecordPart):
     """The audit's result for an attacker who sees only a head's weights."""
 
     accuracy: float
     epsilon_lower: Number
 
 
-class Test(Part):
+class Test(RecordPart):
     """A test, with its p-value under the claim; 0 or 1 if correct mechanisms always pass."""
 
     name: str
     p_value: float
 
 
-class WhiteBox(Part):
+class WhiteBox(RecordPart):
     """The tests of all values that a fit releases: attacks on a canary, and tests of the noise.
 
     Attributes:
@@ -139,7 +139,7 @@ class WhiteBox(Part):
         return [test.name for test in self.tests if test.p_value <= self.level]
 
 
-class Control(Part):
+class Control(RecordPart):
     """A broken mechanism, which at least one test of the audit must refute."""
 
     name: str
@@ -151,7 +151,7 @@ class Control(Part):
     caught: bool
 
 
-class NoControl(Part):
+class NoControl(RecordPart):
     """A control (broken mechanism) that does not apply to a plan, and the reason."""
 
     name: str
@@ -161,7 +161,7 @@ class NoControl(Part):
 ATTACK_NAMES: Final = {"loss": "loss threshold", "lira": "LiRA", "rmia": "RMIA"}
 
 
-class Attack(Part):
+class Attack(RecordPart):
     """A membership attack on one kind of rows.
 
     Attributes:
@@ -181,21 +181,21 @@ class Attack(Part):
     intervals: dict[str, tuple[float, float] | None] = Field(default_factory=dict)
 
 
-class Allowed(Part):
+class Allowed(RecordPart):
     """The best rates that any attack can have under the plan."""
 
     balanced_accuracy: float
     tpr_at_fpr: dict[str, float]
 
 
-class NoRows(Part):
+class NoRows(RecordPart):
     """A kind of rows that a dataset lacks, and the reason."""
 
     rows: str
     reason: str
 
 
-class Membership(Part):
+class Membership(RecordPart):
     """Attacks on real training examples. Not private.
 
     Attributes:
@@ -220,7 +220,7 @@ class Membership(Part):
         return next((r for r in self.rows if (r.rows, r.attack) == ("all", "lira")), None)
 
 
-class Evidence(Part):
+class Evidence(RecordPart):
     """The date, the code and the power of an audit; `power` is None without a white-box audit."""
 
     date: str

@@ -29,7 +29,7 @@ from functools import cached_property, lru_cache
 
 from dpprobe.analyses.audit.bounds import accuracy_lower_bound
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy import accountants, calibration
+from dpprobe.privacy import accountants, noise_calibration
 from dpprobe.privacy.plan import Mechanism, Plan
 
 # The relative precision of the search for a factor of noise, of which each step is slow.
@@ -126,7 +126,7 @@ class PlanFamily:
             return compute_separation(self.total_variation(max(factor, least)))
 
         try:
-            factor, _ = calibration.find_factor(
+            factor, _ = noise_calibration.find_factor(
                 price_factor, wanted, what="separation", tolerance=_TOLERANCE, stride=_STRIDE
             )
         except PrivacyError:  # even the least factor has less separation than `wanted`

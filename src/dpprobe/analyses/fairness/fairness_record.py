@@ -15,7 +15,7 @@ from dpprobe.data.options import Headline
 from dpprobe.data.people.group_columns import CLASSES as CLASSES
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.risk import RiskEpsilon
-from dpprobe.records import Part, Record
+from dpprobe.records import Record, RecordPart
 
 # The folder of all records; a job's files are <folder>/<dataset>/<backbone><suffix>.
 FAIRNESS = "fairness"
@@ -39,7 +39,7 @@ COLUMNS = (
 ALL_LABELS = ""  # `label` of a row with the mean over labels, or with one number for all labels
 
 
-class Minimum(Part):
+class Minimum(RecordPart):
     """The fewest test units of a compared group: in total, with a label, and without the label."""
 
     units: int
@@ -47,7 +47,7 @@ class Minimum(Part):
     negatives: int
 
 
-class Group(Part):
+class Group(RecordPart):
     """A group of the test examples.
 
     Attributes:
@@ -61,7 +61,7 @@ class Group(Part):
     left_out: str | None
 
 
-class Compared(Part):
+class Compared(RecordPart):
     """The labels and groups that a metric of an attribute compares.
 
     Attributes:
@@ -73,7 +73,7 @@ class Compared(Part):
     left_out: dict[str, str]
 
 
-class Attribute(Part):
+class Attribute(RecordPart):
     """An attribute whose groups are compared: a column, a pair ("sex x age"), or the classes."""
 
     attribute: str
@@ -81,12 +81,12 @@ class Attribute(Part):
     compared: dict[str, Compared]
 
 
-class Reference(Part):
+class Reference(RecordPart):
     method: str
     epsilon: str
 
 
-class Gap(Part):
+class Gap(RecordPart):
     """The distance between the best and the worst group by one metric, for one cell.
 
     Values are means over seeds. A gap is computed for each seed's head and then averaged, so the
@@ -129,14 +129,14 @@ class Gap(Part):
         return self.low is not None and self.low > 0
 
 
-class CellAttribute(Part):
+class CellAttribute(RecordPart):
     """The gaps between groups of one cell, by metric."""
 
     attribute: str
     gaps: dict[str, Gap]
 
 
-class FairnessCell(Part):
+class FairnessCell(RecordPart):
     """One cell.
 
     Attributes:

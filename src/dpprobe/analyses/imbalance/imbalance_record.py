@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, PlainSerializer
 
-from dpprobe.records import Part, Record
+from dpprobe.records import Record, RecordPart
 
 IMBALANCE = "imbalance"  # the folder of all records, <folder>/<dataset>/<backbone>.json
 
@@ -25,7 +25,7 @@ OptionalNumber = Annotated[
 ]
 
 
-class Estimate(Part):
+class Estimate(RecordPart):
     """A mean over seeds with its 95% interval; `std` is None for one seed.
 
     The interval is the union of Student's t interval over seeds and Wilson's over test examples.
@@ -37,7 +37,7 @@ class Estimate(Part):
     high: float
 
 
-class TrainingSet(Part):
+class TrainingSet(RecordPart):
     """A dataset of the study: the complete dataset, or a copy in which one class is rare.
 
     Attributes:
@@ -53,7 +53,7 @@ class TrainingSet(Part):
     per_class: tuple[int, ...]
 
 
-class RareCell(Part):
+class RareCell(RecordPart):
     """A cell's results on the class that is rare in its training examples.
 
     Attributes:
@@ -90,7 +90,7 @@ class RareCell(Part):
     drop_high: OptionalNumber
 
 
-class BreakDown(Part):
+class BreakDown(RecordPart):
     """The product n_c * epsilon at which a method learns a class half as well as without privacy.
 
     A cell's product is the number of training examples of the class, n_c, times epsilon.

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from dpprobe.records import Part, Record
+from dpprobe.records import Record, RecordPart
 
 LONG_TAIL = "long_tail"  # the folder of all results, <folder>/<dataset>/<backbone><suffix>
 LONG_TAIL_TABLES = ("long_tail", "long_tail_gap")
@@ -19,7 +19,7 @@ RECORD_SUFFIX, ROWS_SUFFIX = ".json", ".parquet"
 SUFFIXES = (ROWS_SUFFIX, RECORD_SUFFIX)
 
 
-class Index(Part):
+class Index(RecordPart):
     """A tail index (Zipf exponent) and its 95% interval; `high` is null if it exceeds 5.
 
     The interval covers random sampling of rows, but not other clusterings.
@@ -30,7 +30,7 @@ class Index(Part):
     high: float | None
 
 
-class Frequencies(Part):
+class Frequencies(RecordPart):
     """Frequencies of sub-classes, in the features or in the reference without sub-classes.
 
     Attributes:
@@ -48,7 +48,7 @@ class Frequencies(Part):
     shares: tuple[float, ...]
 
 
-class SubClasses(Part):
+class SubClasses(RecordPart):
     """A clustering of each class, its reference, and M ln N for M sub-classes and N units."""
 
     clusters: int
@@ -57,7 +57,7 @@ class SubClasses(Part):
     m_ln_n: float
 
 
-class Above(Part):
+class Above(RecordPart):
     """The share of rows with a score above each threshold, and the share expected by chance."""
 
     thresholds: tuple[float, ...]
@@ -65,7 +65,7 @@ class Above(Part):
     chance: tuple[float, ...]
 
 
-class Scores(Part):
+class Scores(RecordPart):
     """Memorisation scores.
 
     Attributes:

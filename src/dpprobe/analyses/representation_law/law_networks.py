@@ -25,9 +25,9 @@ from dpprobe.backbones.options import BackboneOptions
 from dpprobe.data.table import SplitTable, decode_image
 from dpprobe.devices import identity_device, limit_threads, resolve_device
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.finetune.fine_tuned_network import split_state, whole_network
 from dpprobe.finetune.options import Options as FineTune
-from dpprobe.finetune.prepared import frozen_model, network_graph
-from dpprobe.finetune.tuned_network import split_state, whole_network
+from dpprobe.finetune.trained_parameters import frozen_model, network_graph
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.rows import Transform

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from dpprobe.records import Part, Record
+from dpprobe.records import Record, RecordPart
 
 LAYERS = "layers"  # the folder of all records, <folder>/<dataset>/<backbone>/law.json
 # Tables of a dataset: tables/<dataset>_<name>.csv and .md.
@@ -26,7 +26,7 @@ MEASURE_FIGURES = tuple(f"law_{measure}" for measure in MEASURES)
 Setting = Literal["frozen", "constant", "searched"]
 
 
-class FittedLaw(Part):
+class FittedLaw(RecordPart):
     """A line through the logarithms of values by layer l: value_l = value_0 * rho^l.
 
     Attributes:
@@ -43,7 +43,7 @@ class FittedLaw(Part):
     layers: int
 
 
-class Series(Part):
+class Series(RecordPart):
     """One measure of a network on one split, layer by layer, with its law.
 
     Attributes:
@@ -65,7 +65,7 @@ class Series(Part):
     null: FittedLaw | None
 
 
-class LeftOut(Part):
+class LeftOut(RecordPart):
     """A layer that has no value of some measures, and the reason."""
 
     layer: int
@@ -74,7 +74,7 @@ class LeftOut(Part):
     reason: str
 
 
-class NetworkLaws(Part):
+class NetworkLaws(RecordPart):
     """The laws of one network.
 
     Attributes:

@@ -32,7 +32,7 @@ from dpprobe.privacy.risk import read_budget
 from dpprobe.privacy.target import Target
 from dpprobe.results import metrics, uncertainty
 from dpprobe.results.unit_counts import unit_codes
-from dpprobe.sites.simulated_fit import fit_together
+from dpprobe.site_exchange.simulated_fit import fit_together
 from dpprobe.study.study import Study
 from dpprobe.training.fit_inputs import FitInputs, choose_headline
 from dpprobe.training.job_features import JobFeatures, read_job_features

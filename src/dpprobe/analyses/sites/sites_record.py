@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from dpprobe.records import Part, Record
+from dpprobe.records import Record, RecordPart
 
 # The titles of the compared heads, from the most to the least noise relative to the data.
 HEADS: Final = {
@@ -15,7 +15,7 @@ HEADS: Final = {
 }
 
 
-class Estimate(Part):
+class Estimate(RecordPart):
     """A mean over seeds, with its 95% interval over seeds and test examples or patients."""
 
     mean: float
@@ -23,7 +23,7 @@ class Estimate(Part):
     high: float
 
 
-class SitesCell(Part):
+class SitesCell(RecordPart):
     """The heads of one split, number of sites and budget.
 
     Attributes:

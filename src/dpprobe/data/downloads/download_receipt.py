@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from dpprobe import artifacts
 from dpprobe.errors import DataError
-from dpprobe.records import Part, Record
+from dpprobe.records import Record, RecordPart
 
 RECEIPT = "receipt.json"
 
 
-class Fetched(Part):
+class Fetched(RecordPart):
     """One file that was fetched.
 
     Attributes:

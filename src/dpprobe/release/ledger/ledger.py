@@ -42,7 +42,7 @@ from dpprobe.release.ledger.ledger_units import (
     refuse_same_units,
     write_hashes,
 )
-from dpprobe.sites.site_folder import has_sent, lock_folder, site_folder
+from dpprobe.site_exchange.site_folder import has_sent, lock_folder, site_folder
 from dpprobe.study.reserved_names import LEDGER_FILE
 from dpprobe.study.study_checks import same_units_fault
 

@@ -24,7 +24,7 @@ from dpprobe.data import dataset_preparation
 from dpprobe.data.sources.sklearn_datasets import Options as Sklearn
 from dpprobe.data.table import SplitTable
 from dpprobe.errors import ConfigError
-from dpprobe.finetune.tuned_network import build_network, tuned_state
+from dpprobe.finetune.fine_tuned_network import build_network, tuned_state
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Transform

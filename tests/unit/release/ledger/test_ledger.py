@@ -21,8 +21,8 @@ import pytest
 from dpprobe.artifacts import hash_value
 from dpprobe.errors import DataError, DiskError, PrivacyError
 from dpprobe.privacy.accountants import compute_epsilon, gaussian_epsilon
-from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.limits import round_up
+from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.target import Target

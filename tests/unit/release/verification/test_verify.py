@@ -19,8 +19,8 @@ from safetensors.numpy import save, save_file
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import ConfigError, DataError, DpprobeError
-from dpprobe.privacy.calibration import calibrate, price_of_group, price_plan, second_opinions
 from dpprobe.privacy.limits import round_up
+from dpprobe.privacy.noise_calibration import calibrate, price_of_group, price_plan, second_opinions
 from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.privacy.target import Target
 from dpprobe.release import bundle as files

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dpprobe.artifacts import read_json
-from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
 from dpprobe.release import bundle, stated_plans

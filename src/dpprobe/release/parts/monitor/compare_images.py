@@ -1,9 +1,9 @@
 """Compares new images with noisy counts of test images, to detect when they no longer look alike.
 
-`parts/monitor/measure` counts test units in tables. `compare_images` defines the cells of tables,
+`parts/monitor/measure` counts test units in tables. `compare_images` defines the bins of tables,
 and functions of the published counts, which cost no privacy.
 
-**Tables.** An image is in one cell of each table (not a study's cell): a predicted class, or a
+**Tables.** An image is in one bin of each table: a predicted class, or a
 range of the largest probability, of the features' L2 norm, or of unusualness. A head without
 probabilities has ranges of the largest score. All limits of ranges are public. Limits of norms are
 multiples of the norm of the backbone's features of a public test image.
@@ -62,7 +62,7 @@ UNUSUAL_EDGES = (
     0.8, 0.9, 1.0,
 )  # fmt: skip
 FALSE_ALARMS = 0.01
-# Rows added to each cell before simulations: empty rare cells would make tables too similar.
+# Rows added to each bin before simulations: empty rare bins would make tables too similar.
 ADDED = 0.5
 # A comparison is uninformative if chance alone reaches a larger distance.
 TELLING = 0.3
@@ -109,7 +109,7 @@ def place_rows(
     unusual: Floats | None,
     edges: Mapping[str, Sequence[float]],
 ) -> dict[str, npt.NDArray[np.intp]]:
-    """Returns the cell of each row [m] in each table; `values` are probabilities [m, classes]."""
+    """Returns the bin of each row [m] in each table; `values` are probabilities [m, classes]."""
     measured = {VALUES: values.max(axis=1), NORMS: norms}
     if unusual is not None:
         measured[UNUSUAL] = unusual
@@ -147,7 +147,7 @@ def count_directions(dimension: int) -> int:
 
 
 def project_shares(noisy: Floats) -> Floats:
-    """Projects noisy shares [..., cells] to the nearest non-negative shares of sum 1."""
+    """Projects noisy shares [..., bins] to the nearest non-negative shares of sum 1."""
     falling = -np.sort(-noisy, axis=-1)
     excess = np.cumsum(falling, axis=-1) - 1
     place = np.arange(1, noisy.shape[-1] + 1)
@@ -156,7 +156,7 @@ def project_shares(noisy: Floats) -> Floats:
 
 
 def measure_gaps(counts: Floats, incoming: Floats, n: int, *, ordered: bool) -> Floats:
-    """Returns differences in shares of rows, [..., cells]; of cumulative shares if `ordered`."""
+    """Returns differences in shares of rows, [..., bins]; of cumulative shares if `ordered`."""
     gaps = incoming / incoming.sum(axis=-1, keepdims=True) - project_shares(counts / n)
     return np.cumsum(gaps, axis=-1) if ordered else gaps
 
@@ -167,12 +167,12 @@ def measure_distance(counts: Floats, incoming: Floats, n: int, *, ordered: bool)
 
 
 def _pool_shares(counts: Floats, incoming: Floats, n: int, deviation: float) -> Floats:
-    """Estimates common shares [cells] of both tables; noise lowers the weight of n test units."""
-    cells = len(counts)
-    left = n / (1 + cells * deviation**2 / n)
+    """Estimates common shares [bins] of both tables; noise lowers the weight of n test units."""
+    bins = len(counts)
+    left = n / (1 + bins * deviation**2 / n)
     units = left + float(incoming.sum())
     shares = project_shares((left * counts / n + incoming) / units)
-    return (units * shares / shares.sum() + ADDED) / (units + ADDED * cells)
+    return (units * shares / shares.sum() + ADDED) / (units + ADDED * bins)
 
 
 def simulate_distances(
@@ -194,7 +194,7 @@ class Comparison:
       distance: the largest difference in the share of rows.
       by_chance: the distance that unchanged images exceed with probability `FALSE_ALARMS` / tables.
       needed: number of units that a comparison needs; None if units suffice, or no number does.
-      change: the cells where the difference is largest.
+      change: the bins where the difference is largest.
     """
 
     verdict: str
@@ -214,11 +214,11 @@ def compare_table(
     classes: Sequence[str] | None,
     edges: Sequence[float],
 ) -> Comparison:
-    """Compares the counts of new units with the noisy counts of n test units, both [cells].
+    """Compares the counts of new units with the noisy counts of n test units, both [bins].
 
     Args:
       level: probability of a false alarm.
-      classes: names of the cells; None for ranges, whose limits are `edges`.
+      classes: names of the bins; None for ranges, whose limits are `edges`.
     """
     ordered, units = classes is None, round(float(incoming.sum()))
     if not units:
@@ -307,8 +307,8 @@ class Watch:
         if self._typical is not None:
             fits &= self._typical.shape[1:] == (bundle.facts.dimension,)
         if not fits or (UNUSUAL in sizes) != (self._typical is not None) or self._n < 1:
-            raise DataError(f"monitor: tables of {sizes} cells do not fit the head")
-        self._cells: list[npt.NDArray[np.intp]] = []
+            raise DataError(f"monitor: tables of {sizes} bins do not fit the head")
+        self._bins: list[npt.NDArray[np.intp]] = []
         self._names: list[str] = []
         self._unusual: list[tuple[float, str]] = []
 
@@ -321,8 +321,8 @@ class Watch:
             unusual = measure_unusualness(features, self._transform, self._typical)
             every = [*self._unusual, *zip(unusual.tolist(), names, strict=True)]
             self._unusual = heapq.nlargest(SHOWN_UNUSUAL, every)
-        cells = place_rows(values, measure_norms(features), unusual, self._edges)
-        self._cells.append(np.stack([cells[name] for name in self._counts]))
+        bins = place_rows(values, measure_norms(features), unusual, self._edges)
+        self._bins.append(np.stack([bins[name] for name in self._counts]))
         self._names += names
 
     def compare(self) -> Report:
@@ -332,12 +332,12 @@ class Watch:
         weights = 1 / np.bincount(codes)[codes] if named else np.empty(0)
         empty = np.empty((len(self._counts), 0), np.intp)
         results = {}
-        for cells, (name, counts) in zip(
-            np.concatenate([empty, *self._cells], axis=1), self._counts.items(), strict=True
+        for bins, (name, counts) in zip(
+            np.concatenate([empty, *self._bins], axis=1), self._counts.items(), strict=True
         ):
             results[name] = compare_table(
                 counts,
-                np.bincount(cells, weights=weights, minlength=len(counts)).astype(np.float64),
+                np.bincount(bins, weights=weights, minlength=len(counts)).astype(np.float64),
                 n=self._n,
                 deviation=self._deviation,
                 level=FALSE_ALARMS / len(self._counts),

@@ -107,7 +107,7 @@ def monitor_head(
     features, unusual = draw.features, draw.heads.typical is not None
     releases = open_releases(draw, plan, monitor_mechanisms(unusual=unusual))
     edges = monitor.list_edges(probe_norm, unusual=unusual)
-    table = count_cells(
+    table = count_bins(
         draw.heads,
         features,
         weights_of_rows(features, plan),
@@ -129,11 +129,11 @@ def monitor_head(
 
 
 def table_sizes(classes: int, edges: dict[str, list[float]]) -> dict[str, int]:
-    """Returns the number of cells of each table, in the order of their release."""
+    """Returns the number of bins of each table, in the order of their release."""
     return {monitor.CLASSES: classes, **{name: len(each) + 1 for name, each in edges.items()}}
 
 
-def count_cells(
+def count_bins(
     heads: Heads,
     features: JobFeatures,
     weights: npt.NDArray[np.float64],
@@ -143,7 +143,7 @@ def count_cells(
     calibration: Calibration | None,
     link: Link,
 ) -> GridSum:
-    """Returns the weight of test rows in each cell, tables in the order of release: [1, cells]."""
+    """Returns the weight of test rows in each bin, tables in the order of release: [1, bins]."""
     scores = torch.from_numpy(score_test_rows(heads, features)).double()
     usable = find_usable(scores.numpy())
     scores[~torch.from_numpy(usable)] = 0.0
@@ -158,9 +158,9 @@ def count_cells(
         if heads.typical is not None:
             unusual = monitor.measure_unusualness(rows, transform, heads.typical[0])
         norms = monitor.measure_norms(rows)
-        cells, first = monitor.place_rows(values[part], norms, unusual, edges), 0
+        bins, first = monitor.place_rows(values[part], norms, unusual, edges), 0
         for name, size in sizes.items():
-            index = np.where(usable[part], cells[name], 0)
+            index = np.where(usable[part], bins[name], 0)
             total[first : first + size] += np.bincount(index, units[part], minlength=size)
             first += size
     return GridSum(torch.from_numpy(total)[None], step)
@@ -240,13 +240,13 @@ def _check_totals(tables: Values, sizes: Mapping[str, int], tested: Plan) -> Non
     deviation, totals = item.noise_scale, {}
     for name, size in sizes.items():
         counts = [read_real(name, each) for each in tables[name]]
-        require_true(len(counts) == size, f"{name}: {len(counts)} cells instead of {size}")
+        require_true(len(counts) == size, f"{name}: {len(counts)} bins instead of {size}")
         totals[name] = (math.fsum(counts), size)
     for name, (total, size) in totals.items():
         # n may exceed all totals, because null rows are not counted
         bounds = [(float(tested.n), size), *((each, size + of) for each, of in totals.values())]
         require_true(
-            all(total <= most + _RARE * deviation * math.sqrt(cells) for most, cells in bounds),
+            all(total <= most + _RARE * deviation * math.sqrt(bins) for most, bins in bounds),
             f"{name}: {total:.0f} test units, more than n or another table has",
         )
 

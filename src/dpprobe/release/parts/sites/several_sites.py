@@ -32,7 +32,7 @@ from dpprobe.release.parts.sites import SitesOptions
 from dpprobe.release.signing import read_private_key
 from dpprobe.release.transport import Draw, Fit, Transport
 from dpprobe.release_part_registry import load_parts
-from dpprobe.sites.agreement import (
+from dpprobe.site_exchange.agreement import (
     Agreement,
     Offer,
     check_member_keys,
@@ -40,7 +40,7 @@ from dpprobe.sites.agreement import (
     read_offers,
     write_offer,
 )
-from dpprobe.sites.exchange import (
+from dpprobe.site_exchange.exchange import (
     AGREEMENT_FILE,
     ANOTHER_NAME,
     SECRET_FILE,
@@ -52,8 +52,8 @@ from dpprobe.sites.exchange import (
     read_secret,
     write_secret,
 )
-from dpprobe.sites.shared_sums import SharedSums, SumsMissing
-from dpprobe.sites.site_folder import has_sent, lock_folder, site_folder
+from dpprobe.site_exchange.shared_sums import SharedSums, SumsMissing
+from dpprobe.site_exchange.site_folder import has_sent, lock_folder, site_folder
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.job_features import JobFeatures
 from dpprobe.versions import code_version

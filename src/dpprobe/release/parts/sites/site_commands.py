@@ -57,7 +57,7 @@ def _run_keys(open_release: Open, arguments: argparse.Namespace) -> int:
     # slow to import, and `dpprobe --help` must be fast
     from dpprobe.options import resolve_path
     from dpprobe.release.parts.sites.several_sites import make_site_key
-    from dpprobe.sites.agreement import name_public_key
+    from dpprobe.site_exchange.agreement import name_public_key
 
     task = _open_task(open_release, arguments)
     sites = task.options.block(SitesOptions)

@@ -12,8 +12,8 @@ import pytest
 import torch
 from scipy.special import softmax
 
-from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.grid import GridSum
+from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
 from dpprobe.release.parts.calibration import measure as calibration_release

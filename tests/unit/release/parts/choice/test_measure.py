@@ -15,9 +15,9 @@ from dpprobe.analysis_registry import load_analyses
 from dpprobe.heads.auto_rule import choose_head
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.registry import method_options
-from dpprobe.privacy import accountants, calibration
-from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy import accountants, noise_calibration
 from dpprobe.privacy.limits import rounded_up
+from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.statement import mechanism_values
 from dpprobe.privacy.target import Target
@@ -140,14 +140,14 @@ def test_backbones_and_seeds_share_calibrations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     solved: list[float] = []
-    solve = calibration._find_answer
+    solve = noise_calibration._find_answer
 
     def counted(mechanisms: Any, target: Target, *rest: Any) -> Any:
         solved.append(target.nominal_epsilon)
         return solve(mechanisms, target, *rest)
 
     plan_of(COVARIANCE, 1.0, tmp_path)
-    monkeypatch.setattr(calibration, "_find_answer", counted)
+    monkeypatch.setattr(noise_calibration, "_find_answer", counted)
     backbones = {f"pixels_{size}": {"family": "pixels", "size": size} for size in range(2, 52)}
     methods = {f"covariance_{index}": COVARIANCE for index in range(10)}
     many = study(methods, [0.5, 2], backbones=backbones)

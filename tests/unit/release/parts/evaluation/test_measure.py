@@ -12,8 +12,8 @@ import pytest
 import torch
 from scipy.special import ndtr
 
-from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.grid import GridSum
+from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.target import Target

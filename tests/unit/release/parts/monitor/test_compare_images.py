@@ -1,4 +1,4 @@
-"""Comparing new images with noisy tables: cells, directions, false alarms, power, and the words."""
+"""Comparing new images with noisy tables: bins, directions, false alarms, power, and the words."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_false_alarms_are_as_rare_as_said(
 
 
 def test_many_classes_and_few_units_raise_no_more_alarms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rare cells that seem empty must not make simulated tables too alike."""
+    """Rare bins that seem empty must not make simulated tables too alike."""
     monkeypatch.setattr(monitor, "SIMULATIONS", 199)
     monkeypatch.setattr(monitor, "NUMBERS", ())
     generator = np.random.default_rng(2)

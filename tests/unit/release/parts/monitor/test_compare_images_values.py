@@ -1,4 +1,4 @@
-"""Tables of new images: cells and distances by plain loops, groups, files and words."""
+"""Tables of new images: bins and distances by plain loops, groups, files and words."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ CHANGES: dict[str, Any] = {
     "n of 0": lambda block: block.update(n=0),
     "a table less": lambda block: block["tables"].pop("unusualness"),
     "a class less": lambda block: block["tables"]["predicted_class"].pop(),
-    "a cell more": lambda block: block["tables"]["feature_norm"].append(1.0),
+    "a bin more": lambda block: block["tables"]["feature_norm"].append(1.0),
     "an edge less": lambda block: block["edges"]["largest_value"].pop(),
     "no edges of a table": lambda block: block["edges"].pop("unusualness"),
     "no edges": lambda block: block.update(edges=None),

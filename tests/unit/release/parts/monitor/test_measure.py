@@ -21,8 +21,8 @@ from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.scoring import compute_probabilities, one_head
-from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SEEDED, SystemEntropy
+from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.statement import mechanism_values
@@ -60,7 +60,7 @@ def counts_of(
 ) -> npt.NDArray[np.float64]:
     rows = of_test_rows(scores, np.zeros(len(scores), np.int64))
     with np.errstate(all="ignore"):
-        total = measure.count_cells(
+        total = measure.count_bins(
             watched_head(unusual=unusual),
             rows,
             weights,
@@ -109,10 +109,10 @@ def test_a_row_counts_in_the_cells_that_new_images_do() -> None:
     typical = watched_head().typical[0]
     unusual = monitor.measure_unusualness(scores, Transform(NoNormalisation()), typical)
     edges = monitor.list_edges(PROBE_NORM, unusual=True)
-    cells = monitor.place_rows(values, monitor.measure_norms(scores), unusual, edges)
+    bins = monitor.place_rows(values, monitor.measure_norms(scores), unusual, edges)
     sizes = [CLASSES, *(len(each) + 1 for each in edges.values())]
-    for part, name, size in zip(np.split(whole, np.cumsum(sizes)[:-1]), cells, sizes, strict=True):
-        np.testing.assert_allclose(part, np.bincount(cells[name], minlength=size))
+    for part, name, size in zip(np.split(whole, np.cumsum(sizes)[:-1]), bins, sizes, strict=True):
+        np.testing.assert_allclose(part, np.bincount(bins[name], minlength=size))
 
 
 def test_noise_has_the_deviation_of_the_plan(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_noise_has_the_deviation_of_the_plan(tmp_path: Path) -> None:
     )
     noise = np.concatenate(
         [np.sort(np.array(each))[:-1] for each in block["tables"].values()]
-    )  # without the one full cell
+    )  # without the one full bin
     wanted = plan.mechanisms[0].noise_multiplier * 2
     assert block["mechanisms"][0]["noise_standard_deviation"] == pytest.approx(wanted)
     assert noise.std() == pytest.approx(wanted, rel=5 / math.sqrt(2 * len(noise)))
@@ -188,13 +188,13 @@ def watch(output: Path, features: npt.NDArray[np.float32], groups: Any = None) -
 def test_scores_that_a_calibration_makes_probabilities_are_watched_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calibrate: Any
 ) -> None:
-    links, count = [], measure.count_cells
+    links, count = [], measure.count_bins
 
     def count_with(*words: Any, link: Any, **options: Any) -> Any:
         links.append(link)
         return count(*words, link=link, **options)
 
-    monkeypatch.setattr(measure, "count_cells", count_with)
+    monkeypatch.setattr(measure, "count_bins", count_with)
     output = make_release(tmp_path, method="sums", calibrate=calibrate)
     assert links == [bundle.read_bundle(output).link] == ["softmax" if calibrate else "none"]
 
@@ -228,10 +228,10 @@ def test_streamed_images_are_compared_with_the_tables(tmp_path: Path) -> None:
         for name in ("features", "values")
     )
     unusual = monitor.measure_unusualness(features, predictor.heads.transforms[0], typical)
-    cells = monitor.place_rows(values, monitor.measure_norms(features), unusual, edges)
+    bins = monitor.place_rows(values, monitor.measure_norms(features), unusual, edges)
     sizes = {"predicted_class": 3, **{name: len(each) + 1 for name, each in edges.items()}}
     tables = {
-        name: (100.0 * np.bincount(cells[name], minlength=size)).tolist()
+        name: (100.0 * np.bincount(bins[name], minlength=size)).tolist()
         for name, size in sizes.items()
     }
     plan = planned(tmp_path, 6000, 2.0)

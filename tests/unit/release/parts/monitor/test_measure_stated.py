@@ -19,14 +19,14 @@ THREE = watching.monitor_mechanisms(unusual=False)
 
 
 def check(first: float, second: list[float], *, n: int, deviation: float) -> None:
-    """Two tables of one and of more cells."""
+    """Two tables of one and of more bins."""
     plan = made_plan(FOUR, n, noise=deviation / made_plan(FOUR, n).mechanisms[0].noise_scale)
     sizes = {"a": 1, "b": len(second)}
     _check_totals({"a": [first], "b": second}, sizes, plan)
 
 
 def test_a_total_exceeds_n_by_its_noise_alone() -> None:
-    """By eight deviations of a sum of cells."""
+    """By eight deviations of a sum of bins."""
     check(300.0, [299.0, 1.0, 0.0], n=300, deviation=0.1)
     check(5.0, [5.0, 0.0], n=300, deviation=0.1)  # null rows are not counted
     check(300 + 0.79, [300.0, 0, 0], n=300, deviation=0.1)
@@ -51,7 +51,7 @@ def test_a_total_exceeds_another_table_by_the_noise_of_both() -> None:
 
 def test_another_number_of_cells_is_named() -> None:
     plan = made_plan(FOUR, 300)
-    with pytest.raises(DataError, match="b: 2 cells instead of 3"):
+    with pytest.raises(DataError, match="b: 2 bins instead of 3"):
         _check_totals({"a": [1.0], "b": [1.0, 1.0]}, {"a": 1, "b": 3}, plan)
     for bad in (math.nan, "1", True):
         with pytest.raises(DataError, match="a: .* is not a number"):

@@ -19,10 +19,10 @@ from dpprobe.privacy.releases import add_rounded_noise
 from dpprobe.release import bundle
 from dpprobe.release.parts.sites.several_sites import SeveralSites
 from dpprobe.release.verification.verify import verify_bundle
-from dpprobe.sites import exchange as exchanges
-from dpprobe.sites import shared_sums
-from dpprobe.sites.agreement import sign_values
-from dpprobe.sites.masks import mask_numbers
+from dpprobe.site_exchange import exchange as exchanges
+from dpprobe.site_exchange import shared_sums
+from dpprobe.site_exchange.agreement import sign_values
+from dpprobe.site_exchange.masks import mask_numbers
 from tests.support.edited_bundles import failed
 from tests.support.release_study import DIMENSION, write_features
 from tests.support.site_study import Site, make_sites

@@ -10,7 +10,7 @@ import yaml
 
 from dpprobe.release.parts.sites.several_sites import make_site_key
 from dpprobe.release.verification.verify import verify_bundle
-from dpprobe.sites.agreement import name_public_key
+from dpprobe.site_exchange.agreement import name_public_key
 from tests.support.command_line import run_main
 from tests.support.release_study import study
 from tests.support.site_study import TRAIN_ROWS, make_sites

@@ -16,9 +16,9 @@ import pytest
 
 from dpprobe.artifacts import hash_value
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy import accountants, calibration
-from dpprobe.privacy.calibration import calibrate, find_factor
+from dpprobe.privacy import accountants, noise_calibration
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON, round_up
+from dpprobe.privacy.noise_calibration import calibrate, find_factor
 from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
 from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.target import Target
@@ -47,7 +47,7 @@ def aim(epsilon: float = 1.0, delta: float = 1e-5, **values: Any) -> Target:
 def answer_path(
     cache: Path, mechanisms: list[Mechanism], target: Target, selection: Selection | None = None
 ) -> Path:
-    inputs = calibration._collect_inputs(mechanisms, target, selection)
+    inputs = noise_calibration._collect_inputs(mechanisms, target, selection)
     return cache / f"{hash_value(inputs)}.json"
 
 
@@ -55,7 +55,7 @@ def answer_path(
 def _quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Second opinions cost more than prices: one test asks for them."""
     if "checks" not in request.node.name:
-        monkeypatch.setattr(calibration, "_cached_checks", lambda *_: ({}, {}))
+        monkeypatch.setattr(noise_calibration, "_cached_checks", lambda *_: ({}, {}))
 
 
 def test_checks_are_added_to_an_answer_without_them(
@@ -69,7 +69,7 @@ def test_checks_are_added_to_an_answer_without_them(
     def never(*_: Any) -> None:
         raise AssertionError("calibrated twice")
 
-    monkeypatch.setattr(calibration, "_find_answer", never)
+    monkeypatch.setattr(noise_calibration, "_find_answer", never)
     assert find(checked=False) == unchecked
     plan = find()
     assert [name[:3] for name in plan.checks] == ["rdp", "prv"]
@@ -281,7 +281,7 @@ def test_a_risk_has_the_largest_epsilon_that_it_permits(
         return SimpleNamespace(epsilon=epsilon, mechanisms=(), selection=None)
 
     monkeypatch.setattr(accountants, "exactly_priced", lambda *_: exact)
-    search = partial(calibration._search_plan, cast(Any, Limit()), 1e-5, make)
+    search = partial(noise_calibration._search_plan, cast(Any, Limit()), 1e-5, make)
     if exact and start > limit:
         with pytest.raises(PrivacyError, match="exceeds this risk"):
             search()
@@ -316,7 +316,7 @@ def test_a_price_far_above_its_target_is_a_bound(exact: bool, price: float, lowe
 
     prices: Any = Prices()
     prices.exact = exact
-    found = calibration._cached_price(prices, 1.0)
+    found = noise_calibration._cached_price(prices, 1.0)
     factor = 1.0
     while price / factor > 6 and factor < 1e6:
         factor *= 1.5
@@ -341,7 +341,7 @@ def test_a_fine_price_decides_what_a_coarse_one_proposes(off: float) -> None:
             return 1.0 / factor
 
     prices: Any = Prices()
-    factor, realised = calibration._meet_target(prices, 2.0, "test")
+    factor, realised = noise_calibration._meet_target(prices, 2.0, "test")
     assert realised == off / factor
     assert 0.999 * 2 <= realised <= 2
 
@@ -372,7 +372,7 @@ def test_what_cannot_be_calibrated_is_refused_before_any_search(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(calibration, "_find_answer", None)
+    monkeypatch.setattr(noise_calibration, "_find_answer", None)
     with pytest.raises(PrivacyError, match=message):
         calibrate(parts, aim(**values), cache=tmp_path)
     assert not list(tmp_path.iterdir())
@@ -398,7 +398,7 @@ def test_what_is_at_the_ends_of_the_ranges_is_calibrated_and_read_again(
     assert exact == pytest.approx(plan.realised_epsilon, rel=1.1e-5)
     assert exact <= target.nominal_epsilon
     assert Target.of_plan(plan) == target
-    monkeypatch.setattr(calibration, "_find_answer", None)
+    monkeypatch.setattr(noise_calibration, "_find_answer", None)
     assert calibrate(parts, target, cache=tmp_path) == plan
 
 
@@ -412,9 +412,9 @@ def test_without_a_promise_there_is_no_noise_and_no_price(
     assert [item.noise_multiplier for item in plan.mechanisms] == [0.0] * len(parts)
     assert (plan.realised_epsilon, plan.priced_by, plan.checks) == (math.inf, "none", {})
     assert plan.selection == selection
-    prices = [calibration.price_plan(plan), calibration.price_of_group(plan, 3)]
-    assert [*prices, calibration.price_of_fits(plan, 3)] == [math.inf] * 3
-    assert calibration.second_opinions(plan) == ("none", {}, {})
+    prices = [noise_calibration.price_plan(plan), noise_calibration.price_of_group(plan, 3)]
+    assert [*prices, noise_calibration.price_of_fits(plan, 3)] == [math.inf] * 3
+    assert noise_calibration.second_opinions(plan) == ("none", {}, {})
     assert not list(tmp_path.iterdir()), "there was nothing to search for"
 
 
@@ -479,16 +479,18 @@ def test_a_plan_priced_again_has_its_price_to_one_to_groups_and_to_several_fits(
             replace(item, sensitivity=7.0, released="anything") for item in plan.mechanisms
         ),
     )
-    price = calibration.price_plan(plan)
+    price = noise_calibration.price_plan(plan)
     assert price == pytest.approx(plan.realised_epsilon, rel=1.1e-5)
     given = {"selection": selection}
-    assert calibration.price_of_group(plan, 3) == accountants.group_epsilon(
+    assert noise_calibration.price_of_group(plan, 3) == accountants.group_epsilon(
         plan.mechanisms, 1e-5, 3, **given
     )
-    assert calibration.price_of_fits(plan, 3) == accountants.price_together(
+    assert noise_calibration.price_of_fits(plan, 3) == accountants.price_together(
         plan.mechanisms, 1e-5, 3, **given
     )
-    assert price < calibration.price_of_fits(plan, 3) < calibration.price_of_group(plan, 3)
+    assert (
+        price < noise_calibration.price_of_fits(plan, 3) < noise_calibration.price_of_group(plan, 3)
+    )
 
 
 def test_second_opinions_with_checks_are_those_of_the_calibration_rounded_up(
@@ -496,7 +498,7 @@ def test_second_opinions_with_checks_are_those_of_the_calibration_rounded_up(
 ) -> None:
     parts = [relative(1.0, 4)]
     plan = calibrate(parts, aim(), cache=tmp_path)
-    by, checks, notes = calibration.second_opinions(plan)
+    by, checks, notes = noise_calibration.second_opinions(plan)
     assert (by, checks, notes) == (plan.priced_by, plan.checks, plan.check_notes)
     values, _ = accountants.check_epsilons(plan.mechanisms, 1e-5, "gaussian")
     assert list(values) == list(checks)

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from dpprobe.artifacts import canonical_json
 from dpprobe.errors import ConfigError, DataError, PrivacyError
-from dpprobe.sites import agreement as agreements
-from dpprobe.sites.agreement import Agreement, offer_path, read_offers, write_offer
-from tests.unit.sites.test_exchange import ALL, MEMBERS, NAMES, SECRETS, SIGNERS, make_offer
+from dpprobe.site_exchange import agreement as agreements
+from dpprobe.site_exchange.agreement import Agreement, offer_path, read_offers, write_offer
+from tests.unit.site_exchange.test_exchange import ALL, MEMBERS, NAMES, SECRETS, SIGNERS, make_offer
 
 KEY = "0123456789abcdef" * 4
 

@@ -57,9 +57,9 @@ from dpprobe.artifacts import (
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.privacy.keystream import KEY_BYTES, Keystream
 from dpprobe.privacy.rounded_gaussian import RoundedGaussian
-from dpprobe.sites.agreement import Agreement, Offer, check_signature, sign_values
-from dpprobe.sites.masks import mask_numbers
-from dpprobe.sites.shared_sums import Sum, add_sums
+from dpprobe.site_exchange.agreement import Agreement, Offer, check_signature, sign_values
+from dpprobe.site_exchange.masks import mask_numbers
+from dpprobe.site_exchange.shared_sums import Sum, add_sums
 from dpprobe.wrong_keys_and_values import explain_first
 
 FORMAT = "dpprobe-site-sums"

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from dpprobe.finetune.convolutions import Conv2dRule
-from dpprobe.finetune.layers import AffineRule, LinearRule, ModuleRule, Rule
+from dpprobe.finetune.example_gradients import AffineRule, LinearRule, ModuleRule, Rule
 from dpprobe.finetune.lora import ChannelAffine
 
 

@@ -23,9 +23,9 @@ from dpprobe.privacy.keystream import Keystream
 from dpprobe.privacy.noise_shares import split_noise
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.rounded_gaussian import RoundedGaussian
-from dpprobe.sites.masks import mask_numbers
-from dpprobe.sites.shared_sums import SharedSums, Sum, SumsMissing, add_sums
-from dpprobe.sites.simulated_fit import _Site, fit_together
+from dpprobe.site_exchange.masks import mask_numbers
+from dpprobe.site_exchange.shared_sums import SharedSums, Sum, SumsMissing, add_sums
+from dpprobe.site_exchange.simulated_fit import _Site, fit_together
 from tests.support.mechanisms import made_plan
 
 SITES, TRIALS, DEVIATION = 3, 40_000, 5_000.0

@@ -18,12 +18,9 @@ from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.network_forward import Graph, list_blocks
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.cut_shards import cut_backbone
-from dpprobe.finetune.lora import ChannelAffine
-from dpprobe.finetune.options import Options
-from dpprobe.finetune.standard_form import SelfAttention, standard_form
-from dpprobe.finetune.tuned_network import (
+from dpprobe.finetune.fine_tuned_network import (
+    FineTunedNetwork,
     Network,
-    TunedNetwork,
     build_network,
     load_tuned_state,
     split_state,
@@ -31,6 +28,9 @@ from dpprobe.finetune.tuned_network import (
     tuned_state,
     whole_network,
 )
+from dpprobe.finetune.lora import ChannelAffine
+from dpprobe.finetune.options import Options
+from dpprobe.finetune.standard_form import SelfAttention, standard_form
 from dpprobe.heads.normalisation import L2, GroupNorm, LayerNorm, NoNormalisation, Normalisation
 from dpprobe.heads.rows import Transform
 from tests.support import tiny_clip
@@ -42,7 +42,7 @@ CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}
 LORA = {"lora": {"rank": 2}}
 
 
-def build(backbone: Backbone, *, seed: int = 0, **values: Any) -> TunedNetwork:
+def build(backbone: Backbone, *, seed: int = 0, **values: Any) -> FineTunedNetwork:
     return build_network(
         backbone, Options(**values), classes=CLASSES, seed=seed, device="cpu", transform=UNIT
     )
@@ -55,7 +55,7 @@ def join(backbone: Backbone, state: dict[str, torch.Tensor], **values: Any) -> A
     )
 
 
-def trained(network: TunedNetwork) -> list[str]:
+def trained(network: FineTunedNetwork) -> list[str]:
     names = list(network.trained)
     assert names[-2:] == ["head.weight", "head.bias"]
     # they are the module's own parameters, and no others require gradients
@@ -65,13 +65,13 @@ def trained(network: TunedNetwork) -> list[str]:
     return names[:-2]
 
 
-def features_of(network: TunedNetwork, inputs: torch.Tensor) -> torch.Tensor:
+def features_of(network: FineTunedNetwork, inputs: torch.Tensor) -> torch.Tensor:
     """The features [m, d] that enter the head."""
     assert isinstance(network.module, Network)
     return network.module.compute_features(inputs)
 
 
-def disturb(network: TunedNetwork, scale: float = 0.02) -> None:
+def disturb(network: FineTunedNetwork, scale: float = 0.02) -> None:
     """Moves all trained parameters, as training does."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():

@@ -18,7 +18,7 @@ from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.network_forward import Graph
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.options import Options
-from dpprobe.finetune.prepared import check_cut, network_graph, prepare_backbone
+from dpprobe.finetune.trained_parameters import check_cut, network_graph, prepare_backbone
 from dpprobe.heads.initial_weights import sized_weights
 from dpprobe.heads.rows import Transform
 
@@ -60,7 +60,7 @@ class Network(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TunedNetwork:
+class FineTunedNetwork:
     """A network on its device, in evaluation mode, and its trained parameters.
 
     Attributes:
@@ -85,7 +85,7 @@ def build_network(
     seed: int,
     device: str,
     transform: Transform,
-) -> TunedNetwork:
+) -> FineTunedNetwork:
     """Builds the initial network of a seed's training from a backbone loaded on the CPU.
 
     No other thread may run a network during the call: cutting traces the network, which changes
@@ -130,7 +130,7 @@ def whole_network(
     return module.requires_grad_(False)
 
 
-def tuned_state(network: TunedNetwork) -> dict[str, torch.Tensor]:
+def tuned_state(network: FineTunedNetwork) -> dict[str, torch.Tensor]:
     """Returns contiguous copies of the trained parameters, on the network's device."""
     return {
         name: one.detach().clone(memory_format=torch.contiguous_format)
@@ -138,7 +138,7 @@ def tuned_state(network: TunedNetwork) -> dict[str, torch.Tensor]:
     }
 
 
-def transform_state(network: TunedNetwork) -> dict[str, torch.Tensor]:
+def transform_state(network: FineTunedNetwork) -> dict[str, torch.Tensor]:
     """Returns the statistics that normalise features before the head, by name, on the CPU."""
     assert isinstance(network.module, Network)
     arrays = network.module.transform.arrays
@@ -154,7 +154,7 @@ def split_state(
     return parameters, {name.removeprefix(TRANSFORM): one for name, one in arrays.items()}
 
 
-def load_tuned_state(network: TunedNetwork, state: Mapping[str, torch.Tensor]) -> None:
+def load_tuned_state(network: FineTunedNetwork, state: Mapping[str, torch.Tensor]) -> None:
     """Sets the trained parameters; raises ConfigError if the state has other names or shapes."""
     saved, wanted = (
         {name: list(one.shape) for name, one in each.items()} for each in (state, network.trained)
@@ -180,10 +180,12 @@ def _make_head(options: Options, classes: int, width: int, seed: int) -> nn.Line
 
 def _mark_tuned(
     module: Network, trained: list[str], shape: tuple[int, ...], device: str
-) -> TunedNetwork:
+) -> FineTunedNetwork:
     module = module.to(device).eval().requires_grad_(False)
     known = dict(module.named_parameters())
     marked = {name: known[name] for name in [*(f"body.{path}" for path in trained), *_HEAD]}
     for parameter in marked.values():
         parameter.requires_grad_(True)
-    return TunedNetwork(module=module, trained=marked, shape=shape, from_images=module.from_images)
+    return FineTunedNetwork(
+        module=module, trained=marked, shape=shape, from_images=module.from_images
+    )

@@ -13,9 +13,9 @@ from timm.layers.layer_scale import LayerScale
 from timm.layers.std_conv import ScaledStdConv2d
 from torch import nn
 
-from dpprobe.finetune import convolutions, ghost, layers
-from dpprobe.finetune.layer_rules import rule_of
-from dpprobe.finetune.layers import ModuleRule, Rule, row_norms, squared_norms
+from dpprobe.finetune import convolutions, example_gradients, ghost
+from dpprobe.finetune.example_gradients import ModuleRule, Rule, row_norms, squared_norms
+from dpprobe.finetune.gradient_rules import rule_of
 from dpprobe.finetune.lora import ChannelAffine
 from tests.support.gpu import DEVICES
 from tests.unit.finetune.small_networks import Small, added, clipped, gradients, sums, with_head
@@ -239,7 +239,7 @@ def test_parts_of_layers_are_trained_alone(
     name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In pieces of one row, too."""
-    monkeypatch.setattr(layers, "_PIECE_BYTES", 2**6)
+    monkeypatch.setattr(example_gradients, "_PIECE_BYTES", 2**6)
     whole = started(name)
     network = Small.of(whole.module, whole.shape, lambda name: name.endswith(kind))
     inputs, labels = batch(network)
@@ -295,7 +295,7 @@ def test_a_network_in_channels_last_is_the_same() -> None:
 def test_gradients_are_formed_where_that_is_cheaper_by_rules_of_their_own() -> None:
     """From more positions than sqrt(16 half) and half / 4; `half` is in * out / (in + out)."""
     first = [
-        next(t for t in range(1, 99) if layers.forms_gradients((t, inputs, outputs)))
+        next(t for t in range(1, 99) if example_gradients.forms_gradients((t, inputs, outputs)))
         for inputs, outputs in ((2, 2), (8, 8), (64, 32), (512, 512), (600, 500), (512, 16))
     ]
     assert first == [5, 9, 19, 65, 69, 16]

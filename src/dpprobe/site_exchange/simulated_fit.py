@@ -13,7 +13,7 @@ from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.noise_shares import split_noise
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.rounded_gaussian import RoundedGaussian
-from dpprobe.sites.shared_sums import SharedSums, Sum, SumsMissing, add_sums
+from dpprobe.site_exchange.shared_sums import SharedSums, Sum, SumsMissing, add_sums
 
 
 def fit_together(
