@@ -56,7 +56,7 @@ $(READY): $(LOCKS) pyproject.toml
 	$(PACKAGES)
 	$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
 	$(BIN)/python -m compileall -q src
-	$(BIN)/python -c 'import dpprobe.analyses.fairness.group_kernels, dpprobe.heads.kernels.exact_step, dpprobe.heads.kernels.fused_step, dpprobe.heads.kernels.residuals, dpprobe.privacy.gradient_noise, dpprobe.privacy.rounded_gaussian, dpprobe.privacy.sampling'
+	$(BIN)/python -c 'import dpprobe.analyses.fairness.group_kernels, dpprobe.heads.kernels.exact_step, dpprobe.heads.kernels.fused_step, dpprobe.heads.kernels.residuals, dpprobe.privacy.float32_noise, dpprobe.privacy.rounded_gaussian, dpprobe.privacy.sampling'
 	@touch $@
 
 demo: $(READY)

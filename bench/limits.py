@@ -10,7 +10,7 @@ import torch
 from scipy.linalg.blas import dsyrk
 
 from clock import Clock, Engine, Fastest, Work
-from dpprobe.privacy.gradient_noise import GaussianNoise
+from dpprobe.privacy.float32_noise import GaussianNoise
 
 SQUARE = 2048
 _NORMALS = 2**20

@@ -9,7 +9,7 @@ import pytest
 
 from dpprobe.site_exchange.agreement import offer_path
 from tests.support.script_modules import load_script
-from tests.unit.site_exchange.test_exchange import open_exchange
+from tests.unit.site_exchange.test_messages import open_exchange
 
 
 @pytest.fixture

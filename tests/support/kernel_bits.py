@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 FLOAT_KERNELS = [
     "dpprobe.analyses.fairness.group_kernels",
     "dpprobe.heads.kernels.fused_step",
-    "dpprobe.privacy.gradient_noise",
+    "dpprobe.privacy.float32_noise",
 ]
 # Quick to compile.
-FEW = ["dpprobe.privacy.gradient_noise", "dpprobe.analyses.fairness.group_kernels"]
+FEW = ["dpprobe.privacy.float32_noise", "dpprobe.analyses.fairness.group_kernels"]
 DRAWING_KERNELS = ["dpprobe.privacy.rounded_gaussian", "dpprobe.privacy.sampling"]
 # Not computed here, as they take half a minute to compile: their sums are integers that float64
 # represents exactly, with the same bits in any order of additions.
@@ -53,7 +53,7 @@ def few_results() -> list[np.ndarray]:
     """Returns noise, and areas of groups."""
     import torch
 
-    from dpprobe.privacy.gradient_noise import GaussianNoise
+    from dpprobe.privacy.float32_noise import GaussianNoise
 
     normals = GaussianNoise([1, 2], 5000, torch.device("cpu")).draw_steps(3, 1.3)
     return [normals.contiguous().numpy(), group_areas()]
@@ -65,7 +65,7 @@ def step_results() -> list[np.ndarray]:
     import torch
 
     from dpprobe.heads.kernels import fused_step
-    from dpprobe.privacy.gradient_noise import GaussianNoise
+    from dpprobe.privacy.float32_noise import GaussianNoise
 
     found = []
     rows, columns, classes, steps = 300, 70, 7, 10

@@ -26,7 +26,7 @@ from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.ranks import ALONE, Ranks, join_ranks
 from dpprobe.finetune.steps import Training
 from dpprobe.finetune.train import Trained, train_network
-from dpprobe.privacy.gradient_noise import GaussianNoise
+from dpprobe.privacy.float32_noise import GaussianNoise
 from tests.support.killed_training import norm
 from tests.support.tiny_networks import (
     SEED,

@@ -126,7 +126,7 @@ class UnitColumn(NamedTuple):
     """The column of patients, or of other units.
 
     Attributes:
-      people: True if the column's values are people.
+      people: True if each value of the column names a person.
       named: True if the user named the column, False for a guess from the column's name.
     """
 

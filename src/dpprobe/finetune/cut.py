@@ -56,7 +56,7 @@ def cut_network(
     if not (whole - parts).abs().max() <= _TOLERANCE * whole.abs().max():
         raise ConfigError(
             f"tune: blocks: {blocks}: {name} gives different features when it is cut into two "
-            "parts; write augment to train from images, or choose another backbone"
+            "parts; write `augment`, which trains from images, or choose another backbone"
         )
     return prefix, suffix, shape
 

@@ -10,7 +10,7 @@ from timm.layers.conv2d_same import Conv2dSame
 from torch import nn
 from torch.nn import functional
 
-from dpprobe.finetune.convolutions import Conv2dRule
+from dpprobe.finetune.convolution_gradients import Conv2dRule
 from dpprobe.finetune.example_gradients import AffineRule, LinearRule, ModuleRule, Rule
 from dpprobe.finetune.lora import ChannelAffine
 

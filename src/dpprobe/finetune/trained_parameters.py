@@ -33,12 +33,12 @@ def check_cut(backbone: Backbone) -> None:
     if backbone.train_transform is not None:
         raise ConfigError(
             f"tune: {name} has preprocessing.crop: inception, so all steps would use one stored "
-            "crop per image; write `crop: centre`, or augment to train from images"
+            "crop per image; write `crop: centre`, or `augment`, which trains from images"
         )
     if network_graph(backbone).flip:
         raise ConfigError(
             f"tune: {name} has preprocessing.flip, which needs two passes per image, but only "
-            "one is stored; remove flip, or write augment to train from images"
+            "one is stored; remove flip, or write `augment`, which trains from images"
         )
 
 

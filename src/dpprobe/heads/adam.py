@@ -122,4 +122,4 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
     from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
     optimiser = partial(Adam, **moment_constants(options, releases))
-    return gradient_steps.train_heads(options, rows, releases, optimiser, record=record)
+    return gradient_steps.take_gradient_steps(options, rows, releases, optimiser, record=record)

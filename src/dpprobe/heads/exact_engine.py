@@ -57,7 +57,7 @@ def train(
     *,
     record: Record | None = None,
 ) -> Fitted:
-    """Trains all seeds' heads in parallel, by exact sums and noise; see `train_heads`.
+    """Trains all seeds' heads in parallel, by exact sums and noise; see `take_gradient_steps`.
 
     Raises:
       PrivacyError: if training takes more steps than the plan covers.

@@ -47,7 +47,7 @@ _NOISE_BYTES = 2**19
 _BLOCK_ROWS = 2**14
 
 
-def train_heads(
+def take_gradient_steps(
     options: GradientOptions,
     rows: Rows,
     releases: Releases,

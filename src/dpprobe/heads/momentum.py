@@ -68,6 +68,6 @@ class Momentum(Optimiser):
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
-    return gradient_steps.train_heads(
+    return gradient_steps.take_gradient_steps(
         options, rows, releases, partial(Momentum, beta=options.beta), record=record
     )

@@ -14,7 +14,7 @@ float32, becomes zeros before Opacus clips it. Opacus adds a gradient's squares 
 it finds a tensor of 1e8 normal numbers 1.1% too short, so the clipped tensor is longer than C by as
 much. The engine is therefore only for benchmarks.
 
-**Noise**: the plan's normals, drawn by `privacy.gradient_noise` instead of torch's generator.
+**Noise**: the plan's normals, drawn by `privacy.float32_noise` instead of torch's generator.
 
 **Price**: the plan's accountant, which assumes Poisson samples. Opacus computes no epsilon here.
 """

@@ -175,9 +175,9 @@ class Design:
     def read_blocks(
         self, bytes_per_row: int = 0, *, unit_step: float | None = None
     ) -> Iterator[tuple[Piece, torch.Tensor]]:
-        """Yields pieces and their blocks (`fill_block`); a block overwrites the previous one.
+        """Yields each piece of rows with its block (`fill_block`); the next block overwrites it.
 
-        With `unit_step`, blocks have `unit_rows` in units of `unit_step`.
+        With `unit_step`, blocks have `unit_rows` as multiples of `unit_step`.
         """
         buffer = self.make_block(0)
         for piece in self.read_pieces(max(_BLOCK_BYTES_PER_ENTRY * self.columns, bytes_per_row)):

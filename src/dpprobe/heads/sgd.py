@@ -30,4 +30,4 @@ class Options(GradientOptions):
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
-    return gradient_steps.train_heads(options, rows, releases, Sgd, record=record)
+    return gradient_steps.take_gradient_steps(options, rows, releases, Sgd, record=record)

@@ -1,7 +1,7 @@
 """Differential privacy: plans, accountants, noise calibration, sampling, noise, the statement.
 
-A method lists its mechanisms, `calibration.calibrate` computes the noise that meets a target and
-returns a `plan.Plan`, a head runs exactly that plan, and `statement.Statement` prints it.
+A method lists its mechanisms, `noise_calibration.calibrate` computes the noise that meets a target
+and returns a `plan.Plan`, a head runs exactly that plan, and `statement.Statement` prints it.
 
 `releases.py` adds noise to sums, and counts every noisy release against the plan. Two fits take
 float32 noise from `Releases.make_noise`, add it themselves and report each release: gradient heads

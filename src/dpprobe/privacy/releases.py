@@ -23,7 +23,7 @@ import torch
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.entropy import SEEDED, Entropy
-from dpprobe.privacy.gradient_noise import GaussianNoise
+from dpprobe.privacy.float32_noise import GaussianNoise
 from dpprobe.privacy.grid import Grid, GridSum, mirror_upper
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.privacy.plan import Mechanism, Plan

@@ -27,7 +27,8 @@ class CellResult:
     Attributes:
       values: the metric of each seed.
       low, high: the ends of the metric's 95% interval; None if the cell has no interval.
-      real: the accuracy against ReaL labels; None if the dataset has no such labels.
+      real: the accuracy against the reassessed labels of ImageNet (ReaL, Beyer et al. 2020), or
+        None.
       network: True if a part of the backbone was trained.
       unpriced: True at a finite epsilon if a search that no epsilon covers chose the options.
       seconds: duration of training all seeds; None if it would reveal a random number of trials.

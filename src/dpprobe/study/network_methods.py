@@ -77,12 +77,12 @@ def _backbone_fault(study: Study, name: str, options: FineTuneOptions) -> str | 
     if backbone.random_crops:
         return (
             "preprocessing.crop: inception, but activations of a single random crop would be "
-            "stored for all steps; write `crop: centre`, or augment, which trains from images"
+            "stored for all steps; write `crop: centre`, or `augment`, which trains from images"
         )
     if getattr(getattr(backbone, "preprocessing", None), "flip", False):
         return (
             "preprocessing.flip makes two passes per image, but activations of only one are "
-            "stored; remove it, or write augment, which trains from images"
+            "stored; remove it, or write `augment`, which trains from images"
         )
     return None
 

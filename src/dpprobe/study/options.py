@@ -356,8 +356,8 @@ class TrackingOptions(Options):
             known["sqlite"] = "the address names no file"
             other = f"the scheme {scheme!r} is not supported" if slashes else "not an address"
             raise ValueError(
-                f"{known.get(scheme, other)}; write sqlite:///path, or start `mlflow server` on "
-                "that database and write its http address"
+                f"{known.get(scheme, other)}; write sqlite:///path, or start `mlflow server` "
+                "and write its http address"
             )
         if "@" in parts.netloc:
             raise ValueError(

@@ -13,7 +13,7 @@ from timm.layers.layer_scale import LayerScale
 from timm.layers.std_conv import ScaledStdConv2d
 from torch import nn
 
-from dpprobe.finetune import convolutions, example_gradients, ghost
+from dpprobe.finetune import convolution_gradients, example_gradients, ghost
 from dpprobe.finetune.example_gradients import ModuleRule, Rule, row_norms, squared_norms
 from dpprobe.finetune.gradient_rules import rule_of
 from dpprobe.finetune.lora import ChannelAffine
@@ -273,10 +273,12 @@ def test_patches_have_the_gradients_and_sums_of_convolutions(
     for forms, numbers, piece in ((1, 0, 1), (1, 10**9, 1), (1, 10**9, 10**9), (0, 0, 1)):
         rows: Any = (lambda _: True) if forms else (lambda sizes: sizes[0] >= 10**6)
         monkeypatch.setattr(ghost, "forms_gradients", rows)
-        monkeypatch.setattr(convolutions, "_PATCH_NUMBERS", numbers)
-        monkeypatch.setattr(convolutions, "_PIECE_BYTES", {"cpu": piece})
+        monkeypatch.setattr(convolution_gradients, "_PATCH_NUMBERS", numbers)
+        monkeypatch.setattr(convolution_gradients, "_PIECE_BYTES", {"cpu": piece})
         results.append(added(sums(network, 0.1), inputs, labels, None))
-    monkeypatch.setattr(convolutions.Conv2dRule, "add_weight", Rule.add_weight)  # as on a GPU
+    monkeypatch.setattr(
+        convolution_gradients.Conv2dRule, "add_weight", Rule.add_weight
+    )  # as on a GPU
     results.append(added(sums(network, 0.1), inputs, labels, None))
     for one, other, most in ((0, 1, 1e-5), (0, 3, 1e-4), (3, 4, 1e-5)):
         assert (results[one] - results[other]).norm() < most * results[one].norm()

@@ -27,7 +27,7 @@ from dpprobe.finetune import inputs as inputs_module
 from dpprobe.finetune.inputs import ImageInputs, Inputs, cut_inputs, image_inputs, views_of
 from dpprobe.finetune.options import Augment
 from dpprobe.heads.patient_groups import Units
-from dpprobe.privacy.gradient_noise import _start_lanes
+from dpprobe.privacy.float32_noise import _start_lanes
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.privacy.randomness import cell_seed, derived_seed, open_stream, stream_seed
 from tests.support.feature_stores import write_store

@@ -35,8 +35,8 @@ from dpprobe.heads.rows import Transform
 from dpprobe.heads.schedules import learning_rates
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy import gradient_noise as noise_module
-from dpprobe.privacy.gradient_noise import GaussianNoise
+from dpprobe.privacy import float32_noise as noise_module
+from dpprobe.privacy.float32_noise import GaussianNoise
 from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Selection
 from dpprobe.privacy.randomness import open_stream

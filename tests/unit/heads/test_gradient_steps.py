@@ -25,7 +25,7 @@ from dpprobe.heads.rows import Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.gradient_noise import GaussianNoise
+from dpprobe.privacy.float32_noise import GaussianNoise
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.privacy.releases import Releases
@@ -220,7 +220,7 @@ def test_an_optimiser_derived_from_sgd_takes_its_own_steps() -> None:
     for rate, optimiser in ((0.2, Slower), (0.1, Sgd)):
         options = Options(batch_size=12, steps=30, learning_rate=rate)
         releases = Releases(plan_for(options, data.rows), SEEDS, torch.device("cpu"))
-        fitted = gradient_steps.train_heads(options, rows_of(data), releases, optimiser)
+        fitted = gradient_steps.take_gradient_steps(options, rows_of(data), releases, optimiser)
         weights.append(fitted.weights)
     np.testing.assert_allclose(weights[0], weights[1], rtol=1e-4, atol=1e-6)
 

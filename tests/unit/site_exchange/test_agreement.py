@@ -18,7 +18,7 @@ from dpprobe.artifacts import canonical_json
 from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.site_exchange import agreement as agreements
 from dpprobe.site_exchange.agreement import Agreement, offer_path, read_offers, write_offer
-from tests.unit.site_exchange.test_exchange import ALL, MEMBERS, NAMES, SECRETS, SIGNERS, make_offer
+from tests.unit.site_exchange.test_messages import ALL, MEMBERS, NAMES, SECRETS, SIGNERS, make_offer
 
 KEY = "0123456789abcdef" * 4
 

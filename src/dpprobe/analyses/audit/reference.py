@@ -175,7 +175,7 @@ def open_bits(seed: int, name: str) -> np.random.SFC64:
 
 
 class FloatNormals:
-    """The float32 normals of `engine: closed_form`: see `privacy.gradient_noise`.
+    """The float32 normals of `engine: closed_form`: see `privacy.float32_noise`.
 
     Box and Muller's transform of words of 32 generators SFC64. A further generator refines small
     radii.

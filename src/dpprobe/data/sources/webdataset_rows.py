@@ -210,7 +210,7 @@ def _make_id(options: ShardOptions, shard: Path, sample: Sample, fields: Mapping
 def make_batches(
     options: ShardOptions, parts: Mapping[SplitName, Sequence[Row]]
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Yields batches for the tables, in the order of the shards."""
+    """Yields batches of the split tables, each with its split, in the order of the shards."""
     units = options.unit_column and {
         name: [row.unit for row in rows] for name, rows in parts.items()
     }

@@ -56,10 +56,10 @@ from numba.extending import intrinsic
 
 from dpprobe.heads.kernels import vectors
 from dpprobe.heads.kernels.vectors import FAST, FLOAT, INT, INTERLEAVED, LANES, LINE, ZERO, Code
-from dpprobe.privacy import gradient_noise
+from dpprobe.privacy import float32_noise
 from dpprobe.privacy.machine_code import MachineCode
 
-MACHINE_CODE = MachineCode(__file__, gradient_noise.__file__, vectors.__file__)
+MACHINE_CODE = MachineCode(__file__, float32_noise.__file__, vectors.__file__)
 jit = MACHINE_CODE.jit
 
 # The bound of a row that must not contribute; with a bound of 0, 0 / 0 would be NaN.
@@ -507,9 +507,9 @@ def add_clipped_sums(data, rows, sizes, weights, classes, releases):
         chunk = _add_rows(data, rows, cuts, chunk, stop, weights, classes, release, scratch)
 
 
-# Numbers of a step's noise per call of `gradient_noise.fill_normals`: whole passes, so that several
+# Numbers of a step's noise per call of `float32_noise.fill_normals`: whole passes, so that several
 # calls draw the numbers of a single call.
-_DRAWN = 16 * gradient_noise.PAIRS
+_DRAWN = 16 * float32_noise.PAIRS
 
 
 @jit()
@@ -517,10 +517,10 @@ def _draw_noise(noise, drawn, classes, columns, release):
     """Writes the next normals to the classes of a release, `columns` to each, class after class."""
     lanes, tail, deviation = noise
     size = classes * columns
-    padded = gradient_noise.padded_size(size)
+    padded = float32_noise.padded_size(size)
     for first in range(0, padded, drawn.shape[0]):
         count = min(drawn.shape[0], padded - first)
-        gradient_noise.fill_normals(lanes, tail, drawn[:count].reshape(1, count), deviation)
+        float32_noise.fill_normals(lanes, tail, drawn[:count].reshape(1, count), deviation)
         place, stop = first, min(first + count, size)
         while place < stop:
             k = place // columns

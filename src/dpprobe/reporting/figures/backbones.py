@@ -161,8 +161,8 @@ def _published_models(
     """Finds the models for which a paper prints results with and without privacy.
 
     The best of a model's results is used, as in the papers' figures. Results on a part of the
-    dataset are left out. If the study fine-tunes no network, results with a trained last layer
-    replace a model's other results.
+    dataset are left out. If the study fine-tunes no network, only results with a trained
+    last layer are used, for each model that has any.
     """
     if published is None:
         return []

@@ -33,7 +33,7 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.rows import Rows
 from dpprobe.heads.second_order import Design
-from dpprobe.privacy.gradient_noise import GaussianNoise
+from dpprobe.privacy.float32_noise import GaussianNoise
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.privacy.plan import Plan

@@ -18,7 +18,7 @@ from dpprobe.heads import clipping
 from dpprobe.heads.clipping import ClippedGradients, NativePoissonSum
 from dpprobe.heads.kernels import fused_step
 from dpprobe.heads.rows import Rows
-from dpprobe.privacy.gradient_noise import GaussianNoise
+from dpprobe.privacy.float32_noise import GaussianNoise
 from dpprobe.privacy.randomness import open_stream
 from dpprobe.privacy.releases import NOT_OBSERVED
 from dpprobe.privacy.sampling import PoissonSampler

@@ -103,8 +103,8 @@ def estimate_recalls(
 def _recall_errors(recalls: Floats, units: Floats, deviation: float, z: float) -> Floats:
     """Returns the standard error of each recall, from sampling and noise.
 
-    One deviation is subtracted from numbers of units, whose noise tends to be positive in measured
-    classes.
+    Each number of units is lowered by one standard deviation of its noise: only classes with large
+    noisy numbers are measured, so their noise tends to be positive.
     """
     units = units - class_deviation(deviation)
     moved = (recalls * units + z**2 / 2) / (units + z**2)

@@ -273,7 +273,8 @@ def read_groups(path: Path | None) -> dict[str, str]:
         return groups
     except ValueError as error:
         raise ConfigError(
-            f"{path}: not a CSV file with the columns id and group ({error}); write both columns"
+            f"{path}: not a CSV file with the columns id and group ({error}); write the "
+            "header id,group, then one line per image with its one group"
         ) from error
 
 

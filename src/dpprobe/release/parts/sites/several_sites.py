@@ -40,7 +40,7 @@ from dpprobe.site_exchange.agreement import (
     read_offers,
     write_offer,
 )
-from dpprobe.site_exchange.exchange import (
+from dpprobe.site_exchange.messages import (
     AGREEMENT_FILE,
     ANOTHER_NAME,
     SECRET_FILE,

@@ -162,7 +162,7 @@ def test_groups_are_two_columns_of_a_file(text: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=FAULTS[text]) as caught:
         monitor.read_groups(path)
     assert str(caught.value).startswith(f"{path}: ")
-    assert "write both columns" in str(caught.value)
+    assert "write the header id,group" in str(caught.value)
 
 
 def test_without_a_file_there_are_no_groups() -> None:

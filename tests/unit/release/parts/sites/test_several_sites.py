@@ -19,7 +19,7 @@ from dpprobe.privacy.releases import add_rounded_noise
 from dpprobe.release import bundle
 from dpprobe.release.parts.sites.several_sites import SeveralSites
 from dpprobe.release.verification.verify import verify_bundle
-from dpprobe.site_exchange import exchange as exchanges
+from dpprobe.site_exchange import messages as exchanges
 from dpprobe.site_exchange import shared_sums
 from dpprobe.site_exchange.agreement import sign_values
 from dpprobe.site_exchange.masks import mask_numbers

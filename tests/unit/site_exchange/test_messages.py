@@ -32,9 +32,9 @@ from safetensors.numpy import save
 
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.site_exchange import agreement as agreements
-from dpprobe.site_exchange import exchange as exchanges
+from dpprobe.site_exchange import messages as exchanges
 from dpprobe.site_exchange.agreement import Agreement, Offer, offer_path, read_offers, write_offer
-from dpprobe.site_exchange.exchange import Exchange, Secret, _describe, _pack_sums, _unpack_sums
+from dpprobe.site_exchange.messages import Exchange, Secret, _describe, _pack_sums, _unpack_sums
 from dpprobe.site_exchange.shared_sums import Sum
 from dpprobe.site_exchange.site_folder import has_sent, lock_folder, site_folder
 

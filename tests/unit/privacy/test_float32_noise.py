@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpprobe import devices
-from dpprobe.privacy import gradient_noise as noise_module
-from dpprobe.privacy.gradient_noise import GaussianNoise, box_muller, refine_pairs
+from dpprobe.privacy import float32_noise as noise_module
+from dpprobe.privacy.float32_noise import GaussianNoise, box_muller, refine_pairs
 from dpprobe.privacy.randomness import open_stream
 from tests.support.gpu import DEVICES
 
