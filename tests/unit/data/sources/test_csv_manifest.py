@@ -101,7 +101,7 @@ def test_paths_are_relative_to_the_root_unless_absolute(
 
 def documented() -> list[dict[str, Any]]:
     """The studies' parts that docs/your-own-data.md prints."""
-    text = (Path(__file__).parents[3] / "docs/your-own-data.md").read_text()
+    text = (Path(__file__).parents[4] / "docs/your-own-data.md").read_text()
     blocks: list[list[str]] = [[]]
     for line in text.splitlines():
         if line.startswith("    "):
