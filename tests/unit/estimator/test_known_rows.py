@@ -439,3 +439,12 @@ def test_a_store_that_is_deleted_hinders_no_later_fit(tmp_path: Path, fitted_bef
     if fitted_before:
         with pytest.raises(PrivacyError, match="whose dataset names a patient"):
             make_head().fit(rows, labels)
+
+
+def test_features_that_were_extracted_again_are_compared_by_their_new_rows(tmp_path: Path) -> None:
+    open_store(tmp_path, OF_PATIENTS)
+    assert known_rows.find_origins(STRANGERS, np.arange(30) % 3) == []
+    shutil.rmtree(tmp_path / "features")
+    again = open_store(tmp_path, OF_PATIENTS, seed=5)
+    (origin,) = known_rows.find_origins(again.read()[::-1], again.labels[::-1])
+    assert origin.rows.tolist() == list(range(ROWS))

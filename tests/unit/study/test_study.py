@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.privacy.risk import Risk
+from dpprobe.release_part_registry import load_parts
 from dpprobe.study.release_data import release_delta, release_delta_fault
 from dpprobe.study.study import Study, unpublished_name
 from dpprobe.study.study_file import load_study
@@ -283,3 +284,11 @@ def test_no_delta_of_a_release_or_its_limit_is_above_one_over_n(
     else:
         assert fault is None
     assert release_delta_fault(study, "one", 400) is None  # 1 / 400 is above both
+
+
+@pytest.mark.parametrize("asked", [{}, {"evaluate": {"epsilon": 1}}])
+def test_a_release_states_the_parts_that_it_asks_for_alone(asked: dict[str, Any]) -> None:
+    """So a part that a later version adds leaves the hashes of older releases as they were."""
+    release = study_of(releases={"one": RELEASE | asked}).releases["one"]
+    keys = {part.key for part in load_parts().values()}
+    assert keys & release.model_dump(mode="json").keys() == asked.keys()

@@ -52,6 +52,14 @@ def test_alike_names_of_one_split_are_no_fault() -> None:
     assert faults == dict.fromkeys(twice, "has images in both splits")
 
 
+def test_a_fault_that_is_added_to_a_row_is_of_this_row_alone() -> None:
+    """Sources add the faults of a row's groups and image to those of its patient."""
+    twice = ("patient", "patient 'p' is in both splits")
+    rows = patient_sides.list_faults(["p", "p", "q"], {"p": "is in both splits"}, "who")
+    rows[0].append(("group", "age is blank"))
+    assert rows == [[twice, ("group", "age is blank")], [twice], []]
+
+
 @pytest.mark.parametrize(
     ("options", "read"),
     [

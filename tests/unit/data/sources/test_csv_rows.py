@@ -136,6 +136,13 @@ def test_cells_are_those_that_pandas_reads(rows: list[tuple[str, str]], delimite
     assert made["line"].tolist() == numbers
 
 
+def test_a_byte_order_mark_within_a_line_is_a_character() -> None:
+    """Such as Unicode's no-break space of width zero in a name; the csv module keeps it too."""
+    content = table(HEADER, "a\ufeffb.png,cat,7,x\ufeff")
+    rows = read(content)[["path", "kind", "age", "note"]].to_numpy().tolist()
+    assert rows == [*csv.reader(io.StringIO(content))][1:]
+
+
 def test_blank_lines_are_left_out_and_counted() -> None:
     rows = read(table(HEADER, "", CAT, ",,,", "", DOG, "b.png,dog,,"))
     assert rows["line"].tolist() == [3, 6, 7]

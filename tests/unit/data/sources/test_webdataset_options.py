@@ -38,6 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "noted/b.tar").mkdir()
     (tmp_path / "noted/b.tar/x.txt").touch()
     (tmp_path / "blank.tar").touch()
+    pack(tmp_path / "nothing.tar", [])
     for kind in ("gz", "bz2", "xz"):
         pack(tmp_path / f"in_{kind}.tar", samples(0, 4), mode=f"w:{kind}")
     return tmp_path
@@ -57,6 +58,7 @@ def of(train: Any = "t.tar", **changed: Any) -> Any:
         (["many/9.tar", "many/1*.tar"], ["many/9.tar", "many/1.tar", "many/10.tar"]),
         ("noted", ["noted/a.tar"]),
         ("hidden", ["hidden/a.tar"]),
+        (["nothing.tar", "t.tar"], ["nothing.tar", "t.tar"]),
         (["deep/*.tar", "deep/more/*.tar"], ["deep/a.tar", "deep/more/b.tar"]),
     ],
 )
