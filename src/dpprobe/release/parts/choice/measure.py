@@ -11,7 +11,8 @@ the choice has no finite epsilon, because the cell may reveal all rows.
 before. So all datasets with units of the release's dataset count: by `same_units_as`, or as
 subsamples and copies with rare classes. All cells and analyses in the results folder count too. A
 unit is assumed to be trained on in all of them, which bounds the cost from above. Another dataset
-with another unit of privacy, or whose labels decide who is trained on, has no price for the units.
+with another unit of privacy, or whose labels or images decide who is trained on, has no price for
+the units.
 
 **Seeded noise.** The bound assumes noise that nobody can recompute. A benchmark's noise follows
 from the study and the fingerprint of its data. So the bound holds against attackers who lack the
@@ -236,8 +237,12 @@ def _other_rule(study: Study, other: str, unit: str) -> str | None:
     """Explains why the prices of fits on another dataset cannot be added up; else None."""
     if study.dataset_unit(other) != unit:
         return f"its unit is the {study.dataset_unit(other)}"
-    labels_decide = promise_facts(study.datasets[other]).list_promise_faults("patient")
-    return "labels decide who is trained on" if labels_decide else None
+    facts = promise_facts(study.datasets[other])
+    if facts.list_promise_faults("patient"):
+        return "labels decide who is trained on"
+    if facts.list_promise_faults(unit):
+        return "a removed image lets another image of its patient in"
+    return None
 
 
 def _not_private(

@@ -282,6 +282,21 @@ def test_all_datasets_with_the_same_units_count(
     assert f"{4 * times} cells of this dataset or of datasets with the same units" in block["words"]
 
 
+# Two images of each patient among those of one scanner, in a study that protects images.
+LIMITED = {
+    "source": "csv",
+    "train": "train.csv",
+    "test": "test.csv",
+    "path_column": "path",
+    "label_column": "kind",
+    "class_names": ["a", "b"],
+    "unit": "image",
+    "unit_column": "patient",
+    "max_images_per_patient": 2,
+    "filters": {"scanner": ["one"]},
+}
+
+
 @pytest.mark.parametrize(
     ("datasets", "more", "named"),
     [
@@ -299,6 +314,11 @@ def test_all_datasets_with_the_same_units_count(
             {"part": {**DIGITS, "subsample": {"per_class": 5, "seed": 1}}},
             {},
             "part/labels decide who is trained on",
+        ),
+        (
+            {"mnist": {**LIMITED, "same_units_as": "digits"}},
+            {},
+            "mnist/a removed image lets another image of its patient in",
         ),
         (
             {"mnist": {**MNIST, "same_units_as": "digits"}},
