@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 
 import pytest
 
+from dpprobe.draft import init_command
 from dpprobe.release.parts.evaluation import EvaluateOptions
 from dpprobe.study.study import Study
 from tests.unit.draft.conftest import Desk
@@ -167,3 +169,13 @@ def test_the_command_in_the_file_writes_it_again(folder: Desk, words: str) -> No
     assert named.samefile(folder.folder / "workflow/schemas/study.schema.json")
     folder.init(*asked[2:], "--force")
     assert (folder.folder / output).read_text() == written
+
+
+def test_the_command_has_each_option_that_was_given() -> None:
+    parser = argparse.ArgumentParser()
+    init_command.add_command(parser.add_subparsers())
+    given = ["--label k", "--image i", "--patient p", "--root r", "--checkpoint w", "--model m"]
+    words = ["init", "t.csv", *" ".join(given).split(), "--output", "o.yaml"]
+    program, *command = init_command.list_words(parser.parse_args(words))
+    assert program == "dpprobe"
+    assert parser.parse_args(command) == parser.parse_args(words)

@@ -153,6 +153,8 @@ def test_the_artifact_says_what_made_it(tmp_path: Path, info: Path) -> None:
     again = tmp_path / "again.safetensors"
     write(again, info, prompt_names={"airplane": "jumbo jet"})
     assert again.read_bytes() == path.read_bytes()
+    write(again, info)  # other words in the same templates
+    assert text_embeddings.read_text_embeddings(again)[1]["fingerprint"] != metadata["fingerprint"]
     write(again, info, chosen=("{c}",))
     other = text_embeddings.read_text_embeddings(again)[1]
     assert other["set"] == "own"

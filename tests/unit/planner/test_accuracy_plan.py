@@ -141,6 +141,7 @@ def test_a_delta_of_one_over_n_or_more_is_warned_of(delta: float, words: str | N
     for warning in warnings:
         assert words is not None
         assert words in warning
+        assert ("Write a smaller" in warning) == (delta > 1 / SETTING.n), "allowed at 1/n itself"
 
 
 @pytest.mark.parametrize("ceiling", [None, 0.82])

@@ -365,6 +365,9 @@ def test_a_delta_above_one_over_n_is_told_beside_the_promise() -> None:
     values = state_with(n=100_001)
     assert "But delta 1e-05 is above 1/n = 1e-05 (n = 100001 training rows)" in values["promise"]
     assert values["delta_above_one_over_n"] is True
+    told = promise_of(n=100_001, unit="patient")
+    assert "(n = 100001 training patients)" in told
+    assert "publishes a random patient's rows" in told
     assert "delta_above_one_over_n" not in state_with(n=100_000)
 
 

@@ -162,6 +162,7 @@ def test_one_epsilon_is_shown_beside_baselines(
     ]
     pages = noted.left["pages"]
     assert pages["private"] == "#digits key=dpprobe-private"
+    assert pages["all"] == "#digits key=dpprobe-all"
     assert pages["charts"] == "#digits/summary key=dpprobe&compareRunsMode=CHART"
     assert pages["baseline_charts"] == "#digits key=dpprobe-baselines&compareRunsMode=CHART"
     plane = "#digits/summary study/digits figures/c.png"

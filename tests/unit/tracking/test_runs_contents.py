@@ -20,6 +20,7 @@ from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.artifacts import read_json, write_json, write_text
 from dpprobe.data.table import read_info
+from dpprobe.exhibits.class_colours import CLASS_COLOURS
 from dpprobe.results.best_private import best_private
 from dpprobe.results.cell_record import CellName, read_cell
 from dpprobe.results.metrics import THRESHOLDS
@@ -472,6 +473,12 @@ def test_a_curve_is_the_mean_over_seeds(tmp_path: Path) -> None:
             mean = frame[frame["step"] == step][name].mean()
             assert (f"curve/{name}", pytest.approx(mean, rel=5e-4), step) in found
     assert not any(name == "curve/test_auc" for name, _, _ in found)
+
+
+def test_colours_of_runs_begin_again_so_that_neighbours_differ() -> None:
+    colours = [runs.pick_colour(index) for index in range(3 * len(CLASS_COLOURS))]
+    assert colours == 3 * list(CLASS_COLOURS)
+    assert len(set(CLASS_COLOURS)) == len(CLASS_COLOURS)
 
 
 def test_bounds_and_privacy() -> None:

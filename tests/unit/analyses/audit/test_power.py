@@ -204,6 +204,12 @@ def test_a_separation_is_the_distance_of_two_normals_of_a_total_variation(share:
     assert 2 * norm.cdf(compute_separation(share) / 2) - 1 == pytest.approx(share, abs=1e-12)
 
 
+@pytest.mark.parametrize("bound", [1.0, 1 + 1e-12])
+def test_what_a_test_always_tells_apart_is_endlessly_far(bound: float) -> None:
+    """Rounding may take an upper bound of a total variation above 1."""
+    assert compute_separation(bound) == math.inf
+
+
 @pytest.mark.parametrize(("runs", "strength"), [(5, 1.0), (400, 0.0), (400, -1.0)])
 def test_too_few_runs_or_no_strength_catch_nothing(runs: int, strength: float) -> None:
     whole = PLANS["gaussian"]
