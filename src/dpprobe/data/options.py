@@ -68,12 +68,14 @@ DATASET_NOTES = frozenset(
     }
 )  # fmt: skip
 # Options that tables' parameters omit if they have defaults, so that old tables stay up to date.
-_OMITTED_AT_DEFAULT = frozenset({"max_images_per_patient", "split_by", "subsample", "unit_column"})
+_OMITTED_AT_DEFAULT = frozenset(
+    {"max_images_per_patient", "pool", "split_by", "subsample", "unit_column"}
+)
 # Options that split, limit, store or label images, but do not decide the set of images.
 _OF_THE_SAME_IMAGES = DATASET_NOTES | {
     "accepted_labels", "class_names", "embed", "group_columns", "id_column",
     "label_column", "label_columns", "limit", "max_images_per_patient", "missing",
-    "several_labels", "shard_in_id", "split_by", "split_seed", "subsample", "test_fraction",
+    "pool", "several_labels", "shard_in_id", "split_by", "split_seed", "subsample", "test_fraction",
     "uncertain", "unit_column",
 }  # fmt: skip
 

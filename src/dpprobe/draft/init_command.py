@@ -12,7 +12,15 @@ from dpprobe import artifacts
 from dpprobe.errors import ConfigError
 from dpprobe.extras import require_extra
 
-VECTORS = (".npy", ".npz", ".safetensors", ".h5ad")  # files of `source: embeddings`
+VECTORS = (
+    ".npy",
+    ".npz",
+    ".safetensors",
+    ".pt",
+    ".h5",
+    ".hdf5",
+    ".h5ad",
+)  # files of `source: embeddings`
 
 if TYPE_CHECKING:
     from dpprobe.draft.seen_dataset import Seen

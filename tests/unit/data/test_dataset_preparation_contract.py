@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 from safetensors.numpy import save_file
 
@@ -291,6 +292,9 @@ def write_vectors(suffix: str, folder: Path, setting: Setting) -> Written:
         options |= SAVERS[suffix](folder, split, rows)
     if "vectors" in options:
         options["vectors"] = {"vectors": options["vectors"]}
+    if suffix == "items":
+        ids = {split: [row.name for row in rows] for split, rows in setting.parts.items()}
+        return options | {"id_column": "name", "pool": "mean"}, ids
     return options, numbered(setting.parts)
 
 
@@ -348,12 +352,37 @@ def save_h5ad(folder: Path, split: str, rows: Sequence[Row]) -> dict[str, Any]:
     return {split: f"{split}.h5ad", "vectors": "obsm/X_own"}
 
 
+def save_h5(folder: Path, split: str, rows: Sequence[Row]) -> dict[str, Any]:
+    with h5py.File(folder / f"{split}.h5", "w") as file:
+        file["own/features"] = np.array([row.vector for row in rows], np.float64)
+        for name, texts in texts_of(rows).items():
+            file[name] = [text.encode() for text in texts]
+    return {split: f"{split}.h5", "vectors": "own/features"}
+
+
+def save_items(folder: Path, split: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """A file per row, half of them with three patches around the row's vector."""
+    (folder / split).mkdir()
+    for place, row in enumerate(rows):
+        patches = np.array([row.vector], np.float32) + np.array([[-2], [0], [2]], np.float32)
+        if place % 2:
+            with h5py.File(folder / split / f"{row.name}.h5", "w") as file:
+                file["features"], file["coords"] = patches, np.zeros((3, 2), int)
+        else:
+            tensors = {"features": torch.tensor(row.vector)}
+            torch.save(tensors, folder / split / f"{row.name}.pt")
+    write_table(folder / f"{split}.csv", [row.columns | {"name": row.name} for row in rows])
+    return {split: split, "table" if split == "train" else "test_table": f"{split}.csv"}
+
+
 SAVERS: dict[str, Callable[[Path, str, Sequence[Row]], dict[str, Any]]] = {
     "npy": save_npy,
     "npz": save_npz,
     "safetensors": save_safetensors,
     "parquet": save_parquet,
     "h5ad": save_h5ad,
+    "h5": save_h5,
+    "items": save_items,
 }
 SOURCES: dict[str, Callable[[Path, Setting], Written]] = {
     "folder": write_folder,

@@ -1,7 +1,8 @@
 """Files of vectors that another program wrote, read in blocks of rows.
 
-The formats are NumPy's .npy and .npz, safetensors, parquet with list columns, and AnnData's .h5ad.
-A file may also have labels, patients and groups: in arrays of one dimension, columns, or `obs`.
+The formats are NumPy's .npy and .npz, safetensors, parquet with list columns, PyTorch's .pt, HDF5,
+and AnnData's .h5ad. A file may also have labels, patients and groups: in arrays of one dimension,
+columns, or `obs`. A folder may have one file per item, whose patches are pooled into one vector.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import math
 import re
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -37,13 +39,16 @@ from dpprobe.hdf5_files import open_hdf5
 if TYPE_CHECKING:
     import h5py
     import pyarrow as pa
+    import torch
+
+    from dpprobe.data.sources.embeddings import Pool
 
 BLOCK_ROWS, _BLOCK_BYTES = 1024, 1 << 26  # the most rows, and bytes, that are read at a time
 _LONGEST_HEADER = 10_000  # bytes of an array's header, as in NumPy
 _MOST_ARRAYS = 1000  # arrays of one .npz file, whose list is read for each of them
 NUMBERS = "fiu"  # NumPy's codes of floats and integers: neither booleans nor complex numbers
 # Names of the array that is read if a file has several arrays and the study names none.
-USUAL = ("X", "embedding", "embeddings")
+USUAL = ("X", "embedding", "embeddings", "features")
 # Attributes, and endings of arrays' names, with the names of a column's codes.
 _CODE_NAMES = ("levels", "labels", "value_labels", "flag_meanings", "names", "class_names")
 _CODE_BOOKS = ("categories", "classes", "levels", "names")
@@ -221,7 +226,7 @@ class NumpyFile(EmbeddingFile):
             texts = TEXT_BYTES * shape[0] if len(shape) == 1 else 0
             require_proportion(self.path, name, max(named, texts))
             headers[name] = _numpy_header(shape, kind)
-            if fortran and len(shape) == 2 and min(shape) > 1:
+            if fortran and sum(length > 1 for length in shape) > 1:
                 headers[name] = Header(shape, f"{kind} in columns", is_number=False)
         return headers
 
@@ -246,14 +251,19 @@ class NumpyFile(EmbeddingFile):
             streams = [stack.enter_context(self._open_array(name)) for name in names]
             headers = [_read_numpy_header(stream) for stream in streams]
             rows = headers[0][0][0]
-            step = _block_rows(max(shape[1] * kind.itemsize for shape, _, kind in headers))
+            widths = [math.prod(shape[1:]) for shape, _, _ in headers]
+            step = _block_rows(
+                max(w * kind.itemsize for w, (_, _, kind) in zip(widths, headers, strict=True))
+            )
             for start in range(0, rows, step):
                 count = min(step, rows - start)
                 yield [
-                    np.frombuffer(stream.read(count * shape[1] * kind.itemsize), kind).reshape(
-                        count, shape[1]
+                    np.frombuffer(stream.read(count * width * kind.itemsize), kind).reshape(
+                        count, *shape[1:]
                     )
-                    for stream, (shape, _, kind) in zip(streams, headers, strict=True)
+                    for stream, width, (shape, _, kind) in zip(
+                        streams, widths, headers, strict=True
+                    )
                 ]
 
 
@@ -303,7 +313,7 @@ class SafetensorsFile(EmbeddingFile):
         with self._open_file() as tensors:
             parts = [tensors.get_slice(name) for name in names]
             # numbers of safetensors have 8 bytes or fewer
-            longest = 8 * max(part.get_shape()[1] for part in parts)
+            longest = 8 * max(math.prod(part.get_shape()[1:]) for part in parts)
             yield from _slice_blocks(parts, parts[0].get_shape()[0], longest)
 
 
@@ -392,14 +402,90 @@ def _stack_lists(lists: pa.Array, where: str, start: int) -> Array:
     return np.asarray(numbers).reshape(len(lists), -1)
 
 
-class AnnDataFile(EmbeddingFile):
+class TorchFile(EmbeddingFile):
+    """A .pt file with one tensor, or with tensors by name; no code in the file is run."""
+
+    def _read_tensors(self) -> dict[str, torch.Tensor]:
+        import torch
+
+        require_plain_file(self.path)
+        with zipfile.ZipFile(self.path) as archive:  # PyTorch before 1.6 wrote no archives
+            if any(member.compress_type for member in archive.infolist()):
+                raise OSError("it is compressed, as torch.save writes no file")
+        other = "it has other objects than tensors; write torch.save(torch.as_tensor(vectors), ...)"
+        try:
+            read = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
+        except UnpicklingError as error:  # its text recommends to run the file's code
+            raise OSError(other) from error
+        tensors = read if isinstance(read, dict) else {"": read}
+        for name, tensor in tensors.items():
+            if not (isinstance(name, str) and isinstance(tensor, torch.Tensor)):
+                raise OSError(other)
+            require_proportion(self.path, name, tensor.numel() * tensor.element_size())
+        return tensors
+
+    def read_headers(self) -> dict[str, Header]:
+        headers = {}
+        for name, tensor in self._read_tensors().items():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            is_number = re.fullmatch("b?float(16|32|64)|u?int(8|16|32|64)", kind) is not None
+            if (layout := str(tensor.layout)) != "torch.strided" or tensor.is_meta:
+                kind, is_number = f"{kind} without plain numbers ({layout})", False
+            headers[name] = Header(tuple(tensor.shape), kind, is_number)
+        return headers
+
+    def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
+        with explain_damage(self.path):
+            tensors = self._read_tensors()
+            return {name: _write_texts(tensors[name].detach().numpy()) for name in names}
+
+    def stream_blocks(self, names: Sequence[str]) -> Blocks:
+        tensors = self._read_tensors()
+        parts = [tensors[name].detach() for name in names]
+        # NumPy has no bfloat16; float32 has all its numbers
+        parts = [part.float() if str(part.dtype) == "torch.bfloat16" else part for part in parts]
+        longest = 8 * max(math.prod(part.shape[1:]) for part in parts)
+        yield from _slice_blocks(parts, parts[0].shape[0], longest)
+
+
+class Hdf5File(EmbeddingFile):
+    """An HDF5 file with data sets by name, such as `features` or `uni/features`."""
+
+    @contextmanager
+    def _open_file(self) -> Iterator[h5py.File]:
+        with explain_damage(self.path), open_hdf5(self.path) as file:
+            yield file
+
+    def read_headers(self) -> dict[str, Header]:
+        headers = {}
+
+        def add_header(name: str, part: Any) -> None:
+            if getattr(part, "shape", None):  # neither a group nor a single value
+                headers[name] = _numpy_header(part.shape, part.dtype)
+
+        with self._open_file() as file:
+            file.visititems(add_header)
+        return headers
+
+    def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
+        with self._open_file() as file:
+            return {name: _read_obs(file[name]) for name in names}
+
+    def stream_blocks(self, names: Sequence[str]) -> Blocks:
+        with self._open_file() as file:
+            parts = [file[name] for name in names]
+            longest = max(math.prod(part.shape[1:]) * part.dtype.itemsize for part in parts)
+            yield from _slice_blocks(parts, parts[0].shape[0], longest)
+
+
+class AnnDataFile(Hdf5File):
     """An .h5ad file of AnnData: vectors in `X` or `obsm`, and columns in `obs`."""
 
     @contextmanager
     def _open_file(self) -> Iterator[h5py.File]:
         import h5py
 
-        with explain_damage(self.path), open_hdf5(self.path) as file:
+        with super()._open_file() as file:
             for name in ("obs", "obsm"):
                 if name in file and not isinstance(file[name], h5py.Group):
                     raise ConfigError(
@@ -438,12 +524,6 @@ class AnnDataFile(EmbeddingFile):
                 "vectors of a model as an array in obsm, or matrix.toarray()"
             )
         return super().find_vectors(name)
-
-    def stream_blocks(self, names: Sequence[str]) -> Blocks:
-        with self._open_file() as file:
-            parts = [file[name] for name in names]
-            longest = max(part.shape[1] * part.dtype.itemsize for part in parts)
-            yield from _slice_blocks(parts, parts[0].shape[0], longest)
 
 
 def _is_column(column: Any) -> bool:
@@ -500,14 +580,130 @@ def decode(codes: Array, names: Mapping[int, str] | Sequence[str], where: str) -
     return [known[code] for code in codes.tolist()]
 
 
+class ItemFolder(EmbeddingFile):
+    """A folder with one file per item: the item's vector, or the vectors of its patches.
+
+    Attributes:
+      pool: how the patches of an item become one vector; None if each item has one vector.
+      items: the files of the chosen rows, in the rows' order.
+    """
+
+    def __init__(self, path: Path, *, pool: Pool | None, items: Sequence[Path] = ()) -> None:
+        super().__init__(path)
+        self.pool = pool
+        self.items = items
+
+    @cached_property
+    def _files(self) -> dict[str, Path]:
+        paths = sorted(each for each in self.path.iterdir() if each.suffix in ITEM_FORMATS)
+        return {path.name: path for path in paths}
+
+    def read_headers(self) -> dict[str, Header]:
+        """Reads the headers of the first file; other files may have other numbers of patches."""
+        if not self._files:
+            raise OSError(f"no file that ends in {', '.join(ITEM_FORMATS)}")
+        headers = _read_item_headers(next(iter(self._files.values()))).items()
+        return {
+            name: Header((None, header.shape[-1]), header.kind, header.is_number)
+            for name, header in headers
+            if len(header.shape) > 1 or header.is_number
+        }
+
+    def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
+        raise NotImplementedError(f"{self.path}: no columns {names}")
+
+    def choose_items(self, ids: Sequence[str], origins: Sequence[str]) -> ItemFolder:
+        """Returns the folder with the files of rows as items.
+
+        Args:
+          origins: each row's file and line, for messages.
+
+        Raises ConfigError if a row has no file, or several.
+        """
+        items = []
+        for name, origin in zip(ids, origins, strict=True):
+            found = [
+                f"{name}{suffix}" for suffix in ITEM_FORMATS if f"{name}{suffix}" in self._files
+            ]
+            if len(found) != 1:
+                raise ConfigError(
+                    f"{origin}: item {name!r} has {' and '.join(found) or 'no file'} in "
+                    f"{self.path}; put one file there, such as {name}.h5, or remove the line"
+                )
+            items.append(self._files[found[0]])
+        return ItemFolder(self.path, pool=self.pool, items=items)
+
+    def check_items(self, names: Sequence[str]) -> None:
+        """Reads the headers of all items; raises ConfigError for the first faulty one."""
+        lengths: dict[str, int] = {}
+        for path in self.items:
+            headers = _read_item_headers(path)
+            for name in names:
+                if name not in headers:
+                    there = ", ".join(map(repr, headers)) or "nothing"
+                    raise ConfigError(f"{path}: no array {name!r}, only {there}; save it there")
+                shape, kind, is_number = headers[name]
+                patches = math.prod(length or 0 for length in shape[:-1])
+                first = lengths.setdefault(name, shape[-1] or 0) if shape else 0
+                fault = ""
+                if not is_number:
+                    fault = f"type {kind}; save it as float32 numbers"
+                elif 0 in shape or not shape or patches != max((1, *(n or 0 for n in shape[:-1]))):
+                    fault = "but an item needs [numbers] or [patches, numbers]; save it again"
+                elif patches > 1 and self.pool is None:
+                    fault = "so the item has several patches; write `pool: mean` or `pool: max`"
+                elif shape[-1] != first:
+                    fault = f"but {first} numbers in {self.items[0]}; use vectors of one model"
+                if fault:
+                    raise ConfigError(f"{path}: array {name!r} has the shape {shape}, {fault}")
+
+    def stream_blocks(self, names: Sequence[str]) -> Blocks:
+        for start in range(0, len(self.items), BLOCK_ROWS):
+            rows = [self._pool_item(path, names) for path in self.items[start : start + BLOCK_ROWS]]
+            yield [np.stack(vectors) for vectors in zip(*rows, strict=True)]
+
+    def _pool_item(self, path: Path, names: Sequence[str]) -> list[Array]:
+        headers, file = _read_item_headers(path), FORMATS[path.suffix](path)
+        vectors = []
+        for name in names:
+            with explain_damage(path):
+                blocks: Iterable[Array] = (block for (block,) in file.stream_blocks([name]))
+                if len(headers[name].shape) == 1:
+                    blocks = [np.concatenate([*blocks])]
+                vectors.append(pool_patches(blocks, self.pool or "mean"))
+        return vectors
+
+
+def _read_item_headers(path: Path) -> Mapping[str, Header]:
+    with explain_damage(path):
+        return FORMATS[path.suffix](path).read_headers()
+
+
+def pool_patches(blocks: Iterable[Array], pool: Pool) -> Array:
+    """Pools blocks of patches [..., numbers] to one vector; NaN where a number is not finite."""
+    total, count = np.array(np.nan), 0
+    for block in blocks:
+        patches = block.reshape(-1, block.shape[-1]).astype(np.float64)
+        patches[~np.isfinite(patches)] = np.nan  # -inf could vanish in a maximum
+        part = patches.max(axis=0) if pool == "max" else patches.sum(axis=0)
+        merge = np.maximum if pool == "max" else np.add
+        total = merge(total, part) if count else part
+        count += len(patches)
+    return total if pool == "max" else total / count
+
+
 FORMATS: dict[str, Callable[[Path], EmbeddingFile]] = {
+    ".h5": Hdf5File,
     ".h5ad": AnnDataFile,
+    ".hdf5": Hdf5File,
     ".npy": NumpyFile,
     ".npz": NumpyFile,
     ".parquet": ParquetFiles,
     ".pq": ParquetFiles,
+    ".pt": TorchFile,
     ".safetensors": SafetensorsFile,
 }
+ITEM_FORMATS = (".h5", ".hdf5", ".pt", ".npz", ".npy", ".safetensors")
 
 
 def open_embeddings(path: Path, *, option: str) -> EmbeddingFile:

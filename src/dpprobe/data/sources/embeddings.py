@@ -8,6 +8,7 @@ Row i of the table of labels belongs to vector i. Files larger than memory are r
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from dpprobe.data.sources.csv_rows import ManifestRows
     from dpprobe.data.sources.embedding_files import EmbeddingFile
 
+Pool = Literal["mean", "max"]
 # The name of a row's only vector if the study names none.
 ONLY = "vectors"
 
@@ -56,8 +58,9 @@ class Options(TableOptions, CountedRows):
     source: Literal["embeddings"] = "embeddings"
     train: str = Field(
         min_length=1,
-        description="File with a vector per row: .npy, .npz, .parquet, .safetensors or .h5ad. A "
-        "glob pattern may name several parquet files.",
+        description="File with a vector per row: .npy, .npz, .parquet, .safetensors, .pt, .h5 or "
+        ".h5ad. A glob pattern may name several parquet files. Or a folder with one file per row, "
+        "named after its value in `id_column`, such as slide_1.h5.",
     )
     test: str | None = Field(
         None,
@@ -74,11 +77,16 @@ class Options(TableOptions, CountedRows):
     test_table: str | None = Field(
         None, min_length=1, description="The same as `table`, for the vectors of `test`."
     )
+    pool: Pool | None = Field(
+        None,
+        description="How the patches [patches, numbers] of a folder's file become one vector, from "
+        "this file alone. If absent, each file must have one vector.",
+    )
     vectors: dict[Name, str] = Field(
         {},
         description="If each row has several vectors: name -> the array in the file, such as a "
         "column or obsm/X_geneformer. A backbone of family external reads the vectors with its own "
-        "name. Default: the file's only array, or else X, embedding or embeddings.",
+        "name. Default: the file's only array, or else X, embedding, embeddings or features.",
     )
 
     @model_validator(mode="after")
@@ -97,6 +105,7 @@ class Options(TableOptions, CountedRows):
     def check_files(self) -> None:
         dimensions: dict[str, int] = {}
         for split in self.list_splits():
+            self._check_folder(split)
             csv_files.check_columns(self, split)
             file = self.open_vectors(split)
             known = file.list_vectors()
@@ -109,6 +118,35 @@ class Options(TableOptions, CountedRows):
                         f"{file.path}: vectors {name!r} have {first} numbers in training rows but "
                         f"{lengths} in test rows; use vectors of one model"
                     )
+        self._check_items()
+
+    def _check_folder(self, split: SplitName) -> None:
+        if not self._in_folder(split):
+            if self.pool is not None:
+                raise ConfigError(
+                    "pool: works only if `train` and `test` name folders with one file per row; "
+                    "remove it"
+                )
+            return
+        for name in ("table" if split == "train" else "test_table", "id_column"):
+            if getattr(self, name) is None:
+                raise ConfigError(
+                    f"{name}: missing; {self.locate_path(getattr(self, split))} is a folder, so "
+                    "name the table of its items, and the column with the files' names"
+                )
+
+    def _check_items(self) -> None:
+        """Checks the files of all used rows in folders; reads no vector."""
+        from dpprobe.data.sources import csv_rows  # slow import: numpy, pandas and pyarrow
+        from dpprobe.data.sources.embedding_files import ItemFolder
+
+        if not any(map(self._in_folder, self.list_splits())):
+            return
+        columns = set(self.list_columns())
+        for split, rows in csv_rows.load_columns(self, columns, quiet=True).items():
+            file, _ = self.open_rows(split, rows)
+            if isinstance(file, ItemFolder):
+                file.check_items(list(self.locate_vectors(split).values()))
 
     def read_index(self) -> RowIndex:
         from dpprobe.data.sources import csv_rows  # slow import: numpy, pandas and pyarrow
@@ -119,10 +157,29 @@ class Options(TableOptions, CountedRows):
         return vector_names({"source": self.source, "vectors": self.vectors})
 
     def open_vectors(self, split: SplitName) -> EmbeddingFile:
-        from dpprobe.data.sources.embedding_files import open_embeddings  # slow import: numpy
+        from dpprobe.data.sources import embedding_files  # slow import: numpy
 
         option: SplitName = "test" if split == "test" and self.test is not None else "train"
-        return open_embeddings(self._vector_path(option), option=option)
+        path = self._vector_path(option)
+        if path.is_dir():
+            return embedding_files.ItemFolder(path, pool=self.pool)
+        return embedding_files.open_embeddings(path, option=option)
+
+    def open_rows(
+        self, split: SplitName, rows: ManifestRows
+    ) -> tuple[EmbeddingFile, npt.NDArray[np.int64]]:
+        """Opens a file with the vectors of a split's rows; returns also their ascending places."""
+        import numpy as np  # slow import
+
+        from dpprobe.data.sources.csv_rows import LINE
+        from dpprobe.data.sources.embedding_files import ItemFolder
+
+        file = self.open_vectors(split)
+        if not isinstance(file, ItemFolder):
+            return file, rows.frame.index.to_numpy()
+        origins = [f"{rows.file} line {line}" for line in rows.frame[LINE]]
+        ids = rows.frame[self.id_column].tolist()
+        return file.choose_items(ids, origins), np.arange(len(ids))
 
     def locate_vectors(self, split: SplitName) -> dict[str, str]:
         """Maps each of the study's vectors to its name in the file."""
@@ -132,6 +189,9 @@ class Options(TableOptions, CountedRows):
 
     def _vector_path(self, split: SplitName) -> Path:
         return self.locate_path(getattr(self, split))
+
+    def _in_folder(self, split: SplitName) -> bool:
+        return self._vector_path(split).is_dir()
 
     def split_file(self, split: SplitName) -> str:
         """Returns the study's name of the file with a split's labels: a table, or the vectors."""
@@ -144,6 +204,8 @@ class Options(TableOptions, CountedRows):
         return self.open_vectors("test" if file == self.test else "train")
 
     def check_length(self, split: SplitName, rows: int) -> None:
+        if self._in_folder(split):  # rows have files by name
+            return
         known = self.open_vectors(split).list_vectors()
         for name, where in self.locate_vectors(split).items():
             if known[where].rows != rows:
@@ -157,6 +219,11 @@ class Options(TableOptions, CountedRows):
 
     def image_files(self) -> tuple[str, ...]:
         return _match(str(self._vector_path(split)) for split in self.list_splits())
+
+    def list_source_files(self) -> Iterator[tuple[str, str | os.PathLike[str]]]:
+        for path in map(Path, self.input_files()):
+            files = match_files(path / "*") if path.is_dir() else [path]
+            yield from ((str(file), file) for file in files)
 
     def side_options(self, *, own_test: bool) -> set[str]:
         tables = {"table", "test_table"} if own_test else set()
@@ -196,9 +263,9 @@ def _make_batches(
     mistaken = csv_rows.find_mistaken(options, parts)
     dimensions: dict[str, int] = {}
     for split, rows in parts.items():
-        places = rows.frame.index.to_numpy()  # the used rows' numbers in the file, ascending
+        file, places = options.open_rows(split, rows)
         named, start = options.locate_vectors(split), 0
-        for arrays in options.open_vectors(split).read_blocks(list(named.values())):
+        for arrays in file.read_blocks(list(named.values())):
             stop = start + len(arrays[0])
             first, last = np.searchsorted(places, [start, stop]).tolist()
             chosen = places[first:last] - start
@@ -210,7 +277,7 @@ def _make_batches(
             for name, block in vectors.items():
                 if dimensions.setdefault(name, block.shape[1]) != block.shape[1]:
                     raise DataError(
-                        f"{options.open_vectors(split).path}: vectors {name!r} have "
+                        f"{file.path}: vectors {name!r} have "
                         f"{block.shape[1]} numbers from row {start} on, but {dimensions[name]} "
                         "before; all vectors must have the same length"
                     )

@@ -1,0 +1,278 @@
+"""Folders with one file per item, as tools of pathology write them, and HDF5 and .pt files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from dpprobe.data import dataset_preparation
+from dpprobe.data.registry import dataset_options
+from dpprobe.data.sources.embedding_files import open_embeddings, pool_patches
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.features.feature_store import FeatureStore
+from tests.support.sources import write_table
+from tests.unit.data.sources.test_embeddings import EXTERNAL, read_rows
+from tests.unit.features.test_extraction import extract
+
+Array = npt.NDArray[Any]
+ITEMS = [f"s{number}" for number in range(12)]
+PATIENTS = [f"p{number // 2}" for number in range(12)]
+Write = Callable[[Path, str, Array], None]
+
+
+def by_trident(folder: Path, name: str, features: Array) -> None:
+    """Writes as save_h5 of trident/IO.py does, mahmoodlab/TRIDENT 98de6dbb: chunks of one row."""
+    coords = np.zeros((len(features), 2), np.int64)
+    with h5py.File(folder / f"{name}.h5", "w") as file:
+        for key, values in {"features": features, "coords": coords}.items():
+            more = values.shape[1:]
+            part = file.create_dataset(
+                key, values.shape, values.dtype, maxshape=(None, *more), chunks=(1, *more)
+            )
+            part[:] = values
+            part.attrs["name"] = name
+
+
+def by_clam(folder: Path, name: str, features: Array) -> None:
+    """Appends batches as save_hdf5 of utils/file_utils.py does, mahmoodlab/CLAM e033abbd."""
+    with h5py.File(folder / f"{name}.h5", "w") as file:
+        for batch in np.array_split(features, 2):
+            for key, values in {"features": batch, "coords": batch[:, :2].astype("i4")}.items():
+                more = values.shape[1:]
+                if key not in file:
+                    file.create_dataset(
+                        key, values.shape, values.dtype, maxshape=(None, *more), chunks=(32, *more)
+                    )[:] = values
+                else:
+                    file[key].resize(len(file[key]) + len(values), axis=0)
+                    file[key][len(file[key]) - len(values) :] = values
+
+
+def by_slide2vec(folder: Path, name: str, features: Array) -> None:
+    """Writes as write_tile_embeddings of slide2vec/artifacts.py, clemsgrs/slide2vec 1a8f9ea1."""
+    torch.save(torch.as_tensor(features), folder / f"{name}.pt")
+
+
+def in_npz(folder: Path, name: str, features: Array) -> None:
+    """Writes the other format of slide2vec."""
+    np.savez_compressed(folder / f"{name}.npz", features=features, tile_index=np.arange(3))
+
+
+WRITERS: list[Write] = [by_trident, by_clam, by_slide2vec, in_npz]
+
+
+def make_items(seed: int = 0) -> dict[str, Array]:
+    """Patches of items, 5 numbers each: 1 to 1,500 patches, more than one block."""
+    generator = np.random.default_rng(seed)
+    sizes = [*range(2, 13), 1500]
+    return {
+        name: generator.normal(size=(size, 5)).astype(np.float32)
+        for name, size in zip(ITEMS, sizes, strict=True)
+    }
+
+
+def options(folder: Path, write: Write, items: dict[str, Array], **more: Any) -> Any:
+    (folder / "in").mkdir(exist_ok=True)
+    for name, features in items.items():
+        write(folder / "in", name, features)
+    rows = zip(ITEMS, PATIENTS, strict=True)
+    lines = [{"id": name, "who": who, "kind": "ab"[int(who[1:]) % 2]} for name, who in rows]
+    write_table(folder / "x.csv", lines)
+    given = {"root": str(folder), "train": "in", "table": "x.csv", "id_column": "id"}
+    labels = {"label_column": "kind", "class_names": ["a", "b"], "unit_column": "who"}
+    return dataset_options({"source": "embeddings", "pool": "mean"} | given | labels | more)
+
+
+def prepare(*given: Any, **more: Any) -> Path:
+    tables: Path = given[0] / "tables"
+    dataset_preparation.prepare_dataset(options(*given, **more), tables)
+    return tables
+
+
+@pytest.mark.parametrize("pool", ["mean", "max"])
+@pytest.mark.parametrize("write", WRITERS)
+def test_items_of_tools_are_pooled_up_to_features(tmp_path: Path, write: Write, pool: Any) -> None:
+    items = make_items()
+    tables = prepare(tmp_path, write, items, pool=pool)
+    names: list[str] = []
+    for split in ("train", "test"):
+        store: FeatureStore = extract(
+            tables, tmp_path / split, split=split, backbone=EXTERNAL, backbone_name="vectors",
+            batch_size=4,
+        )  # fmt: skip
+        wanted = [getattr(items[name].astype(np.float64), pool)(axis=0) for name in store.ids]
+        np.testing.assert_allclose(store.read(), wanted, rtol=1e-6, atol=1e-7)
+        names += store.ids
+    assert sorted(names) == sorted(ITEMS)
+
+
+def test_each_row_depends_on_its_own_file(tmp_path: Path) -> None:
+    before = read_rows(prepare(tmp_path, by_trident, make_items()), "vectors")
+    items = make_items()
+    items["s3"] = items["s3"][:1] * 100
+    after = read_rows(prepare(tmp_path, by_trident, items), "vectors")
+    changed = [name for name in ITEMS if not np.array_equal(before[name], after[name])]
+    assert changed == ["s3"]
+
+
+@given(
+    patches=arrays(
+        np.float32, array_shapes(min_dims=2, max_dims=2), elements=st.floats(-1e6, 1e6, width=32)
+    ),
+    step=st.integers(1, 4),
+)
+def test_pooling_is_that_of_numpy(patches: Array, step: int) -> None:
+    blocks = [patches[start : start + step] for start in range(0, len(patches), step)]
+    mean = patches.astype(np.float64).mean(axis=0)
+    np.testing.assert_allclose(pool_patches(blocks, "mean"), mean, rtol=1e-9, atol=1e-6)
+    assert np.array_equal(pool_patches(blocks, "max"), patches.max(axis=0))
+
+
+@pytest.mark.parametrize("shape", [(5,), (1, 5), (1, 1, 5)])
+def test_one_vector_per_item_needs_no_pool(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    items = {name: patches[0].reshape(shape) for name, patches in make_items().items()}
+    rows = read_rows(prepare(tmp_path, by_slide2vec, items, pool=None), "vectors")
+    assert all(np.array_equal(rows[name], items[name].ravel()) for name in ITEMS)
+
+
+@pytest.mark.parametrize("pool", ["mean", "max"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, value: float, pool: str) -> None:
+    items = make_items()
+    items["s3"][2, 4] = value
+    with pytest.raises(DataError, match=r"\(id s3\): x\.csv line 5: .*number 4 is nan"):
+        prepare(tmp_path, by_trident, items, pool=pool)
+
+
+def of_item(features: Any, write: Write = by_slide2vec) -> dict[str, Any]:
+    return {"write": write, "items": make_items() | {"s3": features}}
+
+
+def of_link(folder: Path, name: str, _: Array) -> None:
+    with h5py.File(folder / f"{name}.h5", "w") as file:
+        file["features"] = h5py.ExternalLink("other.h5", "features")
+
+
+def of_promise(folder: Path, name: str, _: Array) -> None:
+    with h5py.File(folder / f"{name}.h5", "w") as file:
+        file.create_dataset("features", (10**9, 100), "f4", chunks=(1024, 100))
+
+
+def of_texts(folder: Path, name: str, _: Array) -> None:
+    with h5py.File(folder / f"{name}.h5", "w") as file:
+        file["features"] = np.full((3, 5), b"1")
+
+
+def of_objects(folder: Path, name: str, _: Array) -> None:
+    torch.save({"features": Path("x")}, folder / f"{name}.pt")
+
+
+def of_view(folder: Path, name: str, _: Array) -> None:
+    torch.save(torch.zeros(1).expand(10**9, 5), folder / f"{name}.pt")
+
+
+def of_nothing(folder: Path, name: str, _: Array) -> None:
+    (folder / f"{name}.h5").write_bytes(b"no file")
+
+
+HOSTILE: list[tuple[Write, str]] = [
+    (of_link, r"s3\.h5: .*'features' is a link to another place"),
+    (of_promise, r"s3\.h5: .*'features' needs .* but the file has"),
+    (of_texts, r"s3\.h5: array 'features' has the shape \(3, 5\), type \|S1"),
+    (of_objects, r"s3\.pt: .*other objects than tensors"),
+    (of_view, r"s3\.pt: .*needs .* but the file has"),
+    (of_nothing, r"s3\.h5: cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("write", "said"), HOSTILE)
+def test_hostile_items_are_refused_in_a_line(tmp_path: Path, write: Write, said: str) -> None:
+    def write_item(folder: Path, name: str, features: Array) -> None:
+        (write if name == "s3" else by_trident)(folder, name, features)
+
+    found = options(tmp_path, write_item, make_items())
+    with pytest.raises(ConfigError, match=said) as raised:
+        found.check_files()
+    assert len(str(raised.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("features", "more", "said"),
+    [
+        (np.zeros((0, 5)), {}, r"s3\.h5: array 'features' has the shape \(0, 5\), but an item"),
+        (np.zeros((2, 3, 5)), {}, r"s3\.h5: .*shape \(2, 3, 5\), but an item needs"),
+        (np.zeros((2, 4)), {}, r"s3\.h5: .*shape \(2, 4\), but 5 numbers in .*s0\.h5"),
+        (np.zeros((2, 5)), {"pool": None}, r"several patches; write `pool: mean`"),
+        (np.zeros((2, 5), bool), {}, r"s3\.h5: .*type bool; save it as float32"),
+        (None, {}, r"x\.csv line 5: item 's3' has no file in .*; put one file there"),
+        (np.ones((2, 5)), {"table": None}, r"^table: missing; .*in is a folder"),
+        (np.ones((2, 5)), {"id_column": None}, r"^id_column: missing; .*in is a folder"),
+        (np.ones((2, 5)), {"vectors": {"a": "no"}}, r"in: no vectors 'no', only coords, features"),
+        (np.ones((2, 5)), {"train": "one.npy"}, r"^pool: works only if"),
+    ],
+)
+def test_faulty_items_are_named_before_vectors_are_read(
+    tmp_path: Path, features: Any, more: dict[str, Any], said: str
+) -> None:
+    items = make_items()
+    np.save(tmp_path / "one.npy", np.zeros((12, 5)))
+    del items["s3"]
+    if features is not None:
+        items["s3"] = features
+    with pytest.raises(ConfigError, match=said):
+        options(tmp_path, by_trident, items, **more).check_files()
+
+
+def test_items_in_two_files_are_refused(tmp_path: Path) -> None:
+    found = options(tmp_path, by_trident, make_items())
+    by_slide2vec(tmp_path / "in", "s3", np.ones((2, 5)))
+    with pytest.raises(ConfigError, match=r"item 's3' has s3\.h5 and s3\.pt in"):
+        found.check_files()
+
+
+def test_rows_that_are_left_out_need_no_file(tmp_path: Path) -> None:
+    items = make_items()
+    del items["s3"]
+    kept = {"filters": {"who": [who for who in sorted({*PATIENTS}) if who != "p1"]}}
+    rows = read_rows(prepare(tmp_path, by_trident, items, **kept), "vectors")
+    assert sorted(rows) == sorted({*ITEMS} - {"s2", "s3"})
+
+
+def test_pool_and_files_decide_the_tables(tmp_path: Path) -> None:
+    mean, largest = (options(tmp_path, by_trident, make_items(), pool=p) for p in ("mean", "max"))
+    assert mean.preparation_params() != largest.preparation_params()
+    assert mean.image_params() == largest.image_params(), "the same people"
+    assert "pool" not in options(tmp_path, by_trident, {}, pool=None).preparation_params()
+    before = mean.source_state()
+    by_trident(tmp_path / "in", "s3", np.ones((700, 5)))
+    assert mean.source_state() != before
+
+
+def test_hdf5_lists_data_sets_in_groups(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        file["uni/features"] = np.ones((3, 2), np.float16)
+        file["kind"], file["version"], file["none"] = [b"a", b"b", b"a"], 3, h5py.Empty("f4")
+    found = open_embeddings(tmp_path / "x.hdf5", option="train")
+    assert found.list_vectors() == {"uni/features": (3, 2)}
+    assert found.columns == ("kind",)
+    assert found.read_columns(["kind"]) == {"kind": ["a", "b", "a"]}
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.int64])
+def test_pt_files_of_all_rows(tmp_path: Path, kind: torch.dtype) -> None:
+    vectors = torch.arange(6).reshape(3, 2).to(kind)
+    torch.save({"X": vectors, "kind": torch.tensor([1, 0, 1])}, tmp_path / "x.pt")
+    found = open_embeddings(tmp_path / "x.pt", option="train")
+    assert found.read_columns(["kind"]) == {"kind": ["1", "0", "1"]}
+    ((block,),) = found.read_blocks([found.find_vectors(None)])
+    assert block.tolist() == vectors.tolist()
