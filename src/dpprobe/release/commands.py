@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,7 @@ def add_commands(commands: Parsers) -> None:
     export.add_argument(
         "--onnx", type=Path, required=True, metavar="FILE", help="the ONNX file to write"
     )
+    _add_passport(commands, [bundle])
     _add_release_notes(commands, [bundle])
     _add_ledger(commands)
 
@@ -143,6 +145,26 @@ def _add_verify(commands: Parsers, parents: list[argparse.ArgumentParser]) -> No
         "whole chain of predecessors; repeatable",
     )
     verify.add_argument("--all", action="store_true", help="list all checks, also passed checks")
+
+
+def _add_passport(commands: Parsers, parents: list[argparse.ArgumentParser]) -> None:
+    summary = "write documents about a bundle for reviewers into a new folder"
+    passport = commands.add_parser("passport", parents=parents, help=summary)
+    passport.set_defaults(run=_run_passport)
+    passport.add_argument(
+        "--published",
+        type=date.fromisoformat,
+        required=True,
+        metavar="YYYY-MM-DD",
+        help="the day on which the release is published; a bundle has no dates",
+    )
+    passport.add_argument(
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="the folder to write; default: BUNDLE.passport beside the bundle",
+    )
+    passport.add_argument("--public-key", type=Path, help="the signer's Ed25519 public key in PEM")
 
 
 def _add_release_notes(commands: Parsers, parents: list[argparse.ArgumentParser]) -> None:
@@ -281,6 +303,21 @@ def _run_export(arguments: argparse.Namespace) -> int:
         "release's precision"
     )
     print(f"input: {done.input}")
+    return 0
+
+
+def _run_passport(arguments: argparse.Namespace) -> int:
+    # slow to import, and `dpprobe --help` must be fast
+    from dpprobe.release.passport import write_passport
+
+    folder = write_passport(
+        arguments.bundle,
+        arguments.output,
+        published=arguments.published,
+        public_key=arguments.public_key,
+    )
+    for path in sorted(folder.iterdir()):
+        print(path)
     return 0
 
 

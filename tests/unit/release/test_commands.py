@@ -91,7 +91,15 @@ def test_help_names_every_command_and_loads_nothing_heavy() -> None:
     )
     words = [sys.executable, "-c", code]
     shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    for command in ("predict", "verify", "export", "release-notes", "rollback", "ledger"):
+    for command in (
+        "predict",
+        "verify",
+        "export",
+        "passport",
+        "release-notes",
+        "rollback",
+        "ledger",
+    ):
         assert f"\n    {command} " in shown
     assert shown.endswith("[]\n")
 

@@ -1,0 +1,278 @@
+"""Writes the passport of a bundle: documents that reviewers ask for, from the bundle alone.
+
+    bundle/                  the bundle's files, unchanged
+    ro-crate-metadata.json   an RO-Crate of all files: sizes, hashes, software, guarantee, licence
+    questions.md             questions of a privacy officer, answered from the bundle
+
+Every value comes from a field of bundle.json or privacy.json, or from the user's `published`. A
+value that the bundle does not state is left out, never guessed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from dpprobe.artifacts import canonical_json, flush_to_disk, sha256_file, write_json, write_text
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.release.bundle import (
+    BUNDLE_FILES,
+    CARD_FILE,
+    FACTS_FILE,
+    HEAD_FILE,
+    PAGE_FILE,
+    SIGNATURE_FILE,
+    STATEMENT_FILE,
+    SUMS_FILE,
+    Bundle,
+    bundle_digest,
+    check_outside,
+    damaged_files,
+    read_bundle,
+)
+from dpprobe.release.documents.document_values import in_markdown
+from dpprobe.release.verification.verify import verify_bundle
+from dpprobe.resources import read_yaml
+
+CRATE_FILE, QUESTIONS_FILE = "ro-crate-metadata.json", "questions.md"
+COPY = "bundle"
+
+CRATE = "https://w3id.org/ro/crate/1.1"
+# The context of RO-Crate 1.1 is older than schema.org's `sha256`.
+CONTEXT = [f"{CRATE}/context", {"sha256": "http://schema.org/sha256"}]
+SOFTWARE, RUN, DATA, BACKBONE, LICENSE = "#dpprobe", "#run", "#data", "#backbone", "#license"
+
+# Content and media type of each file of a bundle.
+FILES = {
+    CARD_FILE: ("Model card", "text/markdown"),
+    FACTS_FILE: ("Classes, preprocessing, backbone and options", "application/json"),
+    HEAD_FILE: ("Weights of the head", "application/octet-stream"),
+    STATEMENT_FILE: ("Privacy statement", "application/json"),
+    PAGE_FILE: ("Page for a privacy officer", "text/html"),
+    SUMS_FILE: ("SHA-256 of the other files", "text/plain"),
+    SIGNATURE_FILE: ("Ed25519 signature of SHA256SUMS", "application/octet-stream"),
+}
+# Answers to questions without a field, and to questions whose fields the bundle leaves empty.
+BY_A_PERSON = "not answerable by software: you must write it"
+NOT_STATED = "**empty**: the bundle does not state it"
+# Fields of privacy.json that the crate repeats as values.
+GUARANTEE = ("epsilon_realised", "delta", "unit_of_privacy", "neighbouring_relation", "n")
+
+Entity = dict[str, Any]
+
+
+def write_passport(
+    bundle: Path,
+    output: Path | None = None,
+    *,
+    published: date,
+    public_key: Path | None = None,
+) -> Path:
+    """Writes the passport of a bundle into a new folder; returns the folder.
+
+    The folder appears whole or not at all. By default it is NAME.passport beside the bundle.
+    `public_key` is the signer's key. Raises DataError for a bundle that does not verify, and
+    ConfigError if the folder already has files or is inside a bundle.
+    """
+    read = _read_verified(bundle, public_key)
+    folder = output or bundle.resolve().with_name(f"{bundle.resolve().name}.passport")
+    check_outside(folder / CRATE_FILE)
+    if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and _is_empty(folder))):
+        raise ConfigError(
+            f"--output {folder}: already exists, and is not overwritten; delete it, or name "
+            "another folder"
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as place:
+        made = Path(place) / "passport"
+        _copy_bundle(read, made / COPY)
+        write_text(made / QUESTIONS_FILE, answer_questions(read))
+        write_json(made / CRATE_FILE, describe_crate(made, read, published))
+        made.replace(folder)
+    flush_to_disk(folder.parent)
+    return folder
+
+
+def _is_empty(folder: Path) -> bool:
+    return next(folder.iterdir(), None) is None
+
+
+def _read_verified(folder: Path, public_key: Path | None) -> Bundle:
+    report = verify_bundle(folder, public_key=public_key)
+    for check in report.checks:
+        if check.passed is False:
+            raise DataError(
+                f"{folder}: does not verify, so it gets no passport ({check.name}: "
+                f"{check.detail}); run dpprobe verify {folder}, and fetch the bundle again"
+            )
+    return read_bundle(folder)
+
+
+def _copy_bundle(read: Bundle, target: Path) -> None:
+    """Copies the verified files; raises DataError if the bundle changed since it was read."""
+    target.mkdir(parents=True)
+    digest = bundle_digest(read.folder)
+    for name in (*BUNDLE_FILES, SIGNATURE_FILE):
+        if (read.folder / name).exists():
+            shutil.copyfile(read.folder / name, target / name)
+            flush_to_disk(target / name)
+    if bundle_digest(target) != digest or damaged_files(target):
+        raise DataError(f"{read.folder}: changed while it was copied; run the command again")
+
+
+def describe_crate(folder: Path, read: Bundle, published: date) -> dict[str, Any]:
+    """Returns the RO-Crate 1.1 metadata of all files in a passport's folder."""
+    facts, license_name = read.facts, read.facts.card.license
+    copies = [name for name in FILES if (folder / COPY / name).exists()]
+    values = [_state_value(read, name) for name in GUARANTEE]
+    licensed = {"license": {"@id": LICENSE}} if license_name else {}
+    graph: list[Entity] = [
+        {
+            "@id": CRATE_FILE,
+            "@type": "CreativeWork",
+            "about": {"@id": "./"},
+            "conformsTo": {"@id": CRATE},
+        },
+        {
+            "@id": "./",
+            "@type": "Dataset",
+            "name": facts.name,
+            "description": read.statement["promise"],
+            "datePublished": published.isoformat(),
+            "hasPart": _refer([f"{COPY}/", QUESTIONS_FILE]),
+            "mentions": {"@id": RUN},
+            "variableMeasured": _refer(value["@id"] for value in values),
+            **licensed,
+        },
+        {
+            "@id": f"{COPY}/",
+            "@type": "Dataset",
+            "name": f"The bundle {facts.name}",
+            "description": "The released head, its privacy statement and its documents.",
+            "hasPart": _refer(f"{COPY}/{name}" for name in copies),
+            **licensed,
+        },
+        *(_describe_file(folder, f"{COPY}/{name}", *FILES[name]) for name in copies),
+        _describe_file(folder, QUESTIONS_FILE, "Questions of a privacy officer", "text/markdown"),
+        *_describe_run(read, copies),
+        *values,
+    ]
+    if license_name:
+        graph.append({"@id": LICENSE, "@type": "CreativeWork", "name": license_name})
+    return {"@context": CONTEXT, "@graph": graph}
+
+
+def _describe_file(folder: Path, place: str, name: str, media_type: str) -> Entity:
+    path = folder / place
+    return {
+        "@id": place,
+        "@type": "File",
+        "name": name,
+        "contentSize": str(path.stat().st_size),
+        "encodingFormat": media_type,
+        "sha256": sha256_file(path),
+    }
+
+
+def _describe_run(read: Bundle, copies: Iterable[str]) -> list[Entity]:
+    """Describes the training run; a bundle states neither its time nor who ran it."""
+    facts, backbone = read.facts, read.facts.backbone
+    stated = {"version": backbone.architecture, "sha256": backbone.weights_sha256}
+    signed = {SUMS_FILE, SIGNATURE_FILE}
+    return [
+        {
+            "@id": RUN,
+            "@type": "CreateAction",
+            "name": f"Training of the head {facts.name} by the method {facts.head.method}",
+            "instrument": {"@id": SOFTWARE},
+            "object": _refer([DATA, BACKBONE]),
+            "result": _refer(f"{COPY}/{name}" for name in copies if name not in signed),
+        },
+        {
+            "@id": SOFTWARE,
+            "@type": "SoftwareApplication",
+            "name": "dpprobe",
+            "version": facts.dpprobe,
+        },
+        {
+            "@id": DATA,
+            "@type": "CreativeWork",
+            "name": facts.dataset,
+            "description": "The private dataset, which is not in this crate.",
+        },
+        {
+            "@id": BACKBONE,
+            "@type": "CreativeWork",
+            "name": backbone.name,
+            "description": "The frozen backbone, whose weights are not in this crate.",
+            **{key: value for key, value in stated.items() if value is not None},
+        },
+    ]
+
+
+def _state_value(read: Bundle, name: str) -> Entity:
+    return {
+        "@id": f"#{name}",
+        "@type": "PropertyValue",
+        "name": name,
+        "value": read.statement[name],
+        "propertyID": f"{STATEMENT_FILE}: {name}",
+    }
+
+
+def _refer(places: Iterable[str]) -> list[dict[str, str]]:
+    return [{"@id": place} for place in places]
+
+
+def answer_questions(read: Bundle) -> str:
+    """Returns a Markdown page with one table of questions and answers per source."""
+    lines = [
+        f"# Questions about {in_markdown(read.facts.name)}",
+        "",
+        "Answers are copied from the named fields of the bundle. Software does not judge them: "
+        "this page does not say that any requirement is met.",
+    ]
+    for block in read_yaml("passport.yaml"):
+        lines += ["", f"## {block['source']}", "", "| topic | question | answer |", "|---|---|---|"]
+        for each in block["questions"]:
+            answer = _answer_question(read, each.get("fields", ()))
+            lines.append(f"| {each['place']} | {each['ask']} | {answer} |")
+    return "\n".join(lines) + "\n"
+
+
+def _answer_question(read: Bundle, fields: Sequence[str]) -> str:
+    if not fields:
+        return BY_A_PERSON
+    answers = []
+    for field in fields:
+        found = [value for value in find_values(read, field) if value is not None]
+        shown = "; ".join(in_markdown(_write_value(value)) for value in found)
+        answers.append(f"{shown or NOT_STATED} (`{field}`)")
+    return "<br>".join(answers)
+
+
+def find_values(read: Bundle, field: str) -> list[Any]:
+    """Returns the values of a field such as `privacy.json: mechanisms.*.name`; none if absent."""
+    file, _, place = field.partition(": ")
+    values: list[Any] = [
+        {
+            FACTS_FILE: read.facts.model_dump(mode="json"),
+            STATEMENT_FILE: read.statement,
+        }[file]
+    ]
+    for key in place.split("."):
+        if key == "*":
+            values = [item for value in values for item in value]
+        else:
+            values = [value[key] for value in values if isinstance(value, dict) and key in value]
+    return values
+
+
+def _write_value(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return "; ".join(value)
+    return value if isinstance(value, str) else canonical_json(value)

@@ -1,0 +1,269 @@
+"""A passport says what its bundle says, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.release import passport
+from dpprobe.release.bundle import CardFacts, bundle_digest, read_bundle
+from dpprobe.release.passport import BY_A_PERSON, NOT_STATED, answer_questions, write_passport
+from dpprobe.release.signing import sign_bundle
+from dpprobe.release.verification.verify import verify_bundle
+from dpprobe.resources import read_yaml
+from tests.support.bundles import write_example
+from tests.support.command_line import run_main
+from tests.support.edited_bundles import edit_file
+from tests.support.releases import HOSTILE, calibrated, measured, of_sites
+from tests.unit.release.test_signing import write_keys
+from tests.unit.release.verification.test_verify import documented
+
+DAY = date(2026, 11, 29)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_example(tmp_path_factory.mktemp("bundle") / "lesions_v1")
+    documented(folder)
+    return folder
+
+
+@pytest.fixture
+def bundle(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "lesions_v1"))
+
+
+def entities(folder: Path) -> dict[str, dict[str, Any]]:
+    """The entities of a crate by identifier, each of which appears once."""
+    crate = json.loads((folder / "ro-crate-metadata.json").read_text())
+    found = {each["@id"]: each for each in crate["@graph"]}
+    assert len(found) == len(crate["@graph"])
+    return found
+
+
+def references(value: Any) -> Iterator[str]:
+    """Yields every reference from one entity to another."""
+    if isinstance(value, list):
+        for each in value:
+            yield from references(each)
+    elif isinstance(value, dict) and set(value) == {"@id"}:
+        yield value["@id"]
+
+
+def test_a_crate_lists_every_file_with_its_size_and_hash(bundle: Path) -> None:
+    """By RO-Crate 1.1: descriptor, root, and files that the root reaches."""
+    folder = write_passport(bundle, published=DAY)
+    found = entities(folder)
+    descriptor = found["ro-crate-metadata.json"]
+    assert descriptor["about"] == {"@id": "./"}
+    assert descriptor["conformsTo"] == {"@id": "https://w3id.org/ro/crate/1.1"}
+    assert found["./"]["@type"] == "Dataset"
+    assert found["./"]["datePublished"] == "2026-11-29"
+    for entity in found.values():
+        for value in entity.values():
+            assert {place for place in references(value) if "://" not in place} <= set(found)
+    parts = {place for name in ("./", "bundle/") for place in references(found[name]["hasPart"])}
+    files = {name for name, entity in found.items() if entity["@type"] == "File"}
+    there = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert files == there - {"ro-crate-metadata.json"} == parts - {"bundle/"}
+    assert "questions.md" in files
+    for name in files:
+        content = (folder / name).read_bytes()
+        assert found[name]["sha256"] == sha256(content).hexdigest()
+        assert found[name]["contentSize"] == str(len(content))
+
+
+def test_a_crate_states_the_guarantee_the_software_and_the_run(bundle: Path) -> None:
+    found = entities(write_passport(bundle, published=DAY))
+    statement = json.loads((bundle / "privacy.json").read_text())
+    values = {each["name"]: each["value"] for each in map(found.get, stated(found)) if each}
+    assert values == {name: statement[name] for name in values}
+    assert {"epsilon_realised", "delta", "unit_of_privacy", "n"} <= set(values)
+    run = found["#run"]
+    assert run["@type"] == "CreateAction"
+    assert found[run["instrument"]["@id"]]["version"] == "0.1.0"
+    assert {"@id": "bundle/head.safetensors"} in run["result"]
+    assert not {"startTime", "endTime", "agent"} & set(run), "a bundle knows neither"
+
+
+def stated(found: dict[str, dict[str, Any]]) -> list[str]:
+    return list(references(found["./"]["variableMeasured"]))
+
+
+@pytest.mark.parametrize("written", [None, "cc-by-4.0", HOSTILE[9]])
+def test_a_license_is_as_stated_or_left_out(bundle: Path, written: str | None) -> None:
+    edit_file(
+        bundle, "bundle.json", lambda it: it.update(card=CardFacts(license=written).model_dump())
+    )
+    documented(bundle)
+    found = entities(write_passport(bundle, published=DAY))
+    if written is None:
+        assert "license" not in json.dumps(list(found.values()))
+    else:
+        assert found[found["./"]["license"]["@id"]]["name"] == written
+
+
+def test_the_copy_is_the_bundle_and_the_bundle_stays(bundle: Path, tmp_path: Path) -> None:
+    private, public = write_keys(tmp_path)
+    sign_bundle(bundle, private)
+    before = {path.name: path.read_bytes() for path in bundle.iterdir()}
+    folder = write_passport(bundle, tmp_path / "new/place", published=DAY, public_key=public)
+    assert {path.name: path.read_bytes() for path in bundle.iterdir()} == before
+    assert verify_bundle(folder / "bundle", public_key=public).passed
+    assert bundle_digest(folder / "bundle") == bundle_digest(bundle)
+
+
+def test_a_bundle_that_does_not_verify_gets_no_passport(bundle: Path, tmp_path: Path) -> None:
+    edit_file(bundle, "privacy.json", lambda it: it.update(epsilon_realised=0.5))
+    read_bundle(bundle)  # its hashes are right
+    with pytest.raises(DataError, match=r"does not verify.*dpprobe verify"):
+        write_passport(bundle, published=DAY)
+    assert not (tmp_path / "lesions_v1.passport").exists()
+
+
+def test_no_file_is_overwritten_and_no_bundle_extended(bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is a bundle, which must not change"):
+        write_passport(bundle, bundle / "passport", published=DAY)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    write_passport(bundle, kept, published=DAY)  # an empty folder is filled
+    before = {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}
+    for taken in (kept, kept / "ro-crate-metadata.json"):
+        with pytest.raises(ConfigError, match="already exists"):
+            write_passport(bundle, taken, published=date(2030, 1, 1))
+    assert {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()} == before
+
+
+def test_a_passport_appears_whole_or_not_at_all(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        assert (next(tmp_path.glob(".lesions_v1.passport.*")) / "passport/bundle").is_dir()
+        raise OSError("disk full")
+
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setattr(passport, "describe_crate", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_passport(bundle, published=DAY)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_bundle_that_changes_during_the_copy_is_refused(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = read_bundle(bundle)
+
+    def swap(*_: Any) -> Any:
+        (bundle / "README.md").write_text("edited meanwhile")
+        return read
+
+    monkeypatch.setattr(passport, "_read_verified", swap)
+    with pytest.raises(DataError, match="changed while it was copied"):
+        write_passport(bundle, published=DAY)
+
+
+def test_the_command_lists_what_it_wrote(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_main(monkeypatch, "passport", str(bundle)) == 2  # a bundle has no date
+    capsys.readouterr()
+    assert run_main(monkeypatch, "passport", str(bundle), "--published", "2026-11-29") == 0
+    folder = bundle.with_name("lesions_v1.passport")
+    assert capsys.readouterr().out.splitlines() == [str(path) for path in sorted(folder.iterdir())]
+
+
+def rows(page: str) -> dict[str, str]:
+    """The answers of a page by their question."""
+    cells = [line[2:-2].split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    assert {len(row) for row in cells} == {3}
+    return {ask: answer for _, ask, answer in cells if ask != "question"}
+
+
+def questions() -> list[dict[str, Any]]:
+    return [each for block in read_yaml("passport.yaml") for each in block["questions"]]
+
+
+def test_each_question_has_a_row_and_none_is_answered_without_a_field(bundle: Path) -> None:
+    found = rows(answer_questions(read_bundle(bundle)))
+    assert list(found) == [each["ask"] for each in questions()]
+    for each in questions():
+        assert ("fields" in each) != (found[each["ask"]] == BY_A_PERSON)
+        for field in each.get("fields", ()):
+            assert f"(`{field}`)" in found[each["ask"]]
+    for empty in ("How accurate is the head", "Who saw the data", "For whom is the system"):
+        (answer,) = (text for ask, text in found.items() if ask.startswith(empty))
+        assert {part.split(" (`")[0] for part in answer.split("<br>")} == {NOT_STATED}
+
+
+def test_answers_are_the_values_of_the_bundle(bundle: Path) -> None:
+    """By a release with patients, a test result, a calibration and sites."""
+    edit_file(
+        bundle,
+        "privacy.json",
+        lambda it: it.update(
+            patients={"images": 7, "epsilon": 4.25},
+            evaluation=measured(value=0.8125),
+            calibration=calibrated(),
+            sites=of_sites(),
+        ),
+    )
+    found = rows(answer_questions(read_bundle(bundle)))
+    for ask, wanted in {
+        "How large are epsilon and delta?": ["0.999996", "1e-05"],
+        "What does the guarantee mean for a person with several records?": ["7", "4.25"],
+        "Which mechanisms read the data, with which sensitivity and noise?": [
+            "covariance; gradients",
+            "Gaussian; Gaussian",
+            "1.04; 0.7",
+            "8.34198226802239; 10.2168",
+        ],
+        "How accurate is the head on test data?": ["accuracy", "0.8125"],
+        "How many units of privacy were trained on?": ["lesions", "1500"],
+        "What does the system predict?": ["naevus; melanoma; keratosis", "false", "softmax"],
+    }.items():
+        shown = [part.split(" (`")[0] for part in found[ask].split("<br>")]
+        assert shown[: len(wanted)] == wanted
+    assert (
+        "The sites a, b and c trained"
+        in found["Who saw the data without noise, and whom must people trust?"]
+    )
+    assert found["Are the probabilities calibrated, and at what cost?"].startswith("1000 (`")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_text_of_a_person_breaks_out_of_its_cell(bundle: Path, text: str) -> None:
+    read = read_bundle(bundle)
+    plain = answer_questions(read).splitlines()
+    facts = read.facts.model_copy(update={"card": CardFacts(intended_use=text), "name": text})
+    shown = answer_questions(replace(read, facts=facts)).splitlines()
+    assert len(shown) == len(plain)
+    bars = [len(re.findall(r"(?<!\\)\|", line)) for line in shown[1:]]
+    assert bars == [len(re.findall(r"(?<!\\)\|", line)) for line in plain[1:]]
+    assert "<script" not in "".join(shown)
+
+
+def test_no_sentence_claims_compliance(bundle: Path) -> None:
+    page = answer_questions(read_bundle(bundle)) + json.dumps(questions())
+    for word in ("comply", "complies", "complian", "conform", "fulfil", "satisf", "lawful"):
+        assert word not in page.lower()
+
+
+def test_another_reader_of_crates_finds_the_same(bundle: Path) -> None:
+    """Needs the package rocrate, by the authors of the format."""
+    rocrate = pytest.importorskip("rocrate.rocrate")
+    folder = write_passport(bundle, published=DAY)
+    crate = rocrate.ROCrate(folder)
+    assert crate.root_dataset["name"] == "lesions_v1"
+    files = {each.id for each in crate.data_entities if each.type == "File"}
+    assert {"bundle/head.safetensors", "bundle/privacy.json"} <= files
+    assert crate.get("#run")["instrument"]["version"] == "0.1.0"
