@@ -80,6 +80,7 @@ _OF_THE_SAME_IMAGES = DATASET_NOTES | {
 }  # fmt: skip
 
 
+Pooling = Literal["mean", "max"]  # how several vectors of a row become one
 Embed = Annotated[
     bool,
     Field(

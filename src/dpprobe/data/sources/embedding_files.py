@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import torch
 
-    from dpprobe.data.sources.embeddings import Pool
+    from dpprobe.data.options import Pooling
 
 BLOCK_ROWS, _BLOCK_BYTES = 1024, 1 << 26  # the most rows, and bytes, that are read at a time
 _LONGEST_HEADER = 10_000  # bytes of an array's header, as in NumPy
@@ -588,7 +588,7 @@ class ItemFolder(EmbeddingFile):
       items: the files of the chosen rows, in the rows' order.
     """
 
-    def __init__(self, path: Path, *, pool: Pool | None, items: Sequence[Path] = ()) -> None:
+    def __init__(self, path: Path, *, pool: Pooling | None, items: Sequence[Path] = ()) -> None:
         super().__init__(path)
         self.pool = pool
         self.items = items
@@ -679,7 +679,7 @@ def _read_item_headers(path: Path) -> Mapping[str, Header]:
         return FORMATS[path.suffix](path).read_headers()
 
 
-def pool_patches(blocks: Iterable[Array], pool: Pool) -> Array:
+def pool_patches(blocks: Iterable[Array], pool: Pooling) -> Array:
     """Pools blocks of patches [..., numbers] to one vector; NaN where a number is not finite."""
     total, count = np.array(np.nan), 0
     for block in blocks:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from dpprobe.data.option_paths import match_files
+from dpprobe.data.options import Pooling
 from dpprobe.data.people.class_units import CountedRows
 from dpprobe.data.people.patient_sides import RowIndex
 from dpprobe.data.sources import csv_files
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from dpprobe.data.sources.csv_rows import ManifestRows
     from dpprobe.data.sources.embedding_files import EmbeddingFile
 
-Pool = Literal["mean", "max"]
 # The name of a row's only vector if the study names none.
 ONLY = "vectors"
 
@@ -77,7 +77,7 @@ class Options(TableOptions, CountedRows):
     test_table: str | None = Field(
         None, min_length=1, description="The same as `table`, for the vectors of `test`."
     )
-    pool: Pool | None = Field(
+    pool: Pooling | None = Field(
         None,
         description="How the patches [patches, numbers] of a folder's file become one vector, from "
         "this file alone. If absent, each file must have one vector.",
