@@ -33,6 +33,7 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.rows import Rows
 from dpprobe.heads.second_order import Design
+from dpprobe.privacy import releases
 from dpprobe.privacy.float32_noise import GaussianNoise
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.keystream import Keystream
@@ -282,6 +283,19 @@ def bend_one_number(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GaussianNoise, "draw_steps", draw_bent)
 
 
+def thin_the_diagonal(patch: pytest.MonkeyPatch) -> None:
+    """The noise on a matrix's diagonal is smaller by a hundredth, and right elsewhere."""
+    add_noise = releases._add_to_triangle
+
+    def add_less(sampler: RoundedGaussian, matrix: torch.Tensor, deviation: float) -> None:
+        before = matrix.diagonal().clone()
+        add_noise(sampler, matrix, deviation)
+        added = matrix.diagonal() - before
+        matrix.diagonal().copy_(before + (0.99 * added).round())
+
+    patch.setattr(releases, "_add_to_triangle", add_less)
+
+
 def clip_loosely(patch: pytest.MonkeyPatch) -> None:
     """Gradients may be longer than the bound by a hundredth."""
     make = ExactSums.__init__
@@ -355,6 +369,7 @@ FAULTS: list[tuple[Patch, str, str, str]] = [
     (spare_a_mechanism, "prototypes", "image", NOISE),
     (repeat_steps, "sgd", "image", NOISE),
     (bend_one_number, "sgd", "image", NOISE),
+    (thin_the_diagonal, "covariance_weighted", "image", NOISE),
     (clip_loosely, "exact_sgd_rows", "image", SUMS),
     (weigh_rows, "prototypes", "patient", SUMS),
     (weigh_rows, "sampled_exact_sgd", "patient", SUMS),
