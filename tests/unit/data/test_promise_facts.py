@@ -39,7 +39,7 @@ REASONS = {
     ),
     "name values of the own row": (
         "label_column label_columns class_names several_labels accepted_labels group_columns "
-        "id_column image_column vectors shard_in_id"
+        "id_column image_column vectors pool shard_in_id"
     ),
     "check, store or show": (
         "catalog expect verify metric missing_classes prompts prompt_names embed"
