@@ -118,7 +118,8 @@ class Options(TableOptions, CountedRows):
                         f"{file.path}: vectors {name!r} have {first} numbers in training rows but "
                         f"{lengths} in test rows; use vectors of one model"
                     )
-        self._check_items()
+        if any(map(self._in_folder, self.list_splits())):
+            self._check_items()
 
     def _check_folder(self, split: SplitName) -> None:
         if not self._in_folder(split):
@@ -140,8 +141,6 @@ class Options(TableOptions, CountedRows):
         from dpprobe.data.sources import csv_rows  # slow import: numpy, pandas and pyarrow
         from dpprobe.data.sources.embedding_files import ItemFolder
 
-        if not any(map(self._in_folder, self.list_splits())):
-            return
         columns = set(self.list_columns())
         for split, rows in csv_rows.load_columns(self, columns, quiet=True).items():
             file, _ = self.open_rows(split, rows)
