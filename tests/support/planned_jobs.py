@@ -85,20 +85,22 @@ def plan_jobs(snakefile: Path, study: Path | None) -> list[Job]:
         return sorted(jobs, key=lambda job: json.dumps([job["rule"], job["wildcards"]]))
 
 
-def digest_jobs(jobs: list[Job]) -> str:
-    """Returns the number of jobs, and a hash of each field of their descriptions, rule by rule."""
+def digest_jobs(jobs: list[Job]) -> dict[str, str]:
+    """Returns, for each rule, its number of jobs and a hash of each field of their descriptions."""
     by_rule = defaultdict(list)
     for job in jobs:
         by_rule[job["rule"]].append(job)
-    hashes = {
-        field: {rule: _hash([job[field] for job in of_rule]) for rule, of_rule in by_rule.items()}
-        for field in FIELDS
+    return {
+        rule: f"{len(described)} jobs "
+        + " ".join(f"{field}={hash_field(described, field)}" for field in FIELDS)
+        for rule, described in by_rule.items()
     }
-    return f"{len(jobs)} jobs " + " ".join(f"{field}={_hash(hashes[field])}" for field in FIELDS)
 
 
-def _hash(values: Any) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
+def hash_field(jobs: list[Job], field: str) -> str:
+    """Returns a short hash of one field of several jobs."""
+    values = json.dumps([job[field] for job in jobs], sort_keys=True)
+    return hashlib.sha256(values.encode()).hexdigest()[:8]
 
 
 def main() -> None:
