@@ -1,8 +1,8 @@
 """Finds states that one program reaches and another does not, such as fuzzing and the tests.
 
 A state is a function of the package with the kinds of its arguments and of its result: none, true,
-zero, negative, not a number, empty, one, several, and so on. What a drawn program reaches and the
-tests do not is a situation that nobody thought of: read it, and write the test that is missing.
+zero, negative, not a number, empty, one, several, and so on. If fuzzing reaches a state that the
+tests do not reach, nobody thought of this situation: write the missing test.
 
     export PYTHONPATH=bench
     STATES=tests.json python -m pytest -p states -p no:xdist tests/unit/planner
