@@ -81,7 +81,8 @@ def write_passport(
     read = _read_verified(bundle, public_key)
     folder = output or bundle.resolve().with_name(f"{bundle.resolve().name}.passport")
     check_outside(folder / CRATE_FILE)
-    if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and _is_empty(folder))):
+    empty = folder.is_dir() and not any(folder.iterdir())
+    if folder.is_symlink() or (folder.exists() and not empty):
         raise ConfigError(
             f"--output {folder}: already exists, and is not overwritten; delete it, or name "
             "another folder"
@@ -95,10 +96,6 @@ def write_passport(
         made.replace(folder)
     flush_to_disk(folder.parent)
     return folder
-
-
-def _is_empty(folder: Path) -> bool:
-    return next(folder.iterdir(), None) is None
 
 
 def _read_verified(folder: Path, public_key: Path | None) -> Bundle:
