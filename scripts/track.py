@@ -22,12 +22,7 @@ if __name__ == "__main__":
             metrics_files=record_paths(results, cells),
             dataset_info=Path(paths.info),
             figures=[Path(path) for path in paths.figures],
-            embeddings={
-                backbone: [
-                    Path(path) for path in paths.tsne if Path(path).stem == f"tsne_{backbone}"
-                ]
-                for backbone in params.backbones
-            },
+            planes={Path(path).stem.removeprefix("tsne_"): Path(path) for path in paths.tsne},
             tables=[Path(path) for path in paths.tables],
             artifact_root=results / "mlartifacts",
             receipt=Path(snakemake.output[0]),
@@ -37,5 +32,4 @@ if __name__ == "__main__":
             fairness=[Path(path) for path in paths.fairness],
             zero_shot=[Path(path) for path in paths.zero_shot],
             few_shot=[Path(path) for path in paths.few_shot],
-            comparisons=[Path(path) for path in paths.comparisons],
         )

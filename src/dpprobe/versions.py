@@ -34,7 +34,7 @@ VERSIONS = {
     "figures": 11,
     "tables": 9,
     "papers": 9,
-    "tracking": 15,
+    "tracking": 16,
     "report": 16,
     "release": 1,
     "fine_tuning": 2,

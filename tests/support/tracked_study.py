@@ -27,7 +27,7 @@ class Study:
         self.info = root / "dataset.json"
         self.cells = sorted(root.glob("cells/*/*/*/*/metrics.json"))
         self.figures = [root / "accuracy.png"]
-        self.embeddings = {"pixels": [root / "tsne_pixels.png"]}
+        self.planes = {"pixels": root / "tsne_pixels.png"}
         self.tables = [root / "accuracy.md"]
 
     def ingest(self, **changes: Any) -> dict[str, Any]:
@@ -39,7 +39,7 @@ class Study:
             "metrics_files": self.cells,
             "dataset_info": self.info,
             "figures": self.figures,
-            "embeddings": self.embeddings,
+            "planes": self.planes,
             "tables": self.tables,
             "artifact_root": self.root / "mlartifacts",
             "receipt": self.root / "receipt.json",

@@ -4,14 +4,14 @@ from dpprobe.analyses.fairness import list_fairness_files
 from dpprobe.release.bundle import BUNDLE_FILES
 from dpprobe.versions import VERSIONS
 
-# Figures that MLflow shows with the cells of a dataset.
+# Figures that MLflow shows in the run of a dataset, beside the t-SNE plot of each backbone.
 TRACKED_FIGURES = (
     "plot_accuracy",
     "plot_option",
     "plot_fairness",
+    "plot_comparison",
+    "plot_dataset_tsne",
 )
-# Further figures that MLflow shows in the run of a whole dataset.
-DATASET_FIGURES = ("plot_comparison", "plot_dataset_tsne")
 
 
 # Only the rules in this file write to MLflow's store, from the files that other jobs wrote.
@@ -39,11 +39,6 @@ rule track:
         ),
         zero_shot=lambda wildcards: FILES.list_zero_shot_records(wildcards.dataset),
         few_shot=lambda wildcards: FILES.list_few_shot_records(wildcards.dataset),
-        comparisons=lambda wildcards: [
-            path
-            for path in exhibit_paths(wildcards.dataset, names=DATASET_FIGURES)
-            if path.endswith(".png")
-        ],
     output:
         "<results>/tracking/{dataset}.json",
     log:
@@ -59,7 +54,6 @@ rule track:
     params:
         uri=STUDY.tracking.uri,
         study=STUDY.study,
-        backbones=list(STUDY.backbones),
         version=VERSIONS["tracking"],
     message:
         "MLflow runs of {wildcards.dataset}"

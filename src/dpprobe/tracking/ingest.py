@@ -49,7 +49,7 @@ def update_dataset(
     metrics_files: Sequence[Path],
     dataset_info: Path,
     figures: Sequence[Path],
-    embeddings: Mapping[str, Sequence[Path]],
+    planes: Mapping[str, Path],
     tables: Sequence[Path],
     artifact_root: Path,
     receipt: Path,
@@ -59,7 +59,6 @@ def update_dataset(
     fairness: Sequence[Path] = (),
     zero_shot: Sequence[Path] = (),
     few_shot: Sequence[Path] = (),
-    comparisons: Sequence[Path] = (),
 ) -> None:
     """Brings MLflow up to date with the cells and the baselines of one dataset.
 
@@ -69,14 +68,14 @@ def update_dataset(
     other studies stay unchanged.
 
     Args:
-      figures, tables: files stored with each (backbone, method).
-      embeddings: each backbone's t-SNE figures.
+      figures, tables: files that the run of the whole dataset has, and no other, so
+        that the folder of artifacts grows with the number of cells.
+      planes: each backbone's t-SNE figure, in the same run.
       artifact_root: folder of artifacts, unless a server chooses the folder.
       receipt: file written last, with the run of each result and the pages to open.
       lock: a file beside a SQLite store, so that one process writes at a time. A server accepts
         many writers at once, so only writers of one receipt wait for each other.
       commit: the workflow's commit, recorded in new runs; a changed commit replaces no run.
-      comparisons: figures that are stored only with the run of the whole dataset.
     """
     info = read_info(dataset_info)
     cell_files = [(path, read_cell(path)) for path in sorted(metrics_files)]
@@ -98,24 +97,18 @@ def update_dataset(
         groups=groups,
         compared={run.params["backbone"] for run in baselines},
     )
-    attached = [(path, "figures") for path in figures] + [(path, "tables") for path in tables]
-    files = {
-        backbone: [
-            *attached,
-            *((path, "figures") for path in embeddings.get(backbone, ())),
-            *([(groups[backbone][0], "fairness")] if backbone in groups else []),
-        ]
-        for backbone in {record.cell.backbone for _, record in cell_files}
-    }
-    summaries = _list_summary_runs(cell_files, study, shared_tags, source, files)
-    planes = {name: path for name, paths in embeddings.items() for path in paths[:1]}
-    pictures = [(path, "figures") for path in (*comparisons, *planes.values())]
+    summaries = _list_summary_runs(cell_files, study, shared_tags, source)
+    attached = [
+        *((path, "figures") for path in (*figures, *planes.values())),
+        *((path, "tables") for path in tables),
+        *((path, "fairness") for path in fairness),
+    ]
     whole = dataset_run(
         baselines,
         dataset=dataset,
         study=study,
         shared_tags=shared_tags,
-        artifacts=list(dict.fromkeys([*attached, *pictures])),
+        artifacts=attached,
         source=source,
         finished=max(
             (run.finished for run in [*cells, *baselines]), default=dataset_info.stat().st_mtime
@@ -138,10 +131,11 @@ def update_dataset(
         writer.links |= {"charts": pages["charts"]}
         # first, because other descriptions link to this run
         writer.write(summary, [whole], outdates=lambda _: False, describe=False)
+        if attached:
+            writer.links["figures and tables"] = writer.link_artifacts(summary, whole.key)
         for backbone, picture in sorted(planes.items()):
-            words = f"t-SNE of {backbone}"
-            writer.links[words] = writer.link_artifact(
-                summary, whole.key, f"figures/{picture.name}"
+            writer.links[f"t-SNE of {backbone}"] = writer.link_artifacts(
+                summary, whole.key, f"/figures/{picture.name}"
             )
         pages |= _write_cells(writer, shown, [*cells, *baselines], has_baselines=bool(baselines))
         writer.write(summary, summaries, outdates=lambda key: key != whole.key)
@@ -176,17 +170,14 @@ def _list_summary_runs(
     study: str,
     shared_tags: Mapping[str, str],
     source: DatasetInput,
-    files: Mapping[str, Sequence[tuple[Path, str]]],
 ) -> list[RunContents]:
-    """Describes one run per backbone and method, with the artifacts `files` of the backbone."""
+    """Describes one run per backbone and method."""
     curves: dict[tuple[str, str], list[CellFile]] = {}
     for path, record in cell_files:
         curves.setdefault((record.cell.backbone, record.cell.method), []).append((path, record))
     return [
-        summary_run(
-            group, study, {**shared_tags, RUN_COLOUR: pick_colour(index)}, files[backbone], source
-        )
-        for index, ((backbone, _), group) in enumerate(curves.items())
+        summary_run(group, study, {**shared_tags, RUN_COLOUR: pick_colour(index)}, source)
+        for index, group in enumerate(curves.values())
     ]
 
 

@@ -118,7 +118,7 @@ class RunContents:
     params: Mapping[str, str]
     tags: Mapping[str, str]
     metrics: Sequence[MetricValue]
-    artifacts: Sequence[tuple[Path, str]]
+    artifacts: Sequence[tuple[Path, str]] = ()
     history: Path | None = None
     drawn: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     inputs: Sequence[DatasetInput] = ()
@@ -238,7 +238,6 @@ def summary_run(
     cells: Sequence[CellFile],
     study: str,
     shared_tags: Mapping[str, str],
-    artifacts: Sequence[tuple[Path, str]],
     source: DatasetInput,
 ) -> RunContents:
     """Describes the summary run of a (backbone, method), from its cells at all epsilons."""
@@ -259,9 +258,7 @@ def summary_run(
     epsilons = ", ".join(budget_words(record.cell.epsilon) for record in ordered)
     return RunContents(
         key="/".join((study, *cell.key[:3])),
-        content_hash=hash_value(
-            [VERSIONS["tracking"], hashes, hash_files(artifacts), dict(shared_tags)]
-        ),
+        content_hash=hash_value([VERSIONS["tracking"], hashes, dict(shared_tags)]),
         name=run_name(cell.method, cell.backbone),
         note=(
             f"{cell.method} on {cell.backbone} features of {cell.dataset} at epsilon {epsilons}."
@@ -274,7 +271,6 @@ def summary_run(
             "private": _private_tag(record.guaranteed for record in ordered),
         },
         metrics=metrics,
-        artifacts=artifacts,
         inputs=[source],
         seconds=sum(record.seconds or 0.0 for record in ordered),
         finished=max(path.stat().st_mtime for path, _ in cells),

@@ -133,10 +133,10 @@ class Writer:
         """Returns the address of an experiment's page; creates or restores the experiment."""
         return _page_of(_find_experiment(self.client, wanted))
 
-    def link_artifact(self, wanted: ExperimentContents, key: str, path: str) -> str:
-        """Returns the address of an artifact's page, of a run that is already written."""
+    def link_artifacts(self, wanted: ExperimentContents, key: str, path: str = "") -> str:
+        """Returns the address of the artifacts of a run that is already written, or of one."""
         experiment = _find_experiment(self.client, wanted)
-        return f"#/experiments/{experiment.experiment_id}/runs/{self.runs[key]}/artifacts/{path}"
+        return f"#/experiments/{experiment.experiment_id}/runs/{self.runs[key]}/artifacts{path}"
 
     def _link(self, note: str) -> str:
         """Writes the links below the first paragraph of a description."""
@@ -183,18 +183,18 @@ class Writer:
         current = next((run for run in present if self._is_current(run, item)), None)
         if current is not None:
             self.kept += 1
-            run_id = current.info.run_id
             self._mark_run(current, current=True)
             if current.data.tags.get(NOTE) != (note := fit_to_tag(self._link(item.note))):
-                self.client.set_tag(run_id, NOTE, note)  # the pages have other addresses now
+                # the pages have other addresses now
+                self.client.set_tag(current.info.run_id, NOTE, note)
         else:
-            run_id = self._create_run(experiment, item)
+            current = self._create_run(experiment, item)
             if any(run.info.status == "FINISHED" for run in present):
                 self.replaced += 1
             else:
                 self.created += 1
-        self.runs[item.key] = run_id
-        for path in _list_copies(current or self.client.get_run(run_id), item):
+        self.runs[item.key] = run_id = current.info.run_id
+        for path in _list_copies(current, item):
             add_file(path)
         # Old runs are deleted after the new run is complete, so a crash never loses a result.
         for run in present:
@@ -213,7 +213,7 @@ class Writer:
         if run.data.tags.get(CURRENT) != value:
             self.client.set_tag(run.info.run_id, CURRENT, value)
 
-    def _create_run(self, experiment: Experiment, item: RunContents) -> str:
+    def _create_run(self, experiment: Experiment, item: RunContents) -> Run:
         end = int(1000 * item.finished)
         curve = curve_metrics(check_file(item.history)) if item.history else []
         logged = [*item.metrics, *curve]
@@ -233,7 +233,7 @@ class Writer:
                 **self.commit,
             },
         )
-        run_id: str = run.info.run_id
+        run_id = run.info.run_id
         metrics = [Metric(name, value, end, step) for name, value, step in logged]
         params = [Param(name, value) for name, value in item.params.items()]
         self.client.log_batch(run_id, metrics[:METRICS_A_CALL], params[:PARAMS_A_CALL])
@@ -247,7 +247,7 @@ class Writer:
         for name, draw in item.drawn.items():
             self._log_artifact(run, "", name, draw())
         self.client.set_terminated(run_id, "FINISHED", end_time=end)
-        return run_id
+        return run
 
     def _log_artifact(self, run: Run, folder: str, name: str, content: Path | str) -> None:
         local = _local_folder(run)

@@ -53,7 +53,7 @@ class Noted:
     def find_page(self, wanted: Any) -> str:
         return f"#{wanted.name} key=dpprobe"
 
-    def link_artifact(self, wanted: Any, key: str, path: str) -> str:
+    def link_artifacts(self, wanted: Any, key: str, path: str = "") -> str:
         return f"#{wanted.name} {key} {path}"
 
     def write(self, wanted: Any, contents: Any, **named: Any) -> str:
@@ -75,10 +75,9 @@ def parts(study: Study) -> dict[str, Any]:
     for name in ("b.png", "c.png", "d.png"):
         write_text(root / name, name)
     return {
-        "figures": [root / "accuracy.png", root / "b.png"],
+        "figures": [root / f"{name}.png" for name in ("accuracy", "b", "d")],
         "commit": "c",
-        "embeddings": {"pixels": [root / "c.png", root / "d.png"]},
-        "comparisons": [root / "d.png", root / "c.png"],
+        "planes": {"pixels": root / "c.png"},
         "audits": [write_audit(root, epsilon=each) for each in ("2", "0.5")],
         "fairness": [write_fairness(root, backbone=each) for each in ("pixels", "scattering")],
         "zero_shot": [write_zero_shot(root, accuracy=0.7)],
@@ -121,17 +120,17 @@ def test_a_dataset_is_one_run_then_its_cells_then_its_summaries(
     assert (noted.opened["lock"], noted.opened["uri"]) == (study.root / "lock", study.uri)
 
 
-def test_files_stand_with_the_runs_of_their_features(
+def test_a_run_has_its_own_files_and_the_dataset_s_run_has_what_all_share(
     study: Study, parts: dict[str, Any], noted: Noted
 ) -> None:
     study.ingest(**parts)
     (_, whole, _), (_, cells, _), (_, methods, _) = noted.written
-    shared = ["figures/accuracy.png", "figures/b.png", "tables/accuracy.md"]
-    assert _files(whole["study/digits"]) == [*shared, "figures/d.png", "figures/c.png"], "each once"
-    for key, run in methods.items():
-        planes = ["figures/c.png", "figures/d.png", "fairness/pixels.json"]
-        own = planes if "/pixels/" in key else ["fairness/scattering.json"]
-        assert _files(run) == [*shared, *own], key
+    assert _files(whole["study/digits"]) == [
+        *(f"figures/{name}.png" for name in ("accuracy", "b", "d", "c")),
+        "tables/accuracy.md",
+        *(f"fairness/{path.name}" for path in parts["fairness"]),
+    ]
+    assert not any(_files(run) for run in methods.values()), "disk grows with their number"
     for key, run in cells.items():
         audited = key in ("study/digits/pixels/sgd/eps-0.5", "study/digits/pixels/sgd/eps-2")
         assert any("audit/" in name for name in _files(run)) == audited, key
@@ -165,10 +164,11 @@ def test_one_epsilon_is_shown_beside_baselines(
     assert pages["all"] == "#digits key=dpprobe-all"
     assert pages["charts"] == "#digits/summary key=dpprobe&compareRunsMode=CHART"
     assert pages["baseline_charts"] == "#digits key=dpprobe-baselines&compareRunsMode=CHART"
-    plane = "#digits/summary study/digits figures/c.png"
+    plane = "#digits/summary study/digits /figures/c.png"
     assert noted.links == {
         "cells": pages["cells"],
         "charts": pages["charts"],
+        "figures and tables": "#digits/summary study/digits ",
         "t-SNE of pixels": plane,
     }
     study.ingest(**parts | {"zero_shot": [], "few_shot": []})
@@ -317,6 +317,7 @@ def test_every_description_leads_to_cells_charts_and_t_sne(study: Study) -> None
     for key, note in described.items():
         assert f"[cells]({pages['cells']})" in note, key
         assert f"[charts]({pages['charts']})" in note, key
+        assert f"/runs/{whole}/artifacts)" in note, key
         assert f"/runs/{whole}/artifacts/figures/tsne_pixels.png)" in note, key
         assert not note.startswith("["), "links come before the result"
     again = study.ingest()

@@ -65,7 +65,7 @@ def test_rows_of_mlflow_have_the_names_that_others_read(tmp_path: Path) -> None:
     summarise_cells(paths, tmp_path / "s.parquet", study="s")
     made = {
         "cell": _run(paths[0]),
-        "summary": runs.summary_run([(p, read_cell(p)) for p in paths], "s", {}, [], SOURCE),
+        "summary": runs.summary_run([(p, read_cell(p)) for p in paths], "s", {}, SOURCE),
         "study": runs.study_run(
             "s", read_grid([tmp_path / "s.parquet"]), {}, [(tmp_path / "report.html", "")]
         ),
@@ -299,7 +299,7 @@ def test_a_summary_has_each_metric_at_each_epsilon_in_order(tmp_path: Path) -> N
     epsilons = ("10", "0.5", "inf", "8", "0.503")
     paths = write_study(tmp_path, backbones=["b"], methods=["sgd"], epsilons=epsilons)
     records = {path: read_cell(path) for path in paths}
-    run = runs.summary_run([*records.items()], "s", {"study": "s"}, [(paths[0], "f")], SOURCE)
+    run = runs.summary_run([*records.items()], "s", {"study": "s"}, SOURCE)
     ordered = sorted(records.values(), key=lambda each: float(each.cell.epsilon))
     expected = []
     for record, step in zip(ordered, (50, 51, 800, 1000, None), strict=True):
@@ -316,7 +316,7 @@ def test_a_summary_has_each_metric_at_each_epsilon_in_order(tmp_path: Path) -> N
     assert run.seconds == 5 * 1.5
     assert run.finished == max(path.stat().st_mtime for path in paths)
     labels = write_cell(tmp_path / "l", multi_label=True, class_names=("a", "b"))
-    several = runs.summary_run([(labels, read_cell(labels))], "s", {}, [], SOURCE)
+    several = runs.summary_run([(labels, read_cell(labels))], "s", {}, SOURCE)
     assert {name.split("/")[0] for name, _, _ in several.metrics} == {
         "auc",
         "mean_average_precision",

@@ -31,7 +31,7 @@ def _cells(root: Path, **kind: Any) -> tuple[list[runs.RunContents], list[runs.R
     paths = [write_cell(root, epsilon=epsilon, **kind) for epsilon in EPSILONS]
     records = [(path, read_cell(path)) for path in paths]
     cells = [runs.cell_run(path, record, "s", {}, Mock()) for path, record in records]
-    return cells, [runs.summary_run(records, "s", {}, [], Mock())], records[0][1].measure
+    return cells, [runs.summary_run(records, "s", {}, Mock())], records[0][1].measure
 
 
 def _made(experiment: views.ExperimentContents, others: Set[str] = frozenset()) -> dict[str, Any]:

@@ -54,11 +54,13 @@ def test_a_changed_cell_gets_a_new_run_and_the_others_stay(study: Study) -> None
     assert old.info.lifecycle_stage == "deleted"
 
 
-def test_a_changed_figure_replaces_only_summaries(study: Study) -> None:
-    study.ingest()
+def test_a_changed_figure_replaces_only_the_run_of_the_dataset(study: Study) -> None:
+    before = study.ingest()["runs"]
     write_text(study.figures[0], "drawn again")
     receipt = study.ingest()
-    assert (receipt["created"], receipt["replaced"], receipt["kept"]) == (0, 5, 8)
+    assert (receipt["created"], receipt["replaced"], receipt["kept"]) == (0, 1, 12)
+    changed = {key for key, run in receipt["runs"].items() if run != before[key]}
+    assert changed == {"study/digits"}
 
 
 def test_a_changed_dataset_replaces_all(study: Study) -> None:
@@ -247,7 +249,7 @@ def write(a):
     root = Path(a["root"])
     update_dataset(uri=a["uri"], study=a["study"], dataset=a["dataset"],
            metrics_files=sorted(root.glob(f"cells/{a['dataset']}/*/*/*/metrics.json")),
-           dataset_info=root / "dataset.json", figures=[], embeddings={}, tables=[],
+           dataset_info=root / "dataset.json", figures=[], planes={}, tables=[],
            artifact_root=root / "unused", receipt=Path(a["folder"]) / "receipt.json",
            lock=Path(a["folder"]) / "lock")
 
