@@ -160,18 +160,21 @@ def test_of_a_models_results_at_one_epsilon_the_best_is_marked_and_by_rising_eps
         {"values": {"y": 97.0}, "epsilon": math.inf},
         {"values": {"y": 96.0}, "dataset": "other"},
         {"values": {"y": 40.0}, "epsilon": [1.0, 3.0]} | model,  # a range that reaches further
+        {"values": {"y": 59.0}, "epsilon": 2.0, "model": "another"},
     )
     marked = [(number.row, number.value) for number in found.mark_points("d", "accuracy")]
     assert marked == [
         ("7", 61.0),
         ("6", 60.0),
         ("13", 40.0),
+        ("14", 59.0),
         ("5", 55.0),
         ("1", 75.0),
         ("3", 72.0),
     ]
     with_networks = found.mark_points("d", "accuracy", networks=True)
-    assert [number.row for number in with_networks] == ["7", "6", "10", "13", "5", "1", "3"]
+    assert [number.row for number in with_networks] == ["7", "6", "10", "13", "14", "5", "1", "3"]
+    assert found.mark_points("d", "auc") == []
 
 
 def test_a_bibliography_leaves_out_what_a_citation_lacks() -> None:
