@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpprobe.exhibits.epsilon_axis import EpsilonScale, draw_epsilon_axis
+from dpprobe.privacy.risk import RiskEpsilon
 
 
 def _scale(*finite: float, infinite: bool = False, curves: int = 1) -> EpsilonScale:
@@ -65,3 +66,6 @@ def test_a_label_without_space_is_left_out_and_takes_none() -> None:
     assert shown == dict(zip(places, ("1", "", "4"), strict=True)), "the tick stays"
     others = _draw(scale, [1.0], others=[2.0, 4.0], width=narrow)[1]
     assert others == {places[0]: "1", places[2]: "4"}, "no tick without a label"
+    risk = RiskEpsilon(1.5, "advantage-0.1", 1e-5)
+    shown = _draw(_scale(risk, 2.0, 4.0), width=narrow)[1]
+    assert [*shown.values()] == ["2", "", ""], "written epsilons come before those of risks"

@@ -95,6 +95,19 @@ def test_no_two_datasets_have_one_name(classes: list[str], others: list[str]) ->
         with_rare_classes(values)
 
 
-@pytest.mark.parametrize("values", [5, {}, {"datasets": 3}, {"datasets": {}, "imbalance": 3}])
+PART = {"d": DIGITS | {"subsample": {"fraction": 0.5}}}
+BLOCK = {"datasets": ["d", "unknown"], "classes": ["c"], "fractions": [0.5]}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        5,
+        {},
+        {"datasets": 3},
+        {"datasets": {}, "imbalance": 3},
+        {"datasets": PART, "imbalance": BLOCK},
+    ],
+)
 def test_what_is_no_study_is_left_to_the_check_of_the_study(values: Any) -> None:
     assert with_rare_classes(values) == values

@@ -56,9 +56,5 @@ def test_summaries_show_lira_on_all_rows() -> None:
 
 def test_a_sentence_tells_of_no_larger_bound_than_was_measured(tmp_path: Path) -> None:
     record = AuditRecord.read(write_audit(tmp_path))
-    assert record.white_box is not None
-    box = record.white_box.model_copy(update={"epsilon_lower": 0.7129})
-    told = record.model_copy(update={"white_box": box}).in_words
-    assert told is not None
-    assert "epsilon to be at least 0.712 at 95% confidence" in told
+    assert "epsilon to be at least 0.712 at 95% confidence" in str(record.in_words)
     assert record.model_copy(update={"white_box": None}).in_words is None
