@@ -105,7 +105,7 @@ def test_named_columns_come_before_guesses(desk: Desk) -> None:
         desk,
         picture=[{"bytes": b"y", "path": None}] * 60,
         kind=[n % 3 for n in range(60)],
-        who=[f" {n // 2}"[n % 2 :] for n in range(60)],
+        who=[f" {n // 2}"[n % 2 :].encode() for n in range(60)],
         patient=[b"p"] * 60,
     )
     words = ("--image", "picture", "--label", "kind", "--patient", "who")

@@ -149,6 +149,7 @@ def test_of_a_models_results_at_one_epsilon_the_best_is_marked_and_by_rising_eps
         {"values": {"y": 70.0}},
         {"values": {"y": 75.0}},  # the better at 8
         {"values": {"y": 75.0}},  # as good: the first stays
+        {"values": {"y": 72.0}, "model": "another"},  # at 8 too
         {"values": {"y": 50.0}, "epsilon": 2.0} | model,  # below the range's 60 for its model
         {"values": {"y": 55.0}, "epsilon": 2.5} | model,  # outside of the range
         {"values": {"x": 60.0}} | model,
@@ -159,11 +160,21 @@ def test_of_a_models_results_at_one_epsilon_the_best_is_marked_and_by_rising_eps
         {"values": {"y": 97.0}, "epsilon": math.inf},
         {"values": {"y": 96.0}, "dataset": "other"},
         {"values": {"y": 40.0}, "epsilon": [1.0, 3.0]} | model,  # a range that reaches further
+        {"values": {"y": 59.0}, "epsilon": 2.0, "model": "another"},
     )
     marked = [(number.row, number.value) for number in found.mark_points("d", "accuracy")]
-    assert marked == [("6", 61.0), ("5", 60.0), ("12", 40.0), ("4", 55.0), ("1", 75.0)]
+    assert marked == [
+        ("7", 61.0),
+        ("6", 60.0),
+        ("13", 40.0),
+        ("14", 59.0),
+        ("5", 55.0),
+        ("1", 75.0),
+        ("3", 72.0),
+    ]
     with_networks = found.mark_points("d", "accuracy", networks=True)
-    assert [number.row for number in with_networks] == ["6", "5", "9", "12", "4", "1"]
+    assert [number.row for number in with_networks] == ["7", "6", "10", "13", "14", "5", "1", "3"]
+    assert found.mark_points("d", "auc") == []
 
 
 def test_a_bibliography_leaves_out_what_a_citation_lacks() -> None:

@@ -215,6 +215,21 @@ def test_a_predecessor_is_part_of_a_release_of_a_chain_alone(place: Path) -> Non
         identify(make_task(place, place, cohort="now", predecessor="x"))
 
 
+def test_a_public_file_counts_by_its_content_alone(place: Path, tmp_path: Path) -> None:
+    """A moved file changes no head, a rewritten one does."""
+    asked = study(place)
+    hashes = []
+    for name, content in (("a", b"1"), ("b", b"1"), ("a", b"2")):
+        path = tmp_path / name
+        path.write_bytes(content)
+        start = {"init": "file", "init_file": str(path)}
+        methods = {"covariance": asked.methods["covariance"].model_copy(update=start)}
+        task = make_task(place, place, asked.model_copy(update={"methods": methods}))
+        hashes.append(hash_options(task, task.options))
+    first, moved, rewritten = hashes
+    assert moved == first != rewritten
+
+
 @pytest.mark.parametrize("measured", [{}, MEASURED])
 def test_a_booking_has_the_plan_of_each_side_at_its_price(
     place: Path, measured: dict[str, Any]

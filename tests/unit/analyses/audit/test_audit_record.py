@@ -52,3 +52,9 @@ def test_summaries_show_lira_on_all_rows() -> None:
     assert shown is not None
     assert (shown.rows, shown.attack, shown.auc) == ("all", "lira", 0.5312)
     assert record.model_copy(update={"rows": record.rows[:2]}).find_attack() is None
+
+
+def test_a_sentence_tells_of_no_larger_bound_than_was_measured(tmp_path: Path) -> None:
+    record = AuditRecord.read(write_audit(tmp_path))
+    assert "epsilon to be at least 0.712 at 95% confidence" in str(record.in_words)
+    assert record.model_copy(update={"white_box": None}).in_words is None

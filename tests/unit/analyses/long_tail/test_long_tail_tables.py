@@ -64,12 +64,12 @@ def test_the_first_epsilon_near_the_ceiling_is_named() -> None:
         long_tail_record(backbone="far"),
         long_tail_record(backbone="near", memorisation=None),
         long_tail_record(backbone="none"),
+        long_tail_record(backbone="both"),
     ]
-    far, near, none = rows_of(gap_table(records, _gaps(far=[9.0, 2.1], near=[2.1, 2.0])))
-    (title,) = [name for name in far if "near" in name.lower() or "within" in name.lower()] or [
-        [*far][6]
-    ]
-    assert (far[title], near[title], none[title]) == ("", "10", "")
+    gaps_of = _gaps(far=[9.0, 2.1], near=[2.1, 2.0], both=[1.0, 0.5])
+    far, near, none, both = rows_of(gap_table(records, gaps_of))
+    title = "within 2 points at ε"
+    assert (far[title], near[title], none[title], both[title]) == ("", "10", "", "1")
     gaps = [name for name in far if name.endswith(("1", "10")) and name != title][-2:]
     assert [[row[name] for name in gaps] for row in (far, near, none)] == [
         ["9.0", "2.1"],

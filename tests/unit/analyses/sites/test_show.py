@@ -123,15 +123,25 @@ def _write(folder: Path, name: str, record: SitesRecord) -> Path:
 
 def test_panels_are_splits_by_budgets_and_lines_heads_by_sites(tmp_path: Path) -> None:
     cells = [
-        _cell(split=split, epsilon=epsilon, sites=sites)
+        _cell(
+            split=split,
+            epsilon=epsilon,
+            sites=sites,
+            pooled=dict.fromkeys(("mean", "low", "high"), mean),
+        )
         for split in ("equal", "labels")
-        for epsilon in ("1", "10")
+        for epsilon, mean in (("1", 0.82), ("10", 0.9))
         for sites in (10, 2)
     ]
     figure = show.plot_sites(_write(tmp_path, "a", sites_record(*cells)))
-    assert len(figure.axes) == 4
-    drawn = [heights for _, _, heights in curves_of(figure.axes[0]) if len(heights) == 2]
-    assert sorted(heights[0] for heights in drawn[:4]) == pytest.approx([40, 70, 80, 82])
+    assert [axes.get_title() for axes in figure.axes] == [
+        f"{split}, ε = {epsilon}"
+        for epsilon in (1, 10)  # a row for each
+        for split in ("equal sizes", "skewed labels")
+    ]
+    for axes, pooled in zip(figure.axes, (82, 82, 90, 90), strict=True):
+        drawn = [heights for _, _, heights in curves_of(axes) if len(heights) == 2]
+        assert sorted(heights[0] for heights in drawn[:4]) == pytest.approx([40, 70, 80, pooled])
 
 
 def test_table_and_section_are_made_of_files(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from dpprobe.privacy.risk import RiskEpsilon
 from dpprobe.reporting.figures import curves
 from dpprobe.reporting.figures.curves import epsilon_accuracy
 from dpprobe.results.summary import read_grid
+from dpprobe.results.uncertainty import SEED_INTERVAL
 from tests.support.cell_files import summarise, write_cell
 from tests.support.figures import (
     curve_axes,
@@ -111,3 +112,18 @@ def test_a_method_that_no_epsilon_covers_is_marked() -> None:
         "sgd",
         "found †",
     ]
+
+
+def test_the_lines_below_the_title_tell_of_private_heads_alone() -> None:
+    """A ceiling has no band, and its intervals say nothing of the curves."""
+    rows = {"rows_low": 46.0, "rows_high": 53.0, "rows_interval": "wilson"}
+    wide = {"rows_low": 60.0, "rows_high": 95.0, "rows_interval": "bootstrap"}
+    entries = {
+        ("d", 1.0, "x", "sgd"): made_entry(50.0, low=45.0, high=52.0, interval="wilson", **rows),
+        ("d", math.inf, "x", "free"): made_entry(80.0, interval=SEED_INTERVAL, **FREE, **wide),
+    }
+    said = " ".join(word for text in _drawn(entries).texts for word in text.get_text().split())
+    assert said == (
+        "mean of 3 seeds; bands: 95% CI over test rows "
+        "95% CI over test examples alone (wilson): up to ±4.0 points"
+    )

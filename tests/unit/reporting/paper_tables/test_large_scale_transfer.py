@@ -124,6 +124,14 @@ def test_a_change_has_the_best_of_its_learning_rates() -> None:
     assert any("the best of this many methods" in note for note in table.notes)
 
 
+def test_the_study_may_name_the_base() -> None:
+    """By default it is the method with the most neighbours, `base`; "other" has one change too."""
+    cells = [BASE, CLIPPED, MOMENTUM]
+    for named, base in ((None, "base"), ("clip", "clip")):
+        rows = _changes(cells, base=named)
+        assert (rows[0]["Change"], rows[0]["Source"]) == ("no change", f"dpprobe, {base}")
+
+
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [

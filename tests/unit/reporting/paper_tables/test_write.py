@@ -97,6 +97,10 @@ MEHTA = "large_scale_transfer_table{}"
             {"methods": {"sgd": SGD, "clip": SGD | {"max_grad_norm": 9.0}}},
             PRIVATE | STEPS | {HEADS, MEHTA.format(4)},
         ),
+        (  # a named base may have changes of backbones alone
+            {"methods": {"sgd": SGD}, "papers": {"base": "sgd"}},
+            PRIVATE | STEPS | {HEADS, MEHTA.format(4)},
+        ),
         (
             {"datasets": {"pets": SMALL["datasets"]["pets"] | {"metric": "auc"}}},
             {"medical_fine_tuning_auc"},
