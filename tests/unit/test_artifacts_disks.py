@@ -90,7 +90,9 @@ def test_a_file_that_cannot_be_written_is_named_with_the_remedy(number: int) -> 
     cause, remedy = REMEDIES[number]
     explained = artifacts.explain_unwritable(OSError(number, "refused", "some/file"))
     assert explained is not None
-    assert may_pass(explained) == (number != errno.ELOOP), "only such a link cannot change by itself"
+    assert may_pass(explained) == (number != errno.ELOOP), (
+        "only such a link cannot change by itself"
+    )
     told = str(explained)
     assert told.startswith(f"some/file: {cause} (")
     assert f"; {remedy}" in told
