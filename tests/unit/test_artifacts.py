@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,31 @@ def test_a_failed_write_keeps_the_earlier_file_and_leaves_nothing_beside_it(tmp_
     with pytest.raises(ValueError, match="not JSON compliant"):
         artifacts.write_json(tmp_path / "b.json", {"value": float("nan")})
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_write_removes_what_ended_writers_left_of_its_own_file(tmp_path: Path) -> None:
+    path = tmp_path / "a[1].json"
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    with artifacts.atomic_path(path) as living:
+        living.write_text("living")
+        machine = living.name.removeprefix(".a[1].json.").partition("-")[0]
+        names = {
+            "ended": f".a[1].json.{machine}-{ended.pid}.00000000.partial",
+            "of an earlier version, old": ".a[1].json.00000000.partial",
+            "of another machine, old": ".a[1].json.00000000-1.00000000.partial",
+            "of another machine": ".a[1].json.00000000-2.00000000.partial",
+            "of another file": f".a1.json.{machine}-{ended.pid}.00000000.partial",
+        }
+        for meaning, name in names.items():
+            (tmp_path / name).touch()
+            if meaning.endswith("old"):
+                day_ago = time.time() - 86_400 - 60
+                os.utime(tmp_path / name, (day_ago, day_ago))
+        artifacts.write_text(path, "whole")
+        stay = {path.name, living.name, names["of another machine"], names["of another file"]}
+        assert {each.name for each in tmp_path.iterdir()} == stay
+        assert living.read_text() == "living"
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name(

@@ -104,6 +104,27 @@ def test_a_checkpoint_is_held_against_its_stated_hash(folder: Path) -> None:
         load(checkpoint_sha256=found)
 
 
+ROUNDED = """
+class Rounded(torch.nn.Sequential):
+    def forward(self, images):
+        return super().forward(images.bfloat16()).float()
+"""
+
+
+def test_code_that_rounds_a_checkpoint_s_weights_gives_another_fingerprint(folder: Path) -> None:
+    torch.save(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3)).state_dict(), folder / "w.pth")
+    before = load(checkpoint="w.pth")
+    code = NETWORK.replace("torch.nn.Sequential", "Rounded", 1)
+    code = code.replace("Flatten()\n    )", "Flatten()\n    ).bfloat16()")
+    (folder / "my_nets/tiny.py").write_text(code + ROUNDED)
+    for name in ("my_nets", "my_nets.tiny"):
+        sys.modules.pop(name)
+    after = load(checkpoint="w.pth")
+    assert not torch.equal(features(after), features(before))
+    assert after.weights_sha256 == before.weights_sha256
+    assert after.fingerprint != before.fingerprint
+
+
 def test_weights_of_a_trainer_s_checkpoint_are_loaded(folder: Path) -> None:
     torch.manual_seed(1)
     trained = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3))

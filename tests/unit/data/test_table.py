@@ -186,7 +186,12 @@ WRONG: list[tuple[list[Batch], dict[str, Any], tuple[str, ...]]] = [
     (
         [make_rows("train", [0, 1], images=[png(0), None]), TEST],
         {},
-        ("(id train-1): no image; re",),
+        ("(id train-1): no image; restore the file",),
+    ),
+    (
+        [make_rows("train", [0, 1], images=[png(0), b"<p>"]), TEST],
+        {},
+        ("(id train-1): cannot be decoded", "; replace the file"),
     ),
     ([TRAIN, TEST], {"class_names": ["cat"]}, ("class names: only 1; name two or more",)),
     ([TRAIN, TEST], {"class_names": []}, ("class names: only 0; name two or more",)),

@@ -12,15 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.estimator import array_inputs, known_rows
 from dpprobe.estimator.row_copies import warn_of_copies
 from dpprobe.heads.patient_groups import Units
 
 
-def told(rows: Any, units: Units | None) -> str | None:
+def told(rows: Any, units: Units | None, promise: PromiseFacts | None = None) -> str | None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warn_of_copies(rows, units, None)
+        warn_of_copies(rows, units, promise)
     assert len(caught) < 2
     return str(caught[0].message) if caught else None
 
@@ -55,6 +56,25 @@ def test_copies_are_those_of_a_plain_loop(
     assert (int(found[1]), int(found[2])) == (copied, most)
     assert "Keep this message private" in said
     assert ("give them one name" if grouped else "write unit='group'") in said
+
+
+@pytest.mark.parametrize(
+    ("images", "most", "said"),
+    [
+        (0, 1, "2 rows repeat .* occurs 3 times"),
+        (1, 2, "2 rows repeat .* occurs 3 times"),
+        (5, 2, "5 rows repeat .* occurs 3 times"),
+        (5, 4, "5 rows repeat .* occurs 4 times"),
+    ],
+)
+def test_the_larger_of_the_counts_of_features_and_of_images_is_told(
+    images: int, most: int, said: str
+) -> None:
+    copies = {"image": {"rows": images, "most": most}, "patient": {"rows": 9, "most": 9}}
+    thrice = np.ones((3, 2), np.float32)
+    assert re.search(said, str(told(thrice, None, PromiseFacts(copies=copies))))
+    different = told(np.eye(3, dtype=np.float32), None, PromiseFacts(copies=copies))
+    assert (different is None) == (images == 0)
 
 
 def test_minus_zero_is_zero() -> None:

@@ -107,7 +107,7 @@ def test_one_scale_is_the_root_of_the_mean_variance() -> None:
 
 @pytest.mark.parametrize(("largest", "penalty"), [(1e6, 1e-5), (1.0, 1e-9)])
 def test_rounding_may_outweigh_a_penalty(largest: float, penalty: float) -> None:
-    """An outlier, or features that are exact combinations of others."""
+    """An outlier, or features that are exact combinations of others: autograd finds no slope."""
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(520, 4, generator=generator) @ torch.randn(4, 512, generator=generator)
     if largest > 1:
@@ -118,6 +118,13 @@ def test_rounding_may_outweigh_a_penalty(largest: float, penalty: float) -> None
     start = objective.zero_parameters()
     found = objective.find_minimum(objective.everyone, penalty, start, Options().stopping)
     assert objective.mean_loss(found, objective.everyone) < math.log(3)
+    rows = torch.from_numpy(StandardScaler().fit_transform(features.double().numpy()))
+    weights = torch.from_numpy(found).requires_grad_()
+    logits = rows @ weights[:, :-1].T + weights[:, -1]
+    loss = torch.nn.functional.cross_entropy(logits, data.labels)
+    (loss + penalty / 2 * weights[:, :-1].square().sum()).backward()
+    assert weights.grad is not None
+    assert weights.grad.abs().max() < 1e-3
 
 
 def test_rows_out_of_the_fold_have_no_say() -> None:

@@ -144,10 +144,14 @@ def test_a_delta_of_one_over_n_or_more_is_warned_of(delta: float, words: str | N
         assert ("Write a smaller" in warning) == (delta > 1 / SETTING.n), "allowed at 1/n itself"
 
 
-@pytest.mark.parametrize("ceiling", [None, 0.82])
-def test_json_has_each_choice_s_accuracy_under_each_baseline(ceiling: float | None) -> None:
-    plan = make_plan(SETTING, ceiling=ceiling, unit="patient")
+@pytest.mark.parametrize(("ceiling", "majority"), [(None, None), (0.82, 0.4)])
+def test_json_has_each_choice_s_accuracy_under_each_baseline(
+    ceiling: float | None, majority: float | None
+) -> None:
+    plan = make_plan(SETTING, ceiling=ceiling, majority=majority, unit="patient")
     values = json.loads(json.dumps(plan.as_json(), allow_nan=False))
+    assert (values["chance"], values["majority"]) == (0.25, majority or 0.25)
+    assert values["ceilings"] == ([ceiling] if ceiling else [*plan.scale.ceilings])
     assert values["setting"] == {
         "n": 3000,
         "classes": 4,

@@ -10,7 +10,7 @@ import mpmath  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opacus.accountants import GaussianAccountant
+from opacus.accountants import GaussianAccountant, PRVAccountant
 
 from dpprobe.privacy import accountants
 from dpprobe.privacy.limits import SMALLEST_DELTA
@@ -209,3 +209,14 @@ def test_the_price_from_below_is_below(noise: float, rate: float) -> None:
     below = accountants.epsilon_below([gaussians(noise, rate)], DELTA)
     assert sampled_delta(noise, rate, below) > DELTA
     assert sampled_delta(noise, rate, 1.02 * below) < DELTA
+
+
+def test_the_price_from_below_is_the_lower_end_that_is_proven() -> None:
+    """Gopi et al. 2021: Opacus computes both ends, and tells only the upper one."""
+    error, tail = 2e-3, DELTA / 1000  # the least error, which an epsilon below 0.8 takes
+    prv = PRVAccountant()
+    prv.history = [(4.0, 0.05, 20)]
+    found = prv._get_dprv(eps_error=error, delta_error=tail)
+    lower, _, upper = found.compute_epsilon(DELTA, tail, error)
+    below = accountants.epsilon_below([gaussians(4.0, 0.05, 20)], DELTA)
+    assert below == pytest.approx(lower, rel=1e-6), f"below the upper end {upper} by two errors"

@@ -565,6 +565,10 @@ def test_a_job_names_each_method_that_failed_and_trains_the_others(
     assert rest == ["b: own", f"a: {said}", "m10: last"]
     assert tried == ["b", "full", "a", "c", "m10"]
     assert may_pass(caught.value) == foreign
+    faults.clear()
+    with pytest.raises(DpprobeError, match=r"^few: batch_size 301 is above the 300.*$") as alone:
+        run.train(methods=methods)
+    assert not may_pass(alone.value), "a plan that cannot exist fails again"
 
 
 def test_another_method_s_failure_is_not_a_job_s_own(run: Run) -> None:

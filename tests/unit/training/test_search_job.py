@@ -238,8 +238,10 @@ def test_a_current_record_is_kept(run: Run, caplog: pytest.LogCaptureFixture) ->
     assert (run.path.read_bytes(), len(run.trainings.calls)) == (before, calls)
     assert run.path.stat().st_mtime, "marked for Snakemake"
     assert "search reused, because" in caplog.text
+    assert "unreadable" not in caplog.text
     run.path.write_text("{")
     run.search()
+    assert f"{run.path}: unreadable; recreated" in caplog.text
     assert (run.path.read_bytes(), len(run.trainings.calls)) == (before, calls), "from its log"
 
 
