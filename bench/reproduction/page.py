@@ -96,11 +96,10 @@ def readme_paragraph(comparisons: Sequence[Comparison]) -> str:
     below = [f"{max(of):.1f} points on {name} ({len(of)} numbers)" for name, of in gaps.items()]
     return _paragraph(
         f"{NUMERALS[sources]} sources have {len(comparisons)} numbers "
-        f"([all numbers](docs/reproduction.md)): {counts[LIKE]} were run like for like, "
-        f"{counts[MET]} hold without a run, {counts[STAND_IN]} were run in kind, with other data "
-        f"or networks, {counts[WAITING]} wait for hours or data, and {counts[NEVER]} are not "
-        "comparable. Like for like, our accuracy is at most this far below the published one: "
-        f"{', '.join(below)}."
+        f"([all](docs/reproduction.md)): {counts[LIKE]} were run like for like, {counts[MET]} hold "
+        f"without a run, {counts[STAND_IN]} were run in kind, with other data or networks, "
+        f"{counts[WAITING]} wait for hours or data, and {counts[NEVER]} are not comparable. Like "
+        f"for like, our accuracy is lower by at most {', '.join(below)}."
     )
 
 
