@@ -2,7 +2,8 @@
 
     python bench/reproduction_page.py results/foundation_features
 
-Without a folder, the page is written from the record and the results of bench/throughput.py.
+Without a folder, the page is written from the record and the results of bench/throughput.py. The
+README's paragraph of counts is written too, unless --output names another page.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from dpprobe.results.summary import read_summaries
 from dpprobe.study.run_command import run_command
 from dpprobe.study.study_file import load_study
 from reproduction import facts, record
-from reproduction.page import reproduction_page
+from reproduction.page import compare_record, readme_paragraph, reproduction_page
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CONFIG = project_root() / "config"
 PAGE = REPOSITORY / "docs" / "reproduction.md"
+README = REPOSITORY / "README.md"
+HEADING = "\n## Published numbers\n\n"
 THROUGHPUT = REPOSITORY / "bench" / "results" / "throughput.json"
 
 
@@ -75,10 +78,16 @@ def write_page(arguments: argparse.Namespace) -> None:
         known = file.resolve().is_relative_to(CONFIG)
         name = f"config/{file.name}" if known else None
         kept = kept.with_parts(record.record_study(load_study(values), folder, file=name))
-    page = reproduction_page(published.read_published(), facts.read(), kept)
+    read = published.read_published(), facts.read(), kept
+    page = reproduction_page(*read)
     if kept != before:
         kept.write(arguments.record)
     write_text(arguments.output, page)
+    if arguments.output == PAGE:
+        before, _, after = README.read_text(encoding="utf-8").partition(HEADING)
+        rest = after.partition("\n\n")[2]
+        counted = readme_paragraph(compare_record(*read))
+        write_text(README, f"{before}{HEADING}{counted}\n\n{rest}")
     print(f"page:    {arguments.output}")
 
 

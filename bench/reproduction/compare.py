@@ -33,6 +33,7 @@ class Comparison:
       gap: our result minus the published value; None if the paper writes words.
       unlike: our differences from the published setting; empty if like for like.
       silent: settings that the paper does not state, which therefore cannot be compared.
+      weights: the published weights, if the entry names them.
     """
 
     number: Number
@@ -44,6 +45,11 @@ class Comparison:
     gap: float | None = None
     unlike: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
+    weights: Weights | None = None
+
+    @property
+    def needs_private_weights(self) -> bool:
+        return self.weights is not None and self.weights.access == "private"
 
     @property
     def run(self) -> bool:
@@ -133,8 +139,9 @@ def _compared(number: Number, entry: Entry, facts: Facts, results: Sequence[Resu
             gap=None if math.isnan(number.value) else value - number.value,
             unlike=tuple(_unlike(number, entry, weights, chosen)),
             silent=tuple(_silent(number, weights)),
+            weights=weights,
         )
-    return Comparison(number=number, entry=entry)
+    return Comparison(number=number, entry=entry, weights=weights)
 
 
 def _chosen(beside: Sequence[Result], methods: Sequence[str], take: str) -> Result | None:

@@ -28,13 +28,14 @@ class Weights(Options):
     """The weights with which published numbers were made.
 
     Attributes:
+      access: public: of the catalog; public file: of a network that no library has.
       stated: False if the paper does not state its weights.
       backbone: options of a backbone with equal weights.
       nearest: the most similar backbone of the catalog, for weights that are not public.
     """
 
     title: Text
-    access: Literal["public", "public for JAX", "private", "none needed"]
+    access: Literal["public", "public file", "public for JAX", "private", "none needed"]
     stated: bool = True
     backbone: dict[str, Any] = Field({})
     nearest: Text | None = None

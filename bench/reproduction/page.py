@@ -18,15 +18,18 @@ from reproduction.record import Record, all_results
 
 WIDTH = 118
 COMMAND = "python bench/reproduction_page.py RESULTS_DIR..."
-LIKE, MET, STAND_IN, NOT_RUN = "like for like", "met", "stand-in", "not run"
-STATES = (LIKE, MET, STAND_IN, NOT_RUN)
+LIKE, MET, STAND_IN = "like for like", "met", "stand-in"
+WAITING, NEVER = "ready", "not comparable"
+STATES = (LIKE, MET, STAND_IN, WAITING, NEVER)
+NUMERALS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
 INTRODUCTION = (
     "Reference: which published numbers were run here, and with which result? Each number of "
-    "[resources/published.yaml](../resources/published.yaml) has one of four states. "
+    "[resources/published.yaml](../resources/published.yaml) has one of five states. "
     f"*{LIKE.capitalize()}*: dataset, weights, ε, δ and method are as published, as far as the "
     f"paper says. *{MET.capitalize()}*: a fact that holds without a study. "
     f"*{STAND_IN.capitalize()}*: another setting, so a difference would say nothing. "
-    f"*{NOT_RUN.capitalize()}*: a study is ready, or nothing can run it.",
+    f"*{WAITING.capitalize()}*: not run, but a study is ready. *{NEVER.capitalize()}*: not run, "
+    "and no study here can run it, or only their owners have its weights.",
     "Accuracy is in percent, AUC a fraction. The difference is ours minus the published value. The "
     "interval (95%) covers seeds (Student's t), with one seed test images; for a change it is "
     "Welch's. With a sweep of learning rates, a change compares the best of both sweeps by test "
@@ -50,11 +53,15 @@ READY = (
 )
 
 
+def compare_record(published: Published, facts: Facts, record: Record) -> list[Comparison]:
+    return compare_all(published, facts, all_results(record, facts.kept), record.throughput)
+
+
 def reproduction_page(published: Published, facts: Facts, record: Record) -> str:
     """Returns the page; raises ConfigError unless each published number is in exactly one entry."""
-    results = all_results(record, facts.kept)
-    comparisons = compare_all(published, facts, results, record.throughput)
+    comparisons = compare_record(published, facts, record)
     by_state = {name: [c for c in comparisons if state(c) == name] for name in STATES}
+    not_run = [c for c in comparisons if state(c) in (WAITING, NEVER)]
     parts = [
         "# Reproduction: the published numbers and ours",
         _paragraph(INTRODUCTION[0]),
@@ -68,22 +75,41 @@ def reproduction_page(published: Published, facts: Facts, record: Record) -> str
         *(_line(published, group, group[0].entry.met) for group in _by_entry(by_state[MET])),
         f"## {STAND_IN.capitalize()}s",
         *_stand_ins(published, facts, by_state[STAND_IN]),
-        f"## {NOT_RUN.capitalize()}",
-        *_not_run(published, facts, by_state[NOT_RUN]),
+        "## Not run",
+        *_not_run(published, not_run),
         "## Studies that are ready",
-        *_ready(published, facts, [*by_state[STAND_IN], *by_state[NOT_RUN]]),
+        *_ready(published, facts, [*by_state[STAND_IN], *not_run]),
         "## Studies that were run",
         _runs(facts, record),
     ]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
+def readme_paragraph(comparisons: Sequence[Comparison]) -> str:
+    """Returns the README's paragraph: how many numbers have each state, and our differences."""
+    counts = {name: sum(state(c) == name for c in comparisons) for name in STATES}
+    sources = len({c.number.paper for c in comparisons})
+    gaps: dict[str, list[float]] = {}
+    for comparison in comparisons:
+        if state(comparison) == LIKE and comparison.gap is not None:
+            gaps.setdefault(title(comparison.number.dataset or ""), []).append(-comparison.gap)
+    below = [f"{max(of):.1f} points on {name} ({len(of)} numbers)" for name, of in gaps.items()]
+    return _paragraph(
+        f"{NUMERALS[sources]} sources have {len(comparisons)} numbers "
+        f"([all](docs/reproduction.md)): {counts[LIKE]} were run like for like, {counts[MET]} hold "
+        f"without a run, {counts[STAND_IN]} were run in kind, with other data or networks, "
+        f"{counts[WAITING]} wait for hours or data, and {counts[NEVER]} are not comparable. Like "
+        f"for like, our accuracy is lower by at most {', '.join(below)}."
+    )
+
+
 def state(comparison: Comparison) -> str:
     if comparison.entry.met:
         return MET
-    if not comparison.run:
-        return NOT_RUN
-    return LIKE if comparison.like_for_like else STAND_IN
+    if comparison.run:
+        return LIKE if comparison.like_for_like else STAND_IN
+    runs = comparison.entry.study or comparison.entry.command
+    return WAITING if runs and not comparison.needs_private_weights else NEVER
 
 
 def _by_entry(comparisons: Iterable[Comparison]) -> list[list[Comparison]]:
@@ -187,10 +213,10 @@ def _stand_in_row(
     )
 
 
-def _not_run(published: Published, facts: Facts, comparisons: Sequence[Comparison]) -> list[str]:
+def _not_run(published: Published, comparisons: Sequence[Comparison]) -> list[str]:
     """Writes a line for each kind of numbers that nothing here can run."""
     never = [c for c in comparisons if not (c.entry.study or c.entry.command)]
-    private = sum(_is_private(facts, c) for c in comparisons)
+    private = sum(c.needs_private_weights for c in comparisons)
     return [
         *(_line(published, group, group[0].entry.missing) for group in _by_entry(never)),
         _paragraph(
@@ -210,7 +236,7 @@ def _ready(published: Published, facts: Facts, comparisons: Sequence[Comparison]
     rows = []
     for (run, target), group in groups.items():
         needs = facts.needs.get(run)
-        weights = [facts.weights[c.entry.weights] for c in group if c.entry.weights]
+        weights = [c.weights for c in group if c.weights]
         stand = keep_unique(c.entry.stands_in for c in group if c.entry.stands_in)
         remarks = [f"{_upper(each)}." for each in stand]
         remarks += keep_unique(c.entry.missing for c in group if c.entry.missing)
@@ -228,11 +254,6 @@ def _ready(published: Published, facts: Facts, comparisons: Sequence[Comparison]
         )
     columns = ("<Study, target", "Numbers", "<Of", "<Weights", "<Data", "<Hours", "<GB", "<Remark")
     return [_paragraph(READY), write_markdown(make_table("ready", "", columns, rows, []))]
-
-
-def _is_private(facts: Facts, comparison: Comparison) -> bool:
-    weights = comparison.entry.weights
-    return weights is not None and facts.weights[weights].access == "private"
 
 
 def _name_weights(weights: Weights) -> str:

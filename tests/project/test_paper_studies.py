@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
+from dpprobe.exhibits import published
 from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.target import Target
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
+from reproduction import facts
+from reproduction.facts import place
 from tests.conftest import REPOSITORY
 
 CIFAR = 50_000
@@ -70,3 +73,35 @@ def test_tramer_and_boneh_s_noise_comes_out_at_epsilon_3(
     assert others == pytest.approx([8.0] * len(others), rel=1e-3)
     (pld,) = (price for name, price in plan.checks.items() if name.startswith("pld"))
     assert pld == pytest.approx(2.37, abs=0.02)
+
+
+@pytest.mark.parametrize("name", ["heads", "networks", "scattering"])
+def test_studies_of_the_leaderboard_have_its_epsilons_and_deltas(name: str) -> None:
+    """Of each published result that an entry says the study is for; per image, as there."""
+    study = study_of(f"leaderboard_{name}")
+    known, read = facts.read(), published.read_published()
+    entries = known.by_number(read)
+    numbers = [
+        number
+        for number in read.select_numbers(paper="private_ml_leaderboard")
+        if entries[place(number)].study == f"config/leaderboard_{name}.yaml"
+    ]
+    assert {number.dataset for number in numbers} == set(study.datasets)
+    for number in numbers:
+        assert number.dataset is not None
+        assert study.datasets[number.dataset].delta == number.delta
+        assert study.dataset_unit(number.dataset) == "image"
+        assert f"{number.epsilon:g}" in study.epsilons
+        (ours,) = entries[place(number)].ours
+        assert ours.study == study.study
+        assert {*ours.methods} <= {*study.methods}
+        assert ours.backbone is None or ours.backbone in study.backbones
+
+
+@pytest.mark.parametrize("name", ["heads", "networks", "scattering"])
+def test_a_study_of_the_leaderboard_protects_patients_without_its_line_unit(name: str) -> None:
+    values = yaml.safe_load((REPOSITORY / f"config/leaderboard_{name}.yaml").read_text())
+    for dataset in values["datasets"].values():
+        assert dataset.pop("unit") == "image"
+    study = load_study(values)
+    assert {study.dataset_unit(dataset) for dataset in study.datasets} == {"patient"}

@@ -272,6 +272,31 @@ def mimic_cxr(entry: DatasetEntry, place: Place) -> Small:  # noqa: ARG001
     return Small(values={"root": str(root)}, train=8, test=4, classes=5)
 
 
+# Patients of the competition's training and test images, and the grades of their eyes.
+EYES = {
+    "train": {10 + n: (n % 5, (n + 1) % 5) for n in range(10)},
+    "test": {1: (0, 0), 2: (1, 2), 3: (3, 4)},
+}
+
+
+def eyepacs(entry: DatasetEntry, place: Place) -> Small:  # noqa: ARG001
+    """Both folders of images, Kaggle's table of training labels, and that of test labels."""
+    pictures, root = _Pictures(), place.folder
+    for part, file, columns in (
+        ("train", "trainLabels.csv", ["image", "level"]),
+        ("test", "retinopathy_solution.csv", ["image", "level", "Usage"]),
+    ):
+        rows = []
+        (root / part).mkdir()
+        for patient, grades in EYES[part].items():
+            for eye, grade in zip(("left", "right"), grades, strict=True):
+                (root / f"{part}/{patient}_{eye}.jpeg").write_bytes(pictures.file())
+                usage = "Public" if patient == 2 else "Private"
+                rows.append([f"{patient}_{eye}", grade, usage][: len(columns)])
+        _write_csv(root / file, columns, rows)
+    return Small(values={"root": str(root)}, train=20, test=6, classes=5)
+
+
 TORCHVISION = {
     "cifar10": "CIFAR10",
     "cifar100": "CIFAR100",
@@ -284,6 +309,7 @@ OTHERS = {
     "chest_xray": chest_xray,
     "chest_xray_patients": chest_xray_patients,
     "chexpert": chexpert,
+    "eyepacs": eyepacs,
     "imagenet": imagenet,
     "mimic_cxr": mimic_cxr,
     "plantdisease": plantdisease,

@@ -21,9 +21,9 @@ Metric = Literal[
 Tuning = Literal["full", "last layer", "blocks", "from scratch"]
 # Figures of heads on frozen features omit published results with these kinds of tuning.
 _NETWORKS_TUNED = ("full", "blocks")
-# Epsilon: inf is without privacy; two numbers are a paper's range.
+# Epsilon: inf is without privacy, 0 zero-shot without private images; two numbers are a range.
 Epsilon = (
-    Annotated[float, Field(gt=0)]
+    Annotated[float, Field(ge=0)]
     | tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]]
 )
 # The number of tuned last blocks, or a range of numbers with one published result.
@@ -100,7 +100,7 @@ class Number(Facts):
         core for throughput; NaN if the paper has words.
       printed: the paper's text if the text is not a number, or a whole number.
       citation: the work with the original result; `paper` is the work that the number is read from.
-      epsilon: the privacy budget, inf without privacy; a pair is a range.
+      epsilon: the privacy budget, inf without privacy, 0 for a zero-shot result; a pair is a range.
       train_rows: number of training images if only a part of the dataset was used, else None.
       inferred: facts that the paper states only for the source of the row.
     """
@@ -118,7 +118,7 @@ class Number(Facts):
 
     @property
     def epsilon_range(self) -> tuple[float, float] | None:
-        """The ends of the finite privacy budget, equal if the paper states one number."""
+        """The ends of the privacy budget, equal for one number; None without a private result."""
         if isinstance(self.epsilon, tuple):
             return self.epsilon
         single = self.single_epsilon
@@ -126,8 +126,8 @@ class Number(Facts):
 
     @property
     def single_epsilon(self) -> float | None:
-        """The privacy budget if it is one finite number, else None."""
-        if isinstance(self.epsilon, float) and math.isfinite(self.epsilon):
+        """The privacy budget if it is one number between 0 and infinity, else None."""
+        if isinstance(self.epsilon, float) and 0 < self.epsilon < math.inf:
             return self.epsilon
         return None
 

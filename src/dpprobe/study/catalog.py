@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from dpprobe import resources
+from dpprobe.data.options import Headline
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options
 from dpprobe.wrong_keys_and_values import explain_fault
@@ -80,7 +81,7 @@ class DatasetEntry(Options):
         description="Words for prompts, by class name, if class names are codes; or imagenet: the "
         "names that CLIP's authors wrote for ImageNet.",
     )
-    metric: Literal["accuracy", "auc"]
+    metric: Headline
     multi_label: bool = False
     groups: tuple[Text, ...] = Field((), description="Names of the subgroups in the tables.")
     prompts: Text = Field(description="Name of a set of prompts in resources/prompts.yaml.")

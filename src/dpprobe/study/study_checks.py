@@ -22,6 +22,7 @@ from dpprobe.privacy.accountants import worth_to_group
 from dpprobe.privacy.limits import INFINITE, delta_fault, delta_warning
 from dpprobe.privacy.risk import budget_words, nominal_epsilon, read_budget
 from dpprobe.release_part_registry import load_parts
+from dpprobe.study import catalog
 from dpprobe.study.class_split_checks import class_split_faults
 from dpprobe.study.folders import folder_faults
 from dpprobe.study.imbalance import rare_classes
@@ -95,8 +96,21 @@ class _Report:
             self.errors += [f"config: {name}: {line}" for line in str(error).splitlines()]
 
 
+def _check_files(dataset: DatasetOptions) -> None:
+    """Checks a dataset's files; a fault of files that a person downloads names the steps."""
+    try:
+        dataset.check_files()
+    except ConfigError as error:
+        entry = catalog.dataset_entry(dataset.catalog) if dataset.catalog else None
+        if entry is None or not (entry.required and dataset.source == entry.options["source"]):
+            raise
+        raise ConfigError(
+            f"{error}; `dpprobe catalog {dataset.catalog}` says how to get the files"
+        ) from None
+
+
 def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:
-    dataset.check_files()
+    _check_files(dataset)
     _check_overwritten(study, name, dataset)
     rows = dataset.used_rows()
     multi_label = dataset.multi_label()
@@ -266,7 +280,7 @@ def _warn_of_unmeasured(study: Study, name: str) -> list[str]:
 
 def _check_public(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:
     report.errors += _check_other_source(study, name, dataset)
-    dataset.check_files()
+    _check_files(dataset)
     _check_overwritten(study, name, dataset)
     sizes = dataset.expected_counts()
     counted = dataset.used_rows() if sizes.train or sizes.test else None

@@ -62,25 +62,34 @@ def test_counts_add_up_to_all_published_numbers() -> None:
 
 
 def test_the_readme_counts_published_numbers_as_the_page_does(repository: Path) -> None:
-    page = (repository / "docs/reproduction.md").read_text(encoding="utf-8")
-    (counted,) = re.findall(r"^\| All \| (.*) \|$", page, re.MULTILINE)
-    papers = page.partition("| All |")[0].partition("| Paper |")[2].count("\n| ") - 1
+    """Its paragraph is generated; sums and differences are those of the page's tables."""
     readme = (repository / "README.md").read_text(encoding="utf-8")
-    words = " ".join(readme.partition("## Published numbers\n")[2].partition("\n## ")[0].split())
-    found = re.match(
-        r"(\w+) papers have (\d+) numbers, of which (\d+) were run like for like, and (\d+) hold "
-        r"without a run. Another (\d+) were run in another setting, and (\d+) not yet ",
-        words,
-    )
-    assert found is not None
-    named, total, *states = found.groups()
-    assert [total, *states] == counted.split(" | ")
-    assert ["Four", "Five", "Six", "Seven", "Eight"][papers - 4] == named
+    words = readme.partition("## Published numbers\n")[2].partition("\n## ")[0].strip()
+    read = published.read_published(), facts.read(), record.read_reproduced()
+    assert words == page.readme_paragraph(page.compare_record(*read)), f"run: {page.COMMAND}"
+    text = (repository / "docs/reproduction.md").read_text(encoding="utf-8")
+    numbers = re.findall(r"(\d+) (?:numbers \(\[|were|hold|wait|are)", " ".join(words.split()))
+    assert numbers == row(text, "All")[1:]
     differences: dict[str, list[float]] = {"MNIST": [], "CIFAR-10": []}
     for line in section("Like for like").splitlines()[3:]:
         if line.startswith("| "):
-            cells = line.split(" | ")
-            differences[cells[1].partition(",")[0]].append(-float(cells[6]))
-    mnist, cifar = differences.values()
-    assert f"at most {max(mnist):g} points below the published one on MNIST ({len(mnist)} " in words
-    assert f"{max(cifar):g} points on CIFAR-10 ({len(cifar)})" in words
+            cells = line.strip("|").split(" | ")
+            name = "MNIST" if "MNIST" in cells[1] else "CIFAR-10"
+            assert name in cells[0] + cells[1]
+            differences[name].append(-float(cells[6]))
+    for name, of in differences.items():
+        assert f"{max(of):.1f} points on {name} ({len(of)} numbers)" in " ".join(words.split())
+
+
+def test_a_number_without_a_run_is_ready_or_not_comparable() -> None:
+    """Ready if an entry names a run and the weights are not their owners' alone."""
+    known = facts.read()
+    comparisons = page.compare_record(published.read_published(), known, record.Record())
+    assert {page.state(c) for c in comparisons} == {page.MET, page.WAITING, page.NEVER}
+    for comparison in comparisons:
+        entry = comparison.entry
+        owned = entry.weights is not None and known.weights[entry.weights].access == "private"
+        never = owned or not (entry.study or entry.command)
+        assert page.state(comparison) == (
+            page.MET if entry.met else page.NEVER if never else page.WAITING
+        )

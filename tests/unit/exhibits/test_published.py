@@ -44,9 +44,9 @@ def test_the_parts_of_a_result_agree() -> None:
             assert number.printed == "random chance"
         elif number.metric == "accuracy":
             assert 1 < number.value < 100, number
-        elif number.metric == "auc":
-            assert 0.5 < number.value < 1, number
-        if number.epsilon == math.inf:
+        elif number.metric == "auc":  # without training a score may be worse than guessing
+            assert (0.5 if number.epsilon else 0.45) < number.value < 1, number
+        if number.epsilon in (0, math.inf):
             assert number.delta is None
         if number.metric in ("accuracy", "auc"):
             assert number.epsilon is not None, number
@@ -83,8 +83,16 @@ def test_a_range_of_epsilons_is_a_point_that_covers_smaller_ones_within() -> Non
 
 def test_published_networks_are_points_beside_tuned_networks_alone() -> None:
     found = published.read_published()
-    (private,) = found.mark_points("chexpert", "auc", networks=True)
-    assert (private.value, private.single_epsilon) == (0.8924, 8)
+    tuned = {
+        (p.single_epsilon, p.value)
+        for p in found.mark_points("chexpert", "auc", networks=True)
+        if p.citation == BERRADA
+    }
+    # of the two results at epsilon 8, 89.24 of the paper and 89.2 of the leaderboard, the best
+    assert tuned == {(0.5, 0.849), (1, 0.863), (2, 0.875), (4, 0.884), (8, 0.8924)}
+    heads = found.mark_points("chexpert", "auc")
+    assert heads
+    assert not [p for p in heads if p.citation == BERRADA or p.tuning == "full"]
 
 
 def test_the_bibliography_has_every_citation() -> None:
@@ -94,6 +102,28 @@ def test_the_bibliography_has_every_citation() -> None:
         assert f"@misc{{{key}," in text
         assert citation.authors.split(", ")[0] in text
     assert text.count("{") == text.count("}")
+
+
+BOARD = "private_ml_leaderboard"
+
+
+def test_the_leaderboard_repeats_what_papers_print() -> None:
+    """Results that stand in two sources are equal, up to the leaderboard's rounding."""
+    found = published.read_published()
+    twice = 0
+    for number in found.select_numbers(paper=BOARD):
+        same = [
+            other
+            for other in found.numbers
+            if other.paper != BOARD
+            and (other.citation, other.dataset) == (number.citation, number.dataset)
+            and (other.epsilon, other.metric) == (number.epsilon, number.metric)
+            and other.model_or_column == number.model_or_column
+        ]
+        for other in same:
+            assert round(number.percent, 1) == round(other.percent, 1), (number, other)
+        twice += bool(same)
+    assert twice == 4  # Tramèr and Boneh (two), De et al. at epsilon 2, Berrada et al. at 8
 
 
 WORK = {"short": "A", "authors": "Ann, Bob", "title": "On", "year": 2020, "venue": "V"}
@@ -141,6 +171,9 @@ def test_facts_come_from_the_column_then_the_row_then_the_table() -> None:
     assert (plain.citation, plain.model_or_column) == ("a", None)
     (free,) = _published({"values": {"y": 2.0}, "epsilon": math.inf}).numbers
     assert (free.epsilon_range, free.model_or_column) == (None, "Y")
+    found = _published({"values": {"y": 2.0}, "epsilon": 0.0})
+    assert found.numbers[0].epsilon_range is None, "zero-shot: no private image was used"
+    assert found.mark_points("d", "accuracy") == []
 
 
 def test_of_a_models_results_at_one_epsilon_the_best_is_marked_and_by_rising_epsilon() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from pydantic import ValidationError
@@ -24,7 +25,7 @@ from dpprobe.study import catalog
 from dpprobe.study.study_file import load_study
 from tests.conftest import REPOSITORY
 from tests.support import misbehaving_server
-from tests.support.catalog_fixtures import BUILDERS, RADIOGRAPHS, Place, is_tested
+from tests.support.catalog_fixtures import BUILDERS, EYES, RADIOGRAPHS, Place, is_tested
 from tests.support.hub_server import serve
 from tests.support.misbehaving_server import make_quick
 
@@ -199,6 +200,61 @@ def test_radiographs_stay_with_their_patients(place: Place, tmp_path: Path) -> N
         )
         for label, name, patient in RADIOGRAPHS
     }
+
+
+def read_eyes(table: SplitTable) -> list[tuple[str, str, int]]:
+    """Lists a retina's id, patient and grade in the order of the table."""
+    labels = table.read_labels().tolist()
+    return list(zip(table.read_ids(), table.read_units() or [], labels, strict=True))
+
+
+def test_both_eyes_of_a_patient_are_one_unit(place: Place, tmp_path: Path) -> None:
+    """Patients follow from the names of images; each part's images are in its own folder."""
+    small = BUILDERS["eyepacs"](catalog.dataset_entry("eyepacs"), place)
+    options = options_of("eyepacs", **small.values, expect={})
+    assert options.count_units() == len(EYES["train"])
+    prepare(options, tmp_path / "downloads", tmp_path)
+    for split, patients in EYES.items():
+        table = SplitTable(tmp_path / f"{split}.parquet")
+        assert read_eyes(table) == [
+            (f"{patient}_{eye}", str(patient), grade)
+            for patient, grades in patients.items()
+            for eye, grade in zip(("left", "right"), grades, strict=True)
+        ]
+        files = [Path(str(image["path"])) for image in table_images(tmp_path / f"{split}.parquet")]
+        assert {file.parent.name for file in files} == {split}
+
+
+def table_images(path: Path) -> list[dict[str, Any]]:
+    images: list[dict[str, Any]] = pq.read_table(path)["image"].to_pylist()
+    return images
+
+
+def test_without_labels_of_test_images_patients_of_retinas_are_held_out(
+    place: Place, tmp_path: Path
+) -> None:
+    small = BUILDERS["eyepacs"](catalog.dataset_entry("eyepacs"), place)
+    (place.folder / "retinopathy_solution.csv").unlink()
+    split = {"test": None, "test_fraction": 0.4, "split_by": "id", "missing_classes": "warn"}
+    options = options_of("eyepacs", **small.values, **split)
+    assert options.expect.train is None
+    prepare(options, tmp_path / "downloads", tmp_path)
+    parts = {
+        name: {patient for _, patient, _ in read_eyes(SplitTable(tmp_path / f"{name}.parquet"))}
+        for name in ("train", "test")
+    }
+    assert parts["train"] | parts["test"] == {str(patient) for patient in EYES["train"]}
+    assert not parts["train"] & parts["test"]
+
+
+@pytest.mark.parametrize("missing", ["trainLabels.csv", "retinopathy_solution.csv"])
+def test_missing_labels_of_retinas_are_named_before_any_image_is_read(
+    missing: str, place: Place
+) -> None:
+    small = BUILDERS["eyepacs"](catalog.dataset_entry("eyepacs"), place)
+    (place.folder / missing).unlink()
+    with pytest.raises(ConfigError, match=re.escape(missing)):
+        options_of("eyepacs", **small.values).check_files()
 
 
 @pytest.mark.parametrize("name", ["imagenet", "plantdisease"])

@@ -97,7 +97,7 @@ def test_a_wrong_copy_is_one_clear_error(copies: dict[str, Any], said: str) -> N
     assert str(caught.value).startswith(f"config: {said}")
 
 
-@pytest.mark.parametrize("entry", ["chest_xray_patients", "chexpert", "mimic_cxr"])
+@pytest.mark.parametrize("entry", ["chest_xray_patients", "chexpert", "eyepacs", "mimic_cxr"])
 def test_a_copy_keeps_the_patients_of_the_entry(entry: str) -> None:
     """Or a study of patients would protect images alone, without a word."""
     copy = {"source": "parquet", "train": "images.parquet"}

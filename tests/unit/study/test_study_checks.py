@@ -530,3 +530,20 @@ def test_a_study_is_refused_with_these_lines_or_accepted(
     with pytest.raises(ConfigError) as caught:
         check_all(load_study(study))
     check_lines(str(caught.value), says, start="config: ")
+
+
+@pytest.mark.parametrize("group", ["datasets", "public_datasets"])
+def test_missing_files_that_a_person_downloads_name_the_command_with_the_steps(
+    group: str, tmp_path: Path
+) -> None:
+    """But a missing copy from another source does not: nobody downloads it."""
+    eyes = {"catalog": "eyepacs", "root": str(tmp_path)}
+    with pytest.raises(ConfigError) as refused:
+        check_study(load_study(STUDY | {group: {"eyes": eyes}}))
+    (line,) = str(refused.value).splitlines()
+    assert line.startswith(f"config: {group}.eyes: train: no file trainLabels.csv")
+    assert line.endswith("; `dpprobe catalog eyepacs` says how to get the files")
+    copy = {"catalog": "cifar10", "source": "parquet", "train": "none.parquet"}
+    with pytest.raises(ConfigError) as refused:
+        check_study(load_study(STUDY | {group: {"images": copy}}))
+    assert "dpprobe catalog" not in str(refused.value)

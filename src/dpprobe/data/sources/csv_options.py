@@ -361,6 +361,10 @@ class TableOptions(UnitOptions):
         return wanted | dict.fromkeys(self.filters, "filters")
 
 
+def _columns_of(template: str) -> tuple[str, ...]:
+    return tuple(column for _, column, _ in template_parts(template) if column)
+
+
 class ManifestOptions(TableOptions):
     """The options of a CSV manifest, without the code that reads CSV files."""
 
@@ -372,9 +376,15 @@ class ManifestOptions(TableOptions):
         description="Instead of `path_column`, a path with columns in braces, such as "
         "p{subject_id:.2}/{dicom_id}.jpg; {column:.2} is a value's first two characters.",
     )
+    test_path_template: str | None = Field(
+        None,
+        exclude_if=lambda value: value is None,  # so that existing split tables stay up to date
+        description="The path template of the rows of `test`, if their images are in another "
+        "folder; without this option, `path_template`.",
+    )
     embed: Embed = False
 
-    @field_validator("path_template")
+    @field_validator("path_template", "test_path_template")
     @classmethod
     def _check_template(cls, value: str | None) -> str | None:
         if value is not None and not any(column for _, column, _ in template_parts(value)):
@@ -385,14 +395,24 @@ class ManifestOptions(TableOptions):
         yield from super()._list_faults()
         if self.path_column is not None and self.path_template is not None:
             yield "path_column, path_template: write one of the two"
+        if self.test_path_template is not None:
+            if self.path_template is None:
+                yield "test_path_template: needs path_template, for the rows of train; write both"
+            elif set(_columns_of(self.path_template)) != set(_columns_of(self.test_path_template)):
+                yield "test_path_template: names other columns than path_template; use the same"
 
     def id_options(self) -> set[str]:
         return {"path_column", "path_template"}
 
+    def template_of(self, file: str) -> str | None:
+        """Returns the path template of a file's rows; None if a column has whole paths."""
+        own = self.test_path_template if file == self.test else None
+        return own or self.path_template
+
     def path_columns(self) -> tuple[str, ...]:
         if self.path_template is None:
             return (self.path_column or "path",)
-        return tuple(column for _, column, _ in template_parts(self.path_template) if column)
+        return _columns_of(self.path_template)
 
     def list_columns(self) -> dict[str, str]:
         option = "path_template" if self.path_template else "path_column"

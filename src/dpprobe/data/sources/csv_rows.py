@@ -363,9 +363,10 @@ def _make_ids(options: TableOptions, rows: ManifestRows) -> list[str]:
 def _make_paths(options: ManifestOptions, rows: ManifestRows) -> list[str]:
     """Returns each row's path in the manifest; empty if a column of the path is blank."""
     columns = {name: rows.frame[name].tolist() for name in options.path_columns()}
-    if options.path_template is None:
+    template = options.template_of(rows.file)
+    if template is None:
         return next(iter(columns.values()))
-    parts = template_parts(options.path_template)
+    parts = template_parts(template)
     filled = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
     return [fill_template(parts, row) if all(row.values()) else "" for row in filled]
 

@@ -35,7 +35,7 @@ TITLES = {
     "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100", "plantdisease": "PlantDisease", "eurosat": "EuroSAT",
     "chest_xray": "Chest X-Ray", "imagenet": "ImageNet",
-    "chexpert": "CheXpert", "mimic_cxr": "MIMIC-CXR",
+    "chexpert": "CheXpert", "mimic_cxr": "MIMIC-CXR", "eyepacs": "EyePACS",
 }  # fmt: skip
 OURS = "dpprobe"
 INFINITY = "∞"

@@ -140,7 +140,7 @@ def test_delta_is_held_against_the_number_of_patients(tmp_path: Path) -> None:
     assert warnings_of(study_of(tmp_path, delta=0.99 / n)) == []
 
 
-@pytest.mark.parametrize("name", ["chexpert", "mimic_cxr"])
+@pytest.mark.parametrize("name", ["chexpert", "eyepacs", "mimic_cxr"])
 def test_hospital_entries_of_the_catalog_take_the_patient(name: str) -> None:
     datasets = {name: {"catalog": name, "root": "/nowhere"}}
     study = load_study(STUDY | {"datasets": datasets})

@@ -84,6 +84,11 @@ def extract(pattern: str, column: str = "path", name: str = "part") -> dict[str,
         (extract("(a)(b)"), r"'\(a\)\(b\)' has 2 groups, but needs one"),
         (join(()), "joins"),
         ({"path_column": "a", "path_template": "{a}"}, "path_column, path_template: write one of"),
+        ({"test_path_template": "{a}"}, "test_path_template: needs path_template, for the rows"),
+        (
+            {"path_template": "{a}{b}", "test_path_template": "{a}"},
+            "test_path_template: names other columns than path_template; use the same",
+        ),
         ({"path_template": "plain.jpg"}, "'plain.jpg' names no column; write at least one"),
         *(
             ({"path_template": text}, "is not a path template .*; correct it")

@@ -311,6 +311,16 @@ def test_a_template_fills_in_what_python_formats() -> None:
     assert found["faults"][1] == [["missing", "no path: kind or age or path is blank"]]
 
 
+def test_the_rows_of_test_have_a_path_template_of_their_own() -> None:
+    Path("a.csv").write_text(PLAIN)
+    Path("b.csv").write_text(PLAIN)
+    paths = {"path_template": "one/{path}", "test_path_template": "two/{path}"}
+    options = options_of(test="b.csv", **paths)
+    parts = csv_rows.read_rows(options)
+    made = {name: csv_rows._make_paths(options, rows) for name, rows in parts.items()}
+    assert made == {"train": ["one/a.png", "one/b.png"], "test": ["two/a.png", "two/b.png"]}
+
+
 def test_groups_are_the_columns_or_their_ranges() -> None:
     lines = [f"{n},cat,{age},x" for n, age in enumerate(["7", "-1", "", "7.5", "4.9", "old", "5"])]
     groups = {"age": {"column": "age", "bins": [0, 5, 7.5]}, "note": "note"}
