@@ -34,7 +34,9 @@ def main() -> None:
     known = commands.add_parser(
         "catalog", help="list the datasets and backbones that a study can name"
     )
-    known.add_argument("name", nargs="?", help="print the complete catalog entry of this dataset or backbone")
+    known.add_argument(
+        "name", nargs="?", help="print the complete catalog entry of this dataset or backbone"
+    )
     add_commands(commands)
     add_run(commands)
     add_check(commands)
@@ -114,12 +116,17 @@ def list_catalog() -> str:
             f"{name:16} {sizes.train or '?':>9} {sizes.test or '?':>7} {sizes.classes:>7}  "
             f"{entry.access:12}  {entry.title}"
         )
-    lines += ["", f"{'backbone':16} {'features':>8} {'weights':>8}  {'access':6}  pooling"]
+    lines += [
+        "",
+        f"{'backbone':16} {'features':>8} {'weights':>7}  {'pooling':18}  {'licence':22}  model",
+    ]
     for name, values in catalog.backbone_entries().items():
-        size, access = values["parameters"] / 1e6, values.get("access", "open")
+        millions = values["parameters"] / 1e6
+        size = f"{millions:.{0 if millions >= 10 else 1}f}M"
+        licence = values["licence"] + (", gated" if "access" in values else "")
         lines.append(
-            f"{name:16} {values['dimension']:>8} {size:>7.{0 if size >= 10 else 1}f}M  {access:6}  "
-            f"{values['pooling']:13}  {values['title']}"
+            f"{name:16} {values['dimension']:>8} {size:>7}  {values['pooling']:18}  {licence:22}  "
+            f"{values['title']}"
         )
     return "\n".join(lines)
 

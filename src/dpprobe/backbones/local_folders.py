@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from dpprobe import artifacts
@@ -45,8 +46,8 @@ def check_folder(model: str, config: str, *, weights: bool) -> None:
         raise ConfigError(f"model: {folder} has no {config}; copy it from the model's repository")
     if weights and len(list_files(model, config)) == 1:
         raise ConfigError(
-            f"model: {folder} has no weights ({', '.join(_WEIGHTS[config])}); copy them there, or write "
-            "`pretrained: false` for random weights"
+            f"model: {folder} has no weights ({', '.join(_WEIGHTS[config])}); copy them there, or "
+            "write `pretrained: false` for random weights"
         )
 
 
@@ -58,6 +59,16 @@ def hide_folder(model: str, config: str) -> str:
     if not model.startswith(PREFIX):
         return model
     return f"{PREFIX}{artifacts.sha256_file(_folder(model) / config)}"
+
+
+def is_hidden(model: str) -> bool:
+    """Returns True for a name made by `hide_folder` of a folder."""
+    return re.fullmatch(f"{PREFIX}[0-9a-f]{{64}}", model) is not None
+
+
+def folder_name(model: str) -> str | None:
+    """Returns a folder's name without its path; None for another model's name."""
+    return _folder(model).absolute().name if model.startswith(PREFIX) else None
 
 
 def _folder(model: str) -> Path:

@@ -43,9 +43,9 @@ DEPRECATED = "*"
 RESERVED_ARGUMENTS = frozenset({"checkpoint_path", "model_name", "pretrained"})
 # Layers of timm that a study may name: timm takes `mlp_layer` only as a class.
 _MLP_LAYERS = ("GluMlp", "Mlp", "SwiGLU", "SwiGLUPacked")
-# Architectures whose authors take the class token where timm pools the patches, as timm's own
-# `_dinov3_cfg` says; also EUPE, which has DINOv3's architecture and its forward pass.
-_OF_CLASS_TOKEN = re.compile(r"(?<![a-z0-9])vit_\w+_dinov3\w*")
+# Architectures whose authors take the class token where timm pools the patches, as notes in timm's
+# own module say (timm/models/eva.py); also EUPE, which has DINOv3's architecture and forward pass.
+_OF_CLASS_TOKEN = re.compile(r"(?<![a-z0-9])vit_\w+_(dinov3|sapiens2)\w*")
 # Keys that dpprobe reads in `pretrained_cfg` of a model's file on the Hub, with `input_size`.
 _STATED = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
 # The preprocessing values that matter most for right features.
