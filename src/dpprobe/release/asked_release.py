@@ -154,7 +154,7 @@ class AskedRelease:
             )
         options = self.study.backbones[self.options.backbone]
         checkpoint = getattr(options, "checkpoint", None)
-        folder = local_folders.folder_name(getattr(options, "model", ""))
+        folder = local_folders.folder_name(getattr(options, "model", "")) if store.trained else None
         return BackboneFacts(
             name=self.options.backbone,
             options=dict(store.backbone_options),
