@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from pydantic import Field, model_validator
 
@@ -528,8 +528,8 @@ def _remove_projection(visual: Any, name: str) -> None:
     """
     import torch
 
-    head, trunk = getattr(visual, "head", None), getattr(visual, "trunk", None)  # of timm's towers
-    attention = getattr(visual, "attnpool", None)
+    parts = ("head", "trunk", "attnpool")  # the first two are of timm's towers
+    head, trunk, attention = cast("list[Any]", [getattr(visual, part, None) for part in parts])
     if isinstance(getattr(visual, "proj", None), torch.Tensor):
         visual.proj = None
     elif hasattr(attention, "c_proj"):
@@ -539,10 +539,10 @@ def _remove_projection(visual: Any, name: str) -> None:
         identity.weight.copy_(torch.eye(width))
         identity.bias.zero_()
         attention.c_proj = identity
-    elif parts := [key for key in ("proj", "mlp") if hasattr(head, key)]:
-        setattr(head, parts[0], torch.nn.Identity())
-    elif hasattr(pool := getattr(head, "pool", None), "proj"):
-        pool.proj = torch.nn.Identity()
+    elif last := [key for key in ("proj", "mlp") if hasattr(head, key)]:
+        setattr(head, last[0], torch.nn.Identity())
+    elif hasattr(getattr(head, "pool", None), "proj"):
+        head.pool.proj = torch.nn.Identity()
     elif getattr(trunk, "num_classes", 0):  # the classifier of timm's model projects
         trunk.reset_classifier(0)
     else:

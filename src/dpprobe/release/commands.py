@@ -30,7 +30,9 @@ def add_commands(commands: Parsers) -> None:
     bundle.add_argument("bundle", type=Path, help="folder of a release")
     backbone = argparse.ArgumentParser(add_help=False)
     backbone.add_argument(
-        "--checkpoint", type=Path, help="weights of the backbone, a file or folder, if it needs them"
+        "--checkpoint",
+        type=Path,
+        help="weights of the backbone, a file or folder, if it needs them",
     )
     backbone.add_argument(
         "--allow-hub",
