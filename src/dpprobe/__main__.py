@@ -34,7 +34,9 @@ def main() -> None:
     known = commands.add_parser(
         "catalog", help="list the datasets and backbones that a study can name"
     )
-    known.add_argument("name", nargs="?", help="print this dataset's complete catalog entry")
+    known.add_argument(
+        "name", nargs="?", help="print the complete catalog entry of this dataset or backbone"
+    )
     add_commands(commands)
     add_run(commands)
     add_check(commands)
@@ -79,7 +81,7 @@ def _run_command(parser: argparse.ArgumentParser) -> int:
         _show_progress()
         with naming_extras():
             return int(arguments.run(arguments))
-    print(describe_dataset(arguments.name) if arguments.name else list_catalog())
+    print(describe_entry(arguments.name) if arguments.name else list_catalog())
     return 0
 
 
@@ -114,21 +116,28 @@ def list_catalog() -> str:
             f"{name:16} {sizes.train or '?':>9} {sizes.test or '?':>7} {sizes.classes:>7}  "
             f"{entry.access:12}  {entry.title}"
         )
-    lines += ["", f"{'backbone':16} {'features':>9}  model"]
+    lines += [
+        "",
+        f"{'backbone':16} {'features':>8} {'weights':>7}  {'pooling':18}  {'licence':22}  model",
+    ]
     for name, values in catalog.backbone_entries().items():
-        options = values["options"]
+        millions = values["parameters"] / 1e6
+        size = f"{millions:.{0 if millions >= 10 else 1}f}M"
+        licence = values["licence"] + (", gated" if "access" in values else "")
         lines.append(
-            f"{name:16} {values['dimension']:>9}  {options['family']} {options['model']}: "
+            f"{name:16} {values['dimension']:>8} {size:>7}  {values['pooling']:18}  {licence:22}  "
             f"{values['title']}"
         )
     return "\n".join(lines)
 
 
-def describe_dataset(name: str) -> str:
-    """Returns a dataset's catalog entry as YAML; raises ConfigError for an unknown name."""
+def describe_entry(name: str) -> str:
+    """Returns a catalog entry as YAML; raises ConfigError for an unknown name."""
     import yaml
 
-    entry = catalog.dataset_entry(name).model_dump(mode="json", exclude_defaults=True)
+    entry = catalog.backbone_entries().get(name)
+    if entry is None:
+        entry = catalog.dataset_entry(name).model_dump(mode="json", exclude_defaults=True)
     return yaml.safe_dump(entry, sort_keys=False, allow_unicode=True, width=100).rstrip()
 
 

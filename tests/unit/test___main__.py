@@ -92,8 +92,11 @@ def test_the_catalog_lists_entries_and_shows_one(command: Callable[..., Any]) ->
     (row,) = [line.split() for line in lines if line.startswith("cifar10 ")]
     assert row == ["cifar10", "50000", "10000", "10", "open", "CIFAR-10"]
     (model,) = [line.split() for line in lines if line.startswith("resnet50 ")]
-    assert model[:4] == ["resnet50", "2048", "timm", "resnet50.tv_in1k:"]
-    shown = main_module.describe_dataset("cifar10")
+    assert model == ["resnet50", "2048", "24M", "average", "BSD-3-Clause", "ResNet-50"]
+    (gated,) = [line for line in lines if line.startswith("uni ")]
+    assert "CC-BY-NC-ND-4.0, gated" in gated
+    assert "model: resnet50.tv_in1k" in main_module.describe_entry("resnet50")
+    shown = main_module.describe_entry("cifar10")
     assert "title: CIFAR-10" in shown
     assert "access: open" in shown
     told = str(command("catalog", "digits"))

@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from pydantic import Field, model_validator
 
+from dpprobe.backbones import local_folders
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
 from dpprobe.backbones.checkpoints import check_kind, hash_weights
 from dpprobe.backbones.hub_files import OPEN_CLIP_WEIGHTS, HubFile, require_files
@@ -71,7 +72,8 @@ class Options(NetworkOptions):
     model: str = Field(
         min_length=1,
         description="open_clip's name, such as ViT-B-32-quickgelu; the tag of the weights may be "
-        "appended after a dot.",
+        "appended after a dot. hf-hub:OWNER/NAME is a repository of the Hub, local-dir:FOLDER a "
+        "folder with open_clip_config.json and weights.",
     )
     pretrained: str | Literal[False] | None = Field(
         None,
@@ -82,6 +84,12 @@ class Options(NetworkOptions):
         None,
         description="True if the activation is QuickGELU. If absent, the model's name decides, "
         "also for a local checkpoint, because a file of weights does not state its activation.",
+    )
+    with_projection: bool = Field(
+        True,
+        exclude_if=lambda value: value,
+        description="False for features before the projection into the space that images share "
+        "with text. Text embeddings and zero-shot results then do not exist.",
     )
     preprocessing: Preprocessing = Preprocessing()
 
@@ -110,7 +118,12 @@ class Options(NetworkOptions):
 
     @property
     def architecture(self) -> str:
-        return _split_name(self.model)[0]
+        return local_folders.expand_name(_split_name(self.model)[0])
+
+    @property
+    def fingerprinted_architecture(self) -> str:
+        """The architecture, with the SHA-256 of its configuration in place of a folder's path."""
+        return local_folders.hide_folder(self.architecture, local_folders.OPEN_CLIP_CONFIG)
 
     @property
     def tag(self) -> str | None:
@@ -120,6 +133,9 @@ class Options(NetworkOptions):
 
     def check_files(self) -> None:
         self.check_checkpoint()
+        local_folders.check_folder(
+            self.model, local_folders.OPEN_CLIP_CONFIG, weights=self.pretrained is not False
+        )
         known = known_models()
         if known is None or ":" in self.model:
             return
@@ -156,14 +172,30 @@ class Options(NetworkOptions):
             f"but this model computes {built}, so its features would be wrong; {right}"
         )
 
+    def input_files(self) -> tuple[str, ...]:
+        folder = local_folders.list_files(self.model, local_folders.OPEN_CLIP_CONFIG)
+        return (*super().input_files(), *folder)
+
     @property
     def reads_text(self) -> bool:
-        """True if the text tower can run: tokenizers of the Hub need the package transformers."""
-        return _has_own_tokenizer(self.architecture) or find_spec("transformers") is not None
+        """True if text embeddings exist and can be computed.
+
+        Texts share a space only with projected images, and tokenizers of the Hub need the package
+        transformers.
+        """
+        return self.with_projection and (
+            _has_own_tokenizer(self.architecture) or find_spec("transformers") is not None
+        )
 
     def list_warnings(self) -> list[str]:
         if self.reads_text:
             return []
+        if not self.with_projection:
+            return [
+                "with_projection: false: features before the projection share no space with text, "
+                "so text embeddings and zero-shot results are left out. A second backbone of the "
+                "same model with its projection gives them"
+            ]
         return [
             f"{self.architecture} needs the package transformers to read text, which is not "
             "installed: text embeddings are left out"
@@ -177,7 +209,8 @@ class Options(NetworkOptions):
         """Returns the options that decide features; `Options` cannot be made from them again."""
         values = super().extraction_params()
         del values["checkpoint"]
-        return values
+        hidden = local_folders.hide_folder(self.model, local_folders.OPEN_CLIP_CONFIG)
+        return values | {"model": hidden}
 
 
 class KnownModel(NamedTuple):
@@ -215,9 +248,14 @@ def _has_own_tokenizer(architecture: str) -> bool:
     if package is None or package.origin is None:
         return False
     path = Path(package.origin).with_name("model_configs") / f"{architecture}.json"
-    if not path.is_file():
-        return False
-    return "hf_tokenizer_name" not in json.loads(path.read_bytes())["text_cfg"]
+    if folder := local_folders.list_files(architecture, local_folders.OPEN_CLIP_CONFIG):
+        path = Path(folder[0])
+    try:
+        values = json.loads(path.read_bytes())
+        text = values.get("model_cfg", values)["text_cfg"]
+    except (OSError, ValueError, KeyError, AttributeError):
+        return False  # `check_files` and loading report a folder that cannot be read
+    return text.keys().isdisjoint(("hf_tokenizer_name", "hf_model_name"))
 
 
 def list_hub_files(options: Options) -> list[HubFile]:
@@ -280,7 +318,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
             preprocessing=preprocessing,
             weights_sha256=weights_sha256,
             libraries=[LIBRARY, "pillow", "timm", "torch", "torchvision"],
-            architecture=options.architecture,
+            architecture=options.fingerprinted_architecture,
             pretrained_tag=options.tag,
             exclude=frozenset({"checkpoint", "model", "preprocessing", "pretrained", "quick_gelu"}),
             precision=runtime.precision,
@@ -289,7 +327,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         train_transform=make_train_crop(
             views, mode="RGB", size=(height, width), interpolation=resolved["interpolation"]
         ),
-        architecture=options.architecture,
+        architecture=options.fingerprinted_architecture,
         pretrained_tag=options.tag,
         trained=options.pretrained is not False,
     )
@@ -304,6 +342,8 @@ def _make_network(
     size = resolved["size"]
     resolved["size"] = (size, size) if isinstance(size, int) else tuple(size)
     steps, mean, std = _split_transform(resolved)
+    if not options.with_projection:
+        _remove_projection(visual, options.architecture)
     network = network_forward.prepare_network(
         _wrap_tower(visual),
         options,
@@ -362,7 +402,7 @@ def load_text(options: Options, runtime: Runtime) -> TextEncoder:
             preprocessing={"activation": activation, "part": "text"},
             weights_sha256=weights_sha256,
             libraries=[LIBRARY, "torch"],
-            architecture=options.architecture,
+            architecture=options.fingerprinted_architecture,
             pretrained_tag=options.tag,
             exclude=frozenset(
                 {
@@ -477,6 +517,39 @@ def _split_transform(
     if not isinstance(normalise, Normalize):
         raise TypeError(f"open_clip's transform ends in {normalise}, not in a normalisation")
     return Compose([*steps, PILToTensor()]), list(normalise.mean), list(normalise.std)
+
+
+def _remove_projection(visual: Any, name: str) -> None:
+    """Makes an image tower return its pooled features before the projection.
+
+    A ViT returns its pooled token after the last norm, a ResNet the heads of its attention pooling,
+    a tower of timm the input of its last linear layer or MLP. Raises ConfigError for a tower
+    without a projection.
+    """
+    import torch
+
+    parts = ("head", "trunk", "attnpool")  # the first two are of timm's towers
+    head, trunk, attention = cast("list[Any]", [getattr(visual, part, None) for part in parts])
+    if isinstance(getattr(visual, "proj", None), torch.Tensor):
+        visual.proj = None
+    elif hasattr(attention, "c_proj"):
+        # the attention reads the weights of `c_proj`, which must therefore stay a linear layer
+        width, device = attention.c_proj.in_features, attention.c_proj.weight.device
+        identity = torch.nn.Linear(width, width, device=device).requires_grad_(False)
+        identity.weight.copy_(torch.eye(width))
+        identity.bias.zero_()
+        attention.c_proj = identity
+    elif last := [key for key in ("proj", "mlp") if hasattr(head, key)]:
+        setattr(head, last[0], torch.nn.Identity())
+    elif hasattr(getattr(head, "pool", None), "proj"):
+        head.pool.proj = torch.nn.Identity()
+    elif getattr(trunk, "num_classes", 0):  # the classifier of timm's model projects
+        trunk.reset_classifier(0)
+    else:
+        raise ConfigError(
+            f"with_projection: the image tower of {name} ends without a projection, so its "
+            "features cannot be taken before one; remove with_projection"
+        )
 
 
 def _wrap_tower(visual: Any) -> torch.nn.Module:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe import artifacts
+from dpprobe.backbones import local_folders
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
 from dpprobe.backbones.checkpoints import hash_weights
 from dpprobe.backbones.hub_files import HUB_PREFIXES, TIMM_WEIGHTS, HubFile, require_files
@@ -29,6 +30,8 @@ from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
 if TYPE_CHECKING:
+    import torch
+
     from dpprobe.backbones import network_forward
     from dpprobe.backbones.image_preprocessing import Mode
 
@@ -38,6 +41,11 @@ ARCHITECTURES = Path(__file__).with_name("timm_models.txt")
 DEPRECATED = "*"
 # Arguments of timm that other options of the backbone set.
 RESERVED_ARGUMENTS = frozenset({"checkpoint_path", "model_name", "pretrained"})
+# Layers of timm that a study may name: timm takes `mlp_layer` only as a class.
+_MLP_LAYERS = ("GluMlp", "Mlp", "SwiGLU", "SwiGLUPacked")
+# Architectures whose authors take the class token where timm pools the patches, as notes in timm's
+# own module say (timm/models/eva.py); also EUPE, which has DINOv3's architecture and forward pass.
+_OF_CLASS_TOKEN = re.compile(r"(?<![a-z0-9])vit_\w+_(dinov3|sapiens2)\w*")
 # Keys that dpprobe reads in `pretrained_cfg` of a model's file on the Hub, with `input_size`.
 _STATED = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
 # The preprocessing values that matter most for right features.
@@ -64,13 +72,23 @@ class Options(NetworkOptions):
     imports = ("timm.data.transforms_factory",)
 
     family: Literal["timm"] = "timm"
-    model: str = Field(min_length=1, description="timm's name, such as resnet50.a1_in1k.")
+    model: str = Field(
+        min_length=1,
+        description="timm's name, such as resnet50.a1_in1k; hf-hub:OWNER/NAME for a repository of "
+        "the Hub; local-dir:FOLDER for a folder with config.json and weights.",
+    )
     pretrained: bool = Field(
         True,
         description="Download timm's weights for `model`. With false and without a checkpoint, "
         "weights are random from a fixed seed, only for trials.",
     )
     model_args: dict[str, Any] = Field({}, description="Further arguments of timm.create_model.")
+    append_patch_mean: bool = Field(
+        False,
+        exclude_if=lambda value: not value,
+        description="Append the mean of the patch tokens to the class token of a ViT, which "
+        "doubles the number of features, as the authors of Virchow do.",
+    )
     preprocessing: Preprocessing = Preprocessing()
 
     @model_validator(mode="before")
@@ -94,6 +112,9 @@ class Options(NetworkOptions):
         channels = value.get("in_chans", 3)
         if type(channels) is not int or channels < 1:
             raise ValueError(f"in_chans {channels!r}: write a whole number of 1 or more")
+        layer = value.get("mlp_layer", _MLP_LAYERS[0])
+        if layer not in _MLP_LAYERS:
+            raise ValueError(f"mlp_layer {layer!r}: write one of {', '.join(_MLP_LAYERS)}")
         return value
 
     @model_validator(mode="after")
@@ -104,6 +125,16 @@ class Options(NetworkOptions):
     def check_files(self) -> None:
         self._check_name()
         self.check_checkpoint()
+        local_folders.check_folder(self.model, local_folders.TIMM_CONFIG, weights=self.pretrained)
+
+    def input_files(self) -> tuple[str, ...]:
+        folder = local_folders.list_files(self.model, local_folders.TIMM_CONFIG)
+        return (*super().input_files(), *folder)
+
+    def without_folder(self) -> Options:
+        """Returns the options with the SHA-256 of its configuration in place of a folder's path."""
+        name = local_folders.hide_folder(self.model, local_folders.TIMM_CONFIG)
+        return self.model_copy(update={"model": name})
 
     def _check_name(self) -> None:
         """Checks a model's name against the installed timm's list, without importing timm."""
@@ -127,23 +158,51 @@ class Options(NetworkOptions):
             raise ConfigError(_explain_tag(architecture, tag, tags))
 
     def list_warnings(self) -> list[str]:
-        """Warns of a checkpoint for which the preprocessing of timm's own weights is assumed."""
+        """Warns of another pooling than the authors', and of an assumed preprocessing."""
         written = self.preprocessing.model_dump(exclude_none=True)
         assumed = [name for name in _TRAINED_WITH if name not in written]
+        pooling = self._warn_of_pooling()
         if self.checkpoint is None or not assumed:
-            return []
+            return pooling
         return [
+            *pooling,
             f"{self.checkpoint}: preprocessing {', '.join(assumed)} and further model_args are "
             f"assumed to be timm's for {self.model}. Wrong values cost accuracy: compare with the "
-            "training, and write its values under preprocessing, and model_args such as pad_type"
+            "training, and write its values under preprocessing, and model_args such as pad_type",
         ]
+
+    def _warn_of_pooling(self) -> list[str]:
+        """Warns if timm pools the patches where a model's authors take the class token."""
+        if "global_pool" in self.model_args or self.append_patch_mean:
+            return []
+        architecture = _OF_CLASS_TOKEN.search(self._read_architecture())
+        if architecture is None:
+            return []
+        return [
+            f"timm's features of {architecture[0]} are the mean of the patch tokens, but its "
+            "authors use the class token. Write `model_args: {global_pool: token}` for the class "
+            "token, or `global_pool: avg` to keep the mean without this warning"
+        ]
+
+    def _read_architecture(self) -> str:
+        """Returns the model's name, or the architecture that a folder's configuration states."""
+        if not self.model.startswith(local_folders.PREFIX):
+            return self.model
+        try:
+            values = artifacts.read_json(
+                Path(local_folders.list_files(self.model, local_folders.TIMM_CONFIG)[0])
+            )
+        except (OSError, ValueError):
+            return ""  # `check_files` and loading report a folder that cannot be read
+        stated = isinstance(values, dict) and "global_pool" not in (values.get("model_args") or {})
+        return str(values.get("architecture", "")) if stated else ""
 
     def extraction_params(self) -> dict[str, Any]:
         """Returns the options without the checkpoint's path.
 
         The result cannot make `Options` again: without a checkpoint the weights would be random.
         """
-        values = super().extraction_params()
+        values = super().extraction_params() | {"model": self.without_folder().model}
         del values["checkpoint"]
         return values if self.checkpoint is None else values | {"pretrained": None}
 
@@ -235,7 +294,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         preprocessing={"color": mode, **described},
         weights_sha256=weights_sha256,
         fingerprint=backbone_fingerprint(
-            options,
+            options.without_folder(),
             preprocessing=described,
             weights_sha256=weights_sha256,
             libraries=["pillow", "timm", "torch", "torchvision"],
@@ -279,7 +338,7 @@ def _make_network(
     _resize_network(model, options, (height, width))
     model.reset_classifier(0)
     network = network_forward.prepare_network(
-        model,
+        _append_patches(model, options) if options.append_patch_mean else model,
         options,
         runtime,
         name=options.model,
@@ -290,6 +349,31 @@ def _make_network(
         flip=options.preprocessing.flip,
     )
     return network, resolved
+
+
+def _append_patches(model: Any, options: Options) -> torch.nn.Module:
+    """Wraps a ViT to return its class token and the mean of its patch tokens, after its norm."""
+    import torch
+
+    pooling = getattr(model, "global_pool", None)
+    if pooling != "token" or getattr(model, "cls_token", None) is None:
+        raise ConfigError(
+            f"append_patch_mean: {options.model} has no class token as features (global_pool: "
+            f"{pooling}); write `model_args: {{global_pool: token}}` if it is a ViT with a class "
+            "token, or remove append_patch_mean"
+        )
+
+    class ClassAndPatches(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.trunk = model
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            tokens = self.trunk.forward_features(images)
+            patches = tokens[:, self.trunk.num_prefix_tokens :].mean(1)
+            return torch.cat([self.trunk.forward_head(tokens), patches], dim=1)
+
+    return ClassAndPatches()
 
 
 def _create_model(options: Options, *, shapes: bool = False) -> Any:
@@ -328,12 +412,15 @@ def _call_timm(options: Options, **arguments: Any) -> Any:
 
     from dpprobe.backbones.network_forward import one_line  # slow import: torch
 
+    arguments = options.model_args | arguments
+    if "mlp_layer" in arguments:
+        arguments["mlp_layer"] = getattr(timm.layers, arguments["mlp_layer"])
     shapes = not arguments.get("pretrained")
     require_files(f for f in list_hub_files(options) if f.part == "config" or not shapes)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # equal random weights for every shard
-            model = timm.create_model(options.model, **(options.model_args | arguments))
+            model = timm.create_model(local_folders.expand_name(options.model), **arguments)
     except (AssertionError, KeyError, RuntimeError, TypeError, ValueError, OSError) as error:
         if fault := _explain_fault(options, str(error)):
             raise ConfigError(fault) from error

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dpprobe.artifacts import hash_value, sha256_file
+from dpprobe.backbones import local_folders
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.errors import DataError, PrivacyError
@@ -153,10 +154,11 @@ class AskedRelease:
             )
         options = self.study.backbones[self.options.backbone]
         checkpoint = getattr(options, "checkpoint", None)
+        folder = local_folders.folder_name(getattr(options, "model", "")) if store.trained else None
         return BackboneFacts(
             name=self.options.backbone,
             options=dict(store.backbone_options),
-            checkpoint=checkpoint and Path(checkpoint).name,
+            checkpoint=Path(checkpoint).name if checkpoint else folder,
             weights_sha256=store.weights_sha256,
             architecture=store.architecture,
             pretrained_tag=store.pretrained_tag,

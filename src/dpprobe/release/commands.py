@@ -30,7 +30,9 @@ def add_commands(commands: Parsers) -> None:
     bundle.add_argument("bundle", type=Path, help="folder of a release")
     backbone = argparse.ArgumentParser(add_help=False)
     backbone.add_argument(
-        "--checkpoint", type=Path, help="weights file of the backbone, if it needs one"
+        "--checkpoint",
+        type=Path,
+        help="weights of the backbone, a file or folder, if it needs them",
     )
     backbone.add_argument(
         "--allow-hub",
@@ -132,7 +134,7 @@ def _add_verify(commands: Parsers, parents: list[argparse.ArgumentParser]) -> No
     verify.add_argument(
         "--checkpoint",
         type=Path,
-        help="the backbone's weights file, to check the backbone on a test image too",
+        help="the backbone's weights, to check the backbone on a test image too",
     )
     verify.add_argument("--public-key", type=Path, help="the signer's Ed25519 public key in PEM")
     verify.add_argument(

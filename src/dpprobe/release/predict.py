@@ -23,7 +23,7 @@ import torch
 
 from dpprobe import devices
 from dpprobe.artifacts import sha256_file
-from dpprobe.backbones import loading
+from dpprobe.backbones import loading, local_folders
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.feature_digest import probes_agree, take_probe
 from dpprobe.backbones.hub_files import HUB_PREFIXES
@@ -441,13 +441,15 @@ def _check_source(bundle: Bundle, *, allow_hub: bool, allow_module: bool) -> Non
     arguments = options.get("model_args") or {}
     places = [key for key in arguments if key.startswith("pretrained") or key == "cache_dir"]
     places += ["pretrained"] if isinstance(tag, str) and not re.fullmatch(r"[\w-]*", tag) else []
-    places += [model] if ":" in model and not model.startswith(HUB_PREFIXES) else []
+    # The user names such a folder, not the bundle.
+    folder = bundle.facts.backbone.checkpoint is not None and local_folders.is_hidden(model)
+    places += [model] if ":" in model and not (folder or model.startswith(HUB_PREFIXES)) else []
     if places:
         raise DataError(
             f"{bundle.folder}: {places[0]}: the bundle names a location to load weights from, "
             "which is not allowed; ask for a bundle with a checkpoint"
         )
-    if ":" in model and not allow_hub:
+    if ":" in model and not (folder or allow_hub):
         raise ConfigError(
             f"{bundle.folder}: the bundle takes the backbone's weights from the Hub repository "
             f"{model}; pass --allow-hub if you trust its owner"
@@ -467,13 +469,18 @@ def _backbone_options(bundle: Bundle, checkpoint: Path | None) -> BackboneOption
     options = {**facts.options, **inner}
     if facts.checkpoint is None:
         return backbone_options(options)
-    if checkpoint is None or not checkpoint.is_file():
-        absent = "" if checkpoint is None else f"{checkpoint} is not a file; "
+    folder = local_folders.is_hidden(str(facts.options.get("model")))
+    if checkpoint is None or not (checkpoint.is_dir() if folder else checkpoint.is_file()):
+        kind = "folder" if folder else "file"
+        absent = "" if checkpoint is None else f"{checkpoint} is not a {kind}; "
+        sha256 = "" if folder else f" (SHA-256 {facts.weights_sha256})"
         raise ConfigError(
             f"--checkpoint: {absent}the bundle has no weights of its backbone {facts.name}; write "
-            f"--checkpoint FILE, where FILE is {facts.checkpoint} (SHA-256 {facts.weights_sha256}) "
+            f"--checkpoint {kind.upper()}, where {kind.upper()} is {facts.checkpoint}{sha256} "
             "from whoever published the bundle"
         )
+    if folder:  # loading compares the weights
+        return backbone_options({**options, "model": f"{local_folders.PREFIX}{checkpoint}"})
     _check_weights(bundle, sha256_file(checkpoint), str(checkpoint))
     return backbone_options({**options, "checkpoint": str(checkpoint)})
 

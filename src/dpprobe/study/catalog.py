@@ -133,6 +133,7 @@ def dataset_entry(name: str) -> DatasetEntry:
 
 
 def backbone_entries() -> dict[str, dict[str, Any]]:
+    """Reads all backbones: title, options, sizes, pooling, licence, training images, source."""
     entries: dict[str, dict[str, Any]] = resources.read_yaml("backbones.yaml")
     return entries
 
@@ -168,7 +169,9 @@ def complete_backbone(values: Mapping[str, Any]) -> dict[str, Any]:
     options = dict(entry["options"])
     if values.get("checkpoint") is not None:
         options.pop("pretrained", None)
-    merged = {"dimension": entry["dimension"], **options, **values}
+    projected = values.get("with_projection", True)
+    dimension = entry.get("dimension" if projected else "dimension_before_projection")
+    merged = {"dimension": dimension, **options, **values}
     for key in ("model_args", "preprocessing"):
         if isinstance(options.get(key), Mapping) and isinstance(values.get(key), Mapping):
             merged[key] = {**options[key], **values[key]}

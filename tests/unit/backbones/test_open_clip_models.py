@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import shutil
 from importlib.machinery import ModuleSpec
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -460,3 +462,193 @@ def test_preprocessing_is_recorded_with_the_library_s_defaults() -> None:
     }
     assert load("tiny").preprocessing["mean"] == list(open_clip.OPENAI_DATASET_MEAN)
     assert (load("tiny").trained, load("tiny").pretrained_tag) == (False, None)
+
+
+# features before the projection
+
+
+# Towers of each kind: open_clip's ViT and ResNet, timm's networks with each kind of projection.
+POOLED: dict[str, dict[str, Any]] = {
+    "coca": tiny_clip.VISION | {"attentional_pool": True, "attn_pooler_heads": 4},
+    "linear": tiny_clip.CONFIGS["tiny-timm"]["vision_cfg"],
+    "mlp": tiny_clip.CONFIGS["tiny-timm"]["vision_cfg"] | {"timm_proj": "mlp"},
+    "classifier": tiny_clip.CONFIGS["tiny-timm"]["vision_cfg"]
+    | {"timm_pool": "token", "timm_proj": ""},
+    "pool": {
+        "timm_model_name": "resnet10t",
+        "timm_pool": "abs_attn",
+        "timm_proj": "",
+        "image_size": 176,
+    },
+    "none": tiny_clip.CONFIGS["tiny-timm"]["vision_cfg"] | {"timm_proj": "none"},
+}
+
+
+@pytest.fixture
+def towers(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+    from open_clip import factory
+
+    for name, vision in POOLED.items():
+        config = tiny_clip.CONFIGS["tiny-timm"] | {"vision_cfg": vision}
+        monkeypatch.setitem(factory._MODEL_CONFIGS, f"tiny-{name}", config)
+
+
+def project(visual: Any, features: torch.Tensor) -> torch.Tensor:
+    """What open_clip's own tower does to its pooled features last."""
+    if isinstance(getattr(visual, "proj", None), torch.Tensor):
+        return features @ visual.proj
+    if hasattr(visual, "attnpool"):
+        projected: torch.Tensor = visual.attnpool.c_proj(features)
+        return projected
+    last = getattr(visual.head, "proj", getattr(visual.head, "mlp", None))
+    last = last or (visual.head.pool.proj if hasattr(visual.head, "pool") else visual.trunk.head)
+    return last(features)  # type: ignore[no-any-return]
+
+
+@pytest.mark.usefixtures("towers")
+@pytest.mark.parametrize(
+    ("model", "width"),
+    [
+        ("tiny", 32), ("tiny-quickgelu", 32), ("tiny-resnet", 256), ("tiny-coca", 24),
+        ("tiny-linear", 64), ("tiny-mlp", 64), ("tiny-classifier", 64), ("tiny-pool", 512),
+    ],
+)  # fmt: skip
+def test_features_before_the_projection_give_the_embeddings_by_the_library_s_own(
+    model: str, width: int
+) -> None:
+    pictures = [noise(seed=seed) for seed in range(2)]
+    before, after = load(model, with_projection=False), load(model)
+    created, preprocess = library(model)
+    features = run(before, *pictures)
+    assert features.shape == (2, width)
+    with torch.inference_mode():
+        projected = project(created.visual, features)
+    expected = embed(created, preprocess, *pictures)
+    torch.testing.assert_close(projected, expected, rtol=1e-4, atol=1e-5)
+    if model != "tiny-coca":
+        assert features.shape != expected.shape
+    assert not torch.allclose(features.std(dim=1), torch.zeros(2), atol=1e-3)
+    assert before.weights_sha256 == after.weights_sha256
+    assert before.fingerprint != after.fingerprint
+    assert (
+        describe_backbone(options(model=model, pretrained=False, with_projection=False))[
+            "dimension"
+        ]
+        == width
+    )
+
+
+@pytest.mark.usefixtures("towers")
+def test_a_vit_s_features_before_the_projection_are_its_normed_class_token() -> None:
+    created, preprocess = library("tiny")
+    visual = created.visual
+    with torch.inference_mode():
+        tokens = visual.transformer(visual._embeds(preprocess(noise())[None]))
+        expected = visual.ln_post(tokens)[:, 0]
+    features = run(load("tiny", with_projection=False), noise())
+    torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("towers")
+def test_a_tower_without_a_projection_has_nothing_before_one() -> None:
+    """SigLIP's towers end so."""
+    chosen = options(model="tiny-none", pretrained=False, with_projection=False)
+    told = describe_backbone(chosen)
+    assert (
+        "with_projection: the image tower of tiny-none ends without a projection" in told["fault"]
+    )
+    assert told["certain"]
+    with pytest.raises(ConfigError, match="remove with_projection"):
+        loading.load_backbone(chosen, runtime=CPU)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_features_before_the_projection_come_without_text() -> None:
+    before = options(model="ViT-B-32-quickgelu", pretrained="openai", with_projection=False)
+    after = options(model="ViT-B-32-quickgelu", pretrained="openai")
+    assert (before.reads_text, after.reads_text) == (False, True)
+    (warning,) = before.list_warnings()
+    assert "share no space with text, so text embeddings and zero-shot results are left" in warning
+    assert after.list_warnings() == []
+    # studies without the option keep their features
+    assert "with_projection" not in after.extraction_params()
+    assert before.extraction_params()["with_projection"] is False
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_identity_in_place_of_a_resnet_s_projection_is_not_trained() -> None:
+    graph = load("tiny-resnet", with_projection=False).graph
+    assert graph is not None
+    assert not any("c_proj" in name for name in graph.learned)
+    assert any("attnpool.q_proj" in name for name in graph.learned)
+
+
+# folders in the Hub's layout
+
+
+def save_folder(folder: Path, model: str = "tiny-quickgelu") -> Any:
+    """A small model with random weights, in the layout of `open_clip.push_to_hf_hub`."""
+    created, _ = library(model)
+    folder.mkdir()
+    config = {"model_cfg": open_clip.get_model_config(model), "preprocess_cfg": {}}
+    (folder / "open_clip_config.json").write_text(json.dumps(config))
+    save_file(created.state_dict(), folder / "open_clip_model.safetensors")
+    return created
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_folder_is_loaded_without_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    created = save_folder(tmp_path / "mine")
+    _, preprocess = library()
+    name = f"local-dir:{tmp_path / 'mine'}"
+    backbone = loading.load_backbone(options(model=name), runtime=CPU)
+    expected = embed(created, preprocess, noise(seed=3))
+    torch.testing.assert_close(run(backbone, noise(seed=3)), expected, rtol=1e-4, atol=1e-6)
+    assert backbone.preprocessing["activation"] == "quickgelu"
+    assert backbone.trained
+    assert [Path(file).name for file in options(model=name).input_files()] == [
+        "open_clip_config.json",
+        "open_clip_model.safetensors",
+    ]
+    text = open_clip_models.load_text(options(model=name), Runtime(device="cpu"))  # type: ignore[arg-type]
+    tokenize = open_clip_models.make_tokenizer(options(model=name))  # type: ignore[arg-type]
+    with torch.inference_mode():
+        wanted = created.encode_text(tokenize(["a cat"]), normalize=True)
+    torch.testing.assert_close(text.encode(tokenize(["a cat"])), wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_folder_is_known_by_its_weights_and_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_folder(Path("mine"))
+    for name in ("copy", "gelu", "other"):
+        shutil.copytree("mine", name)
+    path = Path("gelu/open_clip_config.json")
+    path.write_text(path.read_text().replace('"quick_gelu": true', '"quick_gelu": false'))
+    weights = load_file("other/open_clip_model.safetensors")
+    weights["visual.proj"] += 1
+    save_file(weights, "other/open_clip_model.safetensors")
+    names = [f"local-dir:{name}" for name in ("mine", str(tmp_path / "copy"), "gelu", "other")]
+    made = [loading.load_backbone(options(model=name), runtime=CPU) for name in names]
+    prints = [backbone.fingerprint for backbone in made]
+    assert prints[0] == prints[1]
+    assert len(set(prints)) == 3
+    assert made[2].weights_sha256 == made[0].weights_sha256
+    params = [options(model=name).extraction_params() for name in names]
+    assert params[0] == params[1] == params[3] != params[2]
+    said = json.dumps([params, [backbone.architecture for backbone in made]])
+    assert str(tmp_path) not in said
+
+
+def test_a_folder_without_weights_is_not_random(tmp_path: Path) -> None:
+    """open_clip only warns, and gives random weights."""
+    (tmp_path / "open_clip_config.json").write_text("{}")
+    chosen = options(model=f"local-dir:{tmp_path}")
+    with pytest.raises(ConfigError, match=r"has no weights \(.safetensors, .bin, .pth\); copy"):
+        chosen.check_files()
+    assert not chosen.reads_text

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
+import shutil
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,15 +14,21 @@ from unittest.mock import Mock
 
 import pytest
 import timm
+import torch
+from safetensors.torch import load_file, save_file
 from timm.data.config import resolve_model_data_config
+from timm.data.transforms_factory import create_transform
+from timm.layers import SwiGLUPacked
+from timm.models._hub import save_for_hf
 from torch import nn
 
 from dpprobe.backbones import hub_files, timm_models
 from dpprobe.backbones.image_preprocessing import InceptionCrop
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.backbones.timm_models import Options, list_hub_files, read_stated_config
-from dpprobe.errors import ConfigError
-from tests.support.backbones import load, noise
+from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.privacy.private_mark import mark_metadata
+from tests.support.backbones import load, noise, run
 
 VIT: dict[str, Any] = {"family": "timm", "model": "test_vit"}
 RANDOM = VIT | {"pretrained": False}
@@ -399,3 +408,199 @@ def test_layers_of_a_resnet_are_its_stages() -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             load(**RANDOM | {"model": "test_resnet"}, layers=layers, token=token)
+
+
+# pooling of tokens
+
+
+DINOV3 = "vit_small_patch16_dinov3"
+SMALL: dict[str, Any] = {"depth": 2, "embed_dim": 48, "num_heads": 3}
+
+
+def test_the_class_token_of_dinov3_is_the_first_token_after_its_norm() -> None:
+    """And with `append_patch_mean`, the mean of the tokens after four registers."""
+    picture = noise((40, 40))
+    made: dict[str, Any] = {}
+    for name, change in {
+        "class": {"model_args": SMALL | {"global_pool": "token"}},
+        "default": {"model_args": SMALL},
+        "both": {"model_args": SMALL | {"global_pool": "token"}, "append_patch_mean": True},
+    }.items():
+        made[name] = load(**RANDOM | {"model": DINOV3, "preprocessing": {"size": 64}} | change)
+    data = made["class"].preprocessing
+    steps = create_transform(
+        input_size=tuple(data["input_size"]), crop_pct=data["crop_pct"], mean=data["mean"],
+        std=data["std"], interpolation=data["interpolation"],
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = timm.create_model(DINOV3, **SMALL).eval()
+    with torch.inference_mode():
+        tokens = model.forward_features(steps(picture)[None])
+    assert tokens.shape == (1, 1 + 4 + 16, 48)
+    assert isinstance(model.norm, nn.LayerNorm)
+    features = {name: run(backbone, picture) for name, backbone in made.items()}
+    torch.testing.assert_close(features["class"], tokens[:, 0], rtol=1e-5, atol=1e-5)
+    patches = tokens[:, 5:].mean(1)
+    torch.testing.assert_close(features["default"], patches, rtol=1e-5, atol=1e-5)
+    both = torch.cat([tokens[:, 0], patches], dim=1)
+    torch.testing.assert_close(features["both"], both, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(tokens[:, 0], patches, atol=0.1)
+    assert len({backbone.fingerprint for backbone in made.values()}) == 3
+    assert len({backbone.weights_sha256 for backbone in made.values()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"model": "vit_base_patch16_dinov3.lvd1689m"}, "vit_base_patch16_dinov3"),
+        ({"model": "vit_large_patch16_dinov3_qkvb"}, "vit_large_patch16_dinov3_qkvb"),
+        ({"model": "vit_tiny_patch16_dinov3_qkvb.eupe_lvd1689m"}, "vit_tiny_patch16_dinov3_qkvb"),
+        ({"model": "hf-hub:timm/vit_7b_patch16_dinov3.sat493m"}, "vit_7b_patch16_dinov3"),
+        ({"model": "local-dir:{folder}"}, "vit_small_patch16_dinov3"),
+        ({"model": "local-dir:{stated}"}, None),
+        ({"model": "local-dir:{folder}/nowhere"}, None),
+        ({"model": DINOV3, "model_args": {"global_pool": "avg"}}, None),
+        ({"model": DINOV3, "model_args": {"global_pool": "token"}}, None),
+        ({"model": DINOV3, "append_patch_mean": True}, None),
+        ({"model": "convnext_base.dinov3_lvd1689m"}, None),  # has no class token
+        ({"model": "vit_base_patch14_dinov2.lvd142m"}, None),  # timm takes its class token
+    ],
+)
+def test_another_pooling_than_the_authors_is_told(
+    tmp_path: Path, change: dict[str, Any], named: str | None
+) -> None:
+    for name, arguments in (("folder", {}), ("stated", {"model_args": {"global_pool": "token"}})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(
+            json.dumps({"architecture": DINOV3} | arguments)
+        )
+    model = change["model"].format(folder=tmp_path / "folder", stated=tmp_path / "stated")
+    warnings = options(**change | {"model": model}).list_warnings()
+    if named is None:
+        assert warnings == []
+    else:
+        (warning,) = warnings
+        assert warning.startswith(f"timm's features of {named} are the mean of the patch tokens")
+        assert "Write `model_args: {global_pool: token}`" in warning
+
+
+def test_every_pooling_that_timm_notes_is_told() -> None:
+    """The list cannot fall behind timm's own notes."""
+    source = Path(inspect.getfile(timm.models.eva)).read_text()
+    parts = re.split(r"\ndef ", source)
+    said = [part.partition("(")[0] for part in parts if "NOTE: Pass global_pool='token'" in part]
+    assert len(said) == source.count("NOTE: Pass global_pool='token'") >= 10
+    for name in said:
+        assert options(model=name).list_warnings(), name
+
+
+@pytest.mark.parametrize("change", [{"model": "test_resnet"}, {"model": DINOV3}])
+def test_patches_are_appended_to_a_class_token_only(change: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="append_patch_mean: .* has no class token as features"):
+        load(**RANDOM | change | {"append_patch_mean": True})
+
+
+def test_blocks_are_found_when_patches_are_appended() -> None:
+    backbone = load(**RANDOM | {"append_patch_mean": True, "layers": [1]})
+    assert backbone.dimension == 128
+    assert backbone.layers == {"1": 64}
+
+
+def test_the_mlp_of_a_vit_may_be_named() -> None:
+    """As UNI 2 and Virchow are built: SwiGLU has one more matrix of half the width."""
+    made = load(**RANDOM | {"model_args": {"mlp_layer": "SwiGLUPacked", "act_layer": "silu"}})
+    assert made.graph is not None
+    expected = timm.create_model("test_vit", mlp_layer=SwiGLUPacked, act_layer=nn.SiLU)
+    expected.reset_classifier(0)
+    assert {k: v.shape for k, v in made.graph.model.state_dict().items()} == {
+        k: v.shape for k, v in expected.state_dict().items()
+    }
+    with pytest.raises(ConfigError, match="mlp_layer 'Linear': write one of GluMlp, Mlp"):
+        options(model_args={"mlp_layer": "Linear"})
+
+
+# folders in the Hub's layout
+
+
+def save_folder(folder: Path, **arguments: Any) -> Any:
+    """A small network with random weights, saved by timm itself."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        model = timm.create_model("test_vit", num_classes=7, **arguments).eval()
+    save_for_hf(model, str(folder), model_args=arguments or None, safe_serialization=True)
+    return model
+
+
+def test_a_folder_is_loaded_without_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    model = save_folder(tmp_path / "mine")
+    chosen: dict[str, Any] = {"family": "timm", "model": f"local-dir:{tmp_path / 'mine'}"}
+    backbone = load(**chosen)
+    steps = create_transform(**resolve_model_data_config(model))
+    model.reset_classifier(0)
+    with torch.inference_mode():
+        expected = model(steps(noise((90, 70)))[None])
+    torch.testing.assert_close(run(backbone, noise((90, 70))), expected, rtol=1e-5, atol=1e-5)
+    assert backbone.trained
+    assert backbone.architecture == "test_vit"
+    files = backbone_options(chosen).input_files()
+    assert [Path(file).name for file in files] == ["config.json", "model.safetensors"]
+
+
+def test_a_folder_is_known_by_its_weights_and_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    save_folder(tmp_path / "mine")
+    shutil.copytree("mine", "copy")
+    shutil.copytree("mine", "pooled")
+    shutil.copytree("mine", "other")
+    values = json.loads(Path("mine/config.json").read_text())
+    Path("pooled/config.json").write_text(
+        json.dumps(values | {"model_args": {"global_pool": "avg", "fc_norm": False}})
+    )
+    weights = load_file("other/model.safetensors")
+    save_file(weights | {"cls_token": weights["cls_token"] + 1}, "other/model.safetensors")
+    made = {
+        name: load(family="timm", model=f"local-dir:{name}")
+        for name in ("mine", str(tmp_path / "copy"), "~/copy", "pooled", "other")
+    }
+    prints = [backbone.fingerprint for backbone in made.values()]
+    assert len(set(prints[:3])) == 1
+    assert len(set(prints)) == 3
+    params = [
+        options(model=f"local-dir:{name}", pretrained=True).extraction_params() for name in made
+    ]
+    assert params[0] == params[1] == params[2] == params[4]
+    assert (
+        params[0]["model"]
+        == f"local-dir:{sha256(Path('mine/config.json').read_bytes()).hexdigest()}"
+    )
+    assert str(tmp_path) not in json.dumps(params)
+
+
+def test_a_folder_that_cannot_be_loaded_is_explained(tmp_path: Path) -> None:
+    chosen = options(model=f"local-dir:{tmp_path / 'mine'}", pretrained=True)
+    with pytest.raises(ConfigError, match="model: no folder .*mine; correct the path after local-"):
+        chosen.check_files()
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(
+        ConfigError, match=r"mine has no config\.json; copy it from the model's rep"
+    ):
+        chosen.check_files()
+    (tmp_path / "mine" / "config.json").write_text('{"architecture": "test_vit"}')
+    with pytest.raises(ConfigError, match=r"mine has no weights \(.safetensors, .bin, .pth, "):
+        chosen.check_files()
+    chosen.model_copy(update={"pretrained": False}).check_files()
+
+
+def test_a_folder_with_private_weights_is_refused(tmp_path: Path) -> None:
+    save_folder(tmp_path / "mine")
+    path = tmp_path / "mine" / "model.safetensors"
+    save_file(load_file(path), path, metadata=mark_metadata({"dataset": "xray"}, {"head": "sgd"}))
+    with pytest.raises(PrivacyError):
+        load(family="timm", model=f"local-dir:{path.parent}")

@@ -294,6 +294,12 @@ def test_a_task_reads_facts_units_and_agreed_values(tmp_path: Path) -> None:
         else:
             read = asked.backbone.checkpoint, asked.backbone.precision
             assert read == ("w.pt", "float32")
+    for trained in (True, False):
+        model = SimpleNamespace(checkpoint=None, model="local-dir:/x/mine")
+        foldered = made.model_copy(update={"backbones": {"pixels": model}})
+        write_features(tmp_path / f"trained {trained}", trained=trained, units=None)
+        asked = make_task(tmp_path, tmp_path / f"trained {trained}", foldered)
+        assert asked.backbone.checkpoint == ("mine" if trained else None)
     task = make_task(tmp_path, tmp_path / "a", made)
     agreed = dict.fromkeys(("inputs", "facts", "method", "plan", "plans", "test_price"), 1)
     vars(task).update(agreed | {"delta": 2})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -118,4 +119,32 @@ def test_known_weights_are_loaded_as_the_bundle_says(
 def test_options_that_no_family_takes_are_refused(folder: Path, options: dict[str, Any]) -> None:
     alter(folder, {"backbone.options": options})
     with pytest.raises(ConfigError, match="family"):
+        Predictor.load_bundle(folder, device="cpu", **ALLOWED)
+
+
+FOLDER = f"local-dir:{'0' * 64}"  # as a study records `local-dir:FOLDER`
+
+
+def test_a_folder_of_weights_is_named_by_the_user(folder: Path, tmp_path: Path) -> None:
+    for family in ("timm", "open_clip"):
+        alter(
+            folder,
+            {**of(family, model=FOLDER), "backbone.checkpoint": "mine", "backbone.trained": True},
+        )
+        for wrong, said in ((None, ""), (tmp_path / "w", "is not a folder; ")):
+            match = f"--checkpoint: .*{said}the bundle has no weights.*--checkpoint FOLDER, where"
+            with pytest.raises(ConfigError, match=f"{match} FOLDER is mine from"):
+                Predictor.load_bundle(folder, device="cpu", checkpoint=wrong)
+        (tmp_path / "mine").mkdir(exist_ok=True)
+        config = "config.json" if family == "timm" else "open_clip_config.json"
+        (tmp_path / "mine" / config).write_text("{}")
+        with pytest.raises(Loaded) as caught:
+            Predictor.load_bundle(folder, device="cpu", checkpoint=tmp_path / "mine")
+        loaded = caught.value.args[1]
+        assert loaded["model"] == f"local-dir:{sha256(b'{}').hexdigest()}"
+
+
+def test_a_bundle_cannot_name_a_folder_alone(folder: Path) -> None:
+    alter(folder, of("timm", model=FOLDER))
+    with pytest.raises(DataError, match="not allowed; ask for a bundle with a checkpoint"):
         Predictor.load_bundle(folder, device="cpu", **ALLOWED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,13 @@ import open_clip
 import pytest
 import timm
 import torch
+from open_clip.model import _build_vision_tower
 from PIL import Image
 from timm.data.config import resolve_model_data_config
 from timm.data.transforms_factory import create_transform
 from timm.models import get_pretrained_cfg
 
-from dpprobe.backbones import loading, open_clip_models
+from dpprobe.backbones import loading, open_clip_models, timm_models
 from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
@@ -23,9 +25,24 @@ from dpprobe.options import NAME_PATTERN
 from dpprobe.study import catalog
 
 ENTRIES = catalog.backbone_entries()
-KEYS = {"title", "options", "dimension", "licence", "trained_on", "source", "papers", "notes"}
+KEYS = {
+    "title",
+    "options",
+    "dimension",
+    "parameters",
+    "pooling",
+    "licence",
+    "trained_on",
+    "source",
+    "papers",
+}
+SOME = {"architecture", "dimension_before_projection", "access", "notes"}
 TIMM = sorted(name for name, entry in ENTRIES.items() if entry["options"]["family"] == "timm")
 CLIP = sorted(name for name, entry in ENTRIES.items() if entry["options"]["family"] == "open_clip")
+HUB = {name for name, entry in ENTRIES.items() if ":" in entry["options"]["model"]}
+META = Runtime(device="meta", precision="float32")
+# The words of the catalog for the poolings of timm and open_clip.
+POOLINGS = {"token": "class token", "tok": "class token", "avg": "average", "map": "attention"}
 
 
 def options(name: str, **values: Any) -> Any:
@@ -41,7 +58,10 @@ def noise() -> Image.Image:
 def test_every_entry_is_whole_and_its_name_is_known(name: str) -> None:
     entry = ENTRIES[name]
     assert re.fullmatch(NAME_PATTERN, name)
-    assert set(entry) | {"notes"} == KEYS
+    assert entry.keys() >= KEYS
+    assert entry.keys() <= KEYS | SOME
+    assert entry.get("access", "gated") == "gated"
+    assert ("architecture" in entry) == (name in HUB)
     assert entry["source"].startswith("https://")
     assert all(re.fullmatch("[0-9]{3}", paper) for paper in entry["papers"])
     completed = options(name)
@@ -51,24 +71,65 @@ def test_every_entry_is_whole_and_its_name_is_known(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TIMM)
-def test_timm_s_dimensions_weights_and_licences(name: str) -> None:
+def test_timm_s_sizes_and_pooling(name: str) -> None:
+    """Repositories of the Hub are built as the architecture that their configuration names."""
     entry = ENTRIES[name]
-    model = entry["options"]["model"]
-    known = get_pretrained_cfg(model)
+    changed = {"model": entry["architecture"]} if name in HUB else {}
+    chosen = options(name, pretrained=False, **changed)
+    with torch.device("meta"):
+        model = timm_models._create_model(chosen)
+        model.reset_classifier(0)
+        parameters = sum(each.numel() for each in model.parameters())  # before other image sizes
+        network = timm_models._make_network(model, chosen, META)[0]
+    assert parameters == entry["parameters"]
+    assert network.dimension == entry["dimension"]
+    pool = getattr(model, "global_pool", None)
+    pool = pool if isinstance(pool, str) else pool or model.head.global_pool
+    named = POOLINGS[pool if isinstance(pool, str) else pool.pool_type]
+    assert entry["pooling"] == ("class + patch mean" if chosen.append_patch_mean else named)
+    assert chosen.list_warnings() == []
+
+
+@pytest.mark.parametrize("name", sorted(set(TIMM) - HUB))
+def test_timm_s_weights_and_licences(name: str) -> None:
+    entry = ENTRIES[name]
+    known = get_pretrained_cfg(entry["options"]["model"])
     assert known is not None
     assert str(known.license).lower() == entry["licence"].lower()
     assert entry["source"].endswith(str(known.hf_hub_id))
-    with torch.device("meta"):
-        created = timm.create_model(model, pretrained=False, num_classes=0)
-    assert created.num_features == entry["dimension"]
 
 
 @pytest.mark.parametrize("name", CLIP)
-def test_open_clips_dimensions_and_weights(name: str) -> None:
+def test_open_clips_sizes_and_pooling(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = ENTRIES[name]
-    model, tag = entry["options"]["model"], entry["options"]["pretrained"]
+    chosen = options(name, **({} if name in HUB else {"pretrained": False}))
+    with torch.device("meta"):
+        if name == "biomedclip":  # as its authors configure it, without its text tower
+            tower = {"timm_model_name": entry["architecture"], "timm_model_pretrained": False}
+            visual = _build_vision_tower(512, tower | {"timm_pool": "", "timm_proj": "linear"})
+            visual.preprocess_cfg = vars(open_clip.transform.PreprocessCfg())
+        else:
+            known = entry.get("architecture", chosen.model)
+            visual = open_clip.create_model(known, load_weights=False, device="meta").visual
+    assert sum(each.numel() for each in visual.parameters()) == entry["parameters"]
+    pool = getattr(getattr(visual, "trunk", visual), "global_pool", None)
+    assert entry["pooling"] == POOLINGS[pool or getattr(visual, "pool_type", "map")]
+    model = SimpleNamespace(visual=visual)
+    monkeypatch.setattr(open_clip_models, "_create_model", lambda *_, **__: model)
+    assert open_clip_models.describe(chosen, "meta")["dimension"] == entry["dimension"]
+    before = options(name, with_projection=False)
+    assert before.dimension == entry.get("dimension_before_projection")
+    if before.dimension is None:
+        with pytest.raises(ConfigError, match="ends without a projection"):
+            open_clip_models.describe(before, "meta")
+    else:
+        assert open_clip_models.describe(before, "meta")["dimension"] == before.dimension
+
+
+@pytest.mark.parametrize("name", sorted(set(CLIP) - HUB))
+def test_open_clips_weights(name: str) -> None:
+    model, tag = (ENTRIES[name]["options"][key] for key in ("model", "pretrained"))
     assert (model, tag) in open_clip.list_pretrained()
-    assert open_clip.get_model_config(model)["embed_dim"] == entry["dimension"]
     known = open_clip_models.known_models()
     assert known is not None
     assert known[model].tags[tag] == known[model].activation
