@@ -173,7 +173,12 @@ def test_a_claim_has_the_released_result_in_the_leaderboard_s_form(
 
 def test_a_claim_names_public_data_and_what_others_must_know(read: Bundle) -> None:
     backbone = read.facts.backbone.model_copy(
-        update={"name": "vit_b16", "pretrained_tag": "augreg_in21k", "trained": True}
+        update={
+            "name": "backbone_a",
+            "options": {"family": "timm", "model": "vit_base_patch16_224.augreg_in21k"},
+            "pretrained_tag": "augreg_in21k",
+            "trained": True,
+        }
     )
     public = {**read.statement["public_data"], "trained": True, "assumption": "Public pictures."}
     other = replace(
@@ -181,7 +186,8 @@ def test_a_claim_names_public_data_and_what_others_must_know(read: Bundle) -> No
         facts=read.facts.model_copy(update={"backbone": backbone}),
     )
     made, text = claim(other), write_form(other, "leaderboard.yaml", DAY)
-    assert (made["public_data"], made["model"]) == ("augreg_in21k", "vit_b16 (Final Layer)")
+    assert made["public_data"] == "augreg_in21k"
+    assert made["model"] == "vit_base_patch16_224.augreg_in21k (Final Layer)"
     comment = [line for line in text.splitlines() if line.startswith("# ")]
     for said in ("lesions", "Public pictures.", "one training image", "null rows", "375"):
         assert any(said in line for line in comment), said
