@@ -3,6 +3,8 @@
     bundle/                  the bundle's files, unchanged
     ro-crate-metadata.json   an RO-Crate of all files: sizes, hashes, software, guarantee, licence
     questions.md             questions of a privacy officer, answered from the bundle
+    registry.yaml            an entry of the public registry of DP deployments
+    leaderboard.yaml         a claim for the leaderboard of private image classification
 
 Every value comes from a field of bundle.json or privacy.json, or from the user's `published`. A
 value that the bundle does not state is left out, never guessed.
@@ -12,12 +14,12 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import canonical_json, flush_to_disk, sha256_file, write_json, write_text
+from dpprobe.artifacts import flush_to_disk, sha256_file, write_json, write_text
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.release.bundle import (
     BUNDLE_FILES,
@@ -34,9 +36,13 @@ from dpprobe.release.bundle import (
     damaged_files,
     read_bundle,
 )
-from dpprobe.release.documents.document_values import in_markdown
+from dpprobe.release.passport_forms import (
+    answer_questions,
+    find_stated,
+    list_forms,
+    write_form,
+)
 from dpprobe.release.verification.verify import verify_bundle
-from dpprobe.resources import read_yaml
 
 CRATE_FILE, QUESTIONS_FILE = "ro-crate-metadata.json", "questions.md"
 COPY = "bundle"
@@ -45,6 +51,7 @@ CRATE = "https://w3id.org/ro/crate/1.1"
 # The context of RO-Crate 1.1 is older than schema.org's `sha256`.
 CONTEXT = [f"{CRATE}/context", {"sha256": "http://schema.org/sha256"}]
 SOFTWARE, RUN, DATA, BACKBONE, LICENSE = "#dpprobe", "#run", "#data", "#backbone", "#license"
+NO_LICENSE = "empty: the bundle states no license"
 
 # Content and media type of each file of a bundle.
 FILES = {
@@ -56,11 +63,18 @@ FILES = {
     SUMS_FILE: ("SHA-256 of the other files", "text/plain"),
     SIGNATURE_FILE: ("Ed25519 signature of SHA256SUMS", "application/octet-stream"),
 }
-# Answers to questions without a field, and to questions whose fields the bundle leaves empty.
-BY_A_PERSON = "not answerable by software: you must write it"
-NOT_STATED = "**empty**: the bundle does not state it"
-# Fields of privacy.json that the crate repeats as values.
-GUARANTEE = ("epsilon_realised", "delta", "unit_of_privacy", "neighbouring_relation", "n")
+# Fields of privacy.json that the crate repeats as values, with their meaning.
+GUARANTEE = {
+    "epsilon_realised": "Most that the weights of the head cost one training unit",
+    "delta": "Delta of epsilon_realised and of ledger.epsilon",
+    "unit_of_privacy": "Whom or what the guarantee protects",
+    "neighbouring_relation": "How two datasets differ that the guarantee compares",
+    "n": "Number of training units",
+    "patients.epsilon": "Most that the weights of the head cost a patient with several images",
+    "sites.names": "Sites that trained the head together",
+    "ledger.epsilon": "Most that all releases of this dataset, with their test results, cost one "
+    "unit, when the bundle was made",
+}
 
 Entity = dict[str, Any]
 
@@ -92,6 +106,8 @@ def write_passport(
         made = Path(place) / "passport"
         _copy_bundle(read, made / COPY)
         write_text(made / QUESTIONS_FILE, answer_questions(read))
+        for name in list_forms():
+            write_text(made / name, write_form(read, name, published))
         write_json(made / CRATE_FILE, describe_crate(made, read, published))
         made.replace(folder)
     flush_to_disk(folder.parent)
@@ -123,10 +139,10 @@ def _copy_bundle(read: Bundle, target: Path) -> None:
 
 def describe_crate(folder: Path, read: Bundle, published: date) -> dict[str, Any]:
     """Returns the RO-Crate 1.1 metadata of all files in a passport's folder."""
-    facts, license_name = read.facts, read.facts.card.license
+    facts = read.facts
     copies = [name for name in FILES if (folder / COPY / name).exists()]
-    values = [_state_value(read, name) for name in GUARANTEE]
-    licensed = {"license": {"@id": LICENSE}} if license_name else {}
+    values = list(_state_values(read))
+    forms = list_forms()
     graph: list[Entity] = [
         {
             "@id": CRATE_FILE,
@@ -140,10 +156,10 @@ def describe_crate(folder: Path, read: Bundle, published: date) -> dict[str, Any
             "name": facts.name,
             "description": read.statement["promise"],
             "datePublished": published.isoformat(),
-            "hasPart": _refer([f"{COPY}/", QUESTIONS_FILE]),
+            "hasPart": _refer([f"{COPY}/", QUESTIONS_FILE, *forms]),
             "mentions": {"@id": RUN},
             "variableMeasured": _refer(value["@id"] for value in values),
-            **licensed,
+            "license": {"@id": LICENSE},
         },
         {
             "@id": f"{COPY}/",
@@ -151,15 +167,16 @@ def describe_crate(folder: Path, read: Bundle, published: date) -> dict[str, Any
             "name": f"The bundle {facts.name}",
             "description": "The released head, its privacy statement and its documents.",
             "hasPart": _refer(f"{COPY}/{name}" for name in copies),
-            **licensed,
+            "license": {"@id": LICENSE},
         },
         *(_describe_file(folder, f"{COPY}/{name}", *FILES[name]) for name in copies),
         _describe_file(folder, QUESTIONS_FILE, "Questions of a privacy officer", "text/markdown"),
+        *(_describe_file(folder, name, forms[name], "application/yaml") for name in forms),
         *_describe_run(read, copies),
         *values,
+        # RO-Crate 1.1 requires a license, which may be a text.
+        {"@id": LICENSE, "@type": "CreativeWork", "name": facts.card.license or NO_LICENSE},
     ]
-    if license_name:
-        graph.append({"@id": LICENSE, "@type": "CreativeWork", "name": license_name})
     return {"@context": CONTEXT, "@graph": graph}
 
 
@@ -211,65 +228,19 @@ def _describe_run(read: Bundle, copies: Iterable[str]) -> list[Entity]:
     ]
 
 
-def _state_value(read: Bundle, name: str) -> Entity:
-    return {
-        "@id": f"#{name}",
-        "@type": "PropertyValue",
-        "name": name,
-        "value": read.statement[name],
-        "propertyID": f"{STATEMENT_FILE}: {name}",
-    }
+def _state_values(read: Bundle) -> Iterator[Entity]:
+    for name, meaning in GUARANTEE.items():
+        field = f"{STATEMENT_FILE}: {name}"
+        for value in find_stated(read, field):
+            yield {
+                "@id": f"#{name}",
+                "@type": "PropertyValue",
+                "name": name,
+                "description": meaning,
+                "value": value,
+                "propertyID": field,
+            }
 
 
 def _refer(places: Iterable[str]) -> list[dict[str, str]]:
     return [{"@id": place} for place in places]
-
-
-def answer_questions(read: Bundle) -> str:
-    """Returns a Markdown page with one table of questions and answers per source."""
-    lines = [
-        f"# Questions about {in_markdown(read.facts.name)}",
-        "",
-        "Answers are copied from the named fields of the bundle. Software does not judge them: "
-        "this page does not say that any requirement is met.",
-    ]
-    for block in read_yaml("passport.yaml"):
-        lines += ["", f"## {block['source']}", "", "| topic | question | answer |", "|---|---|---|"]
-        for each in block["questions"]:
-            answer = _answer_question(read, each.get("fields", ()))
-            lines.append(f"| {each['place']} | {each['ask']} | {answer} |")
-    return "\n".join(lines) + "\n"
-
-
-def _answer_question(read: Bundle, fields: Sequence[str]) -> str:
-    if not fields:
-        return BY_A_PERSON
-    answers = []
-    for field in fields:
-        found = [value for value in find_values(read, field) if value is not None]
-        shown = "; ".join(in_markdown(_write_value(value)) for value in found)
-        answers.append(f"{shown or NOT_STATED} (`{field}`)")
-    return "<br>".join(answers)
-
-
-def find_values(read: Bundle, field: str) -> list[Any]:
-    """Returns the values of a field such as `privacy.json: mechanisms.*.name`; none if absent."""
-    file, _, place = field.partition(": ")
-    values: list[Any] = [
-        {
-            FACTS_FILE: read.facts.model_dump(mode="json"),
-            STATEMENT_FILE: read.statement,
-        }[file]
-    ]
-    for key in place.split("."):
-        if key == "*":
-            values = [item for value in values for item in value]
-        else:
-            values = [value[key] for value in values if isinstance(value, dict) and key in value]
-    return values
-
-
-def _write_value(value: Any) -> str:
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return "; ".join(value)
-    return value if isinstance(value, str) else canonical_json(value)

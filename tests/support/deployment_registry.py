@@ -1,0 +1,113 @@
+"""The public registry of differentially private deployments, as its schema describes an entry.
+
+Names, types and requirements of schemas/deployments-schema.yaml in
+github.com/opendp/deployments-registry-data at commit 3e9c812a924cf01d228f26f6c462c59c391c3f2a,
+without its descriptions. The registry checks entries by JSON Schema's draft 7 with formats.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+
+TEXT: dict[str, Any] = {"type": "string"}
+TEXTS = {"type": "array", "items": TEXT, "minItems": 1}
+NUMBER = {"type": "number"}
+ANYTHING: dict[str, Any] = {}
+
+
+def one_of(*values: str | int) -> dict[str, Any]:
+    kind = "integer" if isinstance(values[0], int) else "string"
+    return {"type": kind, "enum": list(values)}
+
+
+def block(required: str = "", **properties: Any) -> dict[str, Any]:
+    made = {"type": "object", "additionalProperties": False, "properties": properties}
+    return {**made, "required": required.split()} if required else made
+
+
+BASIC = block(
+    "name data_curators description intended_use data_product_type data_product_region "
+    "publication_date",
+    name=TEXT,
+    data_curators=TEXTS,
+    intended_use=TEXT,
+    data_product_type=one_of(
+        "Summary statistics",
+        "Machine learning model",
+        "Dataset",
+        "Synthetic data",
+        "Interactive API",
+        "SQL queries",
+    ),
+    data_product_region=TEXT,
+    description=TEXT,
+    publication_date={**TEXT, "format": "date"},
+    data_product_sector=one_of(
+        "Technology", "Healthcare", "Education", "Government", "Energy", "Finance"
+    ),
+)
+DP_VARIANT = block(
+    variant_name=one_of("Pure DP", "Approximate DP", "Zero-concentrated DP", "Renyi DP", "Custom"),
+    data_domain=TEXT,
+    unprotected_quantities=TEXT,
+)
+PRIVACY_LOSS = block(
+    privacy_unit=TEXT,
+    privacy_unit_details=TEXT,
+    privacy_parameters=block(epsilon=NUMBER, delta={"type": ["number", "string"]}, rho=NUMBER),
+    privacy_parameters_details=ANYTHING,
+)
+DEPLOYMENT_MODEL = block(
+    model_name=one_of("Local", "Central", "Shuffle", "Federated", "Varies"),
+    model_name_details=TEXT,
+    actors=TEXT,
+    release_type=one_of("One release", "Many releases"),
+    release_type_details=TEXT,
+    data_source_type=one_of("Static", "Dynamic"),
+    data_source_type_details=ANYTHING,
+    access_type=one_of("Interactive", "Non-interactive"),
+    access_type_details=TEXT,
+)
+SCHEMA = block(
+    "url_slug status tier deployment",
+    url_slug=TEXT,
+    status=one_of(
+        "Converted",
+        "Draft",
+        "Pending",
+        "Changes Required",
+        "Approved",
+        "Approved (Update Requested)",
+        "Approved (Pending)",
+    ),
+    tier=one_of(1, 2, 3),
+    deployment=block(
+        "basic",
+        basic=BASIC,
+        dp_variant=DP_VARIANT,
+        privacy_loss=PRIVACY_LOSS,
+        deployment_model=DEPLOYMENT_MODEL,
+        accounting=block(post_processing=TEXT, composition=TEXT),
+        implementation=block(
+            preprocessing_and_hyperparameter_tuning=TEXT, mechanisms=TEXT, justification=TEXT
+        ),
+        administrative=block("registry_authors", sources=TEXT, notes=TEXT, registry_authors=TEXTS),
+    ),
+)
+
+
+def find_faults(entry: Any) -> list[str]:
+    """Returns what the registry's check of the schema would report."""
+    checker = jsonschema.Draft7Validator.FORMAT_CHECKER
+    validator = jsonschema.Draft7Validator(SCHEMA, format_checker=checker)
+    return [fault.message for fault in validator.iter_errors(entry)]
+
+
+def list_properties(schema: dict[str, Any] = SCHEMA) -> list[str]:
+    """Returns the names of all properties but `rho`, which approximate DP does not have."""
+    names = []
+    for name, value in schema.get("properties", {}).items():
+        names += [name, *list_properties(value)] if name != "rho" else []
+    return names

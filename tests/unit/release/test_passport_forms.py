@@ -1,0 +1,329 @@
+"""Forms and tables say what the bundle says, and what they do not say is visibly empty."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+import pytest
+import yaml
+
+from dpprobe.release.bundle import Bundle, CardFacts, read_bundle
+from dpprobe.release.passport_forms import (
+    BY_A_PERSON,
+    EMPTY,
+    NOT_STATED,
+    answer_questions,
+    list_forms,
+    write_form,
+)
+from dpprobe.resources import read_yaml
+from tests.support.bundles import write_example
+from tests.support.deployment_registry import find_faults, list_properties
+from tests.support.releases import HOSTILE, calibrated, following, measured, of_sites, watched
+
+DAY = date(2026, 11, 29)
+# Keys of the leaderboard's template, at the commit that resources/passport.yaml names.
+PAPER = ["name", "url", "authors", "code", "venue", "venue_date", "claims"]
+CLAIM = ["public_data", "model", "epsilon", "delta", "private_accuracy", "dp_accountant"]
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return read_bundle(write_example(tmp_path_factory.mktemp("bundle") / "lesions_v1"))
+
+
+def change(read: Bundle, **blocks: Any) -> Bundle:
+    return replace(read, statement={**read.statement, **blocks})
+
+
+def with_everything(read: Bundle) -> Bundle:
+    facts = read.facts.model_copy(update={"card": CardFacts(intended_use="Sorting of pictures.")})
+    return replace(
+        change(
+            read,
+            patients={"images": 7, "epsilon": 4.25},
+            evaluation=measured(),
+            calibration=calibrated(),
+            monitor=watched(),
+            cohort=following(),
+            predecessor={"name": "lesions_v0", "sha256": "ab" * 32},
+            sites=of_sites(),
+            ledger={**read.statement["ledger"], "releases": 3, "epsilon": 5.5},
+        ),
+        facts=facts,
+    )
+
+
+def entry(read: Bundle) -> Any:
+    return yaml.safe_load(write_form(read, "registry.yaml", DAY))
+
+
+def claim(read: Bundle) -> Any:
+    (paper,) = yaml.safe_load(write_form(read, "leaderboard.yaml", DAY))
+    (made,) = paper["claims"]
+    assert (list(paper), list(made)) == (PAPER, CLAIM)
+    return made
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_entry_is_valid_and_shows_every_property(read: Bundle, whole: bool) -> None:
+    read = with_everything(read) if whole else read
+    text = write_form(read, "registry.yaml", DAY)
+    assert find_faults(yaml.safe_load(text)) == []
+    shown = re.findall(r"^ *(?:# )?([a-z_]+):", text, flags=re.MULTILINE)
+    assert sorted(shown) == sorted(list_properties())
+    assert text.startswith("url_slug: "), "the registry's script reads it in the first line"
+
+
+def test_the_schema_refuses_what_the_registry_refuses(read: Bundle) -> None:
+    """By the registry's own examples of bad entries."""
+    for place, value in (
+        (("status",), None),
+        (("tier",), 0),
+        (("surprise",), "!"),
+        (("deployment", "basic", "publication_date"), "1/1/2026"),
+        (("deployment", "basic", "publication_date"), DAY),
+        (("deployment", "basic", "data_curators"), []),
+        (("deployment", "privacy_loss", "privacy_parameters", "epsilon"), "1"),
+    ):
+        made = entry(read)
+        *parents, last = place
+        block = made
+        for key in parents:
+            block = block[key]
+        if value is None:
+            del block[last]
+        else:
+            block[last] = value
+        assert len(find_faults(made)) == 1, place
+
+
+def test_an_entry_states_what_one_unit_pays_for_everything(read: Bundle) -> None:
+    """Not the price of the weights alone, where test results or other releases cost more."""
+    loss = entry(with_everything(read))["deployment"]["privacy_loss"]
+    assert loss["privacy_parameters"] == {"epsilon": 5.5, "delta": 1e-5}
+    said = loss["privacy_parameters_details"].splitlines()
+    assert len(said) == 5
+    assert said[0] == "- The weights cost a training unit at most epsilon 0.999996"
+    assert said[2].startswith("- Calibration costs test images epsilon 1")
+    assert "(3), with their test results, cost one unit: 5.5" in said[4]
+    assert "up to 7 images" in loss["privacy_unit_details"]
+    assert "at most epsilon 4.25" in loss["privacy_unit_details"]
+    unbooked = entry(change(read, ledger=None))["deployment"]["privacy_loss"]
+    assert unbooked["privacy_parameters"]["epsilon"] == 0.999996
+
+
+def test_an_entry_says_who_worked_together_and_whether_more_follow(read: Bundle) -> None:
+    alone = entry(read)["deployment"]["deployment_model"]
+    assert (alone["model_name"], alone["release_type"]) == ("Central", "One release")
+    assert (alone["actors"], alone["release_type_details"]) == ("", "")
+    several = entry(with_everything(read))["deployment"]["deployment_model"]
+    assert (several["model_name"], several["release_type"]) == ("Federated", "Many releases")
+    assert several["actors"].startswith("The sites a, b and c trained")
+    assert r"lesions\_v0" in several["release_type_details"]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_all_that_is_empty_is_marked_and_nothing_else(read: Bundle, whole: bool) -> None:
+    read = with_everything(read) if whole else read
+    for name, (texts, choices) in {
+        "registry.yaml": (8, 2) if whole else (11, 2),
+        "leaderboard.yaml": (6, 0) if whole else (7, 0),
+    }.items():
+        text = write_form(read, name, DAY)
+        values = leaves(yaml.safe_load(text))
+        assert values.count("") == text.count(f"''  {EMPTY}\n") == texts
+        assert len(re.findall(r"^ *# [a-z_]+: empty: you must write it$", text, re.M)) == choices
+        assert text.count(EMPTY[2:]) == texts + choices
+        assert None not in values
+
+
+def leaves(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [leaf for item in value.values() for leaf in leaves(item)]
+    return [leaf for item in value for leaf in leaves(item)] if isinstance(value, list) else [value]
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "shown"),
+    [
+        (None, ""),
+        (measured(), "81.25%"),
+        (measured("auc", 0.98), "98.00% AUC"),
+        (measured("macro_accuracy", 0.5), "50.00% macro_accuracy"),
+    ],
+)
+def test_a_claim_has_the_released_result_in_the_leaderboard_s_form(
+    read: Bundle, evaluation: Any, shown: str
+) -> None:
+    made = claim(change(read, evaluation=evaluation))
+    assert made == {
+        "public_data": "none",
+        "model": "pixels (Final Layer)",
+        "epsilon": 0.999996,
+        "delta": 1e-5,
+        "private_accuracy": shown,
+        "dp_accountant": "gaussian (exact mu-GDP)",
+    }
+
+
+def test_a_claim_names_public_data_and_what_others_must_know(read: Bundle) -> None:
+    backbone = read.facts.backbone.model_copy(
+        update={
+            "name": "backbone_a",
+            "options": {"family": "timm", "model": "vit_base_patch16_224.augreg_in21k"},
+            "pretrained_tag": "augreg_in21k",
+            "trained": True,
+        }
+    )
+    public = {**read.statement["public_data"], "trained": True, "assumption": "Public pictures."}
+    other = replace(
+        change(read, public_data=public, evaluation=measured()),
+        facts=read.facts.model_copy(update={"backbone": backbone}),
+    )
+    made, text = claim(other), write_form(other, "leaderboard.yaml", DAY)
+    assert made["public_data"] == "augreg_in21k"
+    assert made["model"] == "vit_base_patch16_224.augreg_in21k (Final Layer)"
+    comment = [line for line in text.splitlines() if line.startswith("# ")]
+    for said in ("lesions", "Public pictures.", "one training image", "null rows", "375"):
+        assert any(said in line for line in comment), said
+
+
+@pytest.mark.parametrize("name", list_forms())
+@pytest.mark.parametrize("text", [*HOSTILE, "''", "name: ''", "null", "# x", "{published}"])
+def test_no_text_of_a_person_changes_a_form(read: Bundle, name: str, text: str) -> None:
+    """Texts arrive whole, and every other value and comment stays."""
+    plain = write_form(read, name, DAY)
+    backbone = read.facts.backbone.model_copy(update={"name": text})
+    facts = read.facts.model_copy(
+        update={
+            "name": text,
+            "dataset": text,
+            "class_names": (text,),
+            "backbone": backbone,
+            "card": CardFacts(intended_use=text),
+        }
+    )
+    shown = write_form(replace(read, facts=facts), name, DAY)
+    assert keys(yaml.safe_load(shown)) == keys(yaml.safe_load(plain))
+    assert "<script" not in (shown if name == "registry.yaml" else "")
+    filled = plain.count(EMPTY) - shown.count(EMPTY)
+    assert filled == (name == "registry.yaml"), "the intended use alone"
+    if name == "leaderboard.yaml":
+        model = claim(replace(read, facts=facts))["model"]
+        assert set(re.findall(r"[a-z]+", text)) <= set(re.findall(r"[a-z]+", model))
+
+
+def keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: keys(item) for name, item in value.items()}
+    return [keys(item) for item in value] if isinstance(value, list) else type(value)
+
+
+def rows(page: str) -> dict[str, str]:
+    """The answers of a page by their question."""
+    cells = [line[2:-2].split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    assert {len(row) for row in cells} == {3}
+    return {ask: answer for _, ask, answer in cells if ask != "question"}
+
+
+def questions() -> list[dict[str, Any]]:
+    return [
+        each for block in read_yaml("passport.yaml")["questions"] for each in block["questions"]
+    ]
+
+
+def test_each_question_has_a_row_and_none_is_answered_without_a_field(read: Bundle) -> None:
+    found = rows(answer_questions(read))
+    assert list(found) == [each["ask"] for each in questions()]
+    for each in questions():
+        assert ("fields" in each) != (found[each["ask"]] == BY_A_PERSON)
+        for field in each.get("fields", ()):
+            assert f"(`{field}`)" in found[each["ask"]]
+    for empty in ("How accurate is the head on", "Who worked on", "For whom is the system"):
+        (answer,) = (text for ask, text in found.items() if ask.startswith(empty))
+        assert {part.split(" (`")[0] for part in answer.split("<br>")} == {NOT_STATED}
+
+
+def test_each_field_of_a_question_is_a_field_of_some_release(read: Bundle) -> None:
+    """A misspelt field would look like a fact that the bundle leaves out."""
+    recalls = {**measured(), "worst_class": {"name": "melanoma", "recall": 0.5}}
+    chosen = {"rule": "rule 1", "head": "prototypes"}
+    public = {**read.statement["public_data"], "subsample": {"fraction": 0.5, "public_seed": 1}}
+    audit = {"audited": "2026-11-01", "epsilon_lower": 0.1, "confidence": 0.95}
+    stated = change(
+        with_everything(read),
+        evaluation=recalls,
+        evidence={**audit, "tests": 3, "runs": 100},
+        chosen_from=chosen,
+        public_data=public,
+        engine_limits="Rounded.",
+        sites=of_sites("a"),
+    )
+    weights = {"architecture": "vit", "pretrained_tag": "in21k", "weights_sha256": "ab" * 32}
+    facts = stated.facts.model_copy(
+        update={"backbone": stated.facts.backbone.model_copy(update=weights)}
+    )
+    assert NOT_STATED not in answer_questions(replace(stated, facts=facts))
+
+
+def test_answers_are_the_values_of_the_bundle(read: Bundle) -> None:
+    """By a release with patients, a test result, a calibration and sites."""
+    found = rows(answer_questions(with_everything(read)))
+    for ask, wanted in {
+        "How much may the weights cost a training unit?": ["0.999996", "one training image"],
+        "How large is delta, and which accountant and noise stand behind it?": ["1e-05"],
+        "What does the guarantee mean for a person with several records?": [
+            "one training image",
+            "7",
+            "4.25",
+        ],
+        "From which parameters was epsilon computed, so that others can compute it for another "
+        "delta?": ["covariance; gradients", "8.34198226802239; 10.2168", "1; 6", "1.0; 1.0"],
+        "How accurate is the head on test data?": ["accuracy", "0.8125"],
+        "What do all differentially private releases from this data cost one unit together?": [
+            "3",
+            "5.5",
+            "1e-05",
+            "image",
+        ],
+        "On how many units of privacy was the head trained?": [
+            "lesions",
+            "1500",
+            "one training image",
+            "a; b; c",
+        ],
+        "What does the system predict?": ["naevus; melanoma; keratosis", "false", "softmax"],
+    }.items():
+        shown = [part.split(" (`")[0] for part in found[ask].split("<br>")]
+        assert shown[: len(wanted)] == wanted
+    assert (
+        "The sites a, b and c trained"
+        in found["Who worked on the data, and whom must people trust?"]
+    )
+    assert found["What is public without noise?"].endswith("none (`privacy.json: public_files`)")
+    assert found["Are the probabilities calibrated, and at what cost?"].startswith("1000 (`")
+    assert "epsilon 0.2" in found["How much may test results cost a test unit?"]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_text_of_a_person_breaks_out_of_its_cell(read: Bundle, text: str) -> None:
+    plain = answer_questions(read).splitlines()
+    facts = read.facts.model_copy(update={"card": CardFacts(intended_use=text), "name": text})
+    shown = answer_questions(replace(read, facts=facts)).splitlines()
+    assert len(shown) == len(plain)
+    bars = [len(re.findall(r"(?<!\\)\|", line)) for line in shown[1:]]
+    assert bars == [len(re.findall(r"(?<!\\)\|", line)) for line in plain[1:]]
+    assert "<script" not in "".join(shown)
+
+
+def test_no_sentence_claims_compliance(read: Bundle) -> None:
+    read = with_everything(read)
+    page = answer_questions(read) + json.dumps(read_yaml("passport.yaml"))
+    page += "".join(write_form(read, name, DAY) for name in list_forms())
+    for word in ("comply", "complies", "complian", "conform", "fulfil", "satisf", "lawful"):
+        assert word not in page.lower()

@@ -1,0 +1,115 @@
+"""Passports of real releases, valid by the schema of the registry and read by another reader."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from dpprobe.errors import WaitingError
+from dpprobe.release.bundle import STATEMENT_FILE
+from dpprobe.release.passport import write_passport
+from dpprobe.release.verification.verify import verify_bundle
+from tests.support.deployment_registry import find_faults
+from tests.support.release_study import release, study, write_features
+from tests.support.site_study import make_sites
+
+TESTED = {"evaluate": {"epsilon": 2}}
+
+
+def of_images(folder: Path) -> Path:
+    """As the tutorial's release: images, a test result, nothing else."""
+    write_features(folder)
+    return release(folder, study(folder, **TESTED))
+
+
+def of_patients(folder: Path) -> Path:
+    """Patients of two images each, with calibrated probabilities."""
+    write_features(folder, images_per_patient=2)
+    return release(folder, study(folder, of_patients=True, calibrate={"epsilon": 8}, **TESTED))
+
+
+def of_sites(folder: Path) -> Path:
+    sites = make_sites(folder, method="sums")
+    for site in sites:
+        site.task().make_offer()
+    for _ in range(10):
+        for site in sites:
+            try:
+                site.task().run()
+            except WaitingError:
+                continue
+    return sites[0].task().output
+
+
+@pytest.fixture(scope="module", params=[of_images, of_patients, of_sites])
+def made(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Callable[[Path], Path], Path]:
+    bundle = request.param(tmp_path_factory.mktemp(request.param.__name__))
+    return request.param, write_passport(bundle, published=date(2026, 11, 29))
+
+
+def compose_epsilon(mechanisms: list[dict[str, Any]], delta: float) -> float:
+    """Epsilon of Gaussian mechanisms together, by theorem 8 of Balle and Wang 2018."""
+    mu = math.sqrt(sum(one["count"] / one["noise_multiplier"] ** 2 for one in mechanisms))
+
+    def excess(epsilon: float) -> float:
+        first, second = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+        return float(norm.cdf(first) - math.exp(epsilon) * norm.cdf(second) - delta)
+
+    return float(brentq(excess, 1e-6, 50))
+
+
+def test_a_passport_of_a_real_release_says_what_it_is_about(
+    made: tuple[Callable[[Path], Path], Path],
+) -> None:
+    kind, folder = made
+    assert verify_bundle(folder / "bundle").passed
+    statement = json.loads((folder / "bundle" / STATEMENT_FILE).read_text())
+    entry = yaml.safe_load((folder / "registry.yaml").read_text())
+    assert find_faults(entry) == []
+    deployment = entry["deployment"]
+    paid = deployment["privacy_loss"]["privacy_parameters"]
+    trained = compose_epsilon(statement["mechanisms"], 1e-4)
+    tests = [statement[name] for name in ("evaluation", "calibration") if statement.get(name)]
+    tested = [one for block in tests for one in block["mechanisms"]]
+    most = max(trained, compose_epsilon(tested, 1e-4) if tested else 0)
+    assert paid == {"epsilon": pytest.approx(most, rel=1e-3), "delta": 1e-4}
+    assert (most > 4 * trained) == (kind is of_patients), "test units pay more than training units"
+    n, unit = {of_patients: (150, "one patient")}.get(kind, (300, "one training image"))
+    assert deployment["dp_variant"]["data_domain"].startswith(f"Datasets of {n} units")
+    assert deployment["privacy_loss"]["privacy_unit"].startswith(unit)
+    named = "The sites east, north and south" if kind is of_sites else ""
+    assert deployment["deployment_model"]["actors"].startswith(named)
+    assert (deployment["deployment_model"]["actors"] == "") == (kind is not of_sites)
+    (paper,) = yaml.safe_load((folder / "leaderboard.yaml").read_text())
+    (claim,) = paper["claims"]
+    assert claim["epsilon"] == pytest.approx(trained, rel=1e-3)
+    assert claim["private_accuracy"].endswith("%") == (kind is not of_sites)
+
+
+def test_another_reader_of_crates_finds_the_same(
+    made: tuple[Callable[[Path], Path], Path],
+) -> None:
+    """Needs the package rocrate, by the authors of the format."""
+    rocrate = pytest.importorskip("rocrate.rocrate")
+    kind, folder = made
+    crate = rocrate.ROCrate(folder)
+    assert crate.root_dataset["name"] == "first"
+    files = {each.id for each in crate.data_entities if each.type == "File"}
+    there = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert files == there - {"ro-crate-metadata.json"}
+    assert crate.get("#run")["instrument"]["name"] == "dpprobe"
+    values = {one["name"]: one["value"] for one in crate.root_dataset["variableMeasured"]}
+    assert values["n"] == (150 if kind is of_patients else 300)
+    assert values.get("sites.names") == (["east", "north", "south"] if kind is of_sites else None)
+    assert crate.root_dataset["license"]["name"] == "empty: the bundle states no license"
