@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dpprobe.devices import limit_threads
 from dpprobe.errors import DpprobeError, may_pass
 from dpprobe.training.tasks import OpenedJob
 
 
-def train_job(opened: OpenedJob, *, device: str, memory_mb: int) -> None:
+def train_job(opened: OpenedJob, *, device: str, memory_mb: int, threads: int) -> None:
     """Brings every cell of a job up to date.
 
     Raises PrivacyError before training if a public file shares many rows with private data. Raises
@@ -31,6 +32,7 @@ def train_job(opened: OpenedJob, *, device: str, memory_mb: int) -> None:
         # imports torch and compiled kernels, which takes seconds
         from dpprobe.training.head_fits import train_cells
 
+        limit_threads(threads)
         errors = train_cells(stale, inputs, opened.stores[1], memory_mb=memory_mb)
     if opened.failure_reasons or errors:
         raise _make_failure(opened.failure_reasons, errors)

@@ -63,7 +63,9 @@ for accountant in ("pld", "rdp", "rdp_2017", "prv"):
 print({"torch", "opacus", "pandas", "numba"} & set(sys.modules))
 """
     words = [sys.executable, "-c", program]
-    assert subprocess.check_output(words, cwd=repository, text=True).split() == ["True"] * 4 + ["set()"]
+    assert subprocess.check_output(words, cwd=repository, text=True).split() == ["True"] * 4 + [
+        "set()"
+    ]
 
 
 def test_another_layout_of_opacus_s_files_changes_no_price(
