@@ -8,10 +8,8 @@ from dpprobe.study.snapshot import run_study
 if __name__ == "__main__":
     with job_log(snakemake.log[0], snakemake.output):
         from dpprobe.analyses.imbalance.measure import compare_rare_classes
-        from dpprobe.devices import limit_threads
         from dpprobe.results.cell_record import CellName
 
-        limit_threads(snakemake.threads)
         study = run_study(snakemake.config)
         infos = {Path(path).parent.name: Path(path) for path in snakemake.input.infos}
         compare_rare_classes(

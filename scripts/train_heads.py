@@ -5,15 +5,18 @@ from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0], snakemake.output):
-        from dpprobe.devices import limit_threads
         from dpprobe.training.head_job import train_job
         from dpprobe.training.tasks import JobFiles, Request, open_job
 
-        limit_threads(snakemake.threads)
         params = snakemake.params
         study = run_study(snakemake.config)
         opened = open_job(
             Request.of_rule(study, snakemake.wildcards, params),
             JobFiles.of_input(study, snakemake.input),
         )
-        train_job(opened, device=study.device, memory_mb=params.memory_mb)
+        train_job(
+            opened,
+            device=study.device,
+            memory_mb=params.memory_mb,
+            threads=snakemake.threads,
+        )

@@ -9,7 +9,6 @@ if __name__ == "__main__":
         from dpprobe.training.network_cell import NetworkFiles, keep_network, open_network_job
         from dpprobe.training.tasks import Request
 
-        limit_threads(snakemake.threads)
         study = run_study(snakemake.config)
         request = Request.of_rule(study, snakemake.wildcards, snakemake.params)
         files = NetworkFiles.of_rule(study, request.backbone, snakemake.input)
@@ -18,5 +17,6 @@ if __name__ == "__main__":
             # imports the libraries of networks, which takes seconds
             from dpprobe.training.network_job import Limits, tune_network
 
+            limit_threads(snakemake.threads)
             limits = Limits.of_study(study, threads=snakemake.threads)
             tune_network(request, files, index=index, limits=limits)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from dpprobe.privacy.risk import read_budget
 from dpprobe.privacy.target import Terms
@@ -75,7 +76,7 @@ def run_job(
 ) -> None:
     """Trains a job on the splits in a folder, into its `cells`."""
     opened = open_job(job, list_files(folder, plans, **given))
-    train_job(opened, device=device, memory_mb=memory_mb)
+    train_job(opened, device=device, memory_mb=memory_mb, threads=torch.get_num_threads())
 
 
 def watch_renames(monkeypatch: pytest.MonkeyPatch) -> list[Path]:

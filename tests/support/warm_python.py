@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 # For Snakemake, when the server starts; for jobs and for networks, when the first is asked for.
-# Of Opacus only what it imports: its own import has all messages of a process printed once more.
 FOR_RUNS = (
     "snakemake.cli",
     "snakemake.script",
@@ -64,7 +63,6 @@ FOR_RUNS = (
 )
 FOR_JOBS = (
     "torch",
-    "torch.distributed.fsdp",
     "numba",
     "h5py",
     "pyarrow.parquet",
@@ -92,6 +90,7 @@ FOR_JOBS = (
     "mlflow.store.tracking.sqlalchemy_store",
     "numba.np.linalg",
     "numba.core.typing.cffi_utils",  # for the first compiled function
+    "dpprobe.training.head_fits",
     "dpprobe.training.head_job",
     "dpprobe.reporting.report.write",
     "dpprobe.tracking.ingest",

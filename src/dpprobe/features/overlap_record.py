@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpprobe import artifacts
 from dpprobe.data.table import SPLITS
 from dpprobe.devices import resolve_device
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.features.near_duplicate_search import DatasetSplit, find_near_duplicates
+
+if TYPE_CHECKING:
+    from dpprobe.features.near_duplicate_search import DatasetSplit
 
 logger = logging.getLogger("dpprobe")
 
@@ -36,6 +38,9 @@ def write_near_duplicates(
     matches: Path,
 ) -> None:
     """Writes the result of `find_near_duplicates`, and logs a remedy for near-duplicates."""
+    # imports torch, which readers of records do not need
+    from dpprobe.features.near_duplicate_search import find_near_duplicates
+
     record, table = find_near_duplicates(
         private, public, threshold=threshold, device=resolve_device(device)
     )

@@ -11,11 +11,10 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from dpprobe import artifacts
 from dpprobe.backbones.backbone import Runtime
@@ -26,6 +25,9 @@ from dpprobe.data import prompts
 from dpprobe.data.table import read_info
 from dpprobe.devices import resolve_device
 from dpprobe.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import torch
 
 logger = logging.getLogger("dpprobe")
 
@@ -43,6 +45,8 @@ def embed_text(
     Raises ConfigError if the text tower is missing or cannot be loaded. Raises ConfigError also for
     a sentence that is too long, and for two classes with different sentences but equal tokens.
     """
+    import torch  # late and heavy: training jobs read embeddings before they know if they train
+
     module = importlib.import_module(FAMILIES[options.family])
     if not hasattr(module, "load_text"):
         raise ConfigError(

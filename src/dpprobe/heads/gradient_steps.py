@@ -16,7 +16,6 @@ import torch
 
 from dpprobe import devices
 from dpprobe.errors import PrivacyError
-from dpprobe.heads import exact_engine
 from dpprobe.heads.clipping import (
     ClippedGradients,
     ClippedGradientSum,
@@ -68,6 +67,8 @@ def take_gradient_steps(
     """
     # Without noise no sum needs to be exact.
     if options.engine == "exact" and releases.plan.private:
+        from dpprobe.heads import exact_engine  # loads compiled functions, which takes time
+
         return exact_engine.train(options, rows, releases, optimiser(), record=record)
     mechanism = releases.plan.find_mechanism(GRADIENTS)
     history = History(rows, mechanism.sample_rate, record, options.link)

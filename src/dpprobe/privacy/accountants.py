@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.gaussian_mu import gaussian_mu as mu_at
+from dpprobe.privacy.opacus_accounting import import_accounting
 from dpprobe.privacy.plan import Mechanism, Selection
 
 if TYPE_CHECKING:
@@ -580,11 +581,10 @@ def _early_rdp_epsilon(
     mechanisms: Sequence[Mechanism], delta: float, selection: Selection | None
 ) -> float:
     """Computes the least over orders a of RDP(a) + log(1 / delta) / (a - 1)."""
-    from opacus.accountants.analysis.rdp import compute_rdp
-
     _refuse_selection(selection)
+    opacus = import_accounting("analysis.rdp")
     divergences = sum(
-        compute_rdp(q=rate, noise_multiplier=noise, steps=count, orders=_RDP_ORDERS)
+        opacus.compute_rdp(q=rate, noise_multiplier=noise, steps=count, orders=_RDP_ORDERS)
         for noise, rate, count in _condense_mechanisms(mechanisms)
     )
     return min(
@@ -627,9 +627,7 @@ def _prv_epsilon(
 
 def _prv_upper(mechanisms: Sequence[Mechanism], delta: float, error: float, tail: float) -> float:
     """Computes `prv`'s upper bound, at most two errors above the truth at delta - 2 tails."""
-    from opacus.accountants import PRVAccountant
-
-    accountant = PRVAccountant()
+    accountant = import_accounting("prv").PRVAccountant()
     accountant.history = _condense_mechanisms(mechanisms)
     with warnings.catch_warnings():
         # `prv` takes logarithms of 0 outside its support, and a coarse order to size its grid.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,9 @@ from dpprobe.results.cell_record import (
     CellName,
     CellRecord,
 )
-from dpprobe.training.job_features import JobFeatures
+
+if TYPE_CHECKING:
+    from dpprobe.training.job_features import JobFeatures
 
 HISTORY = pa.schema(
     [

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpprobe.artifacts import (
     PARTIAL_SUFFIX,
@@ -55,7 +55,9 @@ from dpprobe.results.halves import half_values
 from dpprobe.results.unit_counts import class_counts, count_units, unit_codes
 from dpprobe.training.cell_contents import CellContents, read_contents, write_contents
 from dpprobe.training.fit_inputs import FitInputs
-from dpprobe.training.job_features import JobFeatures
+
+if TYPE_CHECKING:
+    from dpprobe.training.job_features import JobFeatures
 
 logger = logging.getLogger("dpprobe")
 

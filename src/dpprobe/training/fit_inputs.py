@@ -12,22 +12,25 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from dpprobe.data.options import Headline, headline_metric
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.features.stored_crops import StoredCrop
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit_device import FitPlace, place_fit
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs
-from dpprobe.heads.training_set import RowSource, TrainingSet
 from dpprobe.privacy.target import Target
 from dpprobe.results.unit_counts import class_counts
+
+if TYPE_CHECKING:
+    import torch
+
+    from dpprobe.heads.training_set import RowSource, TrainingSet
 
 logger = logging.getLogger("dpprobe")
 
@@ -97,6 +100,12 @@ class FitInputs:
 
     def read_rows(self, *, device: str, memory_mb: int) -> TrainingSet:
         """Reads the rows into memory, or streams them if they take more than `memory_mb`."""
+        # late and heavy: a job that finds all its cells up to date reads no rows
+        import torch
+
+        from dpprobe.features.stored_crops import StoredCrop
+        from dpprobe.heads.training_set import TrainingSet
+
         labels = torch.from_numpy(read_labels(self.store))
 
         def make_set(
@@ -132,6 +141,8 @@ def read_vectors(store: FeatureStore, device: str, memory_mb: int) -> torch.Tens
     """
     arrays = 1 + len(store.crops)
     if 4 * store.rows * store.dimension * arrays <= memory_mb * 10**6:
+        import torch  # late, as in `read_rows`
+
         return torch.from_numpy(store.read()).to(device)
     if memory_mb:
         logger.info(

@@ -8,31 +8,14 @@ method fails, the next job reuses the staged cells of all other methods.
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-import numpy as np
-import torch
-
-from dpprobe.devices import resolve_device
+from dpprobe.devices import limit_threads
 from dpprobe.errors import DpprobeError, may_pass
-from dpprobe.heads.fit import fit_heads
-from dpprobe.heads.fitted import Observe
-from dpprobe.heads.rows import Transform
-from dpprobe.heads.scoring import compute_scores, score_rows
-from dpprobe.privacy.machine_code import MachineCode, processor_name
-from dpprobe.results import metrics
-from dpprobe.results.unit_counts import row_weights
-from dpprobe.training.cell_contents import CellContents, merge_seeds
-from dpprobe.training.cell_task import CellTask
-from dpprobe.training.job_features import JobFeatures, read_job_features
 from dpprobe.training.tasks import OpenedJob
 
-logger = logging.getLogger("dpprobe")
 
-
-def train_job(opened: OpenedJob, *, device: str, memory_mb: int) -> None:
+def train_job(opened: OpenedJob, *, device: str, memory_mb: int, threads: int) -> None:
     """Brings every cell of a job up to date.
 
     Raises PrivacyError before training if a public file shares many rows with private data. Raises
@@ -46,39 +29,15 @@ def train_job(opened: OpenedJob, *, device: str, memory_mb: int) -> None:
     inputs = opened.compare_rows(stale)
     errors: dict[str, Exception] = {}
     if stale:
-        logger.info(
-            "processor %s; machine code %s", processor_name(), ", ".join(sorted(MachineCode.ready))
-        )
-        # Cells on the CPU train first, because another job may still use the GPU.
-        for place in sorted({task.place.rows for task in stale}, key="cpu".__ne__):
-            features = read_job_features(
-                inputs,
-                opened.stores[1],
-                device=resolve_device(place),
-                memory_mb=memory_mb,
-                headline=stale[0].headline,
-            )
-            errors |= _train_all([task for task in stale if task.place.rows == place], features)
-            del features  # frees the memory before the next features are read
+        # imports torch and compiled kernels, which takes seconds
+        from dpprobe.training.head_fits import train_cells
+
+        limit_threads(threads)
+        errors = train_cells(stale, inputs, opened.stores[1], memory_mb=memory_mb)
     if opened.failure_reasons or errors:
         raise _make_failure(opened.failure_reasons, errors)
     for task in tasks:
         task.publish_cell()
-
-
-def _train_all(tasks: Sequence[CellTask], features: JobFeatures) -> dict[str, Exception]:
-    """Trains and stages each cell; collects errors, so that one method does not stop others."""
-    errors: dict[str, Exception] = {}
-    for task in tasks:
-        try:
-            _train_cell(task, features)
-        except DpprobeError as error:
-            logger.warning("%s failed; the reason follows at the end of the job", task.name.method)
-            errors[task.name.method] = error
-        except Exception as error:  # also errors of torch or SciPy: other methods still train
-            logger.exception("%s failed", task.name.method)
-            errors[task.name.method] = error
-    return errors
 
 
 def _make_failure(unplanned: Mapping[str, str], errors: Mapping[str, Exception]) -> DpprobeError:
@@ -88,74 +47,3 @@ def _make_failure(unplanned: Mapping[str, str], errors: Mapping[str, Exception])
     failure = DpprobeError("\n".join(f"{method}: {why}" for method, why in reasons.items()))
     failure.passes = any(map(may_pass, errors.values()))
     return failure
-
-
-def _train_cell(task: CellTask, features: JobFeatures) -> None:
-    """Trains a cell's missing seeds, and stages the complete cell."""
-    earlier = task.find_reusable()
-    done = earlier.indices if earlier else ()
-    missing = [index for index in range(task.asked.seeds) if index not in done]
-    if missing:
-        logger.info("%s: training seeds %s", task.name.method, ", ".join(map(str, missing)))
-    trained = _fit_seeds(task, features, missing) if missing else None
-    contents = merge_seeds([part for part in (earlier, trained) if part], task.asked.seeds)
-    task.stage_cell(contents, features)
-
-
-def _fit_seeds(task: CellTask, features: JobFeatures, indices: Sequence[int]) -> CellContents:
-    started = time.perf_counter()
-    features.train.exact_device = resolve_device(task.place.exact_sums)
-    fitted = fit_heads(
-        task.options,
-        features.train,
-        task.plan,
-        [task.derive_seed(index) for index in indices],
-        record=_make_observer(features, task.link),
-    )
-    return CellContents(
-        indices=tuple(indices),
-        weights=fitted.weights,
-        arrays=fitted.released_arrays(),
-        scores=np.concatenate(
-            [score_rows(fitted, block) for _, block in features.test_blocks()], 1
-        ),
-        history=[row | {"seed_index": indices[row["seed_index"]]} for row in fitted.history],
-        chosen=fitted.chosen,
-        seconds=time.perf_counter() - started,
-    )
-
-
-def _make_observer(features: JobFeatures, link: metrics.Link) -> Observe:
-    """Returns the function that computes test metrics in training: accuracy, and AUC if defined."""
-    labels = torch.from_numpy(features.test_labels).to(features.train.device)
-    each = row_weights(features.test_units)
-    weights_of = None if each is None else torch.from_numpy(each).to(labels.device)
-    total = len(labels) if each is None else float(each.sum())
-
-    def measure_accuracy(
-        _step: int, weights: torch.Tensor, transform: Transform
-    ) -> dict[str, list[float]]:
-        kind = torch.int64 if weights_of is None else torch.float64
-        hits = torch.zeros(len(weights), dtype=kind, device=weights.device)
-        for start, block in features.test_blocks():
-            window = slice(start, start + len(block))
-            right = compute_scores(weights, transform(block)).argmax(2) == labels[window]
-            hits += right.sum(1) if weights_of is None else right.double() @ weights_of[window]
-        return {"test_accuracy": (hits / total).tolist()}
-
-    def measure_auc(
-        _step: int, weights: torch.Tensor, transform: Transform
-    ) -> dict[str, list[float]]:
-        blocks = [
-            compute_scores(weights, transform(block)).cpu().numpy()
-            for _, block in features.test_blocks()
-        ]
-        tested = [
-            metrics.training_metrics(
-                scores_of_seed, features.test_labels, link=link, units=features.test_units
-            )
-            for scores_of_seed in np.concatenate(blocks, axis=1)
-        ]
-        return {name: [seed[name] for seed in tested] for name in tested[0]}
-
-    return measure_auc if features.ranked or features.multi_label else measure_accuracy

@@ -11,11 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
-from safetensors.torch import load_file
 
 from dpprobe.errors import DataError
-from dpprobe.finetune.fine_tuned_network import split_state
 from dpprobe.results.network_record import (
     HISTORY_FILE,
     SCORES_FILE,
@@ -24,7 +21,6 @@ from dpprobe.results.network_record import (
     whole_network_record,
 )
 from dpprobe.training.cell_contents import CellContents
-from dpprobe.training.job_features import read_job_features
 from dpprobe.training.network_cell import NetworkFiles, is_of, network_task
 from dpprobe.training.tasks import OpenedJob
 
@@ -50,6 +46,9 @@ def gather_networks(opened: OpenedJob, files: NetworkFiles) -> None:
                 "and run again"
             )
     if not task.is_current():
+        # imports torch, which takes seconds
+        from dpprobe.training.job_features import read_job_features
+
         features = read_job_features(
             opened.inputs, opened.stores[1], device="cpu", memory_mb=0, headline=task.headline
         )
@@ -70,6 +69,11 @@ def _device_kind(folders: Sequence[Path], records: Sequence[NetworkRecord]) -> s
 
 
 def _read_contents(folders: Sequence[Path], records: Sequence[NetworkRecord]) -> CellContents:
+    import torch  # late, with all that imports it, as in `gather_networks`
+    from safetensors.torch import load_file
+
+    from dpprobe.finetune.fine_tuned_network import split_state
+
     files = [split_state(load_file(folder / STATE_FILE)) for folder in folders]
     states, statistics = zip(*files, strict=True)
     heads = [

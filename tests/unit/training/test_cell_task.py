@@ -103,7 +103,7 @@ def test_another_metric_needs_no_training(
     def fit(*_: Any, **__: Any) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr("dpprobe.training.head_job.fit_heads", fit)
+    monkeypatch.setattr("dpprobe.training.head_fits.fit_heads", fit)
     run.train(metric="auc")
     after = run.record("sgd")
     assert after["headline"] == "auc"

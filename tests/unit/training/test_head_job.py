@@ -114,7 +114,7 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         calls.append((str(options.batch_size), len(seeds)))
         return original(options, data, plan, seeds, **rest)
 
-    monkeypatch.setattr("dpprobe.training.head_job.fit_heads", counted)
+    monkeypatch.setattr("dpprobe.training.head_fits.fit_heads", counted)
     return calls
 
 
@@ -343,7 +343,7 @@ def test_one_method_s_failure_keeps_the_others_work(
             raise failure
         return original(options, *arguments, **rest)
 
-    monkeypatch.setattr("dpprobe.training.head_job.fit_heads", fit)
+    monkeypatch.setattr("dpprobe.training.head_fits.fit_heads", fit)
     with pytest.raises(DpprobeError, match=r"small: .*made to fail"):
         run.train()
     assert not run.cell("full").exists(), "nothing is published by a job that failed"
@@ -465,7 +465,7 @@ def places(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(device)
         return read_job_features(*args, device="cpu", **rest)
 
-    monkeypatch.setattr("dpprobe.training.head_job.read_job_features", read)
+    monkeypatch.setattr("dpprobe.training.head_fits.read_job_features", read)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     for name in ("LEAST_STEP", "LEAST_FIT"):
         # of the full batch, not of the small one
@@ -526,7 +526,7 @@ def test_an_exact_cell_is_equal_with_a_gpu(
         data.exact_device = "cpu"
         return fit_heads(options, data, *args, **rest)
 
-    monkeypatch.setattr("dpprobe.training.head_job.fit_heads", fit)
+    monkeypatch.setattr("dpprobe.training.head_fits.fit_heads", fit)
     method = METHODS["full"].model_copy(update={"engine": "exact"})
     run = replace(run, job=replace(run.job, methods={"full": method}))
     run.train()
@@ -556,7 +556,7 @@ def test_a_job_names_each_method_that_failed_and_trains_the_others(
         if error := faults.get(task.name.method):
             raise error
 
-    monkeypatch.setattr("dpprobe.training.head_job._train_cell", train)
+    monkeypatch.setattr("dpprobe.training.head_fits._train_cell", train)
     with pytest.raises(DpprobeError) as caught:
         run.train(methods=methods)
     few, *rest = str(caught.value).splitlines()

@@ -14,7 +14,7 @@ from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads import training_set
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.rows import Transform
-from dpprobe.training import head_job, job_features
+from dpprobe.training import head_fits, job_features
 from dpprobe.training.fit_inputs import FitInputs
 from tests.support.feature_stores import write_split
 
@@ -57,7 +57,7 @@ def measure(
         headline="accuracy",
     )
     assert isinstance(features.test, FeatureStore) == (memory_mb == 0)
-    observe = head_job._make_observer(features, "sigmoid" if several else "softmax")
+    observe = head_fits._make_observer(features, "sigmoid" if several else "softmax")
     heads = torch.from_numpy(WEIGHTS[:, :classes])
     observed: Any = observe(1, heads, Transform(NoNormalisation()))
     return dict(observed)

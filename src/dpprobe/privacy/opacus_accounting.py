@@ -1,0 +1,45 @@
+"""Imports Opacus's accounting without torch.
+
+The accounting needs only NumPy and SciPy, but `import opacus` and the base class of Opacus's
+accountants import torch and all of Opacus: seconds and 600 MB, for jobs that only price. So the
+files of `opacus/accountants` are imported as a package of another name, with a base class that has
+all that the accountants use of Opacus's: an empty history.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+_PACKAGE = "dpprobe_opacus_accountants"
+
+
+class _Accountant:
+    def __init__(self) -> None:
+        self.history: list[tuple[float, float, int]] = []
+
+
+def import_accounting(name: str) -> ModuleType:
+    """Imports a module of `opacus.accountants`, such as "prv" or "analysis.rdp".
+
+    Imports Opacus as a whole, with torch, if a later version has other files; prices are the same.
+    """
+    try:
+        if _PACKAGE not in sys.modules:
+            _make_package()
+        return import_module(f"{_PACKAGE}.{name}")
+    except ImportError:
+        return import_module(f"opacus.accountants.{name}")
+
+
+def _make_package() -> None:
+    found = find_spec("opacus")  # which imports nothing
+    if found is None or found.origin is None:
+        raise ImportError("Opacus is not installed as files")
+    package, base = ModuleType(_PACKAGE), ModuleType(f"{_PACKAGE}.accountant")
+    package.__path__ = [str(Path(found.origin).with_name("accountants"))]
+    base.IAccountant = _Accountant  # type: ignore[attr-defined]
+    sys.modules |= {package.__name__: package, base.__name__: base}
