@@ -37,29 +37,6 @@ SMALL: dict[str, Any] = {
     "tsne": {"points": 100},
 }
 
-# All analyses but those of networks, with one report.
-ANALYSED: dict[str, Any] = SMALL | {
-    "study": "analysed",
-    "methods": {
-        "prototypes": {"head": "prototypes"},
-        "least_squares": {"head": "least_squares"},
-        "sgd": {"head": "sgd", "batch_size": "full", "steps": 3},
-        "nonprivate": {"head": "nonprivate"},
-    },
-    "audit": {
-        "methods": ["least_squares", "sgd", "nonprivate"],
-        "runs": 40,
-        "membership": {"shadows": 8, "rows": 60},
-    },
-    "imbalance": {"datasets": ["digits"], "classes": [3], "fractions": [0.1]},
-    "fairness": {"resamples": 200},
-    "long_tail": {
-        "datasets": ["digits"],  # not the copies of it that `imbalance` makes
-        "clusters": [4],
-        "memorisation": {"heads": 50, "rows": 300},
-    },
-}
-
 
 def session_folder(base: Path) -> Path:
     """The folder of all processes of a session, from the temporary one of this process."""
@@ -309,14 +286,6 @@ def template(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Temp
         shutil.copytree(made, workspace.directory, dirs_exist_ok=True)
 
     return run
-
-
-@pytest.fixture
-def analysed(template: Template, workspace: Workspace) -> dict[str, Any]:
-    """The study ANALYSED, finished in the workspace of the test: one run for all tests."""
-    targets = ("audits", "imbalance", "long_tail", "fairness", "html_report")
-    template(workspace, ANALYSED, *targets)
-    return copy.deepcopy(ANALYSED)
 
 
 @pytest.fixture

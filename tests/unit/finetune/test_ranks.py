@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 from dpprobe import devices
 from dpprobe.artifacts import write_json
 from dpprobe.errors import ConfigError, DeviceError, WorkerError, may_pass
+from dpprobe.finetune import rank_processes
 from dpprobe.finetune.rank_processes import run_ranks
 from dpprobe.finetune.ranks import Ranks
 from dpprobe.finetune.train import train_network
@@ -69,6 +71,14 @@ def on_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forks ranks from a process that has imported their libraries, which take longest to start."""
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["dpprobe.finetune.train", "tests.support.shared_training"])
+    monkeypatch.setattr(rank_processes.multiprocessing, "get_context", lambda _: forks)
+
+
 def train_all(ranks: Ranks, folder: Path) -> None:
     train_cases(ranks, folder, CASES)
     refuse_differences(ranks, folder, CASES[2])
@@ -111,6 +121,7 @@ def test_torchrun_starts_the_same_training(on_two: Path, tmp_path: Path) -> None
         assert (tmp_path / name).read_bytes() == (on_two / name).read_bytes()
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_killed_process_ends_the_job_which_resumes(
     on_two: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -146,12 +157,13 @@ def test_one_process_makes_a_private_release_for_all(on_two: Path) -> None:
     assert told == [{"made": {"made by": 0}, "calls": calls} for calls in (1, 0)]
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_process_that_hangs_ends_the_job(tmp_path: Path) -> None:
     work = partial(train_and_fail, folder=tmp_path, case=CASES[2], how="hangs")
     started = time.monotonic()
     words = r"process 0 of 2 gets no answer from the others \(.*run again to resume"
     with pytest.raises(WorkerError, match=words) as found:
-        run_ranks(work, 2, device="cpu", timeout=timedelta(seconds=15))
+        run_ranks(work, 2, device="cpu", timeout=timedelta(seconds=5))
     assert time.monotonic() - started < 400, "the other process would wait for 600 seconds"
     assert not list(tmp_path.glob("*.npy"))
     assert isinstance(found.value.__cause__, RuntimeError)
