@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.programs import run_program
 from tests.support.warm_python import asking, asking_in_script, serving
 
 TIMEOUT = 900  # a busy machine is slow
@@ -161,14 +162,7 @@ class Workspace:
             command = WarmPython.asked(command)
         results = self.directory / study.get("results_dir", "results")
         with nullcontext() if "--dry-run" in arguments else Calibrations.lent(results):
-            result = subprocess.run(
-                command,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=TIMEOUT,
-                check=False,
-            )
+            result = run_program(command, joined=True, timeout=TIMEOUT, check=False)
         if check and result.returncode:
             pytest.fail(f"snakemake exited with {result.returncode}:\n{result.stdout[-6000:]}")
         return result
@@ -180,11 +174,9 @@ class Workspace:
 
     def dpprobe(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs a command of dpprobe in the working directory."""
-        return subprocess.run(
+        return run_program(
             WarmPython.asked([sys.executable, "-m", "dpprobe", *arguments]),
             cwd=self.directory,
-            capture_output=True,
-            text=True,
             check=False,
             timeout=TIMEOUT,
         )

@@ -10,7 +10,6 @@ import json
 import re
 import shutil
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ import yaml
 
 from dpprobe.artifacts import read_json
 from tests.support.picture_texts import find_stale, load_pictures, page_text, read_texts
+from tests.support.programs import run_program
 
 from .conftest import Workspace, count_rules
 
@@ -80,13 +80,8 @@ def test_every_private_cell_states_what_was_promised(trained: Workspace) -> None
 
 
 def test_what_the_demo_prints_at_its_end(finished: Workspace) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "dpprobe", "results"],
-        cwd=finished.directory,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
+    done = run_program(
+        [sys.executable, "-m", "dpprobe", "results"], cwd=finished.directory, timeout=120
     )
     assert (finished.directory / SAID).read_text().endswith(done.stdout), "as every run ends"
     lines = done.stdout.splitlines()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache, partial
@@ -24,6 +23,7 @@ from PIL import Image
 
 from tests.conftest import REPOSITORY
 from tests.support.planned_jobs import Digest, sum_up
+from tests.support.programs import run_program
 
 from .conftest import WarmPython
 
@@ -71,12 +71,10 @@ def digest_plan(study: str, directory: Path) -> dict[str, Digest]:
     places = [str(REPOSITORY / "src"), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     words = ["--digest", str(REPOSITORY / "Snakefile"), str(REPOSITORY / study)]
     command = [sys.executable, "-m", "tests.support.planned_jobs", *words]
-    result = subprocess.run(
+    result = run_program(
         WarmPython.asked(command),
         cwd=directory,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(places)},
-        capture_output=True,
-        text=True,
         check=False,
     )
     assert result.returncode == 0, result.stderr
