@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,7 @@ from tests.support.shared_training import (
     train_cases,
 )
 from tests.support.tiny_networks import flat, mlp_network, network_options, releases_of
+from tests.support.waiting_ranks import note_and_wait
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 STEPS = 6
@@ -64,19 +66,21 @@ def test_each_row_of_a_batch_is_in_one_share(rows: list[int], count: int) -> Non
 
 
 @pytest.fixture(scope="module")
-def on_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _forked() -> Iterator[None]:
+    """Forks ranks from a process that has imported their libraries, which take longest to start."""
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["dpprobe.finetune.train", "tests.support.shared_training"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rank_processes.multiprocessing, "get_context", lambda _: forks)
+        yield
+
+
+@pytest.fixture(scope="module")
+def on_two(_forked: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of all cases, trained by two processes."""
     folder = tmp_path_factory.mktemp("two")
     run_ranks(partial(train_all, folder=folder), 2, device="cpu")
     return folder
-
-
-@pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forks ranks from a process that has imported their libraries, which take longest to start."""
-    forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload(["dpprobe.finetune.train", "tests.support.shared_training"])
-    monkeypatch.setattr(rank_processes.multiprocessing, "get_context", lambda _: forks)
 
 
 def train_all(ranks: Ranks, folder: Path) -> None:
@@ -121,7 +125,6 @@ def test_torchrun_starts_the_same_training(on_two: Path, tmp_path: Path) -> None
         assert (tmp_path / name).read_bytes() == (on_two / name).read_bytes()
 
 
-@pytest.mark.usefixtures("forked")
 def test_a_killed_process_ends_the_job_which_resumes(
     on_two: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -157,7 +160,7 @@ def test_one_process_makes_a_private_release_for_all(on_two: Path) -> None:
     assert told == [{"made": {"made by": 0}, "calls": calls} for calls in (1, 0)]
 
 
-@pytest.mark.usefixtures("forked")
+@pytest.mark.usefixtures("_forked")
 def test_a_process_that_hangs_ends_the_job(tmp_path: Path) -> None:
     work = partial(train_and_fail, folder=tmp_path, case=CASES[2], how="hangs")
     started = time.monotonic()
@@ -171,11 +174,12 @@ def test_a_process_that_hangs_ends_the_job(tmp_path: Path) -> None:
 
 
 def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+    """Started as a job starts them, each with a Python of its own."""
     program = (
         "from functools import partial\n"
         "from pathlib import Path\n"
         "from dpprobe.finetune.rank_processes import run_ranks\n"
-        "from tests.unit.finetune.test_ranks import note_and_wait\n"
+        "from tests.support.waiting_ranks import note_and_wait\n"
         "if __name__ == '__main__':\n"
         f"    run_ranks(partial(note_and_wait, folder=Path({str(tmp_path)!r})), 2, device='cpu')\n"
     )
@@ -189,11 +193,6 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
         parent.wait()
     ranks = [int(path.stem) for path in tmp_path.glob("*.pid")]
     _wait_until(lambda: not any(map(_runs, ranks)))
-
-
-def note_and_wait(ranks: Ranks, folder: Path) -> None:
-    (folder / f"{os.getpid()}.pid").touch()
-    time.sleep(600 + ranks.rank)
 
 
 def _runs(process: int) -> bool:

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy.optimize import brentq
+from scipy.special import ndtr
 
 from dpprobe.artifacts import hash_value
 from dpprobe.errors import DataError, DiskError, PrivacyError
@@ -32,12 +34,21 @@ from dpprobe.release.ledger.ledger import Ledger, describe_ledger
 from dpprobe.release.ledger.ledger_file import Booking, Part, Side
 from dpprobe.release.ledger.ledger_prices import Limits, Spent, compose_bookings
 from tests.support.refusals import refusal_of
-from tests.unit.release.ledger.test_ledger_prices import exact_epsilon
 
 DELTA = 1e-5
 FREE = Limits(delta=DELTA)
 DIGEST = "d" * 64
 FORK = multiprocessing.get_context("fork")
+
+
+def exact_epsilon(mu: float, delta: float = DELTA) -> float:
+    """The epsilon of mu-GDP, from its definition (Dong, Roth and Su 2022, corollary 2.13)."""
+
+    def excess(epsilon: float) -> float:
+        first, second = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+        return float(ndtr(first) - math.exp(epsilon) * ndtr(second) - delta)
+
+    return float(brentq(excess, 1e-9, 200, xtol=1e-12))
 
 
 def gaussian(sigma: float, count: int = 1, name: str = "gradients") -> Mechanism:
