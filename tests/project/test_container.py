@@ -15,6 +15,7 @@ import yaml
 
 from tests.conftest import REPOSITORY
 from tests.support.git import built, git
+from tests.support.programs import run_program
 
 # The name of an image with Python, and what `podman build` and `podman run` need besides here.
 BASE, BUILD, RUN = "DPPROBE_TEST_BASE", "DPPROBE_TEST_BUILD", "DPPROBE_TEST_RUN"
@@ -39,7 +40,7 @@ def test_packages_are_those_of_make_environment(instructions: list[tuple[str, st
     (made,) = [rest for word, rest in instructions if word == "RUN" and "make environment" in rest]
     assert "VENV=/opt/venv ${TORCH_INDEX:+TORCH_INDEX=${TORCH_INDEX}}" in made
     assert not [rest for _, rest in instructions if re.search(r"\b(pip|uv) install", rest)]
-    shown = subprocess.run(
+    shown = run_program(
         [
             "make",
             "--dry-run",
@@ -47,9 +48,6 @@ def test_packages_are_those_of_make_environment(instructions: list[tuple[str, st
             "VENV=/nowhere/venv",
         ],
         cwd=REPOSITORY,
-        check=True,
-        capture_output=True,
-        text=True,
     ).stdout
     (synced,) = [line for line in shown.splitlines() if " pip sync " in line]
     assert synced.startswith("/nowhere/venv/bin/uv pip sync --quiet --require-hashes")

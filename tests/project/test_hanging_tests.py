@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.programs import run_program
 
 HANGS = {
     "a lock": "lock = threading.Lock(); lock.acquire(); lock.acquire()",
@@ -25,7 +26,7 @@ def test_a_test_that_hangs_is_named(tmp_path: Path, repository: Path, hang: str)
     held = hang.startswith("collections")
     # the margin between both ends is a tenth, too little here for a busy machine
     ends = f"faulthandler_exit_on_timeout={str(held).lower()}"
-    run = subprocess.run(
+    run = run_program(
         [
             sys.executable,
             "-m",
@@ -41,8 +42,6 @@ def test_a_test_that_hangs_is_named(tmp_path: Path, repository: Path, hang: str)
             ends,
             str(file),
         ],
-        capture_output=True,
-        text=True,
         timeout=50,
         check=False,
     )

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from dpprobe.reporting.registry import EXHIBITS
 from tests.browser import screenshots
 from tests.support.cell_files import summarise, write_study
 from tests.support.picture_texts import find_stale, load_pictures, read_texts
+from tests.support.programs import run_program
 from tests.support.script_modules import load_script
 
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
@@ -111,12 +111,8 @@ def test_the_pipeline_is_drawn_from_the_rules(repository: Path) -> None:
 def test_snakemake_lists_every_rule_with_what_it_makes(repository: Path, tmp_path: Path) -> None:
     words = ["--list", "--snakefile", repository / "Snakefile"]
     words += ["--configfile", repository / "config/scatternet_mnist.yaml"]
-    listed = subprocess.run(
-        [sys.executable, "-m", "snakemake", *map(str, words)],
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-        text=True,
+    listed = run_program(
+        [sys.executable, "-m", "snakemake", *map(str, words)], cwd=tmp_path
     ).stdout.splitlines()
     assert all(re.fullmatch(r"\w+ \(.+\)", line) for line in listed), listed
     names = {line.partition(" ")[0] for line in listed}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from tests.support.programs import run_program
 
 ROOT = "dpprobe"
 # The command line and the public names stand above everything, though their files lie at the root.
@@ -160,9 +161,7 @@ for module in pkgutil.iter_modules(results.__path__):
     importlib.import_module(f"dpprobe.results.{module.name}")
 print("torch" in sys.modules)
 """
-    finished = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    finished = run_program([sys.executable, "-c", program])
     assert finished.stdout == "False\n"
 
 

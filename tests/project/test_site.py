@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.support.programs import run_program
 from tests.support.script_modules import load_script
 
 # mkdocs is not of the environment: `make docs` has one for it.
@@ -115,12 +115,8 @@ def write_small_site(folder: Path, text: str) -> None:
 )
 def test_a_link_that_leads_nowhere_fails(link: str, builds: bool, tmp_path: Path) -> None:
     write_small_site(tmp_path, link)
-    done = subprocess.run(
-        [MKDOCS.with_name("python"), "-m", "mkdocs", "build"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_program(
+        [MKDOCS.with_name("python"), "-m", "mkdocs", "build"], cwd=tmp_path, check=False
     )
     assert (done.returncode == 0) == builds, done.stderr
     assert builds or "README.md" in done.stderr

@@ -20,6 +20,7 @@ import pytest
 
 from dpprobe.devices import USER_PATH, put_python_on_path
 from dpprobe.logs import is_lasting, last_error
+from tests.support.programs import run_program
 
 PROFILE = Path(__file__).resolve().parents[2] / "profiles/slurm"
 COMMANDS_OF_PROFILE = PROFILE.parents[1] / "tests/support/profile_commands.py"
@@ -78,14 +79,7 @@ class Slurm:
         return self.call(PROFILE / words[0], *words[1:], **variables)
 
     def call(self, *words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            words,
-            cwd=self.folder,
-            env=self.environment(**variables),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return run_program(words, cwd=self.folder, env=self.environment(**variables), check=False)
 
     def status(self, job: str = "17", **variables: str) -> tuple[str, str]:
         """Returns what status.py prints and notes, asked anew, not from an answer a moment old."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import yaml
 
 from dpprobe.study.study_file import load_study
+from tests.support.programs import run_program
 
 BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -112,11 +112,8 @@ def test_system_packages_are_installed_as_root_or_by_sudo(
     text = script.read_text()
     added = 'PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"'
     assert added in text
-    done = subprocess.run(
-        ["/bin/sh", "-c", text.replace(added, f"PATH={shlex.quote(str(tmp_path))}"), "sh", "slurm"],
-        capture_output=True,
-        text=True,
-        check=True,
+    done = run_program(
+        ["/bin/sh", "-c", text.replace(added, f"PATH={shlex.quote(str(tmp_path))}"), "sh", "slurm"]
     )
     said = done.stdout + done.stderr
     assert words in said

@@ -25,6 +25,7 @@ from packaging.utils import canonicalize_name
 
 from dpprobe.resources import SHIPPED
 from tests.conftest import REPOSITORY
+from tests.support.programs import run_program
 from tests.support.warm_python import asking, serving
 from tests.workflow.conftest import SMALL
 
@@ -127,15 +128,7 @@ VARIABLES = {name: value for name, value in os.environ.items() if name not in OF
 
 def call(*command: str | Path, here: Path, variables: Mapping[str, str] = VARIABLES) -> str:
     """Runs a command of the installed package."""
-    done = subprocess.run(
-        command,
-        cwd=here,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    done = run_program(command, cwd=here, env=variables, timeout=TIMEOUT, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -320,12 +313,10 @@ def test_a_study_in_a_folder_of_its_own(scripts: Path, wheel: Path, tmp_path: Pa
     """
     python = scripts / "python"
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(SMALL))
-    asked = subprocess.run(
+    asked = run_program(
         [python, "-c", BECOMES, "--configfile", "study.yaml"],
         cwd=tmp_path,
         env=VARIABLES,
-        capture_output=True,
-        text=True,
         timeout=TIMEOUT,
         check=False,
     )

@@ -28,6 +28,7 @@ import h5py
 import pytest
 import yaml
 
+from tests.support.programs import run_program
 from tests.support.warm_python import asking
 
 from ..workflow.conftest import count_rules
@@ -311,13 +312,10 @@ def forgotten_status(workspace: Workspace, job: str) -> subprocess.CompletedProc
     folder.mkdir(exist_ok=True)
     (folder / "squeue").write_text("#!/bin/sh\n")
     (folder / "squeue").chmod(0o755)
-    return subprocess.run(
+    return run_program(
         [f"{workspace.profile}/status.py", job],
         cwd=workspace.directory,
         env={**environment, "PATH": f"{folder}:{environment['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=True,
     )
 
 
@@ -368,13 +366,11 @@ def test_the_default_study(clone: Workspace) -> None:
     del study["backbones"]["scattering"]
     config.write_text(yaml.safe_dump(study | {"epsilons": [1, "inf"]}))
     planned = count_rules(clone.run("--dry-run", "--quiet", "host"))
-    result = subprocess.run(
+    result = run_program(
         ["snakemake", "--profile", "slurm"],
+        joined=True,
         cwd=clone.directory,
         env=clone.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
         timeout=2400,
         check=False,
     )
@@ -703,16 +699,14 @@ def test_a_user_who_is_not_root_in_a_folder_with_spaces(
         stack.callback(cluster.command, "scancel", f"--user={NOBODY}")
 
         def run() -> str:
-            result = subprocess.run(
+            result = run_program(
                 [f"{python}/bin/{version}", "-m", "snakemake", "--profile", "slurm", "heads"],
+                joined=True,
                 cwd=clone.directory,
                 env=environment,
                 user=NOBODY,
                 group=NOBODY,
                 extra_groups=[],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
                 timeout=TIMEOUT,
                 check=False,
             )

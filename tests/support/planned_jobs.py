@@ -12,21 +12,12 @@ import json
 import os
 import sys
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from snakemake.api import SnakemakeApi
-from snakemake.executors.dryrun import Executor
-from snakemake.settings.types import (
-    ConfigSettings,
-    DAGSettings,
-    OutputSettings,
-    Quietness,
-    ResourceSettings,
-    StorageSettings,
-)
-
 Job = dict[str, Any]
+Digest = dict[str, int | str]
 FIELDS = ("wildcards", "input", "output", "params", "log", "benchmark", "message", "threads")
 
 
@@ -71,6 +62,18 @@ def describe_job(job: Any) -> Job:
 
 def plan_jobs(snakefile: Path, study: Path | None) -> list[Job]:
     """Plans the jobs of a study whose results do not exist yet; None is the default study."""
+    # here, so that tests that compare digests start without Snakemake
+    from snakemake.api import SnakemakeApi
+    from snakemake.executors.dryrun import Executor
+    from snakemake.settings.types import (
+        ConfigSettings,
+        DAGSettings,
+        OutputSettings,
+        Quietness,
+        ResourceSettings,
+        StorageSettings,
+    )
+
     Executor.printjob = lambda *_: None  # a third of the time went into what nobody reads
     with SnakemakeApi(OutputSettings(quiet={Quietness.ALL}, dryrun=True)) as api:
         workflow = api.workflow(
@@ -85,22 +88,29 @@ def plan_jobs(snakefile: Path, study: Path | None) -> list[Job]:
         return sorted(jobs, key=lambda job: json.dumps([job["rule"], job["wildcards"]]))
 
 
-def digest_jobs(jobs: list[Job]) -> dict[str, str]:
+def digest_jobs(jobs: list[Job]) -> dict[str, Digest]:
     """Returns, for each rule, its number of jobs and a hash of each field of their descriptions."""
     by_rule = defaultdict(list)
     for job in jobs:
         by_rule[job["rule"]].append(job)
     return {
-        rule: f"{len(described)} jobs "
-        + " ".join(f"{field}={hash_field(described, field)}" for field in FIELDS)
-        for rule, described in by_rule.items()
+        rule: {"jobs": len(of_rule)}
+        | {field: _hash([job[field] for job in of_rule]) for field in FIELDS}
+        for rule, of_rule in by_rule.items()
     }
 
 
-def hash_field(jobs: list[Job], field: str) -> str:
-    """Returns a short hash of one field of several jobs."""
-    values = json.dumps([job[field] for job in jobs], sort_keys=True)
-    return hashlib.sha256(values.encode()).hexdigest()[:8]
+def sum_up(digests: Mapping[str, Digest]) -> str:
+    """Returns, for several named digests, the number of jobs and a hash of each field's hashes."""
+    count = sum(int(each["jobs"]) for each in digests.values())
+    hashes = {
+        field: _hash({name: each[field] for name, each in digests.items()}) for field in FIELDS
+    }
+    return f"{count} jobs " + " ".join(f"{field}={text}" for field, text in hashes.items())
+
+
+def _hash(values: Any) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def main() -> None:

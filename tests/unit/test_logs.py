@@ -165,3 +165,22 @@ STAYING = [
 
 def test_only_what_nobody_need_mend_is_tried_again() -> None:
     assert [error for error in [*PASSING, *STAYING] if may_pass(error)] == PASSING
+
+
+# Logs that cannot be written.
+
+
+def test_logs_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match="^dpprobe: .*file"), job_log(tmp_path / "file/a.log"):
+        pass
+    monkeypatch.setenv(BRIEF, "1")
+    with pytest.raises(SystemExit), job_log("/dev/full"):
+        raise DataError("a.png: damaged")
+    assert "ERROR a.png: damaged" in capsys.readouterr().err, "no log has it"
+    monkeypatch.delenv(BRIEF)
+    with job_log(tmp_path / "b.log"):
+        logging.getLogger("dpprobe").info("%d", "x")
+    assert "--- Logging error ---" in capsys.readouterr().err

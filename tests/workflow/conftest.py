@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.programs import run_program
 from tests.support.warm_python import asking, asking_in_script, serving
 
 TIMEOUT = 900  # a busy machine is slow
@@ -35,29 +36,6 @@ SMALL: dict[str, Any] = {
     "seeds": 2,
     "features": {"shards": 1},
     "tsne": {"points": 100},
-}
-
-# All analyses but those of networks, with one report.
-ANALYSED: dict[str, Any] = SMALL | {
-    "study": "analysed",
-    "methods": {
-        "prototypes": {"head": "prototypes"},
-        "least_squares": {"head": "least_squares"},
-        "sgd": {"head": "sgd", "batch_size": "full", "steps": 3},
-        "nonprivate": {"head": "nonprivate"},
-    },
-    "audit": {
-        "methods": ["least_squares", "sgd", "nonprivate"],
-        "runs": 40,
-        "membership": {"shadows": 8, "rows": 60},
-    },
-    "imbalance": {"datasets": ["digits"], "classes": [3], "fractions": [0.1]},
-    "fairness": {"resamples": 200},
-    "long_tail": {
-        "datasets": ["digits"],  # not the copies of it that `imbalance` makes
-        "clusters": [4],
-        "memorisation": {"heads": 50, "rows": 300},
-    },
 }
 
 
@@ -184,14 +162,7 @@ class Workspace:
             command = WarmPython.asked(command)
         results = self.directory / study.get("results_dir", "results")
         with nullcontext() if "--dry-run" in arguments else Calibrations.lent(results):
-            result = subprocess.run(
-                command,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=TIMEOUT,
-                check=False,
-            )
+            result = run_program(command, joined=True, timeout=TIMEOUT, check=False)
         if check and result.returncode:
             pytest.fail(f"snakemake exited with {result.returncode}:\n{result.stdout[-6000:]}")
         return result
@@ -203,11 +174,9 @@ class Workspace:
 
     def dpprobe(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs a command of dpprobe in the working directory."""
-        return subprocess.run(
+        return run_program(
             WarmPython.asked([sys.executable, "-m", "dpprobe", *arguments]),
             cwd=self.directory,
-            capture_output=True,
-            text=True,
             check=False,
             timeout=TIMEOUT,
         )
@@ -309,14 +278,6 @@ def template(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Temp
         shutil.copytree(made, workspace.directory, dirs_exist_ok=True)
 
     return run
-
-
-@pytest.fixture
-def analysed(template: Template, workspace: Workspace) -> dict[str, Any]:
-    """The study ANALYSED, finished in the workspace of the test: one run for all tests."""
-    targets = ("audits", "imbalance", "long_tail", "fairness", "html_report")
-    template(workspace, ANALYSED, *targets)
-    return copy.deepcopy(ANALYSED)
 
 
 @pytest.fixture

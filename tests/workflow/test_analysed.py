@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import csv
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,30 @@ from sklearn.metrics import roc_auc_score
 
 from dpprobe.artifacts import read_json
 
-from .conftest import Workspace
+from .conftest import SMALL, Workspace
+
+# All analyses but those of networks, with one report.
+ANALYSED: dict[str, Any] = SMALL | {
+    "study": "analysed",
+    "methods": {
+        "prototypes": {"head": "prototypes"},
+        "least_squares": {"head": "least_squares"},
+        "sgd": {"head": "sgd", "batch_size": "full", "steps": 3},
+        "nonprivate": {"head": "nonprivate"},
+    },
+    "audit": {
+        "methods": ["least_squares", "sgd", "nonprivate"],
+        "runs": 40,
+        "membership": {"shadows": 8, "rows": 60},
+    },
+    "imbalance": {"datasets": ["digits"], "classes": [3], "fractions": [0.1]},
+    "fairness": {"resamples": 200},
+    "long_tail": {
+        "datasets": ["digits"],  # not the copies of it that `imbalance` makes
+        "clusters": [4],
+        "memorisation": {"heads": 50, "rows": 300},
+    },
+}
 
 AUDIT = "audit/digits/pixels/{}/eps-{}.json"
 FIGURES = (
@@ -39,9 +64,25 @@ REPORT = (
 TARGETS = ("audit_digits", "imbalance", "long_tail")
 
 
-def test_analyses_are_made_kept_and_shown(workspace: Workspace, analysed: dict[str, Any]) -> None:
-    results = workspace.directory / "results"
-    check_audits(results)
+@pytest.fixture(scope="module")
+def audited(module_workspace: Callable[[str], Workspace]) -> Workspace:
+    workspace = module_workspace("analysed")
+    workspace.run(ANALYSED, "audits")
+    return workspace
+
+
+@pytest.fixture(scope="module")
+def analysed(audited: Workspace) -> Workspace:
+    audited.run(ANALYSED, "audits", "imbalance", "long_tail", "fairness", "html_report")
+    return audited
+
+
+def test_audits_are_made(audited: Workspace) -> None:
+    check_audits(audited.directory / "results")
+
+
+def test_analyses_are_made_kept_and_shown(analysed: Workspace) -> None:
+    results = analysed.directory / "results"
     check_rare_classes(results)
     tail = read_json(results / "long_tail/digits/pixels.json")
     assert (tail["dimension"], tail["private"]) == (64, False)
@@ -52,21 +93,24 @@ def test_analyses_are_made_kept_and_shown(workspace: Workspace, analysed: dict[s
     for page, words in (pages | {results / "report.html": REPORT}).items():
         text = page.read_text(encoding="utf-8")
         assert [each for each in words if each not in text] == [], page
-    assert "Nothing to be done" in workspace.run(analysed, *TARGETS).stdout
+    assert "Nothing to be done" in analysed.run(ANALYSED, *TARGETS).stdout
 
+
+def test_other_options_cost_what_they_change_alone(analysed: Workspace) -> None:
+    study, results = copy.deepcopy(ANALYSED), analysed.directory / "results"
     # A choice of methods keeps the audits that are there: a new one would be another file.
     path = results / AUDIT.format("sgd", "2")
     before = path.stat().st_ino
-    analysed["audit"]["methods"] = ["sgd", "nonprivate"]
-    planned = workspace.planned(analysed, "audit_digits")
+    study["audit"]["methods"] = ["sgd", "nonprivate"]
+    planned = analysed.planned(study, "audit_digits")
     assert (planned["audit_cells"], planned["train_heads"]) == (1, 0)
-    workspace.run(analysed, "audit_digits")
+    analysed.run(study, "audit_digits")
     assert path.stat().st_ino == before
 
     # One more fraction trains its cells alone, and memories are measured without training.
-    analysed["imbalance"]["fractions"].append(0.2)
-    analysed["long_tail"]["memorisation"]["heads"] = 60
-    planned = workspace.planned(analysed, "imbalance", "long_tail")
+    study["imbalance"]["fractions"].append(0.2)
+    study["long_tail"]["memorisation"]["heads"] = 60
+    planned = analysed.planned(study, "imbalance", "long_tail")
     rules = ("train_heads", "train_heads_without_privacy", "compare_rare_classes")
     assert {planned[rule] for rule in (*rules, "measure_long_tail")} == {1}
     assert (planned["extract_features"], planned["select_features"]) == (0, 2)

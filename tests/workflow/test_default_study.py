@@ -10,9 +10,7 @@ import json
 import re
 import shutil
 import sqlite3
-import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +21,7 @@ import yaml
 
 from dpprobe.artifacts import read_json
 from tests.support.picture_texts import find_stale, load_pictures, page_text, read_texts
+from tests.support.programs import run_program
 
 from .conftest import Workspace, count_rules
 
@@ -36,46 +35,27 @@ def study(repository: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def finished(
-    module_workspace: Callable[[str], Workspace], study: dict[str, Any]
-) -> tuple[Workspace, Counter[str]]:
-    """The finished study, and the jobs that made it."""
+def trained(module_workspace: Callable[[str], Workspace], study: dict[str, Any]) -> Workspace:
+    """The study with all cells."""
     workspace = module_workspace("default")
-    said = workspace.run(study).stdout
-    (workspace.directory / SAID).write_text(said)
-    return workspace, count_rules(said)
+    workspace.run(study, "heads")
+    return workspace
+
+
+@pytest.fixture(scope="module")
+def finished(trained: Workspace, study: dict[str, Any]) -> Workspace:
+    """The finished study."""
+    (trained.directory / SAID).write_text(trained.run(study).stdout)
+    return trained
 
 
 def metrics(workspace: Workspace, backbone: str, method: str, epsilon: str) -> dict[str, Any]:
     return read_json(workspace.cell(method, epsilon, backbone) / "metrics.json")
 
 
-def test_what_the_demo_prints_at_its_end(finished: tuple[Workspace, Counter[str]]) -> None:
-    workspace, _ = finished
-    done = subprocess.run(
-        [sys.executable, "-m", "dpprobe", "results"],
-        cwd=workspace.directory,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    assert (workspace.directory / SAID).read_text().endswith(done.stdout), "as every run ends"
-    lines = done.stdout.splitlines()
-    store = "server --backend-store-uri sqlite:///results/mlflow.db"
-    assert sum(store in line for line in lines) == 1
-    assert sum("http://127.0.0.1:5000" in line for line in lines) == 1
-    assert any("webbrowser results/report.html" in line for line in lines)
-    assert any(line.startswith("scattering") for line in lines)
-    assert any("the best private head reaches" in line for line in lines)
-    assert len(lines) <= 25
-
-
-def test_accuracies_are_those_of_real_digits(finished: tuple[Workspace, Counter[str]]) -> None:
-    workspace, _ = finished
-
+def test_accuracies_are_those_of_real_digits(trained: Workspace) -> None:
     def accuracy(backbone: str, method: str, epsilon: str) -> float:
-        return float(metrics(workspace, backbone, method, epsilon)["summary"]["accuracy"]["mean"])
+        return float(metrics(trained, backbone, method, epsilon)["summary"]["accuracy"]["mean"])
 
     for backbone in ("scattering", "pixels"):
         ceiling = accuracy(backbone, "nonprivate", "inf")
@@ -85,11 +65,8 @@ def test_accuracies_are_those_of_real_digits(finished: tuple[Workspace, Counter[
         assert accuracy(backbone, "sgd", "0.5") < accuracy(backbone, "sgd", "8") < ceiling + 0.01
 
 
-def test_every_private_cell_states_what_was_promised(
-    finished: tuple[Workspace, Counter[str]],
-) -> None:
-    workspace, _ = finished
-    statements = list((workspace.directory / "results/cells").rglob("privacy.json"))
+def test_every_private_cell_states_what_was_promised(trained: Workspace) -> None:
+    statements = list((trained.directory / "results/cells").rglob("privacy.json"))
     assert len(statements) == 2 * (4 * 2 + 1)
     for path in statements:
         statement = read_json(path)
@@ -100,6 +77,21 @@ def test_every_private_cell_states_what_was_promised(
             assert statement["mode"] == "benchmark"
         else:
             assert record["cell"]["epsilon"] == "inf"
+
+
+def test_what_the_demo_prints_at_its_end(finished: Workspace) -> None:
+    done = run_program(
+        [sys.executable, "-m", "dpprobe", "results"], cwd=finished.directory, timeout=120
+    )
+    assert (finished.directory / SAID).read_text().endswith(done.stdout), "as every run ends"
+    lines = done.stdout.splitlines()
+    store = "server --backend-store-uri sqlite:///results/mlflow.db"
+    assert sum(store in line for line in lines) == 1
+    assert sum("http://127.0.0.1:5000" in line for line in lines) == 1
+    assert any("webbrowser results/report.html" in line for line in lines)
+    assert any(line.startswith("scattering") for line in lines)
+    assert any("the best private head reaches" in line for line in lines)
+    assert len(lines) <= 25
 
 
 HEALED = (
@@ -134,13 +126,10 @@ def deleted(workspace: Workspace, names: Sequence[str]) -> Iterator[None]:
         shutil.rmtree(aside)
 
 
-def test_deleted_files_are_planned_again(
-    finished: tuple[Workspace, Counter[str]], study: dict[str, Any]
-) -> None:
+def test_deleted_files_are_planned_again(finished: Workspace, study: dict[str, Any]) -> None:
     """Each for its absence: a job that others make necessary gives other reasons."""
-    workspace, _ = finished
-    with deleted(workspace, HEALED):
-        output = workspace.run(study, "--dry-run").stdout
+    with deleted(finished, HEALED):
+        output = finished.run(study, "--dry-run").stdout
     missing = ", ".join(re.findall(r"Missing output files: ([^;\n]*)", output)).split(", ")
     assert set(HEALED) <= set(missing), "nothing would make them again"
 
@@ -179,12 +168,11 @@ STAGES: dict[str, tuple[list[str], dict[str, int]]] = {
 
 @pytest.mark.parametrize("target", STAGES)
 def test_a_stage_makes_all_that_it_names(
-    finished: tuple[Workspace, Counter[str]], study: dict[str, Any], target: str
+    finished: Workspace, study: dict[str, Any], target: str
 ) -> None:
-    workspace, _ = finished
     names, jobs = STAGES[target]
-    with deleted(workspace, names):
-        assert workspace.planned(study, target) == {target: 1, **jobs}
+    with deleted(finished, names):
+        assert finished.planned(study, target) == {target: 1, **jobs}
 
 
 # What belongs to no dataset alone.
@@ -200,42 +188,39 @@ STUDY_WIDE = {
 
 
 def test_a_dataset_s_target_makes_all_of_the_dataset(
-    finished: tuple[Workspace, Counter[str]], study: dict[str, Any]
+    finished: Workspace, study: dict[str, Any]
 ) -> None:
-    workspace, _ = finished
     for names in (
         ["data/digits", "results/calibration/digits"],
         ["results/embeddings/digits", "results/figures/digits", "results/cells/digits"],
     ):
-        with deleted(workspace, names):
-            whole = workspace.planned(study)
-            dataset = workspace.planned(study, "track_digits")
+        with deleted(finished, names):
+            whole = finished.planned(study)
+            dataset = finished.planned(study, "track_digits")
         assert dataset.pop("track_digits") == 1
         assert dataset == {rule: count for rule, count in whole.items() if rule not in STUDY_WIDE}
 
 
 def test_a_deleted_mlflow_store_is_written_again(
-    finished: tuple[Workspace, Counter[str]], study: dict[str, Any]
+    finished: Workspace, study: dict[str, Any]
 ) -> None:
-    workspace, _ = finished
-    (workspace.directory / "results/mlflow.db").unlink()
-    workspace.planned(study)
-    receipt = workspace.directory / "results/tracking/digits.json"
+    (finished.directory / "results/mlflow.db").unlink()
+    finished.planned(study)
+    receipt = finished.directory / "results/tracking/digits.json"
     assert receipt.is_file(), "a dry run removes nothing"
-    jobs = count_rules(workspace.run(study).stdout)
+    jobs = count_rules(finished.run(study).stdout)
     assert set(jobs) == {"track", "write_study_run", "all"}
-    assert (workspace.directory / "results/mlflow.db").is_file()
+    assert (finished.directory / "results/mlflow.db").is_file()
 
 
 def test_deleting_one_shard_redoes_only_what_descends_from_it(
-    finished: tuple[Workspace, Counter[str]], study: dict[str, Any]
+    finished: Workspace, study: dict[str, Any]
 ) -> None:
-    workspace, _ = finished
-    features = workspace.directory / "results/features/digits/pixels/train"
+    features = finished.directory / "results/features/digits/pixels/train"
     shard = next(iter(sorted(features.glob("shard-*.h5"))))
     kept = shard.read_bytes()
     shard.unlink()
-    output = workspace.run(study, "features", "heads").stdout
+    output = finished.run(study, "features", "heads").stdout
     jobs = count_rules(output)
     assert jobs["extract_features"] == 1
     assert jobs["prepare_data"] == jobs["calibrate"] == 0
@@ -244,18 +229,18 @@ def test_deleting_one_shard_redoes_only_what_descends_from_it(
     )
     # the same rows give the same features, so no head is trained again: its cells are reused
     assert jobs["train_heads"] + jobs["train_heads_without_privacy"] == 3
-    folder = workspace.directory / "results/logs/train_heads/digits/pixels"
+    folder = finished.directory / "results/logs/train_heads/digits/pixels"
     logs = [path.read_text() for path in folder.glob("*.log")]
     assert len(logs) == 3
     assert all("reused" in log and "training seeds" not in log for log in logs)
     assert len(shard.read_bytes()) == len(kept)
-    assert "Nothing to be done" in workspace.run(study, "features", "heads").stdout
+    assert "Nothing to be done" in finished.run(study, "features", "heads").stdout
 
 
 def test_the_pictures_of_the_readme_show_what_a_run_writes_today(
-    finished: tuple[Workspace, Counter[str]],
+    finished: Workspace,
 ) -> None:
-    results = finished[0].directory / "results"
+    results = finished.directory / "results"
     report = page_text(results / "report.html")
     figure = (results / "figures/digits/accuracy.svg").read_text(encoding="utf-8")
     drawn = "\n".join(load_pictures().read_svg_texts(figure))
@@ -282,9 +267,9 @@ VIEWS = {
 
 
 def test_the_pictures_of_mlflow_show_the_notes_and_views_of_today(
-    finished: tuple[Workspace, Counter[str]],
+    finished: Workspace,
 ) -> None:
-    store = finished[0].directory / "results/mlflow.db"
+    store = finished.directory / "results/mlflow.db"
     with contextlib.closing(sqlite3.connect(store)) as database:
         tags = {
             (name, key): value

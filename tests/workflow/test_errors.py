@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.programs import run_program
+
 from .conftest import PREPARED, Template, WarmPython, Workspace, on_cluster
 
 
@@ -109,12 +111,8 @@ def test_a_disk_that_snakemake_cannot_write_is_told_in_one_line(
     notes.mkdir()
     mount = f"mount -t tmpfs -o ro none {notes}"
     words = workspace.command("data", "--configfile", str(workspace.write(small)))
-    result = subprocess.run(
-        [*space, "sh", "-c", f'{mount} && exec "$@"', "sh", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
+    result = run_program(
+        [*space, "sh", "-c", f'{mount} && exec "$@"', "sh", *words], joined=True, check=False
     )
     assert result.returncode != 0
     assert "Traceback" not in result.stdout

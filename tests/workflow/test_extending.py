@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import yaml
+
+from tests.support.programs import run_program
 
 from .conftest import PREPARED, TIMEOUT, Template, WarmPython, Workspace, copy_code
 
@@ -66,13 +67,11 @@ def extended(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 def run(folder: Path, *words: str) -> str:
     command = [sys.executable, *words]
-    result = subprocess.run(
+    result = run_program(
         command if words[0] == "-c" else WarmPython.asked(command),
+        joined=True,
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(folder / "src")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
         timeout=TIMEOUT,
         check=False,
     )

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.programs import run_program
+
 from .conftest import TIMEOUT, WarmPython, on_cluster
 
 # A workflow of scripts, with the rules that say what became of them.
@@ -113,11 +115,9 @@ def say(
     folder: Path, repository: Path, scripts: dict[str, str], *words: str, code: int = 1
 ) -> list[str]:
     """Runs scripts to their end, and returns what the run says."""
-    result = subprocess.run(
+    result = run_program(
         WarmPython.asked(describe_run(folder, repository, scripts, *words)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        joined=True,
         timeout=TIMEOUT,
         check=False,
     )
@@ -279,12 +279,5 @@ def test_a_signal_meets_a_scheduler_that_holds_its_lock(tmp_path: Path, reposito
     command = describe_run(tmp_path, repository, {"a": PASSES, "b": PASSES}, *QUIET)
     with (tmp_path / "Snakefile").open("a") as snakefile:
         snakefile.write(SIGNAL)
-    done = subprocess.run(
-        WarmPython.asked(command),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_program(WarmPython.asked(command), joined=True, timeout=60, check=False)
     assert "Will exit after finishing currently running jobs" in done.stdout

@@ -48,6 +48,7 @@ def study(template: Template, workspace: Workspace, small: dict[str, Any]) -> di
         "datasets": {"digits": digits},
         "backbones": {"vit": VIT},
         "methods": {"head": HEAD},
+        "features": {"shards": 1, "batch_size": 4},
         "tsne": {"points": 50},
     }
     template(workspace, study, "features")

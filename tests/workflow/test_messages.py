@@ -9,6 +9,7 @@ from typing import Any
 
 from PIL import Image
 
+from tests.support.programs import run_program
 from tests.workflow.conftest import TIMEOUT, WarmPython, Workspace, count_rules
 
 JOB_LINES = ("Finished jobid", "Job stats", "Reason:", "input:", "output:", "Select jobs", "rule ")
@@ -25,13 +26,8 @@ def say(
     words = workspace.command(*arguments, "--configfile", str(workspace.write(study)))
     asked = words.index("--quiet")
     words = words[:asked] + words[asked + 2 :]
-    result = subprocess.run(
-        words if cold else WarmPython.asked(words),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
+    result = run_program(
+        words if cold else WarmPython.asked(words), joined=True, timeout=TIMEOUT, check=False
     )
     assert result.returncode == code, result.stdout
     return result.stdout.splitlines()

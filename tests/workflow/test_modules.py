@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ import pytest
 import yaml
 
 from tests.support.git import git
+from tests.support.programs import run_program
 
 from .conftest import SMALL, TIMEOUT, WarmPython, copy_code, count_rules, on_cluster
 
@@ -116,13 +116,11 @@ def snakemake(
     """Runs the Snakefile of a folder, without a profile, and returns what it prints."""
     options = ["--profile", "none", "--quiet", "host", "--cores", "2"]
     command = [sys.executable, "-m", "snakemake", *options, *words]
-    done = subprocess.run(
+    done = run_program(
         command if variables else WarmPython.asked(command),
+        joined=True,
         cwd=folder,
         env=os.environ | dict(variables or {}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
         timeout=TIMEOUT,
         check=False,
     )
@@ -299,14 +297,7 @@ def test_without_the_package_one_line_says_what_to_install(
         "from snakemake.cli import main; main(['--dry-run'])"
     )
     # isolated, because the environment of the tests may name the package's folder
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", start],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    done = run_program([sys.executable, "-I", "-c", start], joined=True, cwd=tmp_path, check=False)
     assert done.returncode == 1, done.stdout
     assert [text for text in done.stdout.splitlines() if "pip install" in text] == [
         "dpprobe: the Python of Snakemake lacks the package dpprobe; run there: "

@@ -1,5 +1,7 @@
 """The jobs of the studies in config/ are the recorded ones: rules, files, params, logs, messages.
 
+Each study has one recorded line, with the hashes of its rules' jobs, and each rule has one, with
+those of all studies: together, red tests name the study, the rule and the field that changed.
 A change that means to plan other jobs renews the record with
 `python -m tests.workflow.test_planned_jobs`.
 To see what differs, compare what `python -m tests.support.planned_jobs SNAKEFILE STUDY` prints for
@@ -10,8 +12,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +22,8 @@ import pytest
 from PIL import Image
 
 from tests.conftest import REPOSITORY
+from tests.support.planned_jobs import Digest, sum_up
+from tests.support.programs import run_program
 
 from .conftest import WarmPython
 
@@ -64,45 +69,63 @@ def write_owners_files(directory: Path) -> None:
         os.utime(path, (1e9, 1e9))
 
 
-def digest_plan(study: str, directory: Path) -> dict[str, str]:
-    """Plans a study in a folder of its own and returns the digest of its jobs."""
+def digest_plan(study: str, directory: Path) -> dict[str, Digest]:
+    """Plans a study in a folder of its own and returns the digest of each rule's jobs."""
     places = [str(REPOSITORY / "src"), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     words = ["--digest", str(REPOSITORY / "Snakefile"), str(REPOSITORY / study)]
     command = [sys.executable, "-m", "tests.support.planned_jobs", *words]
-    result = subprocess.run(
+    result = run_program(
         WarmPython.asked(command),
         cwd=directory,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(places)},
-        capture_output=True,
-        text=True,
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    planned: dict[str, str] = json.loads(result.stdout)
+    planned: dict[str, Digest] = json.loads(result.stdout)
     return planned
 
 
+def sum_up_rules(planned: Mapping[str, Mapping[str, Digest]]) -> dict[str, str]:
+    """Returns a line for each rule on its jobs in all studies."""
+    rules = sorted({rule for digests in planned.values() for rule in digests})
+    return {
+        rule: sum_up({study: each[rule] for study, each in planned.items() if rule in each})
+        for rule in rules
+    }
+
+
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Digest]]:
+    """Plans a study, each once for all tests."""
     directory = tmp_path_factory.mktemp("planned") / "project"
     write_owners_files(directory)
-    return directory
+    return cache(partial(digest_plan, directory=directory))
 
 
 @pytest.mark.parametrize("study", STUDIES)
-def test_a_study_plans_the_recorded_jobs(study: str, directory: Path) -> None:
-    recorded = json.loads(RECORD.read_text())
-    planned = digest_plan(study, directory)
+def test_a_study_plans_the_recorded_jobs(
+    study: str, plan: Callable[[str], dict[str, Digest]]
+) -> None:
+    recorded = json.loads(RECORD.read_text())["studies"][study]
+    assert sum_up(plan(study)).split() == recorded.split(), "the next test names the rules"
+
+
+def test_each_rule_has_the_recorded_jobs_in_all_studies(
+    plan: Callable[[str], dict[str, Digest]],
+) -> None:
+    recorded = json.loads(RECORD.read_text())["rules"]
+    planned = sum_up_rules({study: plan(study) for study in STUDIES})
+    assert recorded.keys() == planned.keys()
     changed = {
-        rule: (recorded[study].get(rule), planned.get(rule))
-        for rule in sorted(recorded[study].keys() | planned)
-        if recorded[study].get(rule) != planned.get(rule)
+        rule: sorted(set(recorded[rule].split()) ^ set(line.split()))
+        for rule, line in planned.items()
+        if line != recorded[rule]
     }
     assert not changed
 
 
 def test_every_recorded_study_exists() -> None:
-    assert sorted(json.loads(RECORD.read_text())) == sorted(STUDIES)
+    assert sorted(json.loads(RECORD.read_text())["studies"]) == sorted(STUDIES)
 
 
 def main() -> None:
@@ -113,7 +136,9 @@ def main() -> None:
         directory = Path(folder) / "project"
         write_owners_files(directory)
         planned = {study: digest_plan(study, directory) for study in STUDIES}
-    RECORD.write_text(json.dumps(planned, indent=0, sort_keys=True) + "\n")
+    studies = {study: sum_up(digests) for study, digests in planned.items()}
+    record = {"studies": studies, "rules": sum_up_rules(planned)}
+    RECORD.write_text(json.dumps(record, indent=0, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -42,6 +44,8 @@ STUDY: dict[str, Any] = copy.deepcopy(SMALL) | {
     },
 }
 
+RELEASES = "results/releases"
+
 
 def changed(**options: Any) -> dict[str, Any]:
     """The study with options of its second release."""
@@ -50,13 +54,26 @@ def changed(**options: Any) -> dict[str, Any]:
     return study
 
 
-def test_releases(workspace: Workspace) -> None:
-    releases = workspace.directory / "results/releases"
+@pytest.fixture(scope="module")
+def workspace(module_workspace: Callable[[str], Workspace]) -> Workspace:
+    """A folder with both releases; the tests leave them as they were made."""
+    workspace = module_workspace("releases")
+    releases = workspace.directory / RELEASES
     workspace.run(STUDY, "release_first")
     assert not (releases / "second").exists(), "only what was asked for is made"
     assert not (workspace.directory / "results/cells").exists(), "no benchmark is needed"
     workspace.run(STUDY, "releases")
-    made = {name: contents(releases / name) for name in ("first", "second")}
+    return workspace
+
+
+@pytest.fixture(scope="module")
+def made(workspace: Workspace) -> dict[str, dict[str, bytes]]:
+    """The files of both releases."""
+    return {name: contents(workspace.directory / RELEASES / name) for name in ("first", "second")}
+
+
+def test_a_release_is_made_once(workspace: Workspace, made: dict[str, dict[str, bytes]]) -> None:
+    releases = workspace.directory / RELEASES
     assert all(set(files) == set(BUNDLE_FILES) for files in made.values())
     assert "Nothing to be done" in workspace.run(STUDY, "releases").stdout
 
@@ -70,7 +87,12 @@ def test_releases(workspace: Workspace) -> None:
     for entry in ledger.read_entries():
         assert entry.digest == bundle_digest(releases / entry.booking.release)
 
-    # other options, under the name of a release that is made, or beyond the budget
+
+def test_other_options_and_more_than_the_budget_make_nothing(
+    workspace: Workspace, made: dict[str, dict[str, bytes]]
+) -> None:
+    """Under the name of a release that is made, and under a new one."""
+    releases = workspace.directory / RELEASES
     output = workspace.run(changed(epsilon=2), "release_second", check=False)
     assert output.returncode
     assert "a release is final: give this one another name" in output.stdout
@@ -82,6 +104,10 @@ def test_releases(workspace: Workspace) -> None:
     assert not (releases / "third").exists()
     assert {name: contents(releases / name) for name in made} == made
 
+
+def test_mlflow_and_the_commands_know_a_release(
+    workspace: Workspace, made: dict[str, dict[str, bytes]]
+) -> None:
     for number, name in enumerate(made, 1):
         receipt = workspace.directory / f"results/tracking/releases/{name}.json"
         assert json.loads(receipt.read_text())["models"] == {"small.release.first": str(number)}
@@ -112,6 +138,12 @@ def test_releases(workspace: Workspace) -> None:
         [name == str(target) for name, target in zip(classes, digits.target[:200], strict=True)]
     )
     assert right > 0.8
+
+
+def test_an_altered_release_is_told_and_made_again_only_as_it_was(
+    workspace: Workspace, made: dict[str, dict[str, bytes]]
+) -> None:
+    releases = workspace.directory / RELEASES
     altered = releases / "first/bundle.json"
     altered.write_text(altered.read_text().replace('"0"', '"o"', 1))
     assert workspace.dpprobe("verify", "results/releases/first").returncode == 1

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from dpprobe.artifacts import read_json
+from tests.support.programs import run_program
 
 from .conftest import SMALL, TIMEOUT, Template, WarmPython, Workspace
 
@@ -95,12 +96,9 @@ def test_what_the_command_line_changed_is_part_of_the_command(finished: Workspac
     page = (finished.directory / "results/report.html").read_text(encoding="utf-8")
     (command, *_) = [own for own in find_commands(page) if "eps-1/metrics.json" in own[2]]
     assert command[-3:] == ["--config", 'epsilons=["1"]', "seeds=1"]
-    done = subprocess.run(
+    done = run_program(
         WarmPython.asked([sys.executable, "-m", *command, "--profile", "none", "-n"]),
         cwd=finished.directory,
-        check=True,
         timeout=TIMEOUT,
-        capture_output=True,
-        text=True,
     )
     assert "Nothing to be done" in done.stdout + done.stderr

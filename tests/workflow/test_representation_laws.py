@@ -27,6 +27,7 @@ def study(small: dict[str, Any]) -> dict[str, Any]:
         "backbones": {"tiny": TINY},
         "methods": {"two_blocks": TUNED, "least_squares": {"head": "least_squares"}},
         "epsilons": [1],
+        "features": {"shards": 1, "batch_size": 4},
         "representation_law": {"rows": 100, "shuffles": 1},
         "seeds": 1,
     }

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from dpprobe.artifacts import read_json
+from tests.support.programs import run_program
 
 from .conftest import PREPARED, TIMEOUT, Template, WarmPython, Workspace, write_scripts
 from .test_fine_tuning import NETWORK, VIT
@@ -131,11 +131,9 @@ def test_a_dry_run_by_the_slurm_profile_shows_what_is_submitted(
     command += ["--directory", str(workspace.directory), "--cluster-generic-submit-cmd"]
     command += ["./recorder", "--configfile", str(workspace.write(study)), "--", "features"]
     planned, said = (
-        subprocess.run(
+        run_program(
             WarmPython.asked([*command[:3], *more, *command[3:]]),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            joined=True,
             check=False,
             timeout=TIMEOUT,
         ).stdout

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn import config_context
 from sklearn.model_selection import cross_val_score
 
 from dpprobe import PrivateClassifier
-from dpprobe.errors import DpprobeError
-from dpprobe.estimator.given_values import check_order
+from dpprobe.errors import ConfigError, DpprobeError, PrivacyError
+from dpprobe.estimator import given_values
+from dpprobe.estimator.given_values import ArrayError, check_order
+from dpprobe.privacy.risk import Risk
 
 ROWS = 60
 GENERATOR = np.random.default_rng(0)
@@ -123,3 +130,162 @@ def test_scores_have_the_same_order(index: Any) -> None:
 def test_other_values_have_no_order() -> None:
     check_order(X=NUMBERS, y=[1, 2], groups=("a",), z=None)
     check_order(X=pd.DataFrame(NUMBERS), y=pd.Series([1, 2]))  # lengths are checked elsewhere
+
+
+# Numbers, risks and classes as callers give them: of Python, NumPy and pandas.
+
+
+NO_NUMBERS: list[Any] = [
+    True,
+    np.bool_(1),
+    "1",
+    "inf",
+    b"1",
+    None,
+    math.nan,
+    np.float32("nan"),
+    1j,
+    10**400,
+    [1.0],
+    np.array(1.0),
+    pd.NA,
+    {"advantage": 0.1},
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "number"),
+    [
+        (1, 1.0),
+        (-2, -2.0),
+        (0.5, 0.5),
+        (np.float32(0.1), 0.1),  # as it is written, not as it is rounded
+        (np.float16(0.1), 0.1),
+        (np.float64(0.1), 0.1),
+        (np.int64(3), 3.0),
+        (Fraction(1, 2), 0.5),
+        (math.inf, math.inf),
+    ],
+    ids=repr,
+)
+def test_a_number_is_read_as_it_is_written(given: Any, number: float) -> None:
+    for read in (given_values.read_number("named", given), given_values.read_target(given)):
+        assert (read, type(read)) == (number, float)
+
+
+@pytest.mark.parametrize("given", NO_NUMBERS, ids=lambda value: repr(value)[:12])
+def test_other_values_are_no_numbers(given: Any) -> None:
+    with pytest.raises(given_values.NumberError, match="^named .*write one number") as caught:
+        given_values.read_number("named", given)
+    assert isinstance(caught.value, ConfigError)
+    assert isinstance(caught.value, PrivacyError)
+    assert len(str(caught.value)) < 140
+
+
+def test_a_count_is_whole() -> None:
+    for count in (3, np.int64(3), np.uint8(3)):
+        read = given_values.read_count("named", count)
+        assert (read, type(read)) == (3, int)
+    for other in (3.0, np.float32(3), True, np.bool_(1), "3", None, Fraction(3)):
+        with pytest.raises(given_values.NumberError, match="write one whole number"):
+            given_values.read_count("named", other)
+
+
+def test_a_risk_is_read_from_a_mapping() -> None:
+    for read in (given_values.read_target, lambda risk: given_values.read_risk("named", risk)):
+        assert read({"advantage": np.float32(0.1)}) == Risk(advantage=0.1)
+        rates = {"true_positives": 0.2, "at": np.float16(0.1)}
+        assert read(rates) == Risk(true_positives=0.2, at=0.1)
+        with pytest.raises(PrivacyError, match=r"advantage 2\.0: write a number between 0 and 1"):
+            read({"advantage": 2})
+        with pytest.raises(PrivacyError, match="risk: write advantage"):
+            read({})
+        with pytest.raises(given_values.NumberError, match="advantage True: write one number"):
+            read({"advantage": True})
+    for other in (0.1, "0.1", [0.1], None):
+        with pytest.raises(given_values.NumberError, match="named .*: write a mapping, such as"):
+            given_values.read_risk("named", other)
+
+
+@pytest.mark.parametrize(
+    ("given", "listed"),
+    [
+        ([0, 1], [0, 1]),
+        ([1, 0, 2.5], [0.0, 1.0, 2.5]),
+        ([10, 9, 2], [2, 9, 10]),
+        ({"b", "a"}, ["a", "b"]),
+        (("10", "9"), ["10", "9"]),
+        (np.array(["b", "a"]), ["a", "b"]),
+        ([True, False], [False, True]),
+        (pd.Index(["b", "a"]), ["a", "b"]),
+        (pd.array([1, 0], dtype="Int64"), [0, 1]),
+        (pd.Series(["b", "a"], index=[7, 3]), ["a", "b"]),
+    ],
+)
+def test_classes_are_listed_in_order(given: Any, listed: list[Any]) -> None:
+    found = given_values.list_classes(given)
+    assert found == listed
+    assert [type(each) for each in found] == [type(each) for each in listed]
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        *(
+            (each, "write a list of labels")
+            for each in (
+                "ab",
+                b"ab",
+                {0: "a", 1: "b"},
+                2,
+                None,
+                np.array(1),
+                np.zeros((2, 2)),
+                itertools.repeat(0, 2),
+            )
+        ),
+        ([0, 1, 1], "a class is listed twice"),
+        ([0], r"greater than one; got 1 class: \[0\]"),
+        ([], "greater than one; got 0 class"),
+        ([0, True], "labels are numbers and truth values"),
+        ([0, "1"], "labels are numbers and texts"),
+        (["a", True], "labels are texts and truth values"),
+        ([b"a", b"b"], "labels are of type bytes"),
+        ([[0], [1]], "labels are of type list"),
+        ([(0, 1), 1], "labels are numbers and of type tuple"),
+        (np.ones(3, "c16"), "labels are of type complex"),
+        (np.ones(3, "M8[D]"), "labels are of type date"),
+        *(
+            (each, r"a label is missing \(None, NaN or NA\); remove it")
+            for each in ([0, None], [0, math.nan], [0, pd.NA], [pd.NaT, "a"])
+        ),
+        (pd.Series([1, "a"], dtype=object), "labels are numbers and texts"),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_classes_of_other_kinds_are_named(given: Any, fault: str) -> None:
+    with pytest.raises(ArrayError, match=fault):
+        given_values.list_classes(given)
+
+
+KINDS_OF_LABELS = st.one_of(
+    st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text(), st.booleans()
+)
+KINDS = {bool: "truth values", int: "numbers", float: "numbers", str: "texts"}
+
+
+@given(labels=st.lists(KINDS_OF_LABELS))
+def test_labels_have_one_kind(labels: list[Any]) -> None:
+    kinds = {KINDS[type(label)] for label in labels}
+    if len(kinds) > 1:
+        with pytest.raises(ArrayError, match=f"^y: labels are {' and '.join(sorted(kinds))};"):
+            given_values.check_kind("y", labels)
+    else:
+        assert given_values.check_kind("y", labels) == next(iter(kinds), None)
+
+
+def test_a_missing_label_is_not_quoted() -> None:
+    for labels in (["secret", None], [math.nan, "secret"], [pd.NA, "secret"]):
+        with pytest.raises(ArrayError, match="^y: a label is missing .*leave out its row") as one:
+            given_values.check_kind("y", labels)
+        assert "secret" not in str(one.value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import signal
-import subprocess
 import sys
 import textwrap
 from functools import partial
@@ -24,6 +23,7 @@ from dpprobe.estimator.private_classifier import PrivateClassifier
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.study.reserved_names import LEDGER_FILE
 from tests.support.classifiers import DELTA, FAST, ROWS, make_budget, make_private, make_rows
+from tests.support.programs import run_program
 
 GRID = {"head": [FAST, {**FAST, "steps": 8}]}
 
@@ -122,12 +122,8 @@ def test_a_fit_is_on_the_disk_before_its_noise_is_drawn(tmp_path: Path) -> None:
         planned_fit.SystemEntropy = Killed
         make_private(budget=make_budget({str(tmp_path / "data/people")!r})).fit(*make_rows())
     """
-    finished = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        check=False,
+    finished = run_program(
+        [sys.executable, "-c", textwrap.dedent(program)], cwd=Path(__file__).parents[3], check=False
     )
     assert finished.returncode == -signal.SIGKILL, finished.stderr
     (entry,) = Ledger(tmp_path / "data/people" / LEDGER_FILE).read_entries()

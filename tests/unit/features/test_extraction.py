@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import itertools
 import math
@@ -10,13 +11,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import timm
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from dpprobe.backbones import loading
@@ -25,18 +30,21 @@ from dpprobe.backbones.feature_digest import take_probe
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import dataset_preparation, table
 from dpprobe.data.registry import dataset_options
+from dpprobe.data.sources.embedding_rows import pack_vectors
 from dpprobe.data.subsampled_tables import write_subsampled
-from dpprobe.data.table import SplitTable, read_info
+from dpprobe.data.table import EncodedImage, SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError, StoreError
-from dpprobe.features import extraction
+from dpprobe.features import extraction, extraction_pipeline
+from dpprobe.features.decoding_workers import Fault, Piece
 from dpprobe.features.extraction import extract_shard
-from dpprobe.features.extraction_pipeline import AHEAD, PIECE_ROWS
+from dpprobe.features.extraction_pipeline import AHEAD, PIECE_ROWS, Decoder
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_file import read_header
 from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.subsample_features import select_shard
 from tests.support.gpu import needs_gpu
 from tests.support.split_tables import encode
+from tests.support.stand_in_device import StandIn
 from tests.unit.features.test_feature_store import probe_of
 
 PIXELS = {"family": "pixels"}
@@ -659,3 +667,72 @@ def test_rows_in_another_order_are_refused_and_shards_have_the_probe_of_their_fi
             (shard,) = select(whole, stored, part, folder / "out", shards=1).shards
             assert shard.probe is not None
             assert shard.probe["sha256"] == wanted * 64
+
+
+# Batches of whole pieces, and vectors of one length.
+
+
+BATCH = 8
+
+
+def make_pieces(counts: list[tuple[int, int]]) -> list[Piece]:
+    """Pieces of decoded rows and of rows left out; an image repeats its row's number."""
+    pieces, first = [], 0
+    for count, left_out in counts:
+        rows = [(row, f"id{row}") for row in range(first, first + count + left_out)]
+        images = torch.arange(first, first + count)[:, None].expand(-1, 3) if count else None
+        faults = tuple(Fault(row, "x") for row in rows[count:])
+        pieces.append(Piece(tuple(rows[:count]), images, faults))
+        first += count + left_out
+    return pieces
+
+
+def batches_of(pieces: list[Piece]) -> list[Piece]:
+    sizes = extraction_pipeline._Sizes("train")
+    return list(extraction_pipeline._make_batches(pieces, StandIn(), BATCH, sizes))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, BATCH), st.integers(0, 2)), max_size=9).map(
+        lambda counts: [each for each in counts if sum(each)]
+    )
+)
+def test_batches_have_all_pieces_whole_and_in_order(counts: list[tuple[int, int]]) -> None:
+    pieces = make_pieces(counts)
+    batches = batches_of(pieces)
+    assert [row for one in batches for row in one.rows] == [r for one in pieces for r in one.rows]
+    assert [f for one in batches for f in one.faults] == [f for one in pieces for f in one.faults]
+    for batch in batches:
+        assert len(batch.rows) <= BATCH
+        assert (batch.images is None) == (not batch.rows)
+        if batch.images is not None:
+            assert batch.images.tolist() == [[row] * 3 for row, _ in batch.rows]
+    ends = np.cumsum([len(one.rows) for one in pieces])
+    assert all(end in ends for end in np.cumsum([len(one.rows) for one in batches])), "whole pieces"
+    for batch, after in pairwise(batches):
+        sizes = [len(one.rows) for one in pieces if set(one.rows) & set(after.rows)]
+        following = sizes[0] if sizes else 0  # a batch of faults alone
+        assert len(batch.rows) == BATCH or len(batch.rows) + following > BATCH, "no room was left"
+
+
+VECTORS = {"a": np.ones(2, np.float32), "b": np.arange(3, dtype=np.float32)}
+
+
+@pytest.mark.parametrize("name", VECTORS)
+@pytest.mark.parametrize("dimension", [None, 2, 3])
+def test_a_row_s_vector_is_read_by_name_and_has_the_stated_length(
+    name: str, dimension: int | None
+) -> None:
+    content = pack_vectors(VECTORS)
+    row = EncodedImage(7, content, None, "seven", hashlib.sha256(content).digest())
+    plain: Any = SimpleNamespace(transform=None, train_transform=None, dimension=dimension)
+    decoder = Decoder(plain, "test", vectors=name)
+    assert decoder.row_bytes() == (None if dimension is None else 4 * dimension)
+    length = len(VECTORS[name])
+    if dimension in (None, length):
+        found = decoder.decode_one(row)
+        assert (found.tolist(), found.dtype) == (VECTORS[name].tolist(), torch.float32)
+    else:
+        said = rf"test row 7 \(id seven\): vector '{name}' has {length} numbers, .* is {dimension};"
+        with pytest.raises(DataError, match=said):
+            decoder.decode_one(row)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.finetune.checkpoint import FILE, Checkpoints, State
 from dpprobe.finetune.train import Trained, train_network
 from dpprobe.privacy.private_mark import KEY, check_unmarked
+from tests.support.programs import run_program
 from tests.support.tiny_networks import flat, mlp_inputs, mlp_network, network_options, releases_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -56,9 +56,7 @@ def test_a_training_killed_again_and_again_is_one_that_was_not(tmp_path: Path) -
         str(tmp_path),
         json.dumps(cases),
     ]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, check=True, timeout=600, capture_output=True, text=True
-    )
+    done = run_program(command, cwd=REPOSITORY, timeout=600)
     kill = -signal.SIGKILL
     for case, line in zip(cases, done.stdout.splitlines(), strict=True):
         assert json.loads(line) == {

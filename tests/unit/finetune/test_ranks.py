@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -22,6 +24,7 @@ from hypothesis import strategies as st
 from dpprobe import devices
 from dpprobe.artifacts import write_json
 from dpprobe.errors import ConfigError, DeviceError, WorkerError, may_pass
+from dpprobe.finetune import rank_processes
 from dpprobe.finetune.rank_processes import run_ranks
 from dpprobe.finetune.ranks import Ranks
 from dpprobe.finetune.train import train_network
@@ -35,6 +38,7 @@ from tests.support.shared_training import (
     train_cases,
 )
 from tests.support.tiny_networks import flat, mlp_network, network_options, releases_of
+from tests.support.waiting_ranks import note_and_wait
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 STEPS = 6
@@ -62,7 +66,17 @@ def test_each_row_of_a_batch_is_in_one_share(rows: list[int], count: int) -> Non
 
 
 @pytest.fixture(scope="module")
-def on_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _forked() -> Iterator[None]:
+    """Forks ranks from a process that has imported their libraries, which take longest to start."""
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["dpprobe.finetune.train", "tests.support.shared_training"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rank_processes.multiprocessing, "get_context", lambda _: forks)
+        yield
+
+
+@pytest.fixture(scope="module")
+def on_two(_forked: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of all cases, trained by two processes."""
     folder = tmp_path_factory.mktemp("two")
     run_ranks(partial(train_all, folder=folder), 2, device="cpu")
@@ -146,12 +160,13 @@ def test_one_process_makes_a_private_release_for_all(on_two: Path) -> None:
     assert told == [{"made": {"made by": 0}, "calls": calls} for calls in (1, 0)]
 
 
+@pytest.mark.usefixtures("_forked")
 def test_a_process_that_hangs_ends_the_job(tmp_path: Path) -> None:
     work = partial(train_and_fail, folder=tmp_path, case=CASES[2], how="hangs")
     started = time.monotonic()
     words = r"process 0 of 2 gets no answer from the others \(.*run again to resume"
     with pytest.raises(WorkerError, match=words) as found:
-        run_ranks(work, 2, device="cpu", timeout=timedelta(seconds=15))
+        run_ranks(work, 2, device="cpu", timeout=timedelta(seconds=5))
     assert time.monotonic() - started < 400, "the other process would wait for 600 seconds"
     assert not list(tmp_path.glob("*.npy"))
     assert isinstance(found.value.__cause__, RuntimeError)
@@ -159,11 +174,12 @@ def test_a_process_that_hangs_ends_the_job(tmp_path: Path) -> None:
 
 
 def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+    """Started as a job starts them, each with a Python of its own."""
     program = (
         "from functools import partial\n"
         "from pathlib import Path\n"
         "from dpprobe.finetune.rank_processes import run_ranks\n"
-        "from tests.unit.finetune.test_ranks import note_and_wait\n"
+        "from tests.support.waiting_ranks import note_and_wait\n"
         "if __name__ == '__main__':\n"
         f"    run_ranks(partial(note_and_wait, folder=Path({str(tmp_path)!r})), 2, device='cpu')\n"
     )
@@ -177,11 +193,6 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
         parent.wait()
     ranks = [int(path.stem) for path in tmp_path.glob("*.pid")]
     _wait_until(lambda: not any(map(_runs, ranks)))
-
-
-def note_and_wait(ranks: Ranks, folder: Path) -> None:
-    (folder / f"{os.getpid()}.pid").touch()
-    time.sleep(600 + ranks.rank)
 
 
 def _runs(process: int) -> bool:

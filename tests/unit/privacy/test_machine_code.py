@@ -236,42 +236,52 @@ def hash_results(process: subprocess.Popen[str]) -> dict[str, str]:
 
 
 class Race(NamedTuple):
-    """Hashes of processes: `few` began to compile as `whole` did, `loaded` had what these left.
+    """Hashes of processes: `few` began to compile as `whole` did; the folder of what they left."""
 
-    `alone` had the environment's code; `kept` has the names of the files that were left.
-    """
-
-    alone: dict[str, str]
     few: dict[str, str]
     whole: dict[str, str]
-    loaded: dict[str, str]
-    kept: set[str]
+    folder: Path
 
 
 @pytest.fixture(scope="module")
 def race(tmp_path_factory: pytest.TempPathFactory) -> Race:
     """Processes that begin with a cold folder: one of them compiles the kernels, once."""
     folder, racing = tmp_path_factory.mktemp("cold"), []
-    alone = hash_results(start_kernels())
     for arguments in (["few"], []):
         racing.append(start_kernels(folder, *arguments))
         time.sleep(0.4)
-    few, whole = map(hash_results, racing)
-    kept = {path.name for path in folder.iterdir()}
-    loaded = hash_results(start_kernels(folder))
-    assert {path.name for path in folder.iterdir()} == kept
-    return Race(alone, few, whole, loaded, kept)
+    return Race(*map(hash_results, racing), folder)
 
 
-def test_processes_that_compile_at_once_compute_the_same_bits(race: Race) -> None:
-    assert race.few == {"few": race.whole["few"]} == {"few": race.alone["few"]}
+@pytest.fixture(scope="module")
+def alone() -> dict[str, str]:
+    """Hashes of a process that had the environment's code."""
+    return hash_results(start_kernels())
 
 
-@pytest.mark.parametrize("computed", ["few", "steps", "draws"])
-def test_results_are_the_same_bits_compiled_and_loaded(race: Race, computed: str) -> None:
-    assert race.whole[computed] == race.loaded[computed] == race.alone[computed]
+@pytest.fixture(scope="module")
+def loaded(race: Race) -> dict[str, str]:
+    """Hashes of a process that had what the race left, and added nothing."""
+    kept = {*race.folder.iterdir()}
+    found = hash_results(start_kernels(race.folder))
+    assert {*race.folder.iterdir()} == kept
+    return found
 
 
 def test_each_module_is_one_file_whoever_compiled_it(race: Race) -> None:
     names = {name.rpartition(".")[2] for name in (*FLOAT_KERNELS, *DRAWING_KERNELS)}
-    assert sorted(name.rpartition("-")[0] for name in race.kept) == sorted(names)
+    kept = sorted(path.name.rpartition("-")[0] for path in race.folder.iterdir())
+    assert kept == sorted(names)
+
+
+def test_processes_that_compile_at_once_compute_the_same_bits(
+    race: Race, alone: dict[str, str]
+) -> None:
+    assert race.few == {"few": race.whole["few"]} == {"few": alone["few"]}
+
+
+@pytest.mark.parametrize("computed", ["few", "steps", "draws"])
+def test_results_are_the_same_bits_compiled_and_loaded(
+    race: Race, loaded: dict[str, str], alone: dict[str, str], computed: str
+) -> None:
+    assert race.whole[computed] == loaded[computed] == alone[computed]

@@ -8,7 +8,6 @@ import platform
 import re
 import shutil
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,7 @@ from dpprobe.release.verification import method as checking
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.training.fit_inputs import FitInputs
 from tests.support.cell_files import write_cell
+from tests.support.programs import run_program
 from tests.support.release_study import METHODS, release, study, write_features
 
 
@@ -448,11 +448,9 @@ def test_a_kill_at_any_step_leaves_no_second_head_and_no_unbooked_draw(
     tmp_path: Path, repository: Path
 ) -> None:
     words = [sys.executable, "-m", "tests.support.kill_walk", str(tmp_path)]
-    result = subprocess.run(
+    result = run_program(
         words,
         cwd=repository,
-        capture_output=True,
-        text=True,
         check=False,
         timeout=500,
         env=os.environ | {"PYTHONPATH": f"{repository}/src"},

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dpprobe.artifacts import read_json
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.privacy.accountants import gaussian_epsilon, gaussian_mu
 from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.release import bundle, stated_plans
+from dpprobe.release.stated_plans import agree, price_tested
 from dpprobe.release.verification.verify import read_statement
 from tests.support.bundles import write_example
+from tests.support.mechanisms import gaussians
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +94,134 @@ def test_the_first_lines_of_a_statement_are_those_of_a_private_release(tmp_path:
         (folder / bundle.STATEMENT_FILE).write_text(json.dumps(values | change))
         with pytest.raises(DataError, match=fault):
             read_statement(folder)
+
+
+# Values that are computed again agree with those stated up to the last digits of numbers.
+
+
+NUMBERS = st.floats(1e-3, 1e6) | st.integers(1, 10**6)
+VALUES = st.recursive(
+    NUMBERS | st.none() | st.sampled_from(["a", "b"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ab"), inner),
+    max_leaves=6,
+)
+
+
+def scaled(values: Any, factor: float) -> Any:
+    if isinstance(values, dict):
+        return {key: scaled(value, factor) for key, value in values.items()}
+    if isinstance(values, list):
+        return [scaled(value, factor) for value in values]
+    return values if isinstance(values, str | None) else values * factor
+
+
+def numbers(values: Any) -> int:
+    if isinstance(values, dict):
+        values = list(values.values())
+    if isinstance(values, list):
+        return sum(map(numbers, values))
+    return not isinstance(values, str | None)
+
+
+@given(VALUES)
+def test_values_agree_with_themselves_and_with_other_last_digits(values: Any) -> None:
+    assert agree(values, values)
+    assert agree(values, scaled(values, 1 + 9e-5))
+    assert agree(scaled(values, 1 + 9e-5), values)
+    assert agree(values, scaled(values, 1 + 2e-4)) == (numbers(values) == 0)
+    assert agree(values, scaled(values, 1.05), tolerance=0.1)
+
+
+@pytest.mark.parametrize(
+    ("value", "stated"),
+    [
+        ([1, 2], [1]),
+        ([1], [1, 2]),
+        ({"a": 1}, {"b": 1}),
+        ({"a": 1}, {"a": 1, "b": 2}),
+        ({"a": 1, "b": 2}, {"a": 1}),
+        ("a", "b"),
+        ("1", 1),
+        (1, "1"),
+        (None, 0),
+        (0.0, None),
+        (0.0, 2e-9),
+        ([[1.0]], [[1.1]]),
+    ],
+)
+def test_what_differs_in_form_or_value_does_not_agree(value: Any, stated: Any) -> None:
+    assert not agree(value, stated)
+
+
+def test_tuples_are_lists_and_a_nothing_is_zero() -> None:
+    assert agree((1, (2.0,)), [1, [2]])
+    assert agree(0.0, 9e-10)
+
+
+@pytest.mark.parametrize("stated", [True, math.nan, math.inf, {"a": 1}, [1]])
+def test_what_is_no_number_is_refused(stated: Any) -> None:
+    with pytest.raises(DataError, match="is not a number"):
+        agree(1.0, stated)
+
+
+# The price of what was read from test units, computed again and by other libraries.
+
+
+@pytest.fixture
+def tested() -> Plan:
+    """One release of noise 2, whose price is that of a Gaussian of mu 1/2."""
+    epsilon = gaussian_epsilon(0.5, 1e-5)
+    return Plan(
+        mechanisms=(gaussians(2.0),),
+        n=1000,
+        unit="image",
+        epsilon=epsilon * (1 + 1e-7),
+        delta=1e-5,
+        accountant="pld",
+        realised_epsilon=epsilon,
+    )
+
+
+def test_the_price_is_that_of_a_gaussian(tested: Plan) -> None:
+    assert price_tested(tested) == pytest.approx(gaussian_epsilon(0.5, 1e-5), rel=2e-6)
+
+
+@pytest.mark.parametrize("factor", [0.999, 1.001])
+def test_another_epsilon_or_target_is_named(tested: Plan, factor: float) -> None:
+    wrong = tested.realised_epsilon * factor
+    larger = max(wrong, tested.epsilon)
+    with pytest.raises(DataError, match=f"^epsilon {wrong:g} is stated, but .* is computed"):
+        price_tested(replace(tested, epsilon=larger, realised_epsilon=wrong))
+    with pytest.raises(DataError, match="^epsilon_target .* is stated, but epsilon .* is computed"):
+        price_tested(replace(tested, epsilon=1.001 * tested.epsilon))
+
+
+@pytest.mark.parametrize(
+    ("shares", "right"),
+    [
+        ([], True),
+        ([None], True),
+        ([None, 2.0], True),
+        ([0.9901], True),
+        ([0.98], False),
+        ([2.0, 0.98], False),
+    ],
+)
+def test_no_other_library_computes_clearly_less(
+    tested: Plan, shares: list[float | None], right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library that has no answer, or a looser bound, contradicts nothing."""
+
+    def compare(plan: Plan) -> Any:
+        assert plan.realised_epsilon <= plan.epsilon
+        found = {
+            str(place): each and each * plan.realised_epsilon for place, each in enumerate(shares)
+        }
+        return "", found, {}
+
+    monkeypatch.setattr(stated_plans, "second_opinions", compare)
+    if right:
+        price_tested(tested)
+    else:
+        with pytest.raises(DataError, match="but other libraries compute"):
+            price_tested(tested)

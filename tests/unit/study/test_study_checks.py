@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from dpprobe.study.dimension_checks import check_dimensions
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import _Report, check_study
 from dpprobe.study.study_file import load_study
+from tests.support.programs import run_program
 from tests.support.refusals import check_lines, read_refusals, write_files
 from tests.support.small_study import STUDY
 
@@ -457,9 +457,7 @@ def test_planning_a_study_imports_nothing_heavy(repository: Path) -> None:
         "heavy = {'torch','numpy','pandas','pyarrow','sklearn','timm','mlflow','PIL','h5py'};"
         "print(sorted(heavy & set(sys.modules)))"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True
-    )
+    result = run_program([sys.executable, "-c", code], cwd=repository)
     assert result.stdout.strip() == "[]"
 
 

@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mlflow.utils.validation import _validate_metric_name
+from sklearn.metrics import confusion_matrix
 
+from dpprobe.analyses.audit.audit_record import AuditRecord
+from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.artifacts import read_json, write_json, write_table, write_text
+from dpprobe.data.table import read_info
 from dpprobe.errors import TrackingError
-from dpprobe.results.cell_record import HISTORY_FILE, read_cell
-from dpprobe.tracking.receipt import find_store_fault
+from dpprobe.exhibits.class_colours import CLASS_COLOURS
+from dpprobe.results.best_private import best_private
+from dpprobe.results.cell_record import HISTORY_FILE, CellName, read_cell
+from dpprobe.results.metrics import THRESHOLDS
+from dpprobe.results.summary import read_grid, summarise_cells
+from dpprobe.tracking import release_registry, runs
+from dpprobe.tracking.receipt import find_store_fault, hash_rows
 from dpprobe.tracking.runs import cell_run, curve_metrics, metric_name
-from tests.support.audit_records import WHITE_BOX, write_audit
-from tests.support.cell_files import write_cell
-from tests.support.fairness_records import write_fairness
+from tests.conftest import REPOSITORY
+from tests.support.audit_records import MEMBERSHIP, WHITE_BOX, write_audit
+from tests.support.cell_files import write_cell, write_dataset_info, write_study
+from tests.support.fairness_records import APART, write_fairness
 from tests.support.tracked_study import Study
 
 FIRST = "study/digits/pixels/sgd/eps-0.5"
@@ -144,3 +158,526 @@ def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
     path = write_cell(study.root, epsilon="0.5", quality=9.0)
     assert path in study.cells
     assert study.ingest_whole()["replaced"] == 1, "another result, in the same report and tables"
+
+
+# Runs of cells, summaries and studies: each number and word from the records it stands for.
+
+
+ROWS = REPOSITORY / "tests/stored/mlflow_rows.json"
+SOURCE: Any = Mock()
+GAP = (
+    "gap",
+    "low",
+    "high",
+    "chance_gap",
+    "worst",
+    *(f"difference{e}" for e in ("", "_low", "_high")),
+)
+
+
+def _run(path: Path, *more: Any, change: Callable[[dict[str, Any]], Any] | None = None) -> Any:
+    """The run of a cell, whose record may be changed first."""
+    if change is not None:
+        record = read_json(path)
+        change(record)
+        write_json(path, record)
+    return runs.cell_run(path, read_cell(path), "s", {"study": "s"}, SOURCE, *more)
+
+
+def _metrics(run: Any) -> dict[str, float]:
+    assert len({name for name, _, _ in run.metrics}) == len(run.metrics)
+    return {name: value for name, value, _ in run.metrics}
+
+
+def test_rows_of_mlflow_have_the_names_that_others_read(tmp_path: Path) -> None:
+    """Queries and dashboards read them: a change here is a change for them, so edit it by hand."""
+    paths = [write_cell(tmp_path, epsilon=epsilon) for epsilon in ("1", "8", "inf")]
+    write_text(tmp_path / "report.html", "report")
+    summarise_cells(paths, tmp_path / "s.parquet", study="s")
+    made = {
+        "cell": _run(paths[0]),
+        "summary": runs.summary_run([(p, read_cell(p)) for p in paths], "s", {}, SOURCE),
+        "study": runs.study_run(
+            "s", read_grid([tmp_path / "s.parquet"]), {}, [(tmp_path / "report.html", "")]
+        ),
+    }
+    found = {
+        name: {
+            "key": run.key,
+            "name": run.name,
+            "params": run.params,
+            "tags": sorted(run.tags),
+            "metrics": [f"{metric} at {step}" for metric, _, step in run.metrics],
+            "files": [f"{folder}/{path.name}" for path, folder in run.artifacts],
+            "drawn": sorted(run.drawn),
+        }
+        for name, run in made.items()
+    }
+    assert found == json.loads(ROWS.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {},
+        {"epsilon": "inf", "method": "nonprivate"},
+        {"multi_label": True, "class_names": ("round", "e/ven", "absent")},
+        {"class_names": ("no", "no"), "headline": "auc"},
+        {"class_names": [f"c{k}" for k in range(100)]},
+        {"class_names": [f"c{k}" for k in range(101)]},
+    ],
+    ids=["plain", "ceiling", "labels", "two alike", "hundred classes", "more classes"],
+)
+def test_metrics_are_the_record_s_with_four_digits(tmp_path: Path, kind: dict[str, Any]) -> None:
+    path = write_cell(tmp_path, **kind)
+    record, found = read_cell(path), _metrics(_run(path))
+    titles = {"expected_calibration_error": "ece"}
+    for name, entry in record.summary.items():
+        title = f"test/{titles.get(name, name)}"
+        for part in (
+            "mean",
+            "std",
+            "low",
+            "high",
+            "rows_low",
+            "rows_high",
+            "both_low",
+            "both_high",
+        ):
+            value = getattr(entry, part)
+            key = title if part == "mean" else f"{title}_{part}"
+            if value is None or name.startswith("per_"):
+                assert key not in found
+            else:
+                assert found[key] == pytest.approx(value, rel=5e-4), key
+                assert float(f"{found[key]:.4g}") == found[key]
+    assert found["test/constant_accuracy"] == pytest.approx(record.constant_accuracy, rel=5e-4)
+    shown = "per_label_auc" if record.multi_label else "per_class_recall"
+    every = np.array([seed[shown] for seed in record.seeds], dtype=float).mean(axis=0)
+    least = found["test/least_label_auc" if record.multi_label else "test/least_recall"]
+    assert least == pytest.approx(np.nanmin(every), rel=5e-4)
+    listed = [value for name, value in found.items() if name.startswith(f"{shown}/")]
+    known = every[~np.isnan(every)]
+    assert listed == ([] if len(every) > 100 else pytest.approx(known, rel=5e-4))
+    assert ("privacy/epsilon_target" in found) == record.private
+    assert found["time/train_seconds"] == 1.5
+    if record.private:
+        assert record.realised_epsilon is not None
+        assert found["privacy/epsilon_realised"] >= record.realised_epsilon, "rounded up"
+        assert found["privacy/noise_multiplier"] == 1.235
+    else:
+        assert not any(name.startswith("privacy/") for name in found)
+
+
+def test_infinite_missing_and_large_numbers(tmp_path: Path) -> None:
+    def change(record: dict[str, Any]) -> None:
+        record |= {"realised_epsilon": 0.9912345678, "seconds": None}
+
+    run = _run(write_cell(tmp_path), change=change)
+    found = _metrics(run)
+    assert found["privacy/epsilon_realised"] == 0.9913
+    assert "time/train_seconds" not in found
+    assert run.seconds == 0.0
+    values = {"a": 0.123456, "b": None, "c": math.nan, "d": math.inf, "e": 1234567.0}
+    assert runs.list_metrics(values) == [("a", 0.1235, 0), ("e", 1235000.0, 0)]
+
+
+def test_params_are_the_cell_s_and_the_method_s_options(tmp_path: Path) -> None:
+    def change(record: dict[str, Any]) -> None:
+        record["options"] |= {"init_scale": None, "flag": True, "size": [1, 2], "delta": "auto"}
+
+    run = _run(write_cell(tmp_path, patients=40, seeds=1, epsilon="0.25"), change=change)
+    assert run.params == {
+        "dataset": "digits",
+        "backbone": "pixels",
+        "method": "sgd",
+        "epsilon": "0.25",
+        "head": "sgd",
+        "seeds": "1",
+        "train_rows": "1000",
+        "dimension": "64",
+        "train_patients": "200",
+        "test_patients": "40",
+        "delta": "1e-05",
+        "normalize": "none",
+        "batch_size": "32",
+        "learning_rate": "0.1",
+        "flag": "true",
+        "size": "[1, 2]",
+        "option_delta": "auto",
+    }
+    assert "delta" not in _run(write_cell(tmp_path, epsilon="inf")).params
+
+
+def _risk(record: dict[str, Any]) -> None:
+    record["cell"]["epsilon"] = "tpr-0.01-at-0.001"
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "guarantee", "private"),
+    [
+        ({}, None, "(1, 1e-05)-DP", "true"),
+        ({"epsilon": "inf"}, None, "not private", "false"),
+        ({}, lambda r: r.update(n=200_000), "(1, 1e-05)-DP, delta above 1/n", "true"),
+        ({}, _risk, "(0.996, 1e-05)-DP, TPR 0.01 at FPR 0.001", "true"),
+    ],
+    ids=["plain", "infinite", "delta above", "risk"],
+)
+def test_a_guarantee_is_named_where_there_is_one(
+    tmp_path: Path, kind: dict[str, Any], change: Any, guarantee: str, private: str
+) -> None:
+    run = _run(write_cell(tmp_path, **kind), change=change)
+    assert (run.tags["guarantee"], run.tags["private"]) == (guarantee, private)
+    assert f"sgd on pixels features of digits, {guarantee}: accuracy" in run.note
+    above = "above" in guarantee
+    assert (run.tags.get("delta_above_one_over_n") == "true") == above
+    assert run.tags["release"] == "not for release"
+
+
+def test_a_note_has_the_promise_what_it_allows_and_what_is_outside(tmp_path: Path) -> None:
+    path = write_cell(tmp_path)
+    statement = read_json(path.with_name("privacy.json"))
+    run = _run(path)
+    mean = 100 * read_cell(path).mean
+    expected = [
+        f"sgd on pixels features of digits, (1, 1e-05)-DP: accuracy {mean:.1f}%, mean of 3 seeds.",
+        statement["promise"],
+        statement["allows"]["words"],
+        statement["release"],
+        runs.OUTSIDE,
+    ]
+    assert run.note.split("\n\n") == expected
+    write_json(path.with_name("privacy.json"), statement | {"mode": "release"})
+    assert _run(path).tags["release"] == "release"
+    found = _metrics(run)
+    allows = statement["allows"]
+    assert found["allows/balanced_accuracy"] >= allows["balanced_accuracy"]
+    for rate, value in allows["true_positives"].items():
+        assert value <= found[f"allows/tpr_at_fpr_{rate}"] < value * 1.001
+
+
+def test_classes_that_some_seed_never_predicts_are_tagged(tmp_path: Path) -> None:
+    def change(record: dict[str, Any]) -> None:
+        for number, seed in enumerate(record["seeds"]):
+            seed["never_predicted"] = [2, 1][: number + 1]
+
+    path = write_cell(tmp_path, seeds=2)
+    assert "never_predicted" not in _run(path).tags
+    assert _run(path, change=change).tags["never_predicted"] == "one, two"
+
+
+def test_an_audit_adds_its_numbers_words_and_file(tmp_path: Path) -> None:
+    path = write_cell(tmp_path)
+    plain = _run(path)
+    boxes = {
+        "both": write_audit(tmp_path / "both", membership=MEMBERSHIP),
+        "attacks": write_audit(tmp_path / "attacks", white_box=None, membership=MEMBERSHIP),
+        "games": write_audit(tmp_path / "games"),
+    }
+    for name, file in boxes.items():
+        audit = AuditRecord.read(file)
+        run = _run(path, (file, audit))
+        added = {k: v for k, v in _metrics(run).items() if k not in _metrics(plain)}
+        expected: dict[str, Any] = {}
+        if audit.white_box is not None:
+            box = audit.white_box
+            expected = {
+                "audit/epsilon_lower": box.epsilon_lower,
+                "audit/confidence": box.confidence,
+                "audit/caught_factor": box.caught_factor,
+            }
+            assert audit.in_words in run.note
+        else:
+            assert run.note == plain.note
+        if audit.membership is not None:
+            attack = audit.membership.find_attack()
+            assert attack is not None
+            expected |= {"attack/auc": attack.auc}
+            expected |= {"attack/tpr_at_fpr_0.001": attack.tpr_at_fpr["0.001"]}
+        assert added == pytest.approx(expected, rel=5e-4), name
+        assert run.artifacts == [*plain.artifacts, (file, "audit")]
+        assert run.content_hash != plain.content_hash
+    rare = [row | {"tpr_at_fpr": {"0.01": 0.2}} for row in MEMBERSHIP["rows"]]
+    file = write_audit(tmp_path / "rare", membership=MEMBERSHIP | {"rows": rare})
+    assert "attack/tpr_at_fpr_0.001" not in _metrics(_run(path, (file, AuditRecord.read(file))))
+
+
+def test_gaps_of_the_metrics_that_are_shown_are_metrics(tmp_path: Path) -> None:
+    gaps = read_json(write_fairness(tmp_path, gap=APART))
+    one = gaps["cells"][0]
+    cell = CellName(dataset="digits", backbone="b", method="sgd", epsilon=one["epsilon"])
+    first, second = one["attributes"]
+
+    def measure(attributes: list[Any], name: CellName = cell) -> dict[str, float]:
+        record = FairnessRecord.model_validate(gaps | {"cells": [one | {"attributes": attributes}]})
+        return {key: value for key, value, _ in runs._fairness_metrics(record, name)}
+
+    found = measure([first, second])
+    for attribute in (first, second):
+        for metric in ("auc", "recall"):
+            for part in GAP:
+                key = f"fairness/{attribute['attribute']}_{metric}_{part}"
+                assert found.pop(key) == pytest.approx(attribute["gaps"][metric][part], rel=5e-4)
+    assert found == {}
+    alone = measure([first | {"gaps": {}}, second])
+    assert {key.split("/")[1].split("_")[0] for key in alone} == {second["attribute"]}
+    assert measure([first | {"gaps": {}}]) == {}
+    other = cell.model_copy(update={"epsilon": "77"})
+    assert measure([first], other) == {}, "of another cell"
+
+
+def test_a_summary_has_each_metric_at_each_epsilon_in_order(tmp_path: Path) -> None:
+    epsilons = ("10", "0.5", "inf", "8", "0.503")
+    paths = write_study(tmp_path, backbones=["b"], methods=["sgd"], epsilons=epsilons)
+    records = {path: read_cell(path) for path in paths}
+    run = runs.summary_run([*records.items()], "s", {"study": "s"}, SOURCE)
+    ordered = sorted(records.values(), key=lambda each: float(each.cell.epsilon))
+    expected = []
+    for record, step in zip(ordered, (50, 51, 800, 1000, None), strict=True):
+        for name in ("accuracy", "macro_accuracy"):
+            value = float(f"{record.summary[name].mean:.4g}")
+            expected.append((f"{name}/eps_{record.cell.epsilon}", value, 0))
+            if step is not None:
+                expected.append((f"{name}/by_100_eps", value, step))
+    assert list(run.metrics) == expected
+    assert (run.key, run.name) == ("s/digits/b/sgd", "sgd b")
+    assert run.params["epsilons"] == "0.5, 0.503, 8, 10, inf"
+    assert run.tags["private"] == "mixed"
+    assert "epsilon" not in run.tags
+    assert run.seconds == 5 * 1.5
+    assert run.finished == max(path.stat().st_mtime for path in paths)
+    labels = write_cell(tmp_path / "l", multi_label=True, class_names=("a", "b"))
+    several = runs.summary_run([(labels, read_cell(labels))], "s", {}, SOURCE)
+    assert {name.split("/")[0] for name, _, _ in several.metrics} == {
+        "auc",
+        "mean_average_precision",
+        "accuracy",
+    }
+    assert several.tags["private"] == "true"
+
+
+def test_a_study_shows_the_best_private_result_of_each_dataset(tmp_path: Path) -> None:
+    write_text(tmp_path / "report.html", "report")
+    info = write_dataset_info(tmp_path / "dataset.json")
+    cells = write_study(tmp_path, methods=("sgd", "sgd_full", "nonprivate"), epsilons=("2", "inf"))
+    for listed in (cells, cells[:1]):
+        summarise_cells(listed, summary := tmp_path / f"{len(listed)}.parquet", study="s")
+        grid = read_grid([summary])
+        artifacts = [(tmp_path / "report.html", ""), (summary, "tables")]
+        run = runs.study_run("study", grid, {"digits": info, "letters": info}, artifacts)
+        (best,) = best_private(grid, {})
+        found = _metrics(run)
+        assert found["digits/best_private_eps_2"] == pytest.approx(best.entry.mean / 100, rel=5e-4)
+        assert f"Head: {best.method} on {best.backbone}." in run.note
+        if best.gap is not None:
+            assert found["digits/gap_eps_2"] == pytest.approx(best.gap / 100, rel=5e-4)
+            assert found["digits/choice_epsilon_eps_2"] == best.choice.epsilon
+            assert "Publishing this selection costs at most ε = " in run.note
+        else:
+            assert set(found) == {"digits/best_private_eps_2"}, "neither a ceiling nor a choice"
+            assert "Publishing" not in run.note
+        assert run.tags["private"] == ("mixed" if len(listed) > 1 else "true")
+        assert run.params == {
+            "study": "study",
+            "datasets": "digits, letters",
+            "cells": str(len(grid.entries)),
+        }
+        assert [each.dataset.name for each in run.inputs] == ["digits", "letters"]
+        assert run.finished == (tmp_path / "report.html").stat().st_mtime
+    assert run.note.startswith("Study study: 1 cell on digits, letters. report.html has all")
+
+
+def test_a_study_tells_of_classes_that_its_best_head_never_predicts(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, seeds=2)
+    record = read_json(path)
+    record["seeds"][0]["never_predicted"], record["seeds"][1]["never_predicted"] = [2], [2, 1]
+    write_json(path, record)
+    write_text(tmp_path / "report.html", "report")
+    summarise_cells([path], tmp_path / "s.parquet", study="s")
+    grid = read_grid([tmp_path / "s.parquet"])
+    run = runs.study_run("s", grid, {}, [(tmp_path / "report.html", "")])
+    assert "Never predicted: two in all 2 seeds, and one in 1 of 2 seeds." in run.note
+
+
+def test_a_dataset_is_named_with_its_own_digest(tmp_path: Path) -> None:
+    info = read_info(write_dataset_info(tmp_path / "dataset.json"))
+    made = runs.dataset_input("digits", info).dataset
+    assert (made.name, made.digest, made.source_type) == (
+        "digits",
+        info.fingerprint[:36],
+        "dpprobe",
+    )
+    assert json.loads(made.source) == {"source": "sklearn", "name": "digits"}
+    assert json.loads(made.profile or "") == {"train_rows": 1000, "test_rows": 200}
+
+
+def test_confusion_counts_are_scikit_learn_s_over_all_seeds(tmp_path: Path) -> None:
+    path = write_cell(tmp_path)
+    run = _run(path)
+    table = pq.read_table(path.with_name("predictions.parquet"))
+    predicted = np.array(table["scores"].to_pylist()).argmax(axis=1)
+    expected = confusion_matrix(np.array(table["label"]), predicted)
+    lines = run.drawn["confusion/counts.csv"]().splitlines()
+    assert lines[0].split(",")[1:] == ["zero", "one", "two", "three"]
+    counts = [[int(cell) for cell in line.split(",")[1:]] for line in lines[1:]]
+    assert counts == expected.tolist()
+    assert "digits, sgd on pixels, ε = 1" in run.drawn["confusion/matrix.html"]()
+    labels = write_cell(tmp_path / "l", multi_label=True)
+    assert [*_run(labels).drawn] == ["confusion/counts.csv"]
+    many = write_cell(tmp_path / "m", class_names=[f"c{k}" for k in range(2001)], rows=20, seeds=1)
+    assert _run(many).drawn == {}
+
+
+def test_labels_are_counted_at_the_threshold_of_their_scores(tmp_path: Path) -> None:
+    """Of log odds 0 is the threshold, and of scores that are shares of a half."""
+    given: tuple[dict[str, Any], ...] = ({}, {"options": {"head": "prototypes"}})
+    for number, options in enumerate(given):
+        path = write_cell(tmp_path / f"{number}", multi_label=True, seeds=2)
+        write_json(path, read_json(path) | options)
+        run = _run(path)
+        table = pq.read_table(path.with_name("predictions.parquet"))
+        scores, labels = (np.array(table[name].to_pylist()) for name in ("scores", "label"))
+        positive = scores > THRESHOLDS.get("none" if options else "sigmoid", 0.0)
+        text = run.drawn["confusion/counts.csv"]().splitlines()
+        for column, line in enumerate(text[1:]):
+            both = int((positive & (labels == 1))[:, column].sum())
+            assert str(both) in line.split(","), f"{line}: {both} true positives"
+
+
+# Names and numbers.
+
+
+@pytest.mark.parametrize(
+    ("names", "titles"),
+    [
+        (["a", "b", "c"], ["a", "b", "c"]),
+        (["a/", "a:", "a_"], ["a_ 0", "a:", "a_ 2"]),
+        (["x", "x", "."], ["x 0", "x 1", "_"]),
+        (["a", "a", "a 1"], ["a 0", "a 1", "a 1 2"]),
+    ],
+    ids=str,
+)
+def test_classes_of_one_name_get_their_index(names: list[str], titles: list[str]) -> None:
+    seeds: list[dict[str, Any]] = [{"r": [0.5, None, 1.0]}, {"r": [1.0, None, 0.0]}]
+    found = runs.class_metrics(names, seeds, "r")
+    assert [*found] == [f"r/{title}" for title in titles]
+    assert [*found.values()] == [0.75, None, 0.5]
+
+
+@given(st.lists(st.text("ab/:_ 12", max_size=3), min_size=1, max_size=5))
+def test_no_two_classes_share_a_metric(names: list[str]) -> None:
+    seeds = [{"r": [0.5] * len(names)}]
+    assert len(runs.class_metrics(names, seeds, "r")) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("a/b", "a_b"),
+        (".", "_"),
+        ("..", "_"),
+        (" x ", "x"),
+        ("é", "é"),
+        ("a,b:c-d", "a_b:c-d"),
+        ("a" * 101, "a" * 100),
+    ],
+)
+def test_a_metric_s_name_keeps_what_mlflow_allows(text: str, name: str) -> None:
+    assert runs.metric_name(text) == name
+
+
+@given(st.sets(st.floats(0.001, 100), max_size=30))
+@example({8.004, 8.001, 8.02})
+def test_epsilons_that_round_alike_take_the_next_step(epsilons: set[float]) -> None:
+    expected: dict[float, int] = {}
+    for epsilon in sorted(epsilons):
+        expected[epsilon] = max(round(100 * epsilon), 1 + max(expected.values(), default=-1))
+    assert runs.curve_steps([*epsilons, math.inf]) == expected
+
+
+def test_a_curve_is_the_mean_over_seeds(tmp_path: Path) -> None:
+    path = write_cell(tmp_path)
+    frame = pq.read_table(history := path.with_name("history.parquet")).to_pandas()
+    found: Any = runs.curve_metrics(history)
+    for name in ("train_loss", "test_accuracy"):
+        for step in frame["step"].unique():
+            mean = frame[frame["step"] == step][name].mean()
+            assert (f"curve/{name}", pytest.approx(mean, rel=5e-4), step) in found
+    assert not any(name == "curve/test_auc" for name, _, _ in found)
+
+
+def test_colours_of_runs_begin_again_so_that_neighbours_differ() -> None:
+    colours = [runs.pick_colour(index) for index in range(3 * len(CLASS_COLOURS))]
+    assert colours == 3 * list(CLASS_COLOURS)
+    assert len(set(CLASS_COLOURS)) == len(CLASS_COLOURS)
+
+
+def test_bounds_and_privacy() -> None:
+    assert runs.allows_metrics(
+        {"balanced_accuracy": 0.51234567, "true_positives": {"0.01": 0.02345678, "0.1": 1}}
+    ) == [
+        ("allows/balanced_accuracy", 0.5124, 0),
+        ("allows/tpr_at_fpr_0.01", 0.02346, 0),
+        ("allows/tpr_at_fpr_0.1", 1.0, 0),
+    ], "rounded up"
+    told = [runs._private_tag(each) for each in ([True], [False] * 2, [True, False], [])]
+    assert told == ["true", "false", "mixed", "false"]
+
+
+EVALUATED = {
+    "metric": "accuracy",
+    "value": 0.8,
+    "interval": [0.75, 0.9],
+    "n": 40,
+    "units": 40,
+    "composition": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "shown"),
+    [
+        (None, []),
+        (EVALUATED, [("accuracy", 0.8), ("accuracy_low", 0.75), ("accuracy_high", 0.9)]),
+        (EVALUATED | {"metric": "auc", "value": 0.1, "interval": [0.0, 1.0]}, []),
+    ],
+    ids=["none", "telling", "an interval of everything"],
+)
+def test_a_release_shows_a_result_that_tells_something(
+    evaluation: Any, shown: list[tuple[str, float]]
+) -> None:
+    released = {
+        "epsilon_target": 1.0,
+        "epsilon_realised": 0.98761234,
+        "allows": {"balanced_accuracy": 0.5, "true_positives": {"0.01": 0.02}},
+        "evaluation": evaluation,
+    }
+    assert release_registry._list_metrics(released) == [
+        ("privacy/epsilon_target", 1.0, 0),
+        ("privacy/epsilon_realised", 0.9877, 0),
+        *((f"evaluation/{name}", value, 0) for name, value in shown),
+        ("allows/balanced_accuracy", 0.5, 0),
+        ("allows/tpr_at_fpr_0.01", 0.02, 0),
+    ]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.sampled_from([0.25, 0.5, 1.0]), st.integers(0, 2)),
+        min_size=1,
+        max_size=6,
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_rows_hash_alike_in_any_order_and_with_repeats(rows: list[Any], random: Any) -> None:
+    """MLflow stores equal rows once and returns them in no order."""
+    params = {"p": "1"}
+    wanted = hash_rows(rows, params)
+    mixed = [*rows, rows[0]]
+    random.shuffle(mixed)
+    assert hash_rows(mixed, params) == wanted
+    assert hash_rows([*rows, ("c", 1.0, 0)], params) != wanted
+    assert hash_rows(rows, {"p": "2"}) != wanted
+    name, value, step = rows[0]
+    changed = [each for each in rows if each != rows[0]]
+    assert hash_rows([*changed, (name, value, step + 7)], params) != wanted

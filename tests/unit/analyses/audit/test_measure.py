@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from dpprobe.analyses.audit.audit_record import (
     audit_path,
     power_in_words,
 )
-from dpprobe.analyses.audit.measure import _make_score_table, audit_cells, claim_of_plan
+from dpprobe.analyses.audit.measure import _make_score_table, _Task, audit_cells, claim_of_plan
 from dpprobe.analyses.audit.options import AuditOptions, MembershipOptions
 from dpprobe.artifacts import hash_value, read_json, write_json
 from dpprobe.errors import DownloadError, DpprobeError, PrivacyError
@@ -36,6 +37,7 @@ from dpprobe.privacy.plan import Mechanism
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.public_file_check import PrivateData
 from tests.support.audit_records import CONTROLS, MEMBERSHIP, WHITE_BOX
+from tests.support.audits import plan_of
 from tests.support.mechanisms import best_of, gaussians, made_plan
 from tests.support.training_jobs import make_job, plan_job
 from tests.unit.training.test_head_job import CLASSES, DIMENSION, ROWS, write_features
@@ -365,3 +367,51 @@ def test_a_claim_is_the_realised_price_with_its_mu_if_gaussian(
 def test_a_plan_without_a_promise_claims_nothing() -> None:
     claim = claim_of_plan(made_plan([gaussians(0.0)], 100))
     assert (claim.epsilon, claim.mu, claim.sampled) == (math.inf, None, False)
+
+
+# What decides an audit changes its identity.
+
+
+def test_whatever_decides_an_audit_changes_its_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpprobe.analyses.audit.measure.identity_device", str)
+    store: Any = SimpleNamespace(dimension=8, num_classes=3, multi_label=False, fingerprint="f")
+    plan = plan_of(METHODS["full"], 300)
+    task = _Task(
+        name=make_job().name_cell("full"),
+        options=METHODS["full"],
+        study_seed=0,
+        audit=AuditOptions(membership=ATTACKED.membership),
+        plan=plan,
+        train=store,
+        audits=Path("a"),
+        device="cpu",
+    )
+    changes: list[dict[str, Any]] = [
+        {},
+        {"name": make_job(dataset="e").name_cell("full")},
+        {"name": make_job().name_cell("small")},
+        {"name": make_job(backbone="b").name_cell("full")},
+        {"plan": plan_of(METHODS["full"], 301)},
+        {"name": make_job(epsilon="5").name_cell("full")},
+        {"audit": AuditOptions(runs=20)},
+        {"study_seed": 1},
+        {"device": "cuda"},
+        {"options": METHODS["small"]},
+        *(
+            {"train": SimpleNamespace(**vars(store) | each)}
+            for each in (
+                {"dimension": 9},
+                {"num_classes": 4},
+                {"multi_label": True},
+                {"fingerprint": "g"},
+            )
+        ),
+    ]
+    tasks = [replace(task, **change) for change in changes]
+    assert len({hash_value(each.identity) for each in tasks}) == len(changes)
+    public = [hash_value(each.public_identity) for each in tasks]
+    alike = [place for place, each in enumerate(public) if each == public[0]]
+    assert alike == [0, 8, 13], "neither the rows nor the device"
+    assert {"versions", "public", "use"} <= task.identity.keys()
+    chosen = replace(task, audit=AuditOptions(methods=["full"], membership=ATTACKED.membership))
+    assert chosen.identity == task.identity

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from fairlearn.metrics import demographic_parity_difference, equalized_odds_difference
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from dpprobe.analyses.fairness.comparison import make_comparisons
-from dpprobe.analyses.fairness.fairness_record import GROUP_METRICS, PARITY_RATES
+from dpprobe.analyses.fairness.comparison import (
+    gap_of,
+    group_rows,
+    left_out_rows,
+    make_comparisons,
+    measure_comparison,
+    no_gap,
+)
+from dpprobe.analyses.fairness.fairness_record import (
+    GROUP_METRICS,
+    PARITY_RATES,
+    Gap,
+    Minimum,
+)
+from dpprobe.analyses.fairness.group_metrics import Resamples
 from dpprobe.analyses.fairness.groupings import TestRows, make_groupings
-from tests.support.fairness_rows import FEW, compare, made_rows
+from tests.support.fairness_rows import FEW, compare, head, made_rows
 
 # Group x: 2 patients with the label, 3 without; y: 4 with, 1 without; one patient has both in y.
 HAS = [1, 1, 0, 0, 0, 1, 1, 1, 1, 0]
@@ -100,3 +118,237 @@ def test_groups_that_are_kept_alike_are_shuffled_alike() -> None:
     assert compare(alone, "accuracy").ways is None
     (labels,) = make_groupings(rows, groups=("class",), pairs=(), minimum=FEW)
     assert all(item.ways is None for item in make_comparisons(rows, labels, FEW, seed=0))
+
+
+# Equalised odds and demographic parity: fairlearn's numbers, laws, coverage, missing classes.
+
+
+FAIRLEARN = {
+    "equalised_odds": equalized_odds_difference,
+    "demographic_parity": demographic_parity_difference,
+}
+
+
+def measure(
+    rows: TestRows, metric: str, *scores: np.ndarray, resamples: int = 0, minimum: Minimum = FEW
+) -> Gap:
+    """Returns the gap of a cell with these heads; without resamples, only values count."""
+    heads = [head(rows, each) for each in scores]
+    drawn, once = (Resamples(rows.count, number, seed=1) for number in (max(resamples, 2), 0))
+    comparison = compare(rows, metric, minimum=minimum)
+    return gap_of(measure_comparison(comparison, heads, drawn, once, 0.95), None, 0.95)
+
+
+def difference_of(
+    metric: str, labels: np.ndarray, scores: np.ndarray, groups: Any, weights: np.ndarray
+) -> tuple[float, str]:
+    """Returns fairlearn's largest difference of any label against the others, and the label."""
+    if labels.ndim == 2:
+        pairs = list(zip(labels.T, (scores > 0).T, strict=True))
+    else:
+        predicted = scores.argmax(axis=1)
+        pairs = [(labels == k, predicted == k) for k in range(scores.shape[1])]
+    found = [
+        FAIRLEARN[metric](
+            has.astype(int), told.astype(int), sensitive_features=groups, sample_weight=weights
+        )
+        for has, told in pairs
+    ]
+    if labels.ndim == 1 and len(found) == 2:
+        assert found[0] == pytest.approx(found[1]), "two classes have one difference"
+        return found[1], "b"
+    return max(found), "abcdefgh"[int(np.argmax(found))]
+
+
+def draw_case(kind: str, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Labels, scores, groups and the units of 300 rows; a unit has rows in one group."""
+    generator = np.random.default_rng(seed)
+    units = np.unique(generator.integers(150, size=300), return_inverse=True)[1]
+    groups = (units * 7) % 3
+    classes = {"two classes": 2, "five classes": 5, "four labels": 4}[kind]
+    labels = generator.integers(classes, size=300)
+    target = np.eye(classes)[labels]
+    if kind == "four labels":
+        labels = target = (generator.random((300, classes)) < 0.4).astype(np.int64)
+    shift = 0.5 * generator.normal(size=(3, classes))[groups]
+    return labels, generator.normal(size=(300, classes)) + target + shift, groups, units
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["two classes", "five classes", "four labels"])
+@pytest.mark.parametrize("metric", PARITY_RATES)
+def test_gaps_are_fairlearns_differences_of_the_worst_label(
+    metric: str, kind: str, seed: int
+) -> None:
+    labels, scores, groups, units = draw_case(kind, seed)
+    rows = made_rows(labels, {"site": groups.tolist()}, units=units)
+    wanted, label = difference_of(metric, labels, scores, groups, rows.weights)
+    gap = measure(rows, metric, scores)
+    assert gap.gap == pytest.approx(wanted, abs=1e-12)
+    assert (gap.label, gap.groups) == (label, 3)
+    assert gap.rate in PARITY_RATES[metric]
+    assert abs(gap.best - gap.worst) == pytest.approx(wanted)  # type: ignore[operator]
+    lower_is_better = gap.rate == "false_positive_rate"
+    assert (gap.worst > gap.best) == lower_is_better  # type: ignore[operator]
+    # of two heads, the mean of their differences
+    other = difference_of(metric, labels, scores[::-1], groups, rows.weights)[0]
+    both = measure(rows, metric, scores, np.ascontiguousarray(scores[::-1]))
+    assert both.gap == pytest.approx((wanted + other) / 2, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["two classes", "five classes", "four labels"])
+@pytest.mark.parametrize("metric", PARITY_RATES)
+def test_rates_in_a_resample_are_those_of_repeated_rows(metric: str, kind: str) -> None:
+    labels, scores, groups, units = draw_case(kind, 5)
+    rows = made_rows(labels, {"site": groups.tolist()}, units=units)
+    resamples, comparison = Resamples(rows.count, 70, seed=3), compare(rows, metric)
+    values, drawn = comparison.compute_metric(head(rows, scores), resamples)
+    counts = np.concatenate(resamples.blocks, axis=1)
+    several = labels.ndim == 2
+    for column, (rate, label) in enumerate(comparison.columns):
+        k = "abcde".index(label)
+        has = labels[:, k] > 0 if several else labels == k
+        told = scores[:, k] > 0 if several else scores.argmax(axis=1) == k
+        counted = {
+            "selection_rate": np.ones(300, dtype=bool),
+            "true_positive_rate": has,
+            "false_positive_rate": ~has,
+        }[rate]
+        for group in range(3):
+            of_group = (groups == group) & counted
+            for resample in (0, 1, 70):
+                weights = (rows.weights * counts[units, resample])[of_group]
+                wanted = np.average(told[of_group], weights=weights) if weights.any() else np.nan
+                found = drawn[group, column, resample - 1] if resample else values[group, column]
+                assert found == pytest.approx(wanted, abs=1e-6, nan_ok=True)
+
+
+case = st.tuples(st.integers(0, 10**6), st.integers(2, 4))
+
+
+@given(case)
+@settings(max_examples=15, deadline=None)
+def test_laws_of_heads_that_know_all_or_nothing(drawn: tuple[int, int]) -> None:
+    seed, classes = drawn
+    generator = np.random.default_rng(seed)
+    labels = np.concatenate([np.tile(np.arange(classes), 4), generator.integers(classes, size=60)])
+    groups = np.concatenate([np.repeat([0, 1], 2 * classes), generator.integers(2, size=60)])
+    rows = made_rows(labels, {"site": groups.tolist()}, classes=classes)
+    knows, constant = np.eye(classes)[labels], np.eye(classes)[np.zeros_like(labels)]
+    shares = [np.bincount(labels[groups == group], minlength=classes) for group in (0, 1)]
+    of_labels = np.abs(shares[0] / shares[0].sum() - shares[1] / shares[1].sum()).max()
+    # A perfect head has equal rates by label, but selects as often as labels occur.
+    assert measure(rows, "equalised_odds", knows).gap == 0
+    assert measure(rows, "demographic_parity", knows).gap == pytest.approx(of_labels, abs=1e-12)
+    # A head that always says the same has no gap at all, and tells nothing.
+    for metric in PARITY_RATES:
+        assert measure(rows, metric, constant).gap == 0
+        assert measure(rows, metric, constant).high > 0  # type: ignore[operator]
+
+
+def test_groups_without_a_class_are_not_measured_instead_of_equal() -> None:
+    """The third group has nobody without the label, the fourth nobody with it."""
+    minimum = Minimum(units=20, positives=5, negatives=5)
+    groups = np.repeat([0, 1, 2, 3], 40)
+    labels = np.where(groups == 2, 1, np.where(groups == 3, 0, np.arange(160) % 2))
+    rows = made_rows(labels, {"site": groups.tolist()})
+    scores = np.eye(2)[labels ^ (np.arange(160) % 5 == 0)]
+    odds = compare(rows, "equalised_odds", minimum=minimum)
+    assert odds.group_names == ["0", "1"]
+    assert odds.compared.left_out == {
+        "2": "0 rows without b, 5 needed",
+        "3": "0 rows with b, 5 needed",
+    }
+    told = {(line["group"], line["metric"]): line for line in left_out_rows(odds)}
+    assert set(told) == {(g, rate) for g in "23" for rate in PARITY_RATES["equalised_odds"]}
+    assert not any(line.get("value") for line in told.values())
+    assert measure(rows, "equalised_odds", scores, minimum=minimum).groups == 2
+    # the head is chosen as often, or not, of every group
+    parity = compare(rows, "demographic_parity", minimum=minimum)
+    assert parity.group_names == ["0", "1", "2", "3"]
+    # with one group that has both, nothing is compared
+    few = groups != 1
+    alone = made_rows(labels[few], {"site": groups[few].tolist()})
+    comparison = compare(alone, "equalised_odds", minimum=minimum)
+    assert not comparison.is_possible
+    assert no_gap(comparison).gap is None
+    # nor are the four of a small group, or classes by themselves
+    tiny = np.where(np.arange(160) < 4, 9, groups)
+    small = compare(
+        made_rows(labels, {"site": tiny.tolist()}), "demographic_parity", minimum=minimum
+    )
+    assert small.grouping.left_out == {"9": "4 rows, 20 needed"}
+    with pytest.raises(StopIteration):
+        compare(made_rows(labels), "demographic_parity")
+
+
+def test_rows_of_the_table_name_rate_label_and_counts() -> None:
+    labels, scores, groups, units = draw_case("two classes", 0)
+    rows = made_rows(labels, {"site": groups.tolist()}, units=units)
+    drawn, once = (Resamples(rows.count, number, seed=1) for number in (200, 0))
+    comparison = compare(rows, "equalised_odds")
+    measured = measure_comparison(comparison, [head(rows, scores)], drawn, once, 0.95)
+    lines = list(group_rows(measured, 0.95))
+    assert [(line["metric"], line["label"]) for line in lines[:2]] == [
+        ("true_positive_rate", "b"),
+        ("false_positive_rate", "b"),
+    ]
+    for line in lines:
+        of_group = (groups == int(line["group"])) & (labels == 1)
+        assert line["positives"] == len(np.unique(units[of_group]))
+        assert 0 <= line["low"] <= line["value"] <= line["high"] <= 1
+        whole = (labels == 1) == (line["metric"] == "true_positive_rate")
+        rate = np.average(scores.argmax(axis=1)[whole], weights=rows.weights[whole])
+        assert line["difference"] == pytest.approx(line["value"] - rate)
+
+
+TRIALS, ROWS = 120, 400
+# Of 120 trials with 95% chance, at least 106 succeed but in one case of a thousand.
+LEAST = 105.5 / TRIALS
+
+
+def _trial(seed: int, metric: str, rates: np.ndarray) -> Gap:
+    """A gap of a head whose rates [group, label] of saying "b" are given."""
+    generator = np.random.default_rng(seed)
+    groups, labels = np.arange(ROWS) % 2, (np.arange(ROWS) // 2) % 2
+    rows = made_rows(labels, {"site": groups.tolist()})
+    told = generator.random(ROWS) < rates[groups, labels]
+    return measure(rows, metric, np.eye(2)[told.astype(int)], resamples=200)
+
+
+@pytest.mark.parametrize(
+    ("metric", "rates", "truth"),
+    [
+        ("equalised_odds", [[0.1, 0.8], [0.35, 0.8]], 0.25),
+        ("demographic_parity", [[0.1, 0.6], [0.3, 0.8]], 0.2),
+        ("equalised_odds", [[0.3, 0.7], [0.3, 0.7]], 0.0),
+        ("demographic_parity", [[0.3, 0.7], [0.3, 0.7]], 0.0),
+    ],
+)
+def test_intervals_cover_planted_gaps(metric: str, rates: Any, truth: float) -> None:
+    gaps = [_trial(seed, metric, np.array(rates)) for seed in range(TRIALS)]
+    covered = np.mean([gap.low <= truth <= gap.high for gap in gaps])  # type: ignore[operator]
+    assert covered > LEAST
+    apart = np.mean([gap.is_apart for gap in gaps])
+    chance = np.mean([gap.gap > gap.chance_gap for gap in gaps])  # type: ignore[operator]
+    if truth:
+        assert apart > 0.9
+        assert np.mean([gap.chance_gap for gap in gaps]) < truth
+    else:
+        assert apart < 1 - LEAST
+        assert chance < 1 - LEAST
+    if metric == "equalised_odds" and truth:
+        assert np.mean([gap.rate == "false_positive_rate" for gap in gaps]) > 0.9
+        assert np.mean([gap.worst_group == "1" for gap in gaps]) > 0.9
+
+
+def test_of_many_labels_that_are_alike_no_gap_stands_out() -> None:
+    """The largest of 20 gaps is not taken for a difference."""
+    groups, apart = np.arange(ROWS) % 2, 0
+    for seed in range(60):
+        generator = np.random.default_rng(seed)
+        labels = (generator.random((ROWS, 10)) < 0.5).astype(int)
+        told = generator.random((ROWS, 10)) < 0.3 + 0.4 * labels
+        rows = made_rows(labels, {"site": groups.tolist()})
+        apart += measure(rows, "equalised_odds", told - 0.5, resamples=200).is_apart
+    assert apart <= 8  # of 60 at 5%, more than 8 are one case of a hundred

@@ -101,24 +101,26 @@ def test_a_blank_stands_where_an_epsilon_was_not_run() -> None:
 def test_numbers_are_the_record_s(tmp_path: Path) -> None:
     cells = [rare_cell(0.25, never_predicted=1), rare_cell(0.7, epsilon="inf", **NONE)]
     private, free = rows_of(numbers_table([imbalance_record(cells)]))
-    assert (private["recall"], private["recall_low"], private["recall_high"]) == (
-        "0.2500",
-        "0.2300",
-        "0.2700",
-    )
-    assert (private["recall_std"], private["auc"], private["never_predicted"]) == (
-        "0.0100",
-        "0.9000",
-        "1",
-    )
-    assert (private["drop"], private["drop_low"], private["drop_high"]) == (
-        "0.5500",
-        "0.5000",
-        "0.6000",
-    )
-    assert (private["private"], private["epsilon"], private["seeds"]) == ("yes", "1", "5")
-    assert (private["class_rows"], private["rows"], private["fraction"]) == ("100", "45100", "0.02")
-    assert (private["reference_recall"], private["macro_accuracy"]) == ("0.8000", "0.8000")
+    shown = {
+        "recall": "0.2500",
+        "recall_low": "0.2300",
+        "recall_high": "0.2700",
+        "recall_std": "0.0100",
+        "auc": "0.9000",
+        "never_predicted": "1",
+        "drop": "0.5500",
+        "drop_low": "0.5000",
+        "drop_high": "0.6000",
+        "private": "yes",
+        "epsilon": "1",
+        "seeds": "5",
+        "class_rows": "100",
+        "rows": "45100",
+        "fraction": "0.02",
+        "reference_recall": "0.8000",
+        "macro_accuracy": "0.8000",
+    }
+    assert shown.items() <= private.items()
     assert (free["private"], free["epsilon"]) == ("no", "inf")
     assert [free[name] for name in ("reference_recall", "drop", "drop_low", "auc", "auc_low")] == [
         ""

@@ -15,7 +15,6 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
 from dpprobe.errors import BudgetError
@@ -30,20 +29,10 @@ from dpprobe.release.ledger.ledger_prices import (
     refuse_excess,
 )
 from tests.support.refusals import refusal_of
-from tests.unit.release.ledger.test_ledger import DELTA, booking, gaussian, part
+from tests.unit.release.ledger.test_ledger import DELTA, booking, exact_epsilon, gaussian, part
 
 SAMPLED = replace(gaussian(2.0, 20, name="sampled"), sample_rate=0.1)
 RATES = (0.001, 0.01, 0.1)
-
-
-def exact_epsilon(mu: float, delta: float = DELTA) -> float:
-    """The epsilon of mu-GDP, from its definition (Dong, Roth and Su 2022, corollary 2.13)."""
-
-    def excess(epsilon: float) -> float:
-        first, second = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
-        return float(ndtr(first) - math.exp(epsilon) * ndtr(second) - delta)
-
-    return float(brentq(excess, 1e-9, 200, xtol=1e-12))
 
 
 def rounded_up(spent: Spent, epsilon: float) -> bool:

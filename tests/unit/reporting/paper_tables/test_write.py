@@ -32,8 +32,9 @@ from tests.support.paper_tables import (
     table_of,
 )
 
+PETS = {"source": "imagefolder", "path": "pets"}
 SMALL: dict[str, Any] = {
-    "datasets": {"pets": {"source": "imagefolder", "path": "pets", "metric": "accuracy"}},
+    "datasets": {"pets": PETS | {"metric": "accuracy"}},
     "backbones": {"pixels": {"family": "pixels"}},
     "methods": {"ceiling": {"head": "nonprivate"}},
     "epsilons": [0.5],
@@ -54,44 +55,45 @@ STEPS = {"large_scale_transfer_figure1b"}
 MEHTA = "large_scale_transfer_table{}"
 
 
+CLIP = {"family": "open_clip", "model": "ViT-S-32-alt", "pretrained": False}
+NEWTON, PROTOTYPES = {"head": "newton"}, {"head": "prototypes"}
+SMALL_BATCHES = {MEHTA.format(1), MEHTA.format(9)}
+
+
+def of_head(head: str, **options: Any) -> dict[str, Any]:
+    """A study with one method, of this head in batches."""
+    return {"methods": {"one": SGD | {"head": head} | options}}
+
+
 @pytest.mark.parametrize(
     ("changes", "written"),
     [
         ({}, set()),
-        ({"methods": {"sgd": SGD}}, PRIVATE | STEPS | {HEADS}),
-        ({"methods": {"sgd": SGD}, "epsilons": ["inf"]}, set()),
+        (of_head("sgd"), PRIVATE | STEPS | {HEADS}),
+        (of_head("sgd") | {"epsilons": ["inf"]}, set()),
         ({"methods": {"auto": {"head": "auto"}}}, PRIVATE | STEPS),
-        ({"methods": {"newton": {"head": "newton"}}}, PRIVATE | {HEADS}),
-        ({"methods": {"prototypes": {"head": "prototypes"}}}, PRIVATE),
-        ({"methods": {"a": {"head": "prototypes"}}, "papers": {"methods": ["ceiling"]}}, set()),
+        ({"methods": {"newton": NEWTON}}, PRIVATE | {HEADS}),
+        ({"methods": {"a": PROTOTYPES}}, PRIVATE),
+        ({"methods": {"a": PROTOTYPES}, "papers": {"methods": ["ceiling"]}}, set()),
         (
-            {
-                "methods": {"a": {"head": "prototypes"}, "newton": {"head": "newton"}},
-                "papers": {"methods": ["newton"]},
-            },
+            {"methods": {"a": PROTOTYPES, "newton": NEWTON}, "papers": {"methods": ["newton"]}},
             PRIVATE | {HEADS},
         ),
         ({"few_shot": {"backbones": ["pixels"]}}, {"foundation_features_table3"}),
-        (
-            {"methods": {"lamb": SGD | {"head": "lamb"}}},
-            PRIVATE | STEPS | {HEADS, MEHTA.format(2), MEHTA.format(3)},
-        ),
-        ({"methods": {"lamb": SGD | {"head": "lamb"}}, "epsilons": ["inf"]}, {MEHTA.format(2)}),
-        (
-            {"methods": {"small": SGD | {"head": "momentum"}}},
-            PRIVATE | STEPS | {HEADS, MEHTA.format(1), MEHTA.format(9)},
-        ),
+        (of_head("lamb"), PRIVATE | STEPS | {HEADS, MEHTA.format(2), MEHTA.format(3)}),
+        (of_head("lamb") | {"epsilons": ["inf"]}, {MEHTA.format(2)}),
+        (of_head("momentum"), PRIVATE | STEPS | {HEADS} | SMALL_BATCHES),
         (
             {"methods": {"all": {"head": "momentum", "batch_size": "full", "steps": 2}}},
             PRIVATE | STEPS | {HEADS, MEHTA.format(1)},
         ),
         (
-            {"methods": {"all": SGD | {"head": "momentum", "batch_size": SMALL_BATCH}}},
+            of_head("momentum", batch_size=SMALL_BATCH),
             PRIVATE | STEPS | {HEADS, MEHTA.format(1)},
         ),
         (
-            {"methods": {"all": SGD | {"head": "momentum", "batch_size": SMALL_BATCH - 1}}},
-            PRIVATE | STEPS | {HEADS, MEHTA.format(1), MEHTA.format(9)},
+            of_head("momentum", batch_size=SMALL_BATCH - 1),
+            PRIVATE | STEPS | {HEADS} | SMALL_BATCHES,
         ),
         (
             {"methods": {"sgd": SGD, "clip": SGD | {"max_grad_norm": 9.0}}},
@@ -101,19 +103,9 @@ MEHTA = "large_scale_transfer_table{}"
             {"methods": {"sgd": SGD}, "papers": {"base": "sgd"}},
             PRIVATE | STEPS | {HEADS, MEHTA.format(4)},
         ),
-        (
-            {"datasets": {"pets": SMALL["datasets"]["pets"] | {"metric": "auc"}}},
-            {"medical_fine_tuning_auc"},
-        ),
-        ({"datasets": {"pets": {"source": "imagefolder", "path": "pets"}}}, set()),
-        (
-            {
-                "backbones": {
-                    "clip": {"family": "open_clip", "model": "ViT-S-32-alt", "pretrained": False}
-                }
-            },
-            {"foundation_features_table3"},
-        ),
+        ({"datasets": {"pets": PETS | {"metric": "auc"}}}, {"medical_fine_tuning_auc"}),
+        ({"datasets": {"pets": PETS}}, set()),
+        ({"backbones": {"clip": CLIP}}, {"foundation_features_table3"}),
     ],
 )
 def test_a_table_is_written_where_the_study_measures_a_row(

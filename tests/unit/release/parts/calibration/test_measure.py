@@ -12,13 +12,20 @@ import pytest
 import torch
 from scipy.special import softmax
 
+from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
+from dpprobe.release.parts.calibration import measure as calibration
 from dpprobe.release.parts.calibration import measure as calibration_release
+from dpprobe.release.parts.calibration import noisy_counts
 from dpprobe.release.parts.calibration.measure import TEMPERATURE, calibration_mechanisms
+from dpprobe.release.parts.evaluation import measure as results
+from dpprobe.release.probabilities import TOP_EDGES
 from dpprobe.results.unit_counts import row_weights
+from tests.support.mechanisms import made_plan
+from tests.support.shown_scores import draw_of, head, of_test_rows
 
 CLASSES = 3
 
@@ -112,3 +119,116 @@ def test_a_head_s_planted_error_is_described(
     described = calibration_release.describe_calibration(noisy, plan.mechanisms, n)
     assert described["scale"] == pytest.approx(scale, rel=0.1)
     assert described["offset"] == pytest.approx(offset, abs=0.05)
+
+
+# The block of a calibration: what it holds, which release pays, and how few units are refused.
+
+
+LITTLE = 1e-3
+
+
+def draw_rows(classes: int, n: int) -> tuple[Any, Any]:
+    """Scores whose softmax is the chance of each label."""
+    generator = np.random.default_rng(classes)
+    scores = 2 * generator.normal(size=(n, classes))
+    chances = softmax(scores, axis=1)
+    return scores, (chances.cumsum(1) > generator.random((n, 1))).argmax(1)
+
+
+def calibrate_rows(scores: Any, labels: Any) -> dict[str, Any]:
+    classes = scores.shape[1]
+    wanted = calibration.calibration_mechanisms(classes=classes, multi_label=False)
+    plan = made_plan(wanted, len(labels), noise=LITTLE)
+    rows = of_test_rows(scores, labels)
+    return calibration.calibrate_head(draw_of(head(classes), rows), plan, composition="paid")
+
+
+def test_several_labels_have_no_calibration() -> None:
+    with pytest.raises(ConfigError, match="calibrate: needs one label per row"):
+        calibration.calibration_mechanisms(classes=2, multi_label=True)
+
+
+@pytest.mark.parametrize(
+    ("classes", "tables"),
+    [(2, {"probability_counts": 0.8}), (4, {"top_counts": 0.4, "label_counts": 0.4})],
+)
+def test_tables_share_the_budget(classes: int, tables: dict[str, float]) -> None:
+    """Shares of mu squared: a fifth for six sums, and the rest for tables."""
+    wanted = calibration.calibration_mechanisms(classes=classes, multi_label=False)
+    squares = {item.name: item.count / item.noise_multiplier**2 for item in wanted}
+    total = sum(squares.values())
+    shares = {name: square / total for name, square in squares.items()}
+    assert shares == pytest.approx({"temperature": 0.2, **tables})
+    assert {item.sensitivity for item in wanted} == {1.0}
+    assert wanted[0].count == noisy_counts.QUERIES
+
+
+def test_counts_of_four_classes_are_those_of_their_rows() -> None:
+    scores, labels = draw_rows(4, 3000)
+    made = calibrate_rows(scores, labels)
+    assert made["scale"] == pytest.approx(1, rel=0.1)
+    assert made["offset"] == 0
+    chances = softmax(made["scale"] * scores, axis=1)
+    top, own = chances.max(axis=1), chances[np.arange(3000), labels]
+    right = chances.argmax(axis=1) == labels
+    for column, rows in ((0, right), (1, ~right)):  # right predictions first
+        expected, _ = np.histogram(top[rows], TOP_EDGES)
+        np.testing.assert_allclose(np.array(made["top_counts"])[:, column], expected, atol=1.5)
+    expected, _ = np.histogram(own, noisy_counts.LABEL_EDGES)
+    np.testing.assert_allclose(made["label_counts"], expected, atol=1.5)
+    assert len(made["temperature"]) == 6
+    assert (made["n"], made["composition"]) == (3000, "paid")
+
+
+def test_counts_of_two_classes_are_those_of_their_rows() -> None:
+    scores, labels = draw_rows(2, 3000)
+    made = calibrate_rows(scores, labels)
+    temperature = 2.0 ** noisy_counts.search_temperature(made["temperature"])
+    chances = softmax(scores / temperature, axis=1)[:, 1]
+    for row, kind in enumerate((1, 0)):  # rows of the second class first
+        expected, _ = np.histogram(chances[labels == kind], noisy_counts.PROBABILITY_EDGES)
+        np.testing.assert_allclose(made["probability_counts"][row], expected, atol=1.5)
+    assert made["scale"] == pytest.approx(1, rel=0.1)
+    assert made["offset"] == pytest.approx(0, abs=0.1)
+
+
+def test_the_counts_of_an_area_calibrate_at_no_price() -> None:
+    """A score and an offset beside it: both are found again."""
+    scores, labels = draw_rows(2, 20_000)
+    scores[:, 1] = 3 * (scores[:, 1] - scores[:, 0]) + 2
+    scores[:, 0] = 0
+    wanted = results.evaluation_mechanisms("auc", classes=2, multi_label=False)
+    plan = made_plan(wanted, len(labels), noise=LITTLE)
+    measured = results.evaluate_heads(
+        draw_of(head(2), of_test_rows(scores, labels)),
+        plan,
+        metric="auc",
+        link="softmax",
+        composition="",
+        keep_counts=True,
+    )
+    made = calibration.calibrate_from_counts(measured, plan)
+    assert made["scale"] == pytest.approx(1 / 3, rel=0.05)
+    assert made["offset"] == pytest.approx(-2 / 3, abs=0.05)
+    assert (made["epsilon"], made["n"]) == (None, 20_000)
+    assert made["composition"] == calibration.OF_THE_AUC
+    assert {"sets", "reliability", "abstention", "cut_offs", "net_benefit"} < set(made)
+
+
+def test_a_calibration_needs_the_units_of_a_useful_set() -> None:
+    wanted = calibration.calibration_mechanisms(classes=2, multi_label=False)
+    deviation = made_plan(wanted, 9).mechanisms[-1].noise_scale
+    fewest = noisy_counts.fewest_units(deviation)
+    calibration.check_calibration_size(made_plan(wanted, fewest))
+    with pytest.raises(PrivacyError, match=f"{fewest - 1} test units are too few.* need {fewest} "):
+        calibration.check_calibration_size(made_plan(wanted, fewest - 1))
+
+
+def test_the_counts_of_an_area_need_a_hundred_deviations() -> None:
+    wanted = results.evaluation_mechanisms("auc", classes=2, multi_label=False)
+    deviation = made_plan(wanted, 9, 3.0).mechanisms[-1].noise_scale
+    fewest = max(noisy_counts.fewest_units(deviation), int(np.ceil(100 * deviation)))
+    assert fewest > noisy_counts.fewest_units(deviation)
+    calibration.check_calibration_size(made_plan(wanted, fewest, 3.0))
+    with pytest.raises(PrivacyError, match=f"need {fewest} at epsilon 1"):
+        calibration.check_calibration_size(made_plan(wanted, fewest - 1, 3.0))

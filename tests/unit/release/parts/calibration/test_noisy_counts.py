@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from scipy.special import expit, softmax
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+from scipy.special import expit, logit, softmax
+from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
 from dpprobe.release.parts.calibration import noisy_counts as calibration
@@ -180,3 +185,269 @@ def test_the_share_of_answered_rows_never_rises_with_the_limit() -> None:
         shares = [row["answered"] for row in rows]
         assert shares == sorted(shares, reverse=True)
         assert 0 <= min(shares) <= max(shares) <= 1
+
+
+# The numbers of a calibration by plain loops, and at their limits.
+
+
+Z = norm.ppf(0.975)
+
+
+@given(signs=st.lists(st.sampled_from([-3.0, 1.0]), min_size=6, max_size=6))
+def test_a_temperature_is_found_by_halving(signs: list[float]) -> None:
+    """Up where the head is too sure, down where it is not; at last by a straight line."""
+    low, high, ends = -8.0, 8.0, {}
+    for place, answer in enumerate(signs):
+        middle = (low + high) / 2
+        assert calibration.search_temperature(signs[:place]) == middle
+        if answer > 0:
+            low = ends["low"] = middle
+        else:
+            high = ends["high"] = middle
+    if len(ends) < 2:
+        assert calibration.search_temperature(signs) == (low + high) / 2
+    else:  # 1 at the low end, -3 at the high end: a quarter of the way
+        assert calibration.search_temperature(signs) == pytest.approx(low + (high - low) / 4)
+
+
+def test_the_allowed_misses_are_those_of_the_module() -> None:
+    """(1 - b)(1 - g) is the coverage, where noise has a tenth of the misses."""
+    for n, coverage in itertools.product((50, 99, 2000), calibration.COVERAGES):
+        most, z = calibration.allowed_misses(n, coverage)
+        g = norm.sf(z)
+        assert g == pytest.approx(0.1 * (1 - coverage))
+        b = (most + 1) / (n + 1)
+        assert (1 - b) * (1 - g) == pytest.approx(coverage)
+
+
+@pytest.mark.parametrize("coverage", calibration.COVERAGES)
+@pytest.mark.parametrize("n", [99, 2000])
+def test_a_threshold_stays_below_the_limit_by_its_margin(n: int, coverage: float) -> None:
+    most, z = calibration.allowed_misses(n, coverage)
+
+    def find(*candidates: tuple[float, float, float]) -> float | None:
+        return calibration.find_threshold(candidates, n, coverage)
+
+    assert find() is None
+    if most <= 0:
+        assert find((0.1, 0.0, 1e-6)) is None
+        return
+    assert find((0.1, most, 0.0), (0.2, most, 0.0), (0.3, most, 0.0)) == 0.3
+    assert find((0.1, most, 0.0), (0.2, most + 1e-9, 0.0), (0.3, 0.0, 0.0)) == 0.1
+    assert find((0.1, most + 1e-9, 0.0), (0.2, 0.0, 0.0)) is None
+    assert find((0.1, 0.001 * most, 0.998 * most / z)) == 0.1
+    assert find((0.1, 0.003 * most, 0.998 * most / z)) is None, "misses and margin together"
+    # only chance would publish a set whose noise alone exceeds the limit
+    assert find((0.1, -most, 0.999 * most / z)) == 0.1
+    assert find((0.1, -most, 1.001 * most / z)) is None
+    assert find((0.1, -most, 0.5 * most / z), (0.2, -most, 1.9 * most / z)) == 0.2
+
+
+@pytest.mark.parametrize("coverage", calibration.COVERAGES)
+def test_the_fewest_units_hold_the_noise_of_four_counts(coverage: float) -> None:
+    n = calibration.fewest_units(2.0, coverage)
+    z = calibration.allowed_misses(n, coverage)[1]
+    by_units = 1 - coverage / (1 - 0.1 * (1 - coverage))
+    assert n - 1 < (1 + z * 2.0 * math.sqrt(4)) / by_units <= n
+
+
+def covers(p: float, part: float, whole: float, part_noise: float, rest_noise: float) -> bool:
+    variance = whole * p * (1 - p) + ((1 - p) * part_noise) ** 2 + (p * rest_noise) ** 2
+    return abs(part - p * whole) <= Z * math.sqrt(variance)
+
+
+@pytest.mark.parametrize(
+    ("part", "whole"), [(30, 100), (0, 100), (100, 100), (5, 40), (-7, 100), (130, 100)]
+)
+@pytest.mark.parametrize("noise", [(1.0, 2.0), (4.0, 0.5), (0.0, 0.0)])
+def test_the_interval_of_a_share_holds_what_is_not_rejected(
+    part: float, whole: float, noise: tuple[float, float]
+) -> None:
+    """Fieller 1954: all p at which r - p m is within 1.96 deviations of 0."""
+    share = calibration.estimate_share(part, whole, *noise)
+    clipped = min(max(part, 0), whole)
+    assert share.value == clipped / whole
+    held = [p for p in np.linspace(0, 1, 2001) if covers(p, clipped, whole, *noise)]
+    assert share.low == pytest.approx(min(held[0], share.value))
+    assert share.high == pytest.approx(max(held[-1], share.value))
+
+
+def test_a_share_of_rows_that_noise_hides_is_unknown() -> None:
+    limit = 2 * math.hypot(3.0, 4.0)
+    assert calibration.estimate_share(4, limit, 3.0, 4.0) == (0.5, 0.0, 1.0)
+    assert calibration.estimate_share(4, limit + 0.01, 3.0, 4.0) != (0.5, 0.0, 1.0)
+    assert calibration.estimate_share(-4, -9, 0.0, 0.0) == (0.5, 0.0, 1.0)
+
+
+PLACES = np.linspace(-2, 2, 9)
+
+
+@given(seed=st.integers(0, 10**6), shift=st.floats(-20, 20), scale=st.floats(0.01, 100))
+def test_a_logistic_regression_follows_its_scores(seed: int, shift: float, scale: float) -> None:
+    """Other units of the score change slope and offset, and no probability."""
+    generator = np.random.default_rng(seed)
+    table = generator.integers(5, 60, (2, 9)).astype(float)
+    table[0] += 20 * np.arange(9)
+    slope, offset = calibration.fit_logistic(PLACES, *table, n=2000, deviation=1.0)
+    moved = scale * PLACES + shift
+    other, constant = calibration.fit_logistic(moved, *table, n=2000, deviation=1.0)
+    chances = expit(slope * PLACES + offset)
+    np.testing.assert_allclose(expit(other * moved + constant), chances, atol=1e-4)
+
+
+def test_a_share_of_the_labels_counts_as_the_other_in_proportion_to_the_noise() -> None:
+    """Classes that do not overlap: one deviation from the centre, at most 1 - `mixed`."""
+    positives = np.where(PLACES > 0, 100.0, 0.0)
+    negatives = np.where(PLACES < 0, 100.0, 0.0)
+    positives[4] = negatives[4] = 50.0
+    totals = positives + negatives
+    low, high = np.interp([0.1, 0.9], (np.cumsum(totals) - totals / 2) / totals.sum(), PLACES)
+    places = np.clip(PLACES, low - (high - low) / 2, high + (high - low) / 2)
+    spread = math.sqrt(np.average(places**2, weights=totals))
+    for deviation in (0.5, 3.0):
+        mixed = 2 * (1 + deviation) / 900
+        slope, offset = calibration.fit_logistic(
+            PLACES, positives, negatives, n=900, deviation=deviation
+        )
+        share = (1 - mixed) * positives + mixed * negatives
+
+        def loss(value: float, share: Any = share) -> float:
+            eta = value * places
+            return float((totals * np.log1p(np.exp(eta)) - share * eta).sum())
+
+        best = minimize_scalar(loss, bounds=(0, 50), method="bounded").x
+        limit = logit(1 - mixed) / spread
+        assert slope == pytest.approx(min(best, limit), rel=1e-3)
+        assert offset == pytest.approx(0, abs=1e-3)
+
+
+def test_a_head_that_ranks_backwards_has_slope_0() -> None:
+    falling = np.arange(90.0, 0, -10)
+    slope, offset = calibration.fit_logistic(PLACES, falling, 100 - falling, n=900, deviation=0.5)
+    mixed = 2 * 1.5 / 900
+    positive = ((1 - mixed) * falling + mixed * (100 - falling)).sum()
+    assert slope == pytest.approx(0, abs=1e-9)
+    assert offset == pytest.approx(logit(positive / 900), abs=1e-3)
+
+
+@pytest.mark.parametrize("n", [9, 99])
+@pytest.mark.parametrize("other", [-20.0, 0.0, 7.0, 300.0])
+def test_one_bin_gives_an_offset_alone(n: int, other: float) -> None:
+    one = np.array([0.0, 300.0, 0.0])
+    few = one * other / 300
+    mixed = min(0.25, 2 * 1.5 / n)
+    for positives, negatives in ((one, few), (few, one)):
+        slope, offset = calibration.fit_logistic(
+            np.arange(3.0), positives, negatives, n=n, deviation=0.5
+        )
+        share = ((1 - mixed) * positives.sum() + mixed * negatives.sum()) / (300 + other)
+        assert slope == 0
+        assert offset == pytest.approx(logit(min(max(share, mixed), 1 - mixed)))
+
+
+def test_bins_within_their_noise_teach_nothing() -> None:
+    limit = 3 * 2.0 * math.sqrt(2)
+    table = np.full((2, 3), limit / 2 * 0.999)
+    assert calibration.fit_logistic(np.arange(3.0), *table, n=99, deviation=2.0) == (0.0, 0.0)
+    noisy = np.array([[400.0, 5.0, 90.0], [100.0, 3.0, 400.0]])
+    clear = noisy[:, [0, 2]]
+    found = calibration.fit_logistic(np.array([3.0, 0, 1]), *noisy, n=999, deviation=2.0)
+    assert found == calibration.fit_logistic(np.array([3.0, 1]), *clear, n=999, deviation=2.0)
+
+
+def test_a_table_of_noise_alone_publishes_no_sets() -> None:
+    made = calibration.describe_classes(np.ones((11, 2)), np.ones(16), n=40, deviation=50.0)
+    assert made["sets"] == []
+    (row,) = made["reliability"]
+    assert (row["from"], row["to"]) == (0.0, 1.0)
+    assert (row["observed"], row["low"], row["high"]) == (0.5, 0.0, 1.0)
+    assert [each["observed"] for each in made["abstention"]] == [0.5] * 6
+
+
+def test_sets_of_several_classes_count_the_true_class_below_each_edge() -> None:
+    label = np.array([1.0] * 8 + [0.0] * 7 + [992.0])
+    made = calibration.describe_classes(np.ones((11, 2)), label, n=1000, deviation=0.0)
+    thresholds = {row["coverage"]: row["threshold"] for row in made["sets"]}
+    # 8 of 1,000 units have a true class below 0.15, and none between 0.15 and 0.9
+    highest = calibration.LABEL_EDGES[-2]
+    assert thresholds[0.9] == pytest.approx(highest * (1 - 1e-6), rel=1e-12)
+    most = calibration.allowed_misses(1000, 0.99)[0]
+    assert 8 < most < 10
+    assert thresholds[0.99] == thresholds[0.9]
+    made = calibration.describe_classes(np.ones((11, 2)), label * 1.3, n=1000, deviation=0.0)
+    below = {row["coverage"]: row["threshold"] for row in made["sets"]}
+    place = math.floor(most / 1.3)  # edges below which so few units are
+    assert below[0.99] == pytest.approx(calibration.LABEL_EDGES[place], rel=2e-6)
+
+
+def test_ranges_of_the_diagram_are_joined_until_they_exceed_their_noise() -> None:
+    """From the surest down; what is left joins the last group."""
+    low, high = np.arange(0, 1, 0.1), np.arange(0.1, 1.05, 0.1)
+    middle = (low + high) / 2
+    hits, others = np.full(10, 30.0), np.full(10, 10.0)
+
+    def ends(deviation: float) -> list[tuple[float, float]]:
+        rows = calibration._join_ranges(low, high, middle, hits, others, deviation)
+        return [(round(row["from"], 6), round(row["to"], 6)) for row in rows]
+
+    each = [(round(a, 6), round(b, 6)) for a, b in zip(low, high, strict=True)]
+    assert ends(1.0) == each, "40 rows are more than 8 times sqrt(2)"
+    pairs = [(round(0.2 * k, 6), round(0.2 * k + 0.2, 6)) for k in range(5)]
+    assert ends(4.0) == pairs, "80 rows exceed 8 * 4 * sqrt(4), and 40 not 8 * 4 * sqrt(2)"
+    assert ends(100.0) == [(0.0, 1.0)]
+    hits[:3] = others[:3] = 0.1
+    assert ends(1.0) == [(0.0, 0.4), *each[4:]]
+    (first, *_) = calibration._join_ranges(low, high, middle, hits, others, 1.0)
+    totals = hits + others
+    assert first["predicted"] == pytest.approx(np.average(middle[:4], weights=totals[:4]))
+    share = calibration.estimate_share(hits[:4].sum(), totals[:4].sum(), 2.0, 2.0)
+    assert (first["observed"], first["low"], first["high"]) == pytest.approx(share)
+
+
+def test_an_edge_at_certainty_has_no_net_benefit() -> None:
+    ends = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
+    table = np.array([5.0, 5, 10, 80]), np.array([40.0, 40, 10, 10])
+    rows = calibration._list_benefits(ends, *table, 200, 0.0)
+    assert [row["from"] for row in rows] == [0.25, 0.5], "the edges nearest to the wanted ones"
+    for row, place in zip(rows, (1, 2), strict=True):
+        odds = row["from"] / (1 - row["from"])
+        gained = table[0][place:].sum() - odds * table[1][place:].sum()
+        assert row["benefit"] == pytest.approx(gained / 200)
+        assert row["all"] == pytest.approx((100 - odds * 100) / 200)
+        spread = table[0][place:].sum() + odds**2 * table[1][place:].sum()
+        assert row["error"] == pytest.approx(math.sqrt(spread) / 200)
+    assert calibration._list_benefits(np.ceil(ends), *table, 200, 0.5) == []
+
+
+def test_equal_probabilities_have_neither_cut_offs_nor_benefits() -> None:
+    edges, places = np.arange(5.0), np.arange(4.0) + 0.5
+    table = np.array([[1.0, 5, 40, 90], [90.0, 40, 5, 1]])
+    made = calibration.describe_two(
+        edges, places, table, scale=0.0, offset=0.3, n=400, deviation=1.0
+    )
+    assert made["cut_offs"] == made["net_benefit"] == []
+    told = calibration.describe_two(
+        edges, places, table, scale=1.0, offset=-2.0, n=400, deviation=1.0
+    )
+    assert told["cut_offs"]
+    assert told["net_benefit"]
+
+
+def test_the_candidates_of_two_classes_count_a_divided_bin_as_missed() -> None:
+    ends = np.array([0.0, 0.2, 0.7, 1.0])
+    positives, negatives = np.array([1.0, 10, 100]), np.array([1000.0, 10_000, 100_000])
+    found = calibration._two_class_candidates(ends, positives, negatives, 2.0)
+    # of thresholds 0.2 and 1 - 0.7: rows of the second class below, of the first above 1 minus it
+    expected = [(0.2, 1 + 100_000, 2), (0.3, 11 + 100_000, 3)]
+    for (threshold, misses, deviation), (edge, count, bins) in zip(found, expected, strict=True):
+        assert threshold == pytest.approx(edge)
+        assert misses == count
+        assert deviation == pytest.approx(2.0 * math.sqrt(bins))
+
+
+def test_a_share_of_many_rows_ends_where_its_variance_says() -> None:
+    few = np.array(calibration.estimate_share(30.0, 1e5, 2.0, 3.0))
+    most = np.array(calibration.estimate_share(1e5 - 30.0, 1e5, 3.0, 2.0))
+    for end in few[1:]:  # nearly the variance of a Poisson number, and the noise's
+        assert abs(30 - end * 1e5) == pytest.approx(1.96 * math.sqrt(end * 1e5 + 4), rel=1e-3)
+    assert few[1] < few[0] < few[2] == pytest.approx(1 - most[1])

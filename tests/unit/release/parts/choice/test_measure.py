@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,8 @@ def lay_cell(
 
 
 EVERY = SEEDS * len(BACKBONES)
+HALF = {"subsample": {"fraction": 0.5, "seed": 1}}
+CLOTH = {"source": "torchvision", "name": "FashionMNIST"}
 
 
 @pytest.mark.parametrize(
@@ -252,21 +255,10 @@ EVERY = SEEDS * len(BACKBONES)
         ({"mnist": MNIST}, ("mnist",), 2),  # an earlier booking says so
         ({"mnist": MNIST}, ("elsewhere",), 1),
         ({"again": {**DIGITS, "split_seed": 3}}, (), 2),  # the same images, undeclared
-        ({"part": {**DIGITS, "subsample": {"fraction": 0.5, "seed": 1}}}, (), 2),
+        ({"part": DIGITS | HALF}, (), 2),
+        ({"mnist": {**MNIST, "same_units_as": "part"}, "part": DIGITS | HALF}, (), 3),
         (
-            {
-                "mnist": {**MNIST, "same_units_as": "part"},
-                "part": {**DIGITS, "subsample": {"fraction": 0.5, "seed": 1}},
-            },
-            (),
-            3,
-        ),
-        (
-            {
-                "mnist": {**MNIST, "same_units_as": "digits"},
-                "sample": {**MNIST, "subsample": {"fraction": 0.5, "seed": 1}},
-                "fashion": {"source": "torchvision", "name": "FashionMNIST"},
-            },
+            {"mnist": {**MNIST, "same_units_as": "digits"}, "sample": MNIST | HALF, "cloth": CLOTH},
             (),
             3,
         ),
@@ -398,12 +390,6 @@ def test_a_cell_of_other_noise_counts_beside_the_planned_one(tmp_path: Path) -> 
     assert exact <= block["epsilon"] <= exact * (1 + 1e-5)
 
 
-def lay_nonprivate(folder: Path) -> None:
-    lay_cell(folder, "digits/pixels/ceiling/2", private=False).rename(
-        folder / "results/cells/digits/pixels/ceiling/eps-inf"
-    )
-
-
 def lay_text(folder: Path, name: str, text: str = "{}") -> None:
     path = folder / "results" / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -411,50 +397,55 @@ def lay_text(folder: Path, name: str, text: str = "{}") -> None:
 
 
 @pytest.mark.parametrize(
-    ("lay", "named"),
+    ("place", "facts", "named"),
     [
-        (lay_nonprivate, "pixels/ceiling at epsilon inf"),
+        ("digits/small/searched/2", {"private": False}, "small/searched at epsilon 2"),
+        ("gone/small/sgd/2", {"private": False}, "gone/small/sgd at epsilon 2"),
+        ("digits/pixels/covariance/2", {"mechanisms": None}, "pixels/covariance at epsilon 2"),
+    ],
+)
+def test_cells_without_a_price_that_lie_there_are_named(
+    tmp_path: Path, place: str, facts: dict[str, Any], named: str
+) -> None:
+    lay_cell(tmp_path, place, **facts)
+    check_named(tmp_path, named)
+
+
+def test_cells_without_privacy_or_a_whole_statement_are_named(tmp_path: Path) -> None:
+    ceiling = lay_cell(tmp_path, "digits/pixels/ceiling/2", private=False)
+    ceiling.rename(ceiling.with_name("eps-inf"))
+    check_named(tmp_path, "pixels/ceiling at epsilon inf")
+    shutil.rmtree(ceiling.parent)
+    statement = lay_cell(tmp_path, "digits/pixels/sgd/2") / "privacy.json"
+    statement.write_text("{")
+    check_named(tmp_path, "pixels/sgd at epsilon 2")
+    statement.rename(statement.with_name("metrics.json"))
+    check_named(tmp_path, "pixels/sgd at epsilon 2")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "named"),
+    [
+        ("few_shot/digits/small.json", "{}", "small/few-shot probes"),
+        ("long_tail/digits/pixels.json", "{}", "pixels/long tail"),
+        ("imbalance/digits/pixels.json", "{}", "pixels/rare classes"),
+        ("sites/gone/pixels.json", "{}", "gone/pixels/simulated sites"),
         (
-            lambda folder: lay_cell(folder, "digits/small/searched/2", private=False),
-            "small/searched at epsilon 2",
-        ),
-        (
-            lambda folder: lay_cell(folder, "gone/small/sgd/2", private=False),
-            "gone/small/sgd at epsilon 2",
-        ),
-        (
-            lambda folder: lay_cell(folder, "digits/pixels/covariance/2", mechanisms=None),
-            "pixels/covariance at epsilon 2",
-        ),
-        (
-            lambda folder: (lay_cell(folder, "digits/pixels/sgd/2") / "privacy.json").write_text(
-                "{"
-            ),
-            "pixels/sgd at epsilon 2",
-        ),
-        (
-            lambda folder: (lay_cell(folder, "digits/pixels/sgd/2") / "privacy.json").rename(
-                folder / "results/cells/digits/pixels/sgd/eps-2/metrics.json"
-            ),
-            "pixels/sgd at epsilon 2",
-        ),
-        (lambda folder: lay_text(folder, "few_shot/digits/small.json"), "small/few-shot probes"),
-        (lambda folder: lay_text(folder, "long_tail/digits/pixels.json"), "pixels/long tail"),
-        (lambda folder: lay_text(folder, "imbalance/digits/pixels.json"), "pixels/rare classes"),
-        (lambda folder: lay_text(folder, "sites/gone/pixels.json"), "gone/pixels/simulated sites"),
-        (
-            lambda folder: lay_text(
-                folder, "audit/digits/pixels/sgd/eps-1.json", '{"membership": {"rows": 3}}'
-            ),
+            "audit/digits/pixels/sgd/eps-1.json",
+            '{"membership": {"rows": 3}}',
             "pixels/attacks on membership",
         ),
     ],
 )
-def test_results_without_a_price_that_lie_there_are_named(
-    tmp_path: Path, lay: Any, named: str
+def test_analyses_without_a_price_that_lie_there_are_named(
+    tmp_path: Path, name: str, text: str, named: str
 ) -> None:
-    lay(tmp_path)
-    block = price_choice(with_datasets(tmp_path), tmp_path)
+    lay_text(tmp_path, name, text)
+    check_named(tmp_path, named)
+
+
+def check_named(folder: Path, named: str) -> None:
+    block = price_choice(with_datasets(folder), folder)
     assert block["epsilon"] is None
     assert choice.NOT_COVERED in block["words"]
     assert named in block["words"]

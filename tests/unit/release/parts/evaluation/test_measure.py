@@ -10,16 +10,24 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.special import ndtr
+from scipy.stats import binom, norm
+from sklearn.metrics import accuracy_score, recall_score, roc_auc_score
 
+from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.target import Target
 from dpprobe.release.parts.evaluation import measure as evaluation
-from dpprobe.release.parts.evaluation.class_recalls import Estimate
+from dpprobe.release.parts.evaluation import measure as results
+from dpprobe.release.parts.evaluation.class_recalls import Estimate, recall_mechanisms
+from dpprobe.release.probabilities import Calibration
 from dpprobe.results import metrics
+from tests.support.mechanisms import made_plan
 from tests.support.shown_scores import draw_of, head, of_test_rows
 
 Metric = Literal["accuracy", "auc", "macro_accuracy"]
@@ -225,3 +233,291 @@ def test_with_the_stated_test_units_95_percent_of_areas_have_a_result(
     )
     assert shares[0] > 0.98
     assert shares[1] < 0.7
+
+
+# The numbers of a test result, by plain loops and other libraries, and its words.
+
+
+Z = norm.ppf(0.975)
+LITTLE = 1e-3  # of the noise of a plan: what follows is that without noise
+
+
+def chance_below(hit: float, p: float, n: int, deviation: float) -> float:
+    """The chance that n coin tosses of chance p, and normal noise, sum to at most `hit`."""
+    return sum(
+        binom.pmf(count, n, p) * norm.cdf((hit - count) / deviation) for count in range(n + 1)
+    )
+
+
+def search(function: Any) -> float:
+    """The p at which a falling function is 0.025, by bisection; the nearer end without one."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) > 0.025 else (low, middle)
+    return low
+
+
+@pytest.mark.parametrize("value", [0.0, 0.02, 0.5, 0.93, 1.0])
+@pytest.mark.parametrize(("n", "deviation"), [(1, 0.1), (40, 0.1), (40, 5.0), (300, 2.0)])
+def test_the_interval_of_an_accuracy_is_that_of_all_counts(
+    value: float, n: int, deviation: float
+) -> None:
+    """Each p that the noisy sum does not contradict at 2.5% on either side."""
+    found = results.accuracy_estimate(value, n, deviation)
+    high = search(lambda p: chance_below(value * n, p, n, deviation)) if value < 1 else 1.0
+    low = 1 - search(lambda q: 1 - chance_below(value * n, 1 - q, n, deviation)) if value else 0.0
+    assert found.value == value
+    assert found.low == pytest.approx(min(low, value), abs=1e-6)
+    assert found.high == pytest.approx(max(high, value), abs=1e-6)
+    spread = n * value * (1 - value) + deviation**2
+    assert found.standard_error == pytest.approx(math.sqrt(spread) / n)
+
+
+def draw_counts(labels: int, bins: int, seed: int) -> Any:
+    generator = np.random.default_rng(seed)
+    return generator.integers(20, 90, (labels, 2, bins)).astype(float)
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+def test_an_area_is_that_of_scikit_learn(labels: int) -> None:
+    counts = draw_counts(labels, 9, labels)
+    areas = [
+        roc_auc_score(np.repeat([1, 0], 9), np.tile(np.arange(9), 2), sample_weight=each.ravel())
+        for each in counts
+    ]
+    estimate, remark = results.area_estimate(counts, 1e-6)
+    assert estimate.value == pytest.approx(np.mean(areas))
+    assert remark == ""
+
+
+@pytest.mark.parametrize(("labels", "deviation"), [(1, 1e-6), (3, 1e-6), (1, 3.0), (2, 6.0)])
+def test_the_ends_of_an_area_are_where_newcombe_rejects_it(labels: int, deviation: float) -> None:
+    """1.96 deviations from the value; the errors of labels may all have one sign."""
+    counts = draw_counts(labels, 16, 5)
+    estimate, _ = results.area_estimate(counts, deviation)
+    areas = results._histogram_areas(counts)
+    noise = results._noise_of_area(counts, deviation)
+
+    def spread(area: float) -> float:
+        errors = []
+        for each, (positives, negatives) in zip(areas, counts.sum(axis=2), strict=True):
+            a = min(max(each + area - np.mean(areas), 0), 1)
+            m = (positives + negatives) / 2 - 1
+            bracket = 1 + m * (1 - a) / (2 - a) + m * a / (1 + a)
+            errors.append(math.sqrt(a * (1 - a) * bracket / (positives * negatives)))
+        return math.hypot(float(np.mean(errors)), noise)
+
+    assert estimate.standard_error == pytest.approx(spread(estimate.value))
+    for end in (estimate.low, estimate.high):
+        assert abs(end - estimate.value) == pytest.approx(Z * spread(end), rel=1e-5)
+    assert estimate.low < estimate.value < estimate.high
+
+
+def test_a_perfect_ranking_has_the_end_1() -> None:
+    counts = np.zeros((1, 2, 4))
+    counts[0, 0, 3], counts[0, 1, 0] = 50, 60
+    estimate, _ = results.area_estimate(counts, 1e-9)
+    assert (estimate.value, estimate.high) == (1.0, 1.0)
+    assert 0.8 < estimate.low < 1
+
+
+def test_labels_that_are_too_rare_are_left_out() -> None:
+    """A total must exceed four deviations of its noise, and one unit."""
+    counts = draw_counts(3, 16, 7)
+    deviation = 2.0
+    rare = 4 * deviation * math.sqrt(16)
+    for kind, factor, left in ((0, 0.999, 1), (1, 0.999, 1), (0, 1.001, 0)):
+        changed = counts.copy()
+        changed[1, kind] *= factor * rare / changed[1, kind].sum()
+        estimate, remark = results.area_estimate(changed, deviation)
+        kept = changed[[0, 2]] if left else changed
+        assert estimate.value == results.area_estimate(kept, deviation)[0].value
+        assert ("Left out of 3 labels" in remark) == bool(left)
+        assert remark.endswith(f"at this epsilon: {left}.") == bool(left)
+    few = np.full((2, 2, 16), 0.01)
+    estimate, remark = results.area_estimate(few, deviation)
+    assert estimate == Estimate(0.5, 0.0, 1.0, 0.5)
+    assert remark == " One of the two kinds has too few rows for any measurement."
+    one = np.full((1, 2, 4), 0.25)
+    assert results.area_estimate(one, 0.01)[0] == Estimate(0.5, 0.0, 1.0, 0.5)
+    assert results.area_estimate(one + 1e-6, 0.01)[0] != Estimate(0.5, 0.0, 1.0, 0.5)
+
+
+@given(seed=st.integers(0, 10**6), bins=st.integers(3, 30))
+def test_edges_of_bins_are_quantiles(seed: int, bins: int) -> None:
+    """Dense at both ends, for rare labels; without noise, each range's rows are spread evenly."""
+    generator, fixed = np.random.default_rng(seed), np.linspace(-3, 3, 13)
+    counts = generator.integers(0, 50, 12).astype(float)
+    counts[generator.integers(12)] += 10
+    edges = results._noisy_quantiles(counts, fixed, 0.0, bins)
+    assert len(edges) == bins + 1
+    assert (edges[0], edges[-1]) == (-3, 3)
+    assert (np.diff(edges) >= 0).all()
+    levels = 1 / (1 + np.exp(-np.linspace(-4.5, 4.5, bins - 1)))
+    below = [np.interp(edge, fixed, np.append(0, counts.cumsum())) for edge in edges[1:-1]]
+    np.testing.assert_allclose(np.array(below) / counts.sum(), levels, atol=1e-4)
+
+
+def test_ranges_within_their_noise_have_no_edge() -> None:
+    """A count of at most two deviations is taken as 0, unless all are."""
+    fixed = np.arange(5.0)
+    inner = results._noisy_quantiles(np.array([9.0, 2.0, 2.0, 1.9]), fixed, 1.0, 9)[1:-1]
+    assert (inner <= 1 + 1e-4).all()
+    inner = results._noisy_quantiles(np.array([9.0, 2.0, 2.0, 9.1]), fixed, 1.0, 9)[1:-1]
+    assert not ((inner > 1.001) & (inner < 2.999)).any()
+    inner = results._noisy_quantiles(np.array([0.0, 2.0, 0.0, -1.9]), fixed, 1.0, 9)[1:-1]
+    assert ((inner > 0.999) & (inner < 2.001)).all()
+
+
+def drawn(classes: int, several: bool = False, rows: int = 60) -> tuple[Any, Any]:
+    generator = np.random.default_rng(classes)
+    labels: Any = generator.integers(0, 2 if several else classes, (rows, classes)[: 1 + several])
+    scores = generator.normal(labels if several else np.eye(classes)[labels], 1.0)
+    return scores, labels.astype(np.uint8) if several else labels
+
+
+def evaluate(metric: Any, scores: Any, labels: Any, units: Any = None, **more: Any) -> Any:
+    several, classes = labels.ndim == 2, scores.shape[1]
+    wanted = results.evaluation_mechanisms(metric, classes=classes, multi_label=several)
+    n = len(labels) if units is None else len(set(units))
+    plan = made_plan(wanted, n, noise=LITTLE, unit="image" if units is None else "patient")
+    usual = {"link": "sigmoid" if several else "softmax", "composition": "paid"}
+    return results.evaluate_heads(
+        draw_of(head(classes), of_test_rows(scores, labels, units)),
+        plan,
+        metric=metric,
+        **usual | more,
+    )
+
+
+def test_accuracy_and_recalls_are_those_of_scikit_learn() -> None:
+    scores, labels = drawn(4)
+    answers = scores.argmax(axis=1)
+    made = evaluate("accuracy", scores, labels)
+    assert made["value"] == pytest.approx(accuracy_score(labels, answers), abs=1e-3)
+    assert list(made) == [
+        "metric",
+        "value",
+        "interval",
+        "standard_error",
+        "n",
+        "epsilon",
+        "epsilon_target",
+        "delta",
+        "mechanisms",
+        "released",
+        "composition",
+    ]
+    made = evaluate("macro_accuracy", scores, labels)
+    recalls = recall_score(labels, answers, average=None)
+    assert made["value"] == pytest.approx(recalls.mean(), abs=1e-3)
+    assert made["worst_class"]["name"] == "abcd"[recalls.argmin()]
+    assert made["worst_class"]["recall"] == pytest.approx(recalls.min(), abs=1e-3)
+    right = [(answers[labels == k] == k).sum() for k in range(4)]
+    counts = np.stack([right, np.bincount(labels) - right], axis=1)
+    np.testing.assert_allclose(made["class_counts"], counts, atol=0.02)
+    assert (made["metric"], made["n"], made["composition"]) == ("macro_accuracy", 60, "paid")
+
+
+def test_the_share_of_right_labels_is_counted() -> None:
+    scores, labels = drawn(3, several=True)
+    made = evaluate("accuracy", scores, labels)
+    assert made["value"] == pytest.approx(((scores > 0) == labels).mean(), abs=1e-3)
+
+
+def test_each_patient_counts_as_one() -> None:
+    """Three images each: a weight of a third, also in a table of recalls."""
+    scores, labels = drawn(3)
+    units = np.repeat(np.arange(20), 3)
+    hits = (scores.argmax(axis=1) == labels).reshape(20, 3).mean(axis=1)
+    made = evaluate("accuracy", scores, labels, units)
+    assert made["value"] == pytest.approx(hits.mean(), abs=2e-3)
+    counts = evaluate("macro_accuracy", scores, labels, units)["class_counts"]
+    assert np.sum(counts) == pytest.approx(20, abs=0.05)
+    assert np.sum(counts, axis=0)[0] == pytest.approx(hits.sum(), abs=0.05)
+
+
+def test_null_rows_are_wrong_of_nobody() -> None:
+    scores, labels = drawn(3)
+    scores[:6], labels[:6] = math.nan, 0
+    counts = evaluate("macro_accuracy", scores, labels)["class_counts"]
+    right = (scores[6:].argmax(axis=1) == labels[6:]).sum()
+    np.testing.assert_allclose(np.sum(counts, axis=0), [right, 54 - right], atol=0.05)
+    assert evaluate("accuracy", scores, labels)["value"] == pytest.approx(right / 60, abs=1e-3)
+    scores, labels = drawn(2, rows=400)
+    scores[:6] = math.nan
+    counts = evaluate("auc", scores, labels, keep_counts=True)["score_counts"]["counts"]
+    assert np.sum(counts) == pytest.approx(394, abs=0.2)
+
+
+def test_a_calibration_moves_the_answers_of_two_classes() -> None:
+    scores, labels = drawn(2)
+    calibration = Calibration(scale=2.0, offset=1.5, thresholds={})
+    made = evaluate("accuracy", scores, labels, calibration=calibration)
+    answers = 2 * (scores[:, 1] - scores[:, 0]) + 1.5 > 0
+    assert made["value"] == pytest.approx((answers == labels).mean(), abs=1e-3)
+
+
+def test_counts_of_an_area_are_kept_for_a_calibration() -> None:
+    scores, labels = drawn(2, rows=400)
+    assert "score_counts" not in evaluate("auc", scores, labels)
+    table = evaluate("auc", scores, labels, keep_counts=True)["score_counts"]
+    edges, margins = np.array(table["edges"]), scores[:, 1] - scores[:, 0]
+    assert edges[[0, -1]] == pytest.approx([-1000, 1000])
+    for row, kind in enumerate((1, 0)):  # rows of the second class first
+        expected, _ = np.histogram(margins[labels == kind], edges)
+        np.testing.assert_allclose(table["counts"][row], expected, atol=1.05)
+        assert np.sum(table["counts"][row]) == pytest.approx((labels == kind).sum(), abs=0.1)
+
+
+def test_metrics_that_labels_do_not_allow_are_refused() -> None:
+    with pytest.raises(ConfigError, match="macro_accuracy needs one label per row"):
+        results.evaluation_mechanisms("macro_accuracy", classes=3, multi_label=True)
+    with pytest.raises(ConfigError, match="auc with 3 classes and one label per row"):
+        results.evaluation_mechanisms("auc", classes=3, multi_label=False)
+
+
+def hit_plan(n: int, noise: float) -> Plan:
+    wanted = results.evaluation_mechanisms("accuracy", classes=2, multi_label=False)
+    return made_plan(wanted, n, noise=noise / wanted[0].noise_multiplier)
+
+
+def test_an_accuracy_within_20_points_of_noise_is_measured() -> None:
+    results.check_telling(hit_plan(10, 2.0))
+    with pytest.raises(PrivacyError, match=r"epsilon 1: on 9 test units .* noise of 22 points"):
+        results.check_telling(hit_plan(9, 2.0))
+
+
+def test_macro_accuracy_needs_enough_of_each_class() -> None:
+    """Without noise, more than one unit; the chance of a class falls with their number."""
+    plan = made_plan(recall_mechanisms(), 30, noise=2.0)
+    deviation = plan.mechanisms[0].noise_scale * math.sqrt(2)
+    for classes in (2, 5):
+        each = 4 * deviation + norm.ppf(0.95 ** (1 / classes)) * deviation
+        assert results.enough_of_a_class(plan, classes=classes) == pytest.approx(each)
+        n = math.ceil(classes * each)
+        results.check_telling(made_plan(recall_mechanisms(), n, noise=2.0), classes=classes)
+        with pytest.raises(PrivacyError, match=f"macro accuracy needs {math.ceil(each)} test"):
+            results.check_telling(made_plan(recall_mechanisms(), n - 1, noise=2.0), classes=classes)
+
+
+@pytest.mark.parametrize(
+    ("metric", "named"),
+    [
+        ("accuracy", "The accuracy on 9 test units"),
+        ("auc", "The area under the ROC curve on 9 test units"),
+        ("macro_accuracy", "The macro accuracy (mean recall of the classes) on 9 test units"),
+    ],
+)
+def test_words_tell_what_a_wide_interval_and_a_constant_answer_are(metric: Any, named: str) -> None:
+    plan = made_plan(recall_mechanisms(), 9)
+    for high, wide in ((0.2, False), (0.200001, True)):
+        words = results.released_words(metric, Estimate(0.1, 0.0, high, 0.1), plan, " Remark.")
+        assert words.startswith(named)
+        assert "choice of test units. Remark." in words
+        assert (
+            words.endswith("The interval is wide: 9 test units are few for an epsilon of 1.")
+            == wide
+        )
+        assert (results.CONSTANT_ANSWER in words) == (metric == "accuracy")

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import softmax
 
-from dpprobe.heads.normalisation import AroundCentre, LayerNorm
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.heads.normalisation import L2, AroundCentre, LayerNorm, NoNormalisation
 from dpprobe.heads.rows import Transform
 from dpprobe.release.parts.monitor import compare_images as monitor
+from dpprobe.release.parts.monitor import measure as watching
+from tests.support.mechanisms import made_plan
+from tests.support.shown_scores import draw_of, head, of_test_rows
 
 SHARES = np.array([0.01, 0.04, 0.1, 0.2, 0.3, 0.2, 0.1, 0.04, 0.01])
 
@@ -109,3 +119,335 @@ def test_many_classes_and_few_units_raise_no_more_alarms(monkeypatch: pytest.Mon
         result = compared(counts, incoming, n=400, level=0.05, classes=names)
         alarms += result.verdict == monitor.DIFFERENT
     assert alarms <= 12
+
+
+# Tables of new images: bins and distances by plain loops, groups, files and words.
+
+
+NAMES = [*"abcdefghi"]
+
+
+def compare(
+    counts: Any, new: Any, *, classes: Any = None, n: int = 2000, deviation: float = 2.0
+) -> monitor.Comparison:
+    return monitor.compare_table(
+        counts,
+        np.asarray(new, float),
+        n=n,
+        deviation=deviation,
+        level=0.01,
+        classes=classes,
+        edges=[*range(8)],
+    )
+
+
+def test_a_distance_is_the_largest_difference_over_sets_or_limits() -> None:
+    counts, new = np.array([50.0, 30, 20]), np.array([2.0, 2, 6])
+    gaps = new / 10 - counts / 100  # -0.3, -0.1, 0.4
+    by_sets = max(abs(gaps[list(which)].sum()) for which in ([0], [1], [2], [0, 1], [0, 2], [1, 2]))
+    assert monitor.measure_distance(counts, new, 100, ordered=False) == pytest.approx(by_sets)
+    by_limits = max(abs(gaps[:end].sum()) for end in (1, 2))
+    assert monitor.measure_distance(counts, new, 100, ordered=True) == pytest.approx(by_limits)
+
+
+@given(seed=st.integers(0, 10**6), ordered=st.booleans())
+def test_tables_of_equal_shares_have_no_distance(seed: int, ordered: bool) -> None:
+    shares = np.random.default_rng(seed).dirichlet(np.ones(6))
+    for first, second in ((7, 3), (1, 1000)):
+        found = monitor.measure_distance(
+            100 * first * shares, second * shares, 100 * first, ordered=ordered
+        )
+        assert found == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("classes", [None, NAMES])
+def test_equal_tables_are_similar_and_moved_ones_differ(classes: Any) -> None:
+    counts = 2000 * SHARES
+    same, moved = (
+        compare(counts, 300 * SHARES, classes=classes),
+        compare(counts, np.roll(300 * SHARES, 3), classes=classes),
+    )
+    assert same.verdict == monitor.SIMILAR
+    assert same.distance == pytest.approx(0, abs=1e-9)
+    assert moved.verdict == monitor.DIFFERENT
+    gaps = np.roll(SHARES, 3) - SHARES
+    if classes is None:
+        place = int(np.abs(gaps.cumsum()).argmax())
+        here, there = np.roll(SHARES, 3)[: place + 1].sum(), SHARES[: place + 1].sum()
+        assert moved.distance == pytest.approx(np.abs(gaps.cumsum()).max())
+        said = f"up to {place}"
+    else:
+        place = int(np.abs(gaps).argmax())
+        here, there = np.roll(SHARES, 3)[place], SHARES[place]
+        assert moved.distance == pytest.approx(np.abs(gaps).sum() / 2)
+        said = NAMES[place]
+    expected = f"{said}: {100 * here:.0f}% here, {100 * there:.0f}% of test units"
+    assert moved.change == expected
+
+
+def test_few_images_tell_nothing_and_how_many_would() -> None:
+    """By chance, 4 images differ by more than 30 points; 60 do not."""
+    few = compare(2000 * SHARES, [0, 0, 1, 1, 1, 1, 0, 0, 0])
+    assert few.verdict == monitor.TOO_FEW
+    assert few.by_chance > 0.3
+    assert few.needed is not None
+    enough = np.round(few.needed * SHARES)
+    assert compare(2000 * SHARES, enough).by_chance <= 0.32
+    smaller = [each for each in monitor.NUMBERS if 4 < each < few.needed]
+    for number in smaller:
+        assert compare(2000 * SHARES, np.round(number * SHARES)).verdict == monitor.TOO_FEW
+    noisy = compare(60 * SHARES, [0, 0, 1, 1, 1, 1, 0, 0, 0], n=60, deviation=30.0)
+    assert (noisy.verdict, noisy.needed) == (monitor.TOO_FEW, None), "no number is enough"
+
+
+def test_no_image_tells_nothing() -> None:
+    nothing = compare(2000 * SHARES, np.zeros(9))
+    assert (nothing.verdict, nothing.needed, nothing.change) == (monitor.TOO_FEW, None, "")
+    assert (nothing.distance, nothing.by_chance) == (0, 1)
+
+
+def test_limits_of_norms_are_multiples_of_the_test_image_s() -> None:
+    edges = monitor.list_edges(2.0, unusual=True)
+    assert edges["feature_norm"] == pytest.approx([2 * each for each in monitor.NORM_FACTORS])
+    inner = np.searchsorted(edges["feature_norm"], 2.0)
+    assert inner == len(edges["feature_norm"]) // 2, "the test image is in the middle"
+    assert edges["unusualness"] == list(monitor.UNUSUAL_EDGES[1:-1])
+    bare = monitor.list_edges(0.0, unusual=False)  # a test image of norm 0 has limits all the same
+    assert bare["feature_norm"] == pytest.approx(monitor.NORM_FACTORS)
+    assert set(bare) == {"largest_value", "feature_norm"}
+
+
+def test_typical_directions_span_the_centre_and_the_leading_eigenvectors() -> None:
+    generator = np.random.default_rng(4)
+    rows = generator.normal(size=(40, 9)) * np.arange(1, 10)
+    centre, moment = rows[5].astype(np.float32), torch.from_numpy(np.cov(rows.T))
+    values, vectors = np.linalg.eigh(np.cov(rows.T))
+    leading = vectors[:, np.argsort(values)[-2:]]  # a quarter of nine dimensions
+    for released, columns in (
+        ((None, moment), leading),
+        ((centre, None), centre[:, None]),
+        ((centre, moment), np.hstack([centre[:, None], leading])),
+    ):
+        typical = monitor.find_directions(*released, dimension=9)
+        assert typical is not None
+        projector = columns @ np.linalg.pinv(columns)
+        np.testing.assert_allclose(typical.T @ typical, projector, atol=1e-4)
+    assert monitor.count_directions(9) == 2
+    assert [monitor.count_directions(d) for d in (1, 3, 4, 256, 1000)] == [1, 1, 1, 64, 64]
+
+
+GROUPS = {
+    "id,group,other\na,1,x\nb,2,x\n\na,1,y\n": {"a": "1", "b": "2"},
+    " id , group\na,1\n": {"a": "1"},
+    "sep=;\nid; group\na;p1\nb;p1\n": {"a": "p1", "b": "p1"},
+    "group,id\n1,a\n": {"a": "1"},
+}
+FAULTS = {
+    "id,group\na,1\na,2\n": "an id has several groups",
+    "id,group\nb,1\na\n": "a line does not have 2 values",
+    "group\n1\n": r"it has group\)",
+    "id,id,group\na,b,1\n": "it has id, id, group",
+    "id,group,group\na,b,1\n": "it has id, group, group",
+    "": r"it has \)",
+    "id,x\na,1\n": "it has id, x",
+}
+
+
+@pytest.mark.parametrize("text", [*GROUPS, *FAULTS], ids=repr)
+def test_groups_are_two_columns_of_a_file(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "groups.csv"
+    path.write_text(text)
+    if text in GROUPS:
+        assert monitor.read_groups(path) == GROUPS[text]
+        return
+    with pytest.raises(ConfigError, match=FAULTS[text]) as caught:
+        monitor.read_groups(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "write the header id,group" in str(caught.value)
+
+
+def test_without_a_file_there_are_no_groups() -> None:
+    assert monitor.read_groups(None) == {}
+
+
+def report(*verdicts: str, needed: int | None = None) -> monitor.Report:
+    tables = {
+        name: monitor.Comparison(
+            verdict=verdict,
+            distance=0.3,
+            by_chance=0.1,
+            needed=needed if verdict == monitor.TOO_FEW else None,
+            change="up to 3",
+        )
+        for name, verdict in zip(monitor.WORDS, verdicts, strict=False)
+    }
+    return monitor.Report(images=40, units=1030, test_units=9000, tables=tables, most_unusual=())
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "verdict", "last"),
+    [
+        (
+            ("differs", "similar"),
+            "differs",
+            f"WARNING: differs from the test images: predicted class; {monitor.ADVICE}",
+        ),
+        (
+            ("too few", "differs"),
+            "differs",
+            f"WARNING: differs from the test images: largest probability; {monitor.ADVICE}",
+        ),
+        (("similar", "too few"), "similar", "looks like the test images: predicted class"),
+        (
+            ("similar", "similar"),
+            "similar",
+            "looks like the test images: predicted class, largest probability",
+        ),
+        (("too few", "too few"), "too few", "too few images to tell (1,030; needs about 60)"),
+    ],
+)
+def test_the_verdict_is_the_worst_that_a_table_tells(
+    verdicts: tuple[str, ...], verdict: str, last: str
+) -> None:
+    made = report(*verdicts, needed=60)
+    lines = made.list_lines()
+    assert made.verdict == made.to_dict()["verdict"] == verdict
+    assert lines[0] == "monitor: 1,030 new units against 9,000 test units"
+    assert lines[1] == (
+        f"  predicted class: {verdicts[0]} (30 points apart, by chance 10; up to 3)"
+    )
+    assert lines[-1] == last
+    assert len(lines) == 2 + len(verdicts)
+
+
+def test_the_smallest_number_that_tells_anything_is_named() -> None:
+    made = report("too few", "too few", needed=60)
+    second = replace(made.tables["largest_value"], needed=90)
+    both = replace(made, tables={**made.tables, "largest_value": second})
+    assert both.list_lines()[-1].endswith("needs about 60)")
+
+
+def test_where_no_number_is_enough_more_are_needed() -> None:
+    assert report("too few").list_lines()[-1].endswith("needs about more)")
+
+
+# new rows in the tables of a bundle
+
+CLASSES = ("a", "b", "c")
+TYPICAL = np.eye(1, 3, dtype=np.float32)
+
+
+def bundle_of(unusual: bool = True, change: Any = None) -> Any:
+    scores = 2 * np.random.default_rng(6).normal(size=(300, 3))
+    plan = made_plan(watching.monitor_mechanisms(unusual=unusual), 300, 2.0)
+    block = watching.monitor_head(
+        draw_of(
+            replace(head(3), typical=TYPICAL[None] if unusual else None),
+            of_test_rows(scores, np.zeros(300, np.int64)),
+        ),
+        plan,
+        probe_norm=2.0,
+        calibration=None,
+        link="softmax",
+        composition="",
+    )
+    if change is not None:
+        change(block)
+    facts = SimpleNamespace(class_names=CLASSES, name="v1", dimension=3)
+    arrays = {"typical_directions": TYPICAL} if unusual else {}
+    return SimpleNamespace(statement={"monitor": block}, facts=facts, arrays=arrays)
+
+
+def watch_rows(rows: Any, groups: Any = None, *, unusual: bool = True, step: int = 7) -> Any:
+    watch = monitor.Watch(bundle_of(unusual), Transform(NoNormalisation()), groups or {})
+    names = [f"{number}.png" for number in range(len(rows))]
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        watch.add_rows(names[part], softmax(rows[part], axis=1), rows[part])
+    return watch.compare()
+
+
+def draw(count: int = 60, moved: float = 0.0) -> Any:
+    rows = 2 * np.random.default_rng(1).normal(size=(count, 3)) + [moved, 0, 0]
+    return rows.astype(np.float32)
+
+
+@pytest.mark.parametrize("unusual", [False, True])
+def test_rows_like_the_test_units_look_alike_and_moved_ones_do_not(unusual: bool) -> None:
+    alike, moved = (watch_rows(draw(moved=each), unusual=unusual) for each in (0.0, 9.0))
+    assert (alike.images, alike.units, alike.test_units) == (60, 60, 300)
+    assert alike.verdict == monitor.SIMILAR
+    assert moved.verdict == monitor.DIFFERENT
+    assert moved.tables["predicted_class"].change.startswith("a: 100% here")
+    assert ("unusualness" in alike.tables) == unusual
+
+
+@pytest.mark.parametrize("step", [1, 7, 60])
+def test_blocks_of_rows_change_nothing(step: int) -> None:
+    assert watch_rows(draw(), step=step) == watch_rows(draw(), step=13)
+
+
+def test_the_most_unusual_rows_are_listed_first() -> None:
+    rows = draw()
+    found = watch_rows(rows).most_unusual
+    outside = 1 - rows[:, 0] ** 2 / (rows**2).sum(axis=1)  # of the one typical direction
+    expected = [f"{row}.png" for row in np.argsort(-outside)[: monitor.SHOWN_UNUSUAL]]
+    assert [each["id"] for each in found] == expected
+    assert [each["unusualness"] for each in found] == pytest.approx(sorted(outside)[::-1][:20])
+    assert watch_rows(rows, unusual=False).most_unusual == ()
+
+
+def test_images_of_a_group_count_as_one() -> None:
+    """Of forty images in pairs and twenty others, forty units; all in one group, one unit."""
+    pairs = {f"{row}.png": f"g{row // 2}" for row in range(40)}
+    found = watch_rows(draw(), pairs)
+    assert (found.images, found.units) == (60, 40)
+    one = watch_rows(draw(), {f"{row}.png": "g" for row in range(60)})
+    assert one.units == 1
+    assert one.verdict == monitor.TOO_FEW
+    rows = np.repeat(draw(20), 3, axis=0)
+    thrice = watch_rows(rows, {f"{row}.png": f"g{row // 3}" for row in range(60)})
+    once = watch_rows(draw(20))
+    for name, table in thrice.tables.items():
+        other = once.tables[name]
+        assert (table.verdict, table.change) == (other.verdict, other.change)
+        assert table.distance == pytest.approx(other.distance)
+
+
+def test_no_rows_are_too_few() -> None:
+    found = watch_rows(draw(0))
+    assert (found.images, found.units, found.verdict) == (0, 0, monitor.TOO_FEW)
+
+
+CHANGES: dict[str, Any] = {
+    "n of 0": lambda block: block.update(n=0),
+    "a table less": lambda block: block["tables"].pop("unusualness"),
+    "a class less": lambda block: block["tables"]["predicted_class"].pop(),
+    "a bin more": lambda block: block["tables"]["feature_norm"].append(1.0),
+    "an edge less": lambda block: block["edges"]["largest_value"].pop(),
+    "no edges of a table": lambda block: block["edges"].pop("unusualness"),
+    "no edges": lambda block: block.update(edges=None),
+    "a list of tables": lambda block: block.update(tables=[]),
+    "no n": lambda block: block.pop("n"),
+    "n as text": lambda block: block.update(n="x"),
+    "two mechanisms": lambda block: block.update(mechanisms=block["mechanisms"] * 2),
+    "texts as counts": lambda block: block["tables"].update(feature_norm=["x"] * 21),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_tables_that_do_not_fit_the_head_are_refused(change: Any) -> None:
+    with pytest.raises(DataError, match="^monitor: (cannot be read|tables of .* do not fit)"):
+        monitor.Watch(bundle_of(change=change), Transform(L2()), {})
+
+
+def test_tables_of_another_dimension_or_without_directions_are_refused() -> None:
+    monitor.Watch(bundle_of(change=lambda block: block.update(n=1)), Transform(L2()), {})
+    made = bundle_of()
+    for arrays in ({}, {"typical_directions": np.eye(1, 4)}):
+        made.arrays = arrays
+        with pytest.raises(DataError, match="do not fit the head"):
+            monitor.Watch(made, Transform(L2()), {})
+    made.statement = {}
+    with pytest.raises(ConfigError, match="--monitor: release v1 has no counts of test images"):
+        monitor.Watch(made, Transform(L2()), {})

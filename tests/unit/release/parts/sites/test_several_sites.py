@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from dpprobe.errors import ConfigError, PrivacyError, WaitingError
 from dpprobe.privacy.accountants import compute_epsilon
 from dpprobe.privacy.releases import add_rounded_noise
 from dpprobe.release import bundle
+from dpprobe.release.parts.sites import several_sites
 from dpprobe.release.parts.sites.several_sites import SeveralSites
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.site_exchange import messages as exchanges
@@ -24,6 +26,7 @@ from dpprobe.site_exchange import shared_sums
 from dpprobe.site_exchange.agreement import sign_values
 from dpprobe.site_exchange.masks import mask_numbers
 from tests.support.edited_bundles import failed
+from tests.support.programs import run_program
 from tests.support.release_study import DIMENSION, write_features
 from tests.support.site_study import Site, make_sites
 
@@ -374,12 +377,7 @@ def test_a_site_that_dies_at_any_step_continues_with_the_same_message(tmp_path: 
 
     Nothing is in the exchange before the ledger has the release.
     """
-    walk = subprocess.run(
-        [sys.executable, "-m", "tests.support.site_kill_walk", tmp_path],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    walk = run_program([sys.executable, "-m", "tests.support.site_kill_walk", tmp_path])
     whole, *killed = map(json.loads, walk.stdout.splitlines())
     assert whole["entries"] == ["closed"]
     assert len(killed) > 15
@@ -393,3 +391,55 @@ def test_a_site_that_dies_at_any_step_continues_with_the_same_message(tmp_path: 
         assert not each["secret"], each["step"]
     assert any(each["killed"]["message"] is None for each in killed)
     assert any(each["killed"]["message"] is not None for each in killed)
+
+
+# A site waits for the others as long as is said, and no longer than its entry counts.
+
+
+@pytest.mark.parametrize(
+    ("entries", "minutes", "error", "tries"),
+    [
+        ([None, None, 1, 1], 1, None, 4),
+        ([1, 1, 1], 1, None, 3),
+        ([1, None], 1, PrivacyError, 1),
+        ([1, 2], 1, PrivacyError, 1),
+        ([None, 1, None], 1, PrivacyError, 2),
+        ([None, 1, 2], 1, PrivacyError, 2),
+        ([None] * 99, 0, WaitingError, 1),
+        ([1] * 99, 0.1, WaitingError, 4),
+        ([1] * 99, None, WaitingError, 31),
+    ],
+)
+def test_a_run_waits_as_long_as_is_said_and_ends_where_its_entry_is_abandoned(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    entries: list[int | None],
+    minutes: float | None,
+    error: type[Exception] | None,
+    tries: int,
+) -> None:
+    transport, numbers = object.__new__(several_sites.SeveralSites), iter(entries)
+    tried: list[int] = []
+    forgotten: list[int] = []
+    vars(transport).update(
+        task=SimpleNamespace(name="first", forget_agreed=lambda: forgotten.append(1)),
+        private=tmp_path / "private",
+        folder=tmp_path / "none",
+        agreement=1,
+        exchange=2,
+        options=SimpleNamespace(wait_minutes=1),
+        _read_entry=lambda: (number := next(numbers)) and SimpleNamespace(number=number),
+    )
+    clock = SimpleNamespace(monotonic=lambda: 2.0 * max(0, len(tried) - 1), sleep=lambda _: None)
+    monkeypatch.setattr(several_sites, "time", clock)
+
+    def work() -> None:
+        tried.append(1)
+        if len(tried) < len(entries):
+            raise WaitingError("not yet")
+
+    with pytest.raises(error) if error else nullcontext():
+        transport.run(work, minutes)
+    assert len(tried) == tries
+    assert len(forgotten) == tries - (error is not PrivacyError)
+    assert bool({"agreement", "exchange"} & vars(transport).keys()) == (not forgotten)
