@@ -9,6 +9,7 @@ if __name__ == "__main__":
     with job_log(snakemake.log[0], snakemake.output):
         from dpprobe.results.cell_record import record_paths
         from dpprobe.tracking.ingest import update_dataset
+        from dpprobe.tracking.writer import Destination
         from dpprobe.versions import clone_commit
 
         params, paths = snakemake.params, snakemake.input
@@ -16,18 +17,19 @@ if __name__ == "__main__":
         dataset = snakemake.wildcards.dataset
         cells = run_study(snakemake.config).list_cells(dataset)
         update_dataset(
-            uri=params.uri or f"sqlite:///{results / 'mlflow.db'}",
-            study=params.study,
+            Destination.of_results(
+                results,
+                uri=params.uri,
+                study=params.study,
+                receipt=Path(snakemake.output[0]),
+                commit=clone_commit(),
+            ),
             dataset=dataset,
             metrics_files=record_paths(results, cells),
             dataset_info=Path(paths.info),
             figures=[Path(path) for path in paths.figures],
             planes={Path(path).stem.removeprefix("tsne_"): Path(path) for path in paths.tsne},
             tables=[Path(path) for path in paths.tables],
-            artifact_root=results / "mlartifacts",
-            receipt=Path(snakemake.output[0]),
-            lock=results / "mlflow.lock",
-            commit=clone_commit(),
             audits=[Path(path) for path in paths.audits],
             fairness=[Path(path) for path in paths.fairness],
             zero_shot=[Path(path) for path in paths.zero_shot],

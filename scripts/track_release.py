@@ -7,14 +7,13 @@ from dpprobe.logs import job_log
 if __name__ == "__main__":
     with job_log(snakemake.log[0], snakemake.output):
         from dpprobe.tracking.release_registry import register_release
+        from dpprobe.tracking.writer import Destination
 
         params = snakemake.params
         results = Path(snakemake.output[0]).parents[2]
         register_release(
             Path(snakemake.input.bundle[0]).parent,
-            uri=params.uri or f"sqlite:///{results / 'mlflow.db'}",
-            study=params.study,
-            artifact_root=results / "mlartifacts",
-            receipt=Path(snakemake.output[0]),
-            lock=results / "mlflow.lock",
+            Destination.of_results(
+                results, uri=params.uri, study=params.study, receipt=Path(snakemake.output[0])
+            ),
         )

@@ -7,13 +7,19 @@ from dpprobe.logs import job_log
 if __name__ == "__main__":
     with job_log(snakemake.log[0], snakemake.output):
         from dpprobe.tracking.ingest import ingest_study
+        from dpprobe.tracking.writer import Destination
         from dpprobe.versions import clone_commit
 
         params, paths = snakemake.params, snakemake.input
         results = Path(snakemake.output[0]).parent.parent
         ingest_study(
-            uri=params.uri or f"sqlite:///{results / 'mlflow.db'}",
-            study=params.study,
+            Destination.of_results(
+                results,
+                uri=params.uri,
+                study=params.study,
+                receipt=Path(snakemake.output[0]),
+                commit=clone_commit(),
+            ),
             report=Path(paths.report),
             summaries=[Path(path) for path in paths.summaries],
             dataset_infos={Path(path).parent.name: Path(path) for path in paths.infos},
@@ -23,8 +29,4 @@ if __name__ == "__main__":
                 for path in map(Path, paths.tables)
                 if "tables" in path.relative_to(results).parts
             ],
-            artifact_root=results / "mlartifacts",
-            receipt=Path(snakemake.output[0]),
-            lock=results / "mlflow.lock",
-            commit=clone_commit(),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dpprobe.artifacts import read_json, write_text
 from dpprobe.results.summary import summarise_cells
 from dpprobe.tracking.ingest import ingest_study, update_dataset
 from dpprobe.tracking.store import create_tables
+from dpprobe.tracking.writer import Destination
 from tests.support.cell_files import write_dataset_info, write_study
 
 
@@ -30,22 +32,30 @@ class Study:
         self.planes = {"pixels": root / "tsne_pixels.png"}
         self.tables = [root / "accuracy.md"]
 
+    def destination(self, receipt: str, changes: dict[str, Any], *, study: str) -> Destination:
+        """Returns where runs are written, with the values that it takes out of `changes`."""
+        values = {
+            "uri": self.uri,
+            "study": study,
+            "artifact_root": self.root / "mlartifacts",
+            "receipt": self.root / receipt,
+            "lock": self.root / "lock",
+        }
+        own = {each.name for each in fields(Destination)} & changes.keys()
+        return Destination(**values | {name: changes.pop(name) for name in own})
+
     def ingest(self, **changes: Any) -> dict[str, Any]:
         """Ingests the cells; returns the receipt."""
         arguments: dict[str, Any] = {
-            "uri": self.uri,
-            "study": "study",
             "dataset": "digits",
             "metrics_files": self.cells,
             "dataset_info": self.info,
             "figures": self.figures,
             "planes": self.planes,
             "tables": self.tables,
-            "artifact_root": self.root / "mlartifacts",
-            "receipt": self.root / "receipt.json",
-            "lock": self.root / "lock",
         }
-        update_dataset(**(arguments | changes))
+        to = self.destination("receipt.json", changes, study="study")
+        update_dataset(to, **(arguments | changes))
         receipt: dict[str, Any] = read_json(self.root / "receipt.json")
         return receipt
 
@@ -57,18 +67,14 @@ class Study:
         if not report.exists():
             write_text(report, "<html></html>")
         arguments: dict[str, Any] = {
-            "uri": self.uri,
-            "study": name,
             "report": report,
             "summaries": [summary],
             "dataset_infos": {"digits": self.info},
             "figures": [],
             "tables": sorted((self.root / "tables").rglob("*.md")),
-            "artifact_root": self.root / "mlartifacts",
-            "receipt": self.root / "_study.json",
-            "lock": self.root / "lock",
         }
-        ingest_study(**(arguments | changes))
+        to = self.destination("_study.json", changes, study=name)
+        ingest_study(to, **(arguments | changes))
         receipt: dict[str, Any] = read_json(self.root / "_study.json")
         return receipt
 

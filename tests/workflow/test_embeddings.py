@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import h5py
 import mlflow
 import numpy as np
 import onnxruntime
@@ -15,6 +16,7 @@ import pandas as pd
 import pytest
 from sklearn.feature_extraction.text import HashingVectorizer
 
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.release.predict import Predictor
 
 from .conftest import Workspace
@@ -149,3 +151,106 @@ def test_text_from_files_to_a_release(
     table = served.predict(pd.DataFrame({"vector": vectors[:3].astype(float).tolist()}))
     assert np.allclose(table.iloc[:, 1:].to_numpy(), wanted[:3], atol=1e-4)
     assert "Nothing to be done" in workspace.run(STUDY, *TARGETS).stdout
+
+
+SLIDES: dict[str, Any] = {
+    "source": "embeddings",
+    "label_column": "kind",
+    "class_names": ["a", "b"],
+    "unit_column": "who",
+    "split_by": "id",
+    "id_column": "slide",
+    "group_columns": ["sex"],
+}
+ITEMS: dict[str, Any] = {
+    "study": "slides",
+    "datasets": {
+        "folder": SLIDES
+        | {
+            "train": "in",
+            "table": "slides.csv",
+            "pool": "mean",
+            "unreadable": "drop",
+            "vectors": {"uni": "features"},
+        },
+        "file": SLIDES | {"train": "slides.h5", "vectors": {"uni": "uni/features"}},
+    },
+    "backbones": {
+        "uni": {"family": "external", "model": "UNI", "vectors": "uni", "each_by_itself": True}
+    },
+    "methods": METHODS,
+    "epsilons": [4],
+    "seeds": 1,
+    "features": {"shards": 1, "dtype": "float32"},
+    "tsne": {"points": 50},
+    "fairness": {"resamples": 200},
+}
+LOST = {f"s{number}" for number in range(5, 120, 11)}
+
+
+def write_slides(folder: Path) -> None:
+    """Slides of 1 to 9 patches, two per patient, in a folder and pooled in one file."""
+    generator, rows, means = np.random.default_rng(0), [], []
+    (folder / "in").mkdir()
+    for number in range(120):
+        kind = number // 2 % 2
+        patches = generator.normal(kind, 1, (1 + number % 9, 16)).astype(np.float32)
+        rows.append(
+            {
+                "slide": f"s{number}",
+                "kind": "ab"[kind],
+                "who": f"p{number // 2}",
+                "sex": "fm"[number % 3 % 2],
+            }
+        )
+        means.append(patches.astype(np.float64).mean(axis=0))
+        with h5py.File(folder / f"in/s{number}.h5", "w") as file:
+            file["features"], file["coords"] = patches, np.zeros((len(patches), 2), int)
+    for name in LOST:
+        path = folder / f"in/{name}.h5"
+        path.write_bytes(path.read_bytes()[:100])
+    with (folder / "slides.csv").open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    with h5py.File(folder / "slides.h5", "w") as file:
+        file["uni/features"] = np.array(means, np.float32)
+        for name in rows[0]:
+            file[name] = [row[name] for row in rows]
+
+
+def test_items_from_files_to_a_report(workspace: Workspace) -> None:
+    """Per-item files give the features, cells and groups of one file, but for lost items."""
+    write_slides(workspace.directory)
+    workspace.run(ITEMS, "results/report.html")
+    results = workspace.directory / "results"
+    stores = {
+        (name, split): FeatureStore(results / f"features/{name}/uni/{split}/manifest.json")
+        for name in ("folder", "file")
+        for split in ("train", "test")
+    }
+    for split in ("train", "test"):
+        folder, whole = stores["folder", split], stores["file", split]
+        wanted = whole.read()
+        lost = [row for row, name in enumerate(whole.ids) if name in LOST]
+        wanted[lost] = np.nan
+        assert list(folder.nulls) == lost
+        np.testing.assert_array_equal(folder.read(), wanted)
+        assert (folder.ids, folder.units) == (whole.ids, whole.units)
+    tested = stores["folder", "test"]
+    for name in ("folder", "file"):
+        cell = results / f"cells/{name}/uni/squares/eps-4"
+        statement = json.loads((cell / "privacy.json").read_text())
+        assert statement["n"] == len({*(stores[name, "train"].units or ())})
+        record = json.loads((cell / "metrics.json").read_text())
+        gone = len(tested.nulls) if name == "folder" else 0
+        assert record["rows"]["test"] == tested.rows - gone
+        ceiling = json.loads(
+            (results / f"cells/{name}/uni/ceiling/eps-inf/metrics.json").read_text()
+        )
+        assert ceiling["summary"]["accuracy"]["mean"] > 0.8, "guessing: 0.5"
+    assert 0 < len(tested.nulls) < len(LOST), "in both splits"
+    listed = (workspace.directory / "data/folder/problems.csv").read_text()
+    assert listed.count("unreadable, so a null example") == len(LOST)
+    for page in ("report.html", "tables/accuracy.csv"):
+        assert "null example" not in (results / page).read_text()

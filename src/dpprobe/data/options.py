@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dpprobe.data.option_paths import with_paths
 from dpprobe.data.subsample import Subsample
@@ -69,14 +69,14 @@ DATASET_NOTES = frozenset(
 )  # fmt: skip
 # Options that tables' parameters omit if they have defaults, so that old tables stay up to date.
 _OMITTED_AT_DEFAULT = frozenset(
-    {"max_images_per_patient", "pool", "split_by", "subsample", "unit_column"}
+    {"max_images_per_patient", "pool", "split_by", "subsample", "unit_column", "unreadable"}
 )
 # Options that split, limit, store or label images, but do not decide the set of images.
 _OF_THE_SAME_IMAGES = DATASET_NOTES | {
     "accepted_labels", "class_names", "embed", "group_columns", "id_column",
     "label_column", "label_columns", "limit", "max_images_per_patient", "missing",
     "pool", "several_labels", "shard_in_id", "split_by", "split_seed", "subsample", "test_fraction",
-    "uncertain", "unit_column",
+    "uncertain", "unit_column", "unreadable",
 }  # fmt: skip
 
 
@@ -196,6 +196,12 @@ class DatasetOptions(Options, ABC):
         description="decode: decode every image once when the split tables are made, to report all "
         "unreadable images together. hash: only read the bytes of the images.",
     )
+    unreadable: Literal["error", "drop"] = Field(
+        "error",
+        description="Treatment of an image or a vector that is missing, damaged or not finite. "
+        "error: stop and list all. drop: its row stays in the split tables as a null example, "
+        "which adds nothing to any sum or test result. n still counts null examples.",
+    )
     same_units_as: Name | None = Field(
         None,
         description="Another dataset under the same data_dir that has some of the same patients "
@@ -217,6 +223,14 @@ class DatasetOptions(Options, ABC):
         "classes keep their names. The value imagenet means the thousand names that CLIP's authors "
         "wrote for ImageNet's labels.",
     )
+
+    @model_validator(mode="after")
+    def _check_unreadable(self) -> Self:
+        if self.unreadable == "drop" and self.verify == "hash":
+            raise ValueError(
+                "unreadable: drop finds damaged images by decoding them; remove `verify: hash`"
+            )
+        return self
 
     @abstractmethod
     def check_files(self) -> None:

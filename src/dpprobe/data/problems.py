@@ -49,7 +49,9 @@ KINDS: dict[str, tuple[str, str, str]] = {
         "complete the source or correct `expect`"),
 }  # fmt: skip
 # Kinds of problems that do not stop a run; only `problems.csv` lists them.
-NOTES = {"copy": "training image that appears twice"}
+NOTES = {"copy": "training image that appears twice", "null": "unreadable, so a null example"}
+# Kinds of problems whose rows become null examples with `unreadable: drop`.
+UNREADABLE = ("missing", "unreadable")
 
 
 class ImageError(DataError):

@@ -8,6 +8,10 @@ empty if unknown) and, if the dataset lists all labels that count as right, `acc
 (list<int64>). In a dataset of vectors, `bytes` has the vectors of the row (see `embedding_rows`),
 without a hash of pixels. Class names are in the schema's metadata; the footer has a fingerprint of
 the content. `dataset.json` describes both tables and is written last.
+
+With `unreadable: drop` an image that cannot be read becomes a null example: its row keeps place,
+id, label and patient, so splits, n and class counts do not depend on it. Image and hashes are null,
+and the footer lists the row.
 """
 
 from __future__ import annotations
@@ -45,7 +49,7 @@ from dpprobe.data.images.image_files import (
 from dpprobe.data.images.tar_shards import read_image_bytes
 from dpprobe.data.people.alike_names import find_name_fault
 from dpprobe.data.people.group_columns import GROUP_PREFIX
-from dpprobe.data.problems import KINDS, ImageError, Problems
+from dpprobe.data.problems import KINDS, UNREADABLE, ImageError, Problems
 from dpprobe.errors import DataError
 from dpprobe.extras import OptionalModule
 from dpprobe.progress import Progress
@@ -80,13 +84,13 @@ _ReadImages = Callable[..., Iterable[CheckedImage]]
 
 
 class EncodedImage(NamedTuple):
-    """A row's image as a split table stores it."""
+    """A row's image as a split table stores it; `sha256` is None for a null example."""
 
     row: int
     data: bytes | None
     path: str | None
     id: str
-    sha256: bytes
+    sha256: bytes | None
 
 
 class SplitInfo(BaseModel, frozen=True):
@@ -306,11 +310,12 @@ def write_dataset(
         checks = Checks(shape.class_names, options, problems, strict_test=chosen_test, units=units)
         pool = stack.enter_context(ThreadPoolExecutor(READ_THREADS))
         decode = options.verify == "decode" and not options.holds_vectors
+        drop = options.unreadable == "drop"
         read = partial(pool.map, partial(_check_image, decode=decode, keep=embed))
         writers = {}
         for name in SPLITS:
             path = stack.enter_context(artifacts.atomic_path(directory / f"{name}.parquet"))
-            writer = _SplitWriter(path, name, shape, read=read, problems=problems)
+            writer = _SplitWriter(path, name, shape, read=read, problems=problems, drop=drop)
             writers[name] = stack.enter_context(closing(writer))
         progress = stack.enter_context(Progress(rows, label=f"data {directory.name}"))
         for name, batch in batches:
@@ -323,6 +328,7 @@ def write_dataset(
         checks.finish_checks(
             {name: (writer.rows, writer.per_class) for name, writer in writers.items()}
         )
+        _check_nulls(writers, problems)
         if problems:
             for name in SPLITS:
                 (directory / f"{name}.parquet").unlink(missing_ok=True)
@@ -346,6 +352,15 @@ def _require_rows(given: int, announced: int, options: DatasetOptions) -> None:
         raise DataError(
             f"source {options.source}: {given} rows instead of {announced}; correct the source"
         )
+
+
+def _check_nulls(writers: Mapping[str, _SplitWriter], problems: Problems) -> None:
+    """Warns of null examples without their number, which is private; refuses a split of nulls."""
+    for name, writer in writers.items():
+        if 0 < writer.rows == len(writer.nulls):
+            problems.add_problem("class", "none of its rows can be read", split=name)
+    if any(writer.nulls for writer in writers.values()):
+        logger.warning("unreadable rows count as null examples; %s lists them", problems.path)
 
 
 def _describe_checks(checks: Checks) -> dict[str, Any]:
@@ -491,10 +506,19 @@ class _SplitWriter:
     """Writes one split table: checks rows, hashes images, and limits the size of row groups."""
 
     def __init__(
-        self, path: Path, name: str, shape: _Shape, *, read: _ReadImages, problems: Problems
+        self,
+        path: Path,
+        name: str,
+        shape: _Shape,
+        *,
+        read: _ReadImages,
+        problems: Problems,
+        drop: bool,
     ) -> None:
         self.name = name
         self.rows = 0
+        self.nulls: list[int] = []
+        self._drop = drop
         self.per_class = np.zeros(len(shape.class_names), dtype=np.int64)
         self.fingerprint = ""
         self.units: set[str] = set()
@@ -520,7 +544,10 @@ class _SplitWriter:
         rows = range(self.rows, self.rows + batch.num_rows)
         named = ("image", "id", "origin", "pixels_sha256")
         images = list(self._read(rows, *(_optional_column(batch, name) for name in named)))
-        labels = self._check_batch(batch, images)
+        faults = [[(k, d) for k, d in of_row or ()] for of_row in _optional_column(batch, "faults")]
+        if self._drop:
+            images = list(map(self._drop_unreadable, images, faults))
+        labels = self._check_batch(batch, images, faults)
         self.rows += batch.num_rows
         if not self._problems:
             self._append_rows(batch, images, labels)
@@ -530,18 +557,37 @@ class _SplitWriter:
         self._flush_rows()
         self.fingerprint = self._hash.hexdigest()
         self._writer.add_key_value_metadata({"dpprobe_fingerprint": self.fingerprint})
+        if self.nulls:
+            self._writer.add_key_value_metadata({"dpprobe_nulls": json.dumps(self.nulls)})
         self._writer.close()
 
-    def _check_batch(self, batch: pa.Table, images: Sequence[CheckedImage]) -> list[Any]:
-        """Returns the labels of a batch, and reports the problems of its rows."""
-        given = _optional_column(batch, "faults")
+    def _drop_unreadable(self, image: CheckedImage, faults: list[tuple[str, str]]) -> CheckedImage:
+        """Makes a null example of an unreadable image; removes its faults, and notes the first."""
+        unreadable = [fault for fault in (*faults, image.fault) if fault and fault[0] in UNREADABLE]
+        if not unreadable:
+            return image
+        self.nulls.append(image.row)
+        add_problem(self._problems, "null", unreadable[0][1], split=self.name, image=image)
+        faults[:] = [fault for fault in faults if fault not in unreadable]
+        return image._replace(sha256=None, pixels=None, used_bits=None, data=None, fault=None)
+
+    def _check_batch(
+        self,
+        batch: pa.Table,
+        images: Sequence[CheckedImage],
+        given: Sequence[Sequence[tuple[str, str]]],
+    ) -> list[Any]:
+        """Returns the labels of a batch, and reports the problems of its rows.
+
+        `given` are the problems that the source found in each row.
+        """
         accepted = _optional_column(batch, "accepted")
         labels = batch.column("label").to_pylist()
         units = _optional_column(batch, "unit")
         for image, label, of_source, right, unit in zip(
             images, labels, given, accepted, units, strict=True
         ):
-            faults = [(kind, detail) for kind, detail in of_source or ()]
+            faults = list(of_source)
             known = {kind for kind, _ in faults}  # kinds of problems that the source explained
             checks = [image.fault, self._id_fault(image.id, label), self._label_fault(label)]
             if checks[-1] is None:
@@ -597,9 +643,8 @@ class _SplitWriter:
         units = _optional_column(batch, "unit")
         self.units.update(units)
         for row, image in enumerate(images):
-            assert image.sha256 is not None  # images without hash are problems, which stop writing
             row_groups = [column[row] for column in groups]
-            record = [image.id, labels[row], row_groups, image.sha256.hex()]
+            record = [image.id, labels[row], row_groups, image.sha256 and image.sha256.hex()]
             record += [accepted[row]] if self._shape.accepted else []
             record += [units[row]] if self._shape.units else []
             self._hash.update(artifacts.canonical_json(record).encode() + b"\n")
@@ -611,9 +656,13 @@ class _SplitWriter:
             "pixels_sha256": pa.array([image.pixels for image in images], pa.binary()),
             **{name: batch.column(name) for name in self._shape.groups},
         }
-        if any(image.data is not None for image in images):
-            paths = [image.path or None for image in images]
-            columns["image"] = _image_column([image.data for image in images], paths)
+        if any(image.data is not None or image.sha256 is None for image in images):
+            given = batch.column("image").to_pylist()
+            stored = [
+                (image.data or one["bytes"], image.path or None) if image.sha256 else (None, None)
+                for image, one in zip(images, given, strict=True)
+            ]
+            columns["image"] = _image_column(*map(list, zip(*stored, strict=True)))
         if self._shape.accepted:
             columns["accepted"] = pa.array(accepted, pa.list_(pa.int64()))
         if self._shape.units:
@@ -662,6 +711,8 @@ class SplitTable:
         self._edges = [0, *itertools.accumulate(sizes)]
         self.rows = self._edges[-1]
         self.fingerprint = metadata[b"dpprobe_fingerprint"].decode()
+        # positions of null examples, ascending
+        self.nulls: tuple[int, ...] = tuple(json.loads(metadata.get(b"dpprobe_nulls", "[]")))
         self.class_names: tuple[str, ...] = tuple(ours["class_names"])
         self.multi_label: bool = ours["multi_label"]
         self.holds_vectors: bool = ours.get("vectors", False)
@@ -682,13 +733,18 @@ class SplitTable:
     def read_ids(self, start: int = 0, stop: int | None = None) -> list[str]:
         return self._read_column("id", start, stop).to_pylist()
 
-    def image_hashes(self) -> list[bytes]:
+    def image_hashes(self) -> list[bytes | None]:
         return self._read_column("image_sha256").to_pylist()
 
     def content_hashes(self) -> list[bytes]:
         """Reads the SHA-256 of each encoded image, and of each decoded image's pixels."""
         pixels = self._read_column("pixels_sha256").to_pylist()
-        return [*self.image_hashes(), *(each for each in pixels if each is not None)]
+        return [each for each in (*self.image_hashes(), *pixels) if each is not None]
+
+    def read_first(self) -> EncodedImage:
+        """Returns the first image that is no null example."""
+        readable = set(range(len(self.nulls) + 1)).difference(self.nulls)
+        return next(self.read_images(min(readable), self.rows))
 
     def read_groups(self, start: int = 0, stop: int | None = None) -> dict[str, list[str]]:
         """Reads the subgroups: for each column a string per row, empty if unknown."""
@@ -769,10 +825,12 @@ def decode_image(image: EncodedImage, *, split: str) -> Image.Image:
     """Decodes an image, and turns it upright by its EXIF data.
 
     Raises DataError, naming the row, if the file cannot be read, changed since the dataset was
-    prepared, is no image, or contains several images.
+    prepared, is no image, contains several images, or for a null example.
     """
     where = f"{split} row {image.row} (id {image.id})"
     data = image.data
+    if image.sha256 is None:
+        raise DataError(f"{where}: a null example has no image; leave the row out")
     if data is None:
         try:
             data = read_image_bytes(str(image.path))

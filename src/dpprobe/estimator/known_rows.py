@@ -126,7 +126,11 @@ def find_origins(
     stores = list(_OPENED.values())
     if named := [store for store in stores if _has_labels(store, labels)]:
         return [Origin.of_store(store) for store in named]
-    stores = [store for store in stores if store.dimension == dimension and not _is_gone(store)]
+    stores = [
+        store.leave_out_nulls()  # null examples of all stores are equal
+        for store in stores
+        if store.dimension == dimension and not _is_gone(store)
+    ]
     if not stores:
         return []
     digests = digest_rows(rows)

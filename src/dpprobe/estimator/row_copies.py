@@ -49,9 +49,14 @@ def warn_of_copies(
 def _count_copies(
     rows: npt.NDArray[np.float32] | RowSource, units: Units | None
 ) -> tuple[int, int]:
-    """Counts rows that repeat a row of another unit, and the most units with one row."""
+    """Counts rows that repeat a row of another unit, and the most units with one row.
+
+    Rows of NaN alone are null examples, not copies.
+    """
     digests = digest_rows(rows)
+    dimension = rows.shape[1] if isinstance(rows, np.ndarray) else rows.dimension
+    null = digest_rows(np.full((1, dimension), np.nan, np.float32))[0]
     codes = np.arange(len(digests)) if units is None else units.unit_of_rows()
-    pairs = np.unique(np.stack([digests, codes.astype(np.uint64)]), axis=1)
+    pairs = np.unique(np.stack([digests, codes.astype(np.uint64)])[:, digests != null], axis=1)
     _, counts = np.unique(pairs[0], return_counts=True)
-    return int((counts - 1).sum()), int(counts.max())
+    return int((counts - 1).sum()), int(counts.max(initial=0))

@@ -68,6 +68,8 @@ def extract_shard(
 ) -> None:
     """Extracts and writes one shard; the same inputs on the same machine give the same features.
 
+    The features of null examples are NaN.
+
     Raises DataError if `table` and `info` do not belong together. Also raises DataError, naming the
     row, if an image cannot be used, or gives features that are not finite or do not fit the dtype.
     Raises ConfigError if the backbone cannot be loaded or mixes the images of a batch, or there are
@@ -108,7 +110,8 @@ def extract_shard(
         is_network = loaded.graph is not None
         if changed is not None:
             loaded = changed(loaded, runtime)
-        decoder = Decoder(loaded, split, vectors=vectors)
+        stand_in = source.read_first() if source.nulls else None
+        decoder = Decoder(loaded, split, vectors=vectors, stand_in=stand_in)
         if workers is not None:
             workers.send_task(make_task(decoder, stop - start, batch_size, threads))
         if is_network:
@@ -200,8 +203,10 @@ def _write_parts(
     progress = Progress(header.end_row - header.first_row, label=label)
     with writing as writer, progress, closing(parts):
         for part in parts:
+            nulls = np.isin([row for row, _ in part.rows], source.nulls)
             for values in (part.values, *part.layers.values()):
                 _check_values(values, part, header.split, header.dtype)
+                values[nulls] = np.nan
             writer.append_block(part.values, layers=part.layers)
             progress.advance_by(len(part.rows))
 

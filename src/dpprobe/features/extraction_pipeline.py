@@ -117,12 +117,23 @@ def rows_per_pass(batch_size: int, accelerator: Accelerator | None) -> int:
 class Decoder:
     """Decodes images, applies the backbone's preprocessing, and stacks images to a piece."""
 
-    def __init__(self, backbone: Backbone, split: str, *, vectors: str | None = None) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        split: str,
+        *,
+        vectors: str | None = None,
+        stand_in: EncodedImage | None = None,
+    ) -> None:
         """Keeps only the picklable transforms of the backbone.
 
-        `vectors` names a row's vectors, for a backbone that takes them in place of images.
+        Args:
+          vectors: names a row's vectors, for a backbone that takes them in place of images.
+          stand_in: an image of the split that is decoded in place of null examples, so that all
+            rows have equal shapes; the caller never uses the result.
         """
         self._vectors = vectors
+        self._stand_in = stand_in
         self._dimension = backbone.dimension
         self._transform = backbone.transform
         self._train_transform = backbone.train_transform if split == "train" else None
@@ -136,6 +147,8 @@ class Decoder:
         return self._pass_image(probe_image(), EncodedImage(0, None, None, "", b"")).nbytes
 
     def decode_one(self, image: EncodedImage) -> torch.Tensor:
+        if image.sha256 is None and self._stand_in is not None:
+            image = self._stand_in
         if self._vectors is not None:
             return self._read_vector(image, self._vectors)
         picture = decode_image(image, split=self.split)

@@ -8,11 +8,12 @@ in this module refuses a file that differs from the manifest, and names the file
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +63,7 @@ class FeatureStore:
       trained: True if the backbone's weights come from training.
       fingerprint: the hash of all rows' content, independent of the division into shards.
       copies: counts of training examples with an earlier example's image; None if not counted.
+      nulls: positions of null examples, whose features are NaN; mostly empty.
     """
 
     def __init__(self, manifest: Path) -> None:
@@ -85,8 +87,20 @@ class FeatureStore:
         self.fingerprint: str = body["fingerprint"]
         self.copies: dict[str, dict[str, Any]] | None = body.get("copies")
         self._promise: dict[str, Any] | None = body.get("promise")
+        self.nulls: Sequence[int] = body.get("nulls", ())
+        self._kept: npt.NDArray[np.int64] | None = None  # rows of a store without nulls
         self.shards = tuple(ShardRecord(**shard) for shard in body["shards"])
         self._compared: dict[str, tuple[int, ...]] = {}
+
+    def leave_out_nulls(self) -> Self:
+        """Returns the store without null examples, for results that noise does not protect."""
+        if not self.nulls:
+            return self
+        other = copy.copy(self)
+        vars(other).pop("_row_columns", None)
+        other._kept = np.setdiff1d(np.arange(self.rows), self.nulls)
+        other.rows, other.nulls = len(other._kept), ()
+        return other
 
     @property
     def crops(self) -> tuple[str, ...]:
@@ -139,13 +153,14 @@ class FeatureStore:
             with self._open_shard(record) as file:
                 parts.append(read_rows(file))
         accepted = [row for part in parts for row in part.accepted or ()]
-        return RowColumns(
+        columns = RowColumns(
             np.concatenate([part.labels for part in parts]),
             [row_id for part in parts for row_id in part.ids],
             {name: [v for part in parts for v in part.groups[name]] for name in parts[0].groups},
             None if parts[0].accepted is None else accepted,
             None if parts[0].units is None else [u for part in parts for u in part.units or ()],
         )
+        return columns if self._kept is None else columns.take_rows(self._kept.tolist())
 
     def read(self, dtype: str = "float32", *, layer: str | None = None) -> npt.NDArray[Any]:
         """Reads all features [rows, dimension], or the features of a layer [rows, width]."""
@@ -180,6 +195,7 @@ class FeatureStore:
     def rows_at(self, index: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Reads the features, float32 [len(index), dimension], of rows in any order."""
         features = np.empty((len(index), self.dimension), dtype=np.float32)
+        index = index if self._kept is None else self._kept[index]
         for record in self.shards:
             (places,) = np.nonzero((index >= record.start) & (index < record.stop))
             if not len(places):
@@ -205,7 +221,13 @@ class FeatureStore:
         self._layer_width(layer)
         with self._open_shard(record) as file:
             for start, block in stored_blocks(file[array_path(layer)], rows):
-                yield record.start + start, block
+                first = record.start + start
+                if self._kept is None:
+                    yield first, block
+                    continue
+                low, high = np.searchsorted(self._kept, (first, first + len(block))).tolist()
+                if low < high:
+                    yield low, block[self._kept[low:high] - first]
 
     def read_header(self, record: ShardRecord) -> ShardHeader:
         with self._open_shard(record) as file:

@@ -231,9 +231,9 @@ def _compute_cosine(first: npt.NDArray[np.float64], second: npt.NDArray[np.float
 
 
 def _unit_blocks(store: FeatureStore, rows: int, device: str) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yields rows of unit norm, float32 [m, d]; a row of zeros stays zero, with cosine 0."""
+    """Yields rows of unit norm, float32 [m, d]; zeros and null examples are zero, with cosine 0."""
     for start, block in store.read_blocks(rows):
-        yield start, _scale_to_unit(torch.from_numpy(block).to(device))
+        yield start, _scale_to_unit(torch.from_numpy(np.nan_to_num(block, copy=False)).to(device))
 
 
 def _scale_to_unit(rows: torch.Tensor) -> torch.Tensor:
@@ -246,10 +246,11 @@ def _exact_matches(
     """Maps each private row whose image equals a public image to that image's (split, row)."""
     hashes: dict[bytes, list[int]] = {}
     for row, digest in enumerate(private.table.image_hashes()):
-        hashes.setdefault(digest, []).append(row)
+        if digest is not None:  # None: a null example
+            hashes.setdefault(digest, []).append(row)
     matches: dict[int, tuple[int, int]] = {}
     for number, rows in enumerate(public):
         for place, digest in enumerate(rows.table.image_hashes()):
-            for row in hashes.get(digest, ()):
+            for row in hashes.get(digest or b"", ()):
                 matches.setdefault(row, (number, place))
     return matches

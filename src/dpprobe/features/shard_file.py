@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -57,6 +57,18 @@ class RowColumns(NamedTuple):
             table.read_groups(start, stop),
             table.read_accepted(start, stop),
             table.read_units(start, stop),
+        )
+
+    def take_rows(self, rows: Sequence[int]) -> RowColumns:
+        def take(values: list[Any]) -> list[Any]:
+            return [values[row] for row in rows]
+
+        return RowColumns(
+            self.labels[rows],
+            take(self.ids),
+            {name: take(values) for name, values in self.groups.items()},
+            None if self.accepted is None else take(self.accepted),
+            None if self.units is None else take(self.units),
         )
 
     def make_texts(self) -> dict[str, list[str]]:

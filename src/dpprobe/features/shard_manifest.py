@@ -66,6 +66,7 @@ def write_manifest(
         "format_version": FORMAT_VERSION,
         **expected,
         "dimension": widths.pop(None),
+        **({"nulls": content.nulls} if content.nulls else {}),
         **({"layers": widths} if widths else {}),
         **({} if copies is None else {"copies": copies}),
         **({} if promise is None else {"promise": promise.to_dict()}),

@@ -45,11 +45,13 @@ class ShardRecord:
 class ContentHash:
     """Hashes of all rows of a split, in order, independent of the division into shards.
 
-    `widths` has the width of the features (key None) and of each layer.
+    `widths` has the width of the features (key None) and of each layer. `nulls` are the positions
+    of null examples, whose features are NaN.
     """
 
     def __init__(self) -> None:
         self.widths: dict[str | None, int] = {}
+        self.nulls: list[int] = []
         self._arrays: dict[str | None, Any] = defaultdict(hashlib.sha256)
         self._columns: dict[str, Any] = defaultdict(hashlib.sha256)
         self._shape: dict[str, Any] = {}
@@ -112,9 +114,12 @@ def verify_shard(path: Path, expected: ShardHeader, content: ContentHash) -> Sha
         content.compare_widths(shown, {layer: one.shape[1] for layer, one in arrays.items()})
         for layer, array in arrays.items():
             digest = hashlib.sha256()
-            for _, block in stored_blocks(array):
+            for start, block in stored_blocks(array):
                 digest.update(block.data)
                 content.add_features(layer, block)
+                if layer is None:
+                    places = np.flatnonzero(np.isnan(block[:, 0])) + expected.first_row + start
+                    content.nulls += places.tolist()
             if digest.hexdigest() != digests[layer]:
                 raise StoreError(f"{shown}: {array.name} differs from its hash; {REMEDY}")
         rows = read_rows(file)

@@ -47,8 +47,8 @@ class Inputs:
       labels: int64 [rows], or uint8 [rows, num_classes] of 0 and 1.
       units: the unit of privacy of each row; None if each row is a unit.
       views: number of views per row and step; None without augmentation.
-      kept: bool [rows], False for rows that training ignores: the plan's null rows, whose units are
-        sampled and counted in n.
+      kept: bool [rows], False for rows that training and tests ignore: null rows, whose units are
+        sampled and counted in n; None if all rows are used.
       slow: True if reading a batch takes so long that another thread should read ahead.
     """
 
@@ -86,10 +86,13 @@ class Inputs:
         return rows.reshape(len(index), *self.shape)
 
     def keep_rows(self, kept: npt.NDArray[np.bool_]) -> Self:
-        """Returns inputs that share all arrays, of which training ignores rows not in `kept`."""
+        """Returns inputs that share all arrays; rows outside `kept` are ignored too."""
         other = copy.copy(self)
-        other.kept = kept
+        other.kept = kept if self.kept is None else self.kept & kept
         return other
+
+    def list_kept(self) -> Index:
+        return np.arange(self.rows) if self.kept is None else np.flatnonzero(self.kept)
 
 
 class ImageInputs(Inputs):
@@ -218,8 +221,9 @@ def image_inputs(
     for each batch, and encoded images stored in the table stay in memory. Raises DataError, naming
     the row, for an image that cannot be decoded or differs in size from the first image. Raises
     ConfigError if the backbone does not take images as bytes, or `augment.pad` is too large.
+    Null examples have the first image's pixels, so the caller must not keep their rows.
     """
-    decoder = _Decoding(Decoder(backbone, split), table, threads)
+    decoder = _Decoding(Decoder(backbone, split, stand_in=table.read_first()), table, threads)
     shape = decoder.shape
     labels = torch.from_numpy(
         table.read_labels().astype(np.uint8 if table.multi_label else np.int64)
@@ -245,7 +249,7 @@ class _Decoding:
         self._decoder, self._table = decoder, table
         self._pool = ThreadPoolExecutor(max(1, threads), "decode")
         self._encoded: list[EncodedImage] = []
-        first = decoder.decode_one(next(table.read_images(0, 1)))
+        first = decoder.decode_one(table.read_first())
         if first.dtype != torch.uint8:
             raise ConfigError(
                 f"fine_tune: the backbone's preprocessing gives {first.dtype} instead of bytes; "

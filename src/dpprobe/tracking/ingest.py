@@ -36,25 +36,20 @@ from dpprobe.tracking.views import (
     studies_experiment,
     summary_experiment,
 )
-from dpprobe.tracking.writer import Writer, leave_receipt, open_writer
+from dpprobe.tracking.writer import Destination, Writer, leave_receipt, open_writer
 
 STUDY_FOLDER = "_study"  # folder of a study's artifacts and receipt; no dataset has this name
 
 
 def update_dataset(
+    to: Destination,
     *,
-    uri: str,
-    study: str,
     dataset: str,
     metrics_files: Sequence[Path],
     dataset_info: Path,
     figures: Sequence[Path],
     planes: Mapping[str, Path],
     tables: Sequence[Path],
-    artifact_root: Path,
-    receipt: Path,
-    lock: Path,
-    commit: str | None = None,
     audits: Sequence[Path] = (),
     fairness: Sequence[Path] = (),
     zero_shot: Sequence[Path] = (),
@@ -68,16 +63,11 @@ def update_dataset(
     other studies stay unchanged.
 
     Args:
-      figures, tables: files that the run of the whole dataset has, and no other, so
-        that the folder of artifacts grows with the number of cells.
+      figures, tables: files that the run of the whole dataset has, and no other, so that the folder
+        of artifacts grows with the number of cells.
       planes: each backbone's t-SNE figure, in the same run.
-      artifact_root: folder of artifacts, unless a server chooses the folder.
-      receipt: file written last, with the run of each result and the pages to open.
-      lock: a file beside a SQLite store, so that one process writes at a time. A server accepts
-        many writers at once, so only writers of one receipt wait for each other.
-      commit: the workflow's commit, recorded in new runs; a changed commit replaces no run.
     """
-    info = read_info(dataset_info)
+    study, info = to.study, read_info(dataset_info)
     cell_files = [(path, read_cell(path)) for path in sorted(metrics_files)]
     shared_tags = {"study": study, "dataset_fingerprint": info.fingerprint}
     if info.untested_classes:
@@ -114,15 +104,7 @@ def update_dataset(
             (run.finished for run in [*cells, *baselines]), default=dataset_info.stat().st_mtime
         ),
     )
-    with open_writer(
-        uri=uri,
-        study=study,
-        folder=dataset,
-        artifact_root=artifact_root,
-        receipt=receipt,
-        lock=lock,
-        commit=commit,
-    ) as writer:
+    with open_writer(to, dataset) as writer:
         shown = cells_experiment(dataset, writer.location, cells, baselines, measure)
         writer.links = {"cells": writer.find_page(shown)}
         summary = summary_experiment(dataset, writer.location, summaries, measure)
@@ -139,7 +121,7 @@ def update_dataset(
             )
         pages |= _write_cells(writer, shown, [*cells, *baselines], has_baselines=bool(baselines))
         writer.write(summary, summaries, outdates=lambda key: key != whole.key)
-    leave_receipt(receipt, writer, uri=uri, dataset=dataset, pages=pages)
+    leave_receipt(to, writer, dataset=dataset, pages=pages)
 
 
 def _list_cell_runs(
@@ -202,18 +184,13 @@ def _write_cells(
 
 
 def ingest_study(
+    to: Destination,
     *,
-    uri: str,
-    study: str,
     report: Path,
     summaries: Sequence[Path],
     dataset_infos: Mapping[str, Path],
     figures: Sequence[Path],
     tables: Sequence[Path],
-    artifact_root: Path,
-    receipt: Path,
-    lock: Path,
-    commit: str | None = None,
 ) -> None:
     """Brings MLflow up to date with the whole study: one run, with the study's report and tables.
 
@@ -224,18 +201,10 @@ def ingest_study(
         folder = path.parent.name
         files.append((path, "tables" if folder == "tables" else f"tables/{folder}"))
     files += [(path, "figures") for path in figures]
-    run = study_run(study, read_grid(summaries), dataset_infos, files)
-    with open_writer(
-        uri=uri,
-        study=study,
-        folder=STUDY_FOLDER,
-        artifact_root=artifact_root,
-        receipt=receipt,
-        lock=lock,
-        commit=commit,
-    ) as writer:
+    run = study_run(to.study, read_grid(summaries), dataset_infos, files)
+    with open_writer(to, STUDY_FOLDER) as writer:
         for name in dataset_infos:
-            if (written := receipt.parent / f"{name}.json").is_file():
+            if (written := to.receipt.parent / f"{name}.json").is_file():
                 pages = read_json(written)["pages"]
                 writer.links |= {
                     f"{words} of {name}": pages[words] for words in ("cells", "charts")
@@ -243,5 +212,5 @@ def ingest_study(
         pages = {"studies": writer.write(studies_experiment(writer.location, run), [run])}
         for name in writer.retire_datasets(dataset_infos):
             # if a study names the dataset again, the missing receipt makes tracking run again
-            (receipt.parent / f"{name}.json").unlink(missing_ok=True)
-    leave_receipt(receipt, writer, uri=uri, dataset=STUDY_FOLDER, pages=pages)
+            (to.receipt.parent / f"{name}.json").unlink(missing_ok=True)
+    leave_receipt(to, writer, dataset=STUDY_FOLDER, pages=pages)

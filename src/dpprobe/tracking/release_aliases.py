@@ -21,7 +21,7 @@ from dpprobe.errors import DataError, TrackingError
 from dpprobe.release.bundle import bundle_digest
 from dpprobe.tracking.receipt import find_store_fault
 from dpprobe.tracking.store import search_all
-from dpprobe.tracking.writer import open_writer
+from dpprobe.tracking.writer import Destination, open_writer
 
 logger = logging.getLogger("dpprobe")
 
@@ -52,13 +52,9 @@ def roll_back(bundle: Path, *, undo: bool = False) -> str:
             f"bundle in results_dir, or run `snakemake --cores all releases` to write {receipt}"
         )
     record = read_json(receipt)
+    named = {name: record[name] for name in ("uri", "study")}
     with open_writer(
-        uri=record["uri"],
-        study=record["study"],
-        folder=RELEASES_FOLDER,
-        artifact_root=results,
-        receipt=receipt,
-        lock=results / "mlflow.lock",
+        Destination.of_results(results, receipt=receipt, **named), RELEASES_FOLDER
     ) as writer:
         (model,) = record["models"]
         return ReleaseModel.read(writer.client, model).roll_back(digest, undo=undo)

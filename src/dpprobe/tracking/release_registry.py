@@ -47,7 +47,7 @@ from dpprobe.tracking.release_aliases import (
 from dpprobe.tracking.runs import MetricValue, RunContents, allows_metrics, option_params, run_name
 from dpprobe.tracking.store import search_all
 from dpprobe.tracking.views import releases_experiment
-from dpprobe.tracking.writer import fit_to_tag, leave_receipt, open_writer
+from dpprobe.tracking.writer import Destination, fit_to_tag, leave_receipt, open_writer
 
 logger = logging.getLogger("dpprobe")
 
@@ -58,28 +58,19 @@ LOADER = served_release.__name__  # the module that MLflow imports to load a rel
 REQUIRED = ("mlflow", "numpy", "pandas", "pillow", "pyarrow", "pydantic", "safetensors", "torch")
 
 
-def register_release(
-    bundle: Path, *, uri: str, study: str, artifact_root: Path, receipt: Path, lock: Path
-) -> None:
+def register_release(bundle: Path, to: Destination) -> None:
     """Brings MLflow up to date with a release: its run, its model version, the aliases.
 
     Each bundle digest has one run and one version. A second call for a bundle creates nothing
     twice, and completes what a crash interrupted. An older bundle of an equal name keeps its
     version, without the alias. A release with a predecessor becomes the next version of the
-    predecessor's model, if that model is registered. See `ingest.update_dataset` for arguments.
+    predecessor's model, if that model is registered.
     """
-    content = read_bundle(bundle)
+    study, content = to.study, read_bundle(bundle)
     digest = bundle_digest(bundle)
     name = content.facts.name
     run = release_run(content, study=study, digest=digest)
-    with open_writer(
-        uri=uri,
-        study=study,
-        folder=RELEASES_FOLDER,
-        artifact_root=artifact_root,
-        receipt=receipt,
-        lock=lock,
-    ) as writer:
+    with open_writer(to, RELEASES_FOLDER) as writer:
         older = f"{_result_key(study, name)}/"
         page = writer.write(
             releases_experiment(writer.location), [run], outdates=lambda key: key.startswith(older)
@@ -87,9 +78,8 @@ def register_release(
         model = _find_model(writer.client, study, content)
         version = _register_bundle(writer.client, model, content, writer.runs[run.key], digest)
     leave_receipt(
-        receipt,
+        to,
         writer,
-        uri=uri,
         dataset=RELEASES_FOLDER,
         named={"release": name, DIGEST: digest},
         pages={"releases": page, "model": f"#/models/{model}/versions/{version}"},

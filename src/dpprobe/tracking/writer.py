@@ -10,6 +10,7 @@ import logging
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -265,36 +266,56 @@ class Writer:
             self.client.log_text(run.info.run_id, content, name)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Destination:
+    """The store of a study's runs, and the files beside it.
+
+    Attributes:
+      artifact_root: folder of artifacts, unless a server chooses the folder.
+      receipt: file written last, with the run of each result and the pages to open.
+      lock: a file beside a SQLite store, so that one process writes at a time. A server accepts
+        many writers at once, so only writers of one receipt wait for each other.
+      commit: the workflow's commit, recorded in new runs; a changed commit replaces no run.
+    """
+
+    uri: str
+    study: str
+    artifact_root: Path
+    receipt: Path
+    lock: Path
+    commit: str | None = None
+
+    @classmethod
+    def of_results(cls, results: Path, *, uri: str | None, **more: Any) -> Destination:
+        """Returns the store at `uri`, by default the database in `results`."""
+        return cls(
+            uri=uri or f"sqlite:///{results / 'mlflow.db'}",
+            artifact_root=results / "mlartifacts",
+            lock=results / "mlflow.lock",
+            **more,
+        )
+
+
 @contextmanager
-def open_writer(
-    *,
-    uri: str,
-    study: str,
-    folder: str,
-    artifact_root: Path,
-    receipt: Path,
-    lock: Path,
-    commit: str | None = None,
-) -> Iterator[Writer]:
+def open_writer(to: Destination, folder: str) -> Iterator[Writer]:
     """Locks a store, and yields a writer whose artifacts go to `folder` below `artifact_root`.
 
     Raises TrackingError if the store cannot be reached, opened or written.
     """
-    with hold_store(uri, lock=lock, receipt=receipt):
-        create_tables(uri)
-        location = None if is_server(uri) else artifact_root / folder
-        client = MlflowClient(tracking_uri=uri)
-        database = sqlite_file(uri)
+    with hold_store(to.uri, lock=to.lock, receipt=to.receipt):
+        create_tables(to.uri)
+        location = None if is_server(to.uri) else to.artifact_root / folder
+        client = MlflowClient(tracking_uri=to.uri)
+        database = sqlite_file(to.uri)
         _, changed = read_runs(database) if database else (set(), set[str]())
-        yield Writer(client, study=study, commit=commit, location=location, changed=changed)
-        checkpoint_log(uri)
+        yield Writer(client, study=to.study, commit=to.commit, location=location, changed=changed)
+        checkpoint_log(to.uri)
 
 
 def leave_receipt(
-    receipt: Path,
+    to: Destination,
     writer: Writer,
     *,
-    uri: str,
     dataset: str,
     pages: Mapping[str, str],
     named: Mapping[str, str] | None = None,
@@ -309,7 +330,7 @@ def leave_receipt(
     record: dict[str, Any] = {
         "format": RECEIPT_FORMAT,
         "format_version": RECEIPT_FORMAT_VERSION,
-        "uri": public_uri(uri),
+        "uri": public_uri(to.uri),
         "artifact_root": None if writer.location is None else str(writer.location.parent),
         "study": writer.study,
         "dataset": dataset,
@@ -318,7 +339,7 @@ def leave_receipt(
         **counts,
         "runs": writer.runs,
     }
-    write_record(receipt, record if models is None else {**record, "models": dict(models)})
+    write_record(to.receipt, record if models is None else {**record, "models": dict(models)})
 
 
 def fit_to_tag(note: str, *, length: int = TAG_LENGTH) -> str:

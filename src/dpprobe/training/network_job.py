@@ -197,9 +197,9 @@ def plan_for(plan: Plan, options: FineTuneOptions) -> Plan:
 
 def make_curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:
     """Returns the function that computes a network's metrics in training, on some test examples."""
-    index = np.arange(test.rows)
-    if test.rows > CURVE_ROWS:
-        index = index[np.linspace(0, test.rows - 1, CURVE_ROWS).round().astype(np.int64)]
+    index = test.list_kept()
+    if len(index) > CURVE_ROWS:
+        index = index[np.linspace(0, len(index) - 1, CURVE_ROWS).round().astype(np.int64)]
     labels = test.labels.cpu().numpy()[index]
 
     def measure_network(step: int, network: FineTunedNetwork) -> dict[str, float]:  # noqa: ARG001
@@ -216,8 +216,8 @@ def scores_of(
     rows: int,
     index: npt.NDArray[np.int64] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Returns scores of some rows, or of all, float32 [m, K]; DataError if any is not finite."""
-    index = np.arange(inputs.rows) if index is None else index
+    """Returns scores of some rows, or of all kept, float32 [m, K]; DataError if not finite."""
+    index = inputs.list_kept() if index is None else index
     scores = network_scores(network, inputs, index, physical_batch=rows).numpy()
     if not np.isfinite(scores).all():
         raise DataError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -79,11 +80,13 @@ class Material:
         return self._make_inputs(1, None, None)
 
     def _make_inputs(self, split: int, units: Units | None, seed: int | None) -> Inputs:
+        """Returns a split's rows; null examples, if any, are not kept."""
         store, options = self.stores[split], self.options
         _check_weights(store, self.backbone)
         if options.cut:
             cuts = self.files.cut_stores
             cut = cuts[split] if cuts else store
+            cut = cut.leave_out_nulls() if split else cut  # as the store of the test split
             _check_weights(cut, self.backbone)
             if list(cut.ids) != list(store.ids):
                 raise DataError(
@@ -91,13 +94,14 @@ class Material:
                     "tables; delete both and run again"
                 )
             shape = cut_shape(cut) if cuts else (cut.dimension,)
-            return cut_inputs(
+            inputs = cut_inputs(
                 cut, shape=shape, memory_mb=self.memory_mb, units=units, device=self.device
             )
+            return _drop_nulls(inputs, cut.nulls)
         assert self.files.tables is not None, "images without tables"
         table = SplitTable(self.files.tables[split])
         _check_table(table, store)
-        return image_inputs(
+        inputs = image_inputs(
             table,
             self.backbone,
             split=("train", "test")[split],
@@ -107,6 +111,7 @@ class Material:
             units=units,
             threads=self.threads,
         )
+        return _drop_nulls(inputs, table.nulls)
 
     def check_gradients(self, network: FineTunedNetwork, *, physical_batch: int) -> None:
         """Checks a network's per-example gradients on random rows; ConfigError if one is wrong.
@@ -131,6 +136,10 @@ class Material:
             views=views,
             together=rows_at_once(network, physical_batch, views),
         )
+
+
+def _drop_nulls(inputs: Inputs, nulls: Sequence[int]) -> Inputs:
+    return inputs.keep_rows(~np.isin(np.arange(inputs.rows), nulls)) if nulls else inputs
 
 
 def _check_weights(store: FeatureStore, backbone: Backbone) -> None:

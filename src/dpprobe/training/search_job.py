@@ -207,7 +207,7 @@ class _Objective:
 
     def _score_network(self, network: FineTunedNetwork) -> float:
         """Returns the metric on held-out rows; each patient counts once."""
-        index = np.flatnonzero(self.held_out)
+        index = self._inputs.keep_rows(self.held_out).list_kept()
         batch = self.limits.physical_batch
         scores = network_scores(network, self._inputs, index, physical_batch=batch).numpy()
         if not np.isfinite(scores).all():

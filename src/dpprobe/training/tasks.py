@@ -111,7 +111,7 @@ class OpenedJob:
     request: Request
     methods: Mapping[str, MethodOptions]  # with located files, and `auto` resolved
     calibrated: Plans  # of all methods of the dataset and epsilon
-    stores: tuple[FeatureStore, FeatureStore]
+    stores: tuple[FeatureStore, FeatureStore]  # train, and test without null examples
     cells: Path
     near_duplicates: Mapping[str, Any] | str  # counts of the check, or "not run"
     inputs: FitInputs
@@ -218,7 +218,8 @@ def open_job(request: Request, files: JobFiles) -> OpenedJob:
         request=request,
         methods=methods,
         calibrated=calibrated,
-        stores=stores,
+        # test results have no noise, so null examples do not take part
+        stores=(stores[0], stores[1].leave_out_nulls()),
         cells=files.results / "cells",
         near_duplicates=check,
         inputs=inputs,

@@ -16,6 +16,7 @@ from dpprobe.artifacts import read_json, write_json, write_text
 from dpprobe.errors import DataError, TrackingError
 from dpprobe.tracking import ingest
 from dpprobe.tracking.runs import RunContents
+from dpprobe.tracking.writer import Destination
 from tests.support.audit_records import write_audit
 from tests.support.baseline_records import write_few_shot, write_zero_shot
 from tests.support.fairness_records import write_fairness
@@ -46,8 +47,8 @@ class Noted:
         monkeypatch.setattr(ingest, "leave_receipt", lambda *_, **named: self.left.update(named))
 
     @contextmanager
-    def open(self, **named: Any) -> Iterator[Noted]:
-        self.opened = named
+    def open(self, to: Destination, folder: str) -> Iterator[Noted]:
+        self.opened = {**vars(to), "folder": folder}
         yield self
 
     def find_page(self, wanted: Any) -> str:

@@ -244,14 +244,15 @@ WRITERS = """
 import json, os, sys
 from pathlib import Path
 from dpprobe.tracking.ingest import update_dataset
+from dpprobe.tracking.writer import Destination
 
 def write(a):
     root = Path(a["root"])
-    update_dataset(uri=a["uri"], study=a["study"], dataset=a["dataset"],
+    to = Destination(uri=a["uri"], study=a["study"], artifact_root=root / "unused",
+           receipt=Path(a["folder"]) / "receipt.json", lock=Path(a["folder"]) / "lock")
+    update_dataset(to, dataset=a["dataset"],
            metrics_files=sorted(root.glob(f"cells/{a['dataset']}/*/*/*/metrics.json")),
-           dataset_info=root / "dataset.json", figures=[], planes={}, tables=[],
-           artifact_root=root / "unused", receipt=Path(a["folder"]) / "receipt.json",
-           lock=Path(a["folder"]) / "lock")
+           dataset_info=root / "dataset.json", figures=[], planes={}, tables=[])
 
 writers = []
 for arguments in json.loads(sys.argv[1]):

@@ -36,6 +36,7 @@ from dpprobe.results.search_record import HeldOut, SearchRecord
 from dpprobe.training import network_job, network_material
 from dpprobe.training.network_cell import NetworkFiles, keep_network, open_network_job
 from dpprobe.training.network_job import Limits, plan_for, tune_network
+from dpprobe.training.network_material import Material
 from dpprobe.training.plan_file import read_plans
 from dpprobe.training.tasks import Request
 from dpprobe.training.tuned_networks import gather_networks
@@ -48,10 +49,11 @@ HEAD = {"head": "fine_tune", "tune": "head", "batch_size": 20, "steps": 3, "lear
 SEARCHED = HEAD | {"search": {"space": {"max_grad_norm": [0.5, 2.0]}}}
 
 
-def write_features(folder: Path, weights: str | None = None) -> None:
+def write_features(folder: Path, weights: str | None = None, nulls: tuple[int, ...] = ()) -> None:
     for number, (split, rows) in enumerate(ROWS.items()):
         labels = np.arange(rows) % CLASSES
         features = separable(labels, DIMENSION, seed=number, apart=8.0) / 8
+        features[list(nulls)] = np.nan
         write_split(folder / split, features, labels, backbone="vit", weights_sha256=weights)
 
 
@@ -406,6 +408,36 @@ def test_two_processes_make_the_network_of_one(run: Run) -> None:
     assert not list(run.network(0).parent.glob(".*")), "and no checkpoint is left"
 
 
+def test_null_examples_are_neither_trained_on_nor_tested(run: Run) -> None:
+    """Also held-out ones of a search; units of null examples stay in n."""
+    nulls = (0, 7, 19)
+    write_features(run.folder, nulls=nulls)
+    files = run.given
+    opened = open_network_job(run.job, files)
+    material = Material(
+        options=opened.methods["net"],  # type: ignore[arg-type]
+        files=files,
+        stores=opened.stores,
+        inputs=opened.inputs,
+        memory_mb=100,
+        device="cpu",
+        threads=1,
+    )
+    inputs = material.make_train_inputs(1)
+    assert (inputs.n, inputs.rows) == (60, 60)
+    assert inputs.list_kept().tolist() == np.setdiff1d(np.arange(60), nulls).tolist()
+    held_out = np.arange(60) < 8
+    assert inputs.keep_rows(held_out).list_kept().tolist() == [1, 2, 3, 4, 5, 6]
+    for index in range(2):
+        run.tune(index)
+    record = run.gather()
+    assert (record.rows.train, record.rows.test) == (60, 17)
+    scores = np.load(run.network(0) / "scores.npy")
+    assert scores.shape == (17, CLASSES)
+    right = scores.argmax(1) == np.setdiff1d(np.arange(20), nulls) % CLASSES
+    assert record.seeds[0]["accuracy"] == pytest.approx(right.mean())
+
+
 @pytest.mark.parametrize("rows", [3, 1000, 1001, 2500])
 def test_a_curve_is_of_a_thousand_rows_spread_evenly(
     rows: int, monkeypatch: pytest.MonkeyPatch
@@ -418,7 +450,7 @@ def test_a_curve_is_of_a_thousand_rows_spread_evenly(
         return torch.eye(2)[labels[index] ^ 1]
 
     monkeypatch.setattr(network_job, "network_scores", score)
-    inputs: Any = SimpleNamespace(rows=rows, labels=labels)
+    inputs: Any = SimpleNamespace(list_kept=lambda: np.arange(rows), labels=labels)
     curve: Any = network_job.make_curve(inputs, link="softmax", rows=4)
     assert curve(1, None)["test_accuracy"] == 0
     with monkeypatch.context() as patched:

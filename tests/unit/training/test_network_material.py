@@ -24,6 +24,12 @@ from tests.support.feature_stores import separable, write_split
 Asked = list[tuple[Any, dict[str, Any]]]
 
 
+class Table(str):
+    """Stands for a split table without null examples."""
+
+    nulls = ()
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """Lists the first argument and the named ones of each call for inputs or checks."""
@@ -35,7 +41,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
     monkeypatch.setattr(network_material, "image_inputs", note)
     monkeypatch.setattr(network_material, "check_network", note)
-    monkeypatch.setattr(network_material, "SplitTable", lambda path: path)
+    monkeypatch.setattr(network_material, "SplitTable", Table)
     monkeypatch.setattr(network_material, "_check_table", lambda *_: None)
     loaded = SimpleNamespace(weights_sha256=None)
     monkeypatch.setattr(network_material, "load_backbone", lambda *_, **__: loaded)

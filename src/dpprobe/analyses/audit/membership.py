@@ -273,9 +273,10 @@ class Attacked:
 
 
 def draw_units(data: TrainingSet, *, rows: int, mislabelled: float, seed: int) -> Attacked:
-    """Samples at most `rows` units, and chooses the units whose labels are changed."""
+    """Samples at most `rows` units with a usable row, and the units whose labels are changed."""
     members = units_of(data)
-    drawn = open_stream(seed, "attacked units").permutation(members.count)[:rows]
+    present = np.unique(members.unit_of_rows()[data.lengths.isfinite().cpu().numpy()])
+    drawn = open_stream(seed, "attacked units").permutation(present)[:rows]
     units = np.sort(drawn)
     indices, sizes = members.rows_of(units, np.ones(len(units), dtype=np.int64))
     unit_of = np.repeat(np.arange(len(units)), sizes)

@@ -102,7 +102,7 @@ def probe_few_shot(
       DataError: if the headline metric is not defined on the test rows.
     """
     limit_threads(threads)
-    trained, tested = FeatureStore(train), FeatureStore(test)
+    trained, tested = (FeatureStore(path).leave_out_nulls() for path in (train, test))
     shown = choose_headline(tested, metric)
     place = {"dataset": dataset, "backbone": backbone}
     identity = {**place, "few_shot": seed, "train": trained.fingerprint}

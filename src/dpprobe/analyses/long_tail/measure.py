@@ -74,7 +74,7 @@ def measure_long_tail(
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     started = time.monotonic()
-    store = FeatureStore(train)
+    store = FeatureStore(train).leave_out_nulls()
     seed = cell_seed({"use": "long tail", "dataset": dataset, "study_seed": seed}, 0)
     with threadpool_limits(threads):
         rows = read_rows(store, options.rows, seed=seed)

@@ -171,10 +171,10 @@ class LawTask:
         Training examples are preprocessed like test examples, without random crops.
         """
         identity = {"use": "rows of laws", "dataset": self.dataset, "study_seed": self.seed}
-        chosen = np.arange(table.rows)
-        if table.rows > self.options.rows:
+        chosen = np.setdiff1d(np.arange(table.rows), table.nulls)
+        if len(chosen) > self.options.rows:
             stream = open_stream(cell_seed(identity, 0), table.split)
-            chosen = np.sort(stream.permutation(table.rows)[: self.options.rows])
+            chosen = np.sort(stream.permutation(chosen)[: self.options.rows])
         wanted = set(chosen.tolist())
         images = [
             backbone.transform(decode_image(image, split=table.split))

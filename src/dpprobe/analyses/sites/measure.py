@@ -153,7 +153,7 @@ class Pool:
 
     @classmethod
     def read(cls, inputs: FitInputs, test: Path, metric: Headline | None) -> Pool:
-        store, tested = inputs.store, FeatureStore(test)
+        store, tested = inputs.store, FeatureStore(test).leave_out_nulls()
         shown = choose_headline(tested, metric)
         features = read_job_features(
             inputs, tested, device="cpu", memory_mb=sys.maxsize, headline=shown

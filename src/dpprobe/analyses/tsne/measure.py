@@ -64,7 +64,7 @@ def embed_tsne(
     # The import of HDF5 is slow, and figures import this module without reading features.
     from dpprobe.features.feature_store import FeatureStore
 
-    store = FeatureStore(manifest)
+    store = FeatureStore(manifest).leave_out_nulls()
     rows = _draw_sample(store.rows, options["points"], seed)
     features = store.read_rows(rows)
     note = None

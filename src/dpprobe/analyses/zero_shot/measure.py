@@ -61,7 +61,7 @@ def classify_zero_shot(
     Raises:
       DataError: if the headline metric is not defined on the test rows.
     """
-    store = FeatureStore(test)
+    store = FeatureStore(test).leave_out_nulls()
     weights, facts = read_text_embeddings(text)
     scores = np.concatenate([block for _, block in scored_blocks(store, weights, facts)])
     labels, units = read_labels(store), unit_codes(store.units)

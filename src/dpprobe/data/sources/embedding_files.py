@@ -77,10 +77,16 @@ class Header(NamedTuple):
 
 
 class EmbeddingFile(ABC):
-    """A file, or several parquet files, with one or more named vectors per row."""
+    """A file, or several parquet files, with one or more named vectors per row.
+
+    Attributes:
+      faults: why rows cannot be read, by row, as (kind of problem, detail); filled by `read_blocks`
+        before it yields the rows, as NaN.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.faults: dict[int, tuple[str, str]] = {}
 
     @abstractmethod
     def read_headers(self) -> Mapping[str, Header]:
@@ -130,9 +136,7 @@ class EmbeddingFile(ABC):
         Raises ConfigError if the file lacks the array; lists the arrays of the file.
         """
         known = self.list_vectors()
-        if name is None:
-            usual = [each for each in USUAL if each in known]
-            name = next(iter(known)) if len(known) == 1 else next(iter(usual), None)
+        name = choose_array(known) if name is None else name
         if name not in known:
             there = ", ".join(filter(None, known)) or ", ".join(
                 f"{each or 'an array'} of shape {header.shape}"
@@ -153,6 +157,12 @@ class EmbeddingFile(ABC):
         """
         with explain_damage(self.path):
             yield from self.stream_blocks(names)
+
+
+def choose_array(names: Collection[str]) -> str | None:
+    """Returns the only name, or the first of `USUAL` among several; None if there is none."""
+    usual = (name for name in USUAL if name in names)
+    return next(iter(names if len(names) == 1 else usual), None)
 
 
 @contextmanager
@@ -583,14 +593,21 @@ def decode(codes: Array, names: Mapping[int, str] | Sequence[str], where: str) -
 class ItemFolder(EmbeddingFile):
     """A folder with one file per item: the item's vector, or the vectors of its patches.
 
+    No file may decide what is read from another file: arrays that the study does not name must have
+    equal names in all files, and all vectors equal lengths.
+
     Attributes:
       pool: how the patches of an item become one vector; None if each item has one vector.
-      items: the files of the chosen rows, in the rows' order.
+      named: True if the study names the arrays.
+      items: the names of the chosen rows' files without their endings, in the rows' order.
     """
 
-    def __init__(self, path: Path, *, pool: Pooling | None, items: Sequence[Path] = ()) -> None:
+    def __init__(
+        self, path: Path, *, pool: Pooling | None, named: bool, items: Sequence[str] = ()
+    ) -> None:
         super().__init__(path)
         self.pool = pool
+        self.named = named
         self.items = items
 
     @cached_property
@@ -598,80 +615,101 @@ class ItemFolder(EmbeddingFile):
         paths = sorted(each for each in self.path.iterdir() if each.suffix in ITEM_FORMATS)
         return {path.name: path for path in paths}
 
+    @cached_property
+    def _first(self) -> tuple[Path, Mapping[str, Header]]:
+        """The first readable file, with the headers of its arrays."""
+        faults: list[Exception] = []
+        for path in self._files.values():
+            try:
+                return path, _read_item_headers(path)
+            except ConfigError as error:
+                faults.append(error)
+        raise next(iter(faults), OSError(f"no file that ends in {', '.join(ITEM_FORMATS)}"))
+
     def read_headers(self) -> dict[str, Header]:
-        """Reads the headers of the first file; other files may have other numbers of patches."""
-        if not self._files:
-            raise OSError(f"no file that ends in {', '.join(ITEM_FORMATS)}")
-        headers = _read_item_headers(next(iter(self._files.values()))).items()
+        """Returns the headers of a file; other files may have other numbers of patches."""
         return {
             name: Header((None, header.shape[-1]), header.kind, header.is_number)
-            for name, header in headers
-            if len(header.shape) > 1 or header.is_number
+            for name, header in _item_arrays(self._first[1]).items()
         }
 
     def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
         raise NotImplementedError(f"{self.path}: no columns {names}")
 
-    def choose_items(self, ids: Sequence[str], origins: Sequence[str]) -> ItemFolder:
-        """Returns the folder with the files of rows as items.
+    def choose_items(self, ids: Sequence[str]) -> ItemFolder:
+        """Returns the folder with the files of rows as items."""
+        return ItemFolder(self.path, pool=self.pool, named=self.named, items=ids)
 
-        Args:
-          origins: each row's file and line, for messages.
+    def _find_item(self, name: str) -> Path | None:
+        """Finds an item's file; None if there is none. Raises ConfigError for several files."""
+        found = [path for suffix in ITEM_FORMATS if (path := self._files.get(f"{name}{suffix}"))]
+        if len(found) > 1:
+            files = " and ".join(path.name for path in found)
+            raise ConfigError(f"{self.path}: item {name!r} has {files}; keep one file")
+        return next(iter(found), None)
 
-        Raises ConfigError if a row has no file, or several.
-        """
-        items = []
-        for name, origin in zip(ids, origins, strict=True):
-            found = [
-                f"{name}{suffix}" for suffix in ITEM_FORMATS if f"{name}{suffix}" in self._files
-            ]
-            if len(found) != 1:
-                raise ConfigError(
-                    f"{origin}: item {name!r} has {' and '.join(found) or 'no file'} in "
-                    f"{self.path}; put one file there, such as {name}.h5, or remove the line"
-                )
-            items.append(self._files[found[0]])
-        return ItemFolder(self.path, pool=self.pool, items=items)
-
-    def check_items(self, names: Sequence[str]) -> None:
-        """Reads the headers of all items; raises ConfigError for the first faulty one."""
-        lengths: dict[str, int] = {}
-        for path in self.items:
-            headers = _read_item_headers(path)
-            for name in names:
-                if name not in headers:
-                    there = ", ".join(map(repr, headers)) or "nothing"
-                    raise ConfigError(f"{path}: no array {name!r}, only {there}; save it there")
-                shape, kind, is_number = headers[name]
-                patches = math.prod(length or 0 for length in shape[:-1])
-                first = lengths.setdefault(name, shape[-1] or 0) if shape else 0
-                fault = ""
-                if not is_number:
-                    fault = f"type {kind}; save it as float32 numbers"
-                elif 0 in shape or not shape or patches != max((1, *(n or 0 for n in shape[:-1]))):
-                    fault = "but an item needs [numbers] or [patches, numbers]; save it again"
-                elif patches > 1 and self.pool is None:
-                    fault = "so the item has several patches; write `pool: mean` or `pool: max`"
-                elif shape[-1] != first:
-                    fault = f"but {first} numbers in {self.items[0]}; use vectors of one model"
-                if fault:
-                    raise ConfigError(f"{path}: array {name!r} has the shape {shape}, {fault}")
+    def _find_fault(self, name: str, headers: Mapping[str, Header]) -> str | None:
+        """Tells how an item's array differs from what the study asks for, with the remedy."""
+        first, there = self._first, ", ".join(map(repr, headers)) or "nothing"
+        if name not in headers:
+            return f"no array {name!r}, only {there}; save it there"
+        if not self.named and choose_array(_item_arrays(headers)) != name:
+            return f"{name!r} in {first[0]}, but {there} here; name one array under `vectors`"
+        shape, kind, is_number = headers[name]
+        patches = math.prod(length or 0 for length in shape[:-1])
+        told = f"array {name!r} has the shape {shape},"
+        if not is_number:
+            return f"{told} type {kind}; save it as float32 numbers"
+        if 0 in shape or not shape or patches != max((1, *(n or 0 for n in shape[:-1]))):
+            return f"{told} but an item needs [numbers] or [patches, numbers]; save it again"
+        if patches > 1 and self.pool is None:
+            return f"{told} so the item has several patches; write `pool: mean` or `pool: max`"
+        if shape[-1] != (length := first[1][name].shape[-1]):
+            return f"{told} but {length} numbers in {first[0]}; use vectors of one model"
+        return None
 
     def stream_blocks(self, names: Sequence[str]) -> Blocks:
+        """Yields pooled vectors; an item that is missing or damaged gives NaN, and a fault."""
+        known = self.list_vectors()
         for start in range(0, len(self.items), BLOCK_ROWS):
-            rows = [self._pool_item(path, names) for path in self.items[start : start + BLOCK_ROWS]]
-            yield [np.stack(vectors) for vectors in zip(*rows, strict=True)]
+            stop = min(start + BLOCK_ROWS, len(self.items))
+            block = [np.full((stop - start, known[name].dimension or 0), np.nan) for name in names]
+            for row in range(start, stop):
+                for array, vector in zip(block, self._pool_item(row, names), strict=False):
+                    array[row - start] = vector
+            yield block
 
-    def _pool_item(self, path: Path, names: Sequence[str]) -> list[Array]:
-        headers, file = _read_item_headers(path), FORMATS[path.suffix](path)
-        vectors = []
-        for name in names:
+    def _pool_item(self, row: int, names: Sequence[str]) -> list[Array]:
+        """Returns an item's vectors; none if its file is missing or damaged."""
+        if (path := self._find_item(self.items[row])) is None:
+            name = self.items[row]
+            self.faults[row] = "missing", f"no file of {name!r} in {self.path}, such as {name}.h5"
+            return []
+        file, vectors = FORMATS[path.suffix](path), []
+        try:
             with explain_damage(path):
-                blocks: Iterable[Array] = (block for (block,) in file.stream_blocks([name]))
-                if len(headers[name].shape) == 1:
-                    blocks = [np.concatenate([*blocks])]
-                vectors.append(pool_patches(blocks, self.pool or "mean"))
+                headers = file.read_headers()
+                fault = next(filter(None, (self._find_fault(name, headers) for name in names)), "")
+                for name in () if fault else names:
+                    blocks: Iterable[Array] = (block for (block,) in file.stream_blocks([name]))
+                    if len(headers[name].shape) == 1:
+                        blocks = [np.concatenate([*blocks])]
+                    vectors.append(pool_patches(blocks, self.pool or "mean"))
+        except ConfigError as error:
+            self.faults[row] = "unreadable", str(error)
+            return []
+        if fault:
+            raise ConfigError(f"{path}: {fault}")
         return vectors
+
+
+def _item_arrays(headers: Mapping[str, Header]) -> dict[str, Header]:
+    """Returns the arrays of an item that may be vectors, not single values or texts."""
+    return {
+        name: header
+        for name, header in headers.items()
+        if len(header.shape) > (0 if header.is_number else 1)
+    }
 
 
 def _read_item_headers(path: Path) -> Mapping[str, Header]:

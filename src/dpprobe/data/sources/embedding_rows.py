@@ -25,8 +25,10 @@ def pack_vectors(vectors: Mapping[str, Array]) -> bytes:
 
 def read_vector(row: EncodedImage, name: str, *, split: str) -> Array:
     """Reads one vector of a row; raises DataError if the row's bytes do not match their hash."""
+    where = f"{split} row {row.row} (id {row.id})"
+    if row.sha256 is None:
+        raise DataError(f"{where}: a null example has no vectors; leave the row out")
     if row.data is None or hashlib.sha256(row.data).digest() != row.sha256:
-        where = f"{split} row {row.row} (id {row.id})"
         raise DataError(f"{where}: changed since the dataset was prepared; prepare it again")
     vector: Array = load(row.data)[name]
     return vector

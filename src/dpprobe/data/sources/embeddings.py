@@ -118,8 +118,6 @@ class Options(TableOptions, CountedRows):
                         f"{file.path}: vectors {name!r} have {first} numbers in training rows but "
                         f"{lengths} in test rows; use vectors of one model"
                     )
-        if any(map(self._in_folder, self.list_splits())):
-            self._check_items()
 
     def _check_folder(self, split: SplitName) -> None:
         if not self._in_folder(split):
@@ -136,17 +134,6 @@ class Options(TableOptions, CountedRows):
                     "name the table of its items, and the column with the files' names"
                 )
 
-    def _check_items(self) -> None:
-        """Checks the files of all used rows in folders; reads no vector."""
-        from dpprobe.data.sources import csv_rows  # slow import: numpy, pandas and pyarrow
-        from dpprobe.data.sources.embedding_files import ItemFolder
-
-        columns = set(self.list_columns())
-        for split, rows in csv_rows.load_columns(self, columns, quiet=True).items():
-            file, _ = self.open_rows(split, rows)
-            if isinstance(file, ItemFolder):
-                file.check_items(list(self.locate_vectors(split).values()))
-
     def read_index(self) -> RowIndex:
         from dpprobe.data.sources import csv_rows  # slow import: numpy, pandas and pyarrow
 
@@ -161,7 +148,7 @@ class Options(TableOptions, CountedRows):
         option: SplitName = "test" if split == "test" and self.test is not None else "train"
         path = self._vector_path(option)
         if path.is_dir():
-            return embedding_files.ItemFolder(path, pool=self.pool)
+            return embedding_files.ItemFolder(path, pool=self.pool, named=bool(self.vectors))
         return embedding_files.open_embeddings(path, option=option)
 
     def open_rows(
@@ -170,15 +157,13 @@ class Options(TableOptions, CountedRows):
         """Opens a file with the vectors of a split's rows; returns also their ascending places."""
         import numpy as np  # slow import
 
-        from dpprobe.data.sources.csv_rows import LINE
         from dpprobe.data.sources.embedding_files import ItemFolder
 
         file = self.open_vectors(split)
         if not isinstance(file, ItemFolder):
             return file, rows.frame.index.to_numpy()
-        origins = [f"{rows.file} line {line}" for line in rows.frame[LINE]]
         ids = rows.frame[self.id_column].tolist()
-        return file.choose_items(ids, origins), np.arange(len(ids))
+        return file.choose_items(ids), np.arange(len(ids))
 
     def locate_vectors(self, split: SplitName) -> dict[str, str]:
         """Maps each of the study's vectors to its name in the file."""
@@ -280,6 +265,11 @@ def _make_batches(
                         f"{block.shape[1]} numbers from row {start} on, but {dimensions[name]} "
                         "before; all vectors must have the same length"
                     )
+            faults = _find_faults(vectors, len(chosen))
+            if options.unreadable == "drop":
+                faults = [[("unreadable", detail) for _, detail in row] for row in faults]
+            for row in file.faults.keys() & range(start, stop):
+                faults[row - start] = [file.faults[row]]
             if len(chosen):
                 yield (
                     split,
@@ -292,7 +282,7 @@ def _make_batches(
                             for row in range(len(chosen))
                         ],
                         paths=[None] * len(chosen),
-                        faults=_find_faults(vectors, len(chosen)),
+                        faults=faults,
                     ),
                 )
             start = stop

@@ -433,3 +433,17 @@ def test_the_fit_of_a_chosen_penalty_is_kept() -> None:
         assert (settled is method) == kept
         assert len(settled.penalties) == 1  # type: ignore[attr-defined]
         assert settled.penalties[0] in penalties  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("patients", [False, True])
+def test_units_of_null_examples_alone_are_not_attacked(patients: bool) -> None:
+    """Nobody can find them, so they would make each attack look weaker."""
+    whole = random_rows(60)
+    assert whole.features is not None
+    features = whole.features.clone()
+    features[[0, 1, 2, 7]] = torch.nan
+    units = Units.number_units([f"p{row // 3}" for row in range(60)]) if patients else None
+    data = TrainingSet(features, whole.labels, 3, units=units)
+    drawn = membership.draw_units(data, rows=60, mislabelled=0.1, seed=4)
+    rows = {row // 3 for row in range(3, 60)} if patients else {*range(60)} - {0, 1, 2, 7}
+    assert drawn.units.tolist() == sorted(rows)

@@ -9,6 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 import numpy.typing as npt
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
@@ -18,6 +19,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from dpprobe.data import dataset_preparation
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.sources.embedding_files import open_embeddings, pool_patches
+from dpprobe.data.table import SPLITS, SplitTable
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.feature_store import FeatureStore
 from tests.support.sources import write_table
@@ -26,6 +28,7 @@ from tests.unit.features.test_extraction import extract
 
 Array = npt.NDArray[Any]
 ITEMS = [f"s{number}" for number in range(12)]
+HASHED = ["image", "image_sha256"]
 PATIENTS = [f"p{number // 2}" for number in range(12)]
 Write = Callable[[Path, str, Array], None]
 
@@ -200,10 +203,87 @@ def test_hostile_items_are_refused_in_a_line(tmp_path: Path, write: Write, said:
     def write_item(folder: Path, name: str, features: Array) -> None:
         (write if name == "s3" else by_trident)(folder, name, features)
 
-    found = options(tmp_path, write_item, make_items())
-    with pytest.raises(ConfigError, match=said) as raised:
-        found.check_files()
+    with pytest.raises((ConfigError, DataError), match=said) as raised:
+        prepare(tmp_path, write_item, make_items())
     assert len(str(raised.value).splitlines()) == 1
+
+
+def drop_s3(folder: Path, write: Write, items: dict[str, Array], **more: Any) -> Path:
+    """Prepares items of which s3 may be unreadable; returns the tables' folder."""
+    tables = prepare(folder, write, items, unreadable="drop", **more)
+    nulls = [
+        name
+        for split in SPLITS
+        if (found := SplitTable(tables / f"{split}.parquet"))
+        for name in np.array(found.read_ids())[list(found.nulls)]
+    ]
+    assert nulls == ["s3"]
+    return tables
+
+
+def of_nan(folder: Path, name: str, features: Array) -> None:
+    by_trident(folder, name, np.where(features == features[0, 0], np.nan, features))
+
+
+def of_no_file(folder: Path, name: str, features: Array) -> None:
+    """Writes nothing."""
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["s3", "first"])
+@pytest.mark.parametrize("write", [of_link, of_objects, of_nothing, of_nan, of_no_file])
+def test_an_unreadable_item_is_a_null_example(tmp_path: Path, write: Write, first: bool) -> None:
+    """All else equals the tables of readable items, also if the first file is the damaged one."""
+    items = make_items()
+    if first:  # a stray file without a row comes first
+        by_slide2vec(tmp_path, "a", items["s0"])
+        (tmp_path / "in").mkdir()
+        (tmp_path / "in/a.pt").write_bytes(b"no file")
+    whole = prepare(tmp_path, by_trident, items)
+    before = {split: pq.read_table(whole / f"{split}.parquet") for split in SPLITS}
+    for path in (tmp_path / "in").glob("s3.*"):
+        path.unlink()
+    del items["s3"]
+    write(tmp_path / "in", "s3", make_items()["s3"])
+    tables = drop_s3(tmp_path, by_trident, items)
+    for split in SPLITS:
+        after = pq.read_table(tables / f"{split}.parquet")
+        assert after.drop_columns(HASHED).equals(before[split].drop_columns(HASHED))
+        for row, (one, other) in enumerate(
+            zip(before[split].to_pylist(), after.to_pylist(), strict=True)
+        ):
+            assert (one == other) == (one["id"] != "s3"), row
+    listed = (tables / "problems.csv").read_text()
+    assert listed.count("unreadable, so a null example") == listed.count(",s3,") == 1
+
+
+@pytest.mark.parametrize("write", [of_nothing, of_no_file])
+def test_unreadable_items_are_listed_together_by_default(tmp_path: Path, write: Write) -> None:
+    def write_item(folder: Path, name: str, features: Array) -> None:
+        (write if name in ("s3", "s7") else by_trident)(folder, name, features)
+
+    with pytest.raises(DataError, match=r"(?s)\(id s3\).*\(id s7\)"):
+        prepare(tmp_path, write_item, make_items())
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_no_item_chooses_the_array_of_others(tmp_path: Path, damaged: bool) -> None:
+    """Without s0, whose only array is `features`, the array X would be chosen."""
+    write: Write = of_nothing if damaged else by_trident
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in", "s0", make_items()["s0"])
+    items = {name: patches for name, patches in make_items().items() if name != "s0"}
+
+    def with_x(folder: Path, name: str, features: Array) -> None:
+        np.savez(folder / f"{name}.npz", features=features, X=features + 1)
+
+    if damaged:
+        assert len(read_rows(prepare(tmp_path, with_x, items, unreadable="drop"), "vectors")) == 11
+    else:
+        with pytest.raises(ConfigError, match=r"'features' in .*s0\.h5, but 'features', 'X' here"):
+            prepare(tmp_path, with_x, items, unreadable="drop")
+    named = prepare(tmp_path, with_x, items, unreadable="drop", vectors={"vectors": "features"})
+    rows = read_rows(named, "vectors")
+    assert np.array_equal(rows["s1"], make_items()["s1"].astype(np.float64).mean(0).astype("f4"))
 
 
 @pytest.mark.parametrize(
@@ -214,14 +294,14 @@ def test_hostile_items_are_refused_in_a_line(tmp_path: Path, write: Write, said:
         (np.zeros((2, 4)), {}, r"s3\.h5: .*shape \(2, 4\), but 5 numbers in .*s0\.h5"),
         (np.zeros((2, 5)), {"pool": None}, r"several patches; write `pool: mean`"),
         (np.zeros((2, 5), bool), {}, r"s3\.h5: .*type bool; save it as float32"),
-        (None, {}, r"x\.csv line 5: item 's3' has no file in .*; put one file there"),
+        (None, {}, r"\(id s3\): x\.csv line 5: no file of 's3' in .*, such as s3\.h5; restore"),
         (np.ones((2, 5)), {"table": None}, r"^table: missing; .*in is a folder"),
         (np.ones((2, 5)), {"id_column": None}, r"^id_column: missing; .*in is a folder"),
         (np.ones((2, 5)), {"vectors": {"a": "no"}}, r"in: no vectors 'no', only coords, features"),
         (np.ones((2, 5)), {"train": "one.npy"}, r"^pool: works only if"),
     ],
 )
-def test_faulty_items_are_named_before_vectors_are_read(
+def test_faulty_items_are_named(
     tmp_path: Path, features: Any, more: dict[str, Any], said: str
 ) -> None:
     items = make_items()
@@ -229,15 +309,15 @@ def test_faulty_items_are_named_before_vectors_are_read(
     del items["s3"]
     if features is not None:
         items["s3"] = features
-    with pytest.raises(ConfigError, match=said):
-        options(tmp_path, by_trident, items, **more).check_files()
+    with pytest.raises((ConfigError, DataError), match=said):
+        prepare(tmp_path, by_trident, items, **more)
 
 
 def test_items_in_two_files_are_refused(tmp_path: Path) -> None:
-    found = options(tmp_path, by_trident, make_items())
+    (tmp_path / "in").mkdir()
     by_slide2vec(tmp_path / "in", "s3", np.ones((2, 5)))
-    with pytest.raises(ConfigError, match=r"item 's3' has s3\.h5 and s3\.pt in"):
-        found.check_files()
+    with pytest.raises(ConfigError, match=r"in: item 's3' has s3\.h5 and s3\.pt; keep one file"):
+        prepare(tmp_path, by_trident, make_items())
 
 
 def test_rows_that_are_left_out_need_no_file(tmp_path: Path) -> None:

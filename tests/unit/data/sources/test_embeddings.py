@@ -80,12 +80,13 @@ def prepare(folder: Path, written: dict[str, Any], **more: Any) -> Path:
 
 
 def read_rows(tables: Path, name: str) -> dict[str, npt.NDArray[np.float32]]:
-    """The vectors of both tables, by id."""
+    """The vectors of both tables, by id, without null examples."""
     rows = {}
     for split in ("train", "test"):
         table = SplitTable(tables / f"{split}.parquet")
         for row in table.read_images(0, table.rows):
-            rows[row.id] = read_vector(row, name, split=split)
+            if row.row not in table.nulls:
+                rows[row.id] = read_vector(row, name, split=split)
     return rows
 
 
