@@ -85,7 +85,7 @@ def test_a_passport_of_a_real_release_says_what_it_is_about(
     most = max(trained, compose_epsilon(tested, 1e-4) if tested else 0)
     assert paid == {"epsilon": pytest.approx(most, rel=1e-3), "delta": 1e-4}
     assert (most > 4 * trained) == (kind is of_patients), "test units pay more than training units"
-    n, unit = {of_patients: (150, "one patient")}.get(kind, (300, "one training image"))
+    n, unit = (150, "one patient") if kind is of_patients else (300, "one training image")
     assert deployment["dp_variant"]["data_domain"].startswith(f"Datasets of {n} units")
     assert deployment["privacy_loss"]["privacy_unit"].startswith(unit)
     named = "The sites east, north and south" if kind is of_sites else ""
