@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, settings
 
 # Processes of the tests fill the processors; threads that wait for each other would only spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -20,6 +21,12 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 
 # Modules and tests stay to the end: looking for garbage among them is a quarter of collection.
 gc.disable()
+
+# How long an example takes depends on what else the machine does.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

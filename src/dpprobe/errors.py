@@ -107,10 +107,13 @@ class TrackingError(DpprobeError):
 def may_pass(error: BaseException) -> bool:
     """Returns True if a retry may succeed without any change.
 
-    Returns False only for dpprobe's own errors not caused by system, network or memory.
+    Returns False only for dpprobe's own errors that say so themselves, or that neither system nor
+    network nor memory caused.
     """
     if not isinstance(error, DpprobeError):
         return True
+    if "passes" in vars(error):  # decided for this error, whatever caused it
+        return error.passes
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, DpprobeError) and cause.passes:

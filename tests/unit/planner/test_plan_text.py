@@ -77,6 +77,9 @@ def test_choices_that_do_not_beat_the_majority_class_are_named_under_each_baseli
     # half of the lead: 50% at a ceiling of 75%, 62.5% at one of 100%; nine tenths: 70%, 92.5%
     scale = Scale(chance=0.25, majority=0.7, ceilings=(0.75, 1.0), given=False)
     text = plan_in_words(made(choices=choices, scale=scale))
+    assert re.search(r"50% \(38 to 75\) +62% \(44 to 100\)\n", text), (
+        "leads over chance all the same"
+    )
     words = "no better than the majority-class baseline (70%)"
     assert f"If a non-private head reaches 75%, these are {words}: this, 2x images." in text
     assert f"If a non-private head reaches 100%, these are {words}: this." in text

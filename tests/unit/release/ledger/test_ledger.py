@@ -22,7 +22,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from dpprobe.artifacts import hash_value
-from dpprobe.errors import DataError, DiskError, PrivacyError
+from dpprobe.errors import DataError, DiskError, DpprobeError, PrivacyError, WaitingError, may_pass
 from dpprobe.privacy.accountants import compute_epsilon, gaussian_epsilon
 from dpprobe.privacy.limits import round_up
 from dpprobe.privacy.noise_calibration import calibrate
@@ -592,3 +592,15 @@ def test_only_open_entries_are_explained(ledger: Ledger) -> None:
     ledger.abandon_entry(2, REASON)
     text = describe_ledger(ledger, delta=None)
     assert re.findall(r"^(\w+): entry (\d) of \S+ is open", text, re.MULTILINE) == [("third", "3")]
+
+
+@pytest.mark.parametrize("kind", [DiskError, WaitingError])
+def test_a_job_whose_entry_stays_open_is_not_tried_again(kind: type[DpprobeError]) -> None:
+    """A second try would be refused, and its log would replace the reason."""
+    error = kind("the disk is full")
+    with pytest.raises(kind) as told, ledger_file.tell_of_entry("3 of x.jsonl"):
+        raise error
+    waits = kind is WaitingError  # its entry is resumed
+    said = "" if waits else ". Entry 3 of x.jsonl stays open, and counts"
+    assert str(told.value) == f"the disk is full{said}"
+    assert (may_pass(error), may_pass(told.value)) == (True, waits)
