@@ -37,7 +37,6 @@ from dpprobe.privacy import releases
 from dpprobe.privacy.float32_noise import GaussianNoise
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.keystream import Keystream
-from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.rounded_gaussian import RoundedGaussian
 from dpprobe.privacy.sampling import ExactPoissonSampler, PoissonSampler
@@ -389,12 +388,21 @@ def test_a_fault_in_the_code_is_found(
     assert values[test] == 0
 
 
-def test_a_plan_with_less_noise_is_not_the_claimed_one() -> None:
-    method = METHODS["prototypes"]
-    plan = plan_of(method, N["image"], noise=3.0)
-    less: Plan = replace(
-        plan, mechanisms=tuple(item.scale_noise(1 - 1e-6) for item in plan.mechanisms)
-    )
-    attack = Attack(method=method, plan=less, claim=plan, worlds=())
-    replay = replay_release(attack, method, MadeRows.make_rows(plan, WIDE, CLASSES, False), 3)
-    assert {item.name for item in replay.outcomes if item.p_value == 0} == {NOISE}
+LOOSE = head("sgd", **_EXACT, learning_rate=1.0, max_grad_norm=0.6)
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "noise", "test"),
+    [
+        ("prototypes", METHODS["prototypes"], 1 - 1e-6, NOISE),
+        ("exact_sgd_rows", LOOSE, 0.5, SUMS),  # twice the clipping norm, the claimed noise
+    ],
+)
+def test_a_plan_that_is_not_the_claimed_one_is_found(
+    name: str, method: MethodOptions, noise: float, test: str
+) -> None:
+    claim, plan = (plan_of(each, N["image"], noise=3.0) for each in (ALL[name], method))
+    plan = replace(plan, mechanisms=tuple(item.scale_noise(noise) for item in plan.mechanisms))
+    attack = Attack(method=method, plan=plan, claim=claim, worlds=())
+    replay = replay_release(attack, ALL[name], MadeRows.make_rows(claim, WIDE, CLASSES, False), 3)
+    assert {item.name for item in replay.outcomes if item.p_value == 0} == {test}

@@ -119,11 +119,14 @@ def test_the_lines_below_the_title_tell_of_private_heads_alone() -> None:
     rows = {"rows_low": 46.0, "rows_high": 53.0, "rows_interval": "wilson"}
     wide = {"rows_low": 60.0, "rows_high": 95.0, "rows_interval": "bootstrap"}
     entries = {
-        ("d", 1.0, "x", "sgd"): made_entry(50.0, low=45.0, high=52.0, interval="wilson", **rows),
-        ("d", math.inf, "x", "free"): made_entry(80.0, interval=SEED_INTERVAL, **FREE, **wide),
+        ("d", 1.0, "x", "sgd"): made_entry(
+            50.0, low=45.0, high=52.0, interval=SEED_INTERVAL, **rows
+        ),
+        ("d", 8.0, "x", "sgd"): made_entry(60.0),
+        ("d", math.inf, "x", "free"): made_entry(80.0, interval="wilson", **FREE, **wide),
     }
     said = " ".join(word for text in _drawn(entries).texts for word in text.get_text().split())
     assert said == (
-        "mean of 3 seeds; bands: 95% CI over test rows "
+        "mean of 3 seeds; bands: 95% CI over seeds "
         "95% CI over test examples alone (wilson): up to ±4.0 points"
     )
