@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.browser.chromium import await_that, needed, open_page, text_of
 from tests.project.test_site import MKDOCS, write_small_site
+from tests.support.programs import run_program
 
 pytestmark = [
     *needed,
@@ -20,9 +20,7 @@ def test_a_search_finds_a_page_of_a_site_that_is_opened_as_a_file(
     browser: Any, tmp_path: Path
 ) -> None:
     write_small_site(tmp_path, "The word quagga is on this page alone.")
-    subprocess.run(
-        [MKDOCS.with_name("python"), "-m", "mkdocs", "build", "--quiet"], cwd=tmp_path, check=True
-    )
+    run_program([MKDOCS.with_name("python"), "-m", "mkdocs", "build", "--quiet"], cwd=tmp_path)
     open_page(browser, (tmp_path / "build/site/docs/page.html").as_uri(), "Page")
     box = browser.find_element("css selector", "input.md-search__input")
     box.click()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from PIL import Image
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from tests.conftest import REPOSITORY
+from tests.support.programs import run_program
 
 ROWS = 400
 
@@ -35,11 +35,7 @@ def standin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = pa.table({"image": pictures, "label": [row % 10 for row in range(ROWS)]})
     pq.write_table(table, root / "cifar.parquet")
     script, images = REPOSITORY / "bench/medical_standin.py", root / "cifar.parquet"
-    subprocess.run(
-        [sys.executable, script, "--images", images, "--folder", root / "chexpert"],
-        check=True,
-        capture_output=True,
-    )
+    run_program([sys.executable, script, "--images", images, "--folder", root / "chexpert"])
     return root / "chexpert"
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -35,11 +34,9 @@ SHIPPED_FOLDERS = ("config", "envs", "profiles", "resources", "scripts", "workfl
 
 def build(folder: Path, target: str, output: Path) -> Path:
     """Builds without a network, by what the environment has."""
-    subprocess.run(
+    run_program(
         [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", output],
         cwd=folder,
-        check=True,
-        capture_output=True,
         timeout=TIMEOUT,
     )
     (path,) = output.glob("*.whl" if target == "wheel" else "*.tar.gz")
@@ -60,7 +57,7 @@ def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     site = Path(sysconfig.get_path("purelib", vars=places))
     (site / "environment.pth").write_text(sysconfig.get_path("purelib"))
     uv = Path(sys.executable).with_name("uv")
-    subprocess.run(
+    run_program(
         [
             uv,
             "pip",
@@ -72,8 +69,6 @@ def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             folder / "bin/python",
             wheel,
         ],
-        check=True,
-        capture_output=True,
         timeout=TIMEOUT,
     )
     source = REPOSITORY / "src/dpprobe"

@@ -7,7 +7,6 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -59,10 +58,9 @@ def test_a_cell_is_made_again_by_its_command(finished: Workspace, page: str) -> 
     before = read_json(cell / "metrics.json")
     (command,) = [own for own in find_commands(page) if "/sgd/eps-2/metrics.json" in own[2]]
     shutil.rmtree(cell)
-    subprocess.run(
+    run_program(
         WarmPython.asked([sys.executable, "-m", *command, "--profile", "none"]),
         cwd=finished.directory,
-        check=True,
         timeout=TIMEOUT,
     )
     after = read_json(cell / "metrics.json")

@@ -15,6 +15,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from dpprobe.artifacts import write_json
 from dpprobe.errors import ConfigError, DeviceError, WorkerError, may_pass
 from dpprobe.finetune import rank_processes
 from dpprobe.finetune.rank_processes import run_ranks
-from dpprobe.finetune.ranks import Ranks
+from dpprobe.finetune.ranks import _PATIENCE, Ranks
 from dpprobe.finetune.train import train_network
 from tests.support.killed_training import norm
 from tests.support.shared_training import (
@@ -166,11 +167,21 @@ def test_a_process_that_hangs_ends_the_job(tmp_path: Path) -> None:
     started = time.monotonic()
     words = r"process 0 of 2 gets no answer from the others \(.*run again to resume"
     with pytest.raises(WorkerError, match=words) as found:
-        run_ranks(work, 2, device="cpu", timeout=timedelta(seconds=5))
+        run_ranks(work, 2, device="cpu", timeout=timedelta(seconds=10))
     assert time.monotonic() - started < 400, "the other process would wait for 600 seconds"
     assert not list(tmp_path.glob("*.npy"))
     assert isinstance(found.value.__cause__, RuntimeError)
     assert "_talk" in found.value.__notes__[0], "the traceback of its process"
+
+
+def test_a_rank_leaves_the_first_word_to_the_rank_that_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    with pytest.raises(WorkerError, match="process 0 of 2 gets no answer .*reset by peer"):
+        Ranks(count=2)._talk(Mock(side_effect=RuntimeError("reset by peer")))
+    assert waited == [_PATIENCE]
 
 
 def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:

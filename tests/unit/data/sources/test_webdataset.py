@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from dpprobe.data import dataset_preparation
 from dpprobe.data.images import tar_shards
@@ -21,7 +24,7 @@ from tests.support.shards import CLASSES, pack, png, samples
 from tests.support.sources import prepare
 
 
-def given(path: Path | str, **values: Any) -> dict[str, Any]:
+def of_shards(path: Path | str, **values: Any) -> dict[str, Any]:
     return {"source": "webdataset", "train": str(path), "class_names": CLASSES} | values
 
 
@@ -41,7 +44,7 @@ def in_capitals(members: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
 def test_any_row_is_read_by_its_place_alone(tmp_path: Path) -> None:
     shards = two_shards(tmp_path / "shards")
     test = str(pack(tmp_path / "t.tar", samples(90, 2)))
-    table, _ = prepare(tmp_path / "out", **given(shards, test=test))
+    table, _ = prepare(tmp_path / "out", **of_shards(shards, test=test))
     first = shards / "a-000.tar"
     # All but the wanted image is overwritten: whoever looked through the tar would fail.
     (image,) = table.read_images(7, 8)
@@ -57,7 +60,7 @@ def test_any_row_is_read_by_its_place_alone(tmp_path: Path) -> None:
 def test_a_shard_that_changed_is_refused_by_name(tmp_path: Path) -> None:
     shards = two_shards(tmp_path / "shards")
     test = str(pack(tmp_path / "t.tar", samples(90, 2)))
-    table, _ = prepare(tmp_path / "out", **given(shards, test=test))
+    table, _ = prepare(tmp_path / "out", **of_shards(shards, test=test))
     (image,) = table.read_images(3, 4)
     pack(shards / "a-000.tar", samples(1, 12))
     with pytest.raises(DataError, match=r"row 3 \(id n01/0003\), .*a-000\.tar.*changed since"):
@@ -79,7 +82,7 @@ def test_members_of_a_key_need_not_be_neighbours_and_others_are_counted(
     shard = [("./README", b"x"), ("._0000.png", b"x"), *pngs, ("notes.txt", b"x"), *others]
     shard += [("__index__/all.json", b"{}"), ("n00/0000.caption", b"a cat"), ("n00/0000.seg", b"")]
     path = pack(tmp_path / "a.tar", shard)
-    train, test = prepare(tmp_path / "out", **given(path, test_fraction=0.34))
+    train, test = prepare(tmp_path / "out", **of_shards(path, test_fraction=0.34))
     assert train.rows + test.rows == 6
     assert "6 files of shards not used, such as README in" in caplog.text
 
@@ -129,7 +132,7 @@ def test_no_row_is_lost_in_silence_with_a_damaged_shard(
 ) -> None:
     shards = two_shards(tmp_path / "shards")
     fault(shards / "a-000.tar")
-    options = dataset_options(given(shards))
+    options = dataset_options(of_shards(shards))
     with pytest.raises(DataError, match=message) as refused:
         dataset_preparation.prepare_dataset(options, tmp_path / "out")
     assert "pack it again" in str(refused.value)
@@ -163,10 +166,10 @@ def test_a_sparse_member_is_refused(tmp_path: Path) -> None:
         with tarfile.open(path, "a", format=tarfile.PAX_FORMAT) as tar:
             tar.addfile(info, io.BytesIO(b"abc"))
         if not said:
-            assert sum(each.rows for each in prepare(tmp_path / "whole", **given(path))) == 4
+            assert sum(each.rows for each in prepare(tmp_path / "whole", **of_shards(path))) == 4
             continue
         with pytest.raises(DataError, match=rf"a\.tar: n01/0009\.png is a {said}.*; pack it again"):
-            dataset_preparation.prepare_dataset(dataset_options(given(path)), tmp_path / "out")
+            dataset_preparation.prepare_dataset(dataset_options(of_shards(path)), tmp_path / "out")
 
 
 def test_all_damaged_shards_are_named_at_once(
@@ -176,16 +179,16 @@ def test_all_damaged_shards_are_named_at_once(
     for number in (3, 13):
         cut(shards / f"a-00{number // 10}.tar", f"n01/{number:04}.cls".encode())
     with pytest.raises(DataError) as refused:
-        dataset_preparation.prepare_dataset(dataset_options(given(shards)), tmp_path / "out")
+        dataset_preparation.prepare_dataset(dataset_options(of_shards(shards)), tmp_path / "out")
     one, other = str(refused.value).splitlines()
     assert "a-000.tar: cut short" in one
     assert "a-001.tar: cut short" in other
     monkeypatch.setattr(webdataset_rows, "SHOWN", 2)
     with pytest.raises(DataError, match=r"a-001.tar: cut short .* again$"):
-        webdataset_rows.read_shards(dataset_options(given(shards)))  # type: ignore[arg-type]
+        webdataset_rows.read_shards(dataset_options(of_shards(shards)))  # type: ignore[arg-type]
     monkeypatch.setattr(webdataset_rows, "SHOWN", 1)
     with pytest.raises(DataError, match=r"a-000.tar: cut short .*\nand 1 more$"):
-        webdataset_rows.read_shards(dataset_options(given(shards)))  # type: ignore[arg-type]
+        webdataset_rows.read_shards(dataset_options(of_shards(shards)))  # type: ignore[arg-type]
 
 
 def test_a_key_stands_once(tmp_path: Path) -> None:
@@ -193,8 +196,8 @@ def test_a_key_stands_once(tmp_path: Path) -> None:
     pack(tmp_path / "s/b.tar", [(name, data) for name, data in samples(2, 4)])
     test = str(pack(tmp_path / "t.tar", samples(20, 2)))
     with pytest.raises(DataError, match=r"b\.tar.*id 'n00/0002' appears twice"):
-        prepare(tmp_path / "out", **given(tmp_path / "s", test=test))
-    train, _ = prepare(tmp_path / "named", **given(tmp_path / "s", test=test, shard_in_id=True))
+        prepare(tmp_path / "out", **of_shards(tmp_path / "s", test=test))
+    train, _ = prepare(tmp_path / "named", **of_shards(tmp_path / "s", test=test, shard_in_id=True))
     assert train.read_ids()[2] == "a/n00/0002"
     assert train.read_ids()[4] == "b/n00/0002"
 
@@ -206,3 +209,256 @@ def test_names_of_tars_in_members_lead_nowhere(tmp_path: Path) -> None:
     (sample,) = tar_shards.read_samples(shard, [])
     path = tar_shards.member_path(shard, sample.members["tar.png"])
     assert tar_shards.read_image_bytes(path) == png(1)
+
+
+# Samples of tar shards as rows: what a key's members say, and which faults they have.
+
+
+FIELDS = {"label_column": "label"}
+
+
+def read(path: Path, **values: Any) -> list[webdataset_rows.Row]:
+    written = {"source": "webdataset", "train": str(path), "class_names": CLASSES} | values
+    options: Any = dataset_options(written)
+    return webdataset_rows.read_shards(options)["train"]
+
+
+def row_of(path: Path, members: dict[str, bytes | None], **values: Any) -> webdataset_rows.Row:
+    """Returns the row of n01/0003, of whose members some are changed or left out."""
+    given: dict[str, bytes | None] = {**dict(samples(2, 2, who=["p1", " p2 "])), **members}
+    pack(path / "a.tar", [(name, data) for name, data in given.items() if data is not None])
+    (row,) = [each for each in read(path / "a.tar", **values) if each.id.endswith("n01/0003")]
+    return row
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(st.integers(0, 1), min_size=1, max_size=12), st.sampled_from(["cls", "json"]))
+def test_rows_are_the_keys_that_were_packed(tmp_path: Path, labels: list[int], place: str) -> None:
+    """Keys, labels and images, in the order of the shard."""
+    members = []
+    for number, label in enumerate(labels):
+        key = f"n/{number:03}"
+        field = json.dumps({"label": CLASSES[label]}).encode()
+        told = (f"{key}.json", field) if place == "json" else (f"{key}.cls", str(label).encode())
+        members += [(f"{key}.png", png(number)), told]
+    path = pack(tmp_path / "a.tar", members)
+    rows = read(path, **(FIELDS if place == "json" else {}))
+    assert [row.id for row in rows] == [f"n/{number:03}" for number in range(len(labels))]
+    assert [row.label for row in rows] == labels
+    for number, row in enumerate(rows):
+        assert row.image is not None
+        assert row.faults == ()
+        found = tar_shards.read_image_bytes(tar_shards.member_path(path, row.image))
+        assert found == png(number)
+
+
+@pytest.mark.parametrize(
+    ("written", "label", "said"),
+    [
+        (b"0", 0, None),
+        (b"1", 1, None),
+        (b" dog\n", 1, None),
+        (b"7", None, "n01/0003.cls is '7', which is not in class_names"),
+        (b"2", None, "'2', which is not in class_names"),
+        (b"-1", None, "'-1', which is not in class_names"),
+        (b"Dog", None, "'Dog', which is not in class_names (write 'dog' in the file"),
+        (b"\xff", None, "'\ufffd', which is not in class_names"),
+        (b"", None, "'', which is not in class_names"),
+        (None, None, "no member n01/0003.cls"),
+    ],
+)
+def test_a_member_cls_has_the_class(
+    tmp_path: Path, written: bytes | None, label: int | None, said: str | None
+) -> None:
+    row = row_of(tmp_path, {"n01/0003.cls": written})
+    assert row.label == label
+    assert [kind for kind, _ in row.faults] == ([] if said is None else ["label"])
+    assert said is None or said in row.faults[0][1]
+
+
+ONE, SEVERAL = FIELDS, FIELDS | {"several_labels": True}
+
+
+@pytest.mark.parametrize(
+    ("options", "written", "label", "said"),
+    [
+        (ONE, {"label": "dog"}, 1, None),
+        (ONE, {"label": 0}, 0, None),
+        (ONE, {"label": "1"}, 1, None),
+        (ONE, {"label": 1.0}, None, "label is '1.0', which is not in class_names"),
+        (ONE, {"label": True}, None, "label is 'True', which is not in class_names"),
+        (ONE, {"label": [1]}, None, "label is '[1]', which is not in class_names"),
+        (ONE, {"label": None}, None, "no field label in n01/0003.json"),
+        (ONE, {}, None, "no field label in n01/0003.json"),
+        (ONE, [], None, "n01/0003.json is not a mapping of fields"),
+        (ONE, b"{", None, "n01/0003.json is not JSON"),
+        (ONE, None, None, "no member n01/0003.json"),
+        (SEVERAL, {"label": [0, 1]}, [0, 1], None),
+        (SEVERAL, {"label": [0, 0]}, [0, 0], None),
+        *(
+            (SEVERAL, {"label": label}, None, "not a list of 0 and 1 with one number per class")
+            for label in ([0, 2], [True, 0], [0.0, 1], [1], [0, 1, 0], "dog", 1)
+        ),
+        (SEVERAL, {"label": None}, None, "no field label"),
+    ],
+)
+def test_a_field_has_the_class_or_several(
+    tmp_path: Path, options: dict[str, Any], written: Any, label: Any, said: str | None
+) -> None:
+    plain = written is None or isinstance(written, bytes)
+    data = written if plain else json.dumps(written).encode()
+    row = row_of(tmp_path, {"n01/0003.json": data}, **options)
+    assert row.label == label
+    assert [kind for kind, _ in row.faults] == ([] if said is None else ["label"])
+    assert said is None or said in row.faults[0][1]
+
+
+@pytest.mark.parametrize(
+    ("names", "value", "number"),
+    [
+        (CLASSES, "cat", 0),
+        (CLASSES, 1, 1),
+        (CLASSES, "01", 1),
+        (CLASSES, 2, None),
+        (CLASSES, "\u0661", None),
+        # numbers that are names are read as names alone
+        (["a", "1", "0"], 1, 1),
+        (["a", "1", "0"], "0", 2),
+        (["a", "1", "0"], 2, None),
+    ],
+)
+def test_a_number_is_a_class_unless_classes_are_named_by_numbers(
+    names: list[str], value: Any, number: int | None
+) -> None:
+    found, fault = webdataset_rows._class_number(names, "label", value)
+    assert found == number
+    assert (fault is None) == (number is not None)
+
+
+def test_ids_patients_and_groups_come_from_fields(tmp_path: Path) -> None:
+    path = pack(tmp_path / "a.tar", samples(0, 4, who=["p1", " p2 ", 12, None], age=[3, 4.5]))
+    rows = read(path, unit_column="who", group_columns=["age", "label"], id_column="label")
+    assert [row.unit for row in rows] == ["p1", "p2", "12", ""]
+    assert [row.groups for row in rows] == [("3", "cat"), ("4.5", "dog")] * 2
+    assert [row.id for row in rows] == ["cat", "dog"] * 2
+    assert read(path, shard_in_id=True)[0].id == "a/n00/0000"
+    assert read(path)[3].id == "n01/0003"
+    assert [row.unit for row in read(path)] == [""] * 4
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (["p1"], "neither text nor a number"),
+        ({}, "neither text nor a number"),
+        ("\ud800", "which contains half of a character"),
+        ("p1", None),
+        (12.0, None),
+        (None, None),
+    ],
+)
+@pytest.mark.parametrize(
+    ("option", "kind"),
+    [("unit_column", "patient"), ("id_column", "id"), ("group_columns", "value"), ("", "")],
+)
+def test_names_are_texts_or_numbers(
+    tmp_path: Path, option: str, kind: str, value: Any, said: str | None
+) -> None:
+    """Fields that no option names may be anything."""
+    data = json.dumps({"label": 1, "who": value}).encode()
+    named = {option: ["who"] if option == "group_columns" else "who"} if option else {}
+    pack(tmp_path / "a.tar", [("a.png", png(1)), ("a.json", data)])
+    (row,) = read(tmp_path / "a.tar", **FIELDS | named)
+    assert [each for each, _ in row.faults] == ([kind] if said and option else [])
+    assert all(f"who is {value!r}, {said}" == detail for _, detail in row.faults)
+    for text in (row.id, row.unit, *row.groups):
+        text.encode()  # which half of a character would not allow
+
+
+@pytest.mark.parametrize(
+    ("members", "kind", "said"),
+    [
+        ({"n01/0003.png": None}, "missing", "no image, only cls, json"),
+        ({"n01/0003.jpg": png(9)}, "missing", "images png and jpg of one key; remove one"),
+        ({"n01/0003.PNG": png(9)}, "id", "key 'n01/0003' has png twice"),
+        ({"n01/0003.png": None, "n01/0003.json": None}, "missing", "no image, only cls"),
+    ],
+)
+def test_a_key_has_one_image(
+    tmp_path: Path, members: dict[str, bytes | None], kind: str, said: str
+) -> None:
+    assert row_of(tmp_path, members).faults == ((kind, said),)
+
+
+@pytest.mark.parametrize(
+    "name", ["n01/0003.txt", "n01/0009.txt", "notes", "n01/0003.caption", "__index__/all.json"]
+)
+def test_files_of_no_row_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    assert row_of(tmp_path, {name: b"x"}).faults == ()
+    assert f"1 file of shards not used, such as {name} in" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["n01/0003.json", ".hidden.png", "n01/0009.seg"])
+def test_files_that_are_no_images_stop_nothing(tmp_path: Path, name: str) -> None:
+    assert row_of(tmp_path, {name: b"{}"}).faults == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("n01/0003.v2.png", b"x"),
+        ("n01/0003.png.bak", b"x"),
+        ("n01/0003.bak.png.gz", b"x"),
+        ("n01/0009.seg", png(9)),
+        ("visit001", png(9)),
+        ("__extra__/9.jpg", b"\xff\xd8\xff"),
+        *(
+            ("scan", start)
+            for start in (
+                b"\0" * 128 + b"DICM",
+                b"\0\0\0\x18ftypheix",
+                b"GIF89a",
+                b"RIFF\0\0\0\0WEBP",
+                b"MM\0*",
+                b"II*\0",
+            )
+        ),
+    ],
+)
+def test_an_image_of_no_row_is_refused(tmp_path: Path, name: str, data: bytes) -> None:
+    with pytest.raises(DataError, match="1 image would be in no row, such as .*a.tar") as caught:
+        row_of(tmp_path, {name: data})
+    assert f"such as {name} in" in str(caught.value)
+    assert "Rename the images" in str(caught.value)
+
+
+@pytest.mark.parametrize("start", [b"\0\0\0\x18ftypmp42", b"RIFF\0\0\0\0heic", b"DICM"])
+def test_other_files_are_not_taken_for_images(tmp_path: Path, start: bytes) -> None:
+    assert row_of(tmp_path, {"scan": start}).faults == ()
+
+
+def test_batches_have_the_rows_and_their_places(tmp_path: Path) -> None:
+    """A row with an image is found by its path, another by its shard."""
+    members = dict(samples(0, 4, who=["p1", "p2"]))
+    del members["n01/0003.png"]
+    path, test = (pack(tmp_path / name, [*members.items()]) for name in ("a.tar", "b.tar"))
+    options: Any = dataset_options(
+        {"source": "webdataset", "train": str(path), "test": str(test), "class_names": CLASSES}
+        | {"unit_column": "who", "group_columns": ["label"], "max_images_per_patient": 1}
+    )
+    parts = webdataset_rows.read_shards(options)
+    made = {name: part.to_pydict() for name, part in webdataset_rows.make_batches(options, parts)}
+    train, tested = made["train"], made["test"]
+    assert train["id"] == ["n00/0000", "n01/0001"]
+    assert train["unit"] == ["p1", "p2"]
+    assert train["group_label"] == ["cat", "dog"]
+    assert tested["label"] == [0, 1, 0, 1]
+    assert tested["origin"] == ["", "", "", str(test)]
+    assert [each["path"] is None for each in tested["image"]] == [False] * 3 + [True]
+    for row, image in enumerate(tested["image"][:3]):
+        assert tar_shards.read_image_bytes(image["path"]) == png(row)
+    assert all("has images in both splits" in each[0][1] for each in train["faults"])
