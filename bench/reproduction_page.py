@@ -84,10 +84,9 @@ def write_page(arguments: argparse.Namespace) -> None:
         kept.write(arguments.record)
     write_text(arguments.output, page)
     if arguments.output == PAGE:
-        before, _, after = README.read_text(encoding="utf-8").partition(HEADING)
-        rest = after.partition("\n\n")[2]
+        start, _, end = README.read_text(encoding="utf-8").partition(HEADING)
         counted = readme_paragraph(compare_record(*read))
-        write_text(README, f"{before}{HEADING}{counted}\n\n{rest}")
+        write_text(README, "".join([start, HEADING, counted, "\n\n", end.partition("\n\n")[2]]))
     print(f"page:    {arguments.output}")
 
 

@@ -114,7 +114,9 @@ def test_published_points_stand_where_papers_put_them(tmp_path: Path) -> None:
     assert any(
         text.endswith("Abadi et al. 2016, CNN of three layers (ε 2, inferred)") for text in texts
     )
-    assert sum(text[0].isdigit() for text in texts if text) == len(points)
+    curve = sum(point.citation == "de_2022" for point in points)  # its points share a number
+    assert curve > 1
+    assert sum(text[0].isdigit() for text in texts if text) == len(points) - curve + 1
     low, high = axes.get_ylim()
     assert low < 44.3
     assert high >= 94
