@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -529,7 +529,7 @@ def _remove_projection(visual: Any, name: str) -> None:
     import torch
 
     parts = ("head", "trunk", "attnpool")  # the first two are of timm's towers
-    head, trunk, attention = cast("list[Any]", [getattr(visual, part, None) for part in parts])
+    head, trunk, attention = [getattr(visual, part, None) for part in parts]
     if isinstance(getattr(visual, "proj", None), torch.Tensor):
         visual.proj = None
     elif hasattr(attention, "c_proj"):

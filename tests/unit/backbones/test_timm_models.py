@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from timm.data.config import resolve_model_data_config
 from timm.data.transforms_factory import create_transform
-from timm.layers import SwiGLUPacked
+from timm.layers.mlp import SwiGLUPacked
 from timm.models._hub import save_for_hf
 from torch import nn
 
@@ -421,20 +421,24 @@ def test_the_class_token_of_dinov3_is_the_first_token_after_its_norm() -> None:
     """And with `append_patch_mean`, the mean of the tokens after four registers."""
     picture = noise((40, 40))
     made: dict[str, Any] = {}
-    for name, change in {
+    changes: dict[str, dict[str, Any]] = {
         "class": {"model_args": SMALL | {"global_pool": "token"}},
         "default": {"model_args": SMALL},
         "both": {"model_args": SMALL | {"global_pool": "token"}, "append_patch_mean": True},
-    }.items():
+    }
+    for name, change in changes.items():
         made[name] = load(**RANDOM | {"model": DINOV3, "preprocessing": {"size": 64}} | change)
     data = made["class"].preprocessing
     steps = create_transform(
-        input_size=tuple(data["input_size"]), crop_pct=data["crop_pct"], mean=data["mean"],
-        std=data["std"], interpolation=data["interpolation"],
-    )  # fmt: skip
+        input_size=tuple(data["input_size"]),
+        crop_pct=data["crop_pct"],
+        mean=data["mean"],
+        std=data["std"],
+        interpolation=data["interpolation"],
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = timm.create_model(DINOV3, **SMALL).eval()
+        model: Any = timm.create_model(DINOV3, **SMALL).eval()
     with torch.inference_mode():
         tokens = model.forward_features(steps(picture)[None])
     assert tokens.shape == (1, 1 + 4 + 16, 48)
@@ -508,12 +512,12 @@ def test_blocks_are_found_when_patches_are_appended() -> None:
 
 
 def test_the_mlp_of_a_vit_may_be_named() -> None:
-    """As UNI 2 and Virchow are built: SwiGLU has one more matrix of half the width."""
+    """As UNI 2 and Virchow are built."""
     made = load(**RANDOM | {"model_args": {"mlp_layer": "SwiGLUPacked", "act_layer": "silu"}})
-    assert made.graph is not None
-    expected = timm.create_model("test_vit", mlp_layer=SwiGLUPacked, act_layer=nn.SiLU)
+    graph: Any = made.graph
+    expected: Any = timm.create_model("test_vit", mlp_layer=SwiGLUPacked, act_layer=nn.SiLU)
     expected.reset_classifier(0)
-    assert {k: v.shape for k, v in made.graph.model.state_dict().items()} == {
+    assert {k: v.shape for k, v in graph.model.state_dict().items()} == {
         k: v.shape for k, v in expected.state_dict().items()
     }
     with pytest.raises(ConfigError, match="mlp_layer 'Linear': write one of GluMlp, Mlp"):

@@ -112,7 +112,7 @@ def test_open_clips_sizes_and_pooling(name: str, monkeypatch: pytest.MonkeyPatch
             known = entry.get("architecture", chosen.model)
             visual = open_clip.create_model(known, load_weights=False, device="meta").visual
     assert sum(each.numel() for each in visual.parameters()) == entry["parameters"]
-    pool = getattr(getattr(visual, "trunk", visual), "global_pool", None)
+    pool: Any = getattr(getattr(visual, "trunk", visual), "global_pool", None)
     assert entry["pooling"] == POOLINGS[pool or getattr(visual, "pool_type", "map")]
     model = SimpleNamespace(visual=visual)
     monkeypatch.setattr(open_clip_models, "_create_model", lambda *_, **__: model)
