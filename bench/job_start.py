@@ -2,8 +2,8 @@
 
     python bench/job_start.py BEFORE
 
-Processor seconds of each process, from its start to its end. Both
-versions are taken from git: the commit BEFORE and HEAD.
+Processor seconds of each process, from its start to its end. Both versions are taken from git,
+*now* from HEAD.
 """
 
 from __future__ import annotations
