@@ -31,7 +31,7 @@ SAID = "said.txt"  # what the run of `finished` printed
 @pytest.fixture(scope="module")
 def study(repository: Path) -> dict[str, Any]:
     values: dict[str, Any] = yaml.safe_load((repository / "config.yaml").read_text())
-    return values | {"epsilons": [0.5, 8], "seeds": 2}
+    return values | {"epsilons": [0.5, 8], "seeds": 2, "features": {"shards": 2}}
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@
 - `rdp`: Renyi differential privacy (dp-accounting; Mironov 2017, Mironov et al. 2019).
 - `rdp_2017`: Renyi divergences (Opacus) with the conversion to epsilon of Mironov 2017, proposition
   3, to reproduce the looser noise of papers until 2020.
-- `prv`: privacy random variables (Opacus; Gopi et al. 2021), a check by another code base.
+- `prv`: privacy random variables (Opacus; Gopi et al. 2021), a check by another code base. Of
+  Opacus only the accounting is imported (`opacus_accounting`).
 
 `rdp` accounts for a selection (`plan.Selection`) as in Papernot and Steinke 2022. Other accountants
 use the privacy profile of one run, exact or `pld`'s, as `dpprobe.privacy.best_of_runs_price`
