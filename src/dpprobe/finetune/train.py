@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from dpprobe.devices import use_full_float32
@@ -114,7 +113,7 @@ def train_network(
             options=options,
             training=training,
             mechanism=mechanism,
-            loss_rows=np.arange(min(inputs.rows, LOSS_ROWS)),
+            loss_rows=inputs.list_kept()[:LOSS_ROWS],
             record=record if ranks.leads else None,
             leads=ranks.leads,
         )

@@ -47,7 +47,7 @@ class Objective:
     float64 [classes, d + 1] on standardised features, bias last.
 
     Attributes:
-      everyone: float32 [rows], the rows' weights.
+      everyone: float32 [rows], the rows' weights; 0 for null rows.
 
     Args:
       one_scale: divides all features by the root of their mean variance, for a handful of rows.
@@ -62,9 +62,12 @@ class Objective:
         # Rounding in float32 ends a search early where features are nearly collinear.
         self._dtype = torch.float32 if devices.has_kernels(self.device) else torch.float64
         self._metric: tuple[float, Metric] | None = None
-        self.everyone = torch.ones(len(data), device=self.device)
-        if data.weights is not None:
-            self.everyone = data.weights
+        usable = data.lengths.isfinite()
+        self._weighted = data.weights is not None or not bool(usable.all())
+        weights = (
+            torch.ones(len(data), device=self.device) if data.weights is None else data.weights
+        )
+        self.everyone = weights * usable
         total = float(self.everyone.sum(dtype=torch.float64))
         # The number of decisions: one per unit, or one per unit and label.
         self.decisions = total * (data.num_classes if data.multi_label else 1)
@@ -83,7 +86,7 @@ class Objective:
         self._scale = torch.where(constant, 0.0, 1 / deviation).cpu().numpy()
 
     def _weigh_rows(self, values: torch.Tensor, block: Block) -> torch.Tensor:
-        if self._data.weights is None:
+        if not self._weighted:
             return values
         return values * self.everyone[block.start : block.stop, None]
 

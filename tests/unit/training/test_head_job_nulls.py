@@ -35,6 +35,7 @@ NULLS = {"train": (0, 5, 6, 119), "test": (1, 2, 59)}
 CHANNELS = {"kind": "channels", "channels": 2, "max_mean_norm": 0.7, "max_deviation_norm": 0.3}
 SGD = {"head": "sgd", "batch_size": "full", "steps": 3}
 HEADS: dict[str, dict[str, Any]] = {
+    "nonprivate": {"head": "nonprivate", "max_iterations": 30},
     "exact": SGD | {"engine": "exact"},
     "batches": SGD | {"batch_size": 20, "class_priors": "released"},
     "sums": {"head": "least_squares", "normalize": "l2"},
