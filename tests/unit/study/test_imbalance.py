@@ -87,27 +87,6 @@ def test_every_name_is_one_that_a_study_may_have(class_name: str, fraction: floa
         assert re.fullmatch(NAME_PATTERN, rare.name), rare
 
 
-@pytest.mark.parametrize(("classes", "others"), [(["A b", "a-b"], ()), (["a b"], ["d_a_b_0p5"])])
-def test_no_two_datasets_have_one_name(classes: list[str], others: list[str]) -> None:
-    block = {"datasets": ["d"], "classes": classes, "fractions": [0.5]}
-    values = {"datasets": dict.fromkeys(["d", *others], DIGITS), "imbalance": block}
-    with pytest.raises(ValueError, match="d_a_b_0p5 would be the name of two datasets; rename"):
-        with_rare_classes(values)
-
-
-PART = {"d": DIGITS | {"subsample": {"fraction": 0.5}}}
-BLOCK = {"datasets": ["d", "unknown"], "classes": ["c"], "fractions": [0.5]}
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        5,
-        {},
-        {"datasets": 3},
-        {"datasets": {}, "imbalance": 3},
-        {"datasets": PART, "imbalance": BLOCK},
-    ],
-)
+@pytest.mark.parametrize("values", [5, {}, {"datasets": 3}, {"datasets": {}, "imbalance": 3}])
 def test_what_is_no_study_is_left_to_the_check_of_the_study(values: Any) -> None:
     assert with_rare_classes(values) == values
