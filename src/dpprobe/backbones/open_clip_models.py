@@ -528,8 +528,9 @@ def _remove_projection(visual: Any, name: str) -> None:
     """
     import torch
 
-    parts = ("head", "trunk", "attnpool")  # the first two are of timm's towers
-    head, trunk, attention = [getattr(visual, part, None) for part in parts]
+    names = ("head", "trunk", "attnpool")  # the first two are of timm's towers
+    parts: list[Any] = [getattr(visual, each, None) for each in names]
+    head, trunk, attention = parts
     if isinstance(getattr(visual, "proj", None), torch.Tensor):
         visual.proj = None
     elif hasattr(attention, "c_proj"):
