@@ -53,10 +53,10 @@ from dpprobe.results.cell_record import (
 )
 from dpprobe.results.halves import half_values
 from dpprobe.results.unit_counts import class_counts, count_units, unit_codes
-from dpprobe.training.cell_contents import CellContents, read_contents, write_contents
 from dpprobe.training.fit_inputs import FitInputs
 
 if TYPE_CHECKING:
+    from dpprobe.training.cell_contents import CellContents
     from dpprobe.training.job_features import JobFeatures
 
 logger = logging.getLogger("dpprobe")
@@ -179,6 +179,8 @@ class CellTask:
 
     def find_reusable(self) -> CellContents | None:
         """Returns the results, per seed, of an earlier run with the cell's fingerprint, or None."""
+        from dpprobe.training.cell_contents import read_contents  # late: imports pyarrow
+
         for folder in (self.staged, self.published):
             if record := whole_cell(folder, self.fingerprint):
                 return read_contents(folder, record)
@@ -193,6 +195,8 @@ class CellTask:
         )
 
     def _write_staged(self, contents: CellContents, features: JobFeatures) -> None:
+        from dpprobe.training.cell_contents import write_contents  # late, as above
+
         shutil.rmtree(self._partial_folder, ignore_errors=True)
         try:
             self._partial_folder.mkdir()
