@@ -34,7 +34,7 @@ class Study:
 
     def destination(self, receipt: str, changes: dict[str, Any], *, study: str) -> Destination:
         """Returns where runs are written, with the values that it takes out of `changes`."""
-        values = {
+        values: dict[str, Any] = {
             "uri": self.uri,
             "study": study,
             "artifact_root": self.root / "mlartifacts",

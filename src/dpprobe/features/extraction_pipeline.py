@@ -171,7 +171,7 @@ class Decoder:
         try:
             if self._train_transform is None:
                 return self._transform(picture)
-            return self._train_transform(picture, image.sha256)
+            return self._train_transform(picture, image.sha256 or b"")
         except DataError:
             raise
         except Exception as error:  # libraries of transforms raise errors of any kind
