@@ -72,7 +72,9 @@ def _forked() -> Iterator[None]:
     forks = multiprocessing.get_context("forkserver")
     forks.set_forkserver_preload(["dpprobe.finetune.train", "tests.support.shared_training"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rank_processes.multiprocessing, "get_context", lambda _: forks)
+        patch.setattr(
+            "dpprobe.finetune.rank_processes.multiprocessing.get_context", lambda _: forks
+        )
         yield
 
 

@@ -250,7 +250,8 @@ def race(tmp_path_factory: pytest.TempPathFactory) -> Race:
     for arguments in (["few"], []):
         racing.append(start_kernels(folder, *arguments))
         time.sleep(0.4)
-    return Race(*map(hash_results, racing), folder)
+    few, whole = map(hash_results, racing)
+    return Race(few, whole, folder)
 
 
 @pytest.fixture(scope="module")
