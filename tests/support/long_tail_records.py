@@ -16,7 +16,7 @@ FREQUENCIES: dict[str, Any] = {
     "shares": [0.5, 0.3, 0.15, 0.05],
 }
 REFERENCE: dict[str, Any] = {
-    "sub_classes": 40,
+    "sub_classes": 38,
     "index": {"value": 0.4, "low": 0.33, "high": 0.46},
     "effective": 37.5,
     "few": {"1": 0.0, "2": 0.0, "5": 0.025},
@@ -25,7 +25,7 @@ REFERENCE: dict[str, Any] = {
 SCORES: dict[str, Any] = {
     "heads": 200,
     "trained_share": 0.7,
-    "rows": 1000,
+    "rows": 1100,
     "units": 1000,
     "ridge": 1.0,
     "accuracy": 0.88,
@@ -48,7 +48,7 @@ def long_tail_record(**changes: Any) -> LongTailRecord:
         "dataset": "digits",
         "backbone": "pixels",
         "rows": 1000,
-        "units": 1000,
+        "units": 900,
         "clustered": 1000,
         "classes": 10,
         "dimension": 64,

@@ -23,10 +23,11 @@ SEEDS: dict[str, Any] = {"interval": "t over seeds", "rows_interval": "Wilson ov
 
 def _entries() -> dict[Any, Any]:
     both = {"both_low": 40.0, "both_high": 65.0}
+    drawn = {"rows_interval": "bootstrap over test rows"}
     return {
         ("d", 0.5, "x", "a"): made_entry(50.0, low=47.5, high=52.5, **SEEDS, **both),
         ("d", 2.0, "x", "a"): made_entry(99.0, low=96.0, high=100.0, **SEEDS),
-        ("d", 2.0, "x", "b"): made_entry(98.96, low=90.0, high=99.0, interval="Wilson"),
+        ("d", 2.0, "x", "b"): made_entry(98.96, low=90.0, high=99.0, interval="Wilson", **drawn),
         ("d", 2.0, "y", "b"): made_entry(60.0),
         ("d", math.inf, "x", "b"): made_entry(99.9, private=False),
     }
@@ -48,7 +49,7 @@ def test_people_get_a_row_per_epsilon_and_a_column_per_head() -> None:
         ["d", "inf", "", "99.9", ""],
     ]
     assert note.startswith("Test accuracy in percent, mean over seeds. [low, high]: 95% CI over")
-    assert "seeds and test examples (Wilson over test rows)." in note
+    assert "seeds and test examples (Wilson over test rows or bootstrap over test rows)." in note
     assert "±: half of the 95% CI over seeds (Student's t)." in note
     assert "(low to high): 95% CI over seeds, where it is asymmetric" in note
     assert "Bold: best private result of a row." in note
@@ -67,12 +68,13 @@ def test_the_price_of_choosing_the_best_is_told_of_rows_with_a_choice() -> None:
 
 def test_a_delta_above_one_over_n_is_marked_and_explained() -> None:
     entries = _entries() | {("small", 2.0, "x", "a"): made_entry(50.0)}
-    note = _shown(made_grid(entries, above=frozenset({"d"})))[2]
-    assert " delta: d 1e-05 (above 1/n), small 1e-05. A delta above 1/n" in note
-    table = numbers_table(made_grid(entries, above=frozenset({"d"})))
+    grid = made_grid(entries, above=frozenset({"d"}), deltas={"d": 1e-5, "small": 1e-6})
+    note = _shown(grid)[2]
+    assert " delta: d 1e-05 (above 1/n), small 1e-06. A delta above 1/n" in note
+    table = numbers_table(grid)
     rows = list(csv.DictReader(io.StringIO(comma_separated(table))))
     assert [row["delta above 1/n"] for row in rows] == ["true", "true", "false", "false"]
-    assert [row["delta"] for row in rows] == ["1e-05", "1e-05", "", "1e-05"]
+    assert [row["delta"] for row in rows] == ["1e-05", "1e-05", "", "1e-06"]
 
 
 def test_options_that_nothing_priced_are_marked_and_never_the_best() -> None:
@@ -102,11 +104,11 @@ def test_options_that_nothing_priced_are_marked_and_never_the_best() -> None:
 
 
 def test_programs_get_numbers_with_both_ends_of_each_interval() -> None:
-    ends = {f"{kind}{end}": None for kind in ("rows_", "both_") for end in ("low", "high")}
     known = {"low": 45.5, "high": 54.25, "rows_low": 46.0, "rows_high": 55.0}
+    known |= {"both_low": 43.0, "both_high": 56.5}
     entries = {
         ("d", 0.5, "x", "a"): made_entry(
-            50.12345, **ends | known, least=8.0, constant=25.0, constant_accuracy=25.0
+            50.12345, **known, least=8.0, constant=25.0, constant_accuracy=25.0
         ),
         ("d", math.inf, "x", "a"): made_entry(60.0, private=False),
     }
@@ -122,12 +124,13 @@ def test_programs_get_numbers_with_both_ends_of_each_interval() -> None:
         "x + a high": "54.250",
         "x + a rows low": "46.000",
         "x + a rows high": "55.000",
-        "x + a both low": "",
-        "x + a both high": "",
+        "x + a both low": "43.000",
+        "x + a both high": "56.500",
         "x + a least of a class": "8.000",
     }
     assert (last["epsilon"], last["delta"], last["x + a"]) == ("inf", "", "60.000")
-    assert last["accuracy of the most frequent answer"] == ""
+    blank = ("accuracy of the most frequent answer", "x + a low", "x + a both high")
+    assert [last[name] for name in blank] == [""] * 3
 
 
 def test_another_metric_is_named_beside_each_dataset() -> None:

@@ -91,15 +91,19 @@ def test_several_datasets_have_a_row_and_a_verdict_each(monkeypatch: pytest.Monk
         ("a", math.inf, "x", "free"): made_entry(80.0, **FREE),
         ("a", math.inf, "y", "free"): made_entry(85.0, **FREE),
         ("b", 2.0, "x", "m"): made_entry(70.0),
+        ("b", 2.0, "y", "m"): made_entry(60.0, never={"rare": 3}),
     }
-    grid = made_grid(entries, measures={"b": Measure(headline="auc")})
+    auc = Measure(headline="auc", multi_label=True, labels=2, num_classes=3)
+    grid = made_grid(entries, measures={"b": auc}, above=frozenset({"b"}))
     lines = _describe(monkeypatch, grid)
     assert lines[0] == "Best private head of each dataset: test result in percent"
     assert _rows(lines) == [
         ["dataset", "metric", "ε = 0.5", "ε = 2", "no privacy", "majority class"],
         ["a", "accuracy", "55.0", "60.0", "85.0", "25.0"],
-        ["b", "AUC", "70.0"],
+        ["b", "mean AUC over 2 of 3 labels", "70.0"],
     ]
+    notes = [line[:30] for line in lines if line.startswith("Attention")]
+    assert notes == ["Attention: b: A delta above 1/", "Attention: b: The mean leaves "]
     told = [line for line in lines if "best private head reaches" in line]
     assert [line[:12] for line in told] == ["a: At ε = 0.", "b: At ε = 2 "]
 

@@ -140,8 +140,10 @@ def test_a_small_difference_is_within_noise_and_a_wide_one_needs_more_images() -
         "The difference from the non-private baseline is within noise (95% CI of the difference "
         "-1.5 to +2.0 points)."
     )
-    edge = _private(84.0, both_low=82.0, both_high=86.0)
-    exact = _best(edge, free=_free(84.0, both_low=84.0, both_high=84.0))
+    exactly = _free(84.0, both_low=84.0, both_high=84.0)
+    low = _best(_private(84.0, both_low=81.9, both_high=85.0), free=exactly)
+    assert baseline_doubt(low).startswith("Too few test examples"), "the side below is wide"
+    exact = _best(_private(84.0, both_low=82.0, both_high=86.0), free=exactly)
     assert "within noise (95% CI of the difference -2.0 to +2.0" in baseline_doubt(exact)
     wide = _private(80.0, both_low=70.0, both_high=88.0, test_units=50)
     far = _best(wide, free=_free(86.0, both_low=80.0, both_high=92.0))

@@ -48,6 +48,7 @@ def test_each_dataset_and_epsilon_has_its_best_private_head_and_the_ceiling_of_i
     assert first.beside_ceiling == compare_entries(first.entry, first.ceiling)
     assert (first.choice.candidates, first.choice.epsilon) == (3, 1.0)
     assert _words(second) == ("digits", "2", "y", "a", 70.0)
+    assert (second.choice.candidates, second.choice.epsilon) == (1, 4.0)
     assert (second.ceiling, second.gap, second.beside_ceiling) == (None, None, None)
     assert _words(third) == ("wine", "2", "y", "a", 50.0)
     assert third.ceiling is None, "another backbone's ceiling, and another dataset's, are none"
@@ -74,7 +75,9 @@ def test_a_zero_shot_result_is_the_best_of_the_dataset_in_its_metric_if_there_is
         ("e", "x"): ("auc", 40.0),
         ("e", "y"): ("auc", 30.0),
     }
-    found = {best.dataset: best.zero_shot for best in best_private(grid, zero)}
+    bests = best_private(grid, zero)
+    assert [best.measure.headline for best in bests] == ["auc", "accuracy", "accuracy"]
+    found = {best.dataset: best.zero_shot for best in bests}
     assert found == {"d": ("z", "auc", 61.0), "e": ("x", "auc", 40.0), "f": None}
 
 

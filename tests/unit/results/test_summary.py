@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dpprobe.artifacts import read_json, sha256_file, write_json
 from dpprobe.errors import DataError
 from dpprobe.privacy.limits import ABOVE_MARK, rounded_up
-from dpprobe.privacy.risk import budget_words, explain_risks, row_words
+from dpprobe.privacy.risk import RiskEpsilon, budget_words, explain_risks, row_words
 from dpprobe.results.best_private import best_of_each, best_private
 from dpprobe.results.cautions import list_cautions
 from dpprobe.results.cell_record import read_cell
@@ -131,11 +131,14 @@ def test_a_risk_and_an_epsilon_that_agree_have_rows_of_their_own(tmp_path: Path)
         write_cell(tmp_path, method="sgd0", epsilon="1", seeds=1),
         write_cell(tmp_path, dataset="other", epsilon="1.001", seeds=1),
     ]
+    write_json(cells[-1], read_json(cells[-1]) | {"delta": 1e-3})
     grid = grid_of(tmp_path, *cells)
     assert [epsilon for _, epsilon in grid.rows] == [1.0, 1.001, 1.002, 1.001]
     for order in (cells, cells[::-1]):
-        read = {(cell.dataset, cell.epsilon) for cell in read_cell_results(order)}
-        assert read == set(grid.rows)
+        results = read_cell_results(order)
+        assert {(cell.dataset, cell.epsilon) for cell in results} == set(grid.rows)
+        risks = [cell.epsilon for cell in results if isinstance(cell.epsilon, RiskEpsilon)]
+        assert [risk.delta for risk in risks] == [1e-5] * 2, "of their own dataset"
 
 
 # The best private result, its ceiling, and what few images leave open of both.
@@ -300,12 +303,18 @@ def test_a_delta_above_one_over_the_units_is_marked(n: int, text: str, tmp_path:
 
 def test_files_of_several_datasets_keep_their_order_and_say_their_reasons(tmp_path: Path) -> None:
     files = []
-    for name, patients in (("z", None), ("a", 40)):
+    for name, patients, places in (("z", None, ("yb", "xc")), ("a", 40, ("yb",))):
         files.append(tmp_path / f"{name}.parquet")
-        cells = [write_cell(tmp_path, dataset=name, patients=patients, headline="accuracy")]
+        same: dict[str, Any] = {"dataset": name, "patients": patients, "headline": "accuracy"}
+        cells = [write_cell(tmp_path, backbone=b, method=m, **same) for b, m in places]
         summarise_cells(cells, files[-1], study="s", metric_of=f"file {name}")
     grid = read_grid(files)
     assert [row[0] for row in grid.rows] == ["z", "a"]
+    assert grid.columns == (("x", "c"), ("y", "b")), "backbones before methods"
+    choices = {dataset: choice.candidates for (dataset, _), choice in grid.choices.items()}
+    assert choices == {"z": 2, "a": 1}
+    assert {key[0]: e.test_units for key, e in grid.entries.items()} == {"z": 200, "a": 40}
+    assert grid.patients
     assert grid.tested == "test rows or test patients"
     assert {name: reason[-8:] for name, reason in grid.reasons.items()} == {
         "z": "file z).",

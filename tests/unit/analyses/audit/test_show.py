@@ -39,19 +39,29 @@ def _bounds(axes: Any) -> list[tuple[float, float, str]]:
 
 def test_a_bound_stands_above_its_claim_and_beyond_the_ends_is_a_triangle(tmp_path: Path) -> None:
     bounds = {"0.5": 0.0, "2": 0.71, "8": "inf"}
+    weak = {"runs": 400, "confidence": 0.9, "caught_factor": 2.5}
     audits = [
         write_audit(tmp_path, epsilon=epsilon, white_box=WHITE_BOX | {"epsilon_lower": bound})
         for epsilon, bound in bounds.items()
+    ] + [
+        write_audit(tmp_path, backbone="clip", method=method, white_box=WHITE_BOX | weak)
+        for method in ("sgd", "newton")
     ]
-    (axes,) = plot_audit(audits=audits, dataset="digits").axes
+    figure = plot_audit(audits=audits, dataset="digits")
+    axes, clip = figure.axes
+    (left, *_), (right, *_) = _bounds(clip)
+    assert left < 1 < right < 2**0.5, "methods side by side, nearer to their claim than to others"
+    assert left * right == pytest.approx(1)
+    caption = "400 to 1,000 runs per cell, 90% confidence;\nwould catch noise too small by"
+    assert f"{caption} 1.52 to 2.5" in figure.get_suptitle()
     (low, marker), (middle, own), (high, top) = [(y, m) for _, y, m in _bounds(axes)]
-    assert [x for x, _, _ in _bounds(axes)] == [0.5, 2, 8], "of one method, in place"
+    assert [x for x, _, _ in _bounds(axes)] == [pytest.approx(left * e) for e in (0.5, 2, 8)]
     assert (marker, top) == ("v", "^")
     assert own not in ("v", "^")
     assert middle == 0.71
     assert (low, high) == axes.get_ylim()
     assert (low, high) == (0.06 * 0.5, 1.5 * 8)
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["0.5", "2", "8"]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["0.5", "1", "2", "8"]
 
 
 def test_a_refuted_claim_has_a_ring(tmp_path: Path) -> None:

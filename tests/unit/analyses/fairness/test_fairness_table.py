@@ -43,6 +43,8 @@ def test_groups_have_the_values_of_the_record_s_table(tmp_path: Path) -> None:
     assert rows
     columns = [name for name in rows[0] if name.startswith("ε")]
     assert columns == ["ε = 0.5", "ε = 2", "ε = inf"]
+    other = write_fairness(tmp_path, backbone="b", names={"2": "4"})
+    assert [*_rows(path, other)[0]][-4:] == ["ε = 0.5", "ε = 2", "ε = 4", "ε = inf"], "of all"
     for row in rows:
         assert row["metric"] == "AUC", "the other metrics show gaps alone"
         for column in columns:
@@ -178,6 +180,8 @@ def test_notes_say_what_was_compared_and_what_left_out(tmp_path: Path) -> None:
     assert fairness_table.BY_ACCURACY in other
     assert "Left out: ink, AUC: left (3 rows, 30 needed)." in other
     assert fairness_table.BY_ACCURACY not in plain
+    paths = write_fairness(tmp_path / "b", backbone="b"), write_fairness(tmp_path, changes=changes)
+    assert fairness_table.BY_ACCURACY in fairness_table.make_fairness_table(paths).notes
     risk = {"cells.0.epsilon": "advantage-0.1", "cells.0.epsilon_at_delta": 0.46}
     assert "0.46" in _notes(write_fairness(tmp_path / "risk", changes=risk))
 
@@ -187,7 +191,7 @@ def test_a_section_counts_the_cells_beyond_chance_and_beside_their_reference(
 ) -> None:
     path = write_fairness(
         tmp_path,
-        gap=APART,
+        gap=APART | {"rate": "selection_rate", "label": "even"},
         changes={
             "confidence": 0.8,
             METRIC.format(1, 0, "auc"): {
@@ -197,10 +201,16 @@ def test_a_section_counts_the_cells_beyond_chance_and_beside_their_reference(
                 "difference_low": -0.05,
                 "difference_high": -0.01,
                 "gap": 0.08,
+                "groups": 5,
             },
         },
     )
     part = _section(tmp_path, path)
+    told = fairness_table.describe_extreme("bold", 0.314, part["gaps"][1][4])
+    assert told == "bold (31.4, share predicted of even)"
+    alone = {AUC.replace("0", "1", 1) + ".difference_low": None, "confidence": 0.8}
+    less = _section(tmp_path / "b", write_fairness(tmp_path / "b", changes=alone))["summary"]
+    assert (less[0]["private"], less[0]["compared"], less[0]["by_chance"]) == (2, 1, "0.1")
     (summary,) = [
         each
         for each in part["summary"]
@@ -210,7 +220,7 @@ def test_a_section_counts_the_cells_beyond_chance_and_beside_their_reference(
         "backbone": "pixels",
         "attribute": "ink",
         "metric": "mean AUC over labels",
-        "groups": 2,
+        "groups": 5,
         "private": 2,
         "wide": 1,
         "compared": 2,
@@ -248,7 +258,9 @@ def test_what_was_left_out_is_listed_once(tmp_path: Path) -> None:
         "attributes.0.compared": {"auc": {"labels": [ones[1]], "left_out": small}}
     }
     paths = [write_fairness(tmp_path, backbone=each, changes=changes) for each in ("a", "b")]
-    left = _section(tmp_path, *paths)["left_out"]
+    part = _section(tmp_path, *paths[::-1])
+    assert [backbone for backbone, _, _ in part["files"]] == ["a", "a", "b", "b"]
+    left = part["left_out"]
     assert left[:2] == [
         "ink, by AUC alone: left (3 rows, 30 needed), right (9 rows, 30 needed)",
         f"ink, AUC: over {ones[1]} alone",

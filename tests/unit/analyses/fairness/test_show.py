@@ -11,7 +11,7 @@ import pytest
 from dpprobe.analyses.fairness import show
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from tests.support.fairness_records import APART, write_fairness
-from tests.support.shown import dots_of, legend_of, texts_of, title_of
+from tests.support.shown import curves_of, dots_of, legend_of, texts_of, title_of
 
 
 def _read(folder: Path, **options: Any) -> FairnessRecord:
@@ -78,6 +78,18 @@ def test_where_nothing_is_compared_a_sentence_says_so(tmp_path: Path) -> None:
         assert not axes.axison
 
 
+def test_several_backbones_have_panels_with_their_names(tmp_path: Path) -> None:
+    records = [_read(tmp_path, backbone=name, gap=APART, parity=True) for name in ("a", "b")]
+    figure = show.gap_figure(records)
+    titles = [f"{words}, {name}" for words in ("ink, 2 groups", "side, 3 groups") for name in "ab"]
+    assert [title_of(axes) for axes in figure.axes[:4]] == titles
+    ends = {tuple(y) for line, x, y in curves_of(figure.axes[0]) if x[0] == x[1]}
+    assert ends == {(100 * APART["low"], 100 * APART["high"])}, "the interval of the gap itself"
+    parity = [title_of(axes) for axes in show.gap_figure(records[:1], parity=True).axes]
+    metrics = ("recall", "equalised odds", "demographic parity")
+    assert parity[:3] == [f"ink, 2 groups: {metric}" for metric in metrics]
+
+
 def test_quality_is_the_metric_on_all_rows(tmp_path: Path) -> None:
     record = _read(tmp_path)
     figure = show.quality_figure([record])
@@ -85,3 +97,7 @@ def test_quality_is_the_metric_on_all_rows(tmp_path: Path) -> None:
         gaps: Any = filter(None, (cell.find_gap(attribute, "auc") for cell in record.cells))
         expected = sorted((100 * gap.overall, 100 * gap.gap) for gap in gaps)
         np.testing.assert_allclose(sorted((x, y) for _, x, y in _marks(axes)), expected)
+        named = {t.get_text(): t.xy for t in axes.texts}
+        assert [*named] == ["∞", "0.5", "2"]
+        gap: Any = record.cells[0].find_gap(attribute, "auc")
+        assert named[record.cells[0].epsilon] == (100 * gap.overall, 100 * gap.gap)

@@ -121,10 +121,12 @@ def test_a_patient_of_thirty_images_is_drawn_as_often_as_one_of_one() -> None:
 
 
 def _clouds(folder: Path, *, several: bool, patients: int) -> tuple[Path, Path]:
+    """Writes 90 training rows and 80 test rows, of two patients less."""
     stores = []
-    for seed, split in enumerate(("train", "test")):
-        features, labels = clouds(90, 5, 3, seed=seed, several=several, apart=3.0)
-        units = [f"p{row * 7 % patients}" for row in range(90)] if patients else None
+    for seed, (split, rows) in enumerate((("train", 90), ("test", 80))):
+        features, labels = clouds(rows, 5, 3, seed=seed, several=several, apart=3.0)
+        named = patients - 2 * seed
+        units = [f"p{row * 7 % named}" for row in range(rows)] if patients else None
         more = further_columns(labels)
         stores.append(
             write_store(
@@ -139,7 +141,7 @@ def _sklearn_scores(
 ) -> np.ndarray:
     """Test scores of scikit-learn's logistic regression on some rows of the clouds, [n, 3]."""
     x, labels = clouds(90, 5, 3, several=several, apart=3.0)
-    tested = clouds(90, 5, 3, seed=1, several=several, apart=3.0)[0]
+    tested = clouds(80, 5, 3, seed=1, several=several, apart=3.0)[0]
     x, labels = x[rows], labels[rows]
     weights = np.ones(len(rows))
     if units is not None:
@@ -170,8 +172,11 @@ def test_each_probe_is_scikit_learn_s_on_its_draw(
     )
     first = {name: place for place, name in enumerate(dict.fromkeys(names[units]))}
     codes = np.array([first[name] for name in names[units]])
-    weights = 1 / np.bincount(units)[units]
-    labels, tested = (clouds(90, 5, 3, seed=s, several=several, apart=3.0)[1] for s in (0, 1))
+    test_units = np.arange(80) * 7 % (patients - 2 if patients else 80)
+    weights = 1 / np.bincount(test_units)[test_units]
+    labels, tested = (
+        clouds(n, 5, 3, seed=s, several=several, apart=3.0)[1] for s, n in enumerate((90, 80))
+    )
     place = {"dataset": "digits", "backbone": "clip"}
     identity = {**place, "few_shot": 4, "train": record["features"]["train"]}
     rows = table.to_pylist()
@@ -207,7 +212,7 @@ def test_each_probe_is_scikit_learn_s_on_its_draw(
             assert each["auc"] == pytest.approx(np.mean(aucs), abs=2e-3), each
         else:
             right = scores.argmax(axis=1) == tested
-            assert each["accuracy"] == pytest.approx(right @ weights / weights.sum(), abs=0.012)
+            assert each["accuracy"] == pytest.approx(right @ weights / weights.sum(), abs=0.013)
     headline = record["headline"]
     assert headline == ("auc" if several else "macro_accuracy")
     for probe in record["results"]:
@@ -218,15 +223,15 @@ def test_each_probe_is_scikit_learn_s_on_its_draw(
         mean = np.mean([each[headline] for each in same])
         assert probe["summary"][headline]["mean"] == pytest.approx(mean)
     assert ("N counts patients" in record["note"]) == bool(patients)
-    assert record["units"] == ({"train": patients, "test": patients} if patients else None)
-    assert record["rows"] == {"train": 90, "test": 90}
+    assert record["units"] == ({"train": 40, "test": 38} if patients else None)
+    assert record["rows"] == {"train": 90, "test": 80}
     assert (record["multi_label"], record["class_names"]) == (several, ["a", "b", "c"])
     assert record["private"] is False
     if not several:
         accepted = [[int(label), 2][: 1 + (n % 4 == 0)] for n, label in enumerate(tested)]
         found = [kind in allowed for kind, allowed in zip(scores.argmax(1), accepted, strict=True)]
         assert rows[-1]["real_accuracy"] == pytest.approx(
-            np.array(found) @ weights / weights.sum(), abs=0.012
+            np.array(found) @ weights / weights.sum(), abs=0.013
         )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dpprobe.analyses.imbalance.imbalance_record import RareCell
+from dpprobe.analyses.imbalance.imbalance_record import BreakDown, RareCell
 from dpprobe.analyses.imbalance.imbalance_table import (
     best_methods,
     best_table,
+    in_words,
     make_imbalance_tables,
     numbers_table,
 )
@@ -58,8 +59,8 @@ def test_a_row_has_a_cell_for_each_epsilon() -> None:
         "100",
         "2",
     )
-    assert row["epsilon 1"] == "20.0 sgd, macro 80.0"
-    assert row["epsilon 10"] == "50.0 sgd, macro 80.0 (2/5 never)"
+    assert row["epsilon 1"] == "20.0 sgd, macro 75.0"
+    assert row["epsilon 10"] == "50.0 sgd, macro 75.0 (2/5 never)"
     assert row["reference"] == "80.0"
 
 
@@ -98,6 +99,19 @@ def test_a_blank_stands_where_an_epsilon_was_not_run() -> None:
     assert (first["epsilon 1"], second["epsilon 2"]) == ("", "")
 
 
+def test_a_break_down_is_told_with_the_products_that_were_tried() -> None:
+    point = BreakDown(
+        class_name="cat", method="sgd", cells=9, note="a note",
+        reached=73, lasting=146, left_out=2, smallest=2.5, largest=1168,
+    )  # fmt: skip
+    never = point.model_copy(update={"method": "newton", "reached": None})
+    record = imbalance_record([rare_cell(0.5)]).model_copy(update={"break_downs": (point, never)})
+    assert in_words([record])[0].partition("reference's recall: ")[2] == (
+        "cat by sgd from 73, always from 146 (2.5 to 1168 tried); 2 cells left out; "
+        "cat by newton a note (2.5 to 1168 tried)."
+    )
+
+
 def test_numbers_are_the_record_s(tmp_path: Path) -> None:
     cells = [rare_cell(0.25, never_predicted=1), rare_cell(0.7, epsilon="inf", **NONE)]
     private, free = rows_of(numbers_table([imbalance_record(cells)]))
@@ -107,6 +121,7 @@ def test_numbers_are_the_record_s(tmp_path: Path) -> None:
         "recall_high": "0.2700",
         "recall_std": "0.0100",
         "auc": "0.9000",
+        "auc_low": "0.8800",
         "never_predicted": "1",
         "drop": "0.5500",
         "drop_low": "0.5000",
@@ -118,7 +133,7 @@ def test_numbers_are_the_record_s(tmp_path: Path) -> None:
         "rows": "45100",
         "fraction": "0.02",
         "reference_recall": "0.8000",
-        "macro_accuracy": "0.8000",
+        "macro_accuracy": "0.7500",
     }
     assert shown.items() <= private.items()
     assert (free["private"], free["epsilon"]) == ("no", "inf")

@@ -26,8 +26,17 @@ from tests.support.shown import rows_of
 
 def test_a_gap_is_the_best_non_private_result_minus_the_best_private_one(tmp_path: Path) -> None:
     cells = [
-        write_cell(tmp_path, backbone=backbone, method=method, epsilon=epsilon, quality=1 + n / 3)
-        for n, backbone in enumerate(("vit", "clip", "other"))
+        write_cell(
+            tmp_path,
+            dataset=dataset,
+            backbone=backbone,
+            method=method,
+            epsilon=epsilon,
+            quality=1 + n / 3,
+        )
+        for n, (dataset, backbone) in enumerate(
+            (("digits", "vit"), ("digits", "clip"), ("digits", "other"), ("apples", "vit"))
+        )
         for method, epsilon in (
             ("sgd", "1"),
             ("newton", "1"),
@@ -37,17 +46,17 @@ def test_a_gap_is_the_best_non_private_result_minus_the_best_private_one(tmp_pat
         )
         if (backbone, method) != ("other", "nonprivate")
     ]
-    means = {(c := read_cell(path)).cell.key[1:]: 100 * c.mean for path in cells}
+    means = {(c := read_cell(path)).cell.key: 100 * c.mean for path in cells}
     found = private_gaps(grid_of(tmp_path, *cells))
-    assert [(gap.backbone, gap.epsilon) for gap in found] == [
-        ("clip", "1"),
-        ("clip", "10"),
-        ("vit", "1"),
-        ("vit", "10"),
+    assert [(gap.dataset, gap.backbone, gap.epsilon) for gap in found] == [
+        (dataset, backbone, epsilon)
+        for dataset, backbone in (("apples", "vit"), ("digits", "clip"), ("digits", "vit"))
+        for epsilon in ("1", "10")
     ], "`other` has no ceiling, and inf alone has no gap"
     for gap in found:
-        best = max(v for (b, _, e), v in means.items() if (b, e) == (gap.backbone, gap.epsilon))
-        ceiling = means[gap.backbone, "nonprivate", "inf"]
+        place = gap.dataset, gap.backbone
+        best = max(v for (*p, _, e), v in means.items() if (*p, e) == (*place, gap.epsilon))
+        ceiling = means[*place, "nonprivate", "inf"]
         assert gap.points == pytest.approx(ceiling - best), gap
 
 
@@ -60,13 +69,15 @@ def _gaps(**points: list[float]) -> list[Gap]:
 
 
 def test_the_first_epsilon_near_the_ceiling_is_named() -> None:
+    parts = long_tail_record().model_dump()["sub_classes"]
     records = [
-        long_tail_record(backbone="far"),
+        long_tail_record(backbone="far", sub_classes=parts[::-1]),
         long_tail_record(backbone="near", memorisation=None),
         long_tail_record(backbone="none"),
         long_tail_record(backbone="both"),
     ]
     gaps_of = _gaps(far=[9.0, 2.1], near=[2.1, 2.0], both=[1.0, 0.5])
+    gaps_of += [Gap("apples", name, "1", 0.1) for name in ("far", "near", "none")]
     far, near, none, both = rows_of(gap_table(records, gaps_of))
     title = "within 2 points at ε"
     assert (far[title], near[title], none[title], both[title]) == ("", "10", "", "1")
@@ -77,7 +88,7 @@ def test_the_first_epsilon_near_the_ceiling_is_named() -> None:
         ["", ""],
     ]
     assert far["memorised %"] == "5.00 (3.80 to 6.50)"
-    assert (far["by chance %"], far["rows scored"], far["M ln N"]) == ("0.04", "1,000", "216")
+    assert (far["by chance %"], far["rows scored"], far["M ln N"]) == ("0.04", "1,100", "216")
     assert [near[name] for name in ("memorised %", "by chance %", "rows scored")] == [""] * 3
 
 
@@ -92,7 +103,8 @@ def test_sub_classes_are_sorted_by_their_number_and_stand_beside_the_reference()
     shares = ("≤ 1 row %", "≤ 2 rows %", "≤ 5 rows %", "reference ≤ 5 %")
     assert [many[name] for name in shares] == ["10.0", "20.0", "35.0", "2.5"]
     assert (many["M"], many["reference M"], many["M ln N"]) == ("31.2", "37.5", "216")
-    assert many["ln N"] == f"{math.log(1000):.2f}"
+    assert many["ln N"] == f"{math.log(900):.2f}", "of patients"
+    assert many["sub-classes"] == "40"
     high = {**FREQUENCIES, "index": {"value": 4.9, "low": 4.1, "high": None}}
     part = {"clusters": 7, "measured": high, "reference": FREQUENCIES, "m_ln_n": 1234.5}
     (row,) = rows_of(sub_class_table([long_tail_record(sub_classes=[part])]))

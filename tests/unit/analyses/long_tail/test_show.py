@@ -17,14 +17,14 @@ from tests.support.shown import curves_of, legend_of
 def test_lines_are_shares_by_rank_and_scores_by_threshold(tmp_path: Path) -> None:
     part = {"clusters": 7, "measured": REFERENCE, "reference": FREQUENCIES, "m_ln_n": 1.0}
     paths = [
-        write_long_tail(tmp_path, backbone="pixels"),
-        write_long_tail(tmp_path, backbone="unscored", memorisation=None, sub_classes=[part]),
+        write_long_tail(tmp_path, backbone="pixels", memorisation=None, sub_classes=[part]),
+        write_long_tail(tmp_path, backbone="scored"),
     ]
     figure = show.plot_long_tail(paths)
     left, right = figure.axes
     found = [y.tolist() for _, _, y in curves_of(left)]
     measured, reference = (np.array(each["shares"]) * 100 for each in (FREQUENCIES, REFERENCE))
-    np.testing.assert_allclose(found, [measured, reference, reference, measured])
+    np.testing.assert_allclose(found, [reference, measured, measured, reference])
     assert all(x.tolist() == [1, 2, 3, 4] for _, x, _ in curves_of(left))
     styles = [line.get_linestyle() for line, _, _ in curves_of(left)]
     assert styles[0] == "-" != styles[1], "the reference is dashed"
@@ -36,7 +36,7 @@ def test_lines_are_shares_by_rank_and_scores_by_threshold(tmp_path: Path) -> Non
         [y for _, y in scores], [[20, 5, np.nan], [10, np.nan, np.nan]]
     )  # 0 has no place on a logarithmic axis
     assert {axes.get_yscale() for axes in (left, right)} == {"log"}
-    assert legend_of(figure) == ["pixels", "unscored", "reference, chance"]
+    assert legend_of(figure) == ["pixels", "scored", "reference, chance"]
     assert "digits: long tail of the features" in str([t.get_text() for t in figure.texts])
 
 

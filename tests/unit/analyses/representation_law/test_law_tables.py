@@ -168,6 +168,8 @@ def test_tables_are_made_of_one_dataset_s_records(tmp_path: Path) -> None:
         name="digits",
         dataset="digits",
     )
+    shown = [row["method"] for row in rows_of(accuracy) if row["backbone"] == "clip"]
+    assert shown == ["constant_0"], "heads on the features of pixels are not clip's"
     backbones = [row["backbone"] for row in rows_of(laws)]
     assert backbones == ["clip"] * 4 + ["pixels"] * 26, "two and thirteen networks, by split"
     assert {row["backbone"] for row in rows_of(accuracy)} == {"clip", "pixels"}

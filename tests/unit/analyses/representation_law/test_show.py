@@ -52,6 +52,22 @@ def test_a_panel_has_the_frozen_network_the_tuned_ones_and_references() -> None:
     )
 
 
+def test_rows_are_settings_by_splits_and_columns_epsilons_with_their_laws() -> None:
+    networks = [
+        each | ({"epsilon": "10"} if each["epsilon"] == "8" else {}) for each in tuned_networks()
+    ]
+    record = _record(*networks[::-1], network(rho=0.9), token="class")
+    figure = show.law_figure(record, "residual")
+    assert [axes.get_title().split("\n") for axes in figure.axes] == [
+        [f"ε = {epsilon}, {words}, {rows} rows", f"ρ: frozen 0.90, tuned {tuned}"]
+        for words, tuned in (("constant", "0.74 to 0.80"), ("tuned, unpriced", "0.69 to 0.75"))
+        for rows in ("training", "test")
+        for epsilon in (1, 10)
+    ]
+    assert figure.axes[1].get_subplotspec().colspan.start == 1
+    assert "1,000 training and 500 test rows; class token" in figure.get_suptitle()
+
+
 def test_a_section_has_tables_for_each_dataset_with_records(tmp_path: Path) -> None:
     records = [law_record(), law_record().model_copy(update={"dataset": "gone"})]
     paths = [law_path(tmp_path, record.dataset, record.backbone) for record in records]

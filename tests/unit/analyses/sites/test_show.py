@@ -9,8 +9,9 @@ import pytest
 
 from dpprobe.analyses.sites import show
 from dpprobe.analyses.sites.sites_record import HEADS, SitesRecord
+from tests.support.figures import drawn_bars, tick_texts
 from tests.support.report_page import section_page
-from tests.support.shown import curves_of, rows_of
+from tests.support.shown import legend_of, rows_of, title_of
 
 MEANS = {"alone": 0.4, "averaged": 0.7, "together": 0.8, "pooled": 0.82}
 
@@ -127,21 +128,35 @@ def test_panels_are_splits_by_budgets_and_lines_heads_by_sites(tmp_path: Path) -
             split=split,
             epsilon=epsilon,
             sites=sites,
-            pooled=dict.fromkeys(("mean", "low", "high"), mean),
+            pooled={"mean": mean - sites / 100, "low": mean - 0.2, "high": mean + 0.1},
         )
         for split in ("equal", "labels")
-        for epsilon, mean in (("1", 0.82), ("10", 0.9))
+        for epsilon, mean in (("1", 0.82), ("10", 0.9), ("30", 0.95))
         for sites in (10, 2)
     ]
     figure = show.plot_sites(_write(tmp_path, "a", sites_record(*cells)))
-    assert [axes.get_title() for axes in figure.axes] == [
+    assert legend_of(figure) == list(HEADS.values())
+    assert [bool(axes.get_xlabel()) for axes in figure.axes] == [False] * 4 + [True] * 2
+    assert len({axes.get_position().x0 for axes in figure.axes}) == 2, "a column for each split"
+    assert "mean and 95% interval, 2 seeds" in figure.get_suptitle()
+    assert [title_of(axes) for axes in figure.axes] == [
         f"{split}, ε = {epsilon}"
-        for epsilon in (1, 10)  # a row for each
+        for epsilon in (1, 10, 30)  # a row for each
         for split in ("equal sizes", "skewed labels")
     ]
-    for axes, pooled in zip(figure.axes, (82, 82, 90, 90), strict=True):
-        drawn = [heights for _, _, heights in curves_of(axes) if len(heights) == 2]
-        assert sorted(heights[0] for heights in drawn[:4]) == pytest.approx([40, 70, 80, pooled])
+    for axes, pooled in zip(figure.axes, (82, 82, 90, 90, 95, 95), strict=True):
+        assert tick_texts(axes.xaxis) == ["2", "10"]
+        bars = [bar[1:] for bar in drawn_bars(axes)]  # of each head, at 2 and at 10 sites
+        assert bars[::2][:3] == [
+            pytest.approx((100 * mean, 100 * mean - 3, 100 * mean + 2))
+            for mean in [*MEANS.values()][:3]
+        ]
+        ends = pooled - 20, pooled + 10
+        assert bars[6:] == [pytest.approx((pooled - sites, *ends)) for sites in (2, 10)]
+        (worst_to_best, *_) = [
+            part.get_segments() for part in axes.collections if part.get_linewidth()[0] == 6
+        ]
+        assert [line[:, 1].tolist() for line in worst_to_best] == [pytest.approx([31, 62])] * 2
 
 
 def test_table_and_section_are_made_of_files(tmp_path: Path) -> None:

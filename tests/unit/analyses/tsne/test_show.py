@@ -62,11 +62,24 @@ def test_an_embedding_without_points_shows_its_note(tmp_path: Path) -> None:
 
 
 def test_a_grid_has_a_row_for_each_dataset_and_a_column_for_each_backbone(tmp_path: Path) -> None:
-    figure = plot_tsne_grid(
-        embeddings=[
-            write_embedding(tmp_path / "digits/pixels/tsne.parquet", classes=4),
-            write_embedding(tmp_path / "wide/clip/tsne.parquet", classes=21, tsne_agreement=0.5),
-        ],
-        split="train",
-    )
-    assert [title_of(axes) for axes in figure.axes] == ["pixels, 61%", "", "", "clip, 50%"]
+    places = {"digits/pixels": 0.6, "digits/vit": 0.7, "wide/clip": 0.5, "wide/vit": 0.4}
+    embeddings = [
+        write_embedding(
+            tmp_path / place / "tsne.parquet",
+            classes=4 if "digits" in place else 12,
+            rows=300 if "digits" in place else 200,
+            tsne_agreement=share,
+        )
+        for place, share in places.items()
+    ]
+    figure = plot_tsne_grid(embeddings=embeddings, split="train")
+    titles = ["pixels, 60%", "vit, 70%", "", "", "vit, 40%", "clip, 50%"]
+    assert [title_of(axes) for axes in figure.axes] == titles
+    assert [axes.get_subplotspec().colspan.start for axes in figure.axes] == [0, 1, 2] * 2
+    rows = [figure.axes[0], figure.axes[3]]
+    assert [axes.get_ylabel() for axes in rows] == ["digits train", "wide train"]
+    drawn = [axes.xaxis.label.get_text() for axes in rows]
+    assert drawn == ["300 of 600 rows", "200 of 400 rows"]
+    ends = [axes.get_legend() for axes in (figure.axes[2], figure.axes[5])]
+    assert [len(legend.get_texts()) for legend in ends] == [4, 12]
+    assert figure.axes[5].xaxis.label.get_text() == "12 classes"

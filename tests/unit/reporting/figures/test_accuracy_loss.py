@@ -13,6 +13,7 @@ from dpprobe.reporting.figures import accuracy_loss
 from dpprobe.reporting.figures.accuracy_loss import (
     find_losses,
     plot_distribution_shift,
+    plot_loss_by_backbone,
     relative_error,
 )
 from dpprobe.results.summary import Grid
@@ -20,7 +21,7 @@ from tests.support.baseline_records import write_zero_shot
 from tests.support.figures import drawn_bars, legend_texts, title_of
 from tests.support.made_grids import made_entry, made_grid
 
-# results per (dataset, epsilon, backbone, method); the ceiling is 3 above and 4 below its ends
+# results per (dataset, epsilon, backbone, method); a ceiling's sides are twice as long
 ENDS = {"both_low": -4.0, "both_high": 3.0}
 
 
@@ -28,7 +29,7 @@ def _grid(means: dict[tuple[str, float, str, str], float], constant: float | Non
     entries = {}
     for key, mean in means.items():
         free = key[3] == "nonprivate"
-        ends = {name: mean + end for name, end in ENDS.items()}
+        ends = {name: mean + (1 + free) * end for name, end in ENDS.items()}
         entries[key] = made_entry(
             mean, private=math.isfinite(key[1]), ceiling=free, constant=constant, **ends
         )
@@ -65,10 +66,32 @@ def test_a_loss_is_the_ceiling_of_the_backbone_minus_its_best_private_head() -> 
         ("x", 8.0): 10.0,
         ("y", 1.0): 5.0,
     }
-    # lower if the private head is better and the ceiling worse: 3 and 4, independent
+    # lower if the private head is better and the ceiling worse: 3 and 8, independent
     loss = found["x", 1.0]
-    assert (loss.low, loss.high) == pytest.approx((15 - 5, 15 + 5))
+    assert (loss.low, loss.high) == pytest.approx((15 - math.hypot(3, 8), 15 + math.hypot(4, 6)))
     assert loss.shift == 100 * 20 / 80
+
+
+def test_losses_by_backbone_rise_with_the_ceiling_and_have_a_line_per_epsilon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    means: dict[Any, float] = {}
+    for backbone, ceiling, losses in (("good", 90.0, (9, 3, 1)), ("poor", 60.0, (20, 8, 2))):
+        means["d", math.inf, backbone, "nonprivate"] = ceiling
+        for epsilon, loss in zip((1.0, 8.0, 16.0), losses, strict=True):
+            means["d", epsilon, backbone, "a"] = ceiling - loss
+    _read(monkeypatch, _grid(means))
+    figure = plot_loss_by_backbone(summary=Path(), dataset="d")
+    (axes,) = figure.axes
+    # a line is moved by 0.6% of the 30 points between the ceilings, the middle one not at all
+    points = [(60 - 0.18, 20), (90 - 0.18, 9), (60, 8), (90, 3), (60 + 0.18, 2), (90 + 0.18, 1)]
+    assert [bar[:2] for bar in drawn_bars(axes)] == [pytest.approx(point) for point in points]
+    assert axes.get_xlabel() == "non-private test accuracy of the backbone (%)"
+    assert axes.get_ylabel() == "accuracy: points lost to privacy"
+    assert legend_texts(figure) == [
+        *("ε = 1", "ε = 8", "ε = 16"),
+        *("backbones, from the left:", "60.0% poor", "90.0% good"),
+    ]
 
 
 def _two_datasets(**constants: float) -> Grid:
@@ -77,11 +100,13 @@ def _two_datasets(**constants: float) -> Grid:
     for dataset, ceiling in (("near", 90.0), ("far", 60.0), ("old", 100.0)):
         means |= {
             (dataset, 1.0, "x", "a"): ceiling - 10,
+            (dataset, 8.0, "x", "a"): ceiling - 4,
             (dataset, math.inf, "x", "nonprivate"): ceiling,
         }
     grid = _grid(means)
     for key, entry in grid.entries.items():
-        changed = {**vars(entry), "constant": constants.get(key[0], 20.0)}
+        constant = constants.get(key[0], 20.0)
+        changed = {**vars(entry), "constant": constant, "constant_accuracy": constant + 1}
         grid.entries[key] = type(entry)(**changed)
     return grid
 
@@ -89,24 +114,27 @@ def _two_datasets(**constants: float) -> Grid:
 def test_shift_is_measured_by_the_ceiling_and_by_zero_shot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _read(monkeypatch, _two_datasets(old=100.0))
+    _read(monkeypatch, _two_datasets(old=100.0, far=40.0))
     records = [
-        write_zero_shot(tmp_path, dataset="near", backbone="x", accuracy=0.8),
-        write_zero_shot(tmp_path, dataset="far", backbone="x", auc=0.8),  # not its cells' metric
-        write_zero_shot(tmp_path, dataset="far", backbone="other", accuracy=0.7),
+        write_zero_shot(tmp_path, dataset="near", backbone="x", auc=0.8),  # not its cells' metric
+        write_zero_shot(tmp_path, dataset="far", backbone="x", accuracy=0.7),
+        write_zero_shot(tmp_path, dataset="far", backbone="other", accuracy=0.8),
     ]
     figure = plot_distribution_shift(summaries=[], zero_shot=records)
     probe, zero = figure.axes
-    # errors of 10 and 40 points where the majority class leaves 80
-    assert [bar[:2] for bar in drawn_bars(probe)] == [(12.5, 10.0), (50.0, 10.0)]
-    assert [bar[:2] for bar in drawn_bars(zero)] == [pytest.approx((25.0, 10.0))]
-    assert drawn_bars(probe)[0][2:] == pytest.approx((5.0, 15.0))
+    # errors of 10 and 40 points where the majority class leaves 80 and 60; by zero-shot 30 of 60
+    near, far = 12.5, pytest.approx(200 / 3)
+    bars = [bar[:2] for bar in drawn_bars(probe)]
+    assert bars == [(near, 10.0), (far, 10.0), (near, 4.0), (far, 4.0)]
+    assert [bar[:2] for bar in drawn_bars(zero)] == [(50.0, 10.0), (50.0, 4.0)]
+    ends = 10 - math.hypot(3, 8), 10 + math.hypot(4, 6)
+    assert drawn_bars(probe)[0][2:] == pytest.approx(ends)
     assert probe.get_xlim()[0] == zero.get_xlim()[0] == 0
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["shift by linear probe", "shift by zero-shot"]
     assert probe.get_xlabel() == "error in % of the majority-class\nbaseline's error"
     assert probe.get_ylabel() == "accuracy: points lost to privacy"
-    assert legend_texts(figure) == ["ε = 1", "near", "far"]
+    assert legend_texts(figure) == ["ε = 1", "ε = 8", "near", "far"]
     left_out = "pairs left out (the majority class is always right): 1"
     assert left_out in title_of(figure)
 
@@ -117,7 +145,7 @@ def test_without_texts_there_is_one_panel_and_of_one_dataset_none(
     _read(monkeypatch, _two_datasets())
     figure = plot_distribution_shift(summaries=[], zero_shot=[])
     (axes,) = figure.axes
-    assert len(drawn_bars(axes)) == 3
+    assert len(drawn_bars(axes)) == 6
     assert "left out" not in title_of(figure)
     _read(monkeypatch, _two_datasets(far=100.0, old=100.0))
     with pytest.raises(NothingToShow, match="1 datasets have losses"):

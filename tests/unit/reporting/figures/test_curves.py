@@ -85,6 +85,8 @@ def test_each_backbone_has_its_ceiling_across_and_a_head_without_noise_a_place()
     band = next(part for part in axes.collections if len(part.get_paths()[0].vertices) > 6)
     vertices = np.asarray(band.get_paths()[0].vertices)
     assert {y for x, y in vertices if x == 0} >= {45.0, 52.0}
+    colours = [line.get_color() for line in axes.get_lines()]
+    assert colours[2] == colours[0] != colours[1], "the curve has the colour of its backbone"
     noiseless = {("d", math.inf, "x", "sgd"): made_entry(70.0, private=False, low=66.0, high=71.0)}
     axes = _drawn(entries | noiseless)
     assert tick_texts(axes.xaxis) == ["1", "8", "∞\n(no noise)"]
@@ -92,6 +94,9 @@ def test_each_backbone_has_its_ceiling_across_and_a_head_without_noise_a_place()
     assert bar == [70.0, 66.0, 71.0]
     assert place == axes.get_xticks()[-1]
     assert [50.0, 60.0] in _heights(axes, 2)
+    second = {("d", math.inf, "y", "newton"): made_entry(65.0, private=False)}
+    (left, *_), (right, *_) = drawn_bars(axes := _drawn(entries | noiseless | second))
+    assert left < axes.get_xticks()[-1] < right, "side by side, in the order of columns"
 
 
 def test_a_cell_of_a_risk_is_drawn_at_its_own_epsilon() -> None:
@@ -122,7 +127,7 @@ def test_the_lines_below_the_title_tell_of_private_heads_alone() -> None:
         ("d", 1.0, "x", "sgd"): made_entry(
             50.0, low=45.0, high=52.0, interval=SEED_INTERVAL, **rows
         ),
-        ("d", 8.0, "x", "sgd"): made_entry(60.0),
+        ("d", 8.0, "x", "sgd"): made_entry(60.0, **rows | {"rows_low": 59.0, "rows_high": 62.0}),
         ("d", math.inf, "x", "free"): made_entry(80.0, interval="wilson", **FREE, **wide),
     }
     said = " ".join(word for text in _drawn(entries).texts for word in text.get_text().split())

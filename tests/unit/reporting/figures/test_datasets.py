@@ -16,7 +16,7 @@ from dpprobe.reporting.figures.datasets import datasets_figure, delta_figure, re
 from dpprobe.results.cell_record import Measure, MetricSummary
 from dpprobe.results.cell_results import CellResult
 from dpprobe.study.study_file import load_study
-from tests.support.figures import drawn_curves, drawn_levels, legend_texts, title_of
+from tests.support.figures import drawn_curves, drawn_levels, legend_texts, tick_texts, title_of
 from tests.support.made_grids import made_ceiling, made_result
 from tests.support.small_study import STUDY
 
@@ -38,8 +38,9 @@ def test_datasets_share_a_panel_and_show_dp_fc() -> None:
     cells = [
         *_line([0.9, 0.9, 0.9], dataset="cifar10"),  # better, and not the one to compare
         *_line([0.5, 0.6, 0.7], dataset="cifar10", **DP_FC),
-        *_line([0.4, 0.5, 0.6], dataset="imagenet", **DP_FC),
-        *_line([0.3, 0.2, 0.1], dataset="cifar10", backbone="large", **DP_FC),
+        *_line([0.4, 0.5, 0.6], dataset="imagenet", values=(0.5,) * 5, **DP_FC),
+        *_line([0.3, 0.2, 0.1], dataset="cifar10", backbone="large", **DP_FC)[:2],
+        made_result(0.1, 16.0, dataset="cifar10", backbone="large", **DP_FC),
         made_ceiling(0.8, dataset="cifar10"),
         made_ceiling(0.85, dataset="cifar10"),
     ]
@@ -53,7 +54,8 @@ def test_datasets_share_a_panel_and_show_dp_fc() -> None:
     assert drawn_levels(large) == []
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["pixels", "large"]
-    assert "Datasets against epsilon, DP-FC mean of 3 seeds" in title_of(figure)
+    assert [tick_texts(axes.xaxis) for axes in figure.axes] == [["0.5", "2", "8", "16"]] * 2
+    assert "Datasets against epsilon, DP-FC mean of 3 to 5 seeds" in title_of(figure)
     assert legend_texts(figure) == ["cifar10", "imagenet", "non-private baseline"]
     assert [axes.get_ylabel() for axes in figure.axes] == ["test accuracy (%)", ""]
 
@@ -135,12 +137,16 @@ def test_each_comparison_is_of_the_cells_of_its_dataset(
     figure: str, drawn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(datasets, "read_cell_results", list)
-    monkeypatch.setattr(datasets, drawn, lambda cells, dataset, **_: (cells, dataset))
-    given: dict[str, Any] = {"manifests": [], "published": None, "name": "", "backbones": {}}
+    monkeypatch.setattr(datasets, "read_manifest", lambda path: path)
+    monkeypatch.setattr(datasets, "image_side", lambda path: path.parts[-3])
+    monkeypatch.setattr(datasets, drawn, lambda cells, dataset, **more: (cells, dataset, more))
+    given: dict[str, Any] = {"published": None, "name": "", "backbones": {}}
+    given["manifests"] = [tmp_path / f"digits/{name}/train/manifest.json" for name in "ab"]
     drawn_of: Any = datasets.plot_comparison(
         study=load_study(STUDY), results=tmp_path, dataset="digits", figure=figure, base="", **given
     )
-    cells, dataset = drawn_of
+    cells, dataset, more = drawn_of
+    assert more.get("sizes", {"a": "a", "b": "b"}) == {"a": "a", "b": "b"}, "of each backbone"
     assert dataset == "digits"
     assert tmp_path / "cells/digits/pixels/sgd/eps-0.5/metrics.json" in cells
 

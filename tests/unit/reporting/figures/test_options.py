@@ -41,13 +41,14 @@ def test_batch_sizes_are_drawn_from_methods_that_differ_in_them_alone() -> None:
             "m64": (0.5, {}),
             "full": (0.7, {"batch_size": "full"}),
             "other": (0.9, {"batch_size": 17, "max_grad_norm": 3.0}),
-        }
+        },
+        n=900,  # patients, fewer than rows
     )
     figure = option_figure(cells, "batch_size", dataset="digits")
     (axes,) = figure.axes
-    expected = [[(64, 50 + more), (256, 60 + more), (1000, 70 + more)] for more in (0, 10)]
+    expected = [[(64, 50 + more), (256, 60 + more), (900, 70 + more)] for more in (0, 10)]
     assert drawn_curves(axes, 3) == [[pytest.approx(point) for point in line] for line in expected]
-    assert tick_texts(axes.xaxis) == ["64", "256", "1,000\n(all)"]
+    assert tick_texts(axes.xaxis) == ["64", "256", "900\n(all)"]
     assert axes.get_xscale() == "log"
     assert axes.get_xlabel() == "expected batch size (log scale)"
     assert axes.get_ylabel() == "test accuracy (%)"

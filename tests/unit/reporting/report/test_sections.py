@@ -13,9 +13,11 @@ from dpprobe.analysis_registry import load_analyses
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.data.table import DatasetInfo
 from dpprobe.errors import DataError
-from dpprobe.reporting.report import sections
+from dpprobe.reporting.report import sections, statements
+from dpprobe.reporting.report.sources import Origin
 from dpprobe.results.best_private import Best, best_private
-from dpprobe.results.summary import Choice, Entry, summarise_cells
+from dpprobe.results.cell_record import read_cell
+from dpprobe.results.summary import Choice, Entry, read_summaries, summarise_cells
 from tests.support.baseline_records import write_zero_shot
 from tests.support.cell_files import write_cell
 from tests.support.made_grids import made_entry, made_grid
@@ -107,6 +109,44 @@ def test_what_epsilon_allows_stands_in_each_statement_and_beside_each_cell(made:
         if (cells := re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row))
     }
     assert shown == {("0.5", "56.7"), ("1", "56.7"), ("2", "56.7"), ("∞", "100")}
+
+
+def test_a_cell_s_row_has_its_own_numbers_and_its_own_statement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statements, "STATEMENTS_SHOWN", 3)
+    keys = [("z", "x", "sgd", "2"), ("z", "y", "sgd", "2"), ("z", "x", "sgd", "8")]
+    keys += [("z", "x", "b", "2"), ("a", "x", "sgd", "2")]
+    paths = []
+    for number, key in enumerate(keys):
+        names = zip(("dataset", "backbone", "method", "epsilon"), key, strict=True)
+        paths.append(write_cell(tmp_path, **dict(names)))  # type: ignore[arg-type]
+        file = paths[-1].with_name("privacy.json")
+        statement = read_json(file)
+        statement["allows"]["balanced_accuracy"] = 0.51 + number / 100
+        write_json(file, statement)
+    summarise_cells(paths, tmp_path / "s.parquet", study="s")
+    shown = statements.read_statements(
+        [path.with_name("privacy.json") for path in paths], order=["z", "a"]
+    )
+    summary = read_summaries([tmp_path / "s.parquet"]).to_pandas()
+    origin = Origin(study={}, results=Path("r"))
+    cells = {
+        tuple(cell[name] for name in ("dataset", "backbone", "method", "epsilon")): cell
+        for cell in sections.list_cells(summary, shown, origin)
+    }
+    anchors = {key: "statement-0" if key[2] == "b" else None for key in keys}
+    anchors |= {key: f"statement-{place}" for place, key in enumerate(keys[:2], start=1)}
+    for number, (key, path) in enumerate(zip(keys, paths, strict=True)):
+        cell, record = cells[key], read_cell(path)
+        assert (cell["allows"], cell["anchor"]) == (f"{51 + number}", anchors[key]), key
+        assert "/".join((*key[:3], f"eps-{key[3]}")) in cell["command"]
+        entry = record.summary["accuracy"]
+        ends = ("low", "high", "rows_low", "rows_high", "both_low", "both_high")
+        assert [cell[end] for end in ends] == pytest.approx(
+            [100 * getattr(entry, end) for end in ends]
+        )
+        assert (cell["value"], cell["seeds"]) == (pytest.approx(100 * entry.mean), 3)
 
 
 def test_patients_are_counted_and_named_beside_their_interval(tmp_path: Path) -> None:
