@@ -6,10 +6,12 @@ import errno
 import os
 import re
 import resource
+import socket
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -42,7 +44,15 @@ def test_a_failed_write_keeps_the_earlier_file_and_leaves_nothing_beside_it(tmp_
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_a_write_removes_what_ended_writers_left_of_its_own_file(tmp_path: Path) -> None:
+def test_a_write_removes_what_ended_writers_left_of_its_own_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def signal(process: int, number: int, send: Any = os.kill) -> None:
+        if process == 1:  # as of another user
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        send(process, number)
+
+    monkeypatch.setattr(os, "kill", signal)
     path = tmp_path / "a[1].json"
     with subprocess.Popen(["true"]) as ended:
         pass
@@ -51,6 +61,7 @@ def test_a_write_removes_what_ended_writers_left_of_its_own_file(tmp_path: Path)
         machine = living.name.removeprefix(".a[1].json.").partition("-")[0]
         names = {
             "ended": f".a[1].json.{machine}-{ended.pid}.00000000.partial",
+            "of another user": f".a[1].json.{machine}-1.00000000.partial",
             "of an earlier version, old": ".a[1].json.00000000.partial",
             "of another machine, old": ".a[1].json.00000000-1.00000000.partial",
             "of another machine": ".a[1].json.00000000-2.00000000.partial",
@@ -62,9 +73,25 @@ def test_a_write_removes_what_ended_writers_left_of_its_own_file(tmp_path: Path)
                 day_ago = time.time() - 86_400 - 60
                 os.utime(tmp_path / name, (day_ago, day_ago))
         artifacts.write_text(path, "whole")
-        stay = {path.name, living.name, names["of another machine"], names["of another file"]}
-        assert {each.name for each in tmp_path.iterdir()} == stay
+        others = {names[f"of another {each}"] for each in ("machine", "file", "user")}
+        assert {each.name for each in tmp_path.iterdir()} == {path.name, living.name, *others}
         assert living.read_text() == "living"
+
+
+def test_processes_of_another_start_or_container_are_of_another_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A number of a process may stand for another one there."""
+    names = {artifacts._this_machine.__wrapped__()}
+    for place, name, stub in (
+        (socket, "gethostname", lambda: "far"),
+        (Path, "read_text", lambda *_, **__: "another start"),
+        (Path, "stat", lambda *_: SimpleNamespace(st_ino=7)),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, stub)
+            names.add(artifacts._this_machine.__wrapped__())
+    assert len(names) == 4
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name(

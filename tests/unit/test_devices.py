@@ -9,24 +9,10 @@ import pytest
 import torch
 
 from dpprobe import devices
-
-VISIBLE = {
-    None: "0 1 2 3",
-    "": "",
-    "-1": "",
-    "2": "2",
-    "3, 1": "3 1",
-    "0,-1,2": "0",
-    "1,1": "1",
-    "GPU-1a,GPU-2b": "GPU-1a GPU-2b",
-}
+from dpprobe.errors import DeviceError
 
 
 def test_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = ["nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm", "null"]
-    for visible, wanted in VISIBLE.items():
-        given = {} if visible is None else {devices.VISIBLE: visible}
-        assert devices.visible_devices(given, nodes) == tuple(wanted.split())
     before = torch.get_num_threads()
     for threads in (0, 1, 2):
         devices.limit_threads(threads)
@@ -63,3 +49,35 @@ def test_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         devices.put_python_on_path()
     assert os.environ[devices.USER_PATH] == os.defpath
     assert os.environ["PATH"].endswith(os.pathsep + os.defpath)
+
+
+def test_without_a_gpu_a_study_of_gpus_has_its_identity_and_no_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(devices, "take_device", lambda: None)
+    found = [devices.identity_device(each) for each in ("cpu", "cuda", "auto")]
+    assert found == ["cpu", "cuda", "cpu"]
+    with pytest.raises(DeviceError, match="torch sees no GPU; write `device: auto` or cpu"):
+        devices.resolve_device("cuda")
+
+
+def test_full_float32_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the block fails."""
+    backend, precision = torch.backends.cudnn, torch.get_float32_matmul_precision()
+
+    def settings() -> list[object]:
+        names = ("deterministic", "benchmark", "allow_tf32")
+        return [torch.get_float32_matmul_precision(), *(getattr(backend, name) for name in names)]
+
+    for name, value in (("deterministic", False), ("benchmark", True), ("allow_tf32", True)):
+        monkeypatch.setattr(backend, name, value)
+    torch.set_float32_matmul_precision("medium")
+    with devices.use_full_float32():
+        within = settings()
+    with pytest.raises(KeyError), devices.use_full_float32():
+        raise KeyError
+    after = settings()
+    torch.set_float32_matmul_precision(precision)
+    assert within == ["highest", True, False, False]
+    assert after == ["medium", False, True, True]

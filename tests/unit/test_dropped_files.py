@@ -11,7 +11,7 @@ from dpprobe.artifacts import write_text
 from dpprobe.doctor.doctor_command import check_files
 from dpprobe.dropped_files import FOLDER, describe_removed, remove_dropped
 from dpprobe.run_marks import MARKED
-from dpprobe.written_files import JobRecord, list_changed, locate_record
+from dpprobe.written_files import JobRecord, list_changed, locate_record, read_written
 
 BACKBONES = ("a", "b")
 
@@ -56,7 +56,11 @@ def test_figures_of_a_removed_backbone_go_and_everything_else_stays(results: Pat
     gone = {"figures/d/tsne_b.png", "figures/d/b.html"}
     assert {path.relative_to(results).as_posix() for path in removed} == gone
     assert before - there(results) == gone
-    assert describe_removed(removed).startswith("removed 2 files that the study no longer has")
+    first = f"such as {results}/figures/d/b.html"
+    assert describe_removed(removed) == f"removed 2 files that the study no longer has, {first}"
+    assert describe_removed(removed[:1]).endswith(
+        f" 1 file that the study no longer has: {removed[0]}"
+    )
     assert not locate_record(results / "logs/plot_tsne/d/b.log", results).exists()
     assert [each.path for each in check_files(results, None) if each.fault] == []
     write(results, "plot_tsne/d/b", "figures/d/tsne_b.png", "figures/d/b.html")
@@ -83,6 +87,9 @@ def test_files_that_are_not_certainly_of_this_study_stay(results: Path, kind: st
     removed = remove_dropped(results, "s", shown("a"))
     assert place not in removed
     assert place.exists()
+    if kind == "edited":  # the job's other figure is gone
+        record = locate_record(results / "logs/plot_tsne/d/b.log", results)
+        assert [*read_written(record)] == ["figures/d/tsne_b.png"]
     assert list_changed(locate_record(results / "logs/plot_accuracy/d.log", results), results) == []
 
 

@@ -50,10 +50,17 @@ def test_a_full_disk_is_told_in_one_line(
     assert capsys.readouterr().err.endswith(f"ERROR {line}\n")
 
 
-def test_a_log_without_room_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_without_room_is_told_once(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(35)
+    caplog.set_level(45, logger="dpprobe")
+    before = logging.getLogger().handlers[:]
     with job_log("/dev/full"):
         logging.getLogger("dpprobe").info("first")
         logging.getLogger("dpprobe").info("second")
+    assert logging.getLogger().handlers == before
+    assert [logging.getLogger(name).level for name in (None, "dpprobe")] == [35, 45]
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition("INFO ")[2] for line in lines if "INFO" in line] == ["first", "second"]
     assert [line for line in lines if "INFO" not in line] == [

@@ -292,6 +292,10 @@ def test_damaged_records_of_written_files(
         with pytest.raises(PermissionError):
             written_files.list_changed(record, results)
     job.finish()
+    for path, told in ((paths[0], []), (paths[4], [paths[4]])):  # an output is missed elsewhere
+        path.unlink()
+        assert written_files.list_changed(record, results) == told
+        path.write_text("[1]" if path == paths[0] else path.name)
     for path in (paths[0], results / "y"):
         path.write_text("changed")
     paths[2].unlink()

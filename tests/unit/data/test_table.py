@@ -56,13 +56,19 @@ def grouped(
     monkeypatch.setattr(table, "GROUP_ROWS", 7)
     monkeypatch.setattr(table, "READ_ROWS", 3)
     labels = [[row % 2, int(row % 3 == 0)] if request.param else row % 2 for row in range(20)]
-    given: Any = {"groups": {"group_g": ["x"]}}
+
+    def given(*rows: int) -> dict[str, Any]:
+        right = None if request.param else [[row % 2] * (row % 3) for row in rows]
+        names = {"groups": {"group_g": [f"g{row}" for row in rows]}, "accepted": right}
+        return names | {"units": [f"p{row}" for row in rows]}
+
     batches = [
-        make_rows("train", [label], ids=[f"r{row}"], images=[png(row)], **given)
+        make_rows("train", [label], ids=[f"r{row}"], images=[png(row)], **given(row))
         for row, label in enumerate(labels)
     ]
-    tested = make_rows("test", labels[:2], groups={"group_g": ["x", "x"]})
-    write(tmp_path, [*batches, tested], multi_label=request.param, groups=["group_g"])
+    tested = make_rows("test", labels[:2], **given(20, 21))
+    said: Any = {"groups": ["group_g"], "units": True, "accepted": not request.param}
+    write(tmp_path, [*batches, tested], multi_label=request.param, **said)
     assert pq.ParquetFile(tmp_path / "train.parquet").num_row_groups == 3
     return SplitTable(tmp_path / "train.parquet"), labels
 
@@ -99,8 +105,10 @@ def test_columns_of_a_range_are_read_without_the_others(
         assert train.read_ids(start, stop) == [f"r{row}" for row in range(start, stop)]
         assert set(read) == {row // 7 for row in range(start, stop)}
         assert train.read_labels(start, stop).tolist() == labels[start:stop]
-        assert train.read_groups(start, stop) == {"group_g": ["x"] * (stop - start)}
-        assert train.read_units(start, stop) is None
+        assert train.read_groups(start, stop) == {"group_g": [f"g{n}" for n in range(start, stop)]}
+        assert train.read_units(start, stop) == [f"p{row}" for row in range(start, stop)]
+        right = [[row % 2] * (row % 3) for row in range(start, stop)]
+        assert train.read_accepted(start, stop) == (None if train.multi_label else right)
 
 
 Batch = tuple[str, pa.Table]

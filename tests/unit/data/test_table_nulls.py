@@ -84,6 +84,8 @@ def test_a_row_s_readability_moves_no_other_row(
                 assert other["image_sha256"] is other["pixels_sha256"] is None
             else:
                 assert one == other
+                stored = png(int(one["id"][:-4])) if "embed" in more else None
+                assert other["image"]["bytes"] == stored
     assert info.units == before.units
     assert info.train_copies == before.train_copies
     said = [line for line in caplog.messages if "null examples" in line]

@@ -176,7 +176,9 @@ def test_last_bits_of_an_accountant_do_not_change_the_plan(
         assert first.realised_epsilon > 1.0 - 2e-5
 
 
-def test_the_key_holds_what_the_answer_depends_on_and_no_more(tmp_path: Path) -> None:
+def test_the_key_holds_what_the_answer_depends_on_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def key(rate: float = 0.1, noise: float = 1.0, name: str = "g", **target: Any) -> Path:
         parts = [relative(rate, target.pop("count", 5), noise, name), relative(1.0, 1, 2.0, "b")]
         selection = target.pop("selection", None)
@@ -200,6 +202,16 @@ def test_the_key_holds_what_the_answer_depends_on_and_no_more(tmp_path: Path) ->
     assert len(others) == len(changes)
     assert key() == key(name="another") not in others
     assert key(**best) == key(name="another", selection=best_of(5, "another"))
+    libraries = {"dp-accounting": "1", "opacus": "1"}
+    monkeypatch.setattr(accountants, "version", libraries.__getitem__)
+    keys = [key()]
+    for library in libraries:
+        libraries[library] = "2"
+        keys.append(key())
+    for name, value in (("DIGITS", 5), ("VERSIONS", {"calibration": 0})):
+        monkeypatch.setattr(noise_calibration, name, value)
+        keys.append(key())
+    assert len({*keys}) == 5, "each library, the digits and the version"
 
 
 @pytest.mark.parametrize("damage", ["truncate", "edit", "format", "swap", "[]", "{}", '"text"'])
@@ -493,17 +505,17 @@ def test_a_plan_priced_again_has_its_price_to_one_to_groups_and_to_several_fits(
     )
 
 
+@pytest.mark.parametrize("selection", [None, best_of(5)])
 def test_second_opinions_with_checks_are_those_of_the_calibration_rounded_up(
-    tmp_path: Path,
+    selection: Selection | None, tmp_path: Path
 ) -> None:
-    parts = [relative(1.0, 4)]
-    plan = calibrate(parts, aim(), cache=tmp_path)
+    plan = calibrate([relative(1.0, 4)], aim(), cache=tmp_path, selection=selection)
     by, checks, notes = noise_calibration.second_opinions(plan)
     assert (by, checks, notes) == (plan.priced_by, plan.checks, plan.check_notes)
-    values, _ = accountants.check_epsilons(plan.mechanisms, 1e-5, "gaussian")
-    assert list(values) == list(checks)
-    for name, value in values.items():
-        assert value is not None
-        found = checks[name]
-        assert found is not None
-        assert found == round_up(value)
+    values, reasons = accountants.check_epsilons(plan.mechanisms, 1e-5, "gaussian", selection)
+    assert checks == {
+        name: None if value is None else round_up(value) for name, value in values.items()
+    }
+    assert notes == reasons
+    assert [*notes] == ([name for name in checks if name[:3] == "prv"] if selection else [])
+    assert ("selection by" in by) == (selection is not None)

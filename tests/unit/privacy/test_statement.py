@@ -245,10 +245,14 @@ def test_the_promise_has_the_budget_the_unit_and_the_releases() -> None:
     for words in (
         "The weights of any one of the heads are (1, 1e-05)-differentially private",
         "replacing the rows of one training image by null rows",
+        "contribute nothing, with n fixed and public. They depend on the rows",
         "through 1 noisy release of covariance and 20 noisy releases of gradients, and",
         "all 2 heads together, as heads.safetensors holds them, are (1.6, 1e-05)",
     ):
         assert words in promise
+    three = tuple(gaussians(9.0, name=name) for name in "abc")
+    listed = "through 1 noisy release of a, 1 noisy release of b and 1 noisy release of c, and"
+    assert listed in promise_of(mechanisms=three)
 
 
 def test_one_head_is_promised_alone_and_three_together() -> None:
@@ -340,6 +344,7 @@ def test_a_method_that_is_not_private_or_not_priced_promises_nothing() -> None:
         {"options": UNPRICED, "patients": Patients(images=5, epsilon=2.5)},
         {"epsilon": math.inf, "copies": COPIES, "n": 100_001},
         {"options": UNPRICED, "n": 100_001},
+        {"options": UNPRICED, "seeds": [1]},
     ],
 )
 def test_where_nothing_is_promised_no_number_says_otherwise(changes: dict[str, Any]) -> None:
@@ -351,6 +356,9 @@ def test_where_nothing_is_promised_no_number_says_otherwise(changes: dict[str, A
     if values["patients"]:
         assert values["patients"] == {"images": 5, "epsilon": "inf"}
         assert values["allows"]["patient"]["balanced_accuracy"] == 1
+    else:
+        assert values["allows"]["patient"] is None
+    assert (values["allows"]["all_heads"] is None) == (len(values["seeds"]) == 1)
     for block in filter(None, (values["allows"], values["allows"]["all_heads"])):
         assert (block["balanced_accuracy"], block["exact"]) == (1, False)
         assert block["true_positives"] == {"0.001": 1, "0.01": 1}
@@ -608,9 +616,9 @@ def test_attacks_are_bounded_by_the_mu_of_one_head_of_all_and_of_a_patient() -> 
             best = norm.cdf(norm.ppf(float(rate)) + times / 9)
             assert best <= found <= best + 1.1e-6
     best_of = Selection(mean=10, repeated=("gradients",))
-    searched = replace(plan(), selection=best_of, realised_epsilon=0.9)
+    searched = replace(plan(), selection=best_of, realised_epsilon=0.9, patients=patients)
     allows = state(plan=searched, options=TUNED)["allows"]
-    for block, epsilon in ((allows, 0.9), (allows["all_heads"], 1.6)):
+    for block, epsilon in ((allows, 0.9), (allows["all_heads"], 1.6), (allows["patient"], 2.5)):
         right = (math.exp(epsilon) + 1e-5) / (1 + math.exp(epsilon))
         assert right <= block["balanced_accuracy"] <= right + 1.1e-6
         assert not block["exact"]

@@ -317,13 +317,14 @@ def test_several_labels_a_row_are_scored_by_auc_if_there_is_one(run: Run) -> Non
 
 @pytest.mark.parametrize("memory_mb", [0, 1000])
 def test_held_out_rows_are_null_to_a_probe(tmp_path: Path, memory_mb: int) -> None:
-    write_features(tmp_path)
+    write_features(tmp_path, patients=lambda row: row // IMAGES)
     store = FeatureStore(tmp_path / "train/manifest.json")
     held = held_out_rows(store, 0.25, seed=0)
-    whole = FitInputs(store, "image").read_rows(device="cpu", memory_mb=memory_mb)
+    whole = FitInputs(store, "patient").read_rows(device="cpu", memory_mb=memory_mb)
     assert (whole.features is None) == (memory_mb == 0)
     part = without_rows(whole, store, held)
-    assert part.n == ROWS
+    assert part.n == ROWS // IMAGES, "of patients"
+    assert (part.units, part.public, part.labels) == (whole.units, whole.public, whole.labels)
     np.testing.assert_array_equal(part.lengths.isinf().numpy(), held)
     for start, block in part.read_blocks(64):
         rows = slice(start, start + len(block))
