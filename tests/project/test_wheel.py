@@ -196,7 +196,7 @@ def test_it_knows_its_version_and_its_files(wheel: Path, scripts: Path, tmp_path
 def test_an_empty_folder_is_enough_to_plan(scripts: Path, tmp_path: Path) -> None:
     said = call(scripts / "dpprobe", "run", "-n", here=tmp_path)
     jobs = dict(line.split()[:2] for line in said.splitlines() if len(line.split()) == 2)
-    assert (jobs["train_heads"], jobs["extract_features"]) == ("10", "8")
+    assert (jobs["train_heads"], jobs["extract_features"]) == ("10", "4")
     assert [path.name for path in tmp_path.iterdir()] == [".snakemake"]
     audits = ("audits", "--configfile", "config/audit.yaml")
     assert "audit" in call(scripts / "dpprobe", "run", "-n", *audits, here=tmp_path)
