@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import torch
     from PIL import Image
 
+    from dpprobe.data.images.image_files import ScaledDecoding
+
 
 @dataclass(frozen=True, kw_only=True)
 class Backbone:
@@ -30,6 +32,7 @@ class Backbone:
       trained: True if the weights come from training, on data that are assumed to be public.
       fingerprint: a hash of all that decides the features: options, preprocessing, weights,
         versions.
+      scaled: how to decode JPEGs for `transform`; None if they are decoded in full.
       transform: image -> uint8 or float32 [channels, height, width], picklable. `forward` does the
         remaining steps on the device, such as the normalisation of uint8.
       train_transform: the transform of training images, if they get a random crop; seeded only by
@@ -58,6 +61,7 @@ class Backbone:
         Callable[[torch.Tensor], tuple[torch.Tensor, dict[str, torch.Tensor]]] | None
     ) = None
     graph: torch.nn.Module | None = None
+    scaled: ScaledDecoding | None = None
     takes_vectors: bool = False
 
     def compute_features(

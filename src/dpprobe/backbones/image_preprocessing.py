@@ -6,14 +6,14 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 
 from dpprobe.backbones.options import MOST_GREY_BITS
-from dpprobe.data.images.image_files import GREY_BITS, WHITE_IS_ZERO
-from dpprobe.errors import DataError
+from dpprobe.data.images.image_files import GREY_BITS, WHITE_IS_ZERO, ScaledDecoding
+from dpprobe.errors import ConfigError, DataError
 from dpprobe.extras import OptionalModule
 
 if TYPE_CHECKING:
@@ -106,6 +106,25 @@ class ToBytes:
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
         return self.steps(convert_mode(image, self.mode))
+
+
+def scale_decoding(transform: Callable[..., torch.Tensor]) -> ScaledDecoding:
+    """Returns the decoding for the resize that a transform begins with.
+
+    Raises ConfigError for a transform that begins with another step.
+    """
+    if isinstance(transform, ToTensor) and transform.size is not None:
+        return ScaledDecoding(transform.size, transform.size)
+    # `Resize` of torchvision, or `ResizeKeepRatio` of timm and open_clip.
+    steps = getattr(getattr(transform, "steps", None), "transforms", (None,))
+    size: Any = getattr(steps[0], "size", None)
+    if not type(steps[0]).__name__.startswith("Resize") or getattr(steps[0], "max_size", None):
+        raise ConfigError(
+            f"jpeg_decoding scaled: the backbone's preprocessing begins with {steps[0]}, which "
+            "resizes to no fixed size; remove jpeg_decoding"
+        )
+    height, width = (size, size) if isinstance(size, int) else (size[0], size[-1])
+    return ScaledDecoding(width, height, getattr(steps[0], "longest", 0.0))
 
 
 @dataclass(frozen=True, kw_only=True)

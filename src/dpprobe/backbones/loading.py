@@ -31,6 +31,14 @@ def load_backbone(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
         family = importlib.import_module(FAMILIES[options.family])
         backbone: Backbone = family.load(options, resolved)
     options.check_dimension(backbone.dimension)
+    if options.jpeg_decoding == "scaled":
+        from dpprobe.backbones.image_preprocessing import scale_decoding  # slow import: torch
+
+        backbone = replace(
+            backbone,
+            preprocessing={**backbone.preprocessing, "jpeg_decoding": "scaled"},
+            scaled=scale_decoding(backbone.transform),
+        )
     if options.grey_bits == MOST_GREY_BITS:
         return backbone
     from dpprobe.backbones.image_preprocessing import AssumeGreyBits  # slow import: torch

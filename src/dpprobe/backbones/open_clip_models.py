@@ -202,7 +202,7 @@ class Options(NetworkOptions):
         ]
 
     def text_params(self) -> dict[str, Any]:
-        images = ("preprocessing", "layers", "token", "grey_bits")
+        images = ("preprocessing", "layers", "token", "grey_bits", "jpeg_decoding")
         return {k: v for k, v in self.extraction_params().items() if k not in images}
 
     def extraction_params(self) -> dict[str, Any]:
@@ -408,6 +408,7 @@ def load_text(options: Options, runtime: Runtime) -> TextEncoder:
                 {
                     "checkpoint",
                     "grey_bits",
+                    "jpeg_decoding",
                     "layers",
                     "model",
                     "preprocessing",

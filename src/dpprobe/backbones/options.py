@@ -62,10 +62,20 @@ class BackboneOptions(Options, ABC):
         "4,095. Images of 8 bits, DICOM, and files that state the number do not need the option.",
     )
 
+    jpeg_decoding: Literal["full", "scaled"] = Field(
+        "full",
+        exclude_if=lambda value: value == "full",
+        description="scaled: decode each JPEG at 1, 1/2, 1/4 or 1/8 of its size, the smallest that "
+        "is at least twice the size to which it is resized. Large photographs are decoded faster; "
+        "their features change slightly.",
+    )
+
     @model_validator(mode="after")
-    def _check_grey_bits(self) -> BackboneOptions:
-        if self.takes_vectors and self.grey_bits != MOST_GREY_BITS:
-            raise ValueError(f"grey_bits {self.grey_bits} has no effect on vectors; remove it")
+    def _check_images(self) -> BackboneOptions:
+        for name in ("grey_bits", "jpeg_decoding"):
+            value = getattr(self, name)
+            if self.takes_vectors and value != type(self).model_fields[name].default:
+                raise ValueError(f"{name} {value} has no effect on vectors; remove it")
         return self
 
     @abstractmethod
@@ -257,6 +267,15 @@ class NetworkOptions(BackboneOptions):
                 f"preprocessing.crops {self.stored_crops} with layers: features of inner "
                 "blocks are computed for the central crop only; write two backbones, one with "
                 "crops and one with layers"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_crop_and_decoding(self) -> NetworkOptions:
+        if self.jpeg_decoding == "scaled" and self._views.crop == "inception":
+            raise ValueError(
+                "jpeg_decoding scaled with preprocessing.crop inception: small random crops need "
+                "images decoded in full; remove one of the two"
             )
         return self
 

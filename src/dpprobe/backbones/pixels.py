@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
 from dpprobe.backbones.projection import ProjectedOptions
@@ -34,6 +34,12 @@ class Options(ProjectedOptions):
         allow_inf_nan=False,
         description="Number by which pixels are divided: a public constant.",
     )
+
+    @model_validator(mode="after")
+    def _check_decoding(self) -> Options:
+        if self.jpeg_decoding == "scaled" and self.size is None:
+            raise ValueError("jpeg_decoding scaled has no effect without size; write a size")
+        return self
 
     @property
     def full_dimension(self) -> int | None:

@@ -41,6 +41,7 @@ from dpprobe.data.dataset_checks import (
     rare_words,
 )
 from dpprobe.data.images.image_files import (
+    ScaledDecoding,
     count_used_bits,
     hint_misspelling,
     open_image,
@@ -821,8 +822,10 @@ def open_table(path: Path, info: DatasetInfo) -> SplitTable:
     return table
 
 
-def decode_image(image: EncodedImage, *, split: str) -> Image.Image:
-    """Decodes an image, and turns it upright by its EXIF data.
+def decode_image(
+    image: EncodedImage, *, split: str, scaled: ScaledDecoding | None = None
+) -> Image.Image:
+    """Decodes an image, at a smaller scale if `scaled` is given, and turns it upright by its EXIF.
 
     Raises DataError, naming the row, if the file cannot be read, changed since the dataset was
     prepared, is no image, contains several images, or for a null example.
@@ -844,6 +847,6 @@ def decode_image(image: EncodedImage, *, split: str) -> Image.Image:
             f"{named}: changed since the dataset was prepared; prepare the dataset again"
         )
     try:
-        return open_image(data)
+        return open_image(data, scaled)
     except ImageError as error:
         raise DataError(f"{named}: {error}; {KINDS['unreadable'][2]}") from error

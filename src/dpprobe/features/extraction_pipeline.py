@@ -136,6 +136,7 @@ class Decoder:
         self._stand_in = stand_in
         self._dimension = backbone.dimension
         self._transform = backbone.transform
+        self._scaled = backbone.scaled
         self._train_transform = backbone.train_transform if split == "train" else None
         self.split = split
 
@@ -151,7 +152,7 @@ class Decoder:
             image = self._stand_in
         if self._vectors is not None:
             return self._read_vector(image, self._vectors)
-        picture = decode_image(image, split=self.split)
+        picture = decode_image(image, split=self.split, scaled=self._scaled)
         try:
             return self._pass_image(picture, image)
         except DataError as error:

@@ -21,6 +21,7 @@ from dpprobe.artifacts import explain_parquet
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.images.image_files import (
     EXTENSIONS,
+    ScaledDecoding,
     is_helper,
     is_image_file,
     leads_back,
@@ -107,7 +108,7 @@ def find_images(
     )
 
 
-def open_encoded(image: EncodedImage) -> Image.Image:
+def open_encoded(image: EncodedImage, scaled: ScaledDecoding | None = None) -> Image.Image:
     """Decodes an image as extraction does; raises ImageError with the reason if decoding fails."""
     data = image.data
     if data is None:
@@ -118,7 +119,7 @@ def open_encoded(image: EncodedImage) -> Image.Image:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ImageError(f"{_path_text(image.path)} cannot be read ({reason})") from error
-    return open_image(data)
+    return open_image(data, scaled)
 
 
 def _is_table(path: Path) -> bool:

@@ -179,6 +179,8 @@ class Predictor:
     def predict_images(self, images: Sequence[Image.Image]) -> npt.NDArray[np.float32]:
         """Returns the probabilities of images in memory; scores if the head has no probabilities.
 
+        All their pixels are used, also for a backbone with `jpeg_decoding: scaled`.
+
         Returns:
           float32 [n, classes].
 
@@ -229,14 +231,14 @@ class Predictor:
         images: Iterable[EncodedImage],
         count: int,
         *,
-        opened: Callable[[EncodedImage], Image.Image] = open_encoded,
+        opened: Callable[[EncodedImage], Image.Image] | None = None,
         threads: int | None = None,
     ) -> Generator[Block]:
         """Yields the predictions of images in order; closing the generator stops all threads.
 
         Args:
           images: encoded images, numbered from 0.
-          opened: decodes an image, or raises a DataError.
+          opened: decodes an image, or raises a DataError; by default as extraction does.
           threads: number of threads that decode and compute, or of decoding processes for a GPU; by
             default as many as torch has threads.
         """
@@ -244,7 +246,9 @@ class Predictor:
         parts = compute_rows(
             partial(_pick_ranges, images),
             count,
-            TolerantDecoder(self.backbone, opened),
+            TolerantDecoder(
+                self.backbone, opened or partial(open_encoded, scaled=self.backbone.scaled)
+            ),
             self.backbone,
             batch_size=BATCH_SIZE,
             threads=threads or torch.get_num_threads(),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from PIL import Image
 
+    from dpprobe.data.images.image_files import ScaledDecoding
     from dpprobe.release.predict import Predictor
 
 COLUMN = "image"  # column of the input
@@ -62,7 +63,8 @@ class ServedRelease:
         parts = [np.empty((0, len(self.facts.class_names)), np.float32)]
         for start in range(0, len(values), CHUNK):
             chunk = enumerate(values[start : start + CHUNK], start)
-            parts.append(predictor.predict_images([read_image(value, row) for row, value in chunk]))
+            pictures = [read_image(value, row, predictor.backbone.scaled) for row, value in chunk]
+            parts.append(predictor.predict_images(pictures))
         return make_table(np.concatenate(parts), self.bundle)
 
     def _make_predictor(self, params: Mapping[str, Any]) -> Predictor:
@@ -101,17 +103,17 @@ def stack_vectors(vectors: Sequence[Any], dimension: int) -> npt.NDArray[np.floa
     return rows
 
 
-def read_image(value: Any, row: int) -> Image.Image:
+def read_image(value: Any, row: int, scaled: ScaledDecoding | None) -> Image.Image:
     """Decodes one input in the way of training images; raises DataError naming the row."""
     if isinstance(value, bytes):
-        return _decode_bytes(value, row)
+        return _decode_bytes(value, row, scaled)
     if not isinstance(value, str):
         raise DataError(f"row {row}: {value!r}; pass a path, bytes, or text in base64")
     # Path.is_file raises an error for a text as long as an image in base64.
     if os.path.isfile(value):  # noqa: PTH113
-        return _decode_bytes(Path(value).read_bytes(), row, path=value)
+        return _decode_bytes(Path(value).read_bytes(), row, scaled, path=value)
     try:
-        return _decode_bytes(base64.b64decode(value, validate=True), row)
+        return _decode_bytes(base64.b64decode(value, validate=True), row, scaled)
     except (ValueError, DataError) as error:
         shown = value if len(value) <= SHOWN else f"{value[:SHOWN]}..."
         raise DataError(
@@ -119,9 +121,11 @@ def read_image(value: Any, row: int) -> Image.Image:
         ) from error
 
 
-def _decode_bytes(data: bytes, row: int, path: str | None = None) -> Image.Image:
+def _decode_bytes(
+    data: bytes, row: int, scaled: ScaledDecoding | None, path: str | None = None
+) -> Image.Image:
     image = EncodedImage(row, data, path, str(row), hashlib.sha256(data).digest())
-    return decode_image(image, split="image")
+    return decode_image(image, split="image", scaled=scaled)
 
 
 def make_table(probabilities: npt.NDArray[np.float32], bundle: Bundle) -> pd.DataFrame:

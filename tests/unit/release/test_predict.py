@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
@@ -35,6 +36,7 @@ from dpprobe.release.bundle import FACTS_FILE, read_bundle
 from dpprobe.release.export import export_onnx
 from dpprobe.release.image_sources import find_images
 from dpprobe.release.predict import Predictor, _pick_ranges, predict
+from dpprobe.tracking.served_release import ServedRelease
 from tests.support.bundles import CLASSES, write_example
 from tests.support.edited_bundles import edit_file
 from tests.support.network_bundles import CALIBRATED, write_release
@@ -359,6 +361,36 @@ def test_grey_bits_of_a_release_hold_for_new_images(tmp_path: Path) -> None:
     predict(tmp_path / "told", [tmp_path / "twelve.png"], output=tmp_path / "out.parquet")
     of_file = pd.read_parquet(tmp_path / "out.parquet")[PROBABILITIES].to_numpy()
     np.testing.assert_allclose(of_file, wanted, atol=1e-6)
+
+
+def test_a_release_of_scaled_decoding_decodes_new_files_so(tmp_path: Path) -> None:
+    """Files and MLflow's inputs become Pillow's draft at 1/4; images in memory keep all pixels."""
+    pixels = {"family": "pixels", "size": 8}
+    plain, scaled = (
+        write_release(tmp_path / name, pixels | more, scale=9.0)
+        for name, more in (("plain", {}), ("scaled", {"jpeg_decoding": "scaled"}))
+    )
+    photograph = picture(1, (12, 9)).resize((96, 72), Image.Resampling.BICUBIC)
+    data = encoded(photograph, "JPEG")
+    (tmp_path / "photo.jpg").write_bytes(data)
+    drafted = Image.open(io.BytesIO(data))
+    drafted.draft(None, (16, 16))
+    assert drafted.size == (24, 18)
+    reference = Predictor.load_bundle(plain, device="cpu")
+    wanted, full = (reference.predict_images([one]) for one in (drafted, open_image(data)))
+    assert np.abs(wanted - full).max() > 1e-5
+
+    def of_file(folder: Path) -> npt.NDArray[np.float64]:
+        predict(folder, [tmp_path / "photo.jpg"], output=tmp_path / "out.parquet", device="cpu")
+        return pd.read_parquet(tmp_path / "out.parquet")[PROBABILITIES].to_numpy()
+
+    np.testing.assert_allclose(of_file(scaled), wanted, atol=1e-6)
+    np.testing.assert_allclose(of_file(plain), full, atol=1e-6)
+    for value in (data, str(tmp_path / "photo.jpg"), base64.b64encode(data).decode()):
+        served = ServedRelease(scaled).predict(pd.DataFrame({"image": [value]}))
+        np.testing.assert_allclose(served[PROBABILITIES].to_numpy(), wanted, atol=1e-6)
+    told = Predictor.load_bundle(scaled, device="cpu")
+    np.testing.assert_array_equal(told.predict_images([open_image(data)]), full)
 
 
 def test_a_feature_beyond_the_dtype_is_a_fault(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ class LawTask:
             chosen = np.sort(stream.permutation(chosen)[: self.options.rows])
         wanted = set(chosen.tolist())
         images = [
-            backbone.transform(decode_image(image, split=table.split))
+            backbone.transform(decode_image(image, split=table.split, scaled=backbone.scaled))
             for image in table.read_images(0, table.rows)
             if image.row in wanted
         ]

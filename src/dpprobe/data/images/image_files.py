@@ -10,6 +10,7 @@ import hashlib
 import io
 import os
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -50,6 +51,40 @@ GREY_BITS = "dpprobe_grey_bits"  # the number of bits of white, if the file stat
 WHITE_IS_ZERO = "dpprobe_white_is_zero"  # True for 16-bit grey that Pillow does not invert
 _DEEP_COLOURS = "dpprobe_deep_colours"  # True if colours had 16 bits
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339  # tags of TIFF files
+_ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)  # EXIF: its tag, and values that exchange the sides
+_JPEG_SCALES = (8, 4, 2)  # libjpeg decodes at 1/8, 1/4 and 1/2 of the size
+
+
+@dataclass(frozen=True)
+class ScaledDecoding:
+    """Decodes JPEGs at the smallest scale that is at least twice the size after resizing.
+
+    Images are resized to `width` x `height` pixels, or keep their ratio of sides. Then the shorter
+    side, relative to its target, becomes the target (`longest` 0), or the longer side (1).
+    """
+
+    width: int
+    height: int
+    longest: float = 0.0
+
+    def decode(self, picture: Any) -> Any:
+        """Returns the pixels of an opened file; decodes formats other than JPEG in full."""
+        if picture.format not in ("JPEG", "MPO"):
+            return picture
+        targets = self.width, self.height
+        if picture.getexif().get(_ORIENTATION) in _TURNED:
+            targets = self.height, self.width
+        ratios = [side / target for side, target in zip(picture.size, targets, strict=True)]
+        ratio = max(ratios) * self.longest + min(ratios) * (1 - self.longest)
+        scale = next((each for each in _JPEG_SCALES if 2 * each <= ratio), 1)
+        # Pillow chooses the scale by the sides that are asked for, which must not be 0.
+        drafted = picture.draft(None, tuple(max(1, side // scale) for side in picture.size))
+        picture.load()
+        if drafted is None:
+            return picture
+        # libjpeg rounds sides up. A last pixel that is mostly padding would stretch the image.
+        sides = tuple(int(side + 0.5) for side in drafted[1][2:])
+        return picture if sides == picture.size else picture.crop((0, 0, *sides))
 
 
 def is_image_file(path: Path | str) -> bool:
@@ -92,8 +127,11 @@ def encode_png(image: Image.Image) -> bytes:
     return stream.getvalue()
 
 
-def open_image(data: bytes) -> Image.Image:
-    """Decodes an image, upright by its EXIF data; raises ImageError unless there is one image."""
+def open_image(data: bytes, scaled: ScaledDecoding | None = None) -> Image.Image:
+    """Decodes an image, upright by its EXIF data; raises ImageError unless there is one image.
+
+    Without `scaled`, all pixels are decoded.
+    """
     with naming_extras():
         from PIL import ImageOps, UnidentifiedImageError
 
@@ -110,6 +148,8 @@ def open_image(data: bytes) -> Image.Image:
         # The first image of an MPO file is the photograph; other images are previews.
         if frames == 1 or picture.format == "MPO":
             facts = _read_grey_facts(picture)
+            if scaled is not None:
+                picture = scaled.decode(picture)
             picture.load()
             if picture.mode == "I;16B":  # Pillow computes no extremes of this mode
                 picture = picture.convert("I")
