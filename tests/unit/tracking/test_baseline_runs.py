@@ -29,20 +29,11 @@ def runs(tmp_path: Path) -> list[RunContents]:
 
 
 def test_each_classifier_and_each_number_of_images_is_a_run(runs: list[RunContents]) -> None:
-    assert [run.key for run in runs] == [
-        "s/digits/pixels/zero_shot",
-        "s/digits/b/zero_shot",
-        "s/digits/pixels/few_shot/1",
-        "s/digits/pixels/few_shot/16",
-        "s/digits/pixels/few_shot/full",
-    ]
-    assert [run.name for run in runs] == [
-        "zero-shot pixels",
-        "zero-shot b",
-        "few-shot-1 pixels",
-        "few-shot-16 pixels",
-        "few-shot-full pixels",
-    ]
+    zero, few = ("pixels", "b"), ("1", "16", "full")
+    keys = [*(f"{name}/zero_shot" for name in zero), *(f"pixels/few_shot/{n}" for n in few)]
+    assert [run.key for run in runs] == [f"s/digits/{key}" for key in keys]
+    names = [*(f"zero-shot {name}" for name in zero), *(f"few-shot-{n} pixels" for n in few)]
+    assert [run.name for run in runs] == names
     for run in runs:
         assert run.tags["private"] == "false"
         assert run.tags["guarantee"] == "not private"

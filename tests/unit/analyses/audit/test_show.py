@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.analyses.audit.audit_record import AuditRecord
+from dpprobe.analyses.audit.audit_record import ATTACK_NAMES, AuditRecord
 from dpprobe.analyses.audit.show import (
     make_section,
     membership_roc,
@@ -25,7 +25,7 @@ from tests.support.audit_records import (
     write_audit,
 )
 from tests.support.report_page import section_page
-from tests.support.shown import curves_of, dots_of
+from tests.support.shown import curves_of, dots_of, legend_of
 
 
 def _bounds(axes: Any) -> list[tuple[float, float, str]]:
@@ -154,8 +154,17 @@ def test_attacks_are_curves_with_bands_below_what_epsilon_allows() -> None:
     roc = membership_record(groups=("mislabelled", "all"))
     last = roc["roc"]["curves"][-1]
     last["tpr"] = [None, last["tpr"][1], 0.0, *last["tpr"][3:]]
-    figure = membership_roc(roc, title="digits, sgd")
+    figure = membership_roc(roc, title="digits, sgd", beside=membership_record())
     (axes,) = figure.axes
+    areas = {"": (0.64, 0.65, 0.66), "nonprivate: ": (0.61, 0.62, 0.63)}
+    told = [
+        f"{kind}{ATTACK_NAMES[name]}, AUC {area:.3f}"
+        for kind, each in areas.items()
+        for name, area in zip(("loss", "lira", "rmia"), each, strict=True)
+    ]
+    assert [text for text in legend_of(figure) if "AUC" in text] == told
+    caption = "all attacked rows: 70, in or out of 32 heads with probability 1/2; 31"
+    assert any(text.get_text().startswith(caption) for text in axes.texts)
     fpr, allowed = (np.array(roc["roc"][name]) for name in ("fpr", "allowed"))
     curves = [y for _, _, y in curves_of(axes)]
     np.testing.assert_allclose(curves[0], allowed)
@@ -166,7 +175,9 @@ def test_attacks_are_curves_with_bands_below_what_epsilon_allows() -> None:
     with_zero = expected.copy()
     with_zero[2] = 1e-5  # below the axis, which begins at 1e-4
     np.testing.assert_allclose(curves[4], with_zero)
-    assert len(curves) == 5, "attacks on all rows alone"
+    assert len(curves) == 5 + 3, "attacks on all rows alone"
+    dashed = [line.is_dashed() for line, _, _ in curves_of(axes)]
+    assert dashed[2:] == [False] * 3 + [True] * 3
 
 
 def test_without_an_attack_on_all_rows_the_record_is_refused() -> None:
