@@ -86,10 +86,7 @@ def test_metrics_stand_beside_cells_and_under_the_baseline_s_name(runs: list[Run
         (1, "digits, b: zero-shot classification by the class names, not private: auc 100.0%."),
         (2, "digits, pixels: a linear probe on 1 training example per class, not private: acc"),
         (3, "digits, pixels: a linear probe on 16 training examples per class, not private: acc"),
-        (
-            4,
-            "digits, pixels: a linear probe on all training examples, not private: accuracy 90.0%",
-        ),
+        (4, "digits, pixels: a linear probe on all training examples, not private: accuracy 90.0%"),
     ],
 )
 def test_a_note_begins_with_the_result(runs: list[RunContents], place: int, words: str) -> None:

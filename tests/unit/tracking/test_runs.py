@@ -138,11 +138,7 @@ def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
     receipt = study.ingest_whole()
     run = study.runs("all studies")["study"]
     assert run.info.run_name == "study"
-    assert study.artifacts(run) == [
-        "report.html",
-        "tables/accuracy.md",
-        "tables/papers/table_2.md",
-    ]
+    assert study.artifacts(run) == ["report.html", "tables/accuracy.md", "tables/papers/table_2.md"]
     assert {"digits/gap_eps_0.5", "digits/gap_eps_2"} <= set(run.data.metrics)
     assert run.inputs is not None
     (dataset,) = (item.dataset for item in run.inputs.dataset_inputs)

@@ -10,11 +10,7 @@ import numpy as np
 import pytest
 
 from dpprobe.analyses.audit.audit_record import ATTACK_NAMES, AuditRecord
-from dpprobe.analyses.audit.show import (
-    make_section,
-    membership_roc,
-    plot_audit,
-)
+from dpprobe.analyses.audit.show import make_section, membership_roc, plot_audit
 from dpprobe.errors import DataError, NothingToShow
 from tests.support.audit_records import (
     ATTACK,

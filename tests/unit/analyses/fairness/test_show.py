@@ -27,9 +27,7 @@ def _heights(axes: Any) -> list[float]:
     return sorted(y for _, _, y in _marks(axes))
 
 
-def test_a_panel_has_the_gaps_of_private_cells_and_a_band_for_the_reference(
-    tmp_path: Path,
-) -> None:
+def test_a_panel_has_the_gaps_of_private_cells_and_a_band_for_the_reference(tmp_path: Path) -> None:
     record = _read(tmp_path)
     figure = show.gap_figure([record])
     assert [title_of(axes) for axes in figure.axes] == ["ink, 2 groups", "side, 3 groups"]

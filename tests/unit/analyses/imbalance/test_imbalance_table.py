@@ -58,8 +58,7 @@ def test_a_class_that_no_method_finds_is_told() -> None:
 
 def test_several_references_are_named_and_a_missing_one_is_blank() -> None:
     row = _row(
-        rare_cell(0.2),
-        rare_cell(0.3, epsilon="2", reference=("sgd", "inf"), reference_recall=0.7),
+        rare_cell(0.2), rare_cell(0.3, epsilon="2", reference=("sgd", "inf"), reference_recall=0.7)
     )
     assert row["reference"] == "80.0 nonprivate, 70.0 sgd"
     assert _row(rare_cell(0.2, **NONE))["reference"] == ""
