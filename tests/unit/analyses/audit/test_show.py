@@ -37,14 +37,14 @@ def test_a_bound_stands_above_its_claim_and_beyond_the_ends_is_a_triangle(tmp_pa
     bounds = {"0.5": 0.0, "2": 0.71, "8": "inf"}
     weak = {"runs": 400, "confidence": 0.9, "caught_factor": 2.5}
     audits = [
-        write_audit(tmp_path, epsilon=epsilon, white_box=WHITE_BOX | {"epsilon_lower": bound})
-        for epsilon, bound in bounds.items()
-    ] + [
         write_audit(tmp_path, backbone="clip", method=method, white_box=WHITE_BOX | weak)
         for method in ("sgd", "newton")
+    ] + [
+        write_audit(tmp_path, epsilon=epsilon, white_box=WHITE_BOX | {"epsilon_lower": bound})
+        for epsilon, bound in bounds.items()
     ]
     figure = plot_audit(audits=audits, dataset="digits")
-    axes, clip = figure.axes
+    clip, axes = figure.axes
     (left, *_), (right, *_) = _bounds(clip)
     assert left < 1 < right < 2**0.5, "methods side by side, nearer to their claim than to others"
     assert left * right == pytest.approx(1)

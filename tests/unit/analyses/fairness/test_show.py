@@ -39,6 +39,10 @@ def test_a_panel_has_the_gaps_of_private_cells_and_a_band_for_the_reference(tmp_
         lines = [line for line in axes.lines if np.allclose(line.get_ydata(), level)]
         lines = [line for line in lines if line.is_dashed()]
         assert len(lines) == 1, "the gap without privacy, across the panel"
+        (band,) = axes.patches
+        ends = band.get_y(), band.get_y() + band.get_height()
+        free = gaps["nonprivate", "inf"]
+        assert ends == pytest.approx((100 * free.low, 100 * free.high))
         chance = [line.get_ydata() for line in axes.lines if line.get_marker() == "_"]
         np.testing.assert_allclose(
             np.concatenate(chance),
