@@ -63,9 +63,13 @@ def test_a_bound_stands_above_its_claim_and_beyond_the_ends_is_a_triangle(tmp_pa
 def test_a_refuted_claim_has_a_ring(tmp_path: Path) -> None:
     audits = [
         write_audit(tmp_path, epsilon="1"),
-        write_audit(tmp_path, epsilon="2", white_box=WHITE_BOX | {"holds": False}),
+        write_audit(
+            tmp_path, epsilon="2", white_box=WHITE_BOX | {"holds": False, "caught_factor": None}
+        ),
     ]
-    (axes,) = plot_audit(audits=audits, dataset="digits").axes
+    figure = plot_audit(audits=audits, dataset="digits")
+    (axes,) = figure.axes
+    assert "some audits are too weak to catch any error" in figure.get_suptitle()
     rings = [(x, y) for line, x, y in dots_of(axes) if line.get_markerfacecolor() == "none"]
     assert rings == [(2.0, WHITE_BOX["epsilon_lower"])]
 

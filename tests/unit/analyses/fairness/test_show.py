@@ -99,6 +99,7 @@ def test_quality_is_the_metric_on_all_rows(tmp_path: Path) -> None:
         gaps: Any = filter(None, (cell.find_gap(attribute, "auc") for cell in record.cells))
         expected = sorted((100 * gap.overall, 100 * gap.gap) for gap in gaps)
         np.testing.assert_allclose(sorted((x, y) for _, x, y in _marks(axes)), expected)
+        assert axes.get_xlabel() == "test mean AUC over labels (%)"
         named = {t.get_text(): t.xy for t in axes.texts}
         assert [*named] == ["∞", "0.5", "2"]
         gap: Any = record.cells[0].find_gap(attribute, "auc")
