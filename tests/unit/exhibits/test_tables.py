@@ -136,10 +136,7 @@ def test_titles_say_how_a_column_is_aligned_and_whether_it_has_an_interval() -> 
 
 def test_latex_has_a_column_per_column_a_label_and_cited_cells(tmp_path: Path) -> None:
     table = _bold_table()
-    rows = [
-        tables.make_row("[x]", tables.TableCell(text="*", citation="key_2020")),
-        *table.rows,
-    ]
+    rows = [tables.make_row("[x]", tables.TableCell(text="*", citation="key_2020")), *table.rows]
     text = tables.write_latex(replace(table, name="a_table", title="100% of x", rows=rows))
     assert r"\caption{100\% of x}" in text
     assert r"\label{tab:a-table}" in text

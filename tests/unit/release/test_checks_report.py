@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.errors import DataError, MissingExtraError
-from dpprobe.release.checks import (
-    DEPENDS,
-    NOT_COVERED,
-    PROMISES,
-    Check,
-    Checks,
-    Report,
-)
+from dpprobe.release.checks import DEPENDS, NOT_COVERED, PROMISES, Check, Checks, Report
 
 PASSED, FAILED = Check("price", True, "epsilon 1"), Check("head", False, "bad weights")
 UNTOLD = Check("files", True, "6 files")  # passed, and no promise

@@ -97,9 +97,7 @@ def test_a_passport_of_a_real_release_says_what_it_is_about(
     assert claim["private_accuracy"].endswith("%") == (kind is not of_sites)
 
 
-def test_another_reader_of_crates_finds_the_same(
-    made: tuple[Callable[[Path], Path], Path],
-) -> None:
+def test_another_reader_of_crates_finds_the_same(made: tuple[Callable[[Path], Path], Path]) -> None:
     """Needs the package rocrate, by the authors of the format."""
     rocrate = pytest.importorskip("rocrate.rocrate")
     kind, folder = made

@@ -58,15 +58,16 @@ def test_one_dataset_has_its_cells_the_best_first_and_a_verdict(
             ("digits", 0.5, "x", "a"): made_entry(50.0),
             ("digits", 1.0, "x", "a"): made_entry(60.0),
             ("digits", 1.0, "y", "b"): made_entry(70.04, low=65.0, high=75.0),
+            ("digits", 8.0, "x", "a"): made_entry(75.0),
             ("digits", math.inf, "y", "free"): made_entry(90.0, **FREE),
         }
     )
     lines = _describe(monkeypatch, grid)
     assert lines[0] == "digits: test accuracy in percent, δ = 1e-05"
     assert _rows(lines) == [
-        ["backbone", "method", "ε = 0.5", "ε = 1", "no privacy"],
+        ["backbone", "method", "ε = 0.5", "ε = 1", "ε = 8", "no privacy"],
         ["y", "b", "70.0"],
-        ["x", "a", "50.0", "60.0"],
+        ["x", "a", "50.0", "60.0", "75.0"],
         ["y", "free", "90.0"],
     ]
     titles = lines[1]

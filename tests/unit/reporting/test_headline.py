@@ -100,6 +100,27 @@ def test_another_metric_is_followed_by_accuracies_with_one_label_per_image() -> 
     assert "Its accuracy" not in verdict(_best(_private(accuracy=61.0)))
 
 
+def test_the_lines_on_a_dataset_are_its_own_by_epsilon() -> None:
+    told: dict[str, Any] = {"constant": 60.0, "constant_accuracy": 92.0, "patients": True}
+    least = {"least_class": "ill", "least_title": "worst-class recall"}
+    entries = {
+        ("other", 0.5, "x", "m"): made_entry(90.0, constant=33.0, least=1.0, **least),
+        ("d", 0.5, "x", "n"): made_entry(40.0),
+        ("d", 0.5, "x", "m"): _private(least=8.0, **told, **least),
+        ("d", 2.0, "x", "m"): _private(least=9.5, **told, **least),
+    }
+    grid = made_grid(entries, measures={"d": AUC})
+    assert headline.headline_lines(grid, best_private(grid, {}), "d") == [
+        "Metric of d.",
+        "Majority-class baseline: 60.0% AUC, 92.0% accuracy (mean over test patients).",
+        "Worst-class recall of the best private head: 8.0% (class ill) at ε = 0.5, 9.5% (class "
+        "ill) at ε = 2.",
+        "The best private head is selected by test results, so its result tends to be too high "
+        "(selection bias): best of 2 at ε = 0.5.",
+        "ε = 0.5, 2: Its interval includes the majority-class baseline.",
+    ]
+
+
 def test_a_permitted_risk_is_told_beside_its_epsilon() -> None:
     own = RiskEpsilon(1.2, "advantage-0.1", 1e-5)
     best = _best(_private(epsilon=own), epsilon=RiskEpsilon(1.4, "advantage-0.1", 1e-5))

@@ -29,20 +29,11 @@ def runs(tmp_path: Path) -> list[RunContents]:
 
 
 def test_each_classifier_and_each_number_of_images_is_a_run(runs: list[RunContents]) -> None:
-    assert [run.key for run in runs] == [
-        "s/digits/pixels/zero_shot",
-        "s/digits/b/zero_shot",
-        "s/digits/pixels/few_shot/1",
-        "s/digits/pixels/few_shot/16",
-        "s/digits/pixels/few_shot/full",
-    ]
-    assert [run.name for run in runs] == [
-        "zero-shot pixels",
-        "zero-shot b",
-        "few-shot-1 pixels",
-        "few-shot-16 pixels",
-        "few-shot-full pixels",
-    ]
+    zero, few = ("pixels", "b"), ("1", "16", "full")
+    keys = [*(f"{name}/zero_shot" for name in zero), *(f"pixels/few_shot/{n}" for n in few)]
+    assert [run.key for run in runs] == [f"s/digits/{key}" for key in keys]
+    names = [*(f"zero-shot {name}" for name in zero), *(f"few-shot-{n} pixels" for n in few)]
+    assert [run.name for run in runs] == names
     for run in runs:
         assert run.tags["private"] == "false"
         assert run.tags["guarantee"] == "not private"
@@ -95,10 +86,7 @@ def test_metrics_stand_beside_cells_and_under_the_baseline_s_name(runs: list[Run
         (1, "digits, b: zero-shot classification by the class names, not private: auc 100.0%."),
         (2, "digits, pixels: a linear probe on 1 training example per class, not private: acc"),
         (3, "digits, pixels: a linear probe on 16 training examples per class, not private: acc"),
-        (
-            4,
-            "digits, pixels: a linear probe on all training examples, not private: accuracy 90.0%",
-        ),
+        (4, "digits, pixels: a linear probe on all training examples, not private: accuracy 90.0%"),
     ],
 )
 def test_a_note_begins_with_the_result(runs: list[RunContents], place: int, words: str) -> None:

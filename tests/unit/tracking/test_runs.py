@@ -138,11 +138,7 @@ def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
     receipt = study.ingest_whole()
     run = study.runs("all studies")["study"]
     assert run.info.run_name == "study"
-    assert study.artifacts(run) == [
-        "report.html",
-        "tables/accuracy.md",
-        "tables/papers/table_2.md",
-    ]
+    assert study.artifacts(run) == ["report.html", "tables/accuracy.md", "tables/papers/table_2.md"]
     assert {"digits/gap_eps_0.5", "digits/gap_eps_2"} <= set(run.data.metrics)
     assert run.inputs is not None
     (dataset,) = (item.dataset for item in run.inputs.dataset_inputs)
@@ -165,14 +161,9 @@ def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
 
 ROWS = REPOSITORY / "tests/stored/mlflow_rows.json"
 SOURCE: Any = Mock()
-GAP = (
-    "gap",
-    "low",
-    "high",
-    "chance_gap",
-    "worst",
-    *(f"difference{e}" for e in ("", "_low", "_high")),
-)
+ENDS = [f"{kind}{end}" for kind in ("", "rows_", "both_") for end in ("low", "high")]
+DIFFERENCES = ("difference", "difference_low", "difference_high")
+GAP = ("gap", "low", "high", "chance_gap", "worst", *DIFFERENCES)
 
 
 def _run(path: Path, *more: Any, change: Callable[[dict[str, Any]], Any] | None = None) -> Any:
@@ -234,16 +225,7 @@ def test_metrics_are_the_record_s_with_four_digits(tmp_path: Path, kind: dict[st
     titles = {"expected_calibration_error": "ece"}
     for name, entry in record.summary.items():
         title = f"test/{titles.get(name, name)}"
-        for part in (
-            "mean",
-            "std",
-            "low",
-            "high",
-            "rows_low",
-            "rows_high",
-            "both_low",
-            "both_high",
-        ):
+        for part in ("mean", "std", *ENDS):
             value = getattr(entry, part)
             key = title if part == "mean" else f"{title}_{part}"
             if value is None or name.startswith("per_"):

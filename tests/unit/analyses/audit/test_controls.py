@@ -10,12 +10,7 @@ import pytest
 import torch
 
 from dpprobe.analyses.audit import controls, white_box
-from dpprobe.analyses.audit.controls import (
-    CONTROLS,
-    Control,
-    lengthen_late_rows,
-    make_controls,
-)
+from dpprobe.analyses.audit.controls import CONTROLS, Control, lengthen_late_rows, make_controls
 from dpprobe.analyses.audit.noise_tests import Outcome
 from dpprobe.analyses.audit.replay import MadeRows
 from dpprobe.analyses.audit.transcripts import Release

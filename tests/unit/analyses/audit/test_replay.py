@@ -70,14 +70,10 @@ MORE: dict[str, MethodOptions] = {
     "auto_large": head("auto").resolve_choice(replace(FACTS, n=20_000, epsilon=8.0)),
     "tuned": head("tuned", base={"head": "prototypes"}, search={"max_row_norm": [1.0, 2.0]}),
     "tuned_as_auto": head(
-        "tuned",
-        base={"head": "momentum", **_EXACT},
-        search={"max_grad_norm": [0.5, 0.7]},
+        "tuned", base={"head": "momentum", **_EXACT}, search={"max_grad_norm": [0.5, 0.7]}
     ),
     "tuned_several": head(
-        "tuned",
-        base={"head": "newton", "loss": "sigmoid"},
-        search={"max_row_norm": [1.0, 2.0]},
+        "tuned", base={"head": "newton", "loss": "sigmoid"}, search={"max_row_norm": [1.0, 2.0]}
     ),
     **{
         f"{name}_{engine}_defaults": head(name, engine=engine, steps=3, normalize=normalize)

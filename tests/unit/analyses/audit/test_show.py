@@ -9,12 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.analyses.audit.audit_record import AuditRecord
-from dpprobe.analyses.audit.show import (
-    make_section,
-    membership_roc,
-    plot_audit,
-)
+from dpprobe.analyses.audit.audit_record import ATTACK_NAMES, AuditRecord
+from dpprobe.analyses.audit.show import make_section, membership_roc, plot_audit
 from dpprobe.errors import DataError, NothingToShow
 from tests.support.audit_records import (
     ATTACK,
@@ -25,7 +21,7 @@ from tests.support.audit_records import (
     write_audit,
 )
 from tests.support.report_page import section_page
-from tests.support.shown import curves_of, dots_of
+from tests.support.shown import curves_of, dots_of, legend_of
 
 
 def _bounds(axes: Any) -> list[tuple[float, float, str]]:
@@ -41,14 +37,14 @@ def test_a_bound_stands_above_its_claim_and_beyond_the_ends_is_a_triangle(tmp_pa
     bounds = {"0.5": 0.0, "2": 0.71, "8": "inf"}
     weak = {"runs": 400, "confidence": 0.9, "caught_factor": 2.5}
     audits = [
-        write_audit(tmp_path, epsilon=epsilon, white_box=WHITE_BOX | {"epsilon_lower": bound})
-        for epsilon, bound in bounds.items()
-    ] + [
         write_audit(tmp_path, backbone="clip", method=method, white_box=WHITE_BOX | weak)
         for method in ("sgd", "newton")
+    ] + [
+        write_audit(tmp_path, epsilon=epsilon, white_box=WHITE_BOX | {"epsilon_lower": bound})
+        for epsilon, bound in bounds.items()
     ]
     figure = plot_audit(audits=audits, dataset="digits")
-    axes, clip = figure.axes
+    clip, axes = figure.axes
     (left, *_), (right, *_) = _bounds(clip)
     assert left < 1 < right < 2**0.5, "methods side by side, nearer to their claim than to others"
     assert left * right == pytest.approx(1)
@@ -67,9 +63,13 @@ def test_a_bound_stands_above_its_claim_and_beyond_the_ends_is_a_triangle(tmp_pa
 def test_a_refuted_claim_has_a_ring(tmp_path: Path) -> None:
     audits = [
         write_audit(tmp_path, epsilon="1"),
-        write_audit(tmp_path, epsilon="2", white_box=WHITE_BOX | {"holds": False}),
+        write_audit(
+            tmp_path, epsilon="2", white_box=WHITE_BOX | {"holds": False, "caught_factor": None}
+        ),
     ]
-    (axes,) = plot_audit(audits=audits, dataset="digits").axes
+    figure = plot_audit(audits=audits, dataset="digits")
+    (axes,) = figure.axes
+    assert "some audits are too weak to catch any error" in figure.get_suptitle()
     rings = [(x, y) for line, x, y in dots_of(axes) if line.get_markerfacecolor() == "none"]
     assert rings == [(2.0, WHITE_BOX["epsilon_lower"])]
 
@@ -154,8 +154,17 @@ def test_attacks_are_curves_with_bands_below_what_epsilon_allows() -> None:
     roc = membership_record(groups=("mislabelled", "all"))
     last = roc["roc"]["curves"][-1]
     last["tpr"] = [None, last["tpr"][1], 0.0, *last["tpr"][3:]]
-    figure = membership_roc(roc, title="digits, sgd")
+    figure = membership_roc(roc, title="digits, sgd", beside=membership_record())
     (axes,) = figure.axes
+    areas = {"": (0.64, 0.65, 0.66), "nonprivate: ": (0.61, 0.62, 0.63)}
+    told = [
+        f"{kind}{ATTACK_NAMES[name]}, AUC {area:.3f}"
+        for kind, each in areas.items()
+        for name, area in zip(("loss", "lira", "rmia"), each, strict=True)
+    ]
+    assert [text for text in legend_of(figure) if "AUC" in text] == told
+    caption = "all attacked rows: 70, in or out of 32 heads with probability 1/2; 31"
+    assert any(text.get_text().startswith(caption) for text in axes.texts)
     fpr, allowed = (np.array(roc["roc"][name]) for name in ("fpr", "allowed"))
     curves = [y for _, _, y in curves_of(axes)]
     np.testing.assert_allclose(curves[0], allowed)
@@ -166,7 +175,9 @@ def test_attacks_are_curves_with_bands_below_what_epsilon_allows() -> None:
     with_zero = expected.copy()
     with_zero[2] = 1e-5  # below the axis, which begins at 1e-4
     np.testing.assert_allclose(curves[4], with_zero)
-    assert len(curves) == 5, "attacks on all rows alone"
+    assert len(curves) == 5 + 3, "attacks on all rows alone"
+    dashed = [line.is_dashed() for line, _, _ in curves_of(axes)]
+    assert dashed[2:] == [False] * 3 + [True] * 3
 
 
 def test_without_an_attack_on_all_rows_the_record_is_refused() -> None:

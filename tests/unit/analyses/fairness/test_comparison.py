@@ -18,12 +18,7 @@ from dpprobe.analyses.fairness.comparison import (
     measure_comparison,
     no_gap,
 )
-from dpprobe.analyses.fairness.fairness_record import (
-    GROUP_METRICS,
-    PARITY_RATES,
-    Gap,
-    Minimum,
-)
+from dpprobe.analyses.fairness.fairness_record import GROUP_METRICS, PARITY_RATES, Gap, Minimum
 from dpprobe.analyses.fairness.group_metrics import Resamples
 from dpprobe.analyses.fairness.groupings import TestRows, make_groupings
 from tests.support.fairness_rows import FEW, compare, head, made_rows

@@ -232,11 +232,7 @@ def test_a_section_counts_the_cells_beyond_chance_and_beside_their_reference(
     assert (part["units"], part["confidence"]) == ("rows", "80")
     assert part["uncompared"] == []
     places = [(name, cell.method, cell.epsilon) for name, _, _, cell, _ in part["gaps"]]
-    assert places[:3] == [
-        ("ink", "nonprivate", "inf"),
-        ("ink", "sgd", "0.5"),
-        ("ink", "sgd", "2"),
-    ]
+    assert places[:3] == [("ink", "nonprivate", "inf"), ("ink", "sgd", "0.5"), ("ink", "sgd", "2")]
     assert part["gaps_count"] == len(part["gaps"])
     files = [(kind, link) for _, kind, link in part["files"]]
     assert files == [

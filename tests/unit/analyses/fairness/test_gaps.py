@@ -300,9 +300,7 @@ def test_the_units_of_a_mean_are_those_of_its_mean_deviation() -> None:
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9])
-def test_an_interval_at_the_end_of_what_a_share_can_be_is_joined_with_wilsons(
-    level: float,
-) -> None:
+def test_an_interval_at_the_end_of_what_a_share_can_be_is_joined_with_wilsons(level: float) -> None:
     """All rows right, none right, and half right without a resample that has the group."""
     values = np.array([[1.0, 0.0, 0.5]])
     drawn = np.repeat(values[..., None], 61, axis=2).astype(np.float32)

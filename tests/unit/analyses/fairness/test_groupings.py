@@ -8,11 +8,7 @@ import pytest
 
 from dpprobe.analyses.fairness import groupings
 from dpprobe.analyses.fairness.comparison import make_comparisons
-from dpprobe.analyses.fairness.fairness_record import (
-    GROUP_METRICS,
-    PARITY_RATES,
-    Minimum,
-)
+from dpprobe.analyses.fairness.fairness_record import GROUP_METRICS, PARITY_RATES, Minimum
 from tests.support.fairness_rows import FEW, made_rows
 
 LABELS = np.array([0, 1, 0, 1, 0, 1])

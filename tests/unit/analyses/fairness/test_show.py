@@ -27,9 +27,7 @@ def _heights(axes: Any) -> list[float]:
     return sorted(y for _, _, y in _marks(axes))
 
 
-def test_a_panel_has_the_gaps_of_private_cells_and_a_band_for_the_reference(
-    tmp_path: Path,
-) -> None:
+def test_a_panel_has_the_gaps_of_private_cells_and_a_band_for_the_reference(tmp_path: Path) -> None:
     record = _read(tmp_path)
     figure = show.gap_figure([record])
     assert [title_of(axes) for axes in figure.axes] == ["ink, 2 groups", "side, 3 groups"]
@@ -41,6 +39,10 @@ def test_a_panel_has_the_gaps_of_private_cells_and_a_band_for_the_reference(
         lines = [line for line in axes.lines if np.allclose(line.get_ydata(), level)]
         lines = [line for line in lines if line.is_dashed()]
         assert len(lines) == 1, "the gap without privacy, across the panel"
+        (band,) = axes.patches
+        ends = band.get_y(), band.get_y() + band.get_height()
+        free = gaps["nonprivate", "inf"]
+        assert ends == pytest.approx((100 * free.low, 100 * free.high))
         chance = [line.get_ydata() for line in axes.lines if line.get_marker() == "_"]
         np.testing.assert_allclose(
             np.concatenate(chance),
@@ -97,6 +99,7 @@ def test_quality_is_the_metric_on_all_rows(tmp_path: Path) -> None:
         gaps: Any = filter(None, (cell.find_gap(attribute, "auc") for cell in record.cells))
         expected = sorted((100 * gap.overall, 100 * gap.gap) for gap in gaps)
         np.testing.assert_allclose(sorted((x, y) for _, x, y in _marks(axes)), expected)
+        assert axes.get_xlabel() == "test mean AUC over labels (%)"
         named = {t.get_text(): t.xy for t in axes.texts}
         assert [*named] == ["∞", "0.5", "2"]
         gap: Any = record.cells[0].find_gap(attribute, "auc")

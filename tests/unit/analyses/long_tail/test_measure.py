@@ -54,7 +54,7 @@ def test_planted_sub_classes_come_back_with_their_sizes() -> None:
         [
             centre + random.normal(size=(size, 20))
             for centre, size in zip(centres, planted, strict=True)
-        ],
+        ]
     )
     placed = compute_coordinates(rows, seed=1)
     assert list(cluster_sizes(placed.rows, 4, seed=1)) == planted

@@ -173,9 +173,6 @@ def test_tables_are_made_of_one_dataset_s_records(tmp_path: Path) -> None:
     backbones = [row["backbone"] for row in rows_of(laws)]
     assert backbones == ["clip"] * 4 + ["pixels"] * 26, "two and thirteen networks, by split"
     assert {row["backbone"] for row in rows_of(accuracy)} == {"clip", "pixels"}
-    assert (laws.name, accuracy.name) == (
-        "digits_representation_law",
-        "digits_accuracy_by_blocks",
-    )
+    assert (laws.name, accuracy.name) == ("digits_representation_law", "digits_accuracy_by_blocks")
     assert "Not private" in laws.notes[0]
     assert "Tr[SS_b SS_w^+]" in laws.notes[0]

@@ -13,7 +13,7 @@ from dpprobe.analyses.representation_law import show
 from dpprobe.analyses.representation_law.law_record import MEASURES, LawRecord, law_path
 from tests.support.cell_files import grid_of, write_cell
 from tests.support.law_records import LAYERS, law_record, network, tuned_networks
-from tests.support.shown import curves_of, legend_of
+from tests.support.shown import curves_of, legend_of, title_of
 
 
 def _record(*networks: dict[str, Any], **changes: Any) -> LawRecord:
@@ -33,14 +33,8 @@ def test_a_panel_has_the_frozen_network_the_tuned_ones_and_references() -> None:
     np.testing.assert_allclose(drawn, [noise, shuffled, *tuned, frozen])
     np.testing.assert_allclose([y for _, _, y in curves_of(test)], [shuffled, *tuned, frozen])
     assert all(x.tolist() == layers.tolist() for _, x, _ in curves_of(train))
-    assert legend_of(figure) == [
-        "frozen",
-        "head",
-        "last 1 block",
-        "last 2 blocks",
-        "frozen, shuffled labels",
-        "pure noise, fitted rows",
-    ]
+    named = ["frozen", "head", "last 1 block", "last 2 blocks"]
+    assert legend_of(figure) == [*named, "frozen, shuffled labels", "pure noise, fitted rows"]
     lines = [line for line, _, _ in curves_of(train)]
     assert len({to_hex(line.get_color()) for line in lines[2:]}) == 4, "each its own"
     handles = [handle.get_color() for handle in figure.legends[0].get_lines()]
@@ -58,7 +52,7 @@ def test_rows_are_settings_by_splits_and_columns_epsilons_with_their_laws() -> N
     ]
     record = _record(*networks[::-1], network(rho=0.9), token="class")
     figure = show.law_figure(record, "residual")
-    assert [axes.get_title().split("\n") for axes in figure.axes] == [
+    assert [title_of(axes).split("\n") for axes in figure.axes] == [
         [f"ε = {epsilon}, {words}, {rows} rows", f"ρ: frozen 0.90, tuned {tuned}"]
         for words, tuned in (("constant", "0.74 to 0.80"), ("tuned, unpriced", "0.69 to 0.75"))
         for rows in ("training", "test")

@@ -46,6 +46,10 @@ def test_what_was_kept_and_drawn_is_told(tmp_path: Path) -> None:
     path = write_embedding(tmp_path / "t.parquet", classes=4, seed=3)
     figure = _plot(path)
     axes = figure.axes[0]
+    classes = _colours_by_place(path)
+    named = {text.get_text(): classes.get(text.get_position()) for text in axes.texts}
+    for k in range(4):  # a name is at a point of its class
+        assert named[f"class {k}"] == to_rgba(CLASS_COLOURS[k], 0.75)
     words = str([axes.xaxis.label.get_text(), *texts_of(axes), title_of(axes)])
     assert "300 of 600 rows, sampled with seed 3, perplexity 30." in words
     assert "15 nearest neighbours kept: PCA (50) 97%, t-SNE 61%" in words
@@ -63,13 +67,9 @@ def test_an_embedding_without_points_shows_its_note(tmp_path: Path) -> None:
 
 def test_a_grid_has_a_row_for_each_dataset_and_a_column_for_each_backbone(tmp_path: Path) -> None:
     places = {"digits/pixels": 0.6, "digits/vit": 0.7, "wide/clip": 0.5, "wide/vit": 0.4}
+    sizes = {"digits": {"classes": 4, "rows": 300}, "wide": {"classes": 12, "rows": 200}}
     embeddings = [
-        write_embedding(
-            tmp_path / place / "tsne.parquet",
-            classes=4 if "digits" in place else 12,
-            rows=300 if "digits" in place else 200,
-            tsne_agreement=share,
-        )
+        write_embedding(tmp_path / place / "t", tsne_agreement=share, **sizes[place.split("/")[0]])
         for place, share in places.items()
     ]
     figure = plot_tsne_grid(embeddings=embeddings, split="train")

@@ -25,8 +25,7 @@ from tests.unit.release.verification.test_verify import documented
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_example(
-        tmp_path_factory.mktemp("bundle") / "whole",
-        subsample={"fraction": 0.25, "public_seed": 7},
+        tmp_path_factory.mktemp("bundle") / "whole", subsample={"fraction": 0.25, "public_seed": 7}
     )
     documented(folder)
     return folder

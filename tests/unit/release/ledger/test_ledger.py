@@ -184,9 +184,7 @@ def test_the_sum_is_at_the_delta_that_is_asked(ledger: Ledger) -> None:
         replace(whole, delta=1e-11)
 
 
-def test_a_private_file_only_grows_and_each_line_holds_the_hash_of_the_last(
-    ledger: Ledger,
-) -> None:
+def test_a_private_file_only_grows_and_each_line_holds_the_hash_of_the_last(ledger: Ledger) -> None:
     written = [b""]
     umask = os.umask(0)
     try:
@@ -512,15 +510,7 @@ def test_each_entry_is_a_row_with_its_prices_and_state(ledger: Ledger) -> None:
     ledger.close_entry(1, "d" * 64)
     ledger.abandon_entry(2, REASON)
     titles, *rows = read_table(describe_ledger(ledger, delta=DELTA))
-    assert titles == [
-        "entry",
-        "release",
-        "state",
-        "booked",
-        "training unit",
-        "test unit",
-        "reason",
-    ]
+    assert titles == ["entry", "release", "state", "booked", "training unit", "test unit", "reason"]
     trained = f"epsilon {train.epsilon:g}, delta 1e-05"
     tested = f"epsilon {test.epsilon:g}, delta 0.0001"
     for row in rows:

@@ -363,10 +363,7 @@ def test_an_image_moved_if_it_is_on_one_side_alone_and_later_on_the_other(
 ) -> None:
     first, second = (
         {f"{side}.images": np.array(sorted(held), np.uint64) for side, held in sides.items()}
-        for sides in (
-            {"train": train, "test": test},
-            {"train": later_train, "test": later_test},
-        )
+        for sides in ({"train": train, "test": test}, {"train": later_train, "test": later_test})
     )
     to_test = (train - test) & (later_test - later_train)
     to_train = (test - train) & (later_train - later_test)

@@ -49,12 +49,7 @@ SAMPLED = {
     "learning_rate": 0.1,
     "normalize": "l2",
 }
-BALANCED = {
-    "head": "momentum",
-    "engine": "exact",
-    "normalize": "l2",
-    "class_priors": "released",
-}
+BALANCED = {"head": "momentum", "engine": "exact", "normalize": "l2", "class_priors": "released"}
 
 
 def evaluation(folder: Path) -> dict[str, Any]:

@@ -139,12 +139,7 @@ def measure_parts(folder: Path, plan: Plan, kind: str) -> tuple[dict[str, Any], 
         parts.append(planned(monitor_mechanisms(unusual=True), 2.0))
         words = monitor_words(parts[-1], compose_test_price(*parts) or tested)
         blocks["monitor"] = monitor_head(
-            draw,
-            parts[-1],
-            probe_norm=1.5,
-            link="softmax",
-            calibration=None,
-            composition=words,
+            draw, parts[-1], probe_norm=1.5, link="softmax", calibration=None, composition=words
         )
     return {"class_names": tuple("abc"[:classes]), "multi_label": several}, blocks
 

@@ -7,11 +7,7 @@ import math
 import pytest
 
 from dpprobe.privacy.risk import RiskEpsilon
-from dpprobe.reporting.figures.option_panels import (
-    Panel,
-    draw_panels,
-    format_budget,
-)
+from dpprobe.reporting.figures.option_panels import Panel, draw_panels, format_budget
 from tests.support.figures import drawn_curves
 from tests.support.made_grids import made_result
 

@@ -87,10 +87,7 @@ def of_head(head: str, **options: Any) -> dict[str, Any]:
             {"methods": {"all": {"head": "momentum", "batch_size": "full", "steps": 2}}},
             PRIVATE | STEPS | {HEADS, MEHTA.format(1)},
         ),
-        (
-            of_head("momentum", batch_size=SMALL_BATCH),
-            PRIVATE | STEPS | {HEADS, MEHTA.format(1)},
-        ),
+        (of_head("momentum", batch_size=SMALL_BATCH), PRIVATE | STEPS | {HEADS, MEHTA.format(1)}),
         (
             of_head("momentum", batch_size=SMALL_BATCH - 1),
             PRIVATE | STEPS | {HEADS} | SMALL_BATCHES,

@@ -13,12 +13,7 @@ from pydantic import ValidationError
 from dpprobe.errors import DataError
 from dpprobe.release.parts.calibration import CalibrateOptions
 from dpprobe.release.parts.calibration import list_faults as calibration_faults
-from dpprobe.release.parts.evaluation import (
-    EvaluateOptions,
-    find_test_metric,
-    list_faults,
-    show,
-)
+from dpprobe.release.parts.evaluation import EvaluateOptions, find_test_metric, list_faults, show
 from dpprobe.release.parts.evaluation import measure as results
 from dpprobe.release.parts.evaluation.class_recalls import Estimate
 from tests.support.mechanisms import made_plan
@@ -62,11 +57,7 @@ def test_a_result_is_stated_with_its_interval(given: dict[str, Any], said: str) 
     assert show.state_measured(given) == said
 
 
-@given(
-    value=st.floats(0, 1),
-    below=st.floats(0, 0.5),
-    above=st.floats(1e-9, 0.5),
-)
+@given(value=st.floats(0, 1), below=st.floats(0, 0.5), above=st.floats(1e-9, 0.5))
 def test_a_result_is_rounded_to_a_tenth_of_its_interval(
     value: float, below: float, above: float
 ) -> None:

@@ -13,11 +13,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
 from dpprobe.release.ledger.ledger import Ledger
-from dpprobe.release.parts.evidence.measure import (
-    Evidence,
-    check_evidence,
-    read_evidence,
-)
+from dpprobe.release.parts.evidence.measure import Evidence, check_evidence, read_evidence
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.training.plan_file import plan_method
 from tests.support.audit_records import MEMBERSHIP, WHITE_BOX, write_audit

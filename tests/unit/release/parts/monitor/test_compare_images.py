@@ -24,7 +24,7 @@ from dpprobe.release.parts.monitor import measure as watching
 from tests.support.mechanisms import made_plan
 from tests.support.shown_scores import draw_of, head, of_test_rows
 
-SHARES = np.array([0.01, 0.04, 0.1, 0.2, 0.3, 0.2, 0.1, 0.04, 0.01])
+SHARES = np.array([0.01, 0.05, 0.12, 0.24, 0.28, 0.16, 0.08, 0.05, 0.01])
 
 
 def counted(
@@ -274,12 +274,12 @@ def report(*verdicts: str, needed: int | None = None) -> monitor.Report:
     tables = {
         name: monitor.Comparison(
             verdict=verdict,
-            distance=0.3,
-            by_chance=0.1,
+            distance=0.3 + place / 5,
+            by_chance=0.1 + place / 20,
             needed=needed if verdict == monitor.TOO_FEW else None,
-            change="up to 3",
+            change=f"up to {3 + place}",
         )
-        for name, verdict in zip(monitor.WORDS, verdicts, strict=False)
+        for place, (name, verdict) in enumerate(zip(monitor.WORDS, verdicts, strict=False))
     }
     return monitor.Report(images=40, units=1030, test_units=9000, tables=tables, most_unusual=())
 
@@ -313,16 +313,16 @@ def test_the_verdict_is_the_worst_that_a_table_tells(
     lines = made.list_lines()
     assert made.verdict == made.to_dict()["verdict"] == verdict
     assert lines[0] == "monitor: 1,030 new units against 9,000 test units"
-    assert lines[1] == (
-        f"  predicted class: {verdicts[0]} (30 points apart, by chance 10; up to 3)"
-    )
-    assert lines[-1] == last
-    assert len(lines) == 2 + len(verdicts)
+    assert lines[1:] == [
+        f"  predicted class: {verdicts[0]} (30 points apart, by chance 10; up to 3)",
+        f"  largest probability: {verdicts[1]} (50 points apart, by chance 15; up to 4)",
+        last,
+    ]
 
 
 def test_the_smallest_number_that_tells_anything_is_named() -> None:
-    made = report("too few", "too few", needed=60)
-    second = replace(made.tables["largest_value"], needed=90)
+    made = report("too few", "too few", needed=90)
+    second = replace(made.tables["largest_value"], needed=60)
     both = replace(made, tables={**made.tables, "largest_value": second})
     assert both.list_lines()[-1].endswith("needs about 60)")
 

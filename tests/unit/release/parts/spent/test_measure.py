@@ -95,11 +95,7 @@ def test_a_search_has_a_bound_alone() -> None:
         "search": {"learning_rate": [0.3, 0.4]},
     }
     method = method_options(options)
-    plan = made_plan(
-        method.list_mechanisms(1000),
-        n=1000,
-        selection=method.priced_selection(1000),
-    )
+    plan = made_plan(method.list_mechanisms(1000), n=1000, selection=method.priced_selection(1000))
     state(plan, exact=False)
     with pytest.raises(DataError, match="exact: true, but with samples or repeats"):
         state(plan)
