@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dpprobe.data.options import Headline, compute_imbalance, headline_metric
@@ -188,6 +188,7 @@ def test_imbalance_is_the_ratio_of_the_classes_with_rows(
 
 
 @given(st.lists(st.integers(0, 50), max_size=5), st.sampled_from([None, 2, 3]))
+@example([8, 0, 4], 3)
 def test_accuracy_stands_for_classes_up_to_two_to_one(counts: list[int], classes: Any) -> None:
     present = [count for count in counts if count]
     balanced = not present or max(present) <= 2 * min(present)
