@@ -122,8 +122,8 @@ def test_files_tell_the_numbers_of_rows_and_classes(source: str) -> None:
         units["dog"] == round(10 * at) and at > 0.2
         for at, units in options.count_class_units().test_at.items()
     )
-    assert of(source, test_fraction=0.5).count_rows() == (15, 15)
-    assert of(source, subsample={"per_class": 3}).used_rows() == (6, 6)
+    assert of(source, test_fraction=0.4).count_rows() == (18, 12)
+    assert of(source, subsample={"per_class": 4}).used_rows() == (8, 6)
     assert of(source, subsample={"fraction": 0.5}).used_rows() is None
     with pytest.raises(ConfigError, match="subsample: .*dog"):
         of(source, subsample={"per_class": 9}).used_rows()
