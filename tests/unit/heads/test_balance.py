@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -153,15 +154,10 @@ def test_priors_move_the_biases_alone(name: str, priors: Any) -> None:
     method, plain = options(name, class_priors=priors), options(name)
     plan, data = plan_for(method, ROWS, 0.5), TrainingSet(classes_of(ROWS)[0], LABELS, CLASSES)
     others = made_plan([each for each in plan.mechanisms if each.name != CLASS_COUNTS], ROWS)
-    seen: list[torch.Tensor] = []
-
-    def note(_step: int, weights: torch.Tensor, _transform: Transform) -> dict[str, list[float]]:
-        seen.append(weights.clone())
-        return {}
-
-    balanced = fit_heads(method, data, plan, [1, 2], record=note)
+    record = Mock(return_value={})
+    balanced = fit_heads(method, data, plan, [1, 2], record=record)
     before = fit_heads(plain, data, others, [1, 2])
-    np.testing.assert_allclose(seen[-1][-1], balanced.weights[-1], atol=1e-6)
+    np.testing.assert_allclose(record.call_args.args[1][-1], balanced.weights[-1], atol=1e-6)
     np.testing.assert_array_equal(balanced.weights[..., :-1], before.weights[..., :-1])
     given = [priors] * 2
     if priors == "released":
