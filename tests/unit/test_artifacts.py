@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -215,27 +216,14 @@ def test_the_sizes_of_the_files_beside_a_record(tmp_path: Path) -> None:
         artifacts.read_whole_record(path)
 
 
-def failing(path: Path, number: int, times: int) -> tuple[Callable[[], None], list[int]]:
-    """A function that writes a file after so many errors, and a list with an entry a call."""
-    calls: list[int] = []
-
-    def write() -> None:
-        calls.append(1)
-        if len(calls) <= times:
-            raise OSError(number, os.strerror(number))
-        path.write_text("whole")
-
-    return write, calls
-
-
 def test_other_errors_are_not_waited_for(tmp_path: Path) -> None:
-    write, calls = failing(tmp_path / "cell", errno.EROFS, 10)
+    write = Mock(side_effect=OSError(errno.EROFS, os.strerror(errno.EROFS)))
     with pytest.raises(DiskError, match="mount the disk for writing"):
         artifacts.when_there_is_room(tmp_path, 1, write)
-    write, calls = failing(tmp_path / "cell", errno.EIO, 10)
+    write.side_effect = OSError(errno.EIO, os.strerror(errno.EIO))
     with pytest.raises(OSError, match="Input/output error"):
         artifacts.when_there_is_room(tmp_path, 1, write)
-    assert len(calls) == 1
+    assert write.call_count == 2
 
 
 def test_a_read_only_disk_names_the_file_that_was_wanted(

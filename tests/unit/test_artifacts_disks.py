@@ -43,8 +43,9 @@ def test_arrays_have_a_header_of_a_version_that_is_known(tmp_path: Path) -> None
 def test_arrays_without_a_header_are_no_record(
     tmp_path: Path, metadata: dict[str, str] | None
 ) -> None:
+    said = "has no attribute" if "dpprobe" in (metadata or {}) else "^'dpprobe'$"
     size = write_arrays(tmp_path / "a", metadata)
-    with pytest.raises(ValueError, match=r"dpprobe|no attribute"):
+    with pytest.raises(ValueError, match=said):
         artifacts.read_arrays(tmp_path / "a", kind="f", version=2, largest=size)
 
 

@@ -63,15 +63,14 @@ def test_without_a_gpu_a_study_of_gpus_has_its_identity_and_no_fit(
 
 
 def test_full_float32_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if the block fails."""
     backend, precision = torch.backends.cudnn, torch.get_float32_matmul_precision()
+    before = {"deterministic": False, "benchmark": True, "allow_tf32": True}
+    for name, value in before.items():
+        monkeypatch.setattr(backend, name, value)
 
     def settings() -> list[object]:
-        names = ("deterministic", "benchmark", "allow_tf32")
-        return [torch.get_float32_matmul_precision(), *(getattr(backend, name) for name in names)]
+        return [torch.get_float32_matmul_precision(), *(getattr(backend, name) for name in before)]
 
-    for name, value in (("deterministic", False), ("benchmark", True), ("allow_tf32", True)):
-        monkeypatch.setattr(backend, name, value)
     torch.set_float32_matmul_precision("medium")
     with devices.use_full_float32():
         within = settings()
@@ -80,4 +79,4 @@ def test_full_float32_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> No
     after = settings()
     torch.set_float32_matmul_precision(precision)
     assert within == ["highest", True, False, False]
-    assert after == ["medium", False, True, True]
+    assert after == ["medium", *before.values()], "also if the block fails"

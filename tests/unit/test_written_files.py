@@ -274,14 +274,14 @@ def test_damaged_records_of_written_files(
         )
         changed = written_files.list_changed(record, results)
         assert changed == [paths[2], paths[1] / "x"], damage
-    wrong: list[Any] = [
-        {"format": written_files.FORMAT},
-        {"files": {}},
-        {"format": "x", "files": {}},
-    ]
-    for values in wrong:
+    wrong: dict[str, Any] = {
+        "lacks 'files'": {"format": written_files.FORMAT},
+        "lacks 'format'": {"files": {}},
+        "not a dpprobe-written": {"format": "x", "files": {}},
+    }
+    for said, values in wrong.items():
         artifacts.write_record(record, values)
-        with pytest.raises(ValueError, match="lacks|not a"):
+        with pytest.raises(ValueError, match=said):
             written_files.read_written(record)
         assert written_files.list_changed(record, results) == [record]
     for content in (b"", b"{", b"[1]"):
@@ -292,9 +292,9 @@ def test_damaged_records_of_written_files(
         with pytest.raises(PermissionError):
             written_files.list_changed(record, results)
     job.finish()
-    for path, told in ((paths[0], []), (paths[4], [paths[4]])):  # an output is missed elsewhere
+    for path, lost in ((paths[0], []), (paths[4], [paths[4]])):  # an output is missed elsewhere
         path.unlink()
-        assert written_files.list_changed(record, results) == told
+        assert written_files.list_changed(record, results) == lost
         path.write_text("[1]" if path == paths[0] else path.name)
     for path in (paths[0], results / "y"):
         path.write_text("changed")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dpprobe.data.options import Headline, compute_imbalance, headline_metric
@@ -122,8 +122,8 @@ def test_files_tell_the_numbers_of_rows_and_classes(source: str) -> None:
         units["dog"] == round(10 * at) and at > 0.2
         for at, units in options.count_class_units().test_at.items()
     )
-    assert of(source, test_fraction=0.5).count_rows() == (15, 15)
-    assert of(source, subsample={"per_class": 3}).used_rows() == (6, 6)
+    assert of(source, test_fraction=0.4).count_rows() == (18, 12)
+    assert of(source, subsample={"per_class": 4}).used_rows() == (8, 6)
     assert of(source, subsample={"fraction": 0.5}).used_rows() is None
     with pytest.raises(ConfigError, match="subsample: .*dog"):
         of(source, subsample={"per_class": 9}).used_rows()
@@ -188,6 +188,7 @@ def test_imbalance_is_the_ratio_of_the_classes_with_rows(
 
 
 @given(st.lists(st.integers(0, 50), max_size=5), st.sampled_from([None, 2, 3]))
+@example([8, 0, 4], 3)
 def test_accuracy_stands_for_classes_up_to_two_to_one(counts: list[int], classes: Any) -> None:
     present = [count for count in counts if count]
     balanced = not present or max(present) <= 2 * min(present)

@@ -528,7 +528,8 @@ def test_reader_refuses_what_is_no_split_table(tmp_path: Path, content: Any) -> 
         pq.write_table(pa.table(content), path)
     elif content is not None:
         path.write_bytes(content)
-    with pytest.raises(DataError, match=r"train.parquet: (cannot be read|not a split table)"):
+    said = "not a split table" if isinstance(content, dict) else "cannot be read"
+    with pytest.raises(DataError, match=f"train.parquet: {said}"):
         SplitTable(path)
 
 

@@ -151,11 +151,12 @@ def test_a_second_file_is_the_test_split_and_a_column_is_not(desk: Desk) -> None
     alone = desk.draft(write(desk, "alone/train.parquet", split=parts))
     assert any(note.startswith("column split is not used") for note in alone.notes())
     assert (alone.keys["test_fraction"], alone.keys["split_by"]) == (0.2, "id")
-    write(desk, "both/test.parquet", split=parts)
+    fewer = {"image": [{"bytes": b"x", "path": None}] * 42, "label": [0] * 24 + [1] * 18}
+    write(desk, "both/test.parquet", split=parts[:42], **fewer)
     both = desk.draft(write(desk, "both/train.parquet", split=parts))
     assert both.keys["test"] == "both/test.parquet"
-    assert both.dataset.count_rows() == (60, 60)
-    assert both.counted == {"0": (60, 30, 30), "1": (60, 30, 30)}
+    assert both.dataset.count_rows() == (60, 42)
+    assert both.counted == {"0": (54, 30, 24), "1": (48, 30, 18)}
     assert not any("split" in note for note in both.notes())
 
 

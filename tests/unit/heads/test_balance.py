@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from dpprobe.analyses.audit.white_box import audited_shape
 from dpprobe.heads.balance import (
     CLASS_COUNTS,
     BalanceOptions,
+    released_priors,
     weigh_classes,
 )
 from dpprobe.heads.fit import fit_heads
@@ -125,13 +127,24 @@ def released(name: str, **values: Any) -> MethodOptions:
 
 
 def test_counts_are_of_rows_before_class_weights() -> None:
+    """A patient's m rows count 1 / m each, and a null row nothing."""
     counts = []
+    units = Units.number_units([f"{row // 7}" for row in range(ROWS)])
+    features = classes_of(ROWS)[0]
+    features[5] = math.nan
     for more in ({}, {"class_weights": WEIGHTS}):
         method, watching = released("momentum", **more), Watching(through=True)
-        data = TrainingSet(classes_of(ROWS)[0], LABELS, CLASSES)
-        fit_heads(method, data, plan_for(method, ROWS, 1.0), [1], observer=watching)
+        data = TrainingSet(features.clone(), LABELS, CLASSES, units=units)
+        fit_heads(method, data, plan_for(method, units.count, 1.0), [1], observer=watching)
         counts += watching.sums[CLASS_COUNTS]
     assert torch.equal(*counts)
+    shares = [1 / min(7, ROWS - row // 7 * 7) * (row != 5) for row in range(ROWS)]
+    assert counts[0].tolist() == pytest.approx(np.bincount(LABELS, shares), abs=1e-4)
+
+
+def test_noisy_counts_below_two_deviations_or_one_row_are_raised() -> None:
+    assert released_priors([100.0, 3.0, -50.0], 10.0) == pytest.approx([100 / 140] + [20 / 140] * 2)
+    assert released_priors([0.2, 5.0], 0.1) == pytest.approx([1 / 6, 5 / 6])
 
 
 @EACH
@@ -141,10 +154,10 @@ def test_priors_move_the_biases_alone(name: str, priors: Any) -> None:
     method, plain = options(name, class_priors=priors), options(name)
     plan, data = plan_for(method, ROWS, 0.5), TrainingSet(classes_of(ROWS)[0], LABELS, CLASSES)
     others = made_plan([each for each in plan.mechanisms if each.name != CLASS_COUNTS], ROWS)
-    balanced, before = (
-        fit_heads(method, data, plan, [1, 2]),
-        fit_heads(plain, data, others, [1, 2]),
-    )
+    record = Mock(return_value={})
+    balanced = fit_heads(method, data, plan, [1, 2], record=record)
+    before = fit_heads(plain, data, others, [1, 2])
+    np.testing.assert_allclose(record.call_args.args[1][-1], balanced.weights[-1], atol=1e-6)
     np.testing.assert_array_equal(balanced.weights[..., :-1], before.weights[..., :-1])
     given = [priors] * 2
     if priors == "released":

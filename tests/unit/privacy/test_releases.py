@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -195,34 +196,26 @@ def test_an_observer_gets_the_bits_of_a_release(shape: tuple[int, ...]) -> None:
     units = (100 * torch.randn(larger, dtype=torch.float64)).round()[..., : shape[-1]]
     sums = GridSum(units, 2.0**-12).divide_by(3.0)
     taken, observed = releases(mechanism("a", count=2)), releases(mechanism("a", count=2))
-    seen: list[tuple[str, int, torch.Tensor, float]] = []
-
-    def observe(name: str, seed: int, exact: torch.Tensor, draw: Any, step: float) -> torch.Tensor:
-        seen.append((name, seed, exact, step))
-        return cast(torch.Tensor, draw())  # changes nothing
-
-    observed.observer = cast(Any, SimpleNamespace(observe_release=observe))
+    observe = Mock(side_effect=lambda *given: given[3]())  # changes nothing
+    observed.observer = Mock(observe_release=observe)
     before = units.clone()
     for _ in range(2):
         released = taken.release_gaussian("a", sums)
         assert torch.equal(released, observed.release_gaussian("a", sums))
         assert torch.equal(units, before)
         assert not torch.equal(released, sums.values)
-    assert [each[:2] + each[3:] for each in seen] == [("a", k, sums.step) for k in (1, 2, 1, 2)]
+    seen = [each.args for each in observe.call_args_list]
+    assert [(*each[:2], each[4]) for each in seen] == [("a", k, sums.step) for k in (1, 2, 1, 2)]
     assert all(torch.equal(each[2], sums.values[each[1] - 1]) for each in seen)
 
 
 def test_an_observer_sees_the_float32_sums_of_a_head_by_seed() -> None:
-    seen: list[Any] = []
-
-    def observe(name: str, seed: int, sums: torch.Tensor, draw: Any) -> torch.Tensor:
-        seen.append((name, seed, sums.tolist()))
-        return cast(torch.Tensor, draw()) if seed == 3 else -sums
-
     taken = releases(mechanism("a"), seeds=(1, 2, 3))
-    taken.observer = cast(Any, SimpleNamespace(observe_release=observe))
+    observe = Mock(side_effect=lambda _, seed, sums, draw: draw() if seed == 3 else -sums)
+    taken.observer = Mock(observe_release=observe)
     sums, noise = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[0.5, 0.25], [8.0, 9.0]])
     assert taken.observe_sums("a", sums, noise, (3, 2)).tolist() == [[1.5, 2.25], [-3.0, -4.0]]
+    seen = [(*each.args[:2], each.args[2].tolist()) for each in observe.call_args_list]
     assert seen == [("a", 3, [1.0, 2.0]), ("a", 2, [3.0, 4.0])]
 
 
@@ -263,17 +256,13 @@ def test_the_same_sums_on_another_grid_are_released_to_within_a_step() -> None:
 def test_sums_of_several_sites_take_the_sites_noise_also_in_a_chain_of_cohorts(take: str) -> None:
     """The seeds of a fit of several sites are public, so no noise may come from them."""
     running = RunningSums(Factorisation.make(4), [], names=("a",), n=10)
-    given: list[Any] = []
-
-    def add_up(name: str, local: np.ndarray, **facts: Any) -> np.ndarray:
-        given.append((name, facts))
-        return local + 7
-
-    shared = SimpleNamespace(add_up=add_up)
+    shared = Mock(add_up=Mock(side_effect=lambda _, local, **__: local + 7))
     taken = releases(mechanism("a"), seeds=(1,), running=running, shared=shared)
     total = getattr(taken, take)("a", zero(1, 3, 3))
     assert torch.equal(total, torch.full((1, 3, 3), 7 * 2.0**-16, dtype=torch.float64))
-    facts = {"step": 2.0**-16, "symmetric": take == "release_symmetric"}
-    # a deviation of 2.0 times 0.5, in steps
-    assert given == [("a", facts | {"deviation": math.nextafter(2.0**16, math.inf)})]
+    assert shared.add_up.call_args.kwargs == {
+        "step": 2.0**-16,
+        "symmetric": take == "release_symmetric",
+        "deviation": math.nextafter(2.0**16, math.inf),  # 2.0 times 0.5, in steps
+    }
     assert taken.noise_multiplier("a") == 2.0

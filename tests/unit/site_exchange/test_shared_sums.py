@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -97,10 +98,11 @@ def test_the_noise_of_a_symmetric_sum_is_isometric_and_its_triangle_is_sent() ->
     above = matrix[np.triu_indices(size, 1)]
     assert abs(above.std() * math.sqrt(2) / DEVIATION - 1) < 0.03
     assert abs(np.diagonal(matrix).std() / DEVIATION - 1) < 0.25
-    shared = SharedSums([sent] * 2, open_noise=open_noise, share=lambda deviation: deviation)
+    louder = replace(sent, deviation=3 * DEVIATION)
+    shared = SharedSums([sent, louder], open_noise=open_noise, share=lambda deviation: deviation)
     total = shared.add_up("sums", local, **(FACTS | {"symmetric": True}))
+    shared.add_up("sums", local, **(FACTS | {"symmetric": True, "deviation": 3 * DEVIATION}))
     assert shared.smallest_share == DEVIATION / math.sqrt(2)
-    shared.add_up("sums", local, **(FACTS | {"symmetric": True, "deviation": DEVIATION}))
     assert shared.coordinates == size * (size + 1)
     np.testing.assert_array_equal(total, total.T)
     np.testing.assert_array_equal(total[np.triu_indices(size)], sent.numbers)
@@ -114,17 +116,30 @@ def test_totals_are_taken_as_they_are_and_the_rows_do_not_matter() -> None:
         np.testing.assert_array_equal(answer, np.arange(4))
 
 
-@pytest.mark.parametrize("changes", [{"step": 0.25}, {"name": "others"}, {"numbers": np.arange(5)}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"step": 0.25}, {"name": "others"}, {"numbers": np.arange(5)}),
+        *({"deviation": DEVIATION / 2}, {"symmetric": True}),
+    ],
+)
 def test_totals_of_another_fit_are_refused(changes: dict[str, Any]) -> None:
     facts = {"name": "sums", "numbers": np.arange(4), **FACTS, **changes}
     shared = SharedSums([Sum(**facts)], open_noise=open_noise, share=lambda _: 100.0)
     with pytest.raises(PrivacyError, match="total 1 of the sites is .* but this fit needs sums"):
         shared.add_up("sums", np.zeros(4, dtype=np.int64), **FACTS)
+    with pytest.raises(PrivacyError, match=r"the sites' sums differ: .* \(. numbers of "):
+        add_sums([Sum(name="sums", numbers=np.arange(4), **FACTS), Sum(**facts)])
 
 
 def test_sums_that_do_not_depend_on_each_other_are_asked_for_together() -> None:
     zeros = np.zeros(2, dtype=np.int64)
     names = ("mean", "gram", "targets", "gradients")
+    opened: list[tuple[int, str]] = []
+
+    def open_noise(place: int, exact: Sum) -> RoundedGaussian:
+        opened.append((place, exact.name))
+        return RoundedGaussian(Keystream.from_system("test"))
 
     def run(totals: list[Sum], together: set[str]) -> list[str]:
         shared = SharedSums(totals, open_noise=open_noise, share=lambda _: 100.0, together=together)
@@ -141,6 +156,8 @@ def test_sums_that_do_not_depend_on_each_other_are_asked_for_together() -> None:
     assert run([known["mean"]], set()) == ["gram"]
     assert run([known[name] for name in ("mean", "gram", "targets")], set()) == ["gradients"]
     assert run([*known.values()], set()) == []
+    places = [names.index(name) for _, name in opened]
+    assert [place for place, _ in opened] == places == [0, 1, 2, 1, 3], "each sum its own noise"
 
 
 @pytest.mark.parametrize(("share", "symmetric"), [(15.0, False), (20.0, True)])

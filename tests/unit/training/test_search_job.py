@@ -324,7 +324,7 @@ def test_held_out_rows_are_null_to_a_probe(tmp_path: Path, memory_mb: int) -> No
     assert (whole.features is None) == (memory_mb == 0)
     part = without_rows(whole, store, held)
     assert part.n == ROWS // IMAGES, "of patients"
-    assert (part.units, part.public, part.labels) == (whole.units, whole.public, whole.labels)
+    assert (part.units, part.labels) == (whole.units, whole.labels)
     np.testing.assert_array_equal(part.lengths.isinf().numpy(), held)
     for start, block in part.read_blocks(64):
         rows = slice(start, start + len(block))

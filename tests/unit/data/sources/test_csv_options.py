@@ -275,7 +275,7 @@ def test_rows_are_counted_as_a_plain_loop_counts_them() -> None:
     assert of(test="b.csv").count_rows() == (30, 7)
     # 20 cats and 10 dogs, of which a fifth is tested
     assert of().count_rows() == (24, 6)
-    assert of(test_fraction=0.5).count_rows() == (15, 15)
+    assert of(test_fraction=0.4).count_rows() == (18, 12)
     folds = [number % 4 for number in range(30)]
     fold = FOLD | {"train_values": [1], "test_values": [2, 3]}
     assert of(**fold).count_rows() == (folds.count(1), folds.count(2) + folds.count(3))

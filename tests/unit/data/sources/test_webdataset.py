@@ -144,11 +144,9 @@ def test_zeros_at_the_end_of_a_shard_have_bounds(tmp_path: Path) -> None:
     path, most = pack(tmp_path / "a.tar", samples(0, 4)), tar_shards._LONGEST_END
     used = path.read_bytes().rstrip(b"\0")
     used += bytes(-len(used) % 512)
-    for left, good in ((511, False), (512, True), (most, True), (most + 1, False)):
+    for left, said in ((511, "cut short"), (512, ""), (most, ""), (most + 1, "zeros instead")):
         path.write_bytes(used + bytes(left))
-        with (
-            nullcontext() if good else pytest.raises(DataError, match=r"(cut short|zeros instead)")
-        ):
+        with pytest.raises(DataError, match=said) if said else nullcontext():
             assert len([*tar_shards.read_samples(path, [])]) == 4
 
 
