@@ -34,8 +34,8 @@ BEARS = {
 REASONS = {
     "say where the rows are: a row that is missing or unreadable is a null row": (
         "source name path root train test files revision repo table test_table train_values "
-        "test_values split_column joins extract path_column path_template delimiter limit exclude "
-        "downloads unreadable"
+        "test_values split_column joins extract path_column path_template test_path_template "
+        "delimiter limit exclude downloads unreadable"
     ),
     "name values of the own row": (
         "label_column label_columns class_names several_labels accepted_labels group_columns "
