@@ -258,7 +258,9 @@ def test_a_sample_of_images_keeps_its_labels(monkeypatch: pytest.MonkeyPatch) ->
         read_images=lambda start, stop: images[start:stop],
         read_labels=lambda: np.arange(90) * 3,
     )
-    backbone: Any = SimpleNamespace(scaled=None, transform=lambda row: torch.full((1, 2, 2), float(row)))
+    backbone: Any = SimpleNamespace(
+        scaled=None, transform=lambda row: torch.full((1, 2, 2), float(row))
+    )
     task = LawTask(
         networks=[],
         results=Path("r"),
