@@ -102,7 +102,7 @@ def test_another_metric_is_followed_by_accuracies_with_one_label_per_image() -> 
 
 def test_the_lines_on_a_dataset_are_its_own_by_epsilon() -> None:
     told: dict[str, Any] = {"constant": 60.0, "constant_accuracy": 92.0, "patients": True}
-    least = {"least_class": "ill", "least_title": "worst-class recall"}
+    least: dict[str, Any] = {"least_class": "ill", "least_title": "worst-class recall"}
     entries = {
         ("other", 0.5, "x", "m"): made_entry(90.0, constant=33.0, least=1.0, **least),
         ("d", 0.5, "x", "n"): made_entry(40.0),

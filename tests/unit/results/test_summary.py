@@ -303,7 +303,8 @@ def test_a_delta_above_one_over_the_units_is_marked(n: int, text: str, tmp_path:
 
 def test_files_of_several_datasets_keep_their_order_and_say_their_reasons(tmp_path: Path) -> None:
     files = []
-    for name, patients, places in (("z", None, ("yb", "xc")), ("a", 40, ("yb",))):
+    first, second = ("y", "b"), ("x", "c")
+    for name, patients, places in (("z", None, (first, second)), ("a", 40, (first,))):
         files.append(tmp_path / f"{name}.parquet")
         same: dict[str, Any] = {"dataset": name, "patients": patients, "headline": "accuracy"}
         cells = [write_cell(tmp_path, backbone=b, method=m, **same) for b, m in places]

@@ -39,7 +39,7 @@ def test_a_panel_has_the_gaps_of_private_cells_and_a_band_for_the_reference(tmp_
         lines = [line for line in axes.lines if np.allclose(line.get_ydata(), level)]
         lines = [line for line in lines if line.is_dashed()]
         assert len(lines) == 1, "the gap without privacy, across the panel"
-        (band,) = axes.patches
+        band: Any = axes.patches[0]
         ends = band.get_y(), band.get_y() + band.get_height()
         free = gaps["nonprivate", "inf"]
         assert ends == pytest.approx((100 * free.low, 100 * free.high))
@@ -100,7 +100,8 @@ def test_quality_is_the_metric_on_all_rows(tmp_path: Path) -> None:
         expected = sorted((100 * gap.overall, 100 * gap.gap) for gap in gaps)
         np.testing.assert_allclose(sorted((x, y) for _, x, y in _marks(axes)), expected)
         assert axes.get_xlabel() == "test mean AUC over labels (%)"
-        named = {t.get_text(): t.xy for t in axes.texts}
+        texts: Any = axes.texts
+        named = {text.get_text(): text.xy for text in texts}
         assert [*named] == ["∞", "0.5", "2"]
         gap: Any = record.cells[0].find_gap(attribute, "auc")
         assert named[record.cells[0].epsilon] == (100 * gap.overall, 100 * gap.gap)

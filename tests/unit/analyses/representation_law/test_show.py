@@ -51,7 +51,7 @@ def test_rows_are_settings_by_splits_and_columns_epsilons_with_their_laws() -> N
         each | ({"epsilon": "10"} if each["epsilon"] == "8" else {}) for each in tuned_networks()
     ]
     record = _record(*networks[::-1], network(rho=0.9), token="class")
-    figure = show.law_figure(record, "residual")
+    figure: Any = show.law_figure(record, "residual")
     assert [title_of(axes).split("\n") for axes in figure.axes] == [
         [f"ε = {epsilon}, {words}, {rows} rows", f"ρ: frozen 0.90, tuned {tuned}"]
         for words, tuned in (("constant", "0.74 to 0.80"), ("tuned, unpriced", "0.69 to 0.75"))

@@ -124,7 +124,7 @@ def test_panels_are_splits_by_budgets_and_lines_heads_by_sites(tmp_path: Path) -
         for epsilon, mean in (("1", 0.82), ("10", 0.9), ("30", 0.95))
         for sites in (10, 2)
     ]
-    figure = show.plot_sites(_write(tmp_path, "a", sites_record(*cells)))
+    figure: Any = show.plot_sites(_write(tmp_path, "a", sites_record(*cells)))
     assert legend_of(figure) == list(HEADS.values())
     assert [bool(axes.get_xlabel()) for axes in figure.axes] == [False] * 4 + [True] * 2
     assert len({axes.get_position().x0 for axes in figure.axes}) == 2, "a column for each split"

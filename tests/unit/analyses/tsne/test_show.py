@@ -72,7 +72,7 @@ def test_a_grid_has_a_row_for_each_dataset_and_a_column_for_each_backbone(tmp_pa
         write_embedding(tmp_path / place / "t", tsne_agreement=share, **sizes[place.split("/")[0]])
         for place, share in places.items()
     ]
-    figure = plot_tsne_grid(embeddings=embeddings, split="train")
+    figure: Any = plot_tsne_grid(embeddings=embeddings, split="train")
     titles = ["pixels, 60%", "vit, 70%", "", "", "vit, 40%", "clip, 50%"]
     assert [title_of(axes) for axes in figure.axes] == titles
     assert [axes.get_subplotspec().colspan.start for axes in figure.axes] == [0, 1, 2] * 2
