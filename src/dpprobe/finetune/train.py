@@ -225,9 +225,10 @@ class _Run:
         values = {
             "step": training.taken,
             "epoch": training.taken * self.mechanism.sample_rate,
-            "train_loss": training.mean_loss(self.loss_rows),
             **{name: float(value) for name, value in further.items()},
         }
+        if len(self.loss_rows):  # else all rows are null
+            values["train_loss"] = training.mean_loss(self.loss_rows)
         training.put_parameters(before)
         self.history.append(values)
 
