@@ -725,7 +725,9 @@ def test_a_row_s_vector_is_read_by_name_and_has_the_stated_length(
 ) -> None:
     content = pack_vectors(VECTORS)
     row = EncodedImage(7, content, None, "seven", hashlib.sha256(content).digest())
-    plain: Any = SimpleNamespace(transform=None, train_transform=None, dimension=dimension)
+    plain: Any = SimpleNamespace(
+        scaled=None, transform=None, train_transform=None, dimension=dimension
+    )
     decoder = Decoder(plain, "test", vectors=name)
     assert decoder.row_bytes() == (None if dimension is None else 4 * dimension)
     length = len(VECTORS[name])
