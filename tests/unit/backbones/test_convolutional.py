@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
@@ -191,7 +191,6 @@ sizes = st.integers(1, 5)
     pool=sizes,
     pool_stride=st.none() | sizes,
 )
-@settings(deadline=None)
 def test_a_stage_fits_exactly_where_torch_runs_it(
     side: int, kernel: int, stride: int, padding: int, pool: int, pool_stride: int | None
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.backbones.registry import backbone_options
@@ -72,7 +72,6 @@ colours = st.sampled_from(["gray", "rgb"])
 
 
 @given(size=st.integers(2, 12), color=colours, project=st.sampled_from([None, 3]))
-@settings(deadline=None)
 def test_pixels_are_as_many_as_planned(size: int, color: str, project: int | None) -> None:
     assert_computed(family="pixels", size=size, color=color, project=project)
 

@@ -23,7 +23,6 @@ STUDY = "study.yaml"
 COUNTED = re.compile(r"(?m)^  (.+?) +([\d,]+) images: +([\d,]+) train, ([\d,]+) test")
 slowly = settings(
     max_examples=12,
-    deadline=None,
     phases=[Phase.generate],  # each draft takes 0.1 s, so to shrink one would take minutes
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

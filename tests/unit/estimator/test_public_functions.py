@@ -38,7 +38,7 @@ from tests.support.training_jobs import make_job, plan_job, run_job
 @given(
     epsilon=st.floats(0.05, 20), delta=st.sampled_from([1e-3, 1e-5, 1e-7]), steps=st.integers(1, 99)
 )
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_calibrated_noise_meets_its_epsilon(epsilon: float, delta: float, steps: int) -> None:
     noise = dpprobe.calibrate(epsilon=epsilon, delta=delta, steps=steps)
     exact = gaussian_epsilon(math.sqrt(steps) / noise, delta)

@@ -178,7 +178,7 @@ NUMBERS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     changes=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 31), NUMBERS), max_size=12),
     clipping=st.sampled_from(["fixed", "automatic"]),

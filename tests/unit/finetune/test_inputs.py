@@ -112,7 +112,7 @@ def test_images_decoded_anew_and_kept_have_the_same_views(tmp_path: Path) -> Non
     assert torch.equal(kept.read_batch(index, step=None), WANTED[torch.from_numpy(index)])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     rows=st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=8),
     step=st.integers(0, 2**40),

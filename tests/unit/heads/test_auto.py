@@ -39,7 +39,7 @@ FACTS = st.builds(
 
 
 @given(facts=FACTS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_rule_chooses_a_head_that_fits_whatever_the_facts(facts: DataFacts) -> None:
     assert auto_rule.choose_head(facts) == auto_rule.choose_head(facts)
     options = auto.Options().resolve_choice(facts)
@@ -79,7 +79,7 @@ SHARE = {"class_priors": "released", "prior_share": 0.02}
 
 
 @given(facts=FACTS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_balanced_is_the_same_choice_and_a_release_of_the_frequencies(facts: DataFacts) -> None:
     method = method_options(BALANCED)
     if facts.multi_label:
@@ -173,7 +173,7 @@ METRICS = [None, "accuracy", "auc", "macro_accuracy"]
 @pytest.mark.parametrize("asked", [None, True, False])
 @pytest.mark.parametrize("multi_label", [False, True])
 @given(facts=FACTS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_with_macro_accuracy_auto_balances_unless_the_study_says_otherwise(
     metric: str | None, asked: bool | None, multi_label: bool, facts: DataFacts
 ) -> None:

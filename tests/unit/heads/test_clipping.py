@@ -55,7 +55,7 @@ rows_and_weights = {
 
 
 @given(**rows_and_weights)
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_no_unit_contributes_more_than_the_clipping_norm(
     rows: list[list[float]],
     weights: list[float],
@@ -84,7 +84,7 @@ def test_no_unit_contributes_more_than_the_clipping_norm(
 
 
 @given(seed=st.integers(0, 10_000), scale=st.floats(1e-3, 1e6), classes=st.integers(2, 40))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("kind", ["none", "l2"])
 def test_rounding_never_lifts_a_norm_above_the_bound(

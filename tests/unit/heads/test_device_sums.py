@@ -99,7 +99,7 @@ floats = st.floats(allow_nan=True, allow_infinity=True, width=32)
     agreed=st.sampled_from([None, 2**12, 2**30]),
     spare=st.sampled_from([0.0, math.inf]),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_sums_have_the_bits_of_the_kernels(
     device: str,
     disturbed: bool,

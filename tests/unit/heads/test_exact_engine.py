@@ -93,7 +93,7 @@ floats = st.floats(allow_nan=True, allow_infinity=True, width=32)
     images=st.integers(1, 5),
     constant=st.sampled_from([0.2, 1.0, 3.0]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_unit_contributes_more_than_the_clipping_norm(
     row: list[float],
     weights: list[float],

@@ -106,7 +106,7 @@ ENTRIES = st.sampled_from(
 
 
 @EACH
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     unit=st.lists(st.lists(ENTRIES, min_size=4, max_size=4), min_size=1, max_size=9),
     alike=st.booleans(),

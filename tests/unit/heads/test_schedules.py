@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, PolynomialLR
 
@@ -34,7 +34,6 @@ def rates_of_torch(kind: type[LRScheduler], steps: int, highest: float) -> list[
     return rates
 
 
-@settings(deadline=None)  # the first scheduler imports for seconds
 @given(
     steps=st.integers(1, 40),
     warmup=st.floats(0, 0.99),

@@ -376,7 +376,7 @@ def whole_numbers(values: torch.Tensor) -> Any:
     return np.array([int(value) for value in values.flatten()], object).reshape(values.shape)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**20),
     shape=st.tuples(st.integers(1, 70), st.integers(1, 40), st.integers(2, 5)),

@@ -129,7 +129,7 @@ def test_the_gdp_accountant_underestimates() -> None:
 
 
 @given(mu=st.floats(0.003, 12), epsilon=st.floats(0.0, 60.0))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_exact_delta_matches_fifty_digits(mu: float, epsilon: float) -> None:
     with mpmath.workdps(80):
         m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
@@ -159,7 +159,7 @@ def test_a_mu_that_floats_hardly_tell_from_zero_has_its_delta(mu: float, ratio: 
 
 
 @given(mu=st.floats(0.003, 12), exponent=st.floats(-40, -1))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_exact_epsilon_inverts_delta_from_above(mu: float, exponent: float) -> None:
     target = 10.0**exponent
     epsilon = accountants.gaussian_epsilon(mu, target)

@@ -49,7 +49,7 @@ def finite_profile(run: np.ndarray, other: np.ndarray) -> Profile:
     mean=st.sampled_from(MEANS),
     delta=st.sampled_from([1e-5, 1e-3, 0.05]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_price_bounds_every_order_of_a_finite_set(
     weights: list[tuple[float, float]], mean: float, delta: float
 ) -> None:

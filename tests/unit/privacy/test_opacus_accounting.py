@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from opacus.accountants import PRVAccountant
 from opacus.accountants.analysis.rdp import compute_rdp
@@ -34,7 +34,7 @@ def answer(accountant: Any, history: list[tuple[float, float, int]], delta: floa
 
 
 @pytest.mark.filterwarnings("ignore")
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10)
 @given(history=HISTORIES, delta=st.sampled_from([1e-3, 1e-5, 1e-8]))
 def test_answers_are_opacus_s_to_the_last_bit(
     history: list[tuple[float, float, int]], delta: float
@@ -44,7 +44,7 @@ def test_answers_are_opacus_s_to_the_last_bit(
 
 
 @given(noise=NOISES, rate=RATES, steps=COUNTS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_divergences_are_opacus_s_to_the_last_bit(noise: float, rate: float, steps: int) -> None:
     given: dict[str, Any] = {"q": rate, "noise_multiplier": noise, "steps": steps}
     orders = [1.5, 2, 8, 64]

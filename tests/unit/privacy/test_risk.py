@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
@@ -111,7 +111,6 @@ def test_the_printed_rate_attains_its_target_and_never_exceeds_it(at: float, sha
 
 
 @given(advantage=st.floats(0.003, 0.9), delta=st.sampled_from([1e-3, 1e-5, 1e-8]))
-@settings(deadline=None)
 def test_epsilon_is_rounded_down_to_six_digits(advantage: float, delta: float) -> None:
     """dp-accounting, of the epsilon that is written down: at least its noise is calibrated."""
     risk = Risk(advantage=advantage)

@@ -104,7 +104,7 @@ def test_next_to_no_rate_draws_next_to_nothing(rate: float) -> None:
     block=st.integers(1, 60),
     seed=st.integers(0, 2**128 - 1),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_batches_do_not_depend_on_blocks(
     rows: int, rate: float, steps: int, block: int, seed: int
 ) -> None:
@@ -144,7 +144,7 @@ class Words(Keystream):
     seed=st.integers(0, 2**32),
     agreeing=st.integers(0, 60),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_row_joins_where_its_number_is_below_the_rate(
     rate: float, rows: int, seed: int, agreeing: int
 ) -> None:

@@ -33,7 +33,7 @@ def _made(seed: int, rows: int, *, link: Link) -> tuple[np.ndarray, np.ndarray]:
     return (generator.normal(size=(rows, 2)) + shown).round(1), labels
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.sampled_from(METRICS), st.integers(2, 40), st.integers(1, 20), st.integers(0, 2**31))
 def test_each_half_has_the_metric_of_its_rows_alone(
     kind: tuple[Headline, Link], rows: int, patients: int, seed: int

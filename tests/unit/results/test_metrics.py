@@ -96,7 +96,7 @@ def test_calibration_is_of_weighted_rows() -> None:
     assert metrics.calibration_error(probability, units < 4) == pytest.approx(0.6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(2, 60),
     st.sampled_from([2, 3, 12]),
@@ -130,7 +130,7 @@ def test_one_label_agrees_with_scikit_learn_s_weighted_metrics(
         assert found["auc"] == pytest.approx(area, abs=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(2, 60), st.sampled_from([9, 1, 0]), st.booleans(), st.integers(0, 2**32 - 1))
 def test_several_labels_agree_with_scikit_learn_s_weighted_metrics(
     rows: int, digits: int, named: bool, seed: int
@@ -195,7 +195,7 @@ def test_a_patient_s_images_in_copies_change_nothing(several: bool) -> None:
         assert many[name]["rows_high"] == pytest.approx(few[name]["rows_high"], abs=0.02)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 60), st.integers(2, 12), st.booleans(), st.integers(0, 2**32 - 1))
 def test_patients_of_one_image_change_no_bit(
     rows: int, classes: int, several: bool, seed: int
@@ -293,7 +293,7 @@ def test_a_class_of_one_patient_widens_what_rests_on_it() -> None:
     assert summary["auc"]["rows_low"] == wilson_interval(1.0, 1)[0]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     st.integers(1, 30),
     st.integers(0, 14),

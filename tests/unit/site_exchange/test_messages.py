@@ -566,7 +566,7 @@ class ExchangeOfSites(RuleBasedStateMachine):
             assert path.read_bytes() == before, f"{path.name} was sent twice, with other sums"
 
 
-ExchangeOfSites.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+ExchangeOfSites.TestCase.settings = settings(max_examples=25, stateful_step_count=25)
 TestExchangeOfSites = ExchangeOfSites.TestCase
 
 

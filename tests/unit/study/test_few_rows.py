@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.planner.plan_text import round_count, too_few_warning
@@ -113,7 +113,6 @@ def test_patients_are_counted_where_they_are_the_unit(tmp_path: Path) -> None:
     assert patients.startswith("datasets.own: 10 patients in 2 classes")
 
 
-@settings(deadline=None)
 @given(
     n=st.integers(20, 3000),
     epsilon=st.floats(0.05, 4),

@@ -35,9 +35,7 @@ SEVERAL = {
     "label_columns": ["kind", "age"],
     "group_columns": ["note"],
 }
-slowly = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+slowly = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(autouse=True)

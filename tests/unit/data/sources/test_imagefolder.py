@@ -199,9 +199,7 @@ def test_twenty_unused_folders_are_named(more: int) -> None:
 names = st.sampled_from(["a", "b", "c", "d"])
 
 
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_files_are_the_pictures_of_the_folders(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -229,9 +229,7 @@ def row_of(path: Path, members: dict[str, bytes | None], **values: Any) -> webda
     return row
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 1), min_size=1, max_size=12), st.sampled_from(["cls", "json"]))
 def test_rows_are_the_keys_that_were_packed(tmp_path: Path, labels: list[int], place: str) -> None:
     """Keys, labels and images, in the order of the shard."""

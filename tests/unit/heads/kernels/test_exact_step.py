@@ -189,7 +189,7 @@ floats = st.floats(width=32, allow_nan=True, allow_infinity=True)
     head=st.lists(st.floats(-1e3, 1e3), min_size=9, max_size=9),
     bits=st.integers(8, 17),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_rows_have_the_sums_of_whole_numbers(
     rows: list[list[float]], head: list[float], bits: int
 ) -> None:
@@ -212,7 +212,7 @@ def test_a_row_that_is_not_finite_adds_nothing_even_with_a_weight() -> None:
 
 
 @given(seed=st.integers(0, 2**20), cuts=st.lists(st.integers(0, 400), max_size=4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_order_and_any_split_of_the_rows_have_the_same_bits(seed: int, cuts: list[int]) -> None:
     """Entries and factors of 17 bits each, whose products fill float64's whole numbers."""
     generator = np.random.default_rng(seed)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -260,8 +260,6 @@ TestHistories = Histories.TestCase
 TestHistories.settings = settings(
     max_examples=25,
     stateful_step_count=15,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
 )
 
 

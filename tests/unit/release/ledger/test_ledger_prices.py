@@ -74,7 +74,7 @@ def find_worst(bookings: Sequence[Booking]) -> float:
     return worst
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(releases(), st.randoms(use_true_random=False))
 def test_a_unit_pays_for_the_worst_of_its_possible_sides(
     bookings: list[Booking], chance: Any
@@ -98,7 +98,7 @@ def test_no_release_costs_nothing_and_attacks_on_it_guess() -> None:
     assert (bound.balanced_accuracy, bound.true_positives, bound.exact) == (0.5, RATES, True)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(
         st.tuples(SIGMAS, st.sampled_from(["a/v 1", "a/v 2", "a/v 10", "a/w 1", None])),
