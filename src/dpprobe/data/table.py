@@ -657,13 +657,17 @@ class _SplitWriter:
             "pixels_sha256": pa.array([image.pixels for image in images], pa.binary()),
             **{name: batch.column(name) for name in self._shape.groups},
         }
-        if any(image.data is not None or image.sha256 is None for image in images):
-            given = batch.column("image").to_pylist()
-            stored = [
-                (image.data or one["bytes"], image.path or None) if image.sha256 else (None, None)
-                for image, one in zip(images, given, strict=True)
-            ]
-            columns["image"] = _image_column(*map(list, zip(*stored, strict=True)))
+        nulls = any(image.sha256 is None for image in images)
+        if nulls or any(image.data is not None for image in images):
+            data = [image.data for image in images]
+            if nulls:  # beside which readable images may have their bytes in the batch alone
+                given = batch.column("image").to_pylist()
+                data = [
+                    (image.data or one["bytes"]) if image.sha256 else None
+                    for image, one in zip(images, given, strict=True)
+                ]
+            paths = [(image.path or None) if image.sha256 else None for image in images]
+            columns["image"] = _image_column(data, paths)
         if self._shape.accepted:
             columns["accepted"] = pa.array(accepted, pa.list_(pa.int64()))
         if self._shape.units:
