@@ -135,7 +135,7 @@ class Writer:
         return _page_of(_find_experiment(self.client, wanted))
 
     def link_artifacts(self, wanted: ExperimentContents, key: str, path: str = "") -> str:
-        """Returns the address of the artifacts of a run that is already written, or of one."""
+        """Returns the address of a written run's artifacts, or of its artifact at `path`."""
         experiment = _find_experiment(self.client, wanted)
         return f"#/experiments/{experiment.experiment_id}/runs/{self.runs[key]}/artifacts{path}"
 
