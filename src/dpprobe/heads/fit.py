@@ -71,9 +71,10 @@ def fit_heads(
         )
     # Each seed releases its own priced normalisation, and so trains on its own normalised rows.
     groups = [(seed,) for seed in seeds] if method.normalize.priced else [tuple(seeds)]
+    once = observer is None and not _is_random(method, plan)
     fits: list[Fitted] = []
     transforms: list[Transform] = []
-    for group in groups:
+    for group in groups[:1] if once else groups:
         releases = Releases(
             plan,
             group,
@@ -87,7 +88,19 @@ def fit_heads(
         fit, transform = _fit_group(method, data, releases, record)
         fits.append(fit)
         transforms += [transform] * len(group)
+    if once:
+        fits, transforms = fits * len(groups), transforms * len(groups)
     return _join_fits(fits, seeds, transforms)
+
+
+def _is_random(method: MethodOptions, plan: Plan) -> bool:
+    """Returns False if all seeds lead to one fit: no noise, sampling, random start or search."""
+    return (
+        plan.private
+        or any(each.sample_rate < 1 for each in plan.mechanisms)
+        or getattr(trained_head(method), "init", "zero") not in ("zero", "file")
+        or method.priced_selection(plan.n) is not None
+    )
 
 
 def _fit_group(

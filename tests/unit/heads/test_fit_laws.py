@@ -16,6 +16,7 @@ from dpprobe.errors import ConfigError
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
+from dpprobe.heads.normalised_rows import normalise_rows
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.scoring import score_rows
@@ -67,6 +68,8 @@ SAMPLED: dict[str, dict[str, Any]] = {
     "adam": {"head": "adam", "steps": 6, "batch_size": 30, **RELEASED},
     "lamb exact": {"head": "lamb", "steps": 6, "batch_size": 30, "engine": "exact"},
     "momentum": {"head": "momentum", "steps": 6, "batch_size": 30, "intercept": 1.0},
+    "whitened": SGD | {"engine": "exact", "normalize": WHITENED},
+    "whitened init": FULL | {"engine": "exact", "normalize": WHITENED, "init": "scaled"},
 }
 
 
@@ -154,6 +157,35 @@ def test_a_seed_s_head_does_not_depend_on_other_seeds(name: str, noise: float) -
     np.testing.assert_allclose(both.weights[1], alone.weights[0], atol=2e-4 * scale)
     if noise:
         assert np.abs(both.weights[0] - both.weights[1]).max() > 1e-4, "noise of its own"
+
+
+@pytest.mark.parametrize(
+    ("values", "noise", "times"),
+    [
+        (WHOLE["momentum"], 0.0, 1),
+        (WHOLE["momentum"], 1.0, 3),
+        (SAMPLED["whitened"], 0.0, 3),
+        (SAMPLED["whitened init"], 0.0, 3),
+        (WHOLE["tuned"] | {"base": WHOLE["sgd exact whitened"]}, 0.0, 3),
+    ],
+)
+def test_one_fit_serves_all_seeds_that_change_nothing(
+    values: dict[str, Any], noise: float, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A seed with statistics of its own costs a fit; at epsilon inf often all fits are equal."""
+    features, labels = rows_of()
+    fits = []
+
+    def counted(*args: Any) -> Any:
+        fits.append(args)
+        return normalise_rows(*args)
+
+    monkeypatch.setattr("dpprobe.heads.fit.normalise_rows", counted)
+    heads = fit(values, TrainingSet(features, labels, CLASSES), noise=noise, seeds=(3, 11, 4))
+    assert len(fits) == times
+    assert len(heads.weights) == len(heads.transforms) == 3
+    different = {weights.tobytes() for weights in heads.weights}
+    assert len(different) == times, f"{len(different)} different heads"
 
 
 @pytest.mark.parametrize("name", WHOLE)
