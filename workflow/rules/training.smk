@@ -28,6 +28,8 @@ rule train_heads:
         ),
     conda:
         "../../envs/training.yaml"
+    # The longest path to the results goes through training, and mostly through the non-private baselines.
+    priority: 1
     threads: 1
     resources:
         mem_mb=training_memory,
@@ -52,6 +54,7 @@ rule train_heads:
 # Without a privacy budget, non-private methods train, and private methods only if the study lists epsilon inf.
 use rule train_heads as train_heads_without_privacy with:
     """Heads without a privacy budget: non-private baselines, and private methods at epsilon inf."""
+    priority: 2
     output:
         cells=update(cell_outputs(head_methods(STUDY, INFINITE))),
         done=touch("<results>/cells/{dataset}/{backbone}/.eps-{epsilon}.done"),
