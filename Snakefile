@@ -4,7 +4,6 @@ Run `snakemake --cores all` for the default study (config.yaml), with `--configf
 workflow can use these rules as a module (docs/workflow.md).
 """
 
-import gc
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,10 +22,10 @@ for package in ("dpprobe", "snakemake_executor_plugin_cluster_generic"):
         )
 
 from dpprobe.errors import ConfigError
+from dpprobe.garbage import search_rarely
 from dpprobe.study.yaml_file import check_yaml
 
-# Garbage collection takes more time than it is worth, because each job parses and keeps all rules.
-gc.set_threshold(100_000)
+search_rarely()
 
 
 class StudyError(WorkflowError):

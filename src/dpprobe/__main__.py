@@ -15,6 +15,7 @@ from dpprobe.doctor.doctor_command import add_command as add_doctor
 from dpprobe.draft.init_command import add_command as add_init
 from dpprobe.errors import DpprobeError
 from dpprobe.extras import naming_extras
+from dpprobe.garbage import search_rarely
 from dpprobe.release.commands import add_commands, open_release
 from dpprobe.release.parts.sites.site_commands import add_command as add_site
 from dpprobe.reporting.plan_command import add_command as add_plan
@@ -28,6 +29,7 @@ from dpprobe.versions import code_version
 
 
 def main() -> None:
+    search_rarely()
     parser = argparse.ArgumentParser(prog="dpprobe", description=__doc__)
     parser.add_argument("--version", action=_Version)
     commands = parser.add_subparsers(dest="command", required=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import re
@@ -15,6 +14,7 @@ from pathlib import Path
 from dpprobe.artifacts import explain_unwritable
 from dpprobe.errors import DpprobeError, may_pass
 from dpprobe.extras import naming_extras
+from dpprobe.garbage import search_rarely
 from dpprobe.progress import PROGRESS
 from dpprobe.run_marks import explain_missing_file
 from dpprobe.versions import check_versions
@@ -60,10 +60,6 @@ class _LogFile(logging.FileHandler):
             print(f"dpprobe: {explain_unwritable(error) or error}", file=sys.stderr)
 
 
-# The number of new objects after which Python collects garbage.
-GARBAGE_OBJECTS = 100_000
-
-
 @contextmanager
 def job_log(path: str | Path, outputs: Iterable[str | Path] = ()) -> Iterator[None]:
     """Sends dpprobe's log lines and Python's warnings to `path` and to standard error.
@@ -75,8 +71,7 @@ def job_log(path: str | Path, outputs: Iterable[str | Path] = ()) -> Iterator[No
     another folder that may have replaced the file. After success, `outputs` are recorded, so that
     later changes are detected.
     """
-    # By default Python would search torch's 350,000 objects, which stay, for garbage too often.
-    gc.set_threshold(GARBAGE_OBJECTS)
+    search_rarely()
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,44 @@
+"""What a process leaves to its end, and what it no longer does there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+# A pair of objects that hold each other goes only when somebody searches for it.
+PAIR = """
+import atexit
+class Held:
+    def __del__(self):
+        print("found")
+first, second = Held(), Held()
+first.other, second.other = second, first
+del first, second
+atexit.register(print, "last wishes")
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "printed"),
+    [
+        ("", ["last wishes", "found", "found"]),
+        ("from dpprobe.garbage import search_rarely; search_rarely()", ["last wishes"]),
+    ],
+)
+def test_nothing_is_searched_for_when_a_process_ends(before: str, printed: list[str]) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", before + PAIR], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.splitlines() == printed
+
+
+def test_garbage_of_a_long_process_is_still_found() -> None:
+    program = "from dpprobe.garbage import search_rarely; search_rarely(); import gc\n"
+    program += "for _ in range(200_000): item = []; item.append(item)\n"
+    program += "print(sum(generation['collected'] for generation in gc.get_stats()) > 50_000)"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout == "True\n"
