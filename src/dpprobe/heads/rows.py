@@ -19,6 +19,8 @@ from dpprobe.options import resolve_path
 
 # The largest factor that scales centred rows to norm 1; rows nearer to the centre are rounding.
 _LONGEST_SHIFT = 2.0**40
+# The largest copy of normalised rows that is kept on a CPU: little beside torch's own memory.
+_KEPT_BYTES = 2**25
 
 
 @dataclass(frozen=True)
@@ -212,13 +214,15 @@ class Rows(Cached):
 
     @cached_property
     def _normalised(self) -> torch.Tensor | None:
-        """All rows float32 [rows, d], stored on a GPU with memory for them; None on other devices.
+        """All rows float32 [rows, d], if there is memory to keep them; else None.
 
         The cached rows are bit for bit equal to rows that are normalised one block at a time.
         """
         size = 4 * len(self) * self.dimension
         plain = isinstance(self.transform.spec, kinds.NoNormalisation)
-        if plain or self.streamed or size > devices.spare_bytes(self.device):
+        if plain or self.streamed:
+            return None
+        if size > max(_KEPT_BYTES, devices.spare_bytes(self.device)):
             return None
         out = torch.empty((len(self), self.dimension), device=self.device)
         for start, block in self.data.read_blocks():
