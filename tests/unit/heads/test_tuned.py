@@ -30,7 +30,7 @@ from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.releases import Releases
 from tests.conftest import REPOSITORY
-from tests.support.linear_heads import features_of, plan_for
+from tests.support.linear_heads import features_of, plan_for, with_units
 
 N, D, K = 400, 6, 3
 SEEDS = [cell_seed("tuned", index) for index in range(3)]
@@ -160,6 +160,25 @@ def test_null_rows_score_nothing(several: bool, spec: Normalisation) -> None:
     weights[0, :, D] = torch.tensor([1000.0, -1000.0, -1000.0])
     method = method_options(BASE | {"loss": "sigmoid" if several else "softmax"})
     assert float(score_heads(method, rows, weights).values) == 2
+
+
+@pytest.mark.usefixtures("several_blocks")
+def test_a_patient_moves_a_score_by_one_wherever_the_rows_are() -> None:
+    """Patients of 1 to 20 rows, which lie in several blocks."""
+    data = with_units()
+    assert data.units is not None
+    owners = data.units.unit_of_rows()
+    weights = torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(1))
+    right = (features_of(data) @ weights[0, :, :-1].T + weights[0, :, -1]).argmax(1)
+    sizes = [sum(owners == owner) for owner in range(data.n)]
+    several = owners % 2 == 0
+    for hit in [several, *(owners == owner for owner in range(data.n))]:
+        data.labels = torch.where(torch.from_numpy(hit), right, (right + 1) % 4)
+        rows = Rows(data, Transform(NoNormalisation()))
+        assert len([*rows.read_blocks(16 * 4)]) > 5
+        score = float(score_heads(method_options(BASE), rows, weights).values)
+        wanted = sum(1 / sizes[owner] for owner in owners[hit])
+        assert wanted - 1e-4 < score <= round(wanted)
 
 
 def test_only_the_best_trial_leaves_and_a_seed_depends_on_itself_alone() -> None:
