@@ -545,7 +545,9 @@ def test_totals_are_printed_by_side_of_each_split_and_for_any_unit(ledger: Ledge
         for line, (who, mu) in zip(lines[1:], wanted.items(), strict=True):
             found = re.fullmatch(rf"  {who}: epsilon (\S+) \(exact\)", line)
             assert found, line
-            assert float(found[1]) == pytest.approx(exact_epsilon(mu, delta), rel=3e-5)
+            price = exact_epsilon(mu, delta)
+            last_digit = 10.0 ** (math.floor(math.log10(price)) - 5)
+            assert -1e-9 <= float(found[1]) - price <= last_digit, "never below the price"
 
 
 def test_a_bound_is_called_one(ledger: Ledger) -> None:
