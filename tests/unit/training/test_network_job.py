@@ -25,6 +25,7 @@ from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError, DpprobeError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.finetune.options import Options
+from dpprobe.finetune.ranks import Ranks
 from dpprobe.finetune.starting_probe import fit_probe
 from dpprobe.finetune.unpriced_search import Trial
 from dpprobe.heads.gradient_options import GRADIENTS
@@ -206,8 +207,13 @@ def test_a_cell_has_what_its_networks_have(run: Run) -> None:
     assert record.seconds == pytest.approx(sum(run.record(index).seconds for index in range(2)))
     assert not any(np.array_equal(*seeds) for seeds in heads.values())
     before = (cell / "metrics.json").read_bytes()
+    cell.replace(cell.with_name(".eps-2.staged"))  # as a crash leaves it before it is published
     run.gather()
     assert (cell / "metrics.json").read_bytes() == before
+    for path in cell.iterdir():
+        os.utime(path, (0, 0))
+    run.gather()  # Snakemake compares times, so a file that is reused is as new as its job
+    assert all(path.stat().st_mtime > 0 for path in cell.iterdir())
     for index in range(2):
         labels = np.arange(ROWS["test"]) % CLASSES
         scores = np.load(run.network(index) / "scores.npy")
@@ -406,6 +412,27 @@ def test_two_processes_make_the_network_of_one(run: Run) -> None:
     for name, values in state.items():
         np.testing.assert_allclose(values, whole[name], rtol=1e-4, atol=1e-6)
     assert not list(run.network(0).parent.glob(".*")), "and no checkpoint is left"
+
+
+@pytest.mark.parametrize(("threads", "processes", "each"), [(4, 2, 2), (5, 3, 1), (1, 2, 1)])
+def test_processes_share_the_threads_of_a_job(
+    run: Run, monkeypatch: pytest.MonkeyPatch, threads: int, processes: int, each: int
+) -> None:
+    seen: list[tuple[int, int]] = []
+    before = torch.get_num_threads()
+
+    def stop(*, threads: int, **_: Any) -> None:
+        seen.append((threads, torch.get_num_threads()))
+        torch.set_num_threads(before)
+        raise DataError("stopped")
+
+    monkeypatch.setattr(network_job, "Material", stop)
+    limits = Limits(threads=threads, processes=processes)
+    with pytest.raises(DataError, match="stopped"):
+        network_job._tune_network(
+            Ranks(count=processes), request=run.job, files=run.given, index=0, limits=limits
+        )
+    assert seen == [(each, each)]
 
 
 def test_null_examples_are_neither_trained_on_nor_tested(run: Run) -> None:
