@@ -187,6 +187,38 @@ def test_a_right_mechanism_is_not_refuted(name: str) -> None:
         assert not white_box._list_refuting(cell.list_tests(test)), cell.list_tests(test)
 
 
+@pytest.mark.parametrize(
+    ("name", "size", "most"),
+    [
+        ("exact_late_classes", "classes", 10),
+        ("exact_late_features", "features", 160),
+        ("late_rows", "rows", 128),
+        ("dropped_rows", "rows", 1024),
+        ("repeated_words", "features", 249),  # 4 classes of 250 numbers
+    ],
+)
+def test_a_control_of_late_parts_applies_from_the_first_that_it_breaks(
+    name: str, size: str, most: int
+) -> None:
+    attack = cell_of(SEVEN["sgd"]).attack
+    changes: dict[str, Any] = {
+        "exact_late_classes": controls.spare_late_classes,
+        "exact_late_features": controls.spare_late_features,
+        "repeated_words": controls.repeat_words,
+    }
+    for more in (0, 1):
+        sizes = {"classes": 4, "features": 3, "rows": 2, size: most + more}
+        labels = np.zeros(sizes["rows"], np.int64)
+        features = np.zeros((sizes["rows"], sizes["features"]), np.float32)
+        units: dict[str, Any] = {"sizes": labels + 1, "n": len(labels)}
+        made = MadeRows(features=features, labels=labels, num_classes=sizes["classes"], **units)
+        reason = controls._list_inapplicable(attack, made).get(name, "")
+        assert ("at most" in str(reason)) == (more == 0)
+        if name in changes:
+            one = release((sizes["classes"], sizes["features"] + 1))
+            assert changes[name](one, []).equal(one.output) == (more == 0)
+
+
 # what each control does to a release, a head or rows
 
 
