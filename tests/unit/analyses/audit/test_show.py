@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,12 @@ def test_attacks_are_curves_with_bands_below_what_epsilon_allows() -> None:
     with_zero[2] = 1e-5  # below the axis, which begins at 1e-4
     np.testing.assert_allclose(curves[4], with_zero)
     assert len(curves) == 5 + 3, "attacks on all rows alone"
+    _, *bands = [path.vertices for area in axes.collections for path in area.get_paths()]
+    assert len(bands) == 3
+    for band, rate in itertools.product(bands, fpr[1:]):  # the first has no value
+        heights = np.asarray(band)[np.asarray(band)[:, 0] == rate, 1]
+        ends = heights.min(), heights.max()
+        assert ends == pytest.approx((min(1.5 * rate, 1), min(2.5 * rate, 1)))
     dashed = [line.is_dashed() for line, _, _ in curves_of(axes)]
     assert dashed[2:] == [False] * 3 + [True] * 3
 

@@ -171,6 +171,21 @@ def test_rows_stand_by_group_and_in_the_given_order_within() -> None:
     assert starts.tolist() == [0, 4, 7, 9, 9], "the last group has no rows"
 
 
+def test_hundreds_of_groups_stay_apart() -> None:
+    """Each has four rows, two of which have the label."""
+    codes = np.tile(np.arange(200, dtype=np.int32), 4)
+    labels = np.repeat([0, 1, 0, 1], 200)[:, None]
+    scores = np.random.default_rng(0).normal(size=(800, 1))
+    rows, layout = made_rows(labels), Layout(codes=codes, groups=200)
+    once = Resamples(rows.count, 0, seed=0)
+    areas = head(rows, scores).compute_metric("auc", layout, ["a"], once)[0][:, 0]
+    for group, area in enumerate(areas):
+        low, high, less, more = scores[codes == group, 0]
+        assert area == np.mean([high > low, high > less, more > low, more > less])
+    block, group_of = layout.assign_blocks(rows)
+    assert group_of[block].tolist() == codes.tolist()
+
+
 def test_blocks_are_the_rows_of_a_patient_in_a_group() -> None:
     codes = np.array([0, 1, 2, -1, 0, 0, 2, -1, -1, -1], dtype=np.int32)
     rows = made_rows(np.arange(10) % 2, units=np.arange(10) // 2)
