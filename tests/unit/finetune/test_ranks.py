@@ -38,7 +38,7 @@ from tests.support.shared_training import (
     train_cases,
 )
 from tests.support.tiny_networks import flat, mlp_network, network_options, releases_of
-from tests.support.waiting_ranks import note_and_wait
+from tests.support.waiting_ranks import note_after_ctrl_c, note_and_wait
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 STEPS = 6
@@ -173,6 +173,12 @@ def test_a_process_that_hangs_ends_the_job(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.npy"))
     assert isinstance(found.value.__cause__, RuntimeError)
     assert "_talk" in found.value.__notes__[0], "the traceback of its process"
+
+
+@pytest.mark.usefixtures("_forked")
+def test_ctrl_c_leaves_the_end_of_the_ranks_to_their_parent(tmp_path: Path) -> None:
+    run_ranks(partial(note_after_ctrl_c, folder=tmp_path), 2, device="cpu")
+    assert len(list(tmp_path.glob("*.pid"))) == 2
 
 
 def test_a_rank_leaves_the_first_word_to_the_rank_that_ended(
