@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from dpprobe.draft.study_text import choose_delta, format_number, write_comment, write_entry
-from tests.unit.draft.conftest import Desk
+from tests.unit.draft.conftest import Desk, lesions
 
 texts = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=30)
 scalars = st.one_of(texts, st.booleans(), st.integers(), st.floats(allow_nan=False))
@@ -62,6 +62,13 @@ def test_delta_is_the_largest_power_of_ten_below_a_tenth_of_one_over_n(n: int) -
     read = yaml.safe_load(format_number(delta))
     assert isinstance(read, float)
     assert read == pytest.approx(delta, rel=1e-12)
+
+
+def test_delta_follows_from_the_training_patients_not_from_the_images(desk: Desk) -> None:
+    """Of 10,010 images of 5,005 patients, about 4,000 patients are trained on."""
+    desk.table("files.csv", lesions(10_010))
+    desk.file("files/0.jpg")
+    assert desk.draft("files.csv").study.delta == 1e-5
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import torch
 from safetensors.torch import save_file
-from timm.layers.norm_act import BatchNormAct2d
+from timm.layers.norm_act import BatchNormAct2d, GroupNormAct
 from torch import nn
 from torchvision.ops import FrozenBatchNorm2d
 
@@ -340,6 +340,21 @@ def test_channel_affine_equals_the_batch_norm_it_stands_for(norm: Any) -> None:
     assert affine.scale.requires_grad == learned_norm  # constants stay constants
     x = torch.randn(5, 3, 6, 6)
     torch.testing.assert_close(folded(x), model(x))
+
+
+def test_a_group_norm_with_an_activation_has_the_values_of_its_parts() -> None:
+    torch.manual_seed(0)
+    norm = GroupNormAct(4, 2, eps=0.5)
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    graph = Graph(nn.Sequential(norm), mean=[0.0] * 4, std=[1.0] * 4, flip=False)
+    x = torch.randn(5, 4, 6, 6)
+    grouped = x.unflatten(1, (2, 2))
+    mean = grouped.mean((2, 3, 4), keepdim=True)
+    variance = grouped.var((2, 3, 4), keepdim=True, unbiased=False)
+    plain = ((grouped - mean) / (variance + 0.5).sqrt()).flatten(1, 2)
+    wanted = (plain * norm.weight[:, None, None] + norm.bias[:, None, None]).relu()
+    torch.testing.assert_close(standard_form(graph, name="net")(x), wanted)
 
 
 def test_the_backbone_is_left_as_it_was() -> None:
