@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 from scipy.integrate import quad
+from scipy.optimize import brentq
+from scipy.special import ndtr
 
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
 
@@ -66,6 +68,16 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
     start = epsilon / mu + mu / 2
     return sum(quad(excess, start + a, start + a + 1, epsabs=1e-18)[0] for a in range(12))
+
+
+def exact_epsilon(mu: float, delta: float = 1e-5) -> float:
+    """The epsilon of mu-GDP, from its definition (Dong, Roth and Su 2022, corollary 2.13)."""
+
+    def excess(epsilon: float) -> float:
+        first, second = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+        return float(ndtr(first) - math.exp(epsilon) * ndtr(second) - delta)
+
+    return float(brentq(excess, 1e-9, 200, xtol=1e-13))
 
 
 def sampled_delta(noise: float, rate: float, epsilon: float) -> float:

@@ -15,7 +15,6 @@ from dp_accounting.rdp import RdpAccountant
 from opacus.accountants import PRVAccountant
 from opacus.accountants.analysis.rdp import compute_rdp
 from scipy.optimize import brentq
-from scipy.stats import norm
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants
@@ -23,7 +22,7 @@ from dpprobe.privacy.accountants import ACCOUNTANTS, Fits, compute_epsilon
 from dpprobe.privacy.limits import SMALLEST_DELTA
 from dpprobe.privacy.plan import Mechanism, Selection
 from dpprobe.privacy.trade_off import bound_attacks
-from tests.support.mechanisms import best_of, gaussians, mixed
+from tests.support.mechanisms import best_of, exact_epsilon, gaussians, mixed
 
 DELTA = 1e-5
 SILENT = [gaussians(0.0, 0.1, 5), gaussians(3.0, name="a")]
@@ -31,16 +30,6 @@ WHOLE = [gaussians(5.0, name="a"), gaussians(12.0, count=3, name="b")]
 SAMPLED = [gaussians(1.0, 0.02, 200)]
 BESIDE = [gaussians(9.0, name="centre"), gaussians(4.0, count=2)]
 WHOLE_MU = math.sqrt(1 / 25 + 3 / 144)
-
-
-def closed_form(mu: float, delta: float = DELTA) -> float:
-    """The epsilon of mu-GDP: the root of Balle and Wang's delta."""
-
-    def excess(epsilon: float) -> float:
-        above = norm.cdf(mu / 2 - epsilon / mu)
-        return float(above - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu) - delta)
-
-    return float(brentq(excess, 0.0, 60.0, xtol=1e-13))
 
 
 def event_of(mechanisms: list[Mechanism], selection: Selection | None = None) -> Any:
@@ -104,7 +93,7 @@ def test_gaussians_on_all_rows_have_the_closed_form_s_price(name: str) -> None:
     assert accountants.gaussian_mu(WHOLE) == pytest.approx(WHOLE_MU)
     for delta in (1e-5, 1e-8):
         price = compute_epsilon(WHOLE, delta, name)
-        assert price == pytest.approx(closed_form(WHOLE_MU, delta), rel=1e-6)
+        assert price == pytest.approx(exact_epsilon(WHOLE_MU, delta), rel=1e-6)
     assert accountants.epsilon_below(WHOLE, DELTA) == pytest.approx(price_of(WHOLE), rel=1e-11)
     assert accountants.epsilon_below(WHOLE, DELTA) < price_of(WHOLE)
     assert accountants.central_limit_epsilon(WHOLE, DELTA) == price_of(WHOLE)
@@ -119,7 +108,7 @@ def test_a_central_limit_has_the_mu_of_bu_and_others() -> None:
     squares = 200 * 0.02**2 * math.expm1(1.0) + 4 / 30**2
     parts = [*SAMPLED, gaussians(30.0, count=4, name="bias")]
     price = accountants.central_limit_epsilon(parts, DELTA)
-    assert price == pytest.approx(closed_form(math.sqrt(squares)), rel=1e-6)
+    assert price == pytest.approx(exact_epsilon(math.sqrt(squares)), rel=1e-6)
 
 
 @pytest.mark.parametrize("parts", [WHOLE, SAMPLED, [*mixed(2.0), gaussians(30.0, name="bias")]])
@@ -297,7 +286,7 @@ def test_every_other_accountant_checks_a_price(
 @pytest.mark.parametrize("times", [1, 3])
 def test_fits_on_all_rows_together_have_root_times_the_mu(times: int) -> None:
     together = accountants.price_together(WHOLE, DELTA, times)
-    assert together == pytest.approx(closed_form(math.sqrt(times) * WHOLE_MU), rel=1e-6)
+    assert together == pytest.approx(exact_epsilon(math.sqrt(times) * WHOLE_MU), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -341,7 +330,7 @@ def test_kinds_of_fits_together_are_one_composition() -> None:
     events = [event_of(list(fits.mechanisms), fits.selection) for fits in KINDS]
     price, exact = accountants.all_together([whole, whole], DELTA)
     assert exact
-    assert price == pytest.approx(closed_form(2 * WHOLE_MU), rel=1e-6)
+    assert price == pytest.approx(exact_epsilon(2 * WHOLE_MU), rel=1e-6)
     for kinds in ([sampled], [whole, sampled], [searched], KINDS):
         price, exact = accountants.all_together(kinds, DELTA)
         assert not exact
@@ -373,10 +362,10 @@ def test_a_kind_may_be_listed_in_parts_and_under_other_names() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
 def test_what_an_epsilon_is_worth_to_a_group_is_its_mu_times_the_size(epsilon: float) -> None:
-    mu = float(brentq(lambda m: closed_form(m) - epsilon, 0.01, 5.0, xtol=1e-12))
+    mu = float(brentq(lambda m: exact_epsilon(m) - epsilon, 0.01, 5.0, xtol=1e-12))
     assert accountants.worth_to_group(epsilon, DELTA, 1) == pytest.approx(epsilon, rel=1e-6)
     assert accountants.worth_to_group(epsilon, DELTA, 2) == pytest.approx(
-        closed_form(2 * mu), rel=1e-6
+        exact_epsilon(2 * mu), rel=1e-6
     )
 
 
@@ -385,7 +374,7 @@ def test_sampled_groups_above_a_hundred_have_no_price_and_whole_ones_have() -> N
     assert accountants.group_epsilon(few, DELTA, 100) < math.inf
     assert accountants.group_epsilon(few, DELTA, 101) == math.inf
     assert accountants.group_epsilon([gaussians(400.0)], DELTA, 101) == pytest.approx(
-        closed_form(101 / 400), rel=1e-6
+        exact_epsilon(101 / 400), rel=1e-6
     )
     allowed = bound_attacks(few, [0.01], delta=DELTA, epsilon=1.0, size=100)
     assert 0.5 < allowed.balanced_accuracy < 1.0

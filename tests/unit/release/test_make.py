@@ -609,13 +609,6 @@ def test_the_price_of_the_choice_waits_for_all_quick_checks(
     assert ledger(folder).read_entries() == []
 
 
-PARTS_ON_TEST_IMAGES = {
-    "evaluate": {"evaluate": {"epsilon": 1}},
-    "calibrate": {"calibrate": {"epsilon": 4}},
-    "monitor": {"monitor": {"epsilon": 2}},
-}
-
-
 def with_copies_across(folder: Path, count: int) -> None:
     """Notes in both manifests that images are in both splits, as `duplicates: warn` allows."""
     for split in ("train", "test"):
@@ -626,19 +619,18 @@ def with_copies_across(folder: Path, count: int) -> None:
         path.write_text(json.dumps(body | {"manifest_sha256": hash_value(body)}))
 
 
-@pytest.mark.parametrize("part", PARTS_ON_TEST_IMAGES)
-def test_nothing_is_measured_on_test_images_that_were_trained_on(part: str, tmp_path: Path) -> None:
-    """The picture would pay for the head and for the result: 3.81 of a ledger's 3 in the review."""
-    write_features(tmp_path)
-    with_copies_across(tmp_path, 1)
+@pytest.mark.parametrize(("part", "epsilon"), [("evaluate", 1), ("calibrate", 4), ("monitor", 2)])
+def test_nothing_is_measured_on_test_images_that_were_trained_on(
+    folder: Path, part: str, epsilon: float
+) -> None:
+    """The picture would pay for the head and for the result: 3.81 of a ledger's 3 in the review.
+
+    A head alone reads one side.
+    """
+    with_copies_across(folder, 1)
     with pytest.raises(PrivacyError, match="an image is in both splits"):
-        release(tmp_path, study(tmp_path, **PARTS_ON_TEST_IMAGES[part]))
-    assert not Ledger.of_dataset(tmp_path / "data", "toy").read_entries()
-    with_copies_across(tmp_path, 0)
-    release(tmp_path, study(tmp_path, **PARTS_ON_TEST_IMAGES[part]))
-
-
-def test_a_head_alone_reads_one_side_and_is_released(tmp_path: Path) -> None:
-    write_features(tmp_path)
-    with_copies_across(tmp_path, 1)
-    assert verify_bundle(release(tmp_path, study(tmp_path))).passed
+        release(folder, study(folder, **{part: {"epsilon": epsilon}}))
+    assert not ledger(folder).read_entries()
+    assert verify_bundle(release(folder, study(folder))).passed
+    with_copies_across(folder, 0)
+    release(folder, study(folder, name="tested", **{part: {"epsilon": epsilon}}), "tested")

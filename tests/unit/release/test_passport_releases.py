@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 import yaml
-from scipy.optimize import brentq
-from scipy.stats import norm
 
 from dpprobe.errors import WaitingError
 from dpprobe.release.bundle import STATEMENT_FILE
 from dpprobe.release.passport import write_passport
 from dpprobe.release.verification.verify import verify_bundle
 from tests.support.deployment_registry import find_faults
+from tests.support.mechanisms import exact_epsilon
 from tests.support.release_study import release, study, write_features
 from tests.support.site_study import make_sites
 
@@ -58,15 +57,9 @@ def made(
     return request.param, write_passport(bundle, published=date(2026, 11, 29))
 
 
-def compose_epsilon(mechanisms: list[dict[str, Any]], delta: float) -> float:
-    """Epsilon of Gaussian mechanisms together, by theorem 8 of Balle and Wang 2018."""
-    mu = math.sqrt(sum(one["count"] / one["noise_multiplier"] ** 2 for one in mechanisms))
-
-    def excess(epsilon: float) -> float:
-        first, second = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
-        return float(norm.cdf(first) - math.exp(epsilon) * norm.cdf(second) - delta)
-
-    return float(brentq(excess, 1e-6, 50))
+def compose_epsilon(mechanisms: list[dict[str, Any]]) -> float:
+    squares = sum(one["count"] / one["noise_multiplier"] ** 2 for one in mechanisms)
+    return exact_epsilon(math.sqrt(squares), 1e-4)
 
 
 def test_a_passport_of_a_real_release_says_what_it_is_about(
@@ -79,10 +72,10 @@ def test_a_passport_of_a_real_release_says_what_it_is_about(
     assert find_faults(entry) == []
     deployment = entry["deployment"]
     paid = deployment["privacy_loss"]["privacy_parameters"]
-    trained = compose_epsilon(statement["mechanisms"], 1e-4)
+    trained = compose_epsilon(statement["mechanisms"])
     tests = [statement[name] for name in ("evaluation", "calibration") if statement.get(name)]
     tested = [one for block in tests for one in block["mechanisms"]]
-    most = max(trained, compose_epsilon(tested, 1e-4) if tested else 0)
+    most = max(trained, compose_epsilon(tested) if tested else 0)
     assert paid == {"epsilon": pytest.approx(most, rel=1e-3), "delta": 1e-4}
     assert (most > 4 * trained) == (kind is of_patients), "test units pay more than training units"
     n, unit = (150, "one patient") if kind is of_patients else (300, "one training image")

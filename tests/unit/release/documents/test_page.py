@@ -65,13 +65,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Release:
     return example(tmp_path_factory.mktemp("page") / "v1")
 
 
-def write(facts: Any, statement: dict[str, Any]) -> str:
-    return make_page(facts, statement)
-
-
 def read(release: Release, **blocks: Any) -> Reader:
     reader = Reader()
-    reader.feed(write(release[0], {**release[1], **blocks}))
+    reader.feed(make_page(release[0], {**release[1], **blocks}))
     reader.close()
     assert reader.open == [], "every tag ends"
     reader.text = " ".join(reader.text.split())
@@ -79,7 +75,7 @@ def read(release: Release, **blocks: Any) -> Reader:
 
 
 def test_a_page_loads_and_runs_nothing(plain: Release) -> None:
-    page = write(*long_release(plain))
+    page = make_page(*long_release(plain))
     style = page.partition("<style>")[2].partition("</style>")[0]
     policy = html.unescape(page.partition('Policy" content="')[2].partition('"')[0])
     assert policy == content_policy(style, None)
@@ -89,7 +85,7 @@ def test_a_page_loads_and_runs_nothing(plain: Release) -> None:
 
 def test_long_lists_and_texts_are_cut(plain: Release) -> None:
     facts, statement = long_release(plain)
-    page = write(facts, statement)
+    page = make_page(facts, statement)
     assert f"and {1000 - 16} more, in bundle.json" in page
     assert page.count("… (README.md)") == 2
     for number, left in ((16, ""), (17, " and 1 more, in bundle.json")):
@@ -101,12 +97,12 @@ def test_long_lists_and_texts_are_cut(plain: Release) -> None:
 
 def test_nothing_breaks_out_of_the_page(plain: Release) -> None:
     facts, statement = plain
-    unharmed = write(facts, statement)
+    unharmed = make_page(facts, statement)
     joined = "\n".join(HOSTILE)
     card = CardFacts(intended_use=joined, limits=joined, contact=joined)
     named = {"name": HOSTILE[0], "dataset": HOSTILE[1], "class_names": HOSTILE, "card": card}
     replaced = {**statement, "predecessor": {"name": HOSTILE[0], "sha256": HOSTILE[1]}}
-    page = write(facts.model_copy(update=named), replaced)
+    page = make_page(facts.model_copy(update=named), replaced)
     tags, known = (set(re.findall(r"<[^>]*>", text)) for text in (page, unharmed))
     assert tags - known == set()
     assert "\u202e" not in page

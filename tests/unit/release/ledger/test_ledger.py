@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scipy.optimize import brentq
-from scipy.special import ndtr
 
 from dpprobe.artifacts import hash_value
 from dpprobe.errors import DataError, DiskError, DpprobeError, PrivacyError, WaitingError, may_pass
@@ -33,6 +31,7 @@ from dpprobe.release.ledger import ledger_file, ledger_prices
 from dpprobe.release.ledger.ledger import Ledger, describe_ledger
 from dpprobe.release.ledger.ledger_file import Booking, Part, Side
 from dpprobe.release.ledger.ledger_prices import Limits, Spent, compose_bookings
+from tests.support.mechanisms import exact_epsilon, gaussians
 from tests.support.refusals import refusal_of
 
 DELTA = 1e-5
@@ -41,25 +40,8 @@ DIGEST = "d" * 64
 FORK = multiprocessing.get_context("fork")
 
 
-def exact_epsilon(mu: float, delta: float = DELTA) -> float:
-    """The epsilon of mu-GDP, from its definition (Dong, Roth and Su 2022, corollary 2.13)."""
-
-    def excess(epsilon: float) -> float:
-        first, second = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
-        return float(ndtr(first) - math.exp(epsilon) * ndtr(second) - delta)
-
-    return float(brentq(excess, 1e-9, 200, xtol=1e-12))
-
-
 def gaussian(sigma: float, count: int = 1, name: str = "gradients") -> Mechanism:
-    return Mechanism(
-        name=name,
-        released="a sum",
-        sensitivity=2.0,
-        noise_multiplier=sigma,
-        sample_rate=1.0,
-        count=count,
-    )
+    return replace(gaussians(sigma, count=count, name=name), sensitivity=2.0)
 
 
 def part(side: Side, *mechanisms: Mechanism, selection: Selection | None = None) -> Part:
@@ -463,20 +445,6 @@ def test_an_entry_that_is_not_there_or_not_open_is_named(ledger: Ledger) -> None
     assert ledger.path.read_bytes() == before
 
 
-def test_a_name_is_free_again_once_its_entry_is_abandoned(ledger: Ledger) -> None:
-    ledger.book_release(booking("first"), FREE)
-    said = str(refusal_of(ledger.book_release, booking("first"), FREE))
-    assert f"release 'first': entry 1 of {ledger.path} is open" in said
-    command = f'`dpprobe ledger {ledger.path.parent} --abandon 1 --reason "..."`'
-    assert command in said
-    ledger.abandon_entry(1, REASON)
-    assert ledger.book_release(booking("first"), FREE).number == 2
-    ledger.close_entry(2, "d" * 64)
-    said = str(refusal_of(ledger.book_release, booking("first"), FREE))
-    assert f"release 'first': entry 2 of {ledger.path} is closed" in said
-    assert "give it another name" in said
-
-
 def test_a_folder_with_a_space_is_quoted_for_the_shell(tmp_path: Path) -> None:
     ledger = Ledger.of_dataset(tmp_path, "my data")
     ledger.book_release(booking("first"), FREE)
@@ -509,7 +477,9 @@ def test_each_entry_is_a_row_with_its_prices_and_state(ledger: Ledger) -> None:
     ledger.book_release(booking("third", train), FREE)
     ledger.close_entry(1, "d" * 64)
     ledger.abandon_entry(2, REASON)
-    titles, *rows = read_table(describe_ledger(ledger, delta=DELTA))
+    text = describe_ledger(ledger, delta=DELTA)
+    assert re.findall(r"^(\w+): entry (\d) of \S+ is open", text, re.MULTILINE) == [("third", "3")]
+    titles, *rows = read_table(text)
     assert titles == ["entry", "release", "state", "booked", "training unit", "test unit", "reason"]
     trained = f"epsilon {train.epsilon:g}, delta 1e-05"
     tested = f"epsilon {test.epsilon:g}, delta 0.0001"
@@ -575,15 +545,6 @@ def test_ledgers_that_are_added_are_named_with_the_joint_total(tmp_path: Path) -
     alone = Ledger.of_dataset(tmp_path, "d")
     alone.book_release(booking("v1"), FREE)
     assert "same_units_as" not in describe_ledger(alone, delta=DELTA)
-
-
-def test_only_open_entries_are_explained(ledger: Ledger) -> None:
-    for name in ("first", "second", "third"):
-        ledger.book_release(booking(name), FREE)
-    ledger.close_entry(1, "d" * 64)
-    ledger.abandon_entry(2, REASON)
-    text = describe_ledger(ledger, delta=None)
-    assert re.findall(r"^(\w+): entry (\d) of \S+ is open", text, re.MULTILINE) == [("third", "3")]
 
 
 @pytest.mark.parametrize("kind", [DiskError, WaitingError])

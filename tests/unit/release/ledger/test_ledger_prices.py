@@ -28,8 +28,9 @@ from dpprobe.release.ledger.ledger_prices import (
     compose_bookings,
     refuse_excess,
 )
+from tests.support.mechanisms import exact_epsilon
 from tests.support.refusals import refusal_of
-from tests.unit.release.ledger.test_ledger import DELTA, booking, exact_epsilon, gaussian, part
+from tests.unit.release.ledger.test_ledger import DELTA, booking, gaussian, part
 
 SAMPLED = replace(gaussian(2.0, 20, name="sampled"), sample_rate=0.1)
 RATES = (0.001, 0.01, 0.1)
