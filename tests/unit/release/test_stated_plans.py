@@ -29,32 +29,28 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     return stated_plans.read_plan(read_json(folder / bundle.STATEMENT_FILE))[1]
 
 
-def stating(plan: Plan, epsilon: float, delta: float) -> Plan:
-    return replace(plan, epsilon=epsilon, delta=delta, realised_epsilon=epsilon)
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "delta"), [(0.01, 1e-5), (100.0, 1e-5), (1, 1e-10), (1, 1 / 1501), (1, 1 / 1500)]
-)
-def test_a_plan_within_the_bounds_is_priced(plan: Plan, epsilon: float, delta: float) -> None:
-    asked = stating(plan, epsilon, delta)
-    assert stated_plans.require_bounded(asked) is asked
+WITHIN = [(0.01, 1e-5), (100.0, 1e-5), (1, 1e-10), (1, 1 / 1501), (1, 1 / 1500)]
 
 
 @pytest.mark.parametrize(
     ("epsilon", "delta", "fault"),
     [
+        *((*each, None) for each in WITHIN),
         (0.00999, 1e-5, "epsilon 0.00999, delta 1e-05: outside the range"),
         (100.1, 1e-5, r"epsilon 100\.1, delta 1e-05: outside the range"),
         (1, 9.99e-11, "delta 9.99e-11: outside the range"),
         (1, 1 / 1499, r"is above 1/n = .* \(n = 1500"),
     ],
 )
-def test_a_plan_outside_of_the_bounds_is_refused(
-    plan: Plan, epsilon: float, delta: float, fault: str
+def test_a_plan_is_priced_within_the_bounds(
+    plan: Plan, epsilon: float, delta: float, fault: str | None
 ) -> None:
+    asked = replace(plan, epsilon=epsilon, delta=delta, realised_epsilon=epsilon)
+    if fault is None:
+        assert stated_plans.require_bounded(asked) is asked
+        return
     with pytest.raises(DataError, match=fault):
-        stated_plans.require_bounded(stating(plan, epsilon, delta))
+        stated_plans.require_bounded(asked)
 
 
 def test_a_patient_pays_as_a_group_of_their_images(plan: Plan) -> None:

@@ -18,7 +18,6 @@ from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
 from dpprobe.release.parts.calibration import measure as calibration
-from dpprobe.release.parts.calibration import measure as calibration_release
 from dpprobe.release.parts.calibration import noisy_counts
 from dpprobe.release.parts.calibration.measure import TEMPERATURE, calibration_mechanisms
 from dpprobe.release.parts.evaluation import measure as results
@@ -60,7 +59,7 @@ def sums_of(
     answers: list[float],
 ) -> Sums:
     sums = Sums(plan, answers)
-    calibration_release._release_tables(scores, labels, weights, sums)  # type: ignore[arg-type]
+    calibration._release_tables(scores, labels, weights, sums)  # type: ignore[arg-type]
     return sums
 
 
@@ -115,8 +114,8 @@ def test_a_head_s_planted_error_is_described(
     labels = (truth.cumsum(axis=1) > generator.random((n, 1))).argmax(axis=1)
     plan = planned(tmp_path, n=n, epsilon=8.0, classes=classes)
     sums: Any = Sums(plan)
-    noisy = calibration_release._release_tables(logits / scale, labels, np.ones(n), sums)
-    described = calibration_release.describe_calibration(noisy, plan.mechanisms, n)
+    noisy = calibration._release_tables(logits / scale, labels, np.ones(n), sums)
+    described = calibration.describe_calibration(noisy, plan.mechanisms, n)
     assert described["scale"] == pytest.approx(scale, rel=0.1)
     assert described["offset"] == pytest.approx(offset, abs=0.05)
 

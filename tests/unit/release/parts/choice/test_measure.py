@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +38,9 @@ SQUARES = {"head": "least_squares"}
 SMALL = {"head": "sgd", "batch_size": 50, "steps": 20, "learning_rate": 0.1}
 BACKBONES = {"pixels": {"family": "pixels"}, "small": {"family": "pixels", "size": 4}}
 
+FACTS = DataFacts(
+    n=N, dimension=64, classes=10, multi_label=False, epsilon=1.0, delta=1e-5, unit="image"
+)
 NETWORK = {"vit": {"family": "timm", "model": "vit_tiny_patch16_224"}}
 
 
@@ -67,6 +71,12 @@ def price_choice(chosen: Study, folder: Path, **more: Any) -> dict[str, Any]:
     return choice.choice_block(chosen, dataset="digits", plan=plan, cache=folder, **more)
 
 
+def compose(*plans: Plan) -> float:
+    """The exact epsilon of all plans' releases together, none of which samples."""
+    square = sum(accountants.gaussian_mu(plan.mechanisms) ** 2 for plan in plans)
+    return accountants.gaussian_epsilon(math.sqrt(square), 1e-5)
+
+
 def test_without_sampling_it_is_the_exact_price_of_all_heads_and_the_release(
     tmp_path: Path,
 ) -> None:
@@ -74,12 +84,11 @@ def test_without_sampling_it_is_the_exact_price_of_all_heads_and_the_release(
     release = plan_of(COVARIANCE, 1.0, tmp_path)
     block = price_choice(study(methods, [0.5, 2]), tmp_path)
     heads = [
-        accountants.gaussian_mu(plan_of(options, epsilon, tmp_path).mechanisms) ** 2
+        plan_of(options, epsilon, tmp_path)
         for options in methods.values()
         for epsilon in (0.5, 2.0)
     ]
-    square = SEEDS * len(BACKBONES) * sum(heads) + accountants.gaussian_mu(release.mechanisms) ** 2
-    exact = accountants.gaussian_epsilon(math.sqrt(square), 1e-5)
+    exact = compose(release, *heads * SEEDS * len(BACKBONES))
     assert block["cells"] == 8
     assert exact <= block["epsilon"] <= exact * (1 + 1e-5)
     assert f"at most epsilon {rounded_up(block['epsilon']):g} at delta 1e-05" in block["words"]
@@ -165,25 +174,16 @@ def test_what_auto_chooses_is_priced_by_backbone_where_features_are_there(tmp_pa
     release = plan_of(COVARIANCE, 1.0, tmp_path)
     auto = study({"auto": {"head": "auto"}}, [0.5, 2])
     facts = {
-        name: DataFacts(
-            n=N,
-            dimension=dimension,
-            classes=10,
-            multi_label=False,
-            epsilon=1.0,
-            delta=1e-5,
-            unit="image",
-        )
+        name: replace(FACTS, dimension=dimension)
         for name, dimension in {"pixels": 64, "small": 16}.items()
     }
     block = price_choice(auto, tmp_path, known={"digits": facts})
     heads = [
-        accountants.gaussian_mu(plan_of(choose_head(each), epsilon, tmp_path).mechanisms) ** 2
+        plan_of(choose_head(replace(each, epsilon=epsilon)), epsilon, tmp_path)
         for epsilon in (0.5, 2.0)
-        for each in (replace(facts[name], epsilon=epsilon) for name in facts)
+        for each in facts.values()
     ]
-    square = SEEDS * sum(heads) + accountants.gaussian_mu(release.mechanisms) ** 2
-    exact = accountants.gaussian_epsilon(math.sqrt(square), 1e-5)
+    exact = compose(release, *heads * SEEDS)
     assert block["cells"] == 4
     assert exact <= block["epsilon"] <= exact * (1 + 1e-5)
     unknown = price_choice(auto, tmp_path, known={"digits": {"small": facts["small"]}})
@@ -212,11 +212,8 @@ def with_datasets(folder: Path, datasets: dict[str, Any] | None = None, **more: 
 
 def composed(folder: Path, fits: dict[float, int]) -> float:
     """The exact epsilon of a release by covariance at 1, with so many heads at each epsilon."""
-    square = sum(
-        times * accountants.gaussian_mu(plan_of(COVARIANCE, epsilon, folder).mechanisms) ** 2
-        for epsilon, times in [*fits.items(), (1.0, 1)]
-    )
-    return accountants.gaussian_epsilon(math.sqrt(square), 1e-5)
+    plans = (plan_of(COVARIANCE, each, folder) for each in [1.0, *Counter(fits).elements()])
+    return compose(*plans)
 
 
 def lay_cell(
@@ -327,7 +324,13 @@ LIMITED = {
 def test_results_on_the_same_units_without_a_price_are_named(
     tmp_path: Path, datasets: dict[str, Any], more: dict[str, Any], named: str
 ) -> None:
-    block = price_choice(with_datasets(tmp_path, datasets, **more), tmp_path)
+    check_named(tmp_path, named, datasets, **more)
+
+
+def check_named(
+    folder: Path, named: str, datasets: dict[str, Any] | None = None, **more: Any
+) -> None:
+    block = price_choice(with_datasets(folder, datasets, **more), folder)
     assert block["epsilon"] is None
     assert choice.NOT_COVERED in block["words"]
     assert named in block["words"]
@@ -339,51 +342,35 @@ def test_sampled_cells_of_a_dataset_need_its_number_of_units(tmp_path: Path) -> 
     block = price_choice(sampled, tmp_path)
     assert block["epsilon"] is None
     assert "not known yet (mnist/pixels/sgd" in block["words"]
-    fact = DataFacts(
-        n=400, dimension=13, classes=3, multi_label=False, epsilon=1.0, delta=1e-5, unit="image"
-    )
-    known = price_choice(sampled, tmp_path, known={"mnist": {"pixels": fact}})
+    known = {"mnist": {"pixels": replace(FACTS, n=400, dimension=13, classes=3)}}
+    priced = price_choice(sampled, tmp_path, known=known)
     alone = price_choice(study({"sgd": SMALL}, [1]), tmp_path)
-    assert known["cells"] == 2 * alone["cells"] == 4
-    assert known["epsilon"] > alone["epsilon"]
+    assert priced["cells"] == 2 * alone["cells"] == 4
+    assert priced["epsilon"] > alone["epsilon"]
 
 
 def test_cells_that_lie_there_count_though_the_study_lists_them_no_longer(tmp_path: Path) -> None:
     chosen = with_datasets(tmp_path)
-    base = {0.5: EVERY, 2.0: EVERY}
-    found: dict[str, tuple[int, float]] = {}
 
-    def price(case: str) -> None:
-        block = price_choice(chosen, tmp_path)
-        found[case] = block["cells"], block["epsilon"]
+    def check(case: str, cells: int, half: int, two: int) -> None:
+        """Compares the price with that of so many heads at epsilon 0.5 and 2."""
+        block, epsilon = price_choice(chosen, tmp_path), composed(tmp_path, {0.5: half, 2.0: two})
+        assert block["cells"] == cells, case
+        assert epsilon <= block["epsilon"] <= epsilon * (1 + 1e-5), case
 
-    expected = {}
-    price("none")
-    expected["none"] = 4, composed(tmp_path, base)
+    check("none", 4, EVERY, EVERY)
     lay_cell(tmp_path, "digits/pixels/covariance/2")
-    price("as planned")
-    expected["as planned"] = expected["none"]
+    check("as planned", 4, EVERY, EVERY)
     lay_cell(tmp_path, "digits/pixels/covariance/2", seeds=SEEDS + 4)
-    price("more seeds")
-    expected["more seeds"] = 4, composed(tmp_path, {0.5: EVERY, 2.0: EVERY + 4})
+    check("more seeds", 4, EVERY, EVERY + 4)
     lay_cell(tmp_path, "digits/pixels/dropped/2")
-    price("another method")
-    expected["another method"] = 5, composed(tmp_path, {0.5: EVERY, 2.0: EVERY + 4 + SEEDS})
+    check("another method", 5, EVERY, EVERY + 4 + SEEDS)
     lay_cell(tmp_path, "digits/removed/covariance/0.5", seeds=1)
-    price("another backbone")
-    expected["another backbone"] = 6, composed(tmp_path, {0.5: EVERY + 1, 2.0: EVERY + 4 + SEEDS})
+    check("another backbone", 6, EVERY + 1, EVERY + 4 + SEEDS)
     lay_cell(tmp_path, "digits_3_0p1/pixels/covariance/0.5")  # of an earlier `imbalance`
-    price("an unlisted dataset")
-    expected["an unlisted dataset"] = (
-        7,
-        composed(tmp_path, {0.5: EVERY + 1 + SEEDS, 2.0: EVERY + 4 + SEEDS}),
-    )
+    check("an unlisted dataset", 7, EVERY + 1 + SEEDS, EVERY + 4 + SEEDS)
     (tmp_path / "results/cells/digits/pixels/emptied/eps-1").mkdir(parents=True)
-    price("an empty folder")
-    expected["an empty folder"] = expected["an unlisted dataset"]
-    for case, (cells, epsilon) in expected.items():
-        assert found[case][0] == cells, case
-        assert epsilon <= found[case][1] <= epsilon * (1 + 1e-5), case
+    check("an empty folder", 7, EVERY + 1 + SEEDS, EVERY + 4 + SEEDS)
 
 
 def test_a_cell_of_other_noise_counts_beside_the_planned_one(tmp_path: Path) -> None:
@@ -446,13 +433,6 @@ def test_analyses_without_a_price_that_lie_there_are_named(
 ) -> None:
     lay_text(tmp_path, name, text)
     check_named(tmp_path, named)
-
-
-def check_named(folder: Path, named: str) -> None:
-    block = price_choice(with_datasets(folder), folder)
-    assert block["epsilon"] is None
-    assert choice.NOT_COVERED in block["words"]
-    assert named in block["words"]
 
 
 def test_results_that_read_no_training_unit_expose_none(tmp_path: Path) -> None:

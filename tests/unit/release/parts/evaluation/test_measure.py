@@ -22,7 +22,6 @@ from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.target import Target
-from dpprobe.release.parts.evaluation import measure as evaluation
 from dpprobe.release.parts.evaluation import measure as results
 from dpprobe.release.parts.evaluation.class_recalls import Estimate, recall_mechanisms
 from dpprobe.release.probabilities import Calibration
@@ -32,20 +31,12 @@ from tests.support.shown_scores import draw_of, head, of_test_rows
 
 Metric = Literal["accuracy", "auc", "macro_accuracy"]
 NULL = math.nan
+LITTLE = 1e-3  # of the noise of a plan: what follows is that without noise
 
 
-def planned(
-    folder: Path,
-    metric: Metric,
-    n: int,
-    epsilon: float,
-    *,
-    classes: int = 2,
-    multi_label: bool = False,
-    unit: str = "image",
-) -> Plan:
-    wanted = evaluation.evaluation_mechanisms(metric, classes=classes, multi_label=multi_label)
-    target = Target(n=n, unit=unit, epsilon=epsilon, delta=1e-5)
+def plan_area(folder: Path, n: int, epsilon: float) -> Plan:
+    wanted = results.evaluation_mechanisms("auc", classes=2, multi_label=False)
+    target = Target(n=n, epsilon=epsilon, delta=1e-5)
     return calibrate(wanted, target, cache=folder / "calibration")
 
 
@@ -59,7 +50,7 @@ def measure(
     seed: int = 1,
 ) -> dict[str, Any]:
     """Evaluates a head that shows these scores, with noise from a seed."""
-    return evaluation.evaluate_heads(
+    return results.evaluate_heads(
         draw_of(head(scores.shape[1], seed), of_test_rows(scores, labels, units)),
         plan,
         metric=metric,
@@ -92,16 +83,8 @@ def test_no_unit_moves_what_is_released_by_more_than_its_sensitivity(
     """Of whole evaluations: units are null rows in one, and the outputs of the other are seen."""
     generator, whose = np.random.default_rng(5), np.array(units)
     classes, n = 3 if multi_label else 2, len(set(units))
-    wanted = evaluation.evaluation_mechanisms(metric, classes=classes, multi_label=multi_label)
-    plan = Plan(
-        mechanisms=tuple(item.scale_noise(1e-3) for item in wanted),
-        n=n,
-        unit="image" if n == 6 else "patient",
-        epsilon=1e9,
-        delta=1e-5,
-        accountant="pld",
-        realised_epsilon=1e8,
-    )
+    wanted = results.evaluation_mechanisms(metric, classes=classes, multi_label=multi_label)
+    plan = made_plan(wanted, n, noise=LITTLE, unit="image" if n == 6 else "patient")
     told: dict[str, torch.Tensor] = {}
     sums: list[dict[str, torch.Tensor]] = []
     draw = Releases.release_gaussian
@@ -113,8 +96,8 @@ def test_no_unit_moves_what_is_released_by_more_than_its_sensitivity(
     monkeypatch.setattr(Releases, "release_gaussian", release)
     # intervals take most of the time, and are not looked at here
     estimate = Estimate(0.5, 0.0, 1.0, 0.5)
-    monkeypatch.setattr(evaluation, "accuracy_estimate", lambda *_: estimate)
-    monkeypatch.setattr(evaluation, "area_estimate", lambda *_: (estimate, ""))
+    monkeypatch.setattr(results, "accuracy_estimate", lambda *_: estimate)
+    monkeypatch.setattr(results, "area_estimate", lambda *_: (estimate, ""))
     worst = dict.fromkeys((item.name for item in wanted), 0.0)
     for _ in range(60):
         scores = generator.normal(size=(6, classes)) * generator.choice([0.01, 1, 1e6])
@@ -139,17 +122,8 @@ def test_without_noise_the_area_is_the_benchmarks() -> None:
     generator = np.random.default_rng(0)
     scores, labels, _ = two_classes(20_000, generator)
     bench = metrics.evaluate_scores(scores, labels)["auc"]
-    plan = Plan(
-        mechanisms=tuple(
-            item.scale_noise(1e-3)
-            for item in evaluation.evaluation_mechanisms("auc", classes=2, multi_label=False)
-        ),
-        n=20_000,
-        epsilon=1e9,
-        delta=1e-5,
-        accountant="pld",
-        realised_epsilon=1e8,
-    )
+    wanted = results.evaluation_mechanisms("auc", classes=2, multi_label=False)
+    plan = made_plan(wanted, 20_000, noise=LITTLE)
     # a bias added to all scores, and another scale, change ranks as little as bins may
     for shift, scale in ((0, 1), (5, 1), (-3, 0.1), (0, 40)):
         moved = np.stack([scores[:, 0], scores[:, 1] * scale + shift], 1)
@@ -160,7 +134,7 @@ def test_without_noise_the_area_is_the_benchmarks() -> None:
 @pytest.fixture
 def few_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the part of a spread that is noise be off by 3%: how near it comes is tested below."""
-    monkeypatch.setattr(evaluation, "_SIMULATIONS", 1000)
+    monkeypatch.setattr(results, "_SIMULATIONS", 1000)
 
 
 @pytest.mark.usefixtures("few_simulations")
@@ -171,7 +145,7 @@ def few_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_interval_of_an_area_covers_sampling_and_noise(
     tmp_path: Path, n: int, epsilon: float, apart: float
 ) -> None:
-    plan = planned(tmp_path, "auc", n, epsilon)
+    plan = plan_area(tmp_path, n, epsilon)
     generator = np.random.default_rng(4)
     inside = 0
     for repetition in range(200):
@@ -186,19 +160,19 @@ def test_the_interval_of_an_area_covers_sampling_and_noise(
 def test_standard_errors_and_spreads_are_those_of_draws() -> None:
     generator, n, deviation = np.random.default_rng(0), 400, 9.0
     drawn = (generator.binomial(n, 0.8, 20_000) + generator.normal(0, deviation, 20_000)) / n
-    estimate = evaluation.accuracy_estimate(0.8, n, deviation)
+    estimate = results.accuracy_estimate(0.8, n, deviation)
     assert estimate.standard_error == pytest.approx(drawn.std(), rel=0.03)
     counts = np.array([[np.arange(16.0), np.arange(16.0)[::-1]]]) + 20
     noise = generator.normal(0, 3, (20_000, *counts.shape))
-    areas = evaluation._histogram_areas(counts + noise).mean(axis=-1)
-    assert evaluation._noise_of_area(counts, 3.0) == pytest.approx(areas.std(), rel=0.05)
+    areas = results._histogram_areas(counts + noise).mean(axis=-1)
+    assert results._noise_of_area(counts, 3.0) == pytest.approx(areas.std(), rel=0.05)
 
 
 def test_negative_counts_give_an_area_in_range() -> None:
     generator = np.random.default_rng(0)
     for _ in range(200):
         counts = generator.normal(0, 20, (2, 2, 16)) + generator.choice([0, 5, 50])
-        estimate, _ = evaluation.area_estimate(counts, 20.0)
+        estimate, _ = results.area_estimate(counts, 20.0)
         assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
         assert estimate.high > estimate.low
 
@@ -207,19 +181,17 @@ def test_negative_counts_give_an_area_in_range() -> None:
 def test_with_the_stated_test_units_95_percent_of_areas_have_a_result(
     tmp_path: Path, epsilon: float
 ) -> None:
-    plan = planned(tmp_path, "auc", 1000, epsilon)
+    plan = plan_area(tmp_path, 1000, epsilon)
     deviation = plan.mechanisms[-1].noise_scale
-    enough = evaluation.enough_of_a_class(plan, classes=2)
-    bins = evaluation._count_bins(plan.n, deviation)
+    enough = results.enough_of_a_class(plan, classes=2)
+    bins = results._count_bins(plan.n, deviation)
     generator = np.random.default_rng(3)
     noise = generator.normal(0, deviation, (3000, 1, 2, bins))
     shares = [
         np.mean(
             [
                 (
-                    evaluation.area_estimate(np.full((1, 2, bins), units / bins) + each, deviation)[
-                        0
-                    ]
+                    results.area_estimate(np.full((1, 2, bins), units / bins) + each, deviation)[0]
                     != Estimate(0.5, 0.0, 1.0, 0.5)
                 )
                 for each in noise[:200]
@@ -239,7 +211,6 @@ def test_with_the_stated_test_units_95_percent_of_areas_have_a_result(
 
 
 Z = norm.ppf(0.975)
-LITTLE = 1e-3  # of the noise of a plan: what follows is that without noise
 
 
 def chance_below(hit: float, p: float, n: int, deviation: float) -> float:
@@ -478,15 +449,15 @@ def test_metrics_that_labels_do_not_allow_are_refused() -> None:
         results.evaluation_mechanisms("auc", classes=3, multi_label=False)
 
 
-def hit_plan(n: int, noise: float) -> Plan:
+def hit_plan(n: int) -> Plan:
     wanted = results.evaluation_mechanisms("accuracy", classes=2, multi_label=False)
-    return made_plan(wanted, n, noise=noise / wanted[0].noise_multiplier)
+    return made_plan(wanted, n, noise=2.0 / wanted[0].noise_multiplier)
 
 
 def test_an_accuracy_within_20_points_of_noise_is_measured() -> None:
-    results.check_telling(hit_plan(10, 2.0))
+    results.check_telling(hit_plan(10))
     with pytest.raises(PrivacyError, match=r"epsilon 1: on 9 test units .* noise of 22 points"):
-        results.check_telling(hit_plan(9, 2.0))
+        results.check_telling(hit_plan(9))
 
 
 def test_macro_accuracy_needs_enough_of_each_class() -> None:

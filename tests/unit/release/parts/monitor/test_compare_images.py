@@ -35,18 +35,18 @@ def counted(
     )
 
 
-def compared(
-    counts: npt.NDArray[Any],
-    incoming: npt.NDArray[Any],
+def compare(
+    counts: Any,
+    new: Any,
     *,
-    n: int = 1000,
-    deviation: float = 7.5,
+    n: int = 2000,
+    deviation: float = 2.0,
     level: float = 0.01,
     classes: list[str] | None = None,
 ) -> monitor.Comparison:
     return monitor.compare_table(
         counts,
-        incoming.astype(float),
+        np.asarray(new, float),
         n=n,
         deviation=deviation,
         level=level,
@@ -85,60 +85,39 @@ def test_shares_are_the_nearest_ones() -> None:
     np.testing.assert_allclose(monitor.project_shares(SHARES), SHARES)
 
 
+# Rare bins that seem empty must not make simulated tables too alike.
+MANY = np.random.default_rng(2).dirichlet(np.ones(100))
+
+
 @pytest.mark.parametrize(
-    ("n", "units", "classes"),
-    [(200, 50, None), (1000, 200, None), (1000, 2000, None), (200, 2000, list("abcdefghi"))],
+    ("n", "units", "shares", "named", "runs"),
+    [
+        (200, 50, SHARES, False, 200),
+        (1000, 200, SHARES, False, 200),
+        (1000, 2000, SHARES, False, 200),
+        (200, 2000, SHARES, True, 200),
+        (400, 50, MANY, True, 100),
+    ],
 )
 def test_false_alarms_are_as_rare_as_said(
-    monkeypatch: pytest.MonkeyPatch, n: int, units: int, classes: list[str] | None
+    monkeypatch: pytest.MonkeyPatch, n: int, units: int, shares: Any, named: bool, runs: int
 ) -> None:
     monkeypatch.setattr(monitor, "SIMULATIONS", 199)
     monkeypatch.setattr(monitor, "NUMBERS", ())
-    generator, level, runs = np.random.default_rng(units + n), 0.05, 200
-    alarms = 0
+    generator, level, alarms = np.random.default_rng(units + n), 0.05, 0
+    classes = [str(place) for place in range(len(shares))] if named else None
     for _ in range(runs):
-        counts, incoming = (
-            counted(generator, n=n, deviation=7.5),
-            generator.multinomial(units, SHARES),
-        )
-        result = compared(counts, incoming, n=n, level=level, classes=classes)
+        counts = counted(generator, n=n, deviation=7.5, shares=shares)
+        incoming = generator.multinomial(units, shares)
+        result = compare(counts, incoming, n=n, deviation=7.5, level=level, classes=classes)
         alarms += result.verdict == monitor.DIFFERENT
     assert alarms <= level * runs + 3.1 * math.sqrt(level * runs)
-
-
-def test_many_classes_and_few_units_raise_no_more_alarms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rare bins that seem empty must not make simulated tables too alike."""
-    monkeypatch.setattr(monitor, "SIMULATIONS", 199)
-    monkeypatch.setattr(monitor, "NUMBERS", ())
-    generator = np.random.default_rng(2)
-    shares, alarms = generator.dirichlet(np.ones(100)), 0
-    for _ in range(100):
-        counts = counted(generator, n=400, deviation=7.5, shares=shares)
-        incoming = generator.multinomial(50, shares)
-        names = list(map(str, range(100)))
-        result = compared(counts, incoming, n=400, level=0.05, classes=names)
-        alarms += result.verdict == monitor.DIFFERENT
-    assert alarms <= 12
 
 
 # Tables of new images: bins and distances by plain loops, groups, files and words.
 
 
 NAMES = [*"abcdefghi"]
-
-
-def compare(
-    counts: Any, new: Any, *, classes: Any = None, n: int = 2000, deviation: float = 2.0
-) -> monitor.Comparison:
-    return monitor.compare_table(
-        counts,
-        np.asarray(new, float),
-        n=n,
-        deviation=deviation,
-        level=0.01,
-        classes=classes,
-        edges=[*range(8)],
-    )
 
 
 def test_a_distance_is_the_largest_difference_over_sets_or_limits() -> None:

@@ -31,7 +31,6 @@ from dpprobe.release import bundle
 from dpprobe.release.image_sources import find_images
 from dpprobe.release.parts.monitor import compare_images as monitor
 from dpprobe.release.parts.monitor import measure
-from dpprobe.release.parts.monitor import measure as watching
 from dpprobe.release.parts.monitor.measure import READER, _check_totals
 from dpprobe.release.predict import Predictor, predict
 from dpprobe.release.verification.verify import verify_bundle
@@ -167,9 +166,8 @@ def output(shared: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(shared, tmp_path / "bundle"))
 
 
-def features_like_test(rows: int, seed: int, shift: float = 0.0) -> npt.NDArray[np.float32]:
-    generator = np.random.default_rng(seed)
-    features = generator.normal(size=(rows, DIMENSION)) + shift
+def features_like_test(rows: int, seed: int) -> npt.NDArray[np.float32]:
+    features = np.random.default_rng(seed).normal(size=(rows, DIMENSION))
     features[np.arange(rows), np.arange(rows) % 3] += 4.0
     return features.astype(np.float32)
 
@@ -276,8 +274,8 @@ def test_other_directions_are_noticed(output: Path, fault: str) -> None:
 # Tables of a monitor count equally many rows; directions are orthonormal and hold the centre.
 
 
-FOUR = watching.monitor_mechanisms(unusual=True)
-THREE = watching.monitor_mechanisms(unusual=False)
+FOUR = measure.monitor_mechanisms(unusual=True)
+THREE = measure.monitor_mechanisms(unusual=False)
 
 
 def check(first: float, second: list[float], *, n: int, deviation: float) -> None:
@@ -352,7 +350,7 @@ def test_heads_publish_a_centre_and_a_quarter_of_the_directions(
     """If they release a centre, and a second moment; at most 64 directions of the latter."""
     method = method_options(options)
     plan = made_plan(method.list_mechanisms(100), 100)
-    count = watching.count_typical(plan, method.normalize, dimension)
+    count = measure.count_typical(plan, method.normalize, dimension)
     assert count == expected
     facts: Any = type("Facts", (), {"dimension": dimension})
     shapes = {"typical_directions": (expected, dimension)} if expected else {}
@@ -365,7 +363,7 @@ def test_moments_of_a_search_give_no_directions() -> None:
     method = method_options({"head": "feature_covariance", "normalize": "l2"})
     mechanisms = method.list_mechanisms(100)
     searched = made_plan(mechanisms, 100, selection=best_of(3.0, mechanisms[0].name))
-    assert watching.count_typical(searched, method.normalize, 100) == 0
+    assert measure.count_typical(searched, method.normalize, 100) == 0
 
 
 def test_a_monitor_needs_twenty_deviations_of_test_units() -> None:
@@ -375,9 +373,9 @@ def test_a_monitor_needs_twenty_deviations_of_test_units() -> None:
     assert "unusualness" in FOUR[0].released
     assert "unusualness" not in THREE[0].released
     fewest = math.ceil(20 * made_plan(FOUR, 9).mechanisms[0].noise_scale)
-    watching.check_monitor_size(made_plan(FOUR, fewest))
+    measure.check_monitor_size(made_plan(FOUR, fewest))
     with pytest.raises(PrivacyError, match=f"{fewest - 1} test units .* epsilon 1 needs {fewest};"):
-        watching.check_monitor_size(made_plan(FOUR, fewest - 1))
+        measure.check_monitor_size(made_plan(FOUR, fewest - 1))
 
 
 @pytest.mark.parametrize("unit", ["image", "patient"])
@@ -385,8 +383,8 @@ def test_what_test_units_pay_together_is_told(unit: str) -> None:
     plan = made_plan(FOUR, 9, unit=unit)
     together = made_plan([*FOUR, gaussians(8.0)], 9, unit=unit, epsilon=1.5)
     alone = f"Monitoring costs test {unit}s epsilon 1 and training {unit}s nothing."
-    assert watching.monitor_words(plan, plan) == alone
-    assert watching.monitor_words(plan, together) == (
+    assert measure.monitor_words(plan, plan) == alone
+    assert measure.monitor_words(plan, together) == (
         f"{alone} Everything that was measured on test {unit}s together costs a test {unit} "
         "epsilon 1.5."
     )

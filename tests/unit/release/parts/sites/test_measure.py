@@ -128,16 +128,10 @@ def options(sites: str, **changes: Any) -> SitesOptions:
 
 
 @pytest.mark.parametrize(
-    ("sites", "changes"),
-    [("ab", {}), ("abc", {"colluders": 2}), ("abc", {"aggregator": "c"}), ("abc", {"name": "b"})],
-)
-def test_possible_sites_are_read(sites: str, changes: dict[str, Any]) -> None:
-    assert [*options(sites, **changes).members] == [*sites]
-
-
-@pytest.mark.parametrize(
     ("sites", "changes", "fault"),
     [
+        ("ab", {}, None),
+        *(("abc", each, None) for each in ({"colluders": 2}, {"aggregator": "c"}, {"name": "b"})),
         ("a", {}, "at least 2 items"),
         ("abc", {"name": "x"}, r"name x: not one of members \(a, b, c\)"),
         ("abc", {"aggregator": "x"}, r"aggregator x: not one of members \(a, b, c\)"),
@@ -147,7 +141,10 @@ def test_possible_sites_are_read(sites: str, changes: dict[str, Any]) -> None:
         ("abc", {"colluders": 2, "aggregator": "a"}, "colluders 2: has no effect with an aggre"),
     ],
 )
-def test_impossible_sites_are_named(sites: str, changes: dict[str, Any], fault: str) -> None:
+def test_impossible_sites_are_named(sites: str, changes: dict[str, Any], fault: str | None) -> None:
+    if fault is None:
+        assert [*options(sites, **changes).members] == [*sites]
+        return
     with pytest.raises(ValidationError, match=fault):
         options(sites, **changes)
 
