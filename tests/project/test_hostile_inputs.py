@@ -81,11 +81,7 @@ def test_a_head_that_is_not_finite_or_overflows_predicts_nothing(tmp_path: Path)
 
 
 def test_deep_brackets_are_one_error(tmp_path: Path) -> None:
-    deep = "[" * 100_000
-    for name in ("deep.yaml", "deep.json"):
-        (tmp_path / name).write_text(f"a: {deep}" if name.endswith("yaml") else deep)
-    with pytest.raises(ConfigError, match=r"deep.yaml: brackets nested too deeply"):
-        check_yaml(tmp_path / "deep.yaml")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
     unreadable = r"deep.json: unreadable \(not valid JSON \(brackets nested"
     with pytest.raises(DataError, match=unreadable):
         read_record(tmp_path / "deep.json", kind="x", version=1)
