@@ -18,6 +18,7 @@ from snakemake_interface_logger_plugins.tests import MockOutputSettings
 
 import snakemake_logger_plugin_dpprobe as plugin
 from snakemake_logger_plugin_dpprobe import RUN, LogHandler
+from snakemake_logger_plugin_dpprobe.failures import Failures
 
 
 @pytest.fixture(autouse=True)
@@ -315,3 +316,11 @@ def test_what_snakemake_says_in_many_lines_is_told_in_one(
 def test_a_job_runs_again_for_reasons_in_words_of_a_study(rule: str, changed: str) -> None:
     text = "Missing output files: a; Params have changed since last execution: before: 1, now: 2"
     assert plugin.list_reasons(text, rule) == ["missing output files", changed]
+
+
+def test_a_job_that_never_started_has_no_log_to_read(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    record = {"log": [str(log)], "rule_name": "train_heads", "jobid": 1}
+    assert "log" not in Failures().describe_at_once(None, record)
+    log.write_text("12:00:00 ERROR x\n")
+    assert Failures().describe_at_once(None, record).endswith(f"; log: {log}")

@@ -134,6 +134,7 @@ def slurm(tmp_path: Path, ask: Callable[[dict[str, Any]], int]) -> Slurm:
         (fake.bin / name).write_text(FAKE)
         (fake.bin / name).chmod(0o755)
         fake.says(name)
+    fake.says("sbatch", "18")
     fake.refuses("sacct", "Slurm accounting storage is disabled")
     fake.record()
     return fake
@@ -149,10 +150,13 @@ WAITS = (
     *(("PENDING", why) for why in ("None", "Priority", "Resources", "BeginTime")),
     *(("PENDING", why) for why in ("QOSMaxJobsPerUserLimit", "AssocGrpCpuLimit")),
 )
-STUCK = (
+NEVER = (
     *("PartitionTimeLimit", "BadConstraints", "QOSMaxWallDurationPerJobLimit"),
     *("AssocMaxCpuPerJobLimit", "InvalidQOS"),
 )
+STUCK = {reason: f"IMPOSSIBLE, it would wait for ever: {reason}" for reason in NEVER} | {
+    "launch failed requeued held": "LAUNCH_FAILED, its node could not start it"
+}
 ENDED = {
     "OUT_OF_MEMORY": "it needed more than its 500 MB (mem_mb); a retry asks for more; to raise it "
     "write `train: {mem_mb: 1000 * attempt}` under set-resources of the profile",
@@ -163,53 +167,41 @@ ENDED = {
 }
 
 
-@pytest.fixture
-def submitted_job(slurm: Slurm) -> Slurm:
-    """A cluster to which job 17 was submitted, and whose queue is empty."""
-    slurm.record()
-    slurm.says("squeue")
-    return slurm
-
-
 @pytest.mark.parametrize(("state", "reason"), WAITS)
-def test_a_job_that_runs_or_waits_is_running(submitted_job: Slurm, state: str, reason: str) -> None:
-    submitted_job.says("squeue", line(state, reason=reason))
-    assert submitted_job.status() == ("running\n", "")
-    assert submitted_job.calls("scancel") == []
-    asked = submitted_job.calls("squeue")
-    submitted_job.says("squeue")
-    assert submitted_job.run("status.py", "17").stdout == "running\n"
-    assert submitted_job.calls("squeue") == asked, "the queue is not asked again at once"
+def test_a_job_that_runs_or_waits_is_running(slurm: Slurm, state: str, reason: str) -> None:
+    slurm.says("squeue", line(state, reason=reason))
+    assert slurm.status() == ("running\n", "")
+    assert slurm.calls("scancel") == []
+    asked = slurm.calls("squeue")
+    slurm.says("squeue")
+    assert slurm.run("status.py", "17").stdout == "running\n"
+    assert slurm.calls("squeue") == asked, "the queue is not asked again at once"
 
 
 @pytest.mark.parametrize("reason", STUCK)
-def test_a_job_that_can_never_run_is_cancelled(submitted_job: Slurm, reason: str) -> None:
-    submitted_job.says("squeue", line("PENDING", reason=reason))
-    said = f"slurm: job 17 (dpprobe.train.a): IMPOSSIBLE, it would wait for ever: {reason}\n"
-    assert submitted_job.status() == ("failed\n", said)
-    assert submitted_job.calls("scancel") == ["scancel 17"]
+def test_a_job_that_can_never_run_is_cancelled(slurm: Slurm, reason: str) -> None:
+    slurm.says("squeue", line("PENDING", reason=reason))
+    said = f"slurm: job 17 (dpprobe.train.a): {STUCK[reason]}\n"
+    assert slurm.status() == ("failed\n", said)
+    assert slurm.calls("scancel") == ["scancel 17"]
 
 
-def test_a_job_that_its_node_could_not_start_is_cancelled(submitted_job: Slurm) -> None:
-    submitted_job.says("squeue", line("PENDING", reason="launch failed requeued held"))
-    said = "slurm: job 17 (dpprobe.train.a): LAUNCH_FAILED, its node could not start it\n"
-    assert submitted_job.status() == ("failed\n", said)
-    assert submitted_job.calls("scancel") == ["scancel 17"]
-
-
-def test_a_job_that_somebody_holds_waits_and_is_told_once(submitted_job: Slurm) -> None:
-    submitted_job.says("squeue", line("PENDING", reason="JobHeldUser"))
-    assert submitted_job.status() == ("running\n", "slurm: job 17 is held: JobHeldUser\n")
-    assert submitted_job.status() == ("running\n", "")
-    assert submitted_job.calls("scancel") == []
+def test_a_job_that_somebody_holds_waits_and_is_told_once(slurm: Slurm) -> None:
+    slurm.says("squeue", line("PENDING", reason="JobHeldUser"))
+    assert slurm.status() == ("running\n", "slurm: job 17 is held: JobHeldUser\n")
+    assert slurm.status() == ("running\n", "")
+    assert slurm.calls("scancel") == []
 
 
 @pytest.mark.parametrize("state", ENDED)
-def test_how_a_job_ended_is_told_with_what_to_write(submitted_job: Slurm, state: str) -> None:
-    submitted_job.says("squeue", line(state, reason="None"))
+def test_how_a_job_ended_is_told_with_what_to_write(slurm: Slurm, state: str) -> None:
+    slurm.says("squeue", line(state, reason="None"))
     said = f"slurm: job 17 (dpprobe.train.a): {state}, {ENDED[state]}\n"
-    assert submitted_job.status() == ("failed\n", said)
-    assert submitted_job.calls("scancel") == []
+    assert slurm.status() == ("failed\n", said)
+    assert slurm.calls("scancel") == []
+    slurm.record()
+    (slurm.folder / "x.log").touch()  # a job may never have started
+    assert slurm.status() == ("failed\n", f"{said.rstrip()}; log: x.log\n")
 
 
 @pytest.mark.parametrize(
@@ -221,11 +213,11 @@ def test_how_a_job_ended_is_told_with_what_to_write(submitted_job: Slurm, state:
     ],
 )
 def test_a_job_that_left_the_queue_is_looked_up(
-    submitted_job: Slurm, state: str, answer: str, said: str
+    slurm: Slurm, state: str, answer: str, said: str
 ) -> None:
-    submitted_job.says("sacct", state)
+    slurm.says("sacct", state)
     told = f"slurm: job 17 (dpprobe.train.a): {said}\n" if said else ""
-    assert submitted_job.status() == (f"{answer}\n", told)
+    assert slurm.status() == (f"{answer}\n", told)
 
 
 def test_its_own_exit_code_decides(slurm: Slurm) -> None:
@@ -381,7 +373,6 @@ def submitted(slurm: Slurm, path: Path) -> subprocess.CompletedProcess[str]:
 
 def left_behind(slurm: Slurm, *, shown: str | None = None, **changes: Any) -> str:
     """Submits job 18, which its run leaves behind; its comment, though squeue may show another."""
-    slurm.says("sbatch", "18")
     submitted(slurm, script(slurm, folder="tmp.old", **changes))
     call = slurm.calls("sbatch")[0]
     (name,) = re.findall(r"--job-name=(\S+)", call)
@@ -438,7 +429,6 @@ def test_devices_and_partitions_are_one_option_each(
     slurm: Slurm, resources: dict[str, Any], words: list[str]
 ) -> None:
     """Of two sbatch takes the last: a job with scratch from `default-resources` had no GPU."""
-    slurm.says("sbatch", "18")
     submitted(slurm, script(slurm, resources=resources))
     (call,) = slurm.calls("sbatch")
     assert [word for word in call.split() if word.startswith(("--gres", "--partition"))] == words
@@ -447,7 +437,6 @@ def test_devices_and_partitions_are_one_option_each(
 @pytest.mark.parametrize(("gpu", "limit"), [(0, "--cores 2 "), (1, "--cores 2 --resources gpu=1 ")])
 def test_a_group_uses_what_it_asked_for(slurm: Slurm, gpu: int, limit: str) -> None:
     """A job alone has its threads; Snakemake would give a group all CPUs of a node."""
-    slurm.says("sbatch", "18")
     asked = {"mem_mb": 500, "gpu": gpu}
     submitted(slurm, script(slurm, resources=asked))
     assert "--cores all --attempt" in (slurm.bin / "script").read_text()
@@ -463,7 +452,6 @@ def test_a_group_uses_what_it_asked_for(slurm: Slurm, gpu: int, limit: str) -> N
 @pytest.mark.parametrize("many", [False, True])
 def test_a_job_needs_nothing_in_the_folder_of_its_snakemake(slurm: Slurm, many: bool) -> None:
     """An error that ends Snakemake removes the folder while jobs wait in the queue."""
-    slurm.says("sbatch", "18")
     path = script(slurm)
     folder, names = str(path.parent), ["in/a", "in/b c"]
     waits = "--wait-for-files " + " ".join(map(repr, [folder, *names]))
@@ -593,7 +581,6 @@ def test_what_may_stand_for_a_new_job(
         (slurm.folder / name).parent.mkdir(exist_ok=True)
         (slurm.folder / name).touch()
         os.utime(slurm.folder / name, (0, 0))
-    slurm.says("sbatch", "18")
     submitted(slurm, script(slurm, folder="tmp.old", input=["in"]))
     comment = comment_of(slurm.calls("sbatch")[0])
     if state != "forgotten":
@@ -741,7 +728,6 @@ def test_nothing_is_submitted_that_is_not_noted_down(slurm: Slurm, disk: str, ca
 
 
 def test_a_job_that_could_not_be_noted_down_is_named_and_taken_over(slurm: Slurm) -> None:
-    slurm.says("sbatch", "18")
     (slurm.state / "18.json").mkdir()
     path = script(slurm)
     result = submitted(slurm, path)
