@@ -12,11 +12,7 @@ import matplotlib.pyplot as plt
 import nbformat
 import pytest
 
-from dpprobe.heads.registry import method_options
-from dpprobe.results.summary import summarise_cells
-from tests.support.classifiers import DELTA, FAST, ROWS, make_rows
-from tests.support.feature_stores import write_split
-from tests.support.training_jobs import make_job, plan_job, run_job
+from tests.support.training_jobs import write_results
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
@@ -27,31 +23,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A working directory with the results of a small study; figures are closed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(plt, "show", lambda: None)
-    write_results(tmp_path / "results")
+    write_results(tmp_path / "results", "1", "4", dataset="digits", backbone="pixels")
     yield tmp_path
     plt.close("all")
-
-
-def write_results(folder: Path) -> None:
-    stores = folder / "features/digits/pixels"
-    for split, seed in (("train", 0), ("test", 1)):
-        write_split(stores / split, *make_rows(seed))
-    for epsilon in (1.0, 4.0):
-        job = make_job(
-            dataset="digits",
-            backbone="pixels",
-            methods={"momentum": method_options(FAST)},
-            epsilon=f"{epsilon:g}",
-            delta=DELTA,
-        )
-        plans = folder / f"calibration/digits/eps-{job.epsilon}.json"
-        plan_job(job, ROWS, plans, folder / "calibration")
-        manifests: dict[str, Any] = {
-            split: stores / split / "manifest.json" for split in ("train", "test")
-        }
-        run_job(folder, job, plans, **manifests)
-    records = sorted(folder.glob("cells/**/metrics.json"))
-    summarise_cells(records, folder / "summary/digits.parquet", study="demo")
 
 
 def run_cells(notebook: Path) -> list[Any]:

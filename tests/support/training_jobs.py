@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 import torch
 
+from dpprobe.heads.registry import method_options
 from dpprobe.privacy.risk import read_budget
 from dpprobe.privacy.target import Terms
+from dpprobe.results.summary import summarise_cells
 from dpprobe.training.cell_task import Asked
 from dpprobe.training.head_job import train_job
 from dpprobe.training.plan_file import write_plans
 from dpprobe.training.tasks import JobFiles, Request, open_job
+from tests.support.classifiers import DELTA, FAST, ROWS, make_rows
+from tests.support.feature_stores import write_split
 
 DEFAULT = Request(
     dataset="toy",
@@ -77,6 +81,22 @@ def run_job(
     """Trains a job on the splits in a folder, into its `cells`."""
     opened = open_job(job, list_files(folder, plans, **given))
     train_job(opened, device=device, memory_mb=memory_mb, threads=torch.get_num_threads())
+
+
+def write_results(folder: Path, *epsilons: str, **changes: Any) -> None:
+    """Writes the results of a study of one dataset and method: features, cells and summary."""
+    job = make_job(methods={"momentum": method_options(FAST)}, delta=DELTA, **changes)
+    stores = folder / "features" / job.dataset / job.backbone
+    manifests: dict[str, Any] = {
+        split: write_split(stores / split, *make_rows(seed))
+        for seed, split in enumerate(("train", "test"))
+    }
+    for epsilon in epsilons:
+        plans = folder / f"calibration/{job.dataset}/eps-{epsilon}.json"
+        each = change_job(job, epsilon=epsilon)
+        run_job(folder, each, plan_job(each, ROWS, plans, folder / "calibration"), **manifests)
+    cells = sorted(folder.glob("cells/**/metrics.json"))
+    summarise_cells(cells, folder / f"summary/{job.dataset}.parquet", study="unit")
 
 
 def watch_renames(monkeypatch: pytest.MonkeyPatch) -> list[Path]:

@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from PIL import Image
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 
@@ -85,19 +84,6 @@ def test_others_use_it_on_vectors(bundle: tuple[PrivateClassifier, Path]) -> Non
     np.testing.assert_allclose(values, fitted.predict_proba(X), atol=1e-6)
     assert predictor.name_classes(values) == fitted.predict(X).tolist()
     np.testing.assert_array_equal(predictor.predict_vectors(X[5:6]), values[5:6])
-    assert predictor.predict_vectors(X[:0]).shape == (0, len(NAMES))
-
-
-def test_inputs_that_cannot_be_used_are_named(bundle: tuple[PrivateClassifier, Path]) -> None:
-    X, _ = make_rows(3)
-    predictor = Predictor.load_bundle(bundle[1])
-    with pytest.raises(DataError, match="clip-vit"):
-        predictor.predict_vectors(X[:, :5])
-    with pytest.raises(DataError, match="image 0: .*clip-vit"):
-        predictor.predict_images([Image.new("RGB", (8, 8))])
-    X[7, 0] = np.nan
-    with pytest.raises(DataError, match="vector 7"):
-        predictor.predict_vectors(X)
 
 
 def test_nothing_private_is_in_the_files(tmp_path: Path) -> None:

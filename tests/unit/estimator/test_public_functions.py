@@ -26,13 +26,10 @@ from hypothesis import strategies as st
 import dpprobe
 from dpprobe.errors import ConfigError, DataError, PrivacyError, StoreError
 from dpprobe.estimator import public_functions
-from dpprobe.heads.registry import method_options
 from dpprobe.privacy.accountants import gaussian_epsilon
-from dpprobe.results.summary import summarise_cells
-from tests.support.classifiers import DELTA, FAST, ROWS, make_private, make_rows
-from tests.support.feature_stores import write_split
+from tests.support.classifiers import ROWS, make_private, make_rows
 from tests.support.script_modules import load_script
-from tests.support.training_jobs import make_job, plan_job, run_job
+from tests.support.training_jobs import write_results
 
 
 @given(
@@ -78,17 +75,7 @@ def test_an_audit_holds_and_catches_broken_mechanisms(unit: str) -> None:
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of a study of one dataset and method, with three seeds."""
     folder = tmp_path_factory.mktemp("results")
-    stores = folder / "features/toy/none"
-    for split, seed in (("train", 0), ("test", 1)):
-        write_split(stores / split, *make_rows(seed))
-    job = make_job(methods={"momentum": method_options(FAST)}, seeds=3, epsilon="2", delta=DELTA)
-    plans = plan_job(job, ROWS, folder / "plans.json", folder / "calibration")
-    manifests: dict[str, Any] = {
-        split: stores / split / "manifest.json" for split in ("train", "test")
-    }
-    run_job(folder, job, plans, **manifests)
-    cells = [*folder.glob("cells/**/metrics.json")]
-    summarise_cells(cells, folder / "summary/toy.parquet", study="unit")
+    write_results(folder, "2", seeds=3)
     return folder
 
 
