@@ -39,11 +39,9 @@ def write_zero_shot(
     return path
 
 
-def write_few_shot(
-    root: Path, accuracies: Mapping[int | None, float], *, dataset: str = "digits"
-) -> Path:
+def write_few_shot(root: Path, accuracies: Mapping[int | None, float]) -> Path:
     """Writes the record of few-shot probes, accuracy by N, on the features of `pixels`."""
-    path = root / f"few_shot/{dataset}/pixels.json"
+    path = root / "few_shot/digits/pixels.json"
     results = [
         {
             "shots": shots,
@@ -55,7 +53,7 @@ def write_few_shot(
     ]
     record = {
         **FEW_SHOT,
-        "dataset": dataset,
+        "dataset": "digits",
         "backbone": "pixels",
         "note": "Not private.",
         "headline": "accuracy",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +14,16 @@ from matplotlib.figure import Figure
 from dpprobe.artifacts import write_table
 from dpprobe.exhibits import style
 from dpprobe.reporting.figures import curves
-from dpprobe.results.summary import read_grid, summarise_cells
-from tests.support.cell_files import write_study
+from dpprobe.results.summary import read_grid
+from tests.support.cell_files import summarise, write_study
 
 mpl.rcParams.update(style.SETTINGS)  # figures are drawn as `make_exhibit` draws them
 
 
-def write_summary(
-    root: Path,
-    *,
-    backbones: Sequence[str] = ("pixels", "scattering"),
-    methods: Sequence[str] = ("sgd", "sgd_full", "nonprivate"),
-    epsilons: Sequence[str] = ("0.5", "1", "8", "inf"),
-) -> Path:
+def write_summary(root: Path) -> Path:
     """Writes a study of one dataset and returns its summary."""
-    cells = write_study(root, backbones=backbones, methods=methods, epsilons=epsilons)
-    summarise_cells(cells, root / "summary.parquet", study="study")
-    return root / "summary.parquet"
+    cells = write_study(root, epsilons=("0.5", "1", "8", "inf"))
+    return summarise(root / "summary.parquet", *cells)
 
 
 def curve_axes(summary: Path) -> Any:

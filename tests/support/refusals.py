@@ -61,12 +61,12 @@ def change_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[
     return changed
 
 
-def check_lines(text: str, says: Sequence[str], *, start: str) -> None:
-    """Asserts that a text has the lines that are said; " ... " stands for any text."""
+def check_lines(text: str, says: Sequence[str]) -> None:
+    """Asserts that an error of a study has the lines that are said; " ... " is any text."""
     lines = text.splitlines()
     assert len(lines) == len(says), text
     for line, said in zip(lines, says, strict=True):
-        pattern = ".*".join(map(re.escape, f"{start}{said}".split(" ... ")))
+        pattern = ".*".join(map(re.escape, f"config: {said}".split(" ... ")))
         assert re.fullmatch(pattern, line), f"{line!r} is not {said!r}"
 
 

@@ -59,10 +59,10 @@ class Study:
         receipt: dict[str, Any] = read_json(self.root / "receipt.json")
         return receipt
 
-    def ingest_whole(self, *, name: str = "study", **changes: Any) -> dict[str, Any]:
+    def ingest_whole(self, **changes: Any) -> dict[str, Any]:
         """Ingests the study as a whole; returns the receipt."""
         summary = self.root / "summary.parquet"
-        summarise_cells(self.cells, summary, study=name)
+        summarise_cells(self.cells, summary, study="study")
         report = self.root / "report.html"
         if not report.exists():
             write_text(report, "<html></html>")
@@ -73,7 +73,7 @@ class Study:
             "figures": [],
             "tables": sorted((self.root / "tables").rglob("*.md")),
         }
-        to = self.destination("_study.json", changes, study=name)
+        to = self.destination("_study.json", changes, study="study")
         ingest_study(to, **(arguments | changes))
         receipt: dict[str, Any] = read_json(self.root / "_study.json")
         return receipt

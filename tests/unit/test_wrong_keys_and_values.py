@@ -44,7 +44,7 @@ def test_each_mistake_is_named_in_one_line(
         return
     with pytest.raises(ConfigError) as refused:
         load_study(study)
-    check_lines(str(refused.value), says, start="config: ")
+    check_lines(str(refused.value), says)
 
 
 def refusal_of(path: str, value: Any) -> str:

@@ -52,23 +52,18 @@ def forget() -> Iterator[None]:
 
 
 def open_store(
-    folder: Path,
-    promise: PromiseFacts | None,
-    *,
-    dataset: str = "clinic",
-    split: str = "train",
-    seed: int = 0,
+    folder: Path, promise: PromiseFacts | None, *, dataset: str = "clinic", seed: int = 0
 ) -> FeatureStore:
     named = promise is None or promise.unit_column is not None
     write_split(
-        folder / "features" / dataset / "pixels" / split,
+        folder / "features" / dataset / "pixels/train",
         separable(LABELS, DIMENSION, seed=seed).astype(np.float32),
         LABELS,
         units=NAMES if named else None,
         promise=promise and replace(promise, copies=None),
         copies=promise.copies if promise else None,
     )
-    return read_features(folder, dataset, "pixels", split)
+    return read_features(folder, dataset, "pixels")
 
 
 def make_head(**options: Any) -> PrivateClassifier:

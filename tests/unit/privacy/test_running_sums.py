@@ -37,14 +37,14 @@ def release(
 
 
 def run_chain(
-    factorisation: Factorisation, sums: Sequence[torch.Tensor], *, noise: float = 2.0, seed: int = 0
+    factorisation: Factorisation, sums: Sequence[torch.Tensor], *, noise: float = 2.0
 ) -> tuple[list[torch.Tensor], list[Cohort], float]:
     """Returns all totals, what was kept, and the deviation stated for the last total."""
     kept: list[Cohort] = []
     totals = []
     for place, part in enumerate(sums):
         running = RunningSums(factorisation, kept, names=("sum",), n=100)
-        total, taken = release(running, part, 1000 * seed + place, noise=noise)
+        total, taken = release(running, part, place, noise=noise)
         totals.append(total)
         kept.append(running.make_cohort(np.zeros((1, 1), dtype=np.float32)))
     return totals, kept, taken.noise_deviation("sum")

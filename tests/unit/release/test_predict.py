@@ -94,11 +94,9 @@ def cifar(tmp_path_factory: pytest.TempPathFactory, test_data: Path) -> Path:
     return folder
 
 
-def store_of(
-    dataset: Path, output: Path, backbone: dict[str, Any], *, dtype: str, shards: int = 2
-) -> FeatureStore:
+def store_of(dataset: Path, output: Path, backbone: dict[str, Any], *, dtype: str) -> FeatureStore:
     info = read_info(dataset / "dataset.json")
-    paths = [output / f"shard-{shard:05d}-of-{shards:05d}.h5" for shard in range(shards)]
+    paths = [output / f"shard-{shard:05d}-of-00002.h5" for shard in range(2)]
     for shard, path in enumerate(paths):
         extract_shard(
             table=dataset / "train.parquet",
@@ -108,7 +106,7 @@ def store_of(
             backbone_name="mine",
             split="train",
             shard=shard,
-            shards=shards,
+            shards=2,
             batch_size=256,
             dtype=dtype,
             device="cpu",
