@@ -1,7 +1,7 @@
 """Puts each fault of `tests/mutants.yaml` into a copy of the code, and checks that a test fails.
 
     python bench/mutants.py                          # every fault, about half an hour
-    python bench/mutants.py --only rounding-down     # some, by their ids
+    python bench/mutants.py --only "rounded down"    # those whose sentence has these words
 
 A temporary folder gets a copy of the working tree's files that git knows. A fault's tests run with
 the fault until a test fails; in the end the tests run without a fault, and must pass. Prints a line
@@ -49,7 +49,6 @@ class Edit:
 class Mutant:
     """A fault: its edits, and the tests that notice it, `FILE` or `FILE::TEST`."""
 
-    id: str
     fault: str
     edits: tuple[Edit, ...]
     tests: tuple[str, ...]
@@ -59,7 +58,6 @@ class Mutant:
     def of(cls, values: dict[str, Any]) -> Mutant:
         edits = values.get("edits") or [{"old": values["old"], "new": values["new"]}]
         return cls(
-            id=values["id"],
             fault=values["fault"],
             edits=tuple(Edit(**edit) for edit in edits),
             tests=tuple(values["tests"]),
@@ -68,11 +66,11 @@ class Mutant:
 
 
 def read_mutants(path: Path = FAULTS) -> list[Mutant]:
-    """Reads the faults; raises MutantError if two faults have one id."""
+    """Reads the faults; raises MutantError if one is listed twice."""
     mutants = [Mutant.of(values) for values in yaml.safe_load(path.read_text(encoding="utf-8"))]
-    ids = [mutant.id for mutant in mutants]
-    if twice := {each for each in ids if ids.count(each) > 1}:
-        raise MutantError(f"{path}: {', '.join(sorted(twice))}: two faults have this id")
+    faults = [mutant.fault for mutant in mutants]
+    if twice := {each for each in faults if faults.count(each) > 1}:
+        raise MutantError(f"{path}: {'; '.join(sorted(twice))}: this fault is listed twice")
     return mutants
 
 
@@ -96,7 +94,7 @@ def find_place(mutant: Mutant, edit: Edit, modules: Mapping[Path, str]) -> Path:
     if len(places) != 1:
         names = ", ".join(path.name for path in places) or "no module"
         raise MutantError(
-            f"{mutant.id}: text does not occur exactly once, but in {names}: {edit.old!r}"
+            f"{mutant.fault}: text does not occur exactly once, but in {names}: {edit.old!r}"
         )
     return places[0]
 
@@ -113,7 +111,7 @@ def find_tests(mutant: Mutant, root: Path) -> list[str]:
             if str(path).endswith(f"/{end}") and (not name or f"def {name}(" in path.read_text())
         ]
         if not ends:
-            raise MutantError(f"{mutant.id}: no test {test}")
+            raise MutantError(f"{mutant.fault}: no test {test}")
         found += [f"{path.relative_to(root)}{mark}{name}" for path in ends]
     return found
 
@@ -211,29 +209,30 @@ def find_false(verdicts: Mapping[str, Verdict], root: Path) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", metavar="ID", help="the faults to try")
+    parser.add_argument("--only", nargs="+", metavar="WORDS", help="words of the faults to try")
     parser.add_argument("--list", action="store_true", help="list the faults, run nothing")
     asked = parser.parse_args()
-    mutants = [each for each in read_mutants() if not asked.only or each.id in asked.only]
-    if unknown := set(asked.only or ()) - {each.id for each in mutants}:
-        raise SystemExit(f"{', '.join(sorted(unknown))}: no such fault in {FAULTS}")
+    wanted = asked.only or [""]
+    mutants = [each for each in read_mutants() if any(words in each.fault for words in wanted)]
+    for words in wanted:
+        if not any(words in each.fault for each in mutants):
+            raise SystemExit(f"{words}: no such fault in {FAULTS}")
     if asked.list:
-        for mutant in mutants:
-            print(f"{mutant.id:36} {mutant.fault}")
+        print(*(mutant.fault for mutant in mutants), sep="\n")
         return 0
     verdicts: dict[str, Verdict] = {}
     with copied_tree() as root:
         for mutant in mutants:
             started = time.monotonic()
-            verdict = verdicts[mutant.id] = try_mutant(mutant, root)
+            verdict = verdicts[mutant.fault] = try_mutant(mutant, root)
             shown = (
                 verdict.detail.split("::", 1)[-1] if verdict.word == "killed" else verdict.detail
             )
             seconds = time.monotonic() - started
-            print(f"{mutant.id:36} {verdict.word:9} {seconds:5.0f} s  {shown}", flush=True)
+            print(f"{verdict.word:9} {seconds:5.0f} s  {mutant.fault}: {shown}", flush=True)
         false = find_false(verdicts, root)
     if false:
-        print(f"no kills, for their tests fail without them: {', '.join(false)}")
+        print(f"no kills, for their tests fail without them: {'; '.join(false)}")
     killed = sum(verdict.word == "killed" for verdict in verdicts.values()) - len(false)
     print(f"{killed} of {len(mutants)} killed")
     return 0 if killed == len(mutants) else 1

@@ -32,7 +32,7 @@ def test_each_fault_replaces_a_text_that_stands_once(bench: ModuleType, reposito
 @pytest.mark.parametrize("text", ["no such text", "from __future__ import annotations"])
 def test_a_text_must_stand_once(bench: ModuleType, repository: Path, text: str) -> None:
     edit = bench.Edit(text, "pass")
-    mutant = bench.Mutant("one", "a fault", (edit,), ("test_mutants.py",))
+    mutant = bench.Mutant("a fault", (edit,), ("test_mutants.py",))
     with pytest.raises(bench.MutantError, match="does not occur exactly once"):
         bench.find_place(mutant, edit, bench.read_modules(repository))
 
@@ -40,11 +40,11 @@ def test_a_text_must_stand_once(bench: ModuleType, repository: Path, text: str) 
 def test_a_test_that_is_not_there_is_an_error(bench: ModuleType, repository: Path) -> None:
     here = "project/test_mutants.py"
     for test, said in (
-        (f"{here}::test_an_id_stands_once", None),
-        (f"{here}::test_an_id", "no test project/test_mutants.py::test_an_id$"),
+        (f"{here}::test_a_fault_stands_once", None),
+        (f"{here}::test_a_fault", "no test project/test_mutants.py::test_a_fault$"),
         ("project/test_mutant.py", "no test project/test_mutant.py$"),
     ):
-        mutant = bench.Mutant("one", "a fault", (), (test,))
+        mutant = bench.Mutant("a fault", (), (test,))
         if said is None:
             assert bench.find_tests(mutant, repository) == [f"tests/{test}"]
             continue
@@ -52,11 +52,11 @@ def test_a_test_that_is_not_there_is_an_error(bench: ModuleType, repository: Pat
             bench.find_tests(mutant, repository)
 
 
-def test_an_id_stands_once(bench: ModuleType, tmp_path: Path) -> None:
-    fault = {"id": "one", "fault": "f", "old": "a", "new": "b", "tests": ["test_mutants.py"]}
+def test_a_fault_stands_once(bench: ModuleType, tmp_path: Path) -> None:
+    fault = {"fault": "f", "old": "a", "new": "b", "tests": ["test_mutants.py"]}
     path = tmp_path / "mutants.yaml"
     path.write_text(yaml.safe_dump([fault, fault]))
-    with pytest.raises(bench.MutantError, match="one: two faults have this id"):
+    with pytest.raises(bench.MutantError, match="f: this fault is listed twice"):
         bench.read_mutants(path)
 
 
@@ -64,7 +64,7 @@ def test_a_fault_is_put_in_and_taken_out_again(bench: ModuleType, tmp_path: Path
     module = tmp_path / "src/dpprobe/some.py"
     module.parent.mkdir(parents=True)
     module.write_text("a = 1\n")
-    mutant = bench.Mutant("one", "a fault", (bench.Edit("a = 1", "a = 2"),), ())
+    mutant = bench.Mutant("a fault", (bench.Edit("a = 1", "a = 2"),), ())
     with bench.mutated(mutant, tmp_path):
         assert module.read_text() == "a = 2\n"
     assert module.read_text() == "a = 1\n"
