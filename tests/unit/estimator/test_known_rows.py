@@ -285,22 +285,15 @@ def test_patients_are_the_units_where_their_names_are_given(door: str, tmp_path:
         assert fitted.plan_.n == count or not whole
 
 
-def test_a_store_brings_the_names_of_its_patients(tmp_path: Path) -> None:
-    """20 patients of 6 images are 20 units: one person pays one epsilon."""
+@pytest.mark.parametrize("unit", ["patient", "image"])
+def test_a_store_brings_the_names_of_its_patients(unit: Any, tmp_path: Path) -> None:
+    """20 patients of 6 images are 20 units: one person pays one epsilon, or has no guarantee."""
     store = open_store(tmp_path, OF_PATIENTS)
-    head = make_head(unit="patient").fit(store, store.labels)
-    assert head.plan_.n == PATIENTS
-    folder = head.save_bundle(
-        tmp_path / "bundle", dataset="clinic", model="pixels", each_by_itself=True
-    )
-    assert verify_bundle(folder).passed
-    assert head.privacy_["unit_of_privacy"].startswith("one patient")
-
-
-def test_images_of_patients_state_that_a_patient_has_no_guarantee(tmp_path: Path) -> None:
-    store = open_store(tmp_path, OF_PATIENTS)
-    head = make_head(unit="image").fit(store, store.labels)
-    assert "nothing is promised to a patient" in head.privacy_["promise"]
+    head = make_head(unit=unit).fit(store, store.labels)
+    assert head.plan_.n == (PATIENTS if unit == "patient" else ROWS)
+    assert head.privacy_["unit_of_privacy"].startswith("one patient") == (unit == "patient")
+    unpromised = "nothing is promised to a patient" in head.privacy_["promise"]
+    assert unpromised == (unit == "image")
     folder = head.save_bundle(
         tmp_path / "bundle", dataset="clinic", model="pixels", each_by_itself=True
     )

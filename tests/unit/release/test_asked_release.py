@@ -315,32 +315,19 @@ def test_a_task_reads_facts_units_and_agreed_values(tmp_path: Path) -> None:
     ]
 
 
-def test_facts_are_of_each_backbone_with_features(tmp_path: Path) -> None:
-    for backbone, dimension in (("pixels", 6), ("other", 9)):
-        write_features(tmp_path / "features/toy" / backbone, dimension=dimension)
-    made = study(tmp_path)
-    backbones = dict.fromkeys(("other", "absent", "pixels"), made.backbones["pixels"])
-    known = (
-        make_task(
-            tmp_path,
-            tmp_path / "features/toy/pixels",
-            made.model_copy(update={"backbones": backbones}),
-        )
-        .steps["choice"]
-        .list_facts("toy")
-    )
-    assert {name: facts.dimension for name, facts in known.items()} == {"pixels": 6, "other": 9}
-    assert {(facts.n, facts.epsilon) for facts in known.values()} == {(300, 2.0)}
-
-
-def test_facts_of_another_dataset_are_of_its_own_features(tmp_path: Path) -> None:
-    for dataset, dimension in (("toy", 6), ("more", 9)):
-        write_features(tmp_path / "features" / dataset / "pixels", dimension=dimension)
+def test_facts_are_of_each_backbone_with_features_of_the_dataset(tmp_path: Path) -> None:
+    for place, dimension in {"toy/pixels": 6, "toy/other": 9, "more/pixels": 5}.items():
+        write_features(tmp_path / "features" / place, dimension=dimension)
     values = study(tmp_path).model_dump(mode="json", exclude_unset=True)
     values["datasets"]["more"] = {**values["datasets"]["toy"], "same_units_as": "toy"}
+    same = values["backbones"]["pixels"]
+    values["backbones"] = dict.fromkeys(("other", "absent", "pixels"), same)
     task = make_task(tmp_path, tmp_path / "features/toy/pixels", load_study(values))
-    known = task.steps["choice"].list_facts("more")
-    assert {name: (facts.n, facts.dimension) for name, facts in known.items()} == {
-        "pixels": (300, 9)
-    }
-    assert task.steps["choice"].list_facts("gone") == {}
+    for dataset, dimensions in {
+        "toy": {"pixels": 6, "other": 9},
+        "more": {"pixels": 5},
+        "gone": {},
+    }.items():
+        known = task.steps["choice"].list_facts(dataset)
+        assert {name: facts.dimension for name, facts in known.items()} == dimensions
+        assert all((facts.n, facts.epsilon) == (300, 2.0) for facts in known.values())

@@ -26,15 +26,13 @@ from tests.support.split_tables import write_tables
 MONTHS = ("january", "february", "march")
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path
+def images(name: str) -> dict[str, list[str]]:
+    return {split: [f"{name} {split} {row}" for row in range(rows)] for split, rows in ROWS.items()}
 
 
 def release_month(folder: Path, month: str, *, after: str | None = None, **options: Any) -> Path:
     """Makes the release of a month's own rows, in a study of its own as in a later month."""
-    own = {split: [f"{month} {split} {row}" for row in range(rows)] for split, rows in ROWS.items()}
-    fingerprint = write_tables(folder / "data" / month, options.pop("images", own))
+    fingerprint = write_tables(folder / "data" / month, options.pop("images", images(month)))
     if options.pop("without_tables", False):
         shutil.rmtree(folder / "data")
     write_features(folder, fingerprint=fingerprint, **options.pop("features", {}))
@@ -50,12 +48,12 @@ def ledger(folder: Path, month: str) -> Ledger:
 
 
 @pytest.mark.parametrize("horizon", [None, 3])
-def test_a_chain_is_verified_and_says_what_it_has_seen(folder: Path, horizon: int | None) -> None:
-    output = release_month(folder, MONTHS[0], horizon=horizon)
+def test_a_chain_is_verified_and_says_what_it_has_seen(tmp_path: Path, horizon: int | None) -> None:
+    output = release_month(tmp_path, MONTHS[0], horizon=horizon)
     first = bundle.read_bundle(output)
     for before, month in pairwise(MONTHS):
         watched = {"monitor": {"epsilon": 2}} if month == "march" else {}
-        output = release_month(folder, month, after=before, horizon=horizon, **watched)
+        output = release_month(tmp_path, month, after=before, horizon=horizon, **watched)
     read = bundle.read_bundle(output)
     assert TYPICAL in read.arrays, "the directions of all months' moment"
     stated = read.statement["cohort"]
@@ -66,58 +64,58 @@ def test_a_chain_is_verified_and_says_what_it_has_seen(folder: Path, horizon: in
     assert read.statement["epsilon_realised"] == first.statement["epsilon_realised"] <= 1
     assert read.statement["ledger"]["releases"] == 1, "no unit is in two cohorts"
     assert failed(verify_bundle(output, predecessors=[output.parent])) == []
-    kept = sorted((folder / "data/march").glob("cohort-*"))
+    kept = sorted((tmp_path / "data/march").glob("cohort-*"))
     assert [path.name for path in kept] == ["cohort-of_march.entry-1.safetensors"]
     assert stat.S_IMODE(kept[0].stat().st_mode) == 0o600
-    chain = read_chain(folder / "data", dataset="march", release="of_march")
+    chain = read_chain(tmp_path / "data", dataset="march", release="of_march")
     assert [bool(cohort.sums) for cohort in chain.cohorts] == [horizon is not None] * 3
 
 
-def test_a_cohort_needs_no_folder_of_its_dataset(folder: Path) -> None:
+def test_a_cohort_needs_no_folder_of_its_dataset(tmp_path: Path) -> None:
     """Features may come from another machine."""
-    assert release_month(folder, "january", without_tables=True).is_dir()
-    (entry,) = ledger(folder, "january").read_entries()
+    assert release_month(tmp_path, "january", without_tables=True).is_dir()
+    (entry,) = ledger(tmp_path, "january").read_entries()
     assert entry.state == "closed"
 
 
-def test_a_unit_is_in_one_cohort(folder: Path) -> None:
-    release_month(folder, "january")
+def test_a_unit_is_in_one_cohort(tmp_path: Path) -> None:
+    release_month(tmp_path, "january")
     again = {split: [f"january {split} 7"] * rows for split, rows in ROWS.items()}
     with pytest.raises(PrivacyError, match="images of dataset february are also in entry 1"):
-        release_month(folder, "february", after="january", images=again)
+        release_month(tmp_path, "february", after="january", images=again)
     with pytest.raises(PrivacyError, match="dataset january: its units are in this chain of coho"):
-        release_month(folder, "january", after="january", name="again")
-    assert ledger(folder, "february").read_entries() == []
+        release_month(tmp_path, "january", after="january", name="again")
+    assert ledger(tmp_path, "february").read_entries() == []
 
 
-def test_two_releases_at_one_place_of_a_horizon_are_refused(folder: Path) -> None:
-    release_month(folder, "january", horizon=3)
+def test_two_releases_at_one_place_of_a_horizon_are_refused(tmp_path: Path) -> None:
+    release_month(tmp_path, "january", horizon=3)
     with pytest.raises(ConfigError, match="horizon 4, but the horizon of of_january is 3; write"):
-        release_month(folder, "february", after="january", horizon=4)
-    release_month(folder, "february", after="january", horizon=3)
+        release_month(tmp_path, "february", after="january", horizon=4)
+    release_month(tmp_path, "february", after="january", horizon=3)
     with pytest.raises(PrivacyError, match="of_february of dataset february already has place 2"):
-        release_month(folder, "march", after="january", horizon=3)
-    assert ledger(folder, "march").read_entries() == []
+        release_month(tmp_path, "march", after="january", horizon=3)
+    assert ledger(tmp_path, "march").read_entries() == []
 
 
-def test_added_sums_may_branch(folder: Path) -> None:
+def test_added_sums_may_branch(tmp_path: Path) -> None:
     """Each branch uses what was released, and its own units."""
-    release_month(folder, "january")
-    release_month(folder, "february", after="january")
-    branch = bundle.read_bundle(release_month(folder, "march", after="january"))
+    release_month(tmp_path, "january")
+    release_month(tmp_path, "february", after="january")
+    branch = bundle.read_bundle(release_month(tmp_path, "march", after="january"))
     assert branch.statement["cohort"]["units"] == 600
 
 
 @pytest.mark.parametrize(("horizon", "least", "most"), [(None, 1.4, 1.5), (2, 1.5, 1.7)])
 def test_the_same_people_in_two_cohorts_pay_for_both(
-    folder: Path, horizon: int | None, least: float, most: float
+    tmp_path: Path, horizon: int | None, least: float, most: float
 ) -> None:
     """Squares of added sums add up; with a horizon they meet in one sum."""
     same: dict[str, Any] = {"horizon": horizon, "more": {"same_units_as": "january"}}
-    release_month(folder, "january", horizon=horizon)
+    release_month(tmp_path, "january", horizon=horizon)
     with pytest.raises(BudgetError, match="above max_epsilon"):
-        release_month(folder, "february", after="january", max_epsilon=least, **same)
-    output = release_month(folder, "february", after="january", max_epsilon=most, **same)
+        release_month(tmp_path, "february", after="january", max_epsilon=least, **same)
+    output = release_month(tmp_path, "february", after="january", max_epsilon=most, **same)
     spent = bundle.read_bundle(output).statement["ledger"]
     assert (spent["releases"], spent["exact"]) == (2, horizon is None)
     assert least < spent["epsilon"] < most
@@ -132,53 +130,49 @@ def test_the_same_people_in_two_cohorts_pay_for_both(
     ],
 )
 def test_a_release_that_does_not_fit_its_chain_is_refused(
-    folder: Path, options: dict[str, Any], fault: str
+    tmp_path: Path, options: dict[str, Any], fault: str
 ) -> None:
-    release_month(folder, "january")
+    release_month(tmp_path, "january")
     with pytest.raises((ConfigError, PrivacyError), match=fault):
-        release_month(folder, "february", after="january", **options)
-    assert ledger(folder, "february").read_entries() == []
+        release_month(tmp_path, "february", after="january", **options)
+    assert ledger(tmp_path, "february").read_entries() == []
 
 
-def test_a_predecessor_without_a_cohort_is_refused(folder: Path) -> None:
-    release_month(folder, "january", cohort=None)
+def test_a_predecessor_without_a_cohort_is_refused(tmp_path: Path) -> None:
+    release_month(tmp_path, "january", cohort=None)
     with pytest.raises(DataError, match="missing; a chain of cohorts begins with a release that"):
-        release_month(folder, "february", after="january")
+        release_month(tmp_path, "february", after="january")
 
 
 def test_an_abandoned_release_leaves_no_sums_and_no_place(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    release_month(folder, "january", horizon=2)
+    release_month(tmp_path, "january", horizon=2)
     with monkeypatch.context() as patched:
         patched.setattr(make, "pack_head", lambda *_, **__: (_ for _ in ()).throw(DataError("cut")))
         with pytest.raises(DataError, match="cut"):
-            release_month(folder, "february", after="january", horizon=2)
+            release_month(tmp_path, "february", after="january", horizon=2)
     with pytest.raises(PrivacyError, match="entry 1 of .* is open"):
-        release_month(folder, "february", after="january", horizon=2)
+        release_month(tmp_path, "february", after="january", horizon=2)
     with pytest.raises(PrivacyError, match="of_february of dataset february already has place 2"):
-        release_month(folder, "march", after="january", horizon=2)
-    ledger(folder, "february").abandon_entry(1, "the test cut it short")
-    release_month(folder, "february", after="january", horizon=2)
-    kept = sorted(path.name for path in (folder / "data/february").glob("cohort-*"))
+        release_month(tmp_path, "march", after="january", horizon=2)
+    ledger(tmp_path, "february").abandon_entry(1, "the test cut it short")
+    release_month(tmp_path, "february", after="january", horizon=2)
+    kept = sorted(path.name for path in (tmp_path / "data/february").glob("cohort-*"))
     assert kept == ["cohort-of_february.entry-2.safetensors"]
 
 
-def test_a_later_cohort_is_useful_by_all_units_so_far(folder: Path) -> None:
+def test_a_later_cohort_is_useful_by_all_units_so_far(tmp_path: Path) -> None:
     """Its benchmark would be of its own rows alone."""
     useless: dict[str, Any] = {"features": {"shift": 0.0}, "allow_useless": False, "epsilon": 0.02}
     with pytest.raises(PrivacyError, match="300 training images are too few for 3 classes"):
-        release_month(folder, "january", **useless)
-    release_month(folder, "january", epsilon=0.02)
-    output = release_month(folder, "february", after="january", **useless)
+        release_month(tmp_path, "january", **useless)
+    release_month(tmp_path, "january", epsilon=0.02)
+    output = release_month(tmp_path, "february", after="january", **useless)
     assert bundle.read_bundle(output).statement["cohort"]["units"] == 600
 
 
 # No unit pays more than max_epsilon because it stands in two datasets, or was renamed.
-
-
-def images(name: str) -> dict[str, list[str]]:
-    return {split: [f"{name} {split} {row}" for row in range(rows)] for split, rows in ROWS.items()}
 
 
 @pytest.fixture
@@ -198,10 +192,6 @@ def release_of(folder: Path, dataset: str, name: str, **release_options: Any) ->
     return release(folder, made, name)
 
 
-def entries(folder: Path, dataset: str) -> int:
-    return len(Ledger.of_dataset(folder / "data", dataset).read_entries())
-
-
 def test_a_copy_under_another_name_is_refused(prepared: Path) -> None:
     """Three releases under a limit of 1 cost 1.87 together before."""
     release_of(prepared, "toy", "first", max_epsilon=1)
@@ -211,7 +201,7 @@ def test_a_copy_under_another_name_is_refused(prepared: Path) -> None:
         release_of(prepared, "copy", "second", max_epsilon=1)
     with pytest.raises(PrivacyError, match=said):  # names are no excuse for equal images
         release_of(prepared, "copy", "second", more={"other_units_than": ["toy"]})
-    assert entries(prepared, "copy") == 0
+    assert ledger(prepared, "copy").read_entries() == []
 
 
 def test_ledgers_that_belong_together_are_added_up(prepared: Path) -> None:
@@ -243,13 +233,13 @@ def test_a_name_without_a_ledger_is_refused_and_never_booked(
     prepare(prepared, "copy", images("lesion"))
     if name == "toy":  # its own name, though it has a ledger
         release_of(prepared, "toy", "before")
-    booked = entries(prepared, "toy")
+    booked = ledger(prepared, "toy").read_entries()
     with pytest.raises(ConfigError, match=rf"same_units_as: {name}: .*`same_units_as: toy` under"):
         release_of(prepared, "toy", "first", more={"same_units_as": name})
     monkeypatch.setattr("dpprobe.release.make.release_faults", lambda *_, **__: [])
     with pytest.raises(PrivacyError, match=rf"same_units_as: {name}: .*`same_units_as: toy` under"):
         release_of(prepared, "toy", "first", more={"same_units_as": name})
-    assert entries(prepared, "toy") == booked
+    assert ledger(prepared, "toy").read_entries() == booked
 
 
 def test_a_dataset_that_is_released_later_counts_then(
@@ -311,7 +301,7 @@ def test_a_lost_key_or_file_is_no_way_around(prepared: Path) -> None:
         with pytest.raises(DataError, match=said):
             release_of(prepared, "copy", "second")
         path.write_bytes(kept)
-    assert entries(prepared, "copy") == 0
+    assert ledger(prepared, "copy").read_entries() == []
 
 
 def test_missing_tables_are_said(prepared: Path, caplog: pytest.LogCaptureFixture) -> None:
