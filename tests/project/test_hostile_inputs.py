@@ -20,11 +20,14 @@ from dpprobe.data import dataset_preparation
 from dpprobe.data.images.image_files import is_image_file
 from dpprobe.data.people.group_columns import warn_of_code
 from dpprobe.data.registry import dataset_options
+from dpprobe.data.sources.embedding_files import open_embeddings
 from dpprobe.data.table import SplitTable
 from dpprobe.draft.csv_guesses import Wishes
 from dpprobe.draft.parquet_guesses import look_at_parquet
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.errors import ConfigError, DataError, StoreError
+from dpprobe.features.shard_file import opened_shard
 from dpprobe.release.bundle import HEAD_FILE, WEIGHTS, write_sums
+from dpprobe.release.ledger.ledger_file import LedgerFile
 from dpprobe.release.predict import Predictor, predict
 from dpprobe.release.signing import signature_holds
 from dpprobe.study.study_file import load_study
@@ -119,11 +122,21 @@ def test_a_csv_of_devices_and_pipes_names_them(tmp_path: Path, place: str) -> No
         prepare(tmp_path / "out", options)
 
 
-def test_tables_shards_keys_and_studies_are_plain_files(tmp_path: Path, pipe: Path) -> None:
+def test_files_are_plain_at_every_door(tmp_path: Path, pipe: Path) -> None:
     bundle = write_example(tmp_path / "bundle")
-    for name in ("a.parquet", "a.csv", "a.tar", "noname"):
+    vectors = ("a.h5ad", "a.npz", "a.npy")
+    for name in ("a.parquet", "a.csv", "a.tar", "noname", "a.json", "ledger.jsonl", *vectors):
         os.mkfifo(tmp_path / name)
     text = "a device, a pipe or a socket"
+    with pytest.raises(DataError, match=rf"ledger\.jsonl: {text}.* plain file"):
+        LedgerFile(tmp_path / "ledger.jsonl").read_entries()
+    with pytest.raises(DataError, match=text):
+        read_record(tmp_path / "a.json", kind="x", version=1)
+    for name in vectors:
+        with pytest.raises(ConfigError, match=f"no file .*{name}"):
+            open_embeddings(tmp_path / name, option="train")
+    with pytest.raises(StoreError), opened_shard(pipe):
+        pass
     with pytest.raises(ConfigError, match=text):
         options_of("parquet", train=str(tmp_path / "a.parquet")).check_files()
     with pytest.raises(ConfigError, match="no file a.csv"):

@@ -298,21 +298,6 @@ def test_text_files_of_gigabytes_are_refused_unread(tmp_path: Path) -> None:
 # waiting
 
 
-def test_pipes_are_refused_at_every_door(tmp_path: Path) -> None:
-    what = "a device, a pipe or a socket"
-    for name in ("a.h5ad", "a.npz", "a.npy", "a.json", "ledger.jsonl", "a.h5"):
-        os.mkfifo(tmp_path / name)
-    with pytest.raises(DataError, match=rf"ledger\.jsonl: {what}.* plain file"):
-        LedgerFile(tmp_path / "ledger.jsonl").read_entries()
-    with pytest.raises(DataError, match=what):
-        read_record(tmp_path / "a.json", kind="x", version=1)
-    for name in ("a.h5ad", "a.npz", "a.npy"):
-        with pytest.raises(ConfigError, match=f"no file .*{name}"):
-            open_embeddings(tmp_path / name, option="train")
-    with pytest.raises(StoreError), opened_shard(tmp_path / "a.h5"):
-        pass
-
-
 def test_a_million_columns_are_one_short_error(tmp_path: Path) -> None:
     names = ",".join(f"c{number}" for number in range(1_000_000))
     (tmp_path / "a.csv").write_text(f"{names}\n")

@@ -35,23 +35,13 @@ def shuffled(values: Any, index: Any) -> pd.Series:
     return pd.Series(values, index=index).sample(frac=1, random_state=3)
 
 
-def reverse(values: Any, index: Any) -> pd.Series:
-    return pd.Series(values, index=index)[::-1]
-
-
-def sort(values: Any, index: Any) -> pd.Series:
-    return pd.Series(values, index=index).sort_values(kind="stable", ascending=False)
-
-
-def swap_two(values: Any, index: Any) -> pd.Series:
-    places = [1, 0, *range(2, ROWS)]
-    return pd.Series(values, index=index).iloc[places]
-
-
-def frame_of_one(values: Any, index: Any) -> pd.DataFrame:
-    return shuffled(values, index).to_frame()
-
-
+CHANGES: dict[str, Callable[[pd.Series], Any]] = {
+    "shuffled": lambda values: values.sample(frac=1, random_state=3),
+    "reversed": lambda values: values[::-1],
+    "sorted": lambda values: values.sort_values(kind="stable", ascending=False),
+    "two swapped": lambda values: values.iloc[[1, 0, *range(2, ROWS)]],
+    "frame of one": lambda values: values.sample(frac=1, random_state=3).to_frame(),
+}
 INDICES = {
     "default": pd.RangeIndex(ROWS),
     "names": pd.Index(NAMES),
@@ -69,12 +59,12 @@ def classifier(**options: Any) -> PrivateClassifier:
 
 
 @pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
-@pytest.mark.parametrize("change", [shuffled, reverse, sort, swap_two, frame_of_one])
-def test_another_order_is_refused(index: Any, change: Callable[[Any, Any], Any]) -> None:
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_another_order_is_refused(index: Any, change: Callable[[pd.Series], Any]) -> None:
     rows = pd.DataFrame(NUMBERS, index=index)
     with pytest.raises(DpprobeError, match=f"y: {REFUSED.format('X')}"):
-        classifier().fit(rows, change(LABELS, index))
-    people = change(PEOPLE, index)
+        classifier().fit(rows, change(pd.Series(LABELS, index=index)))
+    people = change(pd.Series(PEOPLE, index=index))
     for (x, y), than in (((rows, LABELS), "X"), ((NUMBERS, pd.Series(LABELS, index=index)), "y")):
         with pytest.raises(ValueError, match=f"groups: {REFUSED.format(than)}"):
             classifier(unit="group").fit(x, y, groups=people)

@@ -48,6 +48,7 @@ def measure(
     *,
     units: npt.NDArray[Any] | None = None,
     seed: int = 1,
+    **more: Any,
 ) -> dict[str, Any]:
     """Evaluates a head that shows these scores, with noise from a seed."""
     return results.evaluate_heads(
@@ -55,7 +56,8 @@ def measure(
         plan,
         metric=metric,
         link="sigmoid" if labels.ndim == 2 else "softmax",
-        composition="",
+        composition="paid",
+        **more,
     )
 
 
@@ -353,13 +355,7 @@ def evaluate(metric: Any, scores: Any, labels: Any, units: Any = None, **more: A
     wanted = results.evaluation_mechanisms(metric, classes=classes, multi_label=several)
     n = len(labels) if units is None else len(set(units))
     plan = made_plan(wanted, n, noise=LITTLE, unit="image" if units is None else "patient")
-    usual = {"link": "sigmoid" if several else "softmax", "composition": "paid"}
-    return results.evaluate_heads(
-        draw_of(head(classes), of_test_rows(scores, labels, units)),
-        plan,
-        metric=metric,
-        **usual | more,
-    )
+    return measure(scores, labels, plan, metric, units=units, **more)
 
 
 def test_accuracy_and_recalls_are_those_of_scikit_learn() -> None:

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from dpprobe.errors import DataError
-from dpprobe.heads.registry import method_options
 from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.parts.spent.measure import check_ledger
-from tests.support.mechanisms import gaussians, made_plan
+from tests.support.mechanisms import best_of, gaussians, made_plan
 from tests.support.releases import watched
 
 PLAN = made_plan([gaussians(8.0)], n=1000)
 SAMPLED = made_plan([gaussians(8.0, rate=0.1, count=9)], n=1000)
+SEARCHED = made_plan([gaussians(8.0)], n=1000, selection=best_of(3.0))
 BLOCK: dict[str, Any] = {
     "entry": 2,
     "releases": 1,
@@ -81,21 +81,8 @@ def test_the_exact_total_of_one_release_is_its_price() -> None:
         state(epsilon=1.0002)
 
 
-def test_samples_have_a_bound_alone() -> None:
-    state(SAMPLED, exact=False)
-    with pytest.raises(DataError, match="exact: true, but with samples or repeats"):
-        state(SAMPLED)
-
-
-def test_a_search_has_a_bound_alone() -> None:
-    options = {
-        "head": "tuned",
-        "base": {"head": "momentum"},
-        "trials": 3,
-        "search": {"learning_rate": [0.3, 0.4]},
-    }
-    method = method_options(options)
-    plan = made_plan(method.list_mechanisms(1000), n=1000, selection=method.priced_selection(1000))
+@pytest.mark.parametrize("plan", [SAMPLED, SEARCHED], ids=["samples", "a search"])
+def test_samples_and_searches_have_a_bound_alone(plan: Plan) -> None:
     state(plan, exact=False)
     with pytest.raises(DataError, match="exact: true, but with samples or repeats"):
         state(plan)
@@ -116,11 +103,8 @@ def test_all_that_test_units_pay_counts_together() -> None:
     noise = monitor["mechanisms"][0]["noise_multiplier"]
     price = gaussian_epsilon(1 / noise, 1e-5)
     values = {"evaluation": None, "monitor": monitor}
-    for factor, right in ((1.0, True), (0.99, False)):
-        for epsilon in (max(price, 2.0) * factor,):
-            ledger = BLOCK | {"releases": 2, "epsilon": epsilon}
-            if right:
-                assert check_ledger({**values, "ledger": ledger}, PLAN)[1]
-            else:
-                with pytest.raises(DataError, match="less than this release alone costs, 2$"):
-                    check_ledger({**values, "ledger": ledger}, PLAN)
+    ledger = BLOCK | {"releases": 2, "epsilon": max(price, 2.0)}
+    assert check_ledger({**values, "ledger": ledger}, PLAN)[1]
+    ledger["epsilon"] *= 0.99
+    with pytest.raises(DataError, match="less than this release alone costs, 2$"):
+        check_ledger({**values, "ledger": ledger}, PLAN)
