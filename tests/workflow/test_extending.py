@@ -79,6 +79,14 @@ def run(folder: Path, *words: str) -> str:
     return result.stdout
 
 
+def run_study(extended: Path, *targets: str, folder: Path | None = None, dry: bool = False) -> str:
+    """Runs the study of a folder, by default of the extended project's own."""
+    folder = folder or extended
+    words = ["-m", "snakemake", "--profile", "none", "--cores", "2", "--directory", str(folder)]
+    words += ["--configfile", str(folder / "study.yaml"), *["--dry-run"] * dry, "--", *targets]
+    return run(extended, *words)
+
+
 def test_the_page_s_head_goes_through_the_whole_workflow(
     extended: Path, small: dict[str, Any], template: Template
 ) -> None:
@@ -86,19 +94,7 @@ def test_the_page_s_head_goes_through_the_whole_workflow(
     small["methods"] = {"nearest_mean": {"head": "nearest_mean"}, "ceiling": {"head": "nonprivate"}}
     small["epsilons"] = [1, 8, "inf"]
     (extended / "study.yaml").write_text(yaml.safe_dump(small))
-    run(
-        extended,
-        "-m",
-        "snakemake",
-        "--profile",
-        "none",
-        "--cores",
-        "2",
-        "tables",
-        f"{FIGURE}.svg",
-        "--configfile",
-        "study.yaml",
-    )
+    run_study(extended, "tables", f"{FIGURE}.svg")
     table = pq.read_table(extended / "results/summary/digits.parquet").to_pandas()
     accuracy = table[table["method"] == "nearest_mean"].groupby("epsilon")["accuracy"].mean()
     assert accuracy[8.0] > 0.8
@@ -113,17 +109,7 @@ def test_the_page_s_head_goes_through_the_whole_workflow(
     assert "| ceiling | inf |" in shown
     assert "digits" in (extended / f"{FIGURE}.svg").read_text()
     (extended / f"{FIGURE}.svg").unlink()
-    planned = run(
-        extended,
-        "-m",
-        "snakemake",
-        "--profile",
-        "none",
-        "-n",
-        "results/report.html",
-        "--configfile",
-        "study.yaml",
-    )
+    planned = run_study(extended, "results/report.html", dry=True)
     assert "results of all cells of digits" in planned  # the report shows it
 
 
@@ -180,20 +166,8 @@ def test_the_page_s_analysis_goes_through_the_whole_workflow(
     folder.mkdir()
     template(Workspace(repository=extended, directory=folder), small, *PREPARED)
     study = folder / "study.yaml"
-    command = (
-        "-m",
-        "snakemake",
-        "--profile",
-        "none",
-        "--cores",
-        "2",
-        "--directory",
-        str(folder),
-        "--configfile",
-        str(study),
-    )
     study.write_text(yaml.safe_dump(small | {"lengths": {"rows": 500}}))
-    assert "lengths of digits, pixels" in run(extended, *command, "--", "lengths_digits")
+    assert "lengths of digits, pixels" in run_study(extended, "lengths_digits", folder=folder)
     record = json.loads((folder / "results/lengths/digits/pixels.json").read_text())
     assert len(record["means"]) == 10
     assert all(mean > 0 for mean in record["means"].values())
@@ -203,7 +177,7 @@ def test_the_page_s_analysis_goes_through_the_whole_workflow(
 
     study.write_text(yaml.safe_dump(small | {"lengths": {"rows": 400}}))
     for target in ("lengths", "all"):  # another option measures again, also as a part of `all`
-        planned = run(extended, *command, "--dry-run", "--", target)
+        planned = run_study(extended, target, folder=folder, dry=True)
         assert "lengths of digits, pixels" in planned
     study.write_text(yaml.safe_dump(small))
-    assert "lengths of digits" not in run(extended, *command, "--dry-run", "--", "all")
+    assert "lengths of digits" not in run_study(extended, "all", folder=folder, dry=True)

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from .conftest import Workspace
+from .conftest import Workspace, write_scripts
 
 # Notes down what it is asked, and runs the command that would run in the image.
-APPTAINER = """#!/bin/sh
-if [ "$1" = --version ]; then echo "apptainer version 1.4.0"; exit; fi
+APPTAINER = """if [ "$1" = --version ]; then echo "apptainer version 1.4.0"; exit; fi
 echo "$@" >>"$CALLS"
 while [ "$2" != -c ]; do shift; done
 exec "$@"
@@ -24,9 +23,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file of what the stand-in was asked."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    command = folder / "apptainer"
-    command.write_text(APPTAINER)
-    command.chmod(0o755)
+    write_scripts(folder, apptainer=APPTAINER)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
     return tmp_path / "calls"

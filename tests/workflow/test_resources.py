@@ -180,9 +180,7 @@ def sinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a fake `sinfo`, which lists `partitions` and counts `questions`."""
     folder = tmp_path / "slurm"
     folder.mkdir()
-    command = folder / "sinfo"
-    command.write_text(f"#!/bin/sh\necho asked >>{folder}/questions\ncat {folder}/partitions\n")
-    command.chmod(0o755)
+    write_scripts(folder, sinfo=f"echo asked >>{folder}/questions\ncat {folder}/partitions")
     (folder / "partitions").write_text(PARTITIONS)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     return folder
@@ -356,7 +354,7 @@ def test_no_run_takes_a_slurm_that_says_nothing_for_one_without_gpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said = "error: no controller" if fails else "command not found"
-    (sinfo / "sinfo").write_text(f"#!/bin/sh\necho sinfo: {said} >&2\nexit 1\n")
+    write_scripts(sinfo, sinfo=f"echo sinfo: {said} >&2\nexit 1")
     if not fails:
         monkeypatch.setenv("PATH", leave_out_sinfo(sinfo))
     words = ("features", *on_slurm("slurm_partition=mixed"))

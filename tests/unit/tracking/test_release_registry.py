@@ -30,7 +30,7 @@ from dpprobe.tracking.receipt import find_store_fault
 from dpprobe.tracking.release_aliases import DIGEST, PREDECESSOR, RELEASE, ReleaseModel, roll_back
 from dpprobe.tracking.release_registry import register_release
 from dpprobe.tracking.served_release import ServedRelease
-from dpprobe.tracking.writer import Destination, Writer
+from dpprobe.tracking.writer import Writer
 from tests.support.bundles import CLASSES, write_example
 from tests.support.mlflow_server import serve
 from tests.support.network_bundles import CALIBRATED
@@ -73,19 +73,9 @@ def rewritten(folder: Path, *, card: str | None = None, **facts: Any) -> Path:
 
 
 def register(study: Study, bundle: Path, *, name: str = "study") -> dict[str, Any]:
-    receipt = study.root / f"tracking/releases/{bundle.name}.json"
-    register_release(
-        bundle,
-        Destination(
-            uri=study.uri,
-            study=name,
-            artifact_root=study.root / "mlartifacts",
-            receipt=receipt,
-            lock=study.root / "lock",
-        ),
-    )
-    record: dict[str, Any] = read_json(receipt)
-    return record
+    to = study.destination(f"tracking/releases/{bundle.name}.json", {}, study=name)
+    register_release(bundle, to)
+    return read_json(to.receipt)
 
 
 def run_of(study: Study, receipt: dict[str, Any]) -> Run:

@@ -338,7 +338,9 @@ def test_a_note_has_the_promise_what_it_allows_and_what_is_outside(tmp_path: Pat
         assert value <= found[f"allows/tpr_at_fpr_{rate}"] < value * 1.001
 
 
-def test_classes_that_some_seed_never_predicts_are_tagged(tmp_path: Path) -> None:
+def test_classes_that_some_seed_never_predicts_are_tagged_and_told_of_the_best_head(
+    tmp_path: Path,
+) -> None:
     def change(record: dict[str, Any]) -> None:
         for number, seed in enumerate(record["seeds"]):
             seed["never_predicted"] = [2, 1][: number + 1]
@@ -346,6 +348,11 @@ def test_classes_that_some_seed_never_predicts_are_tagged(tmp_path: Path) -> Non
     path = write_cell(tmp_path, seeds=2)
     assert "never_predicted" not in _run(path).tags
     assert _run(path, change=change).tags["never_predicted"] == "one, two"
+    write_text(tmp_path / "report.html", "report")
+    summarise_cells([path], tmp_path / "s.parquet", study="s")
+    grid = read_grid([tmp_path / "s.parquet"])
+    run = runs.study_run("s", grid, {}, [(tmp_path / "report.html", "")])
+    assert "Never predicted: two in all 2 seeds, and one in 1 of 2 seeds." in run.note
 
 
 def test_an_audit_adds_its_numbers_words_and_file(tmp_path: Path) -> None:
@@ -467,18 +474,6 @@ def test_a_study_shows_the_best_private_result_of_each_dataset(tmp_path: Path) -
         assert [each.dataset.name for each in run.inputs] == ["digits", "letters"]
         assert run.finished == (tmp_path / "report.html").stat().st_mtime
     assert run.note.startswith("Study study: 1 cell on digits, letters. report.html has all")
-
-
-def test_a_study_tells_of_classes_that_its_best_head_never_predicts(tmp_path: Path) -> None:
-    path = write_cell(tmp_path, seeds=2)
-    record = read_json(path)
-    record["seeds"][0]["never_predicted"], record["seeds"][1]["never_predicted"] = [2], [2, 1]
-    write_json(path, record)
-    write_text(tmp_path / "report.html", "report")
-    summarise_cells([path], tmp_path / "s.parquet", study="s")
-    grid = read_grid([tmp_path / "s.parquet"])
-    run = runs.study_run("s", grid, {}, [(tmp_path / "report.html", "")])
-    assert "Never predicted: two in all 2 seeds, and one in 1 of 2 seeds." in run.note
 
 
 def test_a_dataset_is_named_with_its_own_digest(tmp_path: Path) -> None:
