@@ -15,7 +15,6 @@ from dpprobe.analyses.audit.white_box import audited_shape
 from dpprobe.heads.balance import (
     CLASS_COUNTS,
     BalanceOptions,
-    released_priors,
     weigh_classes,
 )
 from dpprobe.heads.fit import fit_heads
@@ -140,11 +139,6 @@ def test_counts_are_of_rows_before_class_weights() -> None:
     assert torch.equal(*counts)
     shares = [1 / min(7, ROWS - row // 7 * 7) * (row != 5) for row in range(ROWS)]
     assert counts[0].tolist() == pytest.approx(np.bincount(LABELS, shares), abs=1e-4)
-
-
-def test_noisy_counts_below_two_deviations_or_one_row_are_raised() -> None:
-    assert released_priors([100.0, 3.0, -50.0], 10.0) == pytest.approx([100 / 140] + [20 / 140] * 2)
-    assert released_priors([0.2, 5.0], 0.1) == pytest.approx([1 / 6, 5 / 6])
 
 
 @EACH

@@ -19,9 +19,8 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS, method_options
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.plan import Plan
 from tests.support.feature_stores import write_store
-from tests.support.mechanisms import made_plan
+from tests.support.linear_heads import plan_for
 
 # Options with which a head looks at every row in every pass.
 FULL: dict[str, dict[str, Any]] = {
@@ -50,12 +49,6 @@ def options(head: str, values: dict[str, dict[str, Any]] = FULL) -> MethodOption
     return method_options({"head": head, **values[head]})
 
 
-def plan(method: MethodOptions, n: int, *, noise: float) -> Plan:
-    """A plan of the method's shape; its epsilon is not looked at here."""
-    mechanisms, selection = method.list_mechanisms(n), method.priced_selection(n)
-    return made_plan(mechanisms, n, noise, selection=selection)
-
-
 def labels_of(store: FeatureStore) -> torch.Tensor:
     return torch.from_numpy(np.asarray(store.labels).astype(np.int64))
 
@@ -74,7 +67,7 @@ def test_a_head_learns_without_noise_and_repeats_itself(head: str, small_store: 
     store = FeatureStore(small_store)
     method = options(head)
     data = TrainingSet(torch.from_numpy(store.read()), labels_of(store), 4)
-    priced = plan(method, store.rows, noise=0.0)
+    priced = plan_for(method, store.rows, noise=0.0)
     fitted = fit_heads(method, data, priced, [1, 2])
     assert fitted.weights.dtype == np.float32
     assert fitted.weights.shape == (2, 4, 25)
@@ -116,12 +109,12 @@ def measure(head):
     method = here.options(head, here.SHORT)
     warm = FeatureStore(Path(small))  # code, buffers of libraries
     for data in (TrainingSet(warm, here.labels_of(warm), 4),):
-        fit_heads(method, data, here.plan(method, warm.rows, noise=5.0), [1])
+        fit_heads(method, data, here.plan_for(method, warm.rows, noise=5.0), [1])
     store = FeatureStore(Path(large))
     data = TrainingSet(store, here.labels_of(store), here.CLASSES)
     open("/proc/self/clear_refs", "w").write("5")
     before = peak()
-    fitted = fit_heads(method, data, here.plan(method, store.rows, noise=5.0), [1])
+    fitted = fit_heads(method, data, here.plan_for(method, store.rows, noise=5.0), [1])
     assert np.isfinite(fitted.weights).all()
     print(json.dumps([head, peak() - before]), flush=True)
 

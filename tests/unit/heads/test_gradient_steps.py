@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from opacus import GradSampleModule
-from opacus.optimizers import DPOptimizer
 
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads import exact_engine, gradient_steps
@@ -20,14 +17,13 @@ from dpprobe.heads.fitted import Heads
 from dpprobe.heads.history import record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.optimiser import Sgd
-from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.float32_noise import GaussianNoise
 from dpprobe.privacy.grid import GridSum
-from dpprobe.privacy.randomness import cell_seed, open_stream
+from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.releases import Releases
 from tests.support.gpu import DEVICES, needs_gpu
 from tests.support.linear_heads import (
@@ -40,32 +36,9 @@ from tests.support.linear_heads import (
     with_units,
 )
 from tests.support.plain_heads import Adam, Lamb, Momentum
-from tests.support.poisson_batches import poisson_batches
 
 SEEDS = [cell_seed("test", index) for index in range(3)]
 HEADS = [Options, Momentum, Adam, Lamb]
-
-
-# --- without privacy ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("intercept", [1.0, 0.25])
-def test_a_head_starts_from_its_biases_whatever_constant_rows_have(intercept: float) -> None:
-    options = method_options(
-        {
-            "head": "momentum",
-            "loss": "sigmoid",
-            "batch_size": "full",
-            "steps": 1,
-            "init": "zero",
-            "init_bias": -7.0,
-            "learning_rate": 1e-9,
-            "intercept": intercept,
-        }
-    )
-    data = training_set(classes=5)
-    start = fit_heads(options, data, no_privacy(options, data.rows), SEEDS[:1]).weights[0]
-    assert start[:, -1] == pytest.approx(np.full(5, -7.0))
 
 
 # --- noise -------------------------------------------------------------------------------------
@@ -260,56 +233,6 @@ def test_without_privacy_the_mean_gradient_may_be_clipped(batch_size: Any) -> No
     lengths = np.linalg.norm(free, axis=(1, 2), keepdims=True)
     assert (lengths > 0.02).all()
     np.testing.assert_allclose(bound, free * (0.02 / lengths), rtol=1e-4, atol=1e-8)
-
-
-def opacus_sum(data: TrainingSet, batch: np.ndarray, *, sigmoid: bool) -> torch.Tensor:
-    """Opacus's clipped sum over a batch at weights of zero, [classes, d + 1]."""
-    linear = torch.nn.Linear(data.dimension, data.num_classes)
-    for parameter in linear.parameters():
-        torch.nn.init.zeros_(parameter)
-    model = GradSampleModule(linear, loss_reduction="sum")
-    optimiser = DPOptimizer(
-        torch.optim.SGD(model.parameters(), lr=1.0),
-        noise_multiplier=0.0,
-        max_grad_norm=1.2,
-        expected_batch_size=1,
-        loss_reduction="sum",
-    )
-    losses: Any = torch.nn.BCEWithLogitsLoss if sigmoid else torch.nn.CrossEntropyLoss
-    targets = rows_of(data).make_targets(0, data.rows)[batch].float()
-    with warnings.catch_warnings():
-        # Opacus's hooks ask for inputs with gradients; only the weights have gradients.
-        warnings.filterwarnings("ignore", "Full backward hook", UserWarning)
-        losses(reduction="sum")(model(features_of(data)[batch]), targets).backward()
-    optimiser.step()
-    return -torch.cat([linear.weight, linear.bias[:, None]], dim=1).detach()
-
-
-@pytest.mark.parametrize("loss", ["softmax", "sigmoid", "several"])
-@pytest.mark.parametrize("batch_size", [100, "full"])
-def test_clipped_sums_are_opacus_s(batch_size: Any, loss: str) -> None:
-    """With next to no noise the step is the clipped sum over the expected batch size."""
-    data, sigmoid = training_set(400, 256, 10, multi_label=loss == "several"), loss != "softmax"
-    options = Options(
-        batch_size=batch_size,
-        steps=1,
-        init="zero",
-        max_grad_norm=1.2,
-        learning_rate=1.0,
-        loss="sigmoid" if sigmoid else "softmax",
-    )
-    batch, size = np.arange(data.rows), data.rows
-    if batch_size != "full":
-        size = batch_size
-        (batch,) = poisson_batches(
-            data.rows, size / data.rows, 1, open_stream(SEEDS[0], "sampling")
-        )
-    actual = fit_heads(options, data, plan_for(options, data.rows, noise=1e-9), SEEDS[:1]).weights[
-        0
-    ]
-    assert relative(-actual * size, opacus_sum(data, batch, sigmoid=sigmoid)) < 5e-5
-    free = fit_heads(options, data, no_privacy(options, data.rows), SEEDS[:1]).weights[0]
-    assert np.linalg.norm(free) > 1.5 * np.linalg.norm(actual), "clipping was not at work"
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid", "several", "units"])
