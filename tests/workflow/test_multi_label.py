@@ -14,7 +14,6 @@ import pytest
 from mlflow import MlflowClient
 from PIL import Image
 from sklearn.datasets import load_digits
-from sklearn.metrics import roc_auc_score
 
 from dpprobe.artifacts import read_json
 
@@ -103,23 +102,6 @@ def _runs(workspace: Workspace, experiment: str) -> dict[str, Any]:
     assert found is not None
     runs = client.search_runs([found.experiment_id])
     return {run.data.tags["result_key"]: run for run in runs}
-
-
-def test_the_auc_of_a_multi_label_cell_is_that_of_its_predictions(workspace: Workspace) -> None:
-    table = pq.read_table(_cell(workspace, "attributes", "8") / "predictions.parquet")
-    assert table.schema.field("label").type == pa.list_(pa.int8())
-    record = _record(workspace, "attributes", "8")
-    assert (record["headline"], record["multi_label"], record["auc_labels"]) == ("auc", True, 3)
-    rows = table.to_pandas()
-    for seed in record["seeds"]:
-        own = rows[rows["seed_index"] == seed["index"]]
-        labels, scores = np.stack(own["label"].to_list()), np.stack(own["scores"].to_list())
-        areas = roc_auc_score(labels, scores, average=None)
-        assert seed["per_label_auc"] == pytest.approx(areas.tolist(), abs=1e-9)
-        assert seed["auc"] == pytest.approx(areas.mean())
-    assert record["summary"]["auc"]["mean"] > 0.75
-    ceiling = _record(workspace, "attributes", "inf")["summary"]["auc"]["mean"]
-    assert ceiling > record["summary"]["auc"]["mean"]
 
 
 def test_another_metric_retrains_nothing(workspace: Workspace) -> None:

@@ -214,11 +214,6 @@ def test_scaled_decoding_without_meaning_is_refused(options: dict[str, Any], sai
         backbone_options(options | SCALED)
 
 
-def test_text_embeddings_do_not_depend_on_decoding() -> None:
-    plain, scaled = (backbone_options(BASES["open_clip"] | change) for change in ({}, SCALED))
-    assert plain.text_params() == scaled.text_params()
-
-
 def test_a_transform_without_a_first_resize_is_refused() -> None:
     from torchvision import transforms
 

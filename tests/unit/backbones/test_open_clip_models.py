@@ -373,6 +373,7 @@ def test_text_embeddings_do_not_depend_on_images() -> None:
         {"preprocessing": {"flip": True}},
         {"layers": [1], "token": "pooled"},
         {"grey_bits": 12},
+        {"jpeg_decoding": "scaled"},
     ):
         changed = options(**VIT, **change)
         assert changed.text_params() == plain.text_params(), change

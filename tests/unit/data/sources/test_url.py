@@ -196,7 +196,7 @@ def of_file(layout: Any = IMAGES, *further: dict[str, Any], **file: Any) -> Any:
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        *(({"url": url}, "is not an http or https address") for url in ("file:///x", "https:///x")),
+        *(({"url": url}, "is not an http or https address") for url in ("ftp://h/x", "https:///x")),
         ({"url": "http://me:hidden@h/x.zip"}, "a user name or password in the address"),
         *(
             ({"name": name}, f"name: {name!r} cannot be a file name")
