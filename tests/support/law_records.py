@@ -83,8 +83,8 @@ def tuned_networks() -> list[dict[str, Any]]:
     ]
 
 
-def law_record() -> LawRecord:
-    """Makes a record of a frozen and twelve tuned networks."""
+def law_record(*networks: dict[str, Any], **changes: Any) -> LawRecord:
+    """Makes a record of the networks, or else of a frozen and twelve tuned ones."""
     values = {
         "dataset": "digits",
         "backbone": "pixels",
@@ -96,8 +96,8 @@ def law_record() -> LawRecord:
         "rcond": 1e-10,
         "shuffles": 3,
         "seed": 0,
-        "networks": [network(), *tuned_networks()],
+        "networks": networks or [network(), *tuned_networks()],
         "fingerprint": "f",
         "seconds": 5.0,
     }
-    return LawRecord.model_validate(values)
+    return LawRecord.model_validate(values | changes)

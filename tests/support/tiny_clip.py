@@ -56,6 +56,7 @@ def register(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     from dpprobe.backbones import open_clip_models
 
+    folder.mkdir(exist_ok=True)
     for name, model in CONFIGS.items():
         (folder / f"{name}.json").write_text(json.dumps(model))
     monkeypatch.setattr(factory, "_MODEL_CONFIG_PATHS", [*factory._MODEL_CONFIG_PATHS, folder])

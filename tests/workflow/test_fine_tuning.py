@@ -23,6 +23,12 @@ VIT = {
     "model_args": {"img_size": 32},
     "preprocessing": {"size": 32},
 }
+FEW_DIGITS = {
+    "source": "sklearn",
+    "name": "digits",
+    "test_fraction": 0.03,
+    "subsample": {"per_class": 3},
+}
 FROM_SCRATCH = {
     "family": "convolutional",
     "preprocessing": {"size": 8},
@@ -38,14 +44,8 @@ HEAD = NETWORK | {"tune": "head"}
 @pytest.fixture
 def study(template: Template, workspace: Workspace, small: dict[str, Any]) -> dict[str, Any]:
     """A study of one network, whose features are in the workspace of the test."""
-    digits = {
-        "source": "sklearn",
-        "name": "digits",
-        "test_fraction": 0.03,
-        "subsample": {"per_class": 3},
-    }
     study = small | {
-        "datasets": {"digits": digits},
+        "datasets": {"digits": FEW_DIGITS},
         "backbones": {"vit": VIT},
         "methods": {"head": HEAD},
         "features": {"shards": 1, "batch_size": 4},

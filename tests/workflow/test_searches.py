@@ -12,7 +12,7 @@ from dpprobe.results.network_record import NetworkRecord
 from dpprobe.results.search_record import SearchRecord
 
 from .conftest import Workspace
-from .test_fine_tuning import VIT
+from .test_fine_tuning import FEW_DIGITS, VIT
 
 NETWORK = {"head": "fine_tune", "tune": "head", "batch_size": 16, "steps": 2}
 RATES = {"learning_rate": [0.1, 0.5, 2.0]}
@@ -20,14 +20,8 @@ RATES = {"learning_rate": [0.1, 0.5, 2.0]}
 
 @pytest.fixture
 def study(small: dict[str, Any]) -> dict[str, Any]:
-    digits = {
-        "source": "sklearn",
-        "name": "digits",
-        "test_fraction": 0.03,
-        "subsample": {"per_class": 3},
-    }
     return small | {
-        "datasets": {"digits": digits},
+        "datasets": {"digits": FEW_DIGITS},
         "backbones": {"vit": VIT},
         "methods": {
             "searched": NETWORK | {"search": {"trials": 3, "space": RATES, "held_out": 0.3}},

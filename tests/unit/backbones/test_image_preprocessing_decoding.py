@@ -24,14 +24,9 @@ from dpprobe.data.table import EncodedImage
 from dpprobe.errors import ConfigError
 from dpprobe.features.extraction_pipeline import Decoder
 from tests.support.backbones import load, smooth_noise
+from tests.unit.data.images.test_image_files import encoded
 
 SCALED = {"jpeg_decoding": "scaled"}
-
-
-def encoded(picture: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
-    stream = io.BytesIO()
-    picture.save(stream, format=kind, **options)
-    return stream.getvalue()
 
 
 def drafted(data: bytes, least: tuple[int, int]) -> Image.Image:

@@ -35,9 +35,7 @@ CPU = Runtime(device="cpu")
 
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "configs"
-    folder.mkdir()
-    tiny_clip.register(folder, monkeypatch)
+    tiny_clip.register(tmp_path / "configs", monkeypatch)
 
 
 def options(**values: Any) -> BackboneOptions:

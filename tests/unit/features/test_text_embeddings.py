@@ -36,9 +36,7 @@ THEIRS: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "configs"
-    folder.mkdir()
-    tiny_clip.register(folder, monkeypatch)
+    tiny_clip.register(tmp_path / "configs", monkeypatch)
 
 
 @pytest.fixture

@@ -40,12 +40,8 @@ from tests.support.audit_records import CONTROLS, MEMBERSHIP, WHITE_BOX
 from tests.support.audits import plan_of
 from tests.support.mechanisms import best_of, gaussians, made_plan
 from tests.support.training_jobs import make_job, plan_job
-from tests.unit.training.test_head_job import CLASSES, DIMENSION, ROWS, write_features
+from tests.unit.training.test_head_job import CLASSES, DIMENSION, METHODS, ROWS, write_features
 
-METHODS = {
-    "small": method_options({"head": "sgd", "batch_size": 30, "steps": 12}),
-    "full": method_options({"head": "sgd", "batch_size": "full", "steps": 4}),
-}
 ATTACKED = AuditOptions(runs=20, membership=MembershipOptions(shadows=8, rows=50))
 
 

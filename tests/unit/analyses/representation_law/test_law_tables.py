@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from dpprobe.analyses.representation_law import law_tables
-from dpprobe.analyses.representation_law.law_record import LawRecord, law_path
+from dpprobe.analyses.representation_law.law_record import law_path
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits.published import read_published
 from tests.support.cell_files import grid_of, write_cell
 from tests.support.law_records import law_record, network, tuned_networks
 from tests.support.shown import rows_of
-
-
-def _record(*networks: dict[str, Any], **changes: Any) -> LawRecord:
-    values = law_record().model_dump(mode="json")
-    return LawRecord.model_validate(values | {"networks": [*networks]} | changes)
 
 
 def test_networks_are_sorted_by_setting_epsilon_and_tuned_blocks() -> None:
@@ -30,7 +24,7 @@ def test_networks_are_sorted_by_setting_epsilon_and_tuned_blocks() -> None:
         network("late", "10", "constant", "all", None),
         network(),
     ]
-    record = _record(*networks)
+    record = law_record(*networks)
     found = [each.method for each in law_tables.sort_networks(record.networks)]
     assert found == [None, "a", "b", "two", "nine", "late", "lora", "full"]
     rows = rows_of(law_tables.law_table([record], dataset="digits"))
@@ -45,7 +39,7 @@ def test_networks_are_sorted_by_setting_epsilon_and_tuned_blocks() -> None:
 def test_a_law_has_its_interval_its_fit_and_the_law_of_shuffled_labels() -> None:
     frozen = network(rho=0.8)
     frozen["series"][0] |= {"law": None, "null": None, "fault": "2 layers; a law needs 3"}
-    train, test = rows_of(law_tables.law_table([_record(frozen)], dataset="digits"))
+    train, test = rows_of(law_tables.law_table([law_record(frozen)], dataset="digits"))
     assert test["ρ fuzziness"] == "0.800 ± 0.016"
     assert (test["R² fuzziness"], test["ρ shuffled fuzziness"]) == ("0.99", "1.000")
     assert test["ρ separability"] == "1.250 ± 0.025"
@@ -61,7 +55,7 @@ def test_layers_left_out_are_listed_by_split_and_told_with_their_reason() -> Non
         for split, place in (("test", 10), ("test", 2), ("test", 2), ("train", 3))
     ]
     frozen["left_out"] += left
-    record = _record(frozen)
+    record = law_record(frozen)
     train, test = rows_of(law_tables.law_table([record], dataset="digits"))
     assert (train["layers left out"], test["layers left out"]) == ("0, 3", "1, 2, 10")
     (note,) = law_tables.left_out_notes([record, law_record()])
@@ -122,7 +116,7 @@ def test_accuracy_has_networks_with_laws_first_and_then_the_other_methods(tmp_pa
 def test_published_results_have_as_many_training_rows_and_stand_first(tmp_path: Path) -> None:
     published = read_published()
     record = law_record()
-    large = _record(network(), train_rows=50_000)
+    large = law_record(network(), train_rows=50_000)
     numbers = law_tables.published_laws(published, "cifar10", [record])
     assert numbers
     assert {(n.dataset, n.tuning, n.metric, n.train_rows) for n in numbers} == {
@@ -154,8 +148,8 @@ def test_published_results_have_as_many_training_rows_and_stand_first(tmp_path: 
 def test_tables_are_made_of_one_dataset_s_records(tmp_path: Path) -> None:
     records = [
         law_record(),
-        _record(*tuned_networks()[:1], network(), backbone="clip"),
-        _record(network(), dataset="other"),
+        law_record(*tuned_networks()[:1], network(), backbone="clip"),
+        law_record(network(), dataset="other"),
     ]
     paths = [law_path(tmp_path, record.dataset, record.backbone) for record in records]
     for path, record in zip(paths, records, strict=True):

@@ -10,20 +10,15 @@ from matplotlib.colors import to_hex
 
 from dpprobe.analyses.analysis import Page
 from dpprobe.analyses.representation_law import show
-from dpprobe.analyses.representation_law.law_record import MEASURES, LawRecord, law_path
+from dpprobe.analyses.representation_law.law_record import MEASURES, law_path
 from tests.support.cell_files import grid_of, write_cell
 from tests.support.law_records import LAYERS, law_record, network, tuned_networks
 from tests.support.shown import curves_of, legend_of, title_of
 
 
-def _record(*networks: dict[str, Any], **changes: Any) -> LawRecord:
-    values = law_record().model_dump(mode="json")
-    return LawRecord.model_validate(values | {"networks": [*networks]} | changes)
-
-
 def test_a_panel_has_the_frozen_network_the_tuned_ones_and_references() -> None:
     networks = tuned_networks()[:3]
-    figure = show.law_figure(_record(network(), *networks), "residual")
+    figure = show.law_figure(law_record(network(), *networks), "residual")
     train, test = figure.axes
     layers = np.arange(LAYERS + 1)
     tuned = [0.9 * rho**layers for rho in (0.8, 0.77, 0.74)]
@@ -42,7 +37,7 @@ def test_a_panel_has_the_frozen_network_the_tuned_ones_and_references() -> None:
         to_hex(line.get_color()) for line in (lines[-1], *lines[2:5])
     ]
     assert "pure noise, fitted rows" not in legend_of(
-        show.law_figure(_record(network(), *networks), "fuzziness")
+        show.law_figure(law_record(network(), *networks), "fuzziness")
     )
 
 
@@ -50,7 +45,7 @@ def test_rows_are_settings_by_splits_and_columns_epsilons_with_their_laws() -> N
     networks = [
         each | ({"epsilon": "10"} if each["epsilon"] == "8" else {}) for each in tuned_networks()
     ]
-    record = _record(*networks[::-1], network(rho=0.9), token="class")
+    record = law_record(*networks[::-1], network(rho=0.9), token="class")
     figure: Any = show.law_figure(record, "residual")
     assert [title_of(axes).split("\n") for axes in figure.axes] == [
         [f"ε = {epsilon}, {words}, {rows} rows", f"ρ: frozen 0.90, tuned {tuned}"]

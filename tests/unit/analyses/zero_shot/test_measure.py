@@ -76,7 +76,6 @@ def _scores(folder: Path) -> np.ndarray:
 def test_scores_are_open_clip_s_own(
     model: str, chosen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "configs").mkdir()
     tiny_clip.register(tmp_path / "configs", monkeypatch)
     described = table.DatasetInfo(
         class_names=CLASSES, multi_label=False, groups=(), fingerprint="f", splits={}, source={}

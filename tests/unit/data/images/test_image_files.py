@@ -40,7 +40,7 @@ def noise(mode: str = "RGB", *, size: tuple[int, int] = (40, 30), seed: int = 0)
     return Image.fromarray(values)
 
 
-def encoded(picture: Image.Image, kind: str, **options: Any) -> bytes:
+def encoded(picture: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
     stream = io.BytesIO()
     picture.save(stream, format=kind, **options)
     return stream.getvalue()
