@@ -53,6 +53,8 @@ def test_outputs_are_named_after_their_group_and_ending() -> None:
     assert outputs["png"].caption == "a.rst"
     assert outputs["law_png"].caption == "b.rst"
     assert outputs["law_png"].labels == {"dataset": "{dataset}", "figure": "law"}
+    unshown = small_exhibit(category=None).list_outputs(None)
+    assert {output.caption for output in unshown} == {None}, "without a category"
     table = small_exhibit(kind="table", files={"": ("tables/a", "tables/b")})
     csv, markdown = table.list_outputs(None)
     assert (csv.name, csv.paths, csv.several) == ("csv", ("tables/a.csv", "tables/b.csv"), True)
@@ -70,11 +72,6 @@ def test_the_caption_labels_and_version_follow_from_the_name_the_paths_and_the_k
     named = small_exhibit(files={"": "figures/x"}, labels={"a": "b"}, params={"name": 1})
     assert named.list_outputs(None)[1].labels == {"a": "b"}
     assert named.job_params == {"version": VERSIONS["figures"], "name": 1}
-
-
-def test_an_exhibit_without_a_category_is_kept_out_of_the_report() -> None:
-    outputs = small_exhibit(category=None).list_outputs(None)
-    assert {output.caption for output in outputs} == {None}
 
 
 def test_logs_are_named_after_the_wildcards() -> None:

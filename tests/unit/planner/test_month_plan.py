@@ -27,12 +27,6 @@ def test_each_way_has_its_noise_and_all_units_so_far() -> None:
     assert horizon[-1] == pytest.approx(1.85, abs=0.01)
 
 
-def test_a_first_month_of_added_sums_is_the_plan_alone() -> None:
-    month = plan_months(SETTING, 2)[0]
-    assert month.kept[WAYS.index("add sums")] == predict(SETTING)
-    assert month.kept[WAYS.index("train again")].expected < predict(SETTING).expected
-
-
 @pytest.mark.parametrize("months", [1, 0, 121])
 def test_a_horizon_of_months_that_cannot_be_is_refused(months: int) -> None:
     with pytest.raises(ConfigError, match=f"months {months}: write a number from 2 to 120"):

@@ -29,6 +29,7 @@ from tests.support.small_study import STUDY
 OPTION = "allow_delta_above_one_over_n"
 DIGITS = {"source": "sklearn", "name": "digits"}
 BY_ID = DIGITS | {"split_by": "id"}
+OPACUS = {"theirs": {"head": "sgd", "engine": "opacus", "batch_size": "full"}}
 EXACT = {"head": "sgd", "engine": "exact"}
 RELEASE = {"dataset": "digits", "backbone": "pixels", "method": "exact", "epsilon": 1.0}
 URL: dict[str, Any] = {
@@ -148,7 +149,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     "shards": {"features": {"shards": 360}},
     "all shards": {"features": {"shards": 359}},
     "many shards": {"features": {"shards": 1439}},
-    "patients": {"methods": {"squares": {"head": "least_squares"}}, "datasets": {"p": PATIENTS}},
+    "patients": {"methods": OPACUS, "datasets": {"p": PATIENTS}},
     "few images of patients": {
         "datasets": {"p": PATIENTS | {"max_images_per_patient": 2, "delta": 1e-3}},
         "methods": {"squares": {"head": "least_squares"}},
@@ -159,6 +160,7 @@ STUDIES: dict[str, dict[str, Any]] = {
         "datasets": {"p": PATIENTS | {"unit": "patient", "subsample": {"fraction": 0.5}}},
         "delta": 0.2,
     },
+    "Opacus": {"methods": OPACUS, "datasets": {"p": PATIENTS | {"unit": "patient"}}},
     "one folder": folders("same", "same"),
     "results of images": folders(results="images/out"),
     "tables of images": folders("images"),
@@ -209,25 +211,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     }
     Path("data/scans/dataset.json").write_text(json.dumps(info))
     return tmp_path
-
-
-@pytest.mark.parametrize("unit", ["patient", "image"])
-def test_a_study_of_patients_refuses_opacus(folder: Path, unit: str) -> None:
-    """Opacus clips the gradients of images, and cannot average them per patient."""
-    assert folder.exists()
-    methods = {"theirs": {"head": "sgd", "engine": "opacus", "batch_size": "full"}}
-    study = load_study(
-        STUDY
-        | {
-            "datasets": {"p": PATIENTS | {"unit": unit}},
-            "delta": 0.2,
-            "methods": methods,
-        }
-    )
-    with pytest.raises(ConfigError) as error:
-        check_study(study)
-    said = "methods.theirs on datasets.p: engine opacus clips gradients of images"
-    assert (said in str(error.value)) == (unit == "patient")
 
 
 ABOVE = "delta 0.1 is above 1/n = 0.000695 (n = 1438 training rows)"  # of 1,797, a fifth is tested
@@ -338,6 +321,7 @@ SAID: dict[str, list[str]] = {
         "config: delta on datasets.p: delta 0.2 is above 1/n = 0.143 (n = 7 training patients)",
     ],
     "units of a part": [FEW_TESTED],
+    "Opacus": ["config: methods.theirs on datasets.p: engine opacus clips gradients of images"],
     "one folder": ["config: results_dir: same: it is the data_dir too; write two folders"],
     "results of images": [f"config: results_dir: images/out: {OVERWRITTEN}scans looks for images"],
     "tables of images": [f"config: data_dir: images: {OVERWRITTEN}scans looks for images"],

@@ -214,6 +214,7 @@ def test_counts_are_those_of_pandas(
     rows = pd.DataFrame({"unit": units, **test.groups}).fillna("").replace("", "(blank)")
     assert record.units == (None if test.units is None else len(np.unique(units)))
     assert (record.rows, record.multi_label) == (ROWS, test.labels.ndim == 2)
+    assert record.headline == ("auc" if record.multi_label else "accuracy")
     for attribute in record.attributes:
         of_group = rows.groupby(attribute.attribute)["unit"]
         stated = {each.group: (each.rows, each.units) for each in attribute.groups}
@@ -328,15 +329,6 @@ def test_options_are_recorded_and_a_lower_confidence_narrows_intervals(tmp_path:
         assert other is not None
         assert one.gap == other.gap
         assert one.low <= other.low <= other.high < one.high  # type: ignore[operator]
-
-
-@pytest.mark.parametrize(
-    ("kind", "headline"), [("two classes", "accuracy"), ("several labels", "auc")]
-)
-def test_groups_are_compared_by_accuracy_or_by_auc(
-    kind: str, headline: str, compared: dict[str, tuple[FairnessRecord, pd.DataFrame]]
-) -> None:
-    assert compared[kind][0].headline == headline
 
 
 def test_scores_that_are_no_logits_have_no_calibration(tmp_path: Path) -> None:
