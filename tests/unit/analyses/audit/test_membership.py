@@ -33,8 +33,9 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.randomness import derived_seed
 from tests.support.audits import priced
 from tests.support.feature_stores import write_store
+from tests.support.linear_heads import plan_for
 from tests.support.mechanisms import best_of, gaussians, made_plan
-from tests.unit.heads.test_fit_every_head import options, plan
+from tests.unit.heads.test_fit_every_head import options
 
 SGD: dict[str, Any] = {"head": "sgd", "batch_size": "full", "steps": 10, "init": "zero"}
 Result = tuple[dict[str, Any], dict[str, Any]]  # the record, and columns of scores
@@ -126,7 +127,7 @@ def test_rows_that_are_out_have_no_influence(head: str, noise: float) -> None:
             labels[out] = (labels[out] + 1) % 3
         other = TrainingSet(features, labels, 3)
         rows = membership.leave_units_out(other, half_of(other)[0], inside)
-        heads.append(fit_heads(method, rows, plan(method, 90, noise=noise), [7]).weights)
+        heads.append(fit_heads(method, rows, plan_for(method, 90, noise), [7]).weights)
     np.testing.assert_array_equal(heads[0], heads[1])
 
 
