@@ -17,7 +17,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from mlflow.utils.validation import _validate_metric_name
-from sklearn.metrics import confusion_matrix
 
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
@@ -25,9 +24,9 @@ from dpprobe.artifacts import read_json, write_json, write_table, write_text
 from dpprobe.data.table import read_info
 from dpprobe.errors import TrackingError
 from dpprobe.exhibits.class_colours import CLASS_COLOURS
+from dpprobe.results import confusion
 from dpprobe.results.best_private import best_private
 from dpprobe.results.cell_record import HISTORY_FILE, CellName, read_cell
-from dpprobe.results.metrics import THRESHOLDS
 from dpprobe.results.summary import read_grid, summarise_cells
 from dpprobe.tracking import release_registry, runs
 from dpprobe.tracking.receipt import find_store_fault, hash_rows
@@ -488,37 +487,31 @@ def test_a_dataset_is_named_with_its_own_digest(tmp_path: Path) -> None:
     assert json.loads(made.profile or "") == {"train_rows": 1000, "test_rows": 200}
 
 
-def test_confusion_counts_are_scikit_learn_s_over_all_seeds(tmp_path: Path) -> None:
+NAMES = ["zero", "one", "two", "three"]
+
+
+def test_confusion_counts_and_their_picture_are_drawn(tmp_path: Path) -> None:
     path = write_cell(tmp_path)
     run = _run(path)
-    table = pq.read_table(path.with_name("predictions.parquet"))
-    predicted = np.array(table["scores"].to_pylist()).argmax(axis=1)
-    expected = confusion_matrix(np.array(table["label"]), predicted)
-    lines = run.drawn["confusion/counts.csv"]().splitlines()
-    assert lines[0].split(",")[1:] == ["zero", "one", "two", "three"]
-    counts = [[int(cell) for cell in line.split(",")[1:]] for line in lines[1:]]
-    assert counts == expected.tolist()
+    counts = confusion.count_confusion(path.with_name("predictions.parquet"), 4)
+    assert run.drawn["confusion/counts.csv"]() == confusion.confusion_csv(counts, NAMES)
     assert "digits, sgd on pixels, ε = 1" in run.drawn["confusion/matrix.html"]()
-    labels = write_cell(tmp_path / "l", multi_label=True)
-    assert [*_run(labels).drawn] == ["confusion/counts.csv"]
     many = write_cell(tmp_path / "m", class_names=[f"c{k}" for k in range(2001)], rows=20, seeds=1)
     assert _run(many).drawn == {}
 
 
-def test_labels_are_counted_at_the_threshold_of_their_scores(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("head", "threshold"), [("sgd", 0.0), ("prototypes", 0.5)])
+def test_labels_are_counted_at_the_threshold_of_their_scores(
+    tmp_path: Path, head: str, threshold: float
+) -> None:
     """Of log odds 0 is the threshold, and of scores that are shares of a half."""
-    given: tuple[dict[str, Any], ...] = ({}, {"options": {"head": "prototypes"}})
-    for number, options in enumerate(given):
-        path = write_cell(tmp_path / f"{number}", multi_label=True, seeds=2)
-        write_json(path, read_json(path) | options)
-        run = _run(path)
-        table = pq.read_table(path.with_name("predictions.parquet"))
-        scores, labels = (np.array(table[name].to_pylist()) for name in ("scores", "label"))
-        positive = scores > THRESHOLDS.get("none" if options else "sigmoid", 0.0)
-        text = run.drawn["confusion/counts.csv"]().splitlines()
-        for column, line in enumerate(text[1:]):
-            both = int((positive & (labels == 1))[:, column].sum())
-            assert str(both) in line.split(","), f"{line}: {both} true positives"
+    path = write_cell(tmp_path, multi_label=True, seeds=2)
+    write_json(path, read_json(path) | {"options": {"head": head}})
+    drawn = _run(path).drawn
+    assert [*drawn] == ["confusion/counts.csv"]
+    predictions = path.with_name("predictions.parquet")
+    counts = confusion.label_confusion(predictions, 4, threshold=threshold)
+    assert drawn["confusion/counts.csv"]() == confusion.label_confusion_csv(counts, NAMES)
 
 
 # Names and numbers.
