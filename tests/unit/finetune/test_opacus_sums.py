@@ -101,39 +101,37 @@ def test_the_network_keeps_its_modules() -> None:
     assert not torch.equal(hidden, start)
 
 
-@pytest.mark.parametrize("name", ["resnet10t", "vit_tiny_patch16_224"])
-def test_opacus_has_right_gradients_of_networks_of_timm(name: str) -> None:
-    size = 224 if name.startswith("vit") else 32
-    more: dict[str, Any] = (
-        {"depth": 1, "embed_dim": 24, "num_heads": 2} if name.startswith("vit") else {}
-    )
-    """A ResNet adds to the output of a layer in place, which hooks alone would forbid."""
-    network = of_timm(name, size, **more)
-    for child in network.module.modules():
-        if hasattr(child, "inplace"):
-            child.inplace = False  # type: ignore[assignment]  # as `standard_form` does
-    example = torch.randn(3, *network.shape)
-    tuned = FineTunedNetwork(
-        module=network.module, trained=network.trained, shape=network.shape, from_images=False
-    )
-    check_network(
-        tuned, sigmoid=False, precision="float32", engine="opacus", example=example, classes=5
-    )
-
-
-def check_mlp(network: FineTunedNetwork) -> None:
+def check(network: FineTunedNetwork, classes: int = CLASSES) -> None:
     check_network(
         network,
         sigmoid=False,
         precision="float32",
         engine="opacus",
-        example=torch.randn(3, DIMENSION),
-        classes=CLASSES,
+        example=torch.randn(3, *network.shape),
+        classes=classes,
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "size", "more"),
+    [
+        ("resnet10t", 32, {}),
+        ("vit_tiny_patch16_224", 224, {"depth": 1, "embed_dim": 24, "num_heads": 2}),
+    ],
+)
+def test_opacus_has_right_gradients_of_networks_of_timm(
+    name: str, size: int, more: dict[str, Any]
+) -> None:
+    """A ResNet adds to the output of a layer in place, which hooks alone would forbid."""
+    network = of_timm(name, size, **more)
+    for child in network.module.modules():
+        if hasattr(child, "inplace"):
+            child.inplace = False  # type: ignore[assignment]  # as `standard_form` does
+    check(network, classes=5)
+
+
 def test_a_wrong_gradient_by_opacus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_mlp(mlp_network())
+    check(mlp_network())
     rule = GradSampleModule.GRAD_SAMPLERS[nn.Linear]
 
     def wrong(*arguments: Any) -> Any:
@@ -141,7 +139,7 @@ def test_a_wrong_gradient_by_opacus_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setitem(GradSampleModule.GRAD_SAMPLERS, nn.Linear, wrong)
     with pytest.raises(ConfigError, match="engine opacus gives a wrong gradient of hidden.weight"):
-        check_mlp(mlp_network())
+        check(mlp_network())
 
 
 def test_a_layer_without_gradients_of_rows_is_refused() -> None:
@@ -170,14 +168,3 @@ def test_patients_with_several_images_are_refused() -> None:
     options, inputs = network_options(engine="opacus"), mlp_inputs(units=True)
     with pytest.raises(ConfigError, match="engine opacus clips gradients of images, not the means"):
         train_network(options, mlp_network(), inputs, releases_of(options, inputs.n, 0.8))
-    probe = {"method": {"head": "sgd", "engine": "opacus"}}
-    fault = network_options(probe=probe).units_fault
-    assert fault is not None
-    assert fault.startswith("probe: engine opacus")
-
-
-def test_a_network_is_no_release() -> None:
-    options = network_options(engine="opacus")
-    assert not options.is_exact
-    assert options.engine_limits is not None
-    assert "Engine opacus is for benchmarks, not for release" in options.engine_limits

@@ -253,9 +253,12 @@ def test_a_network_s_sums_are_said_to_be_float32() -> None:
     assert "gradients, their clipped sums and the noise are float32, and" in str(of().engine_limits)
     rough = str(of(precision="bfloat16").engine_limits)
     assert "the noise are float32, passes bfloat16, and" in rough
-    assert "Engine ghost" not in str(of(engine="opacus").engine_limits)
+    opacus = of(engine="opacus")
+    assert not opacus.is_exact
+    assert "Engine opacus is for benchmarks, not for release" in str(opacus.engine_limits)
+    assert "Engine ghost" not in str(opacus.engine_limits)
     assert of().units_fault is None
-    assert "engine opacus clips gradients of images" in str(of(engine="opacus").units_fault)
+    assert "engine opacus clips gradients of images" in str(opacus.units_fault)
     probed = of(**probe({"head": "sgd", "engine": "opacus"})).units_fault
     assert str(probed).startswith("probe: engine opacus clips gradients of images")
 
