@@ -140,10 +140,12 @@ def test_people_and_groups_may_be_of_any_type(desk: Desk, kind: Any) -> None:
 
 
 def test_people_without_a_name_are_told(desk: Desk) -> None:
-    people = [float("nan"), None, *(float(n // 2) for n in range(2, 60))]
-    drafted = desk.draft(write(desk, names=NAMES, patient_id=people))
-    assert drafted.said.startswith(f"{FILE}: 60 images of 29 patients")
-    assert drafted.notes()[0].startswith("column patient_id is blank in 2 rows, which a run")
+    kinds: dict[Any, Any] = {float: float("nan"), str: " "}
+    for kind, blank in kinds.items():
+        people = [blank, None, *(kind(n // 2) for n in range(2, 60))]
+        drafted = desk.draft(write(desk, names=NAMES, patient_id=people))
+        assert drafted.said.startswith(f"{FILE}: 60 images of 29 patients")
+        assert drafted.notes()[0].startswith("column patient_id is blank in 2 rows, which a run")
 
 
 def test_a_second_file_is_the_test_split_and_a_column_is_not(desk: Desk) -> None:
@@ -158,6 +160,8 @@ def test_a_second_file_is_the_test_split_and_a_column_is_not(desk: Desk) -> None
     assert both.dataset.count_rows() == (60, 42)
     assert both.counted == {"0": (54, 30, 24), "1": (48, 30, 18)}
     assert not any("split" in note for note in both.notes())
+    desk.monkeypatch.setenv("HOME", str(desk.folder))
+    assert desk.draft("~/both/train.parquet").keys["test"] == "~/both/test.parquet"
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str, list[str]]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -251,9 +252,18 @@ def test_equal_words_are_refused_but_for_imagenet(
 ) -> None:
     with pytest.raises(ConfigError, match="'pet' stands for 2 classes"):
         write(tmp_path / "a.safetensors", info, prompt_names={"cat": "pet", "dog": "pet"})
-    monkeypatch.setattr(open_clip, "IMAGENET_CLASSNAMES", ["a", "b", "b"])
+    five = table.DatasetInfo(
+        class_names=tuple("vwxyz"),
+        multi_label=False,
+        groups=(),
+        fingerprint="f",
+        splits={},
+        source={},
+    )
+    monkeypatch.setattr(text_embeddings, "read_info", lambda _path: five)
+    monkeypatch.setattr(open_clip, "IMAGENET_CLASSNAMES", [*"abbcc"])
     write(tmp_path / "a.safetensors", info, prompt_names="imagenet")
-    assert "'b' stands for 2 classes" in caplog.text
+    assert re.findall(r"'(\w)' stands for 2 classes", caplog.text) == ["b", "c"]
 
 
 def test_text_is_embedded_in_float32_whatever_precision_is_asked_for() -> None:

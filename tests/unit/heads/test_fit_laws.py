@@ -17,11 +17,14 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalised_rows import normalise_rows
+from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.plan import Plan
 from tests.support.linear_heads import Source, plan_for
+from tests.support.observers import Watching
 
 pytestmark = pytest.mark.usefixtures("several_blocks")
 
@@ -87,12 +90,17 @@ def one_hot(labels: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.one_hot(labels, CLASSES).to(torch.uint8)
 
 
+def planned(values: dict[str, Any], data: TrainingSet, noise: float) -> tuple[MethodOptions, Plan]:
+    facts = DataFacts(data.n, DIMENSION, data.num_classes, data.multi_label, 1.0, 1e-5, "image")
+    method = method_options(values).resolve_choice(facts)
+    return method, plan_for(method, data.n, noise)
+
+
 def fit(
     values: dict[str, Any], data: TrainingSet, *, noise: float, seeds: tuple[int, ...] = (3, 11)
 ) -> Heads:
-    facts = DataFacts(data.n, DIMENSION, data.num_classes, data.multi_label, 1.0, 1e-5, "image")
-    method = method_options(values).resolve_choice(facts)
-    return fit_heads(method, data, plan_for(method, data.n, noise), list(seeds))
+    method, plan = planned(values, data, noise)
+    return fit_heads(method, data, plan, list(seeds))
 
 
 def assert_equal(first: Heads, second: Heads, law: str, atol: float = 2e-4) -> None:
@@ -224,6 +232,23 @@ def test_null_rows_change_no_head(name: str) -> None:
     first = fit(WHOLE[name], TrainingSet(nulls.clone(), labels, CLASSES), noise=0.0)
     second = fit(WHOLE[name], TrainingSet(nulls.clone(), other, CLASSES), noise=0.0)
     assert_equal(first, second, "labels of null rows")
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_float64_adds_the_units_of_all_sites_in_each_site_s_steps(name: str) -> None:
+    """A sum of the longest vectors of n units has at most 2^53 steps, however few rows are here."""
+    data, steps = TrainingSet(*rows_of(), CLASSES, agreed_n=2**30), dict[str, float]()
+
+    class Watched(Watching):
+        def change_output(self, name: str, output: torch.Tensor, step: float | None) -> Any:
+            steps[name] = min(step or 1.0, steps.get(name, 1.0))
+            return output
+
+    method, plan = planned(WHOLE[name], data, 1.0)
+    fit_heads(method, data, plan, [1], observer=Watched(through=True))
+    assert {*steps} == {item.name for item in plan.mechanisms}
+    for item in plan.mechanisms:
+        assert data.n * item.sensitivity / steps[item.name] <= 2**53, item.name
 
 
 @pytest.mark.parametrize("weights", [[1, 1, 1], [1, 0.5, 1, 1, 1]])

@@ -130,15 +130,17 @@ def weight(mean: float, z: np.ndarray) -> np.ndarray:
 def test_the_hinges_are_above_the_largest_line(mean: float, mu: float) -> None:
     """The bound's one claim about the runs: no z has w(z) - m w(T(z)) above the sum of hinges."""
     bound = best_of_runs_price._bound_profile(mean, table_of(mu))
-    z = np.concatenate([np.geomspace(1e-12, 1e-3, 400), np.linspace(1e-3, 1, 2001)])
+    z = np.concatenate([np.geomspace(1e-12, 1e-3, 2000), np.linspace(1e-3, 1, 20_001)])
     heights, others = weight(mean, z), weight(mean, ndtr(ndtri(z) + mu))
-    for offset in np.linspace(-1, 1.2 * bound.offsets[-1], 60):
+    for offset in (*np.linspace(-1, 1.2 * bound.offsets[-1], 60), *bound.offsets):
         line = (heights - math.exp(offset) * others).max()
         hinges = np.maximum(1 - np.exp(np.minimum(offset - bound.offsets, 0.0)), 0.0)
         assert bound.weights @ hinges >= line * (1 - 1e-6) - 1e-7 * mean
         # and not far above it, but for the first chord, which begins at m = 0
         if mean < 100 and line > 1e-2 and offset >= 0:
             assert bound.weights @ hinges <= line * 1.02 + 0.01
+        if line > 1e-3 * mean and offset in bound.offsets:  # where chords meet
+            assert bound.weights @ hinges <= line * 1.003
     assert bound.weights.sum() == pytest.approx(mean, rel=1e-8)
     assert bound.weights.min() >= 0
 

@@ -156,6 +156,13 @@ def test_options_that_cannot_be_are_told_before_any_work(
     assert said in str(run_main(monkeypatch, "predict", "b", "x", *words.split()))
 
 
+def test_images_are_required(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_main(monkeypatch, "predict", "b") == 2
+    assert "the following arguments are required: images" in capsys.readouterr().err
+
+
 def answering(monkeypatch: pytest.MonkeyPatch, function: str, answer: Any) -> None:
     monkeypatch.setattr(f"dpprobe.release.{function}", lambda *_, **__: answer)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -356,20 +357,22 @@ def test_each_field_of_an_offer_is_held_by_its_signature_and_by_the_agreement(
     assert after != before
 
 
-MESSAGE_FACTS = [
-    ("format",),
-    ("format_version",),
-    ("agreement",),
-    ("site",),
-    ("round",),
-    ("transcript",),
-    ("signature",),
-    ("sums", 0, "name"),
-    ("sums", 0, "step"),
-    ("sums", 0, "deviation"),
-    ("sums", 0, "symmetric"),
-    ("sums", 0, "sha256"),
-]
+# What is said of a changed fact that its site signed.
+MESSAGE_FACTS: dict[tuple[Any, ...], str] = {
+    ("format",): "of another format (dpprobe-site-sum0,",
+    ("format_version",): "of version 3, newer than",
+    ("agreement",): "of another agreement (",
+    ("site",): "of another site (nort0, not north)",
+    ("round",): "of another round (2, not 1)",
+    ("transcript",): "computed from other totals",
+    ("signature",): "not signed by the key",
+    ("sums", 0, "name"): "sums differ: gra0 (",
+    ("sums", 0, "step"): "sums differ: gram (5 numbers of 1.5",
+    ("sums", 0, "deviation"): "sums differ: gram (5 numbers of 0.5, noise 10)",
+    ("sums", 0, "symmetric"): "a fact of its sums is of another type",
+    ("sums", 0, "sha256"): "the file's numbers have changed",
+}
+FIRST = ("format_version", "symmetric", "sha256")  # held before the signature
 
 
 @pytest.mark.parametrize(("signed", "lost"), [(False, False), (True, False), (True, True)])
@@ -383,7 +386,12 @@ def test_each_field_of_a_message_is_held_by_its_signature_and_by_the_round(
     values, sums = _unpack_sums(path, "again")
     change_fact(values, place, signed=signed, lost=lost)
     path.write_bytes(_pack_sums(sums, values))
-    with pytest.raises((DataError, PrivacyError)):
+    said = MESSAGE_FACTS[place]
+    if not signed and place[-1] not in FIRST:
+        said = "not signed by the key"
+    elif lost and place[-1] not in ("transcript", "signature", "sha256"):
+        said = f"damaged ('{place[-1]}')" if "sums" in place else f"of another {place[0]} (None,"
+    with pytest.raises((DataError, PrivacyError), match=re.escape(said)):
         exchange.read_rounds()
     assert not list(exchange.private.glob("total-*"))
 

@@ -46,6 +46,12 @@ def test_a_dataset_that_is_too_small_is_named_with_its_units_and_classes() -> No
     assert warnings_of(DIGITS, 64) == [], "1,438 images of 64 features are enough"
 
 
+def test_a_dataset_s_own_delta_counts() -> None:
+    part = DIGITS | {"subsample": {"per_class": 6}}
+    (usual,), (strict,) = warnings_of(part, 64), warnings_of(part, 64, delta=1e-9)
+    assert warnings_of(part | {"delta": 1e-9}, 64) == [strict] != [usual]
+
+
 def test_two_classes_are_warned_of_and_more_classes_than_images_are_not(
     table: dict[str, Any],
 ) -> None:

@@ -42,6 +42,7 @@ class Noted:
         self.opened: dict[str, Any] = {}
         self.written: list[tuple[str, dict[str, RunContents], dict[str, Any]]] = []
         self.left: dict[str, Any] = {}
+        self.views: dict[str, Any] = {}
         self.links: dict[str, str] = {}
         monkeypatch.setattr(ingest, "open_writer", self.open)
         monkeypatch.setattr(ingest, "leave_receipt", lambda *_, **named: self.left.update(named))
@@ -59,6 +60,7 @@ class Noted:
 
     def write(self, wanted: Any, contents: Any, **named: Any) -> str:
         self.written.append((wanted.name, {run.key: run for run in contents}, named))
+        self.views[wanted.name] = wanted.views(frozenset())
         return f"#{wanted.name} key=dpprobe"
 
     def retire_datasets(self, names: Any) -> set[str]:
@@ -110,6 +112,8 @@ def test_a_dataset_is_one_run_then_its_cells_then_its_summaries(
         "study/digits/pixels/zero_shot",
         "study/digits/pixels/few_shot/1",
     ]
+    (view,) = noted.views["digits/summary"].values()
+    assert view["orderByKey"] == "metrics.`accuracy/eps_0.5`", "of methods, which have no epsilon"
     assert [*methods] == list(dict.fromkeys(key.rpartition("/")[0] for key in [*runs][:-2]))
     colours = [run.tags["mlflow.runColor"] for run in methods.values()]
     assert len(set(colours)) == len(colours) == 4

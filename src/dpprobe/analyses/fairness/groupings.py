@@ -118,7 +118,7 @@ def make_groupings(
       DataError: if rows have none of the named group columns.
     """
     columns = {group_name(name): values for name, values in rows.groups.items()}
-    names = list(map(group_name, groups if groups is not None else tuple(columns) or (CLASSES,)))
+    names = list(map(group_name, groups or tuple(columns) or (CLASSES,)))
     made = [_of_column(rows, name, columns[name], minimum) for name in names if name in columns]
     if CLASSES in names and CLASSES not in columns:
         made.append(_of_classes(rows, minimum))

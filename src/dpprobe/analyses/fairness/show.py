@@ -141,8 +141,7 @@ def quality_figure(records: Sequence[FairnessRecord]) -> Figure:
         for method, look in looks.items():
             mine = [point for point in panel.points_of(method) if point[1].overall is not None]
             _draw_method(axes, [_to_percent(gap.overall) for _, gap in mine], mine, look)
-            ends = sorted(mine, key=lambda point: point[0].place)
-            named += ends[:1] + ends[1:][-1:]
+            named += mine[:1] + mine[1:][-1:]
         for cell, gap in panel.references:
             look = (_choose_colour(looks, cell), ("-", "s"))
             _draw_method(axes, [_to_percent(gap.overall)], [(cell, gap)], look, hollow=True)

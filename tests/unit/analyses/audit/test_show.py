@@ -59,6 +59,10 @@ def test_a_bound_stands_above_its_claim_and_beyond_the_ends_is_a_triangle(tmp_pa
     assert (low, high) == axes.get_ylim()
     assert (low, high) == (0.06 * 0.5, 1.5 * 8)
     assert [text.get_text() for text in axes.get_xticklabels()] == ["0.5", "1", "2", "8"]
+    stairs: list[Any] = [*axes.patches]  # the claims, and what is above them
+    for values, edges, _ in (patch.get_data() for patch in stairs):
+        assert edges == pytest.approx([0.5 / 1.5, 0.5**0.5, 2**0.5, 4, 12]), "halfway on the axis"
+        assert [*values] in ([0.5, 1, 2, 8], [12] * 4)
 
 
 def test_a_refuted_claim_has_a_ring(tmp_path: Path) -> None:

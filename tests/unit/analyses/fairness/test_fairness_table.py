@@ -92,6 +92,12 @@ def test_a_gap_stands_with_that_by_chance_and_the_difference_to_the_reference(
         "gap by chance alone (95%)": "3.0",
         "gap minus the gap of nonprivate at ∞": "+3.0 ± 2.0",
     }
+    free = {
+        (row["ε = 0.5"], row["ε = inf"])
+        for row in _rows(tmp_path / "apart/fairness/digits/pixels.json")
+        if row["method"] == "nonprivate" and "best to worst" in row["group"]
+    }
+    assert free == {("", "6.0 (2.5 to 9.0)")}, "at its own epsilon alone"
     narrower = {"difference": -0.03, "difference_low": -0.05, "difference_high": -0.01}
     path = write_fairness(tmp_path / "narrower", gap=APART | narrower)
     assert _gaps(path)["gap minus the gap of nonprivate at ∞"] == "-3.0 ± 2.0"

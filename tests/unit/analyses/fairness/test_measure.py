@@ -449,6 +449,11 @@ def test_groups_that_no_row_has_are_refused_with_those_there_are(tmp_path: Path)
         run(KINDS["two classes"], tmp_path, groups=("race",))
 
 
+def test_an_empty_list_of_groups_is_refused_rather_than_all_or_none() -> None:
+    with pytest.raises(ValueError, match="at least 1 item"):
+        FairnessOptions(groups=())
+
+
 def test_scores_that_are_not_finite_are_refused_by_their_file(tmp_path: Path) -> None:
     test = drawn(2)
     test.scores["10"][0, 7, 1] = np.inf

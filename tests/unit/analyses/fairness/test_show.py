@@ -105,3 +105,15 @@ def test_quality_is_the_metric_on_all_rows(tmp_path: Path) -> None:
         assert [*named] == ["∞", "0.5", "2"]
         gap: Any = record.cells[0].find_gap(attribute, "auc")
         assert named[record.cells[0].epsilon] == (100 * gap.overall, 100 * gap.gap)
+
+
+def test_lines_rise_in_epsilon_and_have_names_at_their_ends_alone(tmp_path: Path) -> None:
+    record = _read(tmp_path)
+    half, two, free = record.cells
+    cells = (two, free, half.model_copy(update={"epsilon": "1"}), half)
+    mixed = record.model_copy(update={"cells": cells})
+    for axes in show.quality_figure([mixed]).axes:
+        assert texts_of(axes) == ["∞", "0.5", "2"]
+    for axes in show.gap_figure([mixed]).axes:
+        (line,) = [x for _, x, _ in curves_of(axes) if len(x) == 3 and x[0] != x[1]][:1]
+        assert sorted(line) == [*line]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sklearn.linear_model import LinearRegression
 
@@ -55,6 +55,7 @@ def test_both_orders_are_their_definitions(rows: int, dimension: int) -> None:
 
 
 @given(scale=st.floats(1e-3, 1e3), shift=st.floats(-10, 10), seed=st.integers(0, 2**32 - 1))
+@example(scale=1.0, shift=1e5, seed=0)
 def test_rotations_scales_and_shifts_change_nothing(scale: float, shift: float, seed: int) -> None:
     (x, labels), (others, other_labels) = _classes(3), _classes(4)
     turn = np.linalg.qr(np.random.default_rng(seed).standard_normal((5, 5)))[0]

@@ -43,13 +43,14 @@ def test_each_point_has_the_colour_and_marker_of_its_class(tmp_path: Path) -> No
 
 
 def test_what_was_kept_and_drawn_is_told(tmp_path: Path) -> None:
-    path = write_embedding(tmp_path / "t.parquet", classes=4, seed=3)
+    names = ["whale", "cat", "dog", "ant"]
+    path = write_embedding(tmp_path / "t.parquet", classes=4, seed=3, class_names=names)
     figure = _plot(path)
     axes = figure.axes[0]
     classes = _colours_by_place(path)
     named = {text.get_text(): classes.get(text.get_position()) for text in axes.texts}
-    for k in range(4):  # a name is at a point of its class
-        assert named[f"class {k}"] == to_rgba(CLASS_COLOURS[k], 0.75)
+    for name, colour in zip(names, CLASS_COLOURS, strict=False):  # at a point of its class
+        assert named[name] == to_rgba(colour, 0.75)
     words = str([axes.xaxis.label.get_text(), *texts_of(axes), title_of(axes)])
     assert "300 of 600 rows, sampled with seed 3, perplexity 30." in words
     assert "15 nearest neighbours kept: PCA (50) 97%, t-SNE 61%" in words

@@ -372,10 +372,14 @@ def test_a_folder_of_dicom_becomes_tables_without_anybodys_name(tmp_path: Path) 
         assert b"4711" not in written or path.suffix == ".parquet"
 
 
-def test_values_that_are_no_numbers_are_refused() -> None:
-    values = np.full((4, 4), math.nan, dtype=np.float32)
-    dataset = header(values)
-    dataset.FloatPixelData = dataset.PixelData
-    del dataset.PixelData
-    with pytest.raises(ImageError, match="DICOM"):
-        open_image(encoded(dataset))
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_values_that_are_no_numbers_are_refused(bad: float) -> None:
+    """Even one, and in a window that would show an infinite value as white or black."""
+    values = np.arange(16, dtype=np.float32).reshape(4, 4)
+    for place in (values[:1, :1], values):
+        place[:] = bad
+        dataset = header(values, **WINDOW)
+        dataset.FloatPixelData = dataset.PixelData
+        del dataset.PixelData
+        with pytest.raises(ImageError, match=r"values cannot be used \(ValueError"):
+            open_image(encoded(dataset))

@@ -47,6 +47,7 @@ def by_renamed_reference(_file: h5py.File, obs: h5py.Group) -> None:
 
 def by_name(_file: h5py.File, obs: h5py.Group) -> None:
     obs["__categories/kind"], obs["kind"] = BOOK, np.array(CODES, dtype=np.int8)
+    obs["_index"] = [*"pqrst"]
 
 
 def by_old_colours(file: h5py.File, obs: h5py.Group) -> None:
@@ -105,6 +106,7 @@ def test_codes_are_named_by_their_book(tmp_path: Path, make: Callable[[Path], Pa
     file = open_embeddings(make(tmp_path), option="train")
     assert "kind" in file.columns
     assert "__categories" not in file.columns
+    assert ("_index" in file.columns) == (make is READ["name"])
     assert file.read_columns(["kind"]) == {"kind": NAMES}
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.sources import imagefolder
-from dpprobe.errors import ConfigError
+from dpprobe.errors import ConfigError, DataError
 
 
 @pytest.fixture(autouse=True)
@@ -177,9 +177,13 @@ def test_excluded_classes_are_left_out_of_everything() -> None:
     assert imagefolder.list_images(of(path="y", exclude=["train"])).class_names == ("bus", "car")
 
 
-def test_what_is_read_or_left_out_is_told() -> None:
+def test_what_is_read_or_left_out_is_told(caplog: pytest.LogCaptureFixture) -> None:
     options = of("Training/a/1", "Training/b/1", "val/a/1", "more/a/1", "notes/1")
     (read, unused) = options.list_warnings()
+    with pytest.raises(DataError):  # the files are empty
+        imagefolder.prepare(options, Path("out"))
+    told = [each.message for each in caplog.records if each.levelname == "WARNING"]
+    assert told[:2] == [read, unused]
     assert read == "x: Training/ is read as train/, val/ is read as test/"
     assert unused == "x: not used: more, notes"
     touch("train/a/1", "train/b/1", "test/a/1", root="y")

@@ -28,6 +28,7 @@ from tests.support.figures import (
     write_summary,
 )
 from tests.support.made_grids import made_entry, made_grid
+from tests.support.shown import title_of
 
 
 def test_curves_stand_at_the_logarithm_of_epsilon(tmp_path: Path) -> None:
@@ -125,6 +126,9 @@ def test_the_lines_below_the_title_tell_of_private_heads_alone() -> None:
         ("d", 8.0, "x", "sgd"): made_entry(60.0, **rows | {"rows_low": 59.0, "rows_high": 62.0}),
         ("d", math.inf, "x", "free"): made_entry(80.0, interval="wilson", **FREE, **wide),
     }
+    for above, mark in ({"other"}, ""), ({"d", "other"}, " (above 1/n)"):
+        title = title_of(_drawn(entries, above=frozenset(above)))
+        assert title.strip() == f"d, δ = 10⁻⁵{mark}"
     said = " ".join(word for text in _drawn(entries).texts for word in text.get_text().split())
     assert said == (
         "mean of 3 seeds; bands: 95% CI over seeds "

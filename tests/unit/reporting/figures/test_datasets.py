@@ -38,7 +38,7 @@ def test_datasets_share_a_panel_and_show_dp_fc() -> None:
     cells = [
         *_line([0.9, 0.9, 0.9], dataset="cifar10"),  # better, and not the one to compare
         *_line([0.5, 0.6, 0.7], dataset="cifar10", **DP_FC),
-        *_line([0.4, 0.5, 0.6], dataset="imagenet", values=(0.5,) * 5, **DP_FC),
+        *_line([0.4, 0.5, 0.6], dataset="imagenet", values=(0.5,) * 5, **DP_FC)[::-1],
         *_line([0.3, 0.2, 0.1], dataset="cifar10", backbone="large", **DP_FC)[:2],
         made_result(0.1, 16.0, dataset="cifar10", backbone="large", **DP_FC),
         made_ceiling(0.8, dataset="cifar10"),

@@ -94,8 +94,9 @@ def test_a_range_has_a_bar_and_an_inferred_epsilon_a_dashed_circle() -> None:
         pytest.approx((math.log10(4), 70)),
     ]
     assert sorted(_circles(axes)) == [pytest.approx((math.log10(2), y)) for y in (60, 70)]
-    dashed = [each for each in axes.collections if isinstance(each, PathCollection)]
-    assert len(dashed) == 1
+    dashed: list[Any] = [each for each in axes.collections if isinstance(each, PathCollection)]
+    ((_, pattern),) = [line for each in dashed for line in each.get_linestyle()]
+    assert pattern, "a solid line has no pattern"
     assert {text.get_text() for text in axes.texts} == {"1", "7"}
 
 

@@ -49,6 +49,14 @@ def _dots(axes: Any) -> list[tuple[float, float]]:
     return [(float(x), float(y)) for x, y in np.asarray(line.get_xydata())]
 
 
+def _looks(figure: Any) -> tuple[list[tuple[str, str]], dict[str, tuple[str, str]]]:
+    """Colour and marker of each point of the first front, and of each name of the legend."""
+    drawn = [container.lines[0] for container in figure.axes[0].containers]
+    named = dict(zip(legend_texts(figure), figure.legends[0].legend_handles, strict=True))
+    each = {name: (line.get_color(), line.get_marker()) for name, line in named.items()}
+    return [(line.get_color(), line.get_marker()) for line in drawn], each
+
+
 def _timed(seconds: float | None, mean: float, epsilon: float = 1.0, **changes: Any) -> CellResult:
     """A cell of three seeds that each took so many seconds."""
     three = None if seconds is None else 3 * seconds
@@ -90,6 +98,9 @@ def test_panels_are_of_epsilons_and_seconds_of_one_model(
     assert [axes.get_xlabel() for axes in figure.axes] == ["seconds per model (log scale)"] * 2
     assert [axes.get_ylabel() for axes in figure.axes] == ["test accuracy (%)", ""]
     assert legend_texts(figure) == ["dp_fc", "sgd", "slower or worse", "Pareto front"]
+    drawn, named = _looks(figure)
+    assert drawn == [named["dp_fc"], named["sgd"]]
+    assert named["dp_fc"][0] != named["sgd"][0]
     assert "mean of 2 to 3 seeds; bars: 95% CI; training time only (extraction was not" in title_of(
         figure
     )
@@ -106,6 +117,10 @@ def test_extraction_has_panels_of_its_own_where_all_of_it_was_timed(
     figure = draw(monkeypatch, tmp_path, cells)
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["ε = 1", "ε = 8", "ε = 1, with extraction", "ε = 8, with extraction"]
+    drawn, named = _looks(figure)  # a colour per backbone, and a marker per method
+    points = (("small", "dp_fc"), ("large", "sgd"), ("small", "sgd"))
+    assert drawn == [(named[backbone][0], named[method][1]) for backbone, method in points]
+    assert len({*drawn}) == 3
     whole = _dots(figure.axes[2])
     assert whole == [pytest.approx(each) for each in ((24, 70), (20.1, 50), (22, 40), (101, 60))]
     assert [bool(axes.get_xlabel()) for axes in figure.axes] == [False, False, True, True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ class Sums:
 
     def release_gaussian(self, name: str, total: GridSum) -> torch.Tensor:
         values = total.values
+        assert self.plan.n / total.step <= 2**53, "float64 adds all units, also of other sites"
         self.sums.append((name, values.numpy().ravel()))
         if name == TEMPERATURE and self.given is not None:
             place = sum(each == TEMPERATURE for each, _ in self.sums) - 1
@@ -94,7 +96,7 @@ def test_no_unit_moves_a_sum_by_more_than_its_sensitivity(
 
 
 def test_a_row_without_finite_scores_counts_nothing(tmp_path: Path) -> None:
-    plan = planned(tmp_path, n=1000, epsilon=1.0)
+    plan = replace(planned(tmp_path, n=1000, epsilon=1.0), n=2**30)
     labels = np.zeros(4, np.int64)
     for bad in (math.nan, math.inf, -math.inf):
         scores = np.full((4, CLASSES), bad)

@@ -380,6 +380,18 @@ def test_sets_of_several_classes_count_the_true_class_below_each_edge() -> None:
     assert below[0.99] == pytest.approx(calibration.LABEL_EDGES[place], rel=2e-6)
 
 
+def test_answers_of_several_classes_are_those_of_the_ranges_from_the_limit_on() -> None:
+    """No limit divides a range, so that their interval is that of one share."""
+    top = np.stack([30.0 * np.arange(1, 12), 30.0 * np.arange(11, 0, -1)], axis=1)
+    made = calibration.describe_classes(top, np.ones(16), n=9000, deviation=2.0)["abstention"]
+    for row in made:
+        kept = top[np.array(TOP_EDGES[:-1]) >= row["from"]]
+        right, wrong = kept.sum(axis=0)
+        share = calibration.estimate_share(right, right + wrong, *[2 * math.sqrt(len(kept))] * 2)
+        assert (row["observed"], row["low"], row["high"]) == pytest.approx(share)
+        assert row["answered"] == pytest.approx((right + wrong) / 9000)
+
+
 def test_ranges_of_the_diagram_are_joined_until_they_exceed_their_noise() -> None:
     """From the surest down; what is left joins the last group."""
     low, high = np.arange(0, 1, 0.1), np.arange(0.1, 1.05, 0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -118,6 +119,26 @@ def test_no_unit_moves_what_is_released_by_more_than_its_sensitivity(
             worst[name] = max(worst[name], *changes)
     for item in wanted:
         assert item.sensitivity * (1 - 1e-6) < worst[item.name] <= item.sensitivity + 1e-9
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "auc", "macro_accuracy"])
+def test_a_site_s_step_is_that_of_all_sites_units(
+    metric: Metric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not of its own rows: the total over all units is at most 2^53 steps, which float64 adds."""
+    n, steps, draw = 2**30, list[float](), Releases.release_gaussian
+
+    def release(self: Releases, name: str, total: GridSum) -> torch.Tensor:
+        steps.append(total.step)
+        return draw(self, name, total)
+
+    monkeypatch.setattr(Releases, "release_gaussian", release)
+    monkeypatch.setattr(results, "accuracy_estimate", lambda *_: Estimate(0.5, 0.0, 1.0, 0.5))
+    rows = replace(of_test_rows(np.eye(2), np.arange(2)), agreed_test_n=n)
+    wanted = results.evaluation_mechanisms(metric, classes=2, multi_label=False)
+    usual: dict[str, Any] = {"metric": metric, "link": "softmax", "composition": ""}
+    results.evaluate_heads(draw_of(head(2), rows), made_plan(wanted, n), **usual)
+    assert 2**50 <= min(n / step for step in steps) <= max(n / step for step in steps) <= 2**53
 
 
 def test_without_noise_the_area_is_the_benchmarks() -> None:

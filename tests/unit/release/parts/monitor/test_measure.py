@@ -71,6 +71,7 @@ def counts_of(
             link="softmax",
             edges=monitor.list_edges(PROBE_NORM, unusual=unusual),
         )
+    assert n / total.step <= 2**53, "float64 adds all units, also of other sites"
     return total.values.numpy().ravel()
 
 
@@ -100,7 +101,7 @@ def test_no_unit_moves_the_tables_by_more_than_their_sensitivity(
 def test_rows_without_finite_scores_count_nothing_and_zeros_count() -> None:
     for bad in (math.nan, math.inf, -math.inf):
         assert not counts_of(np.full((4, CLASSES), bad), np.ones(4), n=1000, unusual=True).any()
-    assert counts_of(np.zeros((4, CLASSES)), np.ones(4), n=1000, unusual=True).sum() == 16
+    assert counts_of(np.zeros((4, CLASSES)), np.ones(4), n=2**30, unusual=True).sum() == 16
 
 
 def test_a_row_counts_in_the_cells_that_new_images_do() -> None:
