@@ -72,6 +72,10 @@ def open_dicom(data: bytes) -> Image.Image:
     _check_dicom(dataset)
     stored_bits = _widen_native_bits(dataset)
     pixels = _decode_pixels(dataset)
+    if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
+        raise ImageError(
+            "DICOM: a pixel is not a number, or infinite; replace such pixels, or remove the file"
+        )
     if pixels.ndim == 3:
         return Image.fromarray(np.ascontiguousarray(pixels, dtype=np.uint8), "RGB")
     try:
