@@ -281,6 +281,10 @@ UGLY: dict[str, tuple[dict[str, Any] | Callable[[], bytes], str]] = {
         {"RescaleSlope": 1, "RescaleIntercept": 1e25, **WINDOW},
         "rescale or window values",
     ),
+    "slope beyond all numbers": (
+        {"RescaleSlope": 1e308, "RescaleIntercept": 0, **WINDOW},
+        "rescale or window values",
+    ),
     "without preamble": (bare, "DICOM without its preamble: rewrite the file"),
 }
 
