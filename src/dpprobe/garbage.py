@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import sys
 
 # The number of new objects after which Python searches for garbage; its default is 700.
 _OBJECTS = 100_000
@@ -16,4 +17,10 @@ def search_rarely() -> None:
     while they are made, and once more at the end, after `atexit`: 0.6 s of a training job.
     """
     gc.set_threshold(_OBJECTS)
-    atexit.register(gc.freeze)
+    atexit.register(_leave_objects)
+
+
+def _leave_objects() -> None:
+    # Triton would print pages about objects that are left.
+    if "triton" not in sys.modules:
+        gc.freeze()
