@@ -88,8 +88,9 @@ def fit_heads(
         fit, transform = _fit_group(method, data, releases, record)
         fits.append(fit)
         transforms += [transform] * len(group)
-    if once:
-        fits, transforms = fits * len(groups), transforms * len(groups)
+    if once and len(groups) > 1:
+        # a transform for each head, as in heads that are read from a file, so that scores agree
+        fits, transforms = fits * len(groups), [replace(transforms[0]) for _ in groups]
     return _join_fits(fits, seeds, transforms)
 
 
