@@ -26,10 +26,10 @@ rule train_heads:
         epsilon=names(
             epsilon for epsilon in STUDY.job_epsilons() if epsilon != INFINITE
         ),
-    conda:
-        "../../envs/training.yaml"
     # The longest path to the results goes through training, and mostly through the non-private baselines.
     priority: 1
+    conda:
+        "../../envs/training.yaml"
     threads: 1
     resources:
         mem_mb=training_memory,
@@ -54,9 +54,9 @@ rule train_heads:
 # Without a privacy budget, non-private methods train, and private methods only if the study lists epsilon inf.
 use rule train_heads as train_heads_without_privacy with:
     """Heads without a privacy budget: non-private baselines, and private methods at epsilon inf."""
-    priority: 2
     output:
         cells=update(cell_outputs(head_methods(STUDY, INFINITE))),
         done=touch("<results>/cells/{dataset}/{backbone}/.eps-{epsilon}.done"),
     wildcard_constraints:
         epsilon=INFINITE,
+    priority: 2
