@@ -286,13 +286,14 @@ def has_kernels(device: torch.device) -> bool:
 
 
 def spare_bytes(device: torch.device) -> int:
-    """Returns how much of a GPU's memory may hold copies that only save time; 0 on a CPU.
+    """Returns how much memory may hold copies that only save time: half of what a GPU has free.
 
-    PyTorch reserves the memory of earlier copies for later ones, so this memory counts as free.
+    PyTorch reserves the memory of earlier copies for later ones, so this memory counts as free. On
+    a CPU it is 32 MB: little beside torch itself, so that a job requests no more for it.
     """
     import torch  # late, because torch is heavy
 
     if not is_gpu(device.type):
-        return 0
+        return 2**25
     reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return (torch.cuda.mem_get_info(device)[0] + reserved) // 2

@@ -19,8 +19,6 @@ from dpprobe.options import resolve_path
 
 # The largest factor that scales centred rows to norm 1; rows nearer to the centre are rounding.
 _LONGEST_SHIFT = 2.0**40
-# The largest copy of normalised rows that is kept on a CPU: little beside torch's own memory.
-_KEPT_BYTES = 2**25
 
 
 @dataclass(frozen=True)
@@ -220,9 +218,7 @@ class Rows(Cached):
         """
         size = 4 * len(self) * self.dimension
         plain = isinstance(self.transform.spec, kinds.NoNormalisation)
-        if plain or self.streamed:
-            return None
-        if size > max(_KEPT_BYTES, devices.spare_bytes(self.device)):
+        if plain or self.streamed or size > devices.spare_bytes(self.device):
             return None
         out = torch.empty((len(self), self.dimension), device=self.device)
         for start, block in self.data.read_blocks():

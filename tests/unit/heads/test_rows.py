@@ -13,7 +13,6 @@ from pydantic import TypeAdapter
 from dpprobe import devices
 from dpprobe.errors import DataError
 from dpprobe.heads import momentum, sgd
-from dpprobe.heads import rows as heads_rows
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import (
@@ -138,24 +137,17 @@ def test_a_stream_gives_the_rows_of_memory(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", EVERY)
-@pytest.mark.parametrize(
-    "spare",
-    [
-        (devices, "spare_bytes", lambda _: 4 * 60 * 6),
-        (heads_rows, "_KEPT_BYTES", 4 * 60 * 6),
-    ],
-)
 def test_rows_that_are_kept_have_the_bits_of_rows_normalised_each_time(
-    value: Any, spare: Any, monkeypatch: pytest.MonkeyPatch
+    value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = features(60)
     given[3] = math.nan
     index = torch.tensor([5, 3, 59])
     each_time, kept = (TrainingSet(given.clone(), LABELS.repeat(15), 3) for _ in range(2))
-    monkeypatch.setattr(heads_rows, "_KEPT_BYTES", 4 * 60 * 6 - 1)
+    monkeypatch.setattr(devices, "spare_bytes", lambda _: 4 * 60 * 6 - 1)
     wanted = rows_of(each_time, value)
     assert wanted.are_views == (value == "none")
-    monkeypatch.setattr(*spare)
+    monkeypatch.setattr(devices, "spare_bytes", lambda _: 4 * 60 * 6)
     actual = rows_of(kept, value)
     assert actual.are_views
     assert torch.equal(whole(actual), whole(wanted))
