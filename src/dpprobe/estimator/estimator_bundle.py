@@ -15,10 +15,9 @@ from dpprobe.backbones.external import Options as External
 from dpprobe.backbones.feature_digest import NO_PROBE
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.estimator.fitted_head import Fit, hash_heads
-from dpprobe.estimator.parameters import PROTECTS_NOTHING
 from dpprobe.heads.auto import describe_choice
 from dpprobe.options import NAME_PATTERN
-from dpprobe.privacy.statement import Statement
+from dpprobe.privacy.statement import NOT_RUN, Statement
 from dpprobe.release.bundle import ESTIMATOR, BackboneFacts, BundleFacts, CardFacts
 from dpprobe.release.documents.release_statement import release_statement
 from dpprobe.release.leak_check import check_published
@@ -48,13 +47,13 @@ def state_release(fit: Fit, facts: BundleFacts | None = None) -> dict[str, Any]:
 
 def state_benchmark(fit: Fit) -> dict[str, Any]:
     """Returns the privacy statement of a fit in benchmark mode."""
-    statement = Statement(
+    return Statement(
         plan=fit.plan,
         method=fit.method.head,
         options=fit.method.model_dump(mode="json"),
         mode="benchmark",
         seeds=fit.heads.seeds,
-        public_data={"trained": True, "near_duplicate_check": "not run"},
+        public_data={"trained": True, "near_duplicate_check": NOT_RUN},
         epsilon_all_heads=fit.plan.realised_epsilon,
         private_choices=fit.method.private_choices,
         priced_normalisation=fit.method.normalize.priced,
@@ -62,7 +61,6 @@ def state_benchmark(fit: Fit) -> dict[str, Any]:
         engine_limits=fit.method.engine_limits,
         chosen_from=describe_choice(fit.method, fit.facts),
     ).to_dict()
-    return {**statement, "release": PROTECTS_NOTHING + statement["release"]}
 
 
 def write_release(

@@ -75,4 +75,8 @@ def read_near_duplicates(path: Path, train: FeatureStore, test: FeatureStore) ->
             raise DataError(
                 f"{path}: not computed from the features {store.path}; delete it and run again"
             )
-    return {name: fact for name, fact in record.items() if not name.startswith("format")}
+    return {
+        name: fact
+        for name, fact in record.items()
+        if not name.startswith("format") and name != "note"
+    }

@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
 
-from dpprobe.heads.gradient_options import OPACUS_LIMITS, GradientOptions
+from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.normalisation import Priced, Share
 from dpprobe.heads.options import ClippingNorm
 from dpprobe.heads.registry import AnyMethod
@@ -41,16 +41,6 @@ _PROBE_SCHEMA = {
 _MOST_CORNERS = 256
 # More units than any real dataset has, to compare the sampling rates and steps of trials.
 _MANY_UNITS = 10**12
-# Notes in the privacy statement of every network.
-LIMITS = (
-    "Engine ghost is for benchmarks, not for release: gradients, their clipped sums and the noise "
-    "are float32{passes}, and the low bits of released numbers may reveal which terms were added. "
-    "The stated epsilon holds for real numbers."
-)
-SEARCHED = (
-    "the options, because a search chose them without noise: it trained on private rows and "
-    "scored on held-out private rows"
-)
 
 
 class Lora(Block):
@@ -349,7 +339,7 @@ class Options(GradientOptions):
 
     @property
     def private_choices(self) -> str | None:
-        return SEARCHED if self.search else None
+        return "search_without_noise" if self.search else None
 
     @property
     def is_exact(self) -> bool:
@@ -358,9 +348,8 @@ class Options(GradientOptions):
     @property
     def engine_limits(self) -> str | None:
         if self.engine == "opacus":
-            return OPACUS_LIMITS
-        passes = ", passes bfloat16" if self.precision == "bfloat16" else ""
-        return LIMITS.format(passes=passes)
+            return "opacus"
+        return "ghost_bfloat16" if self.precision == "bfloat16" else "ghost"
 
     def public_files(self) -> dict[str, str]:
         files = super().public_files()

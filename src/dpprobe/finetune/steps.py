@@ -2,7 +2,7 @@
 
 The sampling rate and the divisor come from the plan, never from the data. Optimisers and iterate
 averages only post-process noisy sums. Trained networks are only for benchmarks, because sums and
-noise are float32: see `LIMITS` in `options`.
+noise are float32: see `engine_limits` in `options`.
 """
 
 from __future__ import annotations

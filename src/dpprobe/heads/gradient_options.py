@@ -44,18 +44,6 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 GRADIENTS = "gradients"
-# Limits in the privacy statement of every cell that `gradient_steps` itself trains.
-LIMITS = (
-    "Engine closed_form is for benchmarks, not for release: its sums and its noise are float32, "
-    "and the low bits of released numbers may reveal which terms were added. The stated epsilon "
-    "holds for real numbers. Engine exact has no such gap."
-)
-OPACUS_LIMITS = (
-    "Engine opacus is for benchmarks, not for release: gradients, their norms and sums, and the "
-    "noise are float32. The low bits of released numbers may reveal which terms were added, and "
-    "norms of long gradients are rounded down, by 1% at 1e8 numbers. The stated epsilon holds for "
-    "real numbers."
-)
 MOST_EPOCHS = AtMost(
     100_000, "each step is a pass over all rows, and noise grows with the number of steps"
 )
@@ -249,7 +237,7 @@ class GradientOptions(BalanceOptions):
 
     @property
     def engine_limits(self) -> str | None:
-        return {"closed_form": LIMITS, "opacus": OPACUS_LIMITS}.get(self.engine)
+        return None if self.engine == "exact" else self.engine
 
     @property
     def constant(self) -> float:

@@ -21,12 +21,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dpprobe")
 
 
-_CHOICES = (
-    "the head itself: it standardises features with the private rows' means and deviations, and "
-    "chooses its penalty by cross-validation on them"
-)
-
-
 class Options(MethodOptions):
     """Logistic regression; the penalty is chosen by cross-validation on the training split."""
 
@@ -61,7 +55,7 @@ class Options(MethodOptions):
 
     @property
     def private_choices(self) -> str | None:
-        return _CHOICES
+        return "nonprivate_head"
 
     @property
     def multi_label(self) -> bool:

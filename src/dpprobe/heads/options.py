@@ -106,7 +106,10 @@ class MethodOptions(Options, ABC):
 
     @property
     def private_choices(self) -> str | None:
-        """Describes uses of private examples besides the mechanisms, for the statement."""
+        """Names what the head takes from private examples without a mechanism; None if nothing.
+
+        `resources/statement.yaml` describes the names under `not_covered`.
+        """
         return None
 
     @property
@@ -140,7 +143,7 @@ class MethodOptions(Options, ABC):
 
     @property
     def engine_limits(self) -> str | None:
-        """The limits of an engine that is not exact, for the privacy statement; None if exact."""
+        """Names an engine that is not exact, for the privacy statement; None if exact."""
         return None
 
     def public_files(self) -> dict[str, str]:

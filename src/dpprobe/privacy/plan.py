@@ -32,7 +32,8 @@ class Mechanism:
 
     Attributes:
       name: short and unique within a plan, such as "gradients".
-      released: a description of the output, for the privacy statement.
+      released: describes the output for people. No file stores the description, and mechanisms that
+        differ only in it are equal, so rewording it changes no plan, ledger or release.
       sensitivity: the most that the rows of one unit add to the released sum, in L2 norm.
       noise_multiplier: the noise's standard deviation divided by the sensitivity. Before
         calibration noise multipliers are relative: a plan's calibration finds one common factor.
@@ -40,7 +41,7 @@ class Mechanism:
     """
 
     name: str
-    released: str
+    released: str = field(default="", compare=False)
     sensitivity: float
     noise_multiplier: float
     sample_rate: float
@@ -78,8 +79,8 @@ class Mechanism:
         return replace(self, count=self.count * times)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON-compatible dictionary."""
-        return asdict(self)
+        """Returns the facts of a mechanism as a JSON-compatible dictionary."""
+        return {key: value for key, value in asdict(self).items() if key != "released"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,15 +148,9 @@ class Plan:
       risk: the permitted risk that determined `epsilon`, as `Risk.to_dict`; None without any.
     """
 
-    NEIGHBOURING: ClassVar[str] = (
-        "one unit's rows are replaced by null rows that contribute nothing; n is fixed and public"
-    )
-    UNITS: ClassVar[Mapping[str, str]] = {
-        "image": "one training image",
-        "patient": "one patient (all of their training images together)",
-        "row": "one training row",
-        "group": "one group (all of its training rows together)",
-    }
+    # The relation of neighbouring datasets: one unit's rows are replaced by null rows.
+    RELATION: ClassVar[str] = "zero_out"
+    UNITS: ClassVar[tuple[str, ...]] = ("image", "patient", "row", "group")
     # Units that may have several rows.
     GROUPS: ClassVar[tuple[str, ...]] = ("patient", "group")
 
@@ -216,10 +211,6 @@ class Plan:
         return math.isfinite(self.epsilon)
 
     @property
-    def unit_in_words(self) -> str:
-        return self.UNITS[self.unit]
-
-    @property
     def steps(self) -> int:
         """The number of noisy releases; repeated mechanisms count once."""
         return sum(mechanism.count for mechanism in self.mechanisms)
@@ -240,7 +231,7 @@ class Plan:
             "delta": self.delta,
             "accountant": self.accountant,
             "selection": self.selection.to_dict() if self.selection else None,
-            "neighbouring": self.NEIGHBOURING,
+            "relation": self.RELATION,
             "unit": self.unit,
             "patients": None
             if self.patients is None
@@ -257,19 +248,16 @@ class Plan:
         """Reads the dictionary that `to_dict` returns."""
         from pydantic import TypeAdapter  # heavy: only readers of plans need it
 
-        relation = values["neighbouring"]
-        if relation != cls.NEIGHBOURING:
-            raise PrivacyError(
-                f"plan: neighbouring is {relation!r}; only {cls.NEIGHBOURING!r} is known"
-            )
+        if (relation := values["relation"]) != cls.RELATION:
+            raise PrivacyError(f"plan: relation {relation!r}; only {cls.RELATION!r} is known")
         return TypeAdapter(cls).validate_python(dict(values))
 
 
 def plan_identity(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the parts of a plan, as `Plan.to_dict`, that decide training and guarantee.
 
-    Seeds derive from the identity of a plan. Descriptions of mechanisms are no part of a plan's
-    identity, so rewording trains no head again.
+    Seeds derive from the identity of a plan. Audits of earlier versions also describe mechanisms
+    in words, which are no part of the identity.
     """
     keys = ("n", "unit", "epsilon", "delta", "accountant", "selection")
     mechanisms = [
@@ -282,7 +270,7 @@ def plan_identity(values: Mapping[str, Any]) -> dict[str, Any]:
 def priced_alike(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
     """Reduces mechanisms to the fields that epsilon depends on, so that methods share results."""
     # With sensitivity 1, a search can scale the noise over the widest range.
-    return tuple(replace(item, sensitivity=1.0, released="") for item in mechanisms)
+    return tuple(replace(item, sensitivity=1.0) for item in mechanisms)
 
 
 def full_batch(name: str, released: str, sensitivity: float, count: int = 1) -> Mechanism:

@@ -309,15 +309,3 @@ def target_words(statement: Mapping[str, Any]) -> str:
         return ""
     mu = f" (mu {statement['mu']:.4g})" if "mu" in statement else ""
     return f", {Risk.from_dict(statement['risk_target']).short}{mu}"
-
-
-def explain_target(plan: Plan) -> str:
-    """Explains in a statement for which risk the noise was set; empty without a risk."""
-    if plan.risk is None:
-        return ""
-    mu = describe_target(plan).get("mu")
-    gaussian = "" if mu is None else f" They are {mu:.6g}-Gaussian differentially private."
-    return (
-        f" The noise was set for a permitted risk of any attack on {plan.unit_in_words}: "
-        f"{Risk.from_dict(plan.risk)}; epsilon follows from it.{gaussian}"
-    )

@@ -36,6 +36,7 @@ from dpprobe.backbones import external
 from dpprobe.backbones.feature_digest import is_probe
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads.registry import method_options
+from dpprobe.release.earlier_statements import read_statement_facts
 from dpprobe.release.stated_values import is_hash, read_json, require_true
 from dpprobe.wrong_keys_and_values import explain_first
 
@@ -192,7 +193,7 @@ class Bundle:
       facts: bundle.json.
       weights: float32 [classes, d + 1], for normalised rows of d features; biases come last.
       arrays: released arrays other than the weights, by name.
-      statement: privacy.json.
+      statement: the facts of privacy.json, in the form of the newest version.
     """
 
     folder: Path
@@ -349,6 +350,12 @@ def read_facts(folder: Path) -> BundleFacts:
     return facts
 
 
+def read_statement(folder: Path, facts: BundleFacts) -> dict[str, Any]:
+    """Reads the facts of privacy.json of any version that bundles have."""
+    values = read_json(folder / STATEMENT_FILE)
+    return read_statement_facts(values, estimator=facts.is_of_estimator)
+
+
 def read_bundle(folder: Path) -> Bundle:
     """Reads an untrusted bundle; raises DataError for missing, altered or additional files."""
     import numpy as np
@@ -363,7 +370,7 @@ def read_bundle(folder: Path) -> Bundle:
         )
     try:
         facts = read_facts(folder)
-        statement = read_json(folder / STATEMENT_FILE)
+        statement = read_statement(folder, facts)
         tensors = load((folder / HEAD_FILE).read_bytes())
         weights = tensors.pop(WEIGHTS)
         method_options(facts.head.options)

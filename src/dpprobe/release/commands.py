@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpprobe.artifacts import write_json
+from dpprobe.artifacts import write_json, write_text
 from dpprobe.errors import ConfigError
 from dpprobe.shown_text import printable
 from dpprobe.study.reserved_names import LEDGER_FILE
@@ -52,6 +52,7 @@ def add_commands(commands: Parsers) -> None:
     export.add_argument(
         "--onnx", type=Path, required=True, metavar="FILE", help="the ONNX file to write"
     )
+    _add_explain(commands, [bundle])
     _add_passport(commands, [bundle])
     _add_release_notes(commands, [bundle])
     _add_ledger(commands)
@@ -147,6 +148,25 @@ def _add_verify(commands: Parsers, parents: list[argparse.ArgumentParser]) -> No
         "whole chain of predecessors; repeatable",
     )
     verify.add_argument("--all", action="store_true", help="list all checks, also passed checks")
+
+
+def _add_explain(commands: Parsers, parents: list[argparse.ArgumentParser]) -> None:
+    summary = "write a bundle's model card and page again from its verified facts"
+    explain = commands.add_parser(
+        "explain",
+        parents=parents,
+        help=summary,
+        epilog="A bundle keeps its documents as its version of dpprobe wrote them. explain writes "
+        "them in this version's words. Exit status: 1 if the bundle's facts do not verify.",
+    )
+    explain.set_defaults(run=_run_explain)
+    explain.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="the file to write: .html for the page, .md for the model card; default: the model "
+        "card on standard output",
+    )
 
 
 def _add_passport(commands: Parsers, parents: list[argparse.ArgumentParser]) -> None:
@@ -286,6 +306,26 @@ def _run_verify(arguments: argparse.Namespace) -> int:
     )
     print("\n".join(report.list_checks() if arguments.all else report.summarize()))
     return 0 if report.passed else 1
+
+
+def _run_explain(arguments: argparse.Namespace) -> int:
+    # slow to import, and `dpprobe --help` must be fast
+    from dpprobe.release.bundle import check_outside
+    from dpprobe.release.documents.rewritten_documents import explain_bundle
+    from dpprobe.release.verification.verify import read_verified
+
+    output = arguments.output
+    if output is not None and output.suffix not in (".html", ".md"):
+        raise ConfigError(f"--output {output}: write a name that ends in .html or .md")
+    written = explain_bundle(
+        read_verified(arguments.bundle), page=output is not None and output.suffix == ".html"
+    )
+    if output is None:
+        print(written, end="")
+    else:
+        check_outside(output)
+        write_text(output, written)
+    return 0
 
 
 def _run_export(arguments: argparse.Namespace) -> int:

@@ -73,19 +73,14 @@ def compose_test_price(*plans: Plan | None) -> Plan | None:
     return replace(together, realised_epsilon=price_plan(together))
 
 
-def price_words(plan: Plan, together: Plan, part: str, all_parts: str) -> str:
-    """States the cost of a release part to test units, alone and together with other parts."""
-    unit = plan.unit
-    words = (
-        f"{part} costs test {unit}s epsilon {plan.realised_epsilon:g} and training {unit}s nothing."
-    )
-    if together.mechanisms == plan.mechanisms:
-        return words
-    return f"{words} {all_parts} costs a test {unit} epsilon {together.realised_epsilon:g}."
+def price_together(plan: Plan, together: Plan | None) -> float | None:
+    """Returns what a part costs a test unit together with other parts; None for a part alone."""
+    alone = together is None or together.mechanisms == plan.mechanisms
+    return None if alone or together is None else together.realised_epsilon
 
 
 def priced_values(plan: Plan) -> dict[str, Any]:
-    """Returns the values of a statement block that describe its privacy cost to test units."""
+    """Returns the facts of a statement block that describe its privacy cost to test units."""
     return {
         "n": plan.n,
         "epsilon": plan.realised_epsilon,

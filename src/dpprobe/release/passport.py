@@ -34,15 +34,17 @@ from dpprobe.release.bundle import (
     bundle_digest,
     check_outside,
     damaged_files,
-    read_bundle,
 )
 from dpprobe.release.passport_forms import (
+    WORDS,
+    Fields,
     answer_questions,
     find_stated,
+    list_fields,
     list_forms,
     write_form,
 )
-from dpprobe.release.verification.verify import verify_bundle
+from dpprobe.release.verification.verify import read_verified
 
 CRATE_FILE, QUESTIONS_FILE = "ro-crate-metadata.json", "questions.md"
 COPY = "bundle"
@@ -63,18 +65,20 @@ FILES = {
     SUMS_FILE: ("SHA-256 of the other files", "text/plain"),
     SIGNATURE_FILE: ("Ed25519 signature of SHA256SUMS", "application/octet-stream"),
 }
-# Fields of privacy.json that the crate repeats as values, with their meaning.
+# Fields that the crate repeats as values, with their meaning.
 GUARANTEE = {
     "epsilon_realised": "Most that the weights of the head cost one training unit",
     "delta": "Delta of epsilon_realised and of ledger.epsilon",
-    "unit_of_privacy": "Whom or what the guarantee protects",
-    "neighbouring_relation": "How two datasets differ that the guarantee compares",
+    "unit": "Whom or what the guarantee protects",
+    "relation": "How two datasets differ that the guarantee compares",
     "n": "Number of training units",
     "patients.epsilon": "Most that the weights of the head cost a patient with several images",
     "sites.names": "Sites that trained the head together",
     "ledger.epsilon": "Most that all releases of this dataset, with their test results, cost one "
     "unit, when the bundle was made",
 }
+# Fields of the guarantee whose value is a sentence.
+SAID = ("unit", "relation")
 
 Entity = dict[str, Any]
 
@@ -92,7 +96,7 @@ def write_passport(
     `public_key` is the signer's key. Raises DataError for a bundle that does not verify, and
     ConfigError if the folder already has files or is inside a bundle.
     """
-    read = _read_verified(bundle, public_key)
+    read = read_verified(bundle, public_key=public_key)
     folder = output or bundle.resolve().with_name(f"{bundle.resolve().name}.passport")
     check_outside(folder / CRATE_FILE)
     empty = folder.is_dir() and not any(folder.iterdir())
@@ -105,24 +109,14 @@ def write_passport(
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as place:
         made = Path(place) / "passport"
         _copy_bundle(read, made / COPY)
-        write_text(made / QUESTIONS_FILE, answer_questions(read))
+        fields = list_fields(read)
+        write_text(made / QUESTIONS_FILE, answer_questions(fields))
         for name in list_forms():
-            write_text(made / name, write_form(read, name, published))
-        write_json(made / CRATE_FILE, describe_crate(made, read, published))
+            write_text(made / name, write_form(fields, name, published))
+        write_json(made / CRATE_FILE, describe_crate(made, read, fields, published))
         made.replace(folder)
     flush_to_disk(folder.parent)
     return folder
-
-
-def _read_verified(folder: Path, public_key: Path | None) -> Bundle:
-    report = verify_bundle(folder, public_key=public_key)
-    for check in report.checks:
-        if check.passed is False:
-            raise DataError(
-                f"{folder}: does not verify, so it gets no passport ({check.name}: "
-                f"{check.detail}); run dpprobe verify {folder}, and fetch the bundle again"
-            )
-    return read_bundle(folder)
 
 
 def _copy_bundle(read: Bundle, target: Path) -> None:
@@ -137,11 +131,11 @@ def _copy_bundle(read: Bundle, target: Path) -> None:
         raise DataError(f"{read.folder}: changed while it was copied; run the command again")
 
 
-def describe_crate(folder: Path, read: Bundle, published: date) -> dict[str, Any]:
+def describe_crate(folder: Path, read: Bundle, fields: Fields, published: date) -> dict[str, Any]:
     """Returns the RO-Crate 1.1 metadata of all files in a passport's folder."""
     facts = read.facts
     copies = [name for name in FILES if (folder / COPY / name).exists()]
-    values = list(_state_values(read))
+    values = list(_state_values(fields))
     forms = list_forms()
     graph: list[Entity] = [
         {
@@ -154,7 +148,7 @@ def describe_crate(folder: Path, read: Bundle, published: date) -> dict[str, Any
             "@id": "./",
             "@type": "Dataset",
             "name": facts.name,
-            "description": read.statement["promise"],
+            "description": fields[WORDS]["promise"],
             "datePublished": published.isoformat(),
             "hasPart": _refer([f"{COPY}/", QUESTIONS_FILE, *forms]),
             "mentions": {"@id": RUN},
@@ -228,10 +222,10 @@ def _describe_run(read: Bundle, copies: Iterable[str]) -> list[Entity]:
     ]
 
 
-def _state_values(read: Bundle) -> Iterator[Entity]:
+def _state_values(fields: Fields) -> Iterator[Entity]:
     for name, meaning in GUARANTEE.items():
-        field = f"{STATEMENT_FILE}: {name}"
-        for value in find_stated(read, field):
+        field = f"{WORDS if name in SAID else STATEMENT_FILE}: {name}"
+        for value in find_stated(fields, field):
             yield {
                 "@id": f"#{name}",
                 "@type": "PropertyValue",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from typing import Any
 
@@ -11,7 +11,15 @@ import yaml
 
 from dpprobe.artifacts import canonical_json
 from dpprobe.release.bundle import FACTS_FILE, STATEMENT_FILE, Bundle
-from dpprobe.release.documents.document_values import in_markdown, one_line
+from dpprobe.release.documents.document_values import (
+    RATES,
+    bound_best_attacks,
+    in_markdown,
+    one_line,
+    shared_values,
+)
+from dpprobe.release.documents.rewritten_documents import complete_statement
+from dpprobe.release.stated_plans import tested_blocks
 from dpprobe.resources import read_yaml
 
 # Answers to questions without a field, and to questions whose fields the bundle leaves empty.
@@ -25,6 +33,9 @@ _FIELD = re.compile(r"\{([^{}]+)\}")
 # A line of YAML without a value. A line of a text starts with "- " and a capital, or has no colon.
 _WITHOUT_VALUE = re.compile(r"^( *)([a-z_]+): null$|^( *(?:- )?(?:[a-z_]+: )?'')$", re.MULTILINE)
 
+WORDS = "words"  # of a field that is a sentence of the documents, not a value of a file
+
+Fields = Mapping[str, Any]
 Find = Callable[[str], list[Any]]
 Quote = Callable[[str], str]
 
@@ -46,7 +57,7 @@ def list_forms() -> dict[str, str]:
     return {name: form["title"] for name, form in read_yaml("passport.yaml")["forms"].items()}
 
 
-def write_form(read: Bundle, name: str, published: date) -> str:
+def write_form(fields: Fields, name: str, published: date) -> str:
     """Returns a form as YAML; what the bundle does not answer is empty, with a comment.
 
     The form's own comment comes last, because the registry's scripts read the first line.
@@ -56,7 +67,7 @@ def write_form(read: Bundle, name: str, published: date) -> str:
     def find(field: str) -> list[Any]:
         if field == "published":
             return [published.isoformat()]
-        return _state_accuracy(read) if field == "accuracy" else find_stated(read, field)
+        return _state_accuracy(fields) if field == "accuracy" else find_stated(fields, field)
 
     filled = yaml.dump(
         _fill(form["form"], find, in_markdown if form["markdown"] else one_line),
@@ -100,19 +111,19 @@ def _fill_lines(text: str, find: Find, quote: Quote) -> list[str]:
     ]
 
 
-def _state_accuracy(read: Bundle) -> list[str]:
+def _state_accuracy(fields: Fields) -> list[str]:
     """Returns the test result in percent with its metric; none without a test result."""
-    tested = read.statement["evaluation"]
+    tested = fields[STATEMENT_FILE]["evaluation"]
     if tested is None:
         return []
     metric = tested["metric"]
     return [f"{100 * tested['value']:.2f}%{METRICS.get(metric, f' {metric}')}"]
 
 
-def answer_questions(read: Bundle) -> str:
+def answer_questions(fields: Fields) -> str:
     """Returns a Markdown page with one table of questions and answers per source."""
     lines = [
-        f"# Questions about {in_markdown(read.facts.name)}",
+        f"# Questions about {in_markdown(fields[FACTS_FILE]['name'])}",
         "",
         "Answers are copied from the named fields of the bundle. Software does not judge them: "
         "this page does not say that any requirement is met.",
@@ -121,32 +132,54 @@ def answer_questions(read: Bundle) -> str:
         lines += ["", f"## {block['source']}", "", block["compared"], ""]
         lines += ["| topic | question | answer |", "|---|---|---|"]
         for each in block["questions"]:
-            answer = _answer_question(read, each.get("fields", ()))
+            answer = _answer_question(fields, each.get("fields", ()))
             lines.append(f"| {each['place']} | {each['ask']} | {answer} |")
     return "\n".join(lines) + "\n"
 
 
-def _answer_question(read: Bundle, fields: Sequence[str]) -> str:
+def _answer_question(fields: Fields, asked: Sequence[str]) -> str:
     answers = [
-        f"{write_values(find_stated(read, field)) or NOT_STATED} (`{field}`)" for field in fields
+        f"{write_values(find_stated(fields, field)) or NOT_STATED} (`{field}`)" for field in asked
     ]
     return "<br>".join(answers) or BY_A_PERSON
 
 
-def find_stated(read: Bundle, field: str) -> list[Any]:
+def list_fields(read: Bundle) -> dict[str, Any]:
+    """Returns the fields of a bundle by file, and under "words" the sentences of its documents."""
+    statement = complete_statement(read)
+    values = shared_values(read.facts, statement, bound_best_attacks(statement, RATES))
+    words, described = values["words"], values["described"]
+    releasing = {"training": statement} | {
+        name: block for name, block in statement.items() if block in tested_blocks(statement)
+    }
+    named = ("use", "limits", "measured", "released", "composition", "sure", "watched")
+    sentences = {
+        **{name: values.get(name) for name in (*named, "choice", "cohort", "sites", "audited")},
+        **{name: getattr(words, name) for name in vars(words) if name != "unit"},
+        "spent": values["spent"],
+        "unit": words.unit.whole,
+        "to_patients": values["to_patients"],
+        "mechanisms": {
+            part: [described[item["name"]] for item in block["mechanisms"]]
+            for part, block in releasing.items()
+        },
+    }
+    return {
+        FACTS_FILE: read.facts.model_dump(mode="json"),
+        STATEMENT_FILE: statement,
+        WORDS: sentences,
+    }
+
+
+def find_stated(fields: Fields, field: str) -> list[Any]:
     """Returns the values of a field such as `privacy.json: mechanisms.*.name`, without nulls."""
     file, _, place = field.partition(": ")
-    values: list[Any] = [
-        {
-            FACTS_FILE: read.facts.model_dump(mode="json"),
-            STATEMENT_FILE: read.statement,
-        }[file]
-    ]
+    values: list[Any] = [fields[file]]
     for key in place.split("."):
         if key == "*":
             values = [item for value in values for item in value]
         else:
-            values = [value[key] for value in values if isinstance(value, dict) and key in value]
+            values = [value[key] for value in values if isinstance(value, Mapping) and key in value]
     return [value for value in values if value is not None]
 
 

@@ -19,16 +19,12 @@ from typing import Any
 
 from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import DataError
+from dpprobe.privacy.statement_words import format_epsilon, format_small
+from dpprobe.privacy.unit_words import words_of_statement
 from dpprobe.release.bundle import SUMS_FILE, Bundle, BundleFacts, bundle_digest
 from dpprobe.release.documents.document_values import as_code, in_markdown
 from dpprobe.release.ledger.ledger import Ledger
-from dpprobe.release.stated_plans import (
-    UNITS,
-    format_price,
-    format_small,
-    tested_blocks,
-    unit_of,
-)
+from dpprobe.release.stated_plans import tested_blocks
 from dpprobe.release_part_registry import load_readers
 
 # Facts of a backbone that change nothing for a deployment.
@@ -91,34 +87,36 @@ def _compare_results(new: Bundle, old: Bundle) -> list[str]:
     before, now = (each.statement["evaluation"] for each in (old, new))
     shown = []
     for each, result in ((old, before), (new, now)):
-        said = f"{_show(result)['measured']}, n = {result['n']:,}" if result else "none"
+        said = f"{_show(each.statement)['measured']}, n = {result['n']:,}" if result else "none"
         shown.append(f"- {as_code(each.facts.name)}: {in_markdown(said)}")
     if not before or not now or before["metric"] != now["metric"]:
         verdict = "The test results cannot be compared: both releases must publish one metric."
         return [verdict, "", *shown]
-    test = f"test {UNITS[unit_of(new.statement)][1]}"
+    test = f"test {words_of_statement(new.statement).many}"
     how = (
         f"The interval adds the margins of both results, because both results may share {test}. "
         f"Different {test} may explain a part of the difference."
     )
-    told = ["", how] if _show(now)["telling"] and _show(before)["telling"] else []
-    return [state_difference(now, before), "", *shown, *told]
+    told = ["", how] if all(_show(each.statement)["telling"] for each in (new, old)) else []
+    return [state_difference(new.statement, old.statement), "", *shown, *told]
 
 
-def _show(result: Mapping[str, Any]) -> Mapping[str, Any]:
-    values: Mapping[str, Any] = load_readers()["evaluation"].show({"evaluation": result})
+def _show(statement: Mapping[str, Any]) -> Mapping[str, Any]:
+    values: Mapping[str, Any] = load_readers()["evaluation"].show(statement)
     return values
 
 
-def state_difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
-    """States the difference of two test results by one metric, with a conservative 95% CI.
+def state_difference(new: Mapping[str, Any], old: Mapping[str, Any]) -> str:
+    """States the difference of two statements' test results by one metric, with a 95% CI.
 
-    A result whose interval contains nearly all values has no difference to any other.
+    The interval is conservative. A result whose interval contains nearly all values has no
+    difference to any other.
     """
+    now, before = new["evaluation"], old["evaluation"]
     low = now["interval"][0] - before["interval"][1]
     high = now["interval"][1] - before["interval"][0]
-    name = _show(now)["metric"]
-    if not (_show(now)["telling"] and _show(before)["telling"]):
+    name = _show(new)["metric"]
+    if not (_show(new)["telling"] and _show(old)["telling"]):
         return (
             f"{name}: the two results cannot be compared, because at least one is not measurable. "
             "To measure a difference, release with more test units or a larger epsilon of the test "
@@ -136,12 +134,12 @@ def state_difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
 def _list_privacy(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[str]:
     def test_epsilon(statement: Mapping[str, Any]) -> str:
         prices = [block["epsilon"] for block in tested_blocks(statement)]
-        return ", ".join(map(format_price, prices)) or "none"
+        return ", ".join(map(format_epsilon, prices)) or "none"
 
     rows = {
-        "epsilon of training": lambda each: format_price(each["epsilon_realised"]),
+        "epsilon of training": lambda each: format_epsilon(each["epsilon_realised"]),
         "delta": lambda each: format_small(each["delta"]),
-        "unit of privacy": lambda each: in_markdown(each["unit_of_privacy"]),
+        "unit of privacy": lambda each: in_markdown(words_of_statement(each).whole),
         "training units (n)": lambda each: f"{each['n']:,}",
         "epsilon of test result, calibration and monitoring": test_epsilon,
     }
@@ -161,7 +159,7 @@ def _state_total(new: Bundle, ledger: Ledger | None, max_epsilon: float | None) 
         block = spent.to_block(entry=None, unit=block["unit"], delta=block["delta"])
         total += (
             f" Today's total over {count_noun(spent.entries, 'release')}: "
-            f"{'' if spent.exact else 'at most '}epsilon {format_price(spent.epsilon)}."
+            f"{'' if spent.exact else 'at most '}epsilon {format_epsilon(spent.epsilon)}."
         )
     if max_epsilon is not None:
         left = max(0.0, max_epsilon - block["epsilon"])

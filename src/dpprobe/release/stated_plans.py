@@ -19,13 +19,14 @@ from dpprobe.privacy.limits import (
     SMALLEST_EPSILON,
     delta_fault,
     round_up,
-    rounded_up,
 )
 from dpprobe.privacy.noise_calibration import price_of_group, price_plan, second_opinions
 from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
 from dpprobe.privacy.risk import list_risk_faults
 from dpprobe.privacy.statement import mechanism_values, require_gaussian
-from dpprobe.release.counted_units import check_mechanisms
+from dpprobe.privacy.statement_words import format_epsilon
+from dpprobe.privacy.unit_words import UnitWords
+from dpprobe.release.counted_units import check_mechanisms, price_together
 from dpprobe.release.stated_values import (
     Values,
     read_block,
@@ -42,35 +43,14 @@ T = TypeVar("T")
 MOST_RELEASES = 10**7
 # Relative differences of other libraries' epsilons between versions and processors.
 CHECK_TOLERANCE = 1e-4
-# Keys of a statement block on its epsilon, by `counted_units.priced_values`, and `composition`.
-PRICED_KEYS = {"n", "epsilon", "epsilon_target", "delta", "mechanisms", "composition"}
-UNITS = {
-    "image": ("image", "images"),
-    "patient": ("patient", "patients"),
-    "row": ("row", "rows"),
-    "group": ("group", "groups"),
-}
-
-
-def unit_of(statement: Mapping[str, Any]) -> str:
-    return {words: unit for unit, words in Plan.UNITS.items()}[statement["unit_of_privacy"]]
-
-
-def format_price(epsilon: float | str) -> str:
-    """Formats an epsilon with four digits, rounded up."""
-    return f"{rounded_up(float(epsilon)):g}"
-
-
-def format_small(value: float) -> str:
-    """Formats a small number such as a delta: 1e-5."""
-    return f"{value:g}".replace("e-0", "e-")
+# Keys of a statement block on its epsilon, by `counted_units.priced_values`.
+PRICED_KEYS = {"n", "epsilon", "epsilon_target", "delta", "mechanisms"}
 
 
 def read_mechanism(values: Values) -> Mechanism:
     require_gaussian(values)
     return Mechanism(
         name=str(values["name"]),
-        released=str(values["released"]),
         sensitivity=read_real("sensitivity", values["sensitivity"]),
         noise_multiplier=read_real("noise_multiplier", values["noise_multiplier"]),
         sample_rate=read_real("sample_rate", values["sample_rate"]),
@@ -84,7 +64,7 @@ def read_plan(values: Values) -> tuple[str, Plan]:
         Plan(
             mechanisms=tuple(read_mechanism(item) for item in values["mechanisms"]),
             n=read_whole("n", values["n"]),
-            unit=unit_of(values),
+            unit=str(values["unit"]),
             patients=patients
             and Patients(
                 images=patients["images"],
@@ -97,7 +77,6 @@ def read_plan(values: Values) -> tuple[str, Plan]:
             realised_epsilon=read_real("epsilon_realised", values["epsilon_realised"]),
             priced_by=values["accountant"],
             checks=dict(values["checks"]),
-            check_notes=dict(values["check_notes"]),
             risk=values.get("risk_target"),
         )
     )
@@ -145,7 +124,7 @@ def _other_price(plan: Plan, stated: str, computed: str) -> PrivacyError:
 
 def _check_opinions(plan: Plan) -> tuple[str, Mapping[str, float | None]]:
     """Checks other accountants' epsilons; returns the plan's accountant and these epsilons."""
-    by, computed, notes = second_opinions(plan)
+    by, computed, _ = second_opinions(plan)
     stated = _key_by_name(plan.checks)
     same = _drop_versions(by) == _drop_versions(plan.priced_by)
     if not same or set(stated) != {_drop_versions(name) for name in computed}:
@@ -153,7 +132,6 @@ def _check_opinions(plan: Plan) -> tuple[str, Mapping[str, float | None]]:
             f"accountant {plan.priced_by} with checks {list(stated)} is stated, but this plan "
             f"needs {by} with checks {list(computed)}"
         )
-    require_same("check_notes", _key_by_name(notes), _key_by_name(plan.check_notes))
     for name, value in computed.items():
         other = stated[_drop_versions(name)]
         if (value is None) != (other is None) or (
@@ -249,6 +227,26 @@ def price_tested(tested: Plan) -> float:
         f"epsilon {cost:.6g}, but other libraries compute {others}",
     )
     return cost
+
+
+def check_together(tested: Plan, together: Plan | None, stated: object) -> None:
+    """Checks what a part costs a test unit together with the release's other parts."""
+    computed = price_together(tested, together)
+    require_true(
+        agree(computed, stated, CHECK_TOLERANCE),
+        f"together: {stated!r} is stated, but {computed!r} is computed",
+    )
+
+
+def explain_price(block: Values, unit: UnitWords, part: str, all_parts: str) -> str:
+    """States the cost of a release part to test units, alone and together with other parts."""
+    words = (
+        f"{part} costs test {unit.many} epsilon {format_epsilon(block['epsilon'])} and training "
+        f"{unit.many} nothing."
+    )
+    if (together := block["together"]) is None:
+        return words
+    return f"{words} {all_parts} costs a test {unit.one} epsilon {format_epsilon(together)}."
 
 
 def agree(value: object, stated: object, tolerance: float = 1e-4) -> bool:

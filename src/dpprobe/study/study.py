@@ -29,6 +29,7 @@ from dpprobe.privacy.limits import (
     epsilon_value,
 )
 from dpprobe.privacy.risk import Risk, budget_token, budget_words, find_risk
+from dpprobe.privacy.statement_words import describe_unpriced
 from dpprobe.study import catalog
 from dpprobe.study.copies import CopyOptions
 from dpprobe.study.imbalance import imbalance_faults, with_rare_classes
@@ -274,9 +275,10 @@ class Study(_Analysed):
                     raise ValueError(f"epsilons: {error}") from None
         for name, method in self.methods.items():
             if risks and method.private and method.private_choices is not None:
+                unpriced = describe_unpriced(method.private_choices)
                 raise ValueError(
-                    f"methods.{name}: no epsilon covers {method.private_choices}, so no risk can "
-                    f"be guaranteed, but epsilons has {risks[0]}; remove the method or the risk"
+                    f"methods.{name}: no epsilon covers {unpriced}, so no risk can be guaranteed, "
+                    f"but epsilons has {risks[0]}; remove the method or the risk"
                 )
 
     def _check_releases(self) -> None:

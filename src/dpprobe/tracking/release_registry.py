@@ -25,7 +25,7 @@ from mlflow.types.schema import Array
 from dpprobe.artifacts import hash_value
 from dpprobe.privacy.limits import rounded_up
 from dpprobe.privacy.risk import target_words
-from dpprobe.privacy.statement import unit_of_statement
+from dpprobe.privacy.statement_words import explain_statement
 from dpprobe.release.bundle import (
     BUNDLE_FILES,
     CARD_FILE,
@@ -34,6 +34,7 @@ from dpprobe.release.bundle import (
     bundle_digest,
     read_bundle,
 )
+from dpprobe.release.documents.rewritten_documents import complete_statement
 from dpprobe.release.prediction_table import value_columns
 from dpprobe.release_part_registry import load_readers
 from dpprobe.tracking import served_release
@@ -108,7 +109,8 @@ def _find_model(client: MlflowClient, study: str, bundle: Bundle) -> str:
 
 def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
     """Describes a release's run from the bundle alone, so that no other change outdates the run."""
-    facts, statement = bundle.facts, bundle.statement
+    facts, statement = bundle.facts, complete_statement(bundle)
+    words = explain_statement(statement)
     epsilon, delta = f"{statement['epsilon_target']:g}", f"{statement['delta']:g}"
     guarantee = f"({epsilon}, {delta})-DP{target_words(statement)}"
     named = {
@@ -127,8 +129,8 @@ def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
         name=run_name(facts.name, "ε" + epsilon),
         note=(
             f"Release {facts.name}: {facts.head.method} on {facts.backbone.name} features of "
-            f"{facts.dataset}, {guarantee} for {unit_of_statement(statement)}.\n\n"
-            f"{statement['promise']}\n\nThe bundle is under {FOLDER}/data/{DATA} in the artifacts."
+            f"{facts.dataset}, {guarantee} for {words.unit.whole}.\n\n"
+            f"{words.promise}\n\nThe bundle is under {FOLDER}/data/{DATA} in the artifacts."
         ),
         params={**named, **option_params(facts.head.options, named)},
         tags={**named, "private": "true", "guarantee": guarantee, DIGEST: digest},

@@ -27,6 +27,7 @@ from dpprobe.exhibits.class_colours import CLASS_COLOURS
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import INFINITE, delta_above, rounded_up
 from dpprobe.privacy.risk import RiskEpsilon, budget_title, budget_words
+from dpprobe.privacy.statement_words import explain_statement
 from dpprobe.reporting.confusion_matrix import confusion_html
 from dpprobe.reporting.headline import choice_words, list_doubts, verdict
 from dpprobe.results import confusion
@@ -140,6 +141,7 @@ def cell_run(
     epsilon = budget_words(cell.epsilon).replace(INFINITE, "∞")
     percent = 100 * record.mean
     statement = read_statement(path.with_name(STATEMENT_FILE))
+    words = explain_statement(statement)
     gaps = _fairness_metrics(fairness, cell) if fairness else []
     return RunContents(
         key="/".join((study, *record.cell.key[:3], f"eps-{cell.epsilon}")),
@@ -153,8 +155,8 @@ def cell_run(
             f"{cell.method} on {cell.backbone} features of {cell.dataset}, {guarantee}: "
             f"{record.measure.title} {percent:.1f}%, mean of "
             f"{count_noun(len(record.seeds), 'seed')}."
-            f"\n\n{statement['promise']}\n\n{statement['allows']['words']}"
-            f"\n\n{_audit_note(audit)}{statement['release']}\n\n{OUTSIDE}"
+            f"\n\n{words.promise}\n\n{words.attacks}"
+            f"\n\n{_audit_note(audit)}{words.mode}\n\n{OUTSIDE}"
         ),
         params=_list_params(record),
         tags={

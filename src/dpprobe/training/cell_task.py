@@ -88,7 +88,7 @@ class CellTask:
 
     Attributes:
       place: the devices of the fit, "auto" as in the study.
-      near_duplicates: the counts of the near-duplicate check against public data, or "not run".
+      near_duplicates: the counts of the near-duplicate check against public data, or NOT_RUN.
       headline: the metric that represents the cell.
       published: the cell's folder.
       identity: all that decides a cell's contents; the cell's fingerprint and seeds derive from it.

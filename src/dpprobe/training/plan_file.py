@@ -30,7 +30,7 @@ from dpprobe.progress import Progress
 logger = logging.getLogger("dpprobe")
 
 FORMAT = "dpprobe-plans"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 # Epsilons are rounded up to six digits, and their last bits differ between processors.
 PRICE_TOLERANCE = 2e-5
 _ROUND_OFF = 1e-9

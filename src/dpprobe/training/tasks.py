@@ -17,6 +17,7 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.public_inputs import PublicInputs
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import plan_identity
+from dpprobe.privacy.statement import NOT_RUN
 from dpprobe.privacy.target import Target, Terms
 from dpprobe.results.cell_record import CellName
 from dpprobe.study.study import Study
@@ -113,7 +114,7 @@ class OpenedJob:
     calibrated: Plans  # of all methods of the dataset and epsilon
     stores: tuple[FeatureStore, FeatureStore]  # train, and test without null examples
     cells: Path
-    near_duplicates: Mapping[str, Any] | str  # counts of the check, or "not run"
+    near_duplicates: Mapping[str, Any] | str  # counts of the check, or NOT_RUN
     inputs: FitInputs
     private: PrivateData
     public: Mapping[str, PublicInputs]  # by method; `compare_rows` compares the files' rows
@@ -189,7 +190,7 @@ def open_job(request: Request, files: JobFiles) -> OpenedJob:
     Raises DataError for a plan of another job, PrivacyError for a private file declared public.
     """
     stores = FeatureStore(files.train), FeatureStore(files.test)
-    check = read_near_duplicates(files.overlap, *stores) if files.overlap else "not run"
+    check = read_near_duplicates(files.overlap, *stores) if files.overlap else NOT_RUN
     inputs = FitInputs(stores[0], request.terms.unit)
     if (patients := request.terms.patients) is not None:
         inputs.check_patients(patients.images)

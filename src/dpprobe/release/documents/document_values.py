@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,21 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from dpprobe.backbones.hub_files import HUB_PREFIXES
-from dpprobe.counted_nouns import count_noun
+from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Mechanism, Selection
 from dpprobe.privacy.risk import target_words
-from dpprobe.privacy.statement import in_words_of_rows, mechanisms_of, of_vectors
-from dpprobe.privacy.trade_off import Allowed, bound_attacks, per_hundred
-from dpprobe.release.bundle import BundleFacts
-from dpprobe.release.stated_plans import (
-    UNITS,
-    format_price,
+from dpprobe.privacy.statement import mechanisms_of
+from dpprobe.privacy.statement_words import (
+    explain_statement,
+    format_epsilon,
     format_small,
-    tested_blocks,
-    unit_of,
+    to_patients,
 )
+from dpprobe.privacy.trade_off import Allowed, bound_attacks, per_hundred
+from dpprobe.privacy.unit_words import UnitWords
+from dpprobe.release.bundle import BundleFacts
+from dpprobe.release.parts.part import Facts
+from dpprobe.release.stated_plans import tested_blocks
 from dpprobe.release_part_registry import PARTS, load_readers
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -41,17 +43,16 @@ CURVE = (0.0, *(step / 400 for step in range(1, 40)), *(step / 40 for step in ra
 # Documents call a guarantee weak if attacks reach a true positive rate of WEAK at 1% FPR.
 WEAK = 0.5
 
-WHO = {"image": "that", "patient": "who", "row": "that", "group": "that"}
 INTENDED_USE = (
-    "Classifying images of the kind it was trained on, to help people who check its predictions, "
+    "Classifying {items} of the kind it was trained on, to help people who check its predictions, "
     "and for research."
 )
 LIMITS = (
     "Not a medical device, and not for decisions about people unless a person decides. Any test "
-    "used only this dataset: on images from other places, devices or groups it may do worse, and "
+    "used only this dataset: on {items} from other places, devices or groups it may do worse, and "
     "nobody has measured by how much. Differential privacy costs accuracy, and rare classes and "
-    "small groups lose more than others. It predicts a class for every image, even for an image "
-    "that shows none of its classes."
+    "small groups lose more than others. It predicts a class for every {item}, even for one that "
+    "shows none of its classes."
 )
 
 
@@ -68,38 +69,44 @@ class Attack:
     tested: float | None
 
 
-def shared_values(
-    facts: BundleFacts, statement: Mapping[str, Any], table: Sequence[Attack]
-) -> dict[str, Any]:
+def shared_values(facts: BundleFacts, statement: Facts, table: Sequence[Attack]) -> dict[str, Any]:
     """Returns the values that the templates of the model card and the HTML page share."""
-    vectors = of_vectors(statement["public_data"])
-    items = in_words_of_rows if vectors else str
-    patients = to_patients(statement)
+    words = explain_statement(statement)
+    unit = words.unit
     return {
         "facts": facts,
         "statement": statement,
-        "vectors": vectors,
-        "items": items("images"),
-        "words": [items(text) for text in in_plain_words(statement, table)],
-        "formal": items(state_formally(statement)),
+        "vectors": facts.backbone.takes_vectors,
+        "unit": unit,
+        "words": words,
+        "plain": in_plain_words(statement, unit, table),
+        "formal": state_formally(statement, unit),
         "table": table,
         "weak": is_weak(table),
-        "to_patients": patients and items(patients),
-        "units": [items(text) for text in UNITS[unit_of(statement)]],
-        "unit": items(statement["unit_of_privacy"]),
+        "to_patients": to_patients(statement),
         "tested": bool(tested_blocks(statement)),
+        "described": describe_mechanisms(facts, statement),
         "parts": [part.package.rpartition(".")[2] for part in PARTS.values()],
         **{
             name: value
             for reader in load_readers().values()
-            for name, value in reader.show(statement, items).items()
+            for name, value in reader.show(statement).items()
         },
-        "use": facts.card.intended_use or items(INTENDED_USE),
-        "limits": facts.card.limits or items(LIMITS),
+        "use": facts.card.intended_use or unit.fill(INTENDED_USE),
+        "limits": facts.card.limits or unit.fill(LIMITS),
     }
 
 
-def bound_best_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> list[Attack]:
+def describe_mechanisms(facts: BundleFacts, statement: Facts) -> dict[str, str]:
+    """Describes what each mechanism releases, by its name; a bundle states only the names."""
+    head = method_options(facts.head.options).list_mechanisms(statement["n"])
+    described = {item.name: item.released for item in head}
+    for reader in load_readers().values():
+        described |= {item.name: item.released for item in reader.mechanisms(statement, facts)}
+    return described
+
+
+def bound_best_attacks(statement: Facts, rates: Sequence[float]) -> list[Attack]:
     """Bounds the best attack on a training unit, and on a test unit, at false positive rates."""
     trained = _allowed_attacks(statement, rates).true_positives
     tested: Sequence[float | None] = [None for _ in rates]
@@ -112,14 +119,14 @@ def bound_best_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> 
     ]
 
 
-def test_mechanisms(statement: Mapping[str, Any]) -> tuple[Mechanism, ...]:
+def test_mechanisms(statement: Facts) -> tuple[Mechanism, ...]:
     """Returns the mechanisms of all statement blocks that read the test units."""
     return tuple(
         itertools.chain.from_iterable(mechanisms_of(block) for block in tested_blocks(statement))
     )
 
 
-def _allowed_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> Allowed:
+def _allowed_attacks(statement: Facts, rates: Sequence[float]) -> Allowed:
     selection = statement["selection"]
     return bound_attacks(
         mechanisms_of(statement),
@@ -130,53 +137,26 @@ def _allowed_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> Al
     )
 
 
-def in_plain_words(statement: Mapping[str, Any], table: Sequence[Attack]) -> tuple[str, str]:
-    """Returns a sentence that states the guarantee, and sentences that explain the guarantee."""
-    one, many = UNITS[unit_of(statement)]
-    whole = {
-        "patient": "patient (all of their images together)",
-        "group": "group (all of its rows together)",
-    }
-    whose = whole.get(one, one)
-    first = (
-        f"Noise added in training limits what anyone can learn from these files about one {whose}, "
-        f"even someone who knows all other {many}, every setting and the code."
-    )
+def in_plain_words(statement: Facts, unit: UnitWords, table: Sequence[Attack]) -> str:
+    """States the guarantee, and explains it by the best attack, for readers who know no epsilon."""
     middle = next(attack for attack in table if attack.false == 0.01)
-    second = (
-        f"An attack that wrongly flags 1% of the {many} {WHO[one]} were not in the training data "
-        f"finds at most {percent_up(middle.trained)} of those {WHO[one]} were; random guessing "
-        f"finds 1%. An attacker who thinks it equally likely that a given {one} was or was not in "
-        "the training data guesses right at most "
+    return (
+        "Noise added in training limits what anyone can learn from these files about one "
+        f"{unit.whole_short}, even someone who knows all other {unit.many}, every setting and the "
+        f"code. An attack that wrongly flags 1% of the {unit.many} {unit.who} were not in the "
+        f"training data finds at most {percent_up(middle.trained)} of those {unit.who} were; "
+        "random guessing finds 1%. An attacker who thinks it equally likely that a given "
+        f"{unit.one} was or was not in the training data guesses right at most "
         f"{percent_up(_allowed_attacks(statement, ()).balanced_accuracy)} of the time; a coin "
         "flip, 50%."
     )
-    return first, second
 
 
-def to_patients(statement: Mapping[str, Any]) -> str | None:
-    """Explains the guarantee for a patient with several images; None unless images are units."""
-    patients = statement["patients"]
-    if patients is None:
-        return None
-    first = "The guarantee is for one image. It is weaker for a patient with several images."
-    most, worth = patients["images"], patients["epsilon"]
-    if most is None or worth is None or math.isinf(float(worth)):
-        return f"{first} Here patients may have several images, so patients have no guarantee."
+def state_formally(statement: Facts, unit: UnitWords) -> str:
     return (
-        f"{first} For a patient with {count_noun(most, 'training image')}, the most that any "
-        f"patient has here, it is epsilon {format_price(worth)} at delta "
-        f"{format_small(statement['delta'])}."
-    )
-
-
-def state_formally(statement: Mapping[str, Any]) -> str:
-    _, many = UNITS[unit_of(statement)]
-    return (
-        f"epsilon {format_price(statement['epsilon_realised'])} at delta "
-        f"{format_small(statement['delta'])} for "
-        f"{statement['unit_of_privacy']}, with n = {statement['n']:,} training {many}"
-        f"{target_words(statement)}"
+        f"epsilon {format_epsilon(statement['epsilon_realised'])} at delta "
+        f"{format_small(statement['delta'])} for {unit.whole}, with n = {statement['n']:,} "
+        f"training {unit.many}{target_words(statement)}"
     )
 
 
@@ -259,7 +239,7 @@ def html_environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters.update(
-        price=format_price,
+        price=format_epsilon,
         target=lambda statement: target_words(statement).removeprefix(", "),
         small=format_small,
         percent_up=percent_up,
@@ -281,6 +261,6 @@ def _write_limit(value: float) -> str:
 
 
 def as_sentence(text: str) -> str:
-    """Formats a clause of the privacy statement as a sentence, without backticks."""
+    """Formats a clause about a privacy statement as a sentence, without backticks."""
     line = one_line(text).replace("`", "").rstrip(".")
     return f"{line[:1].upper()}{line[1:]}."

@@ -8,13 +8,12 @@ from typing import Any
 
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.statement import Declared, Statement
+from dpprobe.privacy.statement import NOT_PUBLISHED, Declared, Statement
 from dpprobe.release.bundle import ESTIMATOR, BundleFacts, published_options
 from dpprobe.release_part_registry import ALWAYS_STATED, STATED_IF_ASKED
 
 FORMAT = "dpprobe-release-statement"
-FORMAT_VERSION = 2
-NOT_PUBLISHED = "run on the private images without noise, if at all, and not published"
+FORMAT_VERSION = 3
 # The backbone in a statement before the user names the model that computed the rows.
 _UNNAMED = {"backbone": "vectors", "trained": True, "weights_sha256": None}
 
@@ -59,6 +58,7 @@ def release_statement(
         released_priors=options.releases_priors,
         engine_limits=options.engine_limits,
         chosen_from=chosen_from,
+        tested=any("mechanisms" in block for block in blocks.values() if block is not None),
     ).to_dict()
     del values["epsilon_all_heads"]
     return {

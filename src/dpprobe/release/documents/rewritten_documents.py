@@ -1,20 +1,29 @@
-"""Writes statement, model card and page again, and compares the texts with the bundle's files."""
+"""Derives a bundle's statement, model card and page again, and compares them with its files."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from dpprobe.errors import DataError
 from dpprobe.heads.auto import Options as Auto
 from dpprobe.heads.auto import describe_choice
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
-from dpprobe.release.bundle import CARD_FILE, FACTS_FILE, PAGE_FILE, STATEMENT_FILE, BundleFacts
+from dpprobe.release.bundle import (
+    CARD_FILE,
+    FACTS_FILE,
+    PAGE_FILE,
+    STATEMENT_FILE,
+    Bundle,
+    BundleFacts,
+)
 from dpprobe.release.documents.model_card import make_card
 from dpprobe.release.documents.page import make_page
-from dpprobe.release.documents.release_statement import release_statement
+from dpprobe.release.documents.release_statement import FORMAT_VERSION, release_statement
+from dpprobe.release.stated_plans import CHECK_TOLERANCE, agree, read_plan
 from dpprobe.release.stated_values import (
     Values,
     is_hash,
@@ -25,37 +34,61 @@ from dpprobe.release.stated_values import (
     require_true,
 )
 from dpprobe.release_part_registry import ALWAYS_STATED, STATED_IF_ASKED
-from dpprobe.versions import code_version
+
+# Fields that statements of version 2 said in sentences alone.
+ADDED_TO_EARLIER = {"relation", "outputs", "engine_limits", "unpriced", "public", "not_covered"}
+# Numbers that libraries compute, whose last digits differ between versions and processors.
+_ROUNDED = {"allows", "mu"}
 
 
-def check_words(
+def check_facts(
     values: Values, plan: Plan, options: MethodOptions, facts: BundleFacts
-) -> tuple[str, bool]:
-    """Writes the statement again from options, facts and plan, and compares every field."""
+) -> tuple[str, Values]:
+    """Derives the statement again from options, facts and plan, and compares every stated field.
+
+    Returns the whole statement, with the fields that a bundle of an earlier version does not state.
+    """
     hashes = values["public_files"]
     require_true(
         set(hashes) == {Path(name).name for name in options.public_files().values()}
         and all(map(is_hash, hashes.values())),
         "public_files: the SHA-256 of a public file of the options is missing",
     )
-    expected = release_statement(
+    derived = derive_statement(values, plan, options, facts)
+    added = set() if values["format_version"] == FORMAT_VERSION else ADDED_TO_EARLIER
+    other = set(derived) ^ (set(values) | added)
+    require_true(not other, f"keys missing or unknown: {', '.join(sorted(map(str, other)))}")
+    derived["options"] = facts.head.options  # which may lack options that are newer
+    whole = {**derived, **values}
+    for name in derived.keys() - {"parts", "format_version"}:  # `check_parts` compares each part
+        if name in _ROUNDED:
+            same = agree(derived[name], whole[name], CHECK_TOLERANCE)
+            require_true(same, f"{name}: {whole[name]} is stated, but {derived[name]} is computed")
+        else:
+            require_same(name, derived[name], whole[name])
+    return "the statement follows from options, facts and noise", whole
+
+
+def derive_statement(
+    values: Values, plan: Plan, options: MethodOptions, facts: BundleFacts
+) -> dict[str, Any]:
+    """Returns the statement of a bundle as this version derives it from the bundle's facts."""
+    return release_statement(
         plan,
         options,
         facts,
-        file_hashes=hashes,
+        file_hashes=values["public_files"],
         blocks={name: values.get(name) for name in (*ALWAYS_STATED, *STATED_IF_ASKED)},
         subsample=_subsample(values),
         chosen_from=describe_choice(options, data_facts(options, plan, facts, values)),
     )
-    other = set(expected) ^ set(values)
-    require_true(not other, f"keys missing or unknown: {', '.join(sorted(map(str, other)))}")
-    del expected["parts"]  # `check_parts` compares each part
-    for name, value in expected.items():
-        try:
-            require_same(name, value, values[name])
-        except DataError as error:
-            raise DataError(f"{error}{_other_version(facts)}") from None
-    return "the statement follows from options, facts and noise, word for word", True
+
+
+def complete_statement(bundle: Bundle) -> Values:
+    """Returns a bundle's statement with the fields that its version did not state."""
+    options = method_options(bundle.facts.head.options)
+    _, plan = read_plan(bundle.statement)
+    return {**derive_statement(bundle.statement, plan, options, bundle.facts), **bundle.statement}
 
 
 def check_parts(values: Values, facts: BundleFacts) -> tuple[str, bool]:
@@ -90,23 +123,19 @@ def _subsample(values: Values) -> Values | None:
     return said
 
 
-def _other_version(facts: BundleFacts) -> str:
-    made, here = facts.dpprobe, code_version()
-    return (
-        ""
-        if made == here
-        else f"; this is dpprobe {here}: verify with {made}, which made the bundle"
-    )
+def explain_bundle(bundle: Bundle, *, page: bool) -> str:
+    """Writes a verified bundle's page, or its model card, in the words of this version."""
+    write = make_page if page else make_card
+    return write(bundle.facts, complete_statement(bundle))
 
 
 def check_documents(
-    folder: Path, facts: BundleFacts, values: Values, *_checked: bool
+    folder: Path, facts: BundleFacts, whole: Values, *_checked: bool
 ) -> tuple[str, bool]:
-    """Rewrites model card and page from verified facts, and compares them with the bundle's."""
+    """Writes model card and page again from verified facts, and compares them with the bundle's."""
     for name, write in ((CARD_FILE, make_card), (PAGE_FILE, make_page)):
         require_true(
-            write(facts, values).encode() == (folder / name).read_bytes(),
-            f"{name}: does not follow from {FACTS_FILE} and "
-            f"{STATEMENT_FILE}{_other_version(facts)}",
+            write(facts, whole).encode() == (folder / name).read_bytes(),
+            f"{name}: does not follow from {FACTS_FILE} and {STATEMENT_FILE}",
         )
     return f"{CARD_FILE} and {PAGE_FILE} follow from {FACTS_FILE} and {STATEMENT_FILE}", True

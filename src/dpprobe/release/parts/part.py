@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dpprobe.privacy.unit_words import UnitWords, words_of_statement
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from dpprobe.heads.fitted import Heads
     from dpprobe.heads.options import MethodOptions
     from dpprobe.options import Options
-    from dpprobe.privacy.plan import Plan
+    from dpprobe.privacy.plan import Mechanism, Plan
     from dpprobe.privacy.running_sums import RunningSums
     from dpprobe.release.asked_release import AskedRelease
     from dpprobe.release.bundle import BundleFacts
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from dpprobe.study.options import ReleaseOptions
     from dpprobe.study.study_checks import WantedRelease
 
-Words = Callable[[str], str]  # replaces words for images by words for rows, for heads of vectors
+Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,14 +150,17 @@ class PartReader:
       check: checks the block, and returns a detail; `reads` names its arguments.
       reads: the values of `Stated` that `check` needs.
       always: True to check a statement without the block, too.
-      values: returns values for documents from the block, by name; None is an absent block.
+      values: returns values for documents, by name, from the block, the unit's words and the whole
+        statement; the block is None if absent.
+      wanted: returns the mechanisms that the part releases from test units, from its block.
     """
 
     name: str
     check: Callable[..., tuple[str, bool]] | None = None
     reads: tuple[str, ...] = ("values", "plan")
     always: bool = False
-    values: Callable[[Any, Words], dict[str, Any]] | None = None
+    values: Callable[[Any, UnitWords, Facts], dict[str, Any]] | None = None
+    wanted: Callable[[Any, BundleFacts], tuple[Mechanism, ...]] | None = None
 
     def read(self, statement: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Returns the part's block; None if absent."""
@@ -171,10 +176,18 @@ class PartReader:
         inputs = (getattr(stated, each) for each in self.reads)
         return checks.run_check(self.name, self.check, *inputs)
 
-    def show(self, statement: Mapping[str, Any], words: Words = str) -> dict[str, Any]:
-        """Returns the values of the part that documents show, by name."""
+    def show(self, statement: Facts) -> dict[str, Any]:
+        """Returns the values and sentences of the part that documents show, by name."""
         block = statement.get(self.name)
-        return {self.name: block} if self.values is None else self.values(block, words)
+        if self.values is None:
+            return {self.name: block}
+        return self.values(block, words_of_statement(statement), statement)
+
+    def mechanisms(self, statement: Facts, facts: BundleFacts) -> tuple[Mechanism, ...]:
+        """Returns what the part releases from test units, as its options define it."""
+        block = statement.get(self.name)
+        read = block is not None and self.wanted is not None and "mechanisms" in block
+        return self.wanted(block, facts) if read and self.wanted else ()
 
     def list_arrays(
         self,

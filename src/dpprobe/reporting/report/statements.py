@@ -9,9 +9,11 @@ from typing import Any
 
 from dpprobe.artifacts import canonical_json
 from dpprobe.exhibits.html_page import relative_path
+from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import INFINITE, rounded_up
+from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.risk import RiskEpsilon, budget_order, budget_words, find_risk
-from dpprobe.privacy.statement import unit_of_statement
+from dpprobe.privacy.statement_words import StatementWords, explain_statement
 from dpprobe.results.cell_record import read_statement
 
 STATEMENTS_SHOWN = 400
@@ -25,6 +27,7 @@ class Statement:
     epsilon: str
     anchor: str
     content: Mapping[str, Any]
+    words: StatementWords
     cells: Sequence[tuple[str, Path]]  # backbone, privacy.json
     extra_not_covered: Sequence[str] = ()
 
@@ -41,16 +44,15 @@ def read_statements(paths: Iterable[Path], *, order: Sequence[str]) -> list[Stat
 
     Paths end in <dataset>/<backbone>/<method>/eps-<epsilon>/privacy.json.
     """
-    groups: dict[str, tuple[dict[str, Any], list[tuple[str, Path]]]] = {}
+    groups: dict[str, tuple[dict[str, Any], StatementWords, list[tuple[str, Path]]]] = {}
     for path in paths:
         dataset, backbone, _, epsilon = path.parts[-5:-1]
         record = read_statement(path)
         content = {k: v for k, v in record.items() if k not in ("seeds", "public_data")}
         content["dataset"], content["epsilon"] = dataset, epsilon.removeprefix("eps-")
-        content["assumption"] = record.get("public_data", {}).get("assumption")
-        content["unit_of_privacy"] = unit_of_statement(record)
-        key = canonical_json(content)
-        groups.setdefault(key, (content, []))[1].append((backbone, path))
+        words = explain_statement(record)
+        key = canonical_json([content, words.assumption])
+        groups.setdefault(key, (content, words, []))[2].append((backbone, path))
     ordered = sorted(
         groups.values(),
         key=lambda item: (
@@ -59,17 +61,18 @@ def read_statements(paths: Iterable[Path], *, order: Sequence[str]) -> list[Stat
             budget_order(item[0]["epsilon"]),
         ),
     )
-    common = common_limits([content for content, _ in ordered])
+    common = common_limits([words for _, words, _ in ordered])
     return [
         Statement(
             dataset=content["dataset"],
             epsilon=content["epsilon"],
             anchor=f"statement-{index}",
-            content=content,
+            content={**content, "mechanisms": _describe_mechanisms(content)},
+            words=words,
             cells=sorted(cells),
-            extra_not_covered=[t for t in content.get("not_covered", ()) if t not in common],
+            extra_not_covered=[text for text in words.not_covered if text not in common],
         )
-        for index, (content, cells) in enumerate(ordered)
+        for index, (content, words, cells) in enumerate(ordered)
     ]
 
 
@@ -91,9 +94,24 @@ def list_candidates(
     return listed
 
 
-def common_limits(contents: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Lists the limits (`not_covered`) that all statements name, in the first statement's order."""
-    lists = [content.get("not_covered", ()) for content in contents]
+def _describe_mechanisms(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns a statement's mechanisms with what each releases, and on which rows."""
+    options = method_options(content["options"])
+    described = {item.name: item.released for item in options.list_mechanisms(content["n"])}
+    return [
+        {**item, "released": described.get(item["name"], ""), "rows": _name_rows(content, item)}
+        for item in content["mechanisms"]
+    ]
+
+
+def _name_rows(content: Mapping[str, Any], mechanism: Mapping[str, Any]) -> str:
+    units = f"{content['unit']}s" if content["unit"] in Plan.GROUPS else "rows"
+    return f"all {units}" if mechanism["sample_rate"] == 1 else f"Poisson sample of {units}"
+
+
+def common_limits(statements: Sequence[StatementWords]) -> list[str]:
+    """Lists what no statement covers, in the first statement's order."""
+    lists = [words.not_covered for words in statements]
     shared = set.intersection(*map(set, lists)) if lists else set()
     return [text for text in lists[0] if text in shared] if lists else []
 
@@ -104,19 +122,11 @@ def public_data(statements: Sequence[Statement]) -> list[dict[str, str]]:
     for item in statements:
         for backbone, path in item.cells:
             if (item.dataset, backbone) not in assumed:
-                public = read_statement(path).get("public_data", {})
+                words = explain_statement(read_statement(path))
                 assumed[item.dataset, backbone] = {
                     "dataset": item.dataset,
                     "backbone": backbone,
-                    "assumption": str(public.get("assumption", "")),
-                    "check": _near_duplicates(public.get("near_duplicate_check", "not run")),
+                    "assumption": words.assumption,
+                    "check": words.near_duplicates,
                 }
     return [assumed[key] for key in sorted(assumed)]
-
-
-def _near_duplicates(check: Any) -> str:
-    """Describes the result of a near-duplicate check, or says that no check was run."""
-    if not isinstance(check, Mapping):
-        return str(check)
-    counts = [f"{check[s]['near']} of {check[s]['rows']} {s} rows" for s in ("train", "test")]
-    return f"{' and '.join(counts)} look like public ones"

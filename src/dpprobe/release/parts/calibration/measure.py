@@ -34,6 +34,7 @@ from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism, Plan, full_batch, split_budget
 from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.unit_words import UnitWords
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.release.counted_units import (
     SCORE_COUNTS,
@@ -43,15 +44,21 @@ from dpprobe.release.counted_units import (
     find_usable,
     label_counts,
     open_releases,
-    price_words,
+    price_together,
     priced_values,
     score_test_rows,
     weights_of_rows,
 )
 from dpprobe.release.parts.calibration import noisy_counts
-from dpprobe.release.parts.part import PartReader, PartSteps
+from dpprobe.release.parts.part import Facts, PartReader, PartSteps
 from dpprobe.release.probabilities import TOP_EDGES
-from dpprobe.release.stated_plans import agree, make_tested_plan, read_tested
+from dpprobe.release.stated_plans import (
+    agree,
+    check_together,
+    explain_price,
+    make_tested_plan,
+    read_tested,
+)
 from dpprobe.release.stated_values import Values, read_block, require_same, require_true
 from dpprobe.release.transport import Block, Draw
 
@@ -63,9 +70,6 @@ TOP_COUNTS, LABEL_COUNTS = "top_counts", "label_counts"
 # With fewer units, noisy bin edges would make probabilities worse than without calibration.
 FEWEST_OF_AUC = 100.0
 TEMPERATURE_SHARE = 0.2
-# Arguments of `price_words` for the sentence on a calibration's cost.
-PRICED = "Calibration", "Together with the test result it"
-OF_THE_AUC = "Calibration uses the counts of the AUC, so it costs nothing more."
 
 
 def calibration_mechanisms(*, classes: int, multi_label: bool) -> tuple[Mechanism, ...]:
@@ -116,12 +120,12 @@ def check_calibration_size(plan: Plan) -> None:
         )
 
 
-def calibrate_head(draw: Draw, plan: Plan, *, composition: str) -> dict[str, Any]:
+def calibrate_head(draw: Draw, plan: Plan, *, together: float | None) -> dict[str, Any]:
     """Calibrates one released head on the test units: the block `calibration` of a statement.
 
     Args:
       plan: has the noise of `calibration_mechanisms` on n = test units.
-      composition: the statement's text on how epsilons of test units add up.
+      together: the epsilon of calibration and test result to a test unit; None without the latter.
     """
     features = draw.features
     wanted = calibration_mechanisms(
@@ -135,7 +139,7 @@ def calibrate_head(draw: Draw, plan: Plan, *, composition: str) -> dict[str, Any
         **describe_calibration(noisy, plan.mechanisms, plan.n),
         **noisy,
         **priced_values(plan),
-        "composition": composition,
+        "together": together,
     }
 
 
@@ -148,7 +152,6 @@ def calibrate_from_counts(evaluation: Mapping[str, Any], plan: Plan) -> dict[str
         **describe_calibration(evaluation, plan.mechanisms, plan.n),
         "n": plan.n,
         "epsilon": None,
-        "composition": OF_THE_AUC,
     }
 
 
@@ -247,9 +250,8 @@ class Steps(PartSteps):
     def measure(self, draw: Draw) -> Block:
         plans = self.task.plans
         if plan := plans.get("calibration"):
-            together = self.task.compose_price("evaluation", "calibration") or plan
-            words = price_words(plan, together, *PRICED)
-            return calibrate_head(draw, plan, composition=words)
+            together = self.task.compose_price("evaluation", "calibration")
+            return calibrate_head(draw, plan, together=price_together(plan, together))
         evaluation = draw.blocks["evaluation"]
         assert evaluation is not None
         return calibrate_from_counts(evaluation, plans["evaluation"])
@@ -265,19 +267,20 @@ def check_calibration(values: Values, plan: Plan, facts: BundleFacts) -> tuple[s
     """Recomputes all published numbers of a calibration from its noisy counts, and its epsilon."""
     stated, result, classes = values["calibration"], values["evaluation"], len(facts.class_names)
     noisy, price = stated, "no further epsilon"
-    wanted = calibration_mechanisms(classes=classes, multi_label=facts.multi_label)
+    wanted = list_wanted(stated, facts)
     keys = DERIVED_KEYS | (TWO_CLASS_KEYS if classes == 2 else set())
     if stated["epsilon"] is None:
         noisy = result
-        tested, words = make_tested_plan(result, plan), OF_THE_AUC
-        read_block("calibration", stated, keys | {"n", "epsilon", "composition"})
+        tested = make_tested_plan(result, plan)
+        read_block("calibration", stated, keys | {"n", "epsilon"})
     else:
         tables = {mechanism.name for mechanism in wanted}
-        _, tested, cost = read_tested("calibration", stated, keys | tables, plan, wanted)
+        keys |= tables | {"together"}
+        _, tested, cost = read_tested("calibration", stated, keys, plan, wanted)
         require_same("delta", plan.delta, stated["delta"])
         together = compose_test_price(result and make_tested_plan(result, plan), tested)
-        words, price = price_words(tested, together or tested, *PRICED), f"epsilon {cost:.6g}"
-    require_same("composition", words, stated["composition"])
+        check_together(tested, together, stated["together"])
+        price = f"epsilon {cost:.6g}"
     for block in filter(None, (noisy, result)):
         require_same("n", block["n"], stated["n"])
     derived = describe_calibration(noisy, tested.mechanisms, tested.n)
@@ -287,12 +290,24 @@ def check_calibration(values: Values, plan: Plan, facts: BundleFacts) -> tuple[s
     return said, True
 
 
+def show_calibration(block: Facts | None, unit: UnitWords, _: Facts) -> dict[str, Any]:
+    """Returns a calibration's values for documents, with a sentence on its cost."""
+    if block is None:
+        return {"calibration": None, "sure": None}
+    sure = "Calibration uses the counts of the AUC, so it costs nothing more."
+    if block["epsilon"] is not None:
+        sure = explain_price(block, unit, "Calibration", "Together with the test result it")
+    return {"calibration": block, "sure": sure}
+
+
+def list_wanted(_: Facts, facts: BundleFacts) -> tuple[Mechanism, ...]:
+    return calibration_mechanisms(classes=len(facts.class_names), multi_label=facts.multi_label)
+
+
 READER = PartReader(
     "calibration",
     check_calibration,
     ("values", "plan", "facts"),
-    values=lambda block, words: {
-        "calibration": block,
-        "sure": block and words(block["composition"]),
-    },
+    values=show_calibration,
+    wanted=list_wanted,
 )

@@ -45,14 +45,15 @@ from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.accountants import Fits, all_together
-from dpprobe.privacy.limits import INFINITE, round_up, rounded_up
+from dpprobe.privacy.limits import INFINITE, round_up
 from dpprobe.privacy.plan import Mechanism, Plan
-from dpprobe.privacy.risk import budget_words, read_budget
+from dpprobe.privacy.risk import read_budget
+from dpprobe.privacy.statement_words import format_epsilon, format_small
 from dpprobe.privacy.target import Target
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.release.parts.choice import results_there
-from dpprobe.release.parts.part import PartReader, PartSteps
+from dpprobe.release.parts.part import Facts, PartReader, PartSteps
 from dpprobe.release.stated_values import (
     Values,
     read_block,
@@ -68,51 +69,9 @@ from dpprobe.training.plan_file import plan_method
 
 logger = logging.getLogger("dpprobe")
 
-# Ends each sentence on a study's results: what nobody could count.
-ELSEWHERE = (
-    " Not covered: choices by results of other studies, by deleted or moved results, and by "
-    "results of datasets with the same units that no `same_units_as` names."
-)
-NO_CHOICE = (
-    "The study trains no other head on this dataset, and its results folder holds none, so nothing "
-    f"was chosen by its results.{ELSEWHERE}"
-)
-ONLY_FIT = (
-    "The budget of this head lists no other fit on this dataset. A choice by results of fits that "
-    "the budget does not list, such as benchmarks, is not covered."
-)
-OTHER_FITS = (
-    "The budget of this head lists {others} on this dataset. If results of these fits decided to "
-    "publish this head rather than another, as in a grid search, no epsilon covers that decision: "
-    "scores on private rows have no noise. A choice by results of fits that the budget does not "
-    "list, such as benchmarks, is not covered either."
-)
-IF_FIXED = (
-    "This release costs its own epsilon alone if its backbone, method and epsilon were fixed "
-    "before anyone saw a result on this dataset, and no benchmark decided whether to make it. "
-    "Otherwise the following holds. "
-)
-SEEDED = (
-    " The bound holds against anyone who cannot recompute the noise of these cells. That noise "
-    "comes from seeds, which follow from the study and its data: against someone who knows both "
-    "except for one unit, the choice is not covered."
-)
-NOT_COVERED = "No epsilon covers choosing this release by looking at their results: some are "
-WHAT_IT_MEANS = (
-    "The epsilon of this head holds for the head as named. It does not cover a decision, made "
-    "after a look at these results, to publish this head rather than another: that decision may "
-    "reveal something about the training data, and no bound on this is known. A choice on public "
-    "data costs nothing; for a choice in a study without these cells an epsilon is computed."
-)
-TEST_UNITS = (
-    " The test results of these cells are exact, without noise: no epsilon covers their test "
-    "units, also not a training unit of this release that another of these datasets tests on."
-)
-LOOKED_AT = (
-    " This epsilon covers a choice by heads and test results only. Training-loss curves and t-SNE "
-    "plots are computed from the images without noise: no epsilon covers a choice by them."
-)
-MAKE_FEATURES = "Extract their features first, because head auto needs them for its choice."
+# Why a choice has no epsilon. Statements of version 2 do not say it in facts.
+NOT_PRIVATE, NOT_KNOWN, UNSTATED = "not_private", "not_known", "unstated"
+# Names of a reason without an epsilon that a statement lists; more are only counted.
 _NAMED = 3
 # Noise multipliers of two calibrations to one target differ by less.
 _SAME_NOISE = 1e-6
@@ -131,7 +90,7 @@ def choice_block(
 
     All cells count that the study lists, or that lie in its results folder, of the dataset and of
     each dataset with the same units. The block's epsilon is the bound at the release's delta; None
-    without cells, or if some results are not private or not known.
+    without cells, or if some results are not private or not known, which `uncovered` names.
 
     Args:
       known: for each dataset and each backbone with features, the facts from which `auto` chooses.
@@ -144,72 +103,32 @@ def choice_block(
     exposed = _not_private(study, dataset, sharing, laid)
     unknown = _not_known(study, sharing, known)
     if exposed or unknown:
-        count = len({*listed, *laid})
-        words = choice_words(count, None, exposed, unknown=unknown)
-        return {"cells": count, "epsilon": None, "words": words}
+        reason = {"reason": NOT_PRIVATE if exposed else NOT_KNOWN}
+        named = exposed or unknown
+        uncovered = {**reason, "results": named[:_NAMED], "more": max(0, len(named) - _NAMED)}
+        return {"cells": len({*listed, *laid}), "epsilon": None, "uncovered": uncovered}
     planned = dict(_plan_cells(study, sharing, plan, cache, known))
     fits = [
         fit for cell in {**planned, **laid} for fit in _together(planned.get(cell), laid.get(cell))
     ]
     if not fits:
-        return {"cells": 0, "epsilon": None, "words": NO_CHOICE}
+        return {"cells": 0, "epsilon": None, "uncovered": None}
     release = Fits(mechanisms=plan.mechanisms, times=1, selection=plan.selection)
     epsilon = round_up(all_together([*_merge(fits), release], plan.delta)[0])
-    count = len({**planned, **laid})
-    words = choice_words(count, epsilon, delta=plan.delta)
-    return {"cells": count, "epsilon": epsilon, "words": words}
-
-
-def choice_words(
-    cells: int,
-    epsilon: float | None,
-    exposed: Sequence[str] = (),
-    *,
-    unknown: Sequence[str] = (),
-    delta: float = 0.0,
-) -> str:
-    """States the epsilon of a choice among a number of cells at `delta`, or why none exists.
-
-    `exposed` names the study's non-private parts, `unknown` the heads that `auto` did not choose.
-    """
-    if not (cells or exposed or unknown):
-        return NO_CHOICE
-    trains = (
-        f"{IF_FIXED}The study trains, or its results folder holds, {count_noun(cells, 'cell')} of "
-        "this dataset or of datasets with the same units (combinations of dataset, backbone, "
-        "method and epsilon). "
-    )
-    if epsilon is not None:
-        return (
-            f"{trains}If all their results decided which head to release, the cost to one "
-            f"training unit is at most epsilon {rounded_up(epsilon):g} at delta {delta:g}, release "
-            f"included.{SEEDED}{LOOKED_AT}{ELSEWHERE}{TEST_UNITS}"
-        )
-    if not exposed:
-        listed = _name_first("not known yet", unknown)
-        return f"{trains}{NOT_COVERED}{listed}. {MAKE_FEATURES}{ELSEWHERE}{TEST_UNITS}"
-    named = _name_first("not private", exposed)
-    return f"{trains}{NOT_COVERED}{named}. {WHAT_IT_MEANS}{ELSEWHERE}{TEST_UNITS}"
+    return {"cells": len({**planned, **laid}), "epsilon": epsilon, "uncovered": None}
 
 
 def fits_block(listed: int) -> dict[str, Any]:
-    """States how an estimator's head was chosen, from the fits and releases in its budget."""
-    others = count_noun(listed - 1, "other fit")
-    words = OTHER_FITS.format(others=others) if listed > 1 else ONLY_FIT
-    return {"cells": 0, "epsilon": None, "words": words}
-
-
-def _name_first(what: str, names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{what} ({', '.join(names[:_NAMED])}{more})"
+    """States among how many other fits in its budget an estimator's head was chosen."""
+    return {"cells": 0, "epsilon": None, "uncovered": None, "other_fits": listed - 1}
 
 
 def _not_known(
     study: Study, datasets: Sequence[str], known: Mapping[str, Mapping[str, DataFacts]]
-) -> list[str]:
+) -> list[dict[str, Any]]:
     """Names the listed cells whose mechanisms nobody knows before features are extracted."""
     return [
-        _name(datasets[0], dataset, f"{backbone}/{name}")
+        _name_result(datasets[0], dataset, "method", f"{backbone}/{name}")
         for dataset in datasets
         for backbone in study.backbones
         for name, method in study.methods.items()
@@ -234,31 +153,36 @@ def _bare(mechanism: Mechanism) -> tuple[object, ...]:
 
 
 def _other_rule(study: Study, other: str, unit: str) -> str | None:
-    """Explains why the prices of fits on another dataset cannot be added up; else None."""
+    """Names the reason why the prices of fits on another dataset cannot be added up; else None."""
     if study.dataset_unit(other) != unit:
-        return f"its unit is the {study.dataset_unit(other)}"
+        return "other_unit"
     facts = promise_facts(study.datasets[other])
     if facts.list_promise_faults("patient"):
-        return "labels decide who is trained on"
+        return "labels_decide"
     if facts.list_promise_faults(unit):
-        return "a removed image lets another image of its patient in"
+        return "images_move_in"
     return None
 
 
 def _not_private(
     study: Study, dataset: str, sharing: Sequence[str], laid: Mapping[Cell, Fits | None]
-) -> list[str]:
+) -> list[dict[str, Any]]:
     """Names results, listed or found, that use the dataset's training units without privacy."""
     unit = study.dataset_unit(dataset)
-    rules = ((other, _other_rule(study, other, unit)) for other in sharing[1:])
     cells = (
-        (cell.dataset, f"{cell.backbone}/{cell.method} at epsilon {budget_words(cell.epsilon)}")
+        (cell.dataset, "cell", f"{cell.backbone}/{cell.method}/eps-{cell.epsilon}")
         for cell in {**dict.fromkeys(study.list_cells(*sharing)), **laid}
         if laid.get(cell, True) is None or _is_exposed(study, cell)
     )
     everywhere = [*sharing, *results_there.list_unlisted(study)]
-    reasons = [*cells, *results_there.list_unpriced(study, everywhere), *rules]
-    return list(dict.fromkeys(_name(dataset, other, what) for other, what in reasons if what))
+    analyses = (
+        (other, "analysis", name) for other, name in results_there.list_unpriced(study, everywhere)
+    )
+    rules = (
+        (other, rule, None) for other in sharing[1:] if (rule := _other_rule(study, other, unit))
+    )
+    found = dict.fromkeys([*cells, *analyses, *rules])
+    return [_name_result(dataset, other, kind, name) for other, kind, name in found]
 
 
 def _is_exposed(study: Study, cell: Cell) -> bool:
@@ -268,8 +192,10 @@ def _is_exposed(study: Study, cell: Cell) -> bool:
     return method is not None and bool(not method.private or method.private_choices)
 
 
-def _name(dataset: str, other: str, what: str) -> str:
-    return what if other == dataset else f"{other}/{what}"
+def _name_result(dataset: str, other: str, kind: str, name: str | None) -> dict[str, Any]:
+    """Names a result, or the reason of a whole dataset; `dataset` is absent for the release's."""
+    named = {} if name is None else {"name": name}
+    return {"kind": kind, **({} if other == dataset else {"dataset": other}), **named}
 
 
 def _plan_cells(
@@ -381,38 +307,142 @@ class Steps(PartSteps):
 
 # verification and words
 
-_ANY = "@"
-CHOICE_KEYS = {"cells", "epsilon", "words"}
+CHOICE_KEYS = {"cells", "epsilon", "uncovered"}
 
 
 def check_choice(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, bool]:
+    """Checks the form of a choice, and that its epsilon covers the release too."""
     if facts.is_of_estimator:
         expected = fits_block(read_whole("releases", values["ledger"]["releases"]))
         require_same("choice", expected, values["choice"])
-        return expected["words"], True
+        return explain_choice(expected, values), True
     block = read_block("choice", values["choice"], CHOICE_KEYS)
-    cells, epsilon, words = block["cells"], block["epsilon"], str(block["words"])
+    cells, epsilon, uncovered = block["cells"], block["epsilon"], block["uncovered"]
     require_true(cells == 0 or read_whole("cells", cells) > 0, "cells: not a number")
-    if epsilon is not None:
+    if uncovered is not None:
+        require_true(epsilon is None, "has an epsilon, although results are not covered")
+        _check_uncovered(uncovered)
+    elif epsilon is None:
+        require_true(cells == 0, "must have an epsilon, or say which results have none")
+    else:
         require_true(cells > 0, "has an epsilon but no cells")
         require_true(
             read_real("epsilon", epsilon) > plan.realised_epsilon,
             f"epsilon {epsilon:g}: must be above the release's own epsilon, because it also covers "
             "the choice",
         )
-    if epsilon is not None or (cells == 0 and NOT_COVERED not in words):
-        require_same("words", choice_words(cells, epsilon, delta=plan.delta), block["words"])
-    else:
-        without_price = (
-            choice_words(cells, None, [_ANY]),
-            choice_words(cells, None, unknown=[_ANY]),
-        )
-        around = [text.partition(_ANY) for text in without_price]
-        require_true(
-            any(words.startswith(first) and words.endswith(last) for first, _, last in around),
-            "words: must say that the choice is not covered",
-        )
-    return words, True
+    return explain_choice(block, values), True
 
 
-READER = PartReader("choice", check_choice, ("values", "plan", "facts"), always=True)
+def _check_uncovered(stated: Values) -> None:
+    if stated == {"reason": UNSTATED}:
+        return
+    block = read_block("uncovered", stated, {"reason", "results", "more"})
+    require_true(block["reason"] in (NOT_PRIVATE, NOT_KNOWN), "uncovered: an unknown reason")
+    read_whole("more + 1", block["more"] + 1)
+    require_true(0 < len(block["results"]) <= _NAMED, "uncovered: names no result, or too many")
+    for each in block["results"]:
+        texts = set(each) <= {"kind", "dataset", "name"} and all(
+            isinstance(text, str) for text in each.values()
+        )
+        require_true(texts and each["kind"] in _KINDS, "uncovered: an unknown kind of result")
+
+
+# words
+
+_KINDS = {
+    "cell": "{name}",
+    "method": "{name}",
+    "analysis": "{name}",
+    "other_unit": "its unit of privacy is another",
+    "labels_decide": "labels decide who is trained on",
+    "images_move_in": "a removed image lets another image of its patient in",
+}
+_ELSEWHERE = (
+    " Not covered: choices by results of other studies, by deleted or moved results, and by "
+    "results of datasets with the same units that no `same_units_as` names."
+)
+_TEST_UNITS = (
+    " The test results of these cells are exact, without noise: no epsilon covers their test "
+    "units, also not a training unit of this release that another of these datasets tests on."
+)
+
+
+def explain_choice(block: Facts, statement: Facts) -> str:
+    """States the cost of choosing a release by results on the same units, or why it has none."""
+    if "other_fits" in block:
+        return _explain_fits(block["other_fits"])
+    cells, epsilon, uncovered = block["cells"], block["epsilon"], block["uncovered"]
+    if uncovered is None and not cells:
+        return (
+            "The study trains no other head on this dataset, and its results folder holds none, so "
+            f"nothing was chosen by its results.{_ELSEWHERE}"
+        )
+    if uncovered is not None and uncovered["reason"] == UNSTATED:
+        return (
+            "The version of dpprobe that made this bundle states in the bundle's own documents "
+            "whether a choice by other results is covered; no epsilon of a choice is stated."
+        )
+    words = (
+        "This release costs its own epsilon alone if its backbone, method and epsilon were fixed "
+        "before anyone saw a result on this dataset, and no benchmark decided whether to make it. "
+        "Otherwise the following holds. The study trains, or its results folder holds, "
+        f"{count_noun(cells, 'cell')} of this dataset or of datasets with the same units "
+        "(combinations of dataset, backbone, method and epsilon). "
+    )
+    if uncovered is None:
+        return (
+            f"{words}If all their results decided which head to release, the cost to one training "
+            f"unit is at most epsilon {format_epsilon(epsilon)} at delta "
+            f"{format_small(statement['delta'])}, release included. The bound holds against anyone "
+            "who cannot recompute the noise of these cells. That noise comes from seeds, which "
+            "follow from the study and its data: against someone who knows both except for one "
+            "unit, the choice is not covered. This epsilon covers a choice by heads and test "
+            "results only. Training-loss curves and t-SNE plots are computed from the "
+            "training rows without noise: no epsilon covers a choice by them."
+            f"{_ELSEWHERE}{_TEST_UNITS}"
+        )
+    named = ", ".join(map(_describe_result, uncovered["results"]))
+    named += f" and {uncovered['more']} more" if uncovered["more"] else ""
+    words += "No epsilon covers choosing this release by looking at their results: some are "
+    if uncovered["reason"] == NOT_KNOWN:
+        return (
+            f"{words}not known yet ({named}). Extract their features first, because head auto "
+            f"needs them for its choice.{_ELSEWHERE}{_TEST_UNITS}"
+        )
+    return (
+        f"{words}not private ({named}). The epsilon of this head holds for the head as named. It "
+        "does not cover a decision, made after a look at these results, to publish this head "
+        "rather than another: that decision may reveal something about the training data, and no "
+        "bound on this is known. A choice on public data costs nothing; for a choice in a study "
+        f"without these cells an epsilon is computed.{_ELSEWHERE}{_TEST_UNITS}"
+    )
+
+
+def _explain_fits(others: int) -> str:
+    if not others:
+        return (
+            "The budget of this head lists no other fit on this dataset. A choice by results of "
+            "fits that the budget does not list, such as benchmarks, is not covered."
+        )
+    return (
+        f"The budget of this head lists {count_noun(others, 'other fit')} on this dataset. If "
+        "results of these fits decided to publish this head rather than another, as in a grid "
+        "search, no epsilon covers that decision: scores on private rows have no noise. A choice "
+        "by results of fits that the budget does not list, such as benchmarks, is not covered "
+        "either."
+    )
+
+
+def _describe_result(result: Facts) -> str:
+    words = _KINDS[result["kind"]].format(name=result.get("name"))
+    return f"{result['dataset']}: {words}" if "dataset" in result else words
+
+
+READER = PartReader(
+    "choice",
+    check_choice,
+    ("values", "plan", "facts"),
+    always=True,
+    values=lambda block, _, statement: {"choice": explain_choice(block, statement)},
+)

@@ -26,17 +26,17 @@ from dpprobe.artifacts import (
     require_room,
     write_private,
 )
-from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.joint_fits import cohort_fault
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.running_sums import Cohort, Factorisation, RunningSums
+from dpprobe.privacy.unit_words import UnitWords, words_of_statement
 from dpprobe.release.bundle import published_options, read_bundle
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_file import Entry
-from dpprobe.release.parts.part import PartReader, PartSteps
+from dpprobe.release.parts.part import Facts, PartReader, PartSteps
 from dpprobe.release.stated_values import Values, read_block, read_whole, require_same, require_true
 from dpprobe.release.transport import Block
 
@@ -69,7 +69,7 @@ class Chain:
 
 
 def describe_cohort(
-    label: str, earlier: Sequence[Mapping[str, Any]], *, horizon: int | None, n: int, unit: str
+    label: str, earlier: Sequence[Mapping[str, Any]], *, horizon: int | None, n: int
 ) -> dict[str, Any]:
     """Returns a statement's block `cohort`: which units a head has learned from.
 
@@ -77,30 +77,13 @@ def describe_cohort(
     """
     factorisation, place = Factorisation.make(horizon), len(earlier) + 1
     factorisation.check_place(place)
-    total = n + sum(one["n"] for one in earlier)
-    said = (
-        f"Cohort {label}, number {place}{f' of at most {horizon}' if horizon else ''} in its chain."
-    )
-    if earlier:
-        names = [one["release"] for one in earlier]
-        listed = ", ".join(names) if place <= 4 else f"{names[0]} to {names[-1]}"
-        said += (
-            f" With the noisy sums of {listed} it has learned from {count_noun(total, unit)}, "
-            f"{n:,} of them new."
-        )
-    covered = (
-        f"all {horizon} releases together"
-        if horizon
-        else "all later releases too, which use its noisy sums"
-    )
     return {
         "name": label,
         "place": place,
         "horizon": horizon,
-        "units": total,
+        "units": n + sum(one["n"] for one in earlier),
         "noise_growth": factorisation.noise_growth(place),
         "earlier": [dict(one) for one in earlier],
-        "words": f"{said} The epsilon of each {unit} of one cohort covers {covered}.",
     }
 
 
@@ -258,7 +241,6 @@ class Steps(PartSteps):
             [{"release": one.release, "cohort": one.label, "n": one.n} for one in chain.links],
             horizon=chain.factorisation.horizon,
             n=self.task.plan.n,
-            unit=self.task.unit,
         )
 
     def count_useful(self) -> DataFacts | None:
@@ -301,7 +283,7 @@ class Steps(PartSteps):
 
 # verification and words
 
-COHORT_KEYS = {"name", "place", "horizon", "units", "noise_growth", "earlier", "words"}
+COHORT_KEYS = {"name", "place", "horizon", "units", "noise_growth", "earlier"}
 
 
 def check_cohort(values: Values, plan: Plan) -> tuple[str, bool]:
@@ -313,9 +295,7 @@ def check_cohort(values: Values, plan: Plan) -> tuple[str, bool]:
         require_true(
             all(isinstance(one[key], str) for key in ("release", "cohort")), "cohort: not a name"
         )
-    expected = describe_cohort(
-        block["name"], block["earlier"], horizon=block["horizon"], n=plan.n, unit=plan.unit
-    )
+    expected = describe_cohort(block["name"], block["earlier"], horizon=block["horizon"], n=plan.n)
     require_same("cohort", expected, block)
     before = values.get("predecessor") or {"name": None}
     last = block["earlier"][-1]["release"] if block["earlier"] else before["name"]
@@ -323,9 +303,36 @@ def check_cohort(values: Values, plan: Plan) -> tuple[str, bool]:
         before["name"] == last,
         f"cohort: the sums are those of {last}, which is not the predecessor",
     )
-    return f"number {block['place']} of its chain, {block['units']:,} {plan.unit}s", True
+    unit = words_of_statement(values)
+    return f"number {block['place']} of its chain, {block['units']:,} {unit.many}", True
 
 
-READER = PartReader(
-    "cohort", check_cohort, values=lambda block, words: {"cohort": block and words(block["words"])}
-)
+def explain_cohort(block: Facts | None, unit: UnitWords, statement: Facts) -> dict[str, Any]:
+    """States which units a head has learned from, and which releases their epsilon covers."""
+    if block is None:
+        return {"cohort": None}
+    place, horizon, names = (
+        block["place"],
+        block["horizon"],
+        [e["release"] for e in block["earlier"]],
+    )
+    said = (
+        f"Cohort {block['name']}, number {place}{f' of at most {horizon}' if horizon else ''} in "
+        "its chain."
+    )
+    if names:
+        listed = ", ".join(names) if place <= 4 else f"{names[0]} to {names[-1]}"
+        units = unit.one if block["units"] == 1 else unit.many
+        said += (
+            f" With the noisy sums of {listed} it has learned from {block['units']:,} {units}, "
+            f"{statement['n']:,} of them new."
+        )
+    covered = (
+        f"all {horizon} releases together"
+        if horizon
+        else "all later releases too, which use its noisy sums"
+    )
+    return {"cohort": f"{said} The epsilon of each {unit.one} of one cohort covers {covered}."}
+
+
+READER = PartReader("cohort", check_cohort, values=explain_cohort)

@@ -36,9 +36,10 @@ value. An area's variance is the sampling variance (Newcombe 2006, method 5, fro
 
 from __future__ import annotations
 
+import json
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -89,22 +90,18 @@ Floats = npt.NDArray[np.float64]
 # The largest standard deviation of noise with which an accuracy is worth measuring.
 MOST_NOISE = 0.2
 ACCURACY, RANGES = "accuracy", "score_ranges"
+# The number of labels that an AUC leaves out, because they are too rare to measure.
+LEFT_OUT = "labels_left_out"
 RANGES_SHARE = 0.2
 # The outermost ranges also count scores beyond the largest.
 LARGEST_SCORE, RANGES_COUNT = 1000.0, 64
 FEWEST_BINS, MOST_BINS = 16, 128
 # Counts of ranges below EMPTY standard deviations of their noise are taken as 0.
 EMPTY = 2.0
-# The remark states no number, because no mechanism releases the share of a class.
-CONSTANT_ANSWER = (
-    " A head that always predicts the most frequent class (of several labels, each label's more "
-    "frequent answer) is right in that class's share of cases, which is not published."
-)
 _SIMULATIONS = 4000
 # Logit of the outermost quantile that is a bin edge: quantiles are dense at both ends, for rare
 # labels.
 _TAIL = 4.5
-_WIDE = 0.2
 _Z = float(norm.ppf((1 + CONFIDENCE) / 2))
 
 
@@ -158,7 +155,7 @@ def evaluate_heads(
     *,
     metric: Metric,
     link: Link,
-    composition: str,
+    split: Mapping[str, Any],
     calibration: Calibration | None = None,
     keep_counts: bool = False,
 ) -> dict[str, Any]:
@@ -166,7 +163,7 @@ def evaluate_heads(
 
     Args:
       plan: has the noise of `evaluation_mechanisms` on n = test units.
-      composition: the statement's text on how the epsilons of head and test result add up.
+      split: the public rule that assigns test units, as `read_split` returns it.
       calibration: changes the answers of a head of two classes, and so its accuracy.
       keep_counts: True to publish an AUC's counts too, for a calibration.
     """
@@ -177,21 +174,21 @@ def evaluate_heads(
     scores = score_test_rows(draw.heads, features)
     if calibration is not None:
         scores = calibration.rescale(scores)
-    remark, counted = "", {}
+    counted: dict[str, Any] = {}
     if metric == "accuracy":
         estimate = _release_accuracy(scores, features.test_labels, weights, link, releases)
     elif metric == "macro_accuracy":
         counts = _release_answers(scores, features.test_labels, weights, link, releases)
         estimate, worst = estimate_recalls(counts, releases.noise_deviation(CLASS_COUNTS))
-        remark = recall_remark(worst, len(names))
         counted = {CLASS_COUNTS: counts, "worst_class": worst_values(worst, names)}
     else:
         table = release_score_counts(scores, features.test_labels, weights, releases)
-        estimate, remark = area_estimate(table.counts, table.deviation)
+        estimate, left_out = area_estimate(table.counts, table.deviation)
+        counted = {LEFT_OUT: left_out}
         if keep_counts:
             edges = SCORE_UNIT * np.sinh(table.edges[0])
             values = {"edges": edges.tolist(), "counts": table.counts[0].tolist()}
-            counted = {SCORE_COUNTS: values}
+            counted[SCORE_COUNTS] = values
     releases.check_counts()
     return {
         "metric": metric,
@@ -199,8 +196,7 @@ def evaluate_heads(
         "interval": [estimate.low, estimate.high],
         "standard_error": estimate.standard_error,
         **priced_values(plan),
-        "released": released_words(metric, estimate, plan, remark),
-        "composition": composition,
+        "split": dict(split),
         **counted,
     }
 
@@ -243,45 +239,11 @@ def enough_of_a_class(plan: Plan, *, classes: int) -> float:
     return units_for_result(deviation * math.sqrt(bins), classes)
 
 
-def composition_words(head: Plan, tested: Plan, *, split: str) -> str:
-    """States epsilons of training and test units; `split` is the public rule that assigns them.
-
-    A release is refused if equal images are on both sides (`PromiseFacts.tested_fault`).
-    """
-    units = {"image": "images", "patient": "patients"}[head.unit]
-    return (
-        f"Each {head.unit} is a training or a test {head.unit} (split: {split}), and no image is "
-        f"on both sides with equal bytes or pixels: the head costs training {units} epsilon "
-        f"{head.realised_epsilon:g} and test {units} nothing; the test result costs test {units} "
-        f"epsilon {tested.realised_epsilon:g} and training {units} nothing. A person with other "
-        f"images, or under another name, pays for each {head.unit}, and for both sides."
-    )
-
-
-def released_words(metric: Metric, estimate: Estimate, plan: Plan, remark: str = "") -> str:
-    what = {
-        "accuracy": "accuracy",
-        "auc": "area under the ROC curve",
-        "macro_accuracy": "macro accuracy (mean recall of the classes)",
-    }[metric]
-    words = (
-        f"The {what} on {plan.n} test units, computed from sums with Gaussian noise; the 95% "
-        f"confidence interval covers the noise and the choice of test units.{remark}"
-    )
-    if metric == "accuracy":
-        words += CONSTANT_ANSWER
-    if estimate.high - estimate.low > _WIDE:
-        words += (
-            f" The interval is wide: {plan.n} test units are few for an epsilon of "
-            f"{plan.epsilon:g}."
-        )
-    return words
-
-
-def recall_remark(worst: Worst | None, classes: int) -> str:
-    if worst is None:
-        return " One class has too few test units for any measurement."
-    return f" A model that always predicts the same class scores {100 / classes:.1f}%."
+def read_split(rule: str) -> dict[str, Any]:
+    """Returns a public rule of a split, as `PublicSplit` writes it, as facts of a statement."""
+    by, *drawn = rule.split(", ")
+    values = dict(each.split(" ") for each in drawn)
+    return {"by": by, **{name: json.loads(value) for name, value in values.items()}}
 
 
 def worst_values(worst: Worst | None, names: Sequence[str]) -> dict[str, Any] | None:
@@ -413,8 +375,8 @@ def _noisy_quantiles(noisy: Floats, fixed: Floats, deviation: float, bins: int) 
     return np.concatenate([fixed[:1], inner, fixed[-1:]])
 
 
-def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, str]:
-    """Returns the mean area under the ROC curve over labels, computed only from noisy counts.
+def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, int]:
+    """Returns the mean area under the ROC curve over labels, and the number of labels left out.
 
     Negative counts stay negative, so that noise cancels in sums. A label is left out if the rows
     with it, or without it, do not clearly exceed the noise. If all labels are left out, the area is
@@ -427,17 +389,9 @@ def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, str]:
     totals = counts.sum(axis=2)
     enough = (totals > least_total(deviation * math.sqrt(counts.shape[2]))).all(axis=1)
     kept = counts[enough]
-    left = len(counts) - len(kept)
-    of = f" of {len(counts)} labels" if len(counts) > 1 else ""
-    remark = (
-        f" Left out{of}, because they are too rare to measure at this epsilon: {left}."
-        if left
-        else ""
-    )
+    left_out = len(counts) - len(kept)
     if not len(kept):
-        return Estimate(
-            0.5, 0.0, 1.0, 0.5
-        ), " One of the two kinds has too few rows for any measurement."
+        return Estimate(0.5, 0.0, 1.0, 0.5), left_out
     areas = _histogram_areas(kept)
     value = float(np.clip(areas.mean(), 0, 1))
     noise = _noise_of_area(kept, deviation)
@@ -449,7 +403,7 @@ def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, str]:
         return math.hypot(sampling, noise)
 
     low, high = (_interval_end(value, bound, area_spread) for bound in (0.0, 1.0))
-    return Estimate(value, low, high, area_spread(value)), remark
+    return Estimate(value, low, high, area_spread(value)), left_out
 
 
 def _histogram_areas(counts: Floats) -> Floats:
@@ -539,7 +493,7 @@ class Steps(PartSteps):
             plan,
             metric=self.asked.published,
             link=self.task.method.link_on(draw.features.multi_label),
-            composition=composition_words(self.task.plan, plan, split=self.task.promise.split_rule),
+            split=read_split(self.task.promise.split_rule),
             calibration=Calibration.from_block(calibrated) if calibrated else None,
             keep_counts="calibration" in self.task.steps and not calibrated,
         )

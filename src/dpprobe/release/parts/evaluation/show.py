@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.plan import Mechanism, Plan
+from dpprobe.privacy.statement_words import format_epsilon
+from dpprobe.privacy.unit_words import UnitWords, words_of_statement
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.release.counted_units import SCORE_COUNTS
 from dpprobe.release.parts.evaluation.class_recalls import (
@@ -19,33 +20,32 @@ from dpprobe.release.parts.evaluation.class_recalls import (
 )
 from dpprobe.release.parts.evaluation.measure import (
     LARGEST_SCORE,
+    LEFT_OUT,
     accuracy_estimate,
     area_estimate,
-    composition_words,
     evaluation_mechanisms,
-    recall_remark,
-    released_words,
     worst_values,
 )
-from dpprobe.release.parts.part import PartReader, Words
+from dpprobe.release.parts.part import Facts, PartReader
 from dpprobe.release.stated_plans import agree, read_tested
-from dpprobe.release.stated_values import Values, read_real, require_same, require_true
+from dpprobe.release.stated_values import (
+    Values,
+    read_block,
+    read_real,
+    read_whole,
+    require_same,
+    require_true,
+)
 
 METRICS = {"accuracy": "Accuracy", "auc": "AUC", "macro_accuracy": "Macro accuracy"}
 # The widest 95% interval of a test result that is stated at all.
 WIDEST_INTERVAL = 0.8
 # The widest 95% interval of a result that is stated as a value; wider intervals precede the value.
 WIDE_INTERVAL = 0.1
-# The rule of a split: the split of the data source, or a split that dpprobe made by ids.
-SPLIT_WORDS = r"(source|id, seed \d+, fraction 0\.\d+)"
-# Remarks after the first sentence on an AUC: labels that `area_estimate` leaves out.
-AREA_REMARK = (
-    r"( Left out( of \d+ labels)?, because they are too rare to measure at this epsilon: \d+\.)?"
-    r"( One of the two kinds has too few rows for any measurement\.)?"
-)
-_ANY = "@"
+# Results with a wider interval say that there are few test units for the epsilon.
+_FEW = 0.2
 
-EVALUATION_KEYS = {"metric", "value", "interval", "standard_error", "released"}
+EVALUATION_KEYS = {"metric", "value", "interval", "standard_error", "split"}
 RECALL_KEYS = {CLASS_COUNTS, "worst_class"}
 
 
@@ -54,23 +54,34 @@ def check_evaluation(values: Values, plan: Plan, facts: BundleFacts) -> tuple[st
         return "no test result is published", True
     metric = values["evaluation"]["metric"]
     require_true(metric in METRICS, f"metric {metric!r}: releases do not have this metric")
-    more = RECALL_KEYS if metric == "macro_accuracy" else set()
+    more = {"macro_accuracy": RECALL_KEYS, "auc": {LEFT_OUT}}.get(metric, set())
     if "calibration" in values and metric == "auc":
-        more = {SCORE_COUNTS}
-    wanted = evaluation_mechanisms(
-        metric, classes=len(facts.class_names), multi_label=facts.multi_label
-    )
+        more = more | {SCORE_COUNTS}
+    wanted = list_wanted(values["evaluation"], facts)
     block, tested, cost = read_tested(
         "evaluation", values["evaluation"], EVALUATION_KEYS | more, plan, wanted
     )
     _check_result(block, tested, facts.class_names)
-    words = re.escape(composition_words(plan, tested, split=_ANY))
-    require_true(
-        re.fullmatch(words.replace(re.escape(_ANY), SPLIT_WORDS), str(block["composition"]))
-        is not None,
-        "composition: differs from the costs of head and test result",
+    _check_split(block["split"])
+    unit = words_of_statement(values)
+    return f"{state_measured(block)}, epsilon {cost:.6g} on {tested.n} test {unit.many}", True
+
+
+def list_wanted(block: Facts, facts: BundleFacts) -> tuple[Mechanism, ...]:
+    """Returns the mechanisms of a test result by its metric."""
+    return evaluation_mechanisms(
+        block["metric"], classes=len(facts.class_names), multi_label=facts.multi_label
     )
-    return f"{state_measured(block)}, epsilon {cost:.6g} on {tested.n} test units", True
+
+
+def _check_split(split: Values) -> None:
+    """Checks the public rule of a split: the source's, or one that dpprobe drew by ids."""
+    if split == {"by": "source"}:
+        return
+    read_block("split", split, {"by", "seed", "fraction"})
+    require_true(split["by"] == "id", f"split: by {split['by']!r}, which releases do not have")
+    read_whole("split.seed + 1", split["seed"] + 1, largest=2**64)
+    require_true(0 < read_real("split.fraction", split["fraction"]) < 1, "split: not a fraction")
 
 
 def _check_result(block: Values, tested: Plan, class_names: Sequence[str]) -> None:
@@ -81,47 +92,43 @@ def _check_result(block: Values, tested: Plan, class_names: Sequence[str]) -> No
         0 <= low <= value <= high <= 1 and low < high and error > 0,
         f"value {value:g}: impossible with interval {low:g} to {high:g}, standard error {error:g}",
     )
-    stated = Estimate(value, low, high, error)
-    deviation = tested.mechanisms[0].noise_scale
+    stated, deviation = Estimate(value, low, high, error), tested.mechanisms[0].noise_scale
     if block["metric"] == "macro_accuracy":
-        _check_recalls(block, tested, deviation, class_names)
-        return
-    if SCORE_COUNTS in block:
-        edges = [read_real("edges", each) for each in block[SCORE_COUNTS]["edges"]]
-        ends = [-LARGEST_SCORE, LARGEST_SCORE]
-        require_true(
-            edges == sorted(edges) and np.allclose([edges[0], edges[-1]], ends, rtol=1e-6),
-            f"{SCORE_COUNTS}: edges must rise from {ends[0]:g} to {ends[1]:g}",
-        )
-        counts = np.array(block[SCORE_COUNTS]["counts"], float)[None]
-        computed, remark = area_estimate(counts, tested.mechanisms[-1].noise_scale)
-        require_true(
-            np.allclose(stated, computed, rtol=1e-6, atol=1e-6),
-            f"value {value:g}, interval {low:g} to {high:g}: do not follow from {SCORE_COUNTS}",
-        )
-        words = released_words("auc", computed, tested, remark)
-        require_same("released", words, block["released"])
-        return
-    if block["metric"] == "auc":  # only the counts, which are not published, imply a remark
-        words = re.escape(released_words("auc", stated, tested, _ANY))
-        require_true(
-            re.fullmatch(words.replace(_ANY, AREA_REMARK), str(block["released"])) is not None,
-            "released: differs from dpprobe's words on an AUC",
-        )
-        return
-    words = released_words(block["metric"], stated, tested)
-    require_same("released", words, block["released"])
-    computed = accuracy_estimate(value, tested.n, deviation)
+        _check_recalls(block, deviation, class_names)
+    elif block["metric"] == "auc":
+        _check_area(block, stated, tested, len(class_names))
+    else:
+        _require_estimate(stated, accuracy_estimate(value, tested.n, deviation))
+
+
+def _require_estimate(stated: Estimate, computed: Estimate) -> None:
     require_true(
         np.allclose(stated, computed, rtol=1e-6, atol=1e-6),
-        f"interval {low:g} to {high:g} and standard error {error:g} are stated, but "
-        f"{computed.low:g} to {computed.high:g} and {computed.standard_error:g} are computed",
+        f"value {stated.value:g}, interval {stated.low:g} to {stated.high:g} and standard error "
+        f"{stated.standard_error:g} are stated, but {computed.value:g}, {computed.low:g} to "
+        f"{computed.high:g} and {computed.standard_error:g} are computed",
     )
 
 
-def _check_recalls(
-    block: Values, tested: Plan, deviation: float, class_names: Sequence[str]
-) -> None:
+def _check_area(block: Values, stated: Estimate, tested: Plan, classes: int) -> None:
+    """Recomputes an AUC if its noisy counts are published, which calibrations need."""
+    left_out = block[LEFT_OUT]
+    if SCORE_COUNTS not in block:
+        read_whole(f"{LEFT_OUT} + 1", left_out + 1, largest=classes + 1)
+        return
+    edges = [read_real("edges", each) for each in block[SCORE_COUNTS]["edges"]]
+    ends = [-LARGEST_SCORE, LARGEST_SCORE]
+    require_true(
+        edges == sorted(edges) and np.allclose([edges[0], edges[-1]], ends, rtol=1e-6),
+        f"{SCORE_COUNTS}: edges must rise from {ends[0]:g} to {ends[1]:g}",
+    )
+    counts = np.array(block[SCORE_COUNTS]["counts"], float)[None]
+    computed, left = area_estimate(counts, tested.mechanisms[-1].noise_scale)
+    _require_estimate(stated, computed)
+    require_same(LEFT_OUT, left, left_out)
+
+
+def _check_recalls(block: Values, deviation: float, class_names: Sequence[str]) -> None:
     """Recomputes a macro accuracy and the worst class's recall from the noisy counts."""
     counts = [[read_real(CLASS_COUNTS, each) for each in row] for row in block[CLASS_COUNTS]]
     shape, classes = np.shape(counts), len(class_names)
@@ -133,8 +140,6 @@ def _check_recalls(
         f"value {block['value']:g}: the value and the worst class do not follow from "
         f"{CLASS_COUNTS}",
     )
-    words = released_words(block["metric"], computed, tested, recall_remark(worst, classes))
-    require_same("released", words, block["released"])
 
 
 def is_telling(evaluation: Mapping[str, Any]) -> bool:
@@ -143,18 +148,72 @@ def is_telling(evaluation: Mapping[str, Any]) -> bool:
     return bool(high - low <= WIDEST_INTERVAL)
 
 
-def show_result(block: Mapping[str, Any] | None, words: Words) -> dict[str, Any]:
+def show_result(block: Facts | None, unit: UnitWords, statement: Facts) -> dict[str, Any]:
     """Returns a test result's values for documents; `telling` is False if it excludes little."""
     if block is None:
-        return {"evaluation": None, "composition": None, "measured": None, "telling": False}
+        return {"evaluation": None, "measured": None, "telling": False}
     return {
         "evaluation": block,
-        "composition": words(block["composition"]),
+        "released": _explain_result(block, unit),
+        "composition": _explain_composition(block, unit, statement),
         "measured": state_measured(block),
         "telling": is_telling(block),
         "metric": METRICS[block["metric"]],
         "rounded": round_result(block),
     }
+
+
+def _explain_result(block: Facts, unit: UnitWords) -> str:
+    """Explains what was measured, with what the metric leaves out, and a wide interval."""
+    what = {
+        "accuracy": "accuracy",
+        "auc": "area under the ROC curve",
+        "macro_accuracy": "macro accuracy (mean recall of the classes)",
+    }[block["metric"]]
+    tested = f"{block['n']:,} test {unit.many}"
+    words = (
+        f"The {what} on {tested}, computed from sums with Gaussian noise; the 95% confidence "
+        f"interval covers the noise and the choice of test {unit.many}."
+    )
+    words += _explain_metric(block)
+    low, high = block["interval"]
+    if high - low > _FEW:
+        epsilon = format_epsilon(block["epsilon"])
+        words += f" The interval is wide: {tested} are few for an epsilon of {epsilon}."
+    return words
+
+
+def _explain_metric(block: Facts) -> str:
+    if block["metric"] == "accuracy":
+        # no number, because no mechanism releases the share of a class
+        return (
+            " A head that always predicts the most frequent class (of several labels, each label's "
+            "more frequent answer) is right in that class's share of cases, which is not published."
+        )
+    if block["metric"] == "macro_accuracy":
+        if block["worst_class"] is None:
+            return " One class has too few test units for any measurement."
+        constant = 100 / len(block[CLASS_COUNTS])
+        return f" A model that always predicts the same class scores {constant:.1f}%."
+    if block["interval"] == [0.0, 1.0]:
+        return " One of the two kinds has too few rows for any measurement."
+    if left_out := block[LEFT_OUT]:
+        labels = "1 label is" if left_out == 1 else f"{left_out} labels are"
+        return f" {labels} left out, too rare to measure at this epsilon."
+    return ""
+
+
+def _explain_composition(block: Facts, unit: UnitWords, statement: Facts) -> str:
+    """States what training and test units pay; a release is refused for an image on both sides."""
+    by, drawn = block["split"]["by"], [f"{k} {v:g}" for k, v in block["split"].items() if k != "by"]
+    return (
+        f"Each {unit.one} is a training or a test {unit.one} (split: {', '.join([by, *drawn])}), "
+        f"and no {unit.item} is on both sides with equal bytes or pixels: the head costs training "
+        f"{unit.many} epsilon {format_epsilon(statement['epsilon_realised'])} and test {unit.many} "
+        f"nothing; the test result costs test {unit.many} epsilon "
+        f"{format_epsilon(block['epsilon'])} and training {unit.many} nothing. A person with other "
+        f"{unit.items}, or under another name, pays for each {unit.one}, and for both sides."
+    )
 
 
 def state_measured(evaluation: Mapping[str, Any]) -> str:
@@ -204,4 +263,5 @@ READER = PartReader(
     ("values", "plan", "facts"),
     always=True,
     values=show_result,
+    wanted=list_wanted,
 )

@@ -116,5 +116,5 @@ def in_words(evidence: Mapping[str, Any] | None) -> str | None:
 
 
 READER = PartReader(
-    "evidence", check_evidence, always=True, values=lambda block, _: {"audited": in_words(block)}
+    "evidence", check_evidence, always=True, values=lambda block, *_: {"audited": in_words(block)}
 )

@@ -28,21 +28,28 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.scoring import Link, apply_link
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism, Plan, full_batch
+from dpprobe.privacy.unit_words import UnitWords
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.release.counted_units import (
     compose_test_price,
     count_steps,
     find_usable,
     open_releases,
-    price_words,
+    price_together,
     priced_values,
     score_test_rows,
     weights_of_rows,
 )
 from dpprobe.release.parts.monitor import compare_images as monitor
-from dpprobe.release.parts.part import PartReader, PartSteps
+from dpprobe.release.parts.part import Facts, PartReader, PartSteps
 from dpprobe.release.probabilities import Calibration
-from dpprobe.release.stated_plans import agree, list_tested, read_tested
+from dpprobe.release.stated_plans import (
+    agree,
+    check_together,
+    explain_price,
+    list_tested,
+    read_tested,
+)
 from dpprobe.release.stated_values import Values, read_block, read_real, require_same, require_true
 from dpprobe.release.transport import Block, Draw
 from dpprobe.training.job_features import JobFeatures
@@ -94,7 +101,7 @@ def monitor_head(
     probe_norm: float,
     calibration: Calibration | None,
     link: Link,
-    composition: str,
+    together: float | None,
 ) -> dict[str, Any]:
     """Counts the test units of one released head: the block `monitor` of a statement.
 
@@ -102,7 +109,7 @@ def monitor_head(
       plan: has the noise of `monitor_mechanisms` on n = test units.
       probe_norm: L2 norm of the backbone's features of the public test image.
       link: converts scores to probabilities, after the calibration if there is one.
-      composition: the statement's text on how epsilons of test units add up.
+      together: the epsilon of all that test units are measured for; None for the monitor alone.
     """
     features, unusual = draw.features, draw.heads.typical is not None
     releases = open_releases(draw, plan, monitor_mechanisms(unusual=unusual))
@@ -124,7 +131,7 @@ def monitor_head(
         "tables": {name: part.tolist() for name, part in zip(sizes, parts, strict=True)},
         "edges": edges,
         **priced_values(plan),
-        "composition": composition,
+        "together": together,
     }
 
 
@@ -166,12 +173,6 @@ def count_bins(
     return GridSum(torch.from_numpy(total)[None], step)
 
 
-def monitor_words(plan: Plan, together: Plan) -> str:
-    """States the cost of a monitor's tables to test units, alone and with all other parts."""
-    all_parts = f"Everything that was measured on test {plan.unit}s together"
-    return price_words(plan, together, "Monitoring", all_parts)
-
-
 class Steps(PartSteps):
     def plan_test_units(self) -> Plan:
         dimension = self.task.stores[0].dimension
@@ -203,7 +204,7 @@ class Steps(PartSteps):
             probe_norm=self.task.backbone.probe["norm"],
             calibration=Calibration.from_block(calibrated) if calibrated else None,
             link="softmax" if calibrated else link,
-            composition=monitor_words(plan, self.task.test_price or plan),
+            together=price_together(plan, self.task.test_price),
         )
 
 
@@ -219,13 +220,12 @@ def check_monitor(
     unusual = count_typical(plan, options.normalize, facts.dimension) > 0
     wanted = monitor_mechanisms(unusual=unusual)
     block, tested, cost = read_tested(
-        "monitor", values["monitor"], {"tables", "edges"}, plan, wanted
+        "monitor", values["monitor"], {"tables", "edges", "together"}, plan, wanted
     )
     require_same("delta", plan.delta, block["delta"])
     for other in list_tested(values, plan):
         require_same("n", other.n, block["n"])
-    together = compose_test_price(*list_tested(values, plan)) or tested
-    require_same("composition", monitor_words(tested, together), block["composition"])
+    check_together(tested, compose_test_price(*list_tested(values, plan)), block["together"])
     edges = monitor.list_edges(facts.backbone.probe["norm"], unusual=unusual)
     require_true(agree(edges, block["edges"]), "edges: not the public edges")
     sizes = table_sizes(len(facts.class_names), edges)
@@ -273,12 +273,19 @@ class Reader(PartReader):
         )
 
 
+def show_monitor(block: Facts | None, unit: UnitWords, _: Facts) -> dict[str, Any]:
+    """Returns a monitor's values for documents, with a sentence on its cost."""
+    if block is None:
+        return {"monitor": None, "watched": None}
+    all_parts = f"Everything that was measured on test {unit.many} together"
+    watched = explain_price(block, unit, "Monitoring", all_parts)
+    return {"monitor": block, "watched": watched}
+
+
 READER = Reader(
     "monitor",
     check_monitor,
     ("values", "plan", "facts", "options"),
-    values=lambda block, words: {
-        "monitor": block,
-        "watched": block and words(block["composition"]),
-    },
+    values=show_monitor,
+    wanted=lambda block, _: monitor_mechanisms(unusual=monitor.UNUSUAL in block["tables"]),
 )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 from dpprobe.heads.facts import DataFacts
-from dpprobe.privacy.plan import Plan
-from dpprobe.release.parts.part import PartReader, PartSteps
+from dpprobe.privacy.unit_words import UnitWords
+from dpprobe.release.parts.part import Facts, PartReader, PartSteps
 from dpprobe.release.parts.sites.several_sites import SeveralSites, describe_sites
 from dpprobe.release.stated_values import (
     Values,
@@ -49,11 +50,10 @@ SITES_KEYS = {
     "smallest_share",
     "coordinates",
     "log10_penalty",
-    "words",
 }
 
 
-def check_sites(values: Values, plan: Plan) -> tuple[str, bool]:
+def check_sites(values: Values) -> tuple[str, bool]:
     block = read_block("sites", values["sites"], SITES_KEYS)
     names, aggregator = block["names"], block["aggregator"]
     require_true(
@@ -77,13 +77,42 @@ def check_sites(values: Values, plan: Plan) -> tuple[str, bool]:
         agreement=block["agreement"],
         smallest_share=share,
         coordinates=read_whole("coordinates", block["coordinates"], largest=2**50),
-        unit=plan.unit,
     )
     require_same("sites", expected, block)
     trusted = f"{aggregator} is trusted" if aggregator else f"{colluders} may collude"
     return f"{len(names)} sites, of which {trusted}", True
 
 
-READER = PartReader(
-    "sites", check_sites, values=lambda block, words: {"sites": block and words(block["words"])}
-)
+def explain_sites(block: Facts | None, unit: UnitWords, _: Facts) -> dict[str, Any]:
+    """States which sites trained a head together, and whom the guarantee trusts."""
+    if block is None:
+        return {"sites": None}
+    names, aggregator, colluders = block["names"], block["aggregator"], block["colluders"]
+    words = (
+        f"The sites {', '.join(names[:-1])} and {names[-1]} trained this head together. No site "
+        f"has sent any {unit.item}, a feature or an exact sum: each sent sums under masks, which "
+        "vanish in the total. "
+    )
+    if aggregator is not None:
+        of_one = ", which is that of one site" if len(names) == 2 else ""
+        words += (
+            f"{aggregator} added all the noise, so {aggregator} could compute the exact sum of the "
+            f"other sites' sums{of_one}. The guarantee holds against everyone else. "
+        )
+    else:
+        others = "one other site" if colluders == 1 else f"{colluders} other sites"
+        words += (
+            f"Each site added noise of its own. The guarantee to a site's {unit.many} holds even "
+            f"if {others} and everyone else pool all they know. "
+        )
+    if block["log10_penalty"] is not None:
+        words += "Noise in shares costs less than 10^-1000 more epsilon than stated. "
+    words += (
+        "It assumes that the sites follow the protocol, and that nobody breaks X25519 or AES-256. "
+        f"The sites know how many {unit.many} each has. One {unit.one} at two sites counts as two "
+        f"{unit.many}. The ledger is that of {block['packed_by']}; each site keeps its own."
+    )
+    return {"sites": words}
+
+
+READER = PartReader("sites", check_sites, ("values",), values=explain_sites)

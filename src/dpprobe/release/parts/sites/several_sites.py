@@ -297,7 +297,6 @@ class SeveralSites(Transport):
                     agreement=self.agreement.digest,
                     smallest_share=None if self.options.aggregator else shared.smallest_share,
                     coordinates=shared.coordinates,
-                    unit=self.task.unit,
                 )
                 return draw
 
@@ -372,36 +371,13 @@ def describe_sites(
     agreement: str,
     smallest_share: float | None,
     coordinates: int,
-    unit: str,
 ) -> dict[str, Any]:
     """Returns a statement's block `sites`: who trained the head, with which assumptions."""
-    listed = ", ".join(names[:-1]) + f" and {names[-1]}"
-    said = f"The sites {listed} trained this head together. No site has sent an image, a feature "
-    said += "or an exact sum: each sent sums under masks, which vanish in the total. "
-    penalty = None
-    if aggregator is not None:
-        of_one = ", which is that of one site" if len(names) == 2 else ""
-        said += (
-            f"{aggregator} added all the noise, so {aggregator} could compute the exact sum of the "
-            f"other sites' sums{of_one}. The guarantee holds against everyone else. "
-        )
-    else:
-        honest = len(names) - colluders
-        others = "one other site" if colluders == 1 else f"{colluders} other sites"
-        said += (
-            f"Each site added noise of its own. The guarantee to a site's {unit}s holds even if "
-            f"{others} and everyone else pool all they know. "
-        )
-        if honest > 1:
-            assert smallest_share is not None
-            shares = Penalty(smallest=smallest_share, honest=honest, coordinates=coordinates)
-            penalty = shares.log10_total
-            said += "Noise in shares costs less than 10^-1000 more epsilon than stated. "
-    said += (
-        "It assumes that the sites follow the protocol, and that nobody breaks X25519 or AES-256. "
-        f"The sites know how many {unit}s each has. One {unit} at two sites counts as "
-        f"two {unit}s. The ledger is that of {packed_by}; each site keeps its own."
-    )
+    honest, penalty = len(names) - colluders, None
+    if aggregator is None and honest > 1:
+        assert smallest_share is not None
+        shares = Penalty(smallest=smallest_share, honest=honest, coordinates=coordinates)
+        penalty = shares.log10_total
     return {
         "names": list(names),
         "packed_by": packed_by,
@@ -411,7 +387,6 @@ def describe_sites(
         "smallest_share": smallest_share,
         "coordinates": coordinates,
         "log10_penalty": penalty,
-        "words": said,
     }
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from dpprobe.privacy.accountants import exactly_priced
 from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.statement_words import format_epsilon, format_small
+from dpprobe.privacy.unit_words import UnitWords
 from dpprobe.release.counted_units import compose_test_price
 from dpprobe.release.ledger.ledger_file import Entry
-from dpprobe.release.parts.part import PartReader, PartSteps
-from dpprobe.release.stated_plans import UNITS, format_price, format_small, list_tested
+from dpprobe.release.parts.part import Facts, PartReader, PartSteps
+from dpprobe.release.stated_plans import list_tested
 from dpprobe.release.stated_values import (
     Values,
     read_block,
@@ -70,10 +69,9 @@ def check_ledger(values: Values, plan: Plan) -> tuple[str, bool]:
     return f"entry {entry}; {releases} {more} epsilon {total:g}, as the ledger said", True
 
 
-def state_spent(ledger: Mapping[str, Any]) -> str:
-    one, _ = UNITS[ledger["unit"]]
-    bound = "" if ledger["exact"] else "at most "
-    price = f"epsilon {format_price(ledger['epsilon'])} at delta {format_small(ledger['delta'])}"
+def state_spent(ledger: Facts, unit: UnitWords) -> str:
+    one, bound = unit.one, "" if ledger["exact"] else "at most "
+    price = f"epsilon {format_epsilon(ledger['epsilon'])} at delta {format_small(ledger['delta'])}"
     if ledger["releases"] == 1:
         return (
             "This was the only release of this dataset when this bundle was made. It costs one "
@@ -89,5 +87,5 @@ READER = PartReader(
     "ledger",
     check_ledger,
     always=True,
-    values=lambda block, words: {"spent": words(state_spent(block))},
+    values=lambda block, unit, _: {"spent": state_spent(block, unit)},
 )
