@@ -15,7 +15,6 @@ from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, HeadFacts, write_bundle, write_sums
 from dpprobe.release.documents.release_statement import release_statement
-from dpprobe.release.parts.choice.measure import NO_CHOICE
 from dpprobe.release.parts.predecessor.measure import identify_bundle
 
 CLASSES = ("naevus", "melanoma", "keratosis")
@@ -28,7 +27,7 @@ LEDGER: dict[str, Any] = {
     "epsilon": 1.0,
     "exact": True,
 }
-CHOICE: dict[str, Any] = {"cells": 0, "epsilon": None, "words": NO_CHOICE}
+CHOICE: dict[str, Any] = {"cells": 0, "epsilon": None, "uncovered": None}
 
 
 def describe_backbone(loaded: Backbone, **facts: Any) -> BackboneFacts:

@@ -208,7 +208,7 @@ def _state_cell(private: bool) -> str:
             },
             "trained": False,
             "weights_sha256": None,
-            "near_duplicate_check": "not run",
+            "near_duplicate_check": "not_run",
         },
         epsilon_all_heads=3.0341 if private else math.inf,
         private_choices=method.private_choices,

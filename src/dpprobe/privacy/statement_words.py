@@ -88,7 +88,7 @@ def explain_statement(statement: Facts) -> StatementWords:
         assumption=_write_assumption(statement["public_data"], unit),
         near_duplicates=_write_check(statement["public_data"]["near_duplicate_check"], unit),
         public=tuple(
-            _find_sentence("public", name, unit, **filled) for name in statement["public"]
+            _find_sentence("public", name, unit, filled) for name in statement["public"]
         ),
         not_covered=tuple(
             _find_sentence("not_covered", name, unit) for name in statement["not_covered"]
@@ -106,9 +106,9 @@ def describe_unpriced(name: str) -> str:
     return _sentences()["not_covered"].get(name, name)
 
 
-def _find_sentence(kind: str, name: str, unit: UnitWords, **values: Any) -> str:
+def _find_sentence(kind: str, name: str, unit: UnitWords, values: Facts | None = None) -> str:
     """Returns the sentence of a name; the name itself for a head of another package."""
-    return unit.fill(_sentences()[kind].get(name, name.replace("_", " ")), **values)
+    return unit.fill(_sentences()[kind].get(name, name.replace("_", " ")), values)
 
 
 def format_epsilon(epsilon: float | str) -> str:

@@ -33,9 +33,9 @@ class UnitWords:
     person: str
     who: str
 
-    def fill(self, sentence: str, **values: Any) -> str:
+    def fill(self, sentence: str, values: Mapping[str, Any] | None = None) -> str:
         """Fills the words and further values into a sentence of `resources/statement.yaml`."""
-        return sentence.format(**{**vars(self), **values})
+        return sentence.format(**{**(values or {}), **vars(self)})
 
 
 def unit_words(unit: str, *, vectors: bool = False) -> UnitWords:

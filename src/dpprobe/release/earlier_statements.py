@@ -94,7 +94,7 @@ def _take_evaluation(block: Facts) -> dict[str, Any]:
     if found is None:
         raise DataError("privacy.json: evaluation.composition names no split of a release")
     by, seed, fraction = found.groups()
-    drawn = {} if seed is None else {"seed": int(seed), "fraction": float(fraction)}
+    drawn = {} if seed is None else {"public_seed": int(seed), "fraction": float(fraction)}
     facts["split"] = {"by": by, **drawn}
     if block["metric"] == "auc":
         left = _LEFT_OUT.search(str(block["released"]))

@@ -257,8 +257,8 @@ def agree(value: object, stated: object, tolerance: float = 1e-4) -> bool:
     if isinstance(value, list | tuple) and isinstance(stated, list | tuple):
         pairs = zip(value, stated, strict=False)
         return len(value) == len(stated) and all(agree(*pair, tolerance) for pair in pairs)
-    if isinstance(value, str | None) or isinstance(stated, str | None):
-        return value == stated
+    if isinstance(value, str | bool | None) or isinstance(stated, str | bool | None):
+        return type(value) is type(stated) and value == stated
     return math.isclose(
         read_real("", value), read_real("", stated), rel_tol=tolerance, abs_tol=1e-9
     )

@@ -36,7 +36,6 @@ value. An area's variance is the sampling variance (Newcombe 2006, method 5, fro
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -241,9 +240,14 @@ def enough_of_a_class(plan: Plan, *, classes: int) -> float:
 
 def read_split(rule: str) -> dict[str, Any]:
     """Returns a public rule of a split, as `PublicSplit` writes it, as facts of a statement."""
-    by, *drawn = rule.split(", ")
-    values = dict(each.split(" ") for each in drawn)
-    return {"by": by, **{name: json.loads(value) for name, value in values.items()}}
+    if rule == "source":
+        return {"by": rule}
+    by, seed, fraction = rule.split(", ")
+    return {
+        "by": by,
+        "public_seed": int(seed.removeprefix("seed ")),
+        "fraction": float(fraction.removeprefix("fraction ")),
+    }
 
 
 def worst_values(worst: Worst | None, names: Sequence[str]) -> dict[str, Any] | None:

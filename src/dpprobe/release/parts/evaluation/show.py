@@ -78,9 +78,9 @@ def _check_split(split: Values) -> None:
     """Checks the public rule of a split: the source's, or one that dpprobe drew by ids."""
     if split == {"by": "source"}:
         return
-    read_block("split", split, {"by", "seed", "fraction"})
+    read_block("split", split, {"by", "public_seed", "fraction"})
     require_true(split["by"] == "id", f"split: by {split['by']!r}, which releases do not have")
-    read_whole("split.seed + 1", split["seed"] + 1, largest=2**64)
+    read_whole("split.public_seed + 1", split["public_seed"] + 1, largest=2**64)
     require_true(0 < read_real("split.fraction", split["fraction"]) < 1, "split: not a fraction")
 
 
@@ -205,9 +205,12 @@ def _explain_metric(block: Facts) -> str:
 
 def _explain_composition(block: Facts, unit: UnitWords, statement: Facts) -> str:
     """States what training and test units pay; a release is refused for an image on both sides."""
-    by, drawn = block["split"]["by"], [f"{k} {v:g}" for k, v in block["split"].items() if k != "by"]
+    split = block["split"]
+    drawn = (
+        f", seed {split['public_seed']}, fraction {split['fraction']:g}" if len(split) > 1 else ""
+    )
     return (
-        f"Each {unit.one} is a training or a test {unit.one} (split: {', '.join([by, *drawn])}), "
+        f"Each {unit.one} is a training or a test {unit.one} (split: {split['by']}{drawn}), "
         f"and no {unit.item} is on both sides with equal bytes or pixels: the head costs training "
         f"{unit.many} epsilon {format_epsilon(statement['epsilon_realised'])} and test {unit.many} "
         f"nothing; the test result costs test {unit.many} epsilon "
