@@ -225,7 +225,6 @@ def test_every_import_is_of_a_package_that_is_asked_for(repository: Path) -> Non
         "llvmlite": "numba",
         "markupsafe": "jinja2",
         "pydantic_core": "pydantic",
-        "setuptools_scm": "hatch-vcs",
         "snakemake_interface_logger_plugins": "snakemake",
         "threadpoolctl": "scikit-learn",
     }
