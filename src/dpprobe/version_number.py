@@ -17,7 +17,7 @@ UNKNOWN = f"{VERSION}+unknown"  # of a copy that cannot say which commit it is
 ROOT = Path(__file__).resolve().parents[2]  # of a clone or of an unpacked archive
 DIGITS = 8  # of a commit's hash
 # Variables that a hook of another repository sets, by which git would read that repository.
-_ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
+_ELSEWHERE = ("GIT_DIR", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE")
 
 
 def name_code(folder: Path = ROOT) -> str:
@@ -29,7 +29,7 @@ def name_code(folder: Path = ROOT) -> str:
     """
     try:
         return _name_clone(folder) if (folder / ".git").exists() else _name_archive(folder)
-    except (OSError, ValueError, subprocess.SubprocessError):
+    except Exception:  # git is absent or refuses, or a file is damaged: none of it may end a job
         return UNKNOWN
 
 
@@ -38,8 +38,8 @@ def _name_clone(folder: Path) -> str:
         [
             "git",
             "--no-optional-locks",
-            "-C",
-            str(folder),
+            f"--git-dir={folder / '.git'}",  # in no folder above, also if this one is damaged
+            f"--work-tree={folder}",
             "describe",
             "--tags",
             f"--match={TAG}",
@@ -52,6 +52,7 @@ def _name_clone(folder: Path) -> str:
         text=True,
         check=True,
         timeout=30,
+        cwd=folder,
         env={name: value for name, value in os.environ.items() if name not in _ELSEWHERE},
     ).stdout.strip()
     found = re.fullmatch(r"(?:\S+-(\d+)-g)?([0-9a-f]{40,64})(\.edited)?", described)

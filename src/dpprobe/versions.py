@@ -66,16 +66,14 @@ def code_version() -> str:
 
     In a clone the installed version may be old, because it names the commit at which `make
     environment` ran. A copy without git history, such as an archive of git, names itself unless
-    the copy itself is installed. The environment's version may be of another dpprobe. Never fails,
-    because a release whose noise was already drawn must not fail for lack of a version.
+    the copy itself is installed. The environment's version may be of another dpprobe. A clone
+    without git is UNKNOWN: nothing fails for lack of a version, as noise may be drawn already.
     """
     from importlib.metadata import PackageNotFoundError, version  # late, as planning needs neither
 
     root = clone_root()
     if root is not None and (_find_clone() or not _is_installed(root)):
-        named = name_code(root)
-        if named != UNKNOWN or not _is_installed(root):
-            return named
+        return name_code(root)
     with suppress(PackageNotFoundError):
         return version("dpprobe")
     return UNKNOWN
