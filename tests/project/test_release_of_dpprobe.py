@@ -61,6 +61,15 @@ def test_all_files_have_the_number(check: ModuleType) -> None:
     assert full["keywords"] == project["keywords"]
 
 
+def test_a_tagged_clone_may_be_published(check: ModuleType) -> None:
+    if not (REPOSITORY / ".git").exists():
+        pytest.skip("needs a clone, whose tags git lists")
+    tags = git(REPOSITORY, "tag", "--points-at", "HEAD", "--list", "v[0-9]*.[0-9]*").split()
+    assert set(tags) <= {TAG}
+    if name_code() == VERSION:
+        assert list(check.find_faults(TAG)) == []
+
+
 def test_pages_print_no_other_number_of_dpprobe() -> None:
     """As commands and outputs that a reader compares with what is installed."""
     patterns = (rf"\bdpprobe[ -=]+{NUMBER}", rf"\bv{NUMBER}\b")
@@ -184,6 +193,7 @@ def test_everything_is_checked_before_files_are_handed_on(jobs: dict[str, Any]) 
     assert {name for line in asked for name in line.split()} <= made
 
 
+@pytest.mark.slow
 def test_the_wheel_of_a_tag_is_the_release_and_is_used_as_in_the_workflow(
     jobs: dict[str, Any], tmp_path: Path
 ) -> None:
