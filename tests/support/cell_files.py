@@ -157,7 +157,6 @@ def _statement(identity: Sequence[str], *, seeds: int, private: bool) -> dict[st
     if private:
         value = nominal_epsilon(epsilon, 1e-5)
         values |= {
-            "promise": stated["promise"].replace("(2, 1e-05)", f"({epsilon}, 1e-05)"),
             "epsilon_target": value,
             "epsilon_realised": 0.996 * value,
             "epsilon_all_heads": 2.0 * value,
