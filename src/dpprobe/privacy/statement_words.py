@@ -87,9 +87,7 @@ def explain_statement(statement: Facts) -> StatementWords:
         engine_limits=limits and _find_sentence("engine_limits", limits, unit),
         assumption=_write_assumption(statement["public_data"], unit),
         near_duplicates=_write_check(statement["public_data"]["near_duplicate_check"], unit),
-        public=tuple(
-            _find_sentence("public", name, unit, filled) for name in statement["public"]
-        ),
+        public=tuple(_find_sentence("public", name, unit, filled) for name in statement["public"]),
         not_covered=tuple(
             _find_sentence("not_covered", name, unit) for name in statement["not_covered"]
         ),

@@ -9,8 +9,8 @@ from dpprobe.heads.auto import Options as Auto
 from dpprobe.heads.auto import describe_choice
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.statement_words import explain_statement
 from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import (
     CARD_FILE,
@@ -46,7 +46,8 @@ def check_facts(
 ) -> tuple[str, Values]:
     """Derives the statement again from options, facts and plan, and compares every stated field.
 
-    Returns the whole statement, with the fields that a bundle of an earlier version does not state.
+    Returns the promise in words, and the whole statement, with the fields that a bundle of an
+    earlier version does not state.
     """
     hashes = values["public_files"]
     require_true(
@@ -66,7 +67,7 @@ def check_facts(
             require_true(same, f"{name}: {whole[name]} is stated, but {derived[name]} is computed")
         else:
             require_same(name, derived[name], whole[name])
-    return "the statement follows from options, facts and noise", whole
+    return explain_statement(whole).promise, whole
 
 
 def derive_statement(
@@ -86,8 +87,8 @@ def derive_statement(
 
 def complete_statement(bundle: Bundle) -> Values:
     """Returns a bundle's statement with the fields that its version did not state."""
-    options = method_options(bundle.facts.head.options)
     _, plan = read_plan(bundle.statement)
+    options = bundle.facts.head.read_options()
     return {**derive_statement(bundle.statement, plan, options, bundle.facts), **bundle.statement}
 
 

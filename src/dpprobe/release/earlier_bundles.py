@@ -1,4 +1,4 @@
-"""Reads the statements of bundles that earlier versions of dpprobe made.
+"""Reads the statements and options of bundles that earlier versions of dpprobe made.
 
 A statement of version 2 has sentences beside its facts. This reader takes the facts and ignores the
 sentences. What version 2 said in sentences alone, such as the list of what is not covered, is
@@ -35,10 +35,21 @@ _UNITS = {
     "one patient": "patient",
     "one group": "group",
 }
+# Options of a search that had one possible value.
+_RETIRED = {"distribution": "geometric", "shape": None}
 _SPLIT = re.compile(r"split: (source|id)(?:, seed (\d+), fraction (0\.\d+))?\)")
 _LEFT_OUT = re.compile(r"too rare to measure at this epsilon: (\d+)")
 _TOGETHER = re.compile(r"costs a test \w+ epsilon (\d[\d.e+-]*)\.$")
 _NOTHING_CHOSEN = "The study trains no other head"
+
+
+def take_options(options: Facts) -> dict[str, Any]:
+    """Returns a head's options without those that left while they could have one value only."""
+    return {
+        name: value
+        for name, value in options.items()
+        if name not in _RETIRED or value != _RETIRED[name]
+    }
 
 
 def read_statement_facts(values: Facts, *, estimator: bool) -> dict[str, Any]:
@@ -69,10 +80,13 @@ def _take_facts(values: Facts, *, estimator: bool) -> dict[str, Any]:
         "near_duplicate_check": NOT_PUBLISHED,
     }
     if values["selection"] is not None:
-        facts["selection"] = _without(values["selection"], "released")
+        facts["selection"] = _without(values["selection"], "released", "shape")
     for name, take in _BLOCKS.items():
         if values.get(name) is not None:
             facts[name] = take(values[name])
+    if facts["evaluation"] and "calibration" not in values:
+        # An early version published an AUC's counts, which were paid for, without a calibration.
+        facts["evaluation"].pop("score_counts", None)
     if estimator:
         facts["choice"]["other_fits"] = values["ledger"]["releases"] - 1
     return facts
