@@ -56,19 +56,22 @@ STUDY: dict[str, Any] = {
     },
 }
 FILE = "study.yaml"
-# Snakemake's other folders, and the marks of runs, are of one run.
+# As in a clone, whose Snakefile lies in the working directory: notes of runs then name no other folder.
+LINKED = ("Snakefile", "workflow", "scripts", "profiles", "envs")
+# Snakemake's other folders are of one run.
 PACKED = (FILE, "data", "results", ".snakemake/metadata")
-LEFT_OUT = {".runs"}
+OF_ONE_RUN = (".runs", "mlflow.db-shm", "mlflow.db-wal")  # MLflow's log is empty between runs
 # The key of Snakemake's notes with the path of the checkout's container, which nothing compares.
 CONTAINER = "container_img_url"
 
 
 def make_study(folder: Path) -> None:
     """Runs the study and its release in a folder."""
+    for name in LINKED:
+        (folder / name).symlink_to(project_root() / name)
     (folder / FILE).write_text(yaml.safe_dump(STUDY, sort_keys=False), encoding="utf-8")
     command = [sys.executable, "-m", "snakemake", "all", "releases", "--cores", "2"]
-    command += ["--snakefile", str(project_root() / "Snakefile"), "--directory", str(folder)]
-    subprocess.run([*command, "--configfile", str(folder / FILE)], check=True)
+    subprocess.run([*command, "--configfile", FILE], cwd=folder, check=True)
 
 
 def pack_study(folder: Path, archive: Path) -> None:
@@ -78,7 +81,7 @@ def pack_study(folder: Path, archive: Path) -> None:
             files = [folder / name] if name == FILE else sorted((folder / name).rglob("*"))
             for path in files:
                 inside = path.relative_to(folder)
-                if not path.is_file() or LEFT_OUT & set(inside.parts):
+                if not path.is_file() or any(part in OF_ONE_RUN for part in inside.parts):
                     continue
                 content = path.read_bytes()
                 if name == ".snakemake/metadata":
