@@ -26,7 +26,7 @@ from dpprobe.study.comparisons import (
     study_comparisons,
 )
 from dpprobe.study.study import Cell, Study
-from dpprobe.versions import VERSIONS
+from dpprobe.stage_versions import VERSIONS
 
 
 def list_varied_options(study: Study) -> list[str]:
