@@ -46,8 +46,8 @@ class StageVersion(int):
         version.stage = stage
         return version
 
-    def __getnewargs__(self) -> tuple[int, str]:  # params are pickled for jobs
-        return int(self), self.stage
+    def __reduce__(self) -> tuple[type[StageVersion], tuple[int, str]]:
+        return StageVersion, (int(self), self.stage)  # params are pickled for jobs
 
 
 VERSIONS = {stage: StageVersion(number, stage) for stage, number in versions.VERSIONS.items()}
@@ -85,9 +85,7 @@ def find_raised(params: Iterable[Any], recorded: Sequence[str] | None) -> list[R
     raised = _find_missing(stages, Counter(recorded) - constants)
     certain = _find_missing(stages, Counter(recorded))
     stages_certain = {each.stage for each in certain}
-    return [
-        each for each in raised if each.stage in stages_certain or each.old == each.new - 1
-    ]
+    return [each for each in raised if each.stage in stages_certain or each.old == each.new - 1]
 
 
 def _find_missing(stages: Iterable[StageVersion], left: Counter[str]) -> list[Raised]:
@@ -125,7 +123,8 @@ def describe_raised(jobs: Iterable[RaisedJob]) -> list[str]:
     for raised, count in counts.items():
         stage, old, new = raised
         files = _FILES.get(stage, stage.replace("_", " "))
-        of = count_noun(count["cells"], "cell") if count["cells"] else count_noun(count["jobs"], "job")
+        noun = "cell" if count["cells"] else "job"
+        of = count_noun(count[f"{noun}s"], noun)
         had = "files have an earlier one" if old is None else f"files have {old}"
         kept = "" if stage == "statement" and trained else _KEPT.get(stage, "")
         lines.append(

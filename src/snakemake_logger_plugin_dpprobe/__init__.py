@@ -215,9 +215,7 @@ class LogHandler(LogHandlerBase):
             else:
                 self._targets.add(record.rule_name)
             is_raised = RUN.is_raised(record.jobid)
-            self._reasons.update(
-                list_reasons(record.reason, record.rule_name, is_raised=is_raised)
-            )
+            self._reasons.update(list_reasons(record.reason, record.rule_name, is_raised=is_raised))
         elif event == LogEvent.JOB_FINISHED:
             self._running.pop(record.job_id, None)
         elif event == LogEvent.RUN_INFO:

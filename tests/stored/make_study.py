@@ -56,7 +56,7 @@ STUDY: dict[str, Any] = {
     },
 }
 FILE = "study.yaml"
-# As in a clone, whose Snakefile lies in the working directory: notes of runs then name no other folder.
+# As in a clone, with the Snakefile in the working directory: notes then name no other folder.
 LINKED = ("Snakefile", "workflow", "scripts", "profiles", "envs")
 # Snakemake's other folders are of one run.
 PACKED = (FILE, "data", "results", ".snakemake/metadata")

@@ -65,8 +65,10 @@ def set_moved_aside(database: Path, artifact_root: Path) -> str | None:
     shutil.rmtree(artifacts, ignore_errors=True)
     if artifact_root.is_dir():
         artifact_root.rename(artifacts)
-    again = "; `snakemake --cores all releases` makes the models of releases again" if models else ""
-    return f"{told}; only dpprobe wrote into it, so its runs are made again, and it is now {kept}{again}"
+    line = f"{told}; only dpprobe wrote into it, so its runs are made again; the old one is {kept}"
+    if models:
+        line += "; to make the models of releases again, type `snakemake --cores all releases`"
+    return line
 
 
 def _refuse_others(connection: sqlite3.Connection, told: str, database: Path) -> None:
@@ -83,7 +85,7 @@ def _refuse_others(connection: sqlite3.Connection, told: str, database: Path) ->
             )
     if found := _list_values(connection, _ROLLED_BACK):
         raise TrackingError(
-            f"{told}; a new store would not know that {', '.join(found)} was rolled back; {remedy}, "
+            f"{told}; a new store would not know of the rollback of {', '.join(found)}; {remedy}, "
             "and roll back again"
         )
 
@@ -99,7 +101,7 @@ def _list_values(connection: sqlite3.Connection, query: str) -> list[str]:
 
 
 def _has_moved(location: str, artifact_root: Path) -> bool:
-    """Returns True if artifacts at an address are elsewhere, and gone from there or here as well."""
+    """Returns True if artifacts at an address elsewhere are gone, or are here as well."""
     parts = urlsplit(location)
     if parts.scheme not in ("", "file"):
         return False

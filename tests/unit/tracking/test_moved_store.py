@@ -141,7 +141,7 @@ def use_the_store_of_others(study: Study) -> None:
     others = (study.root / "of_others").as_uri()
     execute(
         study,
-        f"update experiments set artifact_location = '{others}/digits/cells' where experiment_id > 0",
+        f"update experiments set artifact_location = '{others}/digits' where experiment_id > 0",
     )
 
 
