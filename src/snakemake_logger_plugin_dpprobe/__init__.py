@@ -103,6 +103,9 @@ class Run:
     def note_success(self) -> None:
         self.succeeded = True
 
+    def note_raised(self, job: Any) -> None:
+        self.raised.add(job)
+
     def is_raised(self, number: int) -> bool:
         """Returns True for the number of a job in `raised`."""
         return any(self.workflow.dag.jobid(job) == number for job in self.raised)

@@ -65,7 +65,7 @@ def tell_raised(dag):
             jobs.append(RaisedJob(raised, cells))
             change = dag.reason(job).params_changed
             if change and is_only_raised(raised, change.only_old, change.only_new):
-                RAISED_RUN.raised.add(job)
+                RAISED_RUN.note_raised(job)
     for line in describe_raised(jobs):
         if line not in TOLD:
             print(f"dpprobe: {line}", file=sys.stderr)
