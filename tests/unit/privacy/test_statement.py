@@ -20,6 +20,7 @@ from dpprobe.privacy import accountants, statement
 from dpprobe.privacy.plan import Patients, Plan, Selection
 from dpprobe.privacy.statement import Declared, Statement, mechanisms_of, unit_of_statement
 from tests.support.mechanisms import gaussians
+from tests.support.refusals import refuses
 
 
 @cache
@@ -224,9 +225,9 @@ def test_a_release_names_no_seed_and_what_a_release_does_not_cover() -> None:
 
 
 def test_a_statement_of_an_unknown_mode_or_a_release_above_one_over_n_is_refused() -> None:
-    with pytest.raises(PrivacyError, match="mode 'draft'; write one of benchmark, release"):
+    with refuses(PrivacyError, "draft"):
         state_with(mode="draft")
-    with pytest.raises(PrivacyError, match=r"n = 100001 .*; write a smaller delta"):
+    with refuses(PrivacyError, "100001"):
         state_with(mode="release", n=100_001)
     assert state_with(mode="release", n=100_000)["private"], "1/n itself"
     nothing = state_with(mode="release", n=100_001, epsilon=math.inf, realised_epsilon=math.inf)
@@ -500,7 +501,7 @@ def test_a_silent_mechanism_has_neither_noise_nor_sensitivity_nor_share() -> Non
 def test_noise_that_has_no_price_is_not_read() -> None:
     values = state_with()
     values["mechanisms"][1]["noise"] = "Laplace"
-    with pytest.raises(PrivacyError, match="mechanism 'gradients': noise 'Laplace' has no price"):
+    with refuses(PrivacyError, "gradients", "Laplace"):
         mechanisms_of(values)
     silent = state_with(epsilon=math.inf)
     with pytest.raises((PrivacyError, TypeError)):
