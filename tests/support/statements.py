@@ -20,7 +20,11 @@ BATCHES = {"head": "sgd", "max_batch_grad_norm": 1.5}
 UNPRICED = {"head": "fine_tune", "tune": "head", "search": {"space": {"learning_rate": [0.1, 1]}}}
 EXACT = {"head": "sgd", "engine": "exact"}
 SEARCH = Selection(mean=10, repeated=("gradients",))
-NEAR: dict[str, Any] = {"threshold": 0.9, "train": {"near": 3, "exact": 1, "rows": 100}}
+NEAR: dict[str, Any] = {
+    "threshold": 0.9,
+    "train": {"near": 3, "exact": 1, "rows": 100},
+    "test": {"near": 0, "exact": 0, "rows": 20},
+}
 NONE_NEAR = NEAR | {"train": NEAR["train"] | {"near": 0}}
 BY_FILE = Declared(study="lesions", files={"public_covariance": "m"}, hashes={"m": "ab" * 32})
 OUTSIDE = {"backbone_options": {"family": "external", "model": "some"}}
