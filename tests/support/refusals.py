@@ -1,10 +1,14 @@
-"""Tables of what is refused: changes of something valid, and the lines of the error."""
+"""What is refused: by an error that names the thing, the value and the remedy, in any words.
+
+Tables have changes of something valid, and the lines of the error.
+"""
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +72,31 @@ def check_lines(text: str, says: Sequence[str]) -> None:
     for line, said in zip(lines, says, strict=True):
         pattern = ".*".join(map(re.escape, f"config: {said}".split(" ... ")))
         assert re.fullmatch(pattern, line), f"{line!r} is not {said!r}"
+
+
+@contextmanager
+def refuses(
+    error: type[BaseException] | tuple[type[BaseException], ...], *tokens: object
+) -> Iterator[pytest.ExceptionInfo[BaseException]]:
+    """Asserts that a block raises an error whose message is one line and has all tokens.
+
+    Tokens are what a person needs from the message whatever its words are: the thing that is wrong,
+    its value, and the key, option or path that is the remedy.
+    """
+    with pytest.raises(error) as raised:
+        yield raised
+    message = str(raised.value)
+    assert "\n" not in message, message
+    check_tokens(message, *tokens)
+
+
+def check_tokens(text: str, *tokens: object) -> None:
+    """Asserts that a text has all tokens, whole: 0.2 is not in 0.25, and key is not in keys."""
+    for token in map(str, tokens):
+        before = r"(?<!\w)(?<!\d\.)" if re.match(r"\w", token) else ""
+        after = r"(?!\w)(?!\.\d)" if re.search(r"\w$", token) else ""
+        found = re.search(f"{before}{re.escape(token)}{after}", text)
+        assert found, f"{token!r} is not in: {text}"
 
 
 def refusal_of(call: Callable[..., object], *given: Any, **named: Any) -> str | None:

@@ -32,6 +32,7 @@ from dpprobe.privacy.limits import (
     epsilon_value,
     round_down,
     round_up,
+    rounded_up,
 )
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.trade_off import Allowed, bound_attacks, per_hundred
@@ -307,5 +308,5 @@ def target_words(statement: Mapping[str, Any]) -> str:
     """Formats a statement's risk target, as ", advantage 0.1 (mu 0.25)"; empty without a target."""
     if "risk_target" not in statement:
         return ""
-    mu = f" (mu {statement['mu']:.4g})" if "mu" in statement else ""
+    mu = f" (mu {rounded_up(statement['mu']):g})" if "mu" in statement else ""
     return f", {Risk.from_dict(statement['risk_target']).short}{mu}"

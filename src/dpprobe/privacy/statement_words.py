@@ -146,7 +146,7 @@ def write_promise(statement: Facts, unit: UnitWords) -> str:
             _write_composition(statement),
             _explain_target(statement, unit),
             _worth_to_a_patient(statement, unit),
-            _promise_all(statement),
+            _promise_all(statement, unit),
             f" But {above}." if above else "",
             _tell_copies(statement, unit),
         )
@@ -175,7 +175,7 @@ def _count_heads(statement: Facts) -> int:
     return len(statement.get("seeds", ("one",)))
 
 
-def _promise_all(statement: Facts) -> str:
+def _promise_all(statement: Facts, unit: UnitWords) -> str:
     heads, network = _count_heads(statement), statement["outputs"][0] == "network"
     if heads == 1:
         return ""
@@ -187,7 +187,7 @@ def _promise_all(statement: Facts) -> str:
     )
     if statement["patients"] is None:
         return f"{several}."
-    return f"{several} to one image; to a patient they cost more, which is not computed."
+    return f"{several} to one {unit.item}; to a patient they cost more, which is not computed."
 
 
 def _write_composition(statement: Facts) -> str:

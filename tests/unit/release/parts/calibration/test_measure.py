@@ -26,6 +26,7 @@ from dpprobe.release.probabilities import TOP_EDGES
 from dpprobe.results.unit_counts import row_weights
 from tests.support.mechanisms import made_plan
 from tests.support.shown_scores import draw_of, head, of_test_rows
+from tests.support.refusals import refuses
 
 CLASSES = 3
 
@@ -145,7 +146,7 @@ def calibrate_rows(scores: Any, labels: Any) -> dict[str, Any]:
 
 
 def test_several_labels_have_no_calibration() -> None:
-    with pytest.raises(ConfigError, match="calibrate: needs one label per row"):
+    with refuses(ConfigError, "calibrate"):
         calibration.calibration_mechanisms(classes=2, multi_label=True)
 
 
@@ -221,7 +222,7 @@ def test_a_calibration_needs_the_units_of_a_useful_set() -> None:
     deviation = made_plan(wanted, 9).mechanisms[-1].noise_scale
     fewest = noisy_counts.fewest_units(deviation)
     calibration.check_calibration_size(made_plan(wanted, fewest))
-    with pytest.raises(PrivacyError, match=f"{fewest - 1} test units are too few.* need {fewest} "):
+    with refuses(PrivacyError, fewest - 1, fewest):
         calibration.check_calibration_size(made_plan(wanted, fewest - 1))
 
 

@@ -17,6 +17,7 @@ from dpprobe.release.parts.evaluation import EvaluateOptions, find_test_metric, 
 from dpprobe.release.parts.evaluation import measure as results
 from dpprobe.release.parts.evaluation.class_recalls import Estimate
 from tests.support.mechanisms import made_plan
+from tests.support.refusals import refuses
 
 WORST = {"name": "nevus", "recall": 0.3, "interval": [0.2, 0.35]}
 
@@ -92,7 +93,7 @@ def test_an_impossible_interval_is_named(
     value: float, low: float, high: float, error: float
 ) -> None:
     given = block("accuracy", value, low, high) | {"standard_error": error, "released": ""}
-    with pytest.raises(DataError, match=f"^value {value:g}: impossible with interval {low:g} to"):
+    with refuses(DataError, f"{value:g}", f"{low:g}"):
         show._check_result(given, made_plan(HITS, 9), ["a", "b"])
 
 
@@ -113,7 +114,7 @@ def test_an_interval_follows_from_value_and_noise(value: float) -> None:
         if value < 1
         else {"interval": [estimate.low + 0.01, estimate.high]},
     ):
-        with pytest.raises(DataError, match="are stated, but .* are computed"):
+        with refuses(DataError, "TODO"):
             show._check_result(given | edit, plan, ["a", "b"])
 
 

@@ -12,6 +12,7 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.release.parts.spent.measure import check_ledger
 from tests.support.mechanisms import best_of, gaussians, made_plan
 from tests.support.releases import watched
+from tests.support.refusals import refuses
 
 PLAN = made_plan([gaussians(8.0)], n=1000)
 SAMPLED = made_plan([gaussians(8.0, rate=0.1, count=9)], n=1000)
@@ -51,17 +52,17 @@ def test_a_possible_total_is_stated(changes: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"unit": "patient"}, 'unit: "patient" is stated, but "image" is computed'),
-        ({"delta": 1e-6}, "delta: 1e-06 is stated, but 1e-05 is computed"),
-        ({"entry": 0}, "entry: 0 is not from 1"),
-        ({"releases": True}, "releases: True is not from 1"),
-        ({"exact": 1}, "exact: neither true nor false"),
-        ({"epsilon": "1"}, "epsilon: '1' is not a number"),
-        ({"more": 1}, "ledger: must have the keys"),
+        ({"unit": "patient"}, ("unit",)),
+        ({"delta": 1e-6}, ("delta", "1e-06", "1e-05")),
+        ({"entry": 0}, ("entry", "0", "1")),
+        ({"releases": True}, ("releases", "1")),
+        ({"exact": 1}, ("exact",)),
+        ({"epsilon": "1"}, ("epsilon", "1")),
+        ({"more": 1}, ("ledger",)),
     ],
 )
-def test_an_impossible_block_is_named(changes: dict[str, Any], fault: str) -> None:
-    with pytest.raises(DataError, match=fault):
+def test_an_impossible_block_is_named(changes: dict[str, Any], fault: tuple[object, ...]) -> None:
+    with refuses(DataError, *fault):
         state(**changes)
 
 
@@ -69,7 +70,7 @@ def test_an_impossible_block_is_named(changes: dict[str, Any], fault: str) -> No
 def test_a_total_is_not_below_the_release(releases: int) -> None:
     """Up to 0.01%, by which processors may differ."""
     state(releases=releases, epsilon=0.99991)
-    with pytest.raises(DataError, match=r"epsilon 0\.9998: less than this release alone costs, 1$"):
+    with refuses(DataError, "0.9998", "1"):
         state(releases=releases, epsilon=0.9998)
 
 
@@ -77,21 +78,21 @@ def test_the_exact_total_of_one_release_is_its_price() -> None:
     state(epsilon=1.00009)
     state(epsilon=1.0002, releases=2)
     state(epsilon=1.0002, exact=False)
-    with pytest.raises(DataError, match=r"epsilon 1\.0002: only one release, which costs 1$"):
+    with refuses(DataError, "1.0002", "1"):
         state(epsilon=1.0002)
 
 
 @pytest.mark.parametrize("plan", [SAMPLED, SEARCHED], ids=["samples", "a search"])
 def test_samples_and_searches_have_a_bound_alone(plan: Plan) -> None:
     state(plan, exact=False)
-    with pytest.raises(DataError, match="exact: true, but with samples or repeats"):
+    with refuses(DataError, "exact"):
         state(plan)
 
 
 def test_test_units_pay_at_the_same_delta() -> None:
     """A test result of epsilon 2 makes a total of 1 impossible, unless its delta differs."""
     assert "epsilon 2" in state(evaluation=TESTED, epsilon=2.0)
-    with pytest.raises(DataError, match="epsilon 1: less than this release alone costs, 2$"):
+    with refuses(DataError, "epsilon", "1", "2"):
         state(evaluation=TESTED)
     assert "epsilon 1" in state(evaluation=TESTED | {"delta": 1e-6})
     assert "exactly" in state(SAMPLED, evaluation=TESTED, epsilon=2.0), "test sums are exact"
@@ -106,5 +107,5 @@ def test_all_that_test_units_pay_counts_together() -> None:
     ledger = BLOCK | {"releases": 2, "epsilon": max(price, 2.0)}
     assert check_ledger({**values, "ledger": ledger}, PLAN)[1]
     ledger["epsilon"] *= 0.99
-    with pytest.raises(DataError, match="less than this release alone costs, 2$"):
+    with refuses(DataError, "2"):
         check_ledger({**values, "ledger": ledger}, PLAN)
