@@ -33,7 +33,7 @@ from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -44,8 +44,6 @@ Options = dict[str, Any]
 
 ABOUT, PREDICTIONS, INPUT = "about.json", "predictions.csv", "input"
 CHECKPOINT, PUBLIC_KEY = "checkpoint.safetensors", "key.pub.pem"
-# Columns of predictions that name the version that predicts.
-OF_THE_VERSION = ("dpprobe",)
 
 ROWS, CLASSES, DIMENSION = 1500, ("asthma", "copd", "healthy"), 8
 STILL_WAITING = 3  # exit status of `dpprobe site sums`
@@ -82,7 +80,7 @@ def draw_vectors(
     generator = np.random.default_rng(seed)
     labels = generator.integers(classes, size=rows)
     vectors = generator.normal(size=(rows, DIMENSION))
-    vectors[np.arange(rows), labels] += 4.0
+    vectors[np.arange(rows), labels] += 2.5
     return vectors.astype(np.float32), labels
 
 
@@ -184,7 +182,7 @@ def labels_dataset() -> Options:
     generator = np.random.default_rng(3)
     marks = generator.integers(2, size=(ROWS, 2))
     vectors = generator.normal(size=(ROWS, DIMENSION))
-    vectors[:, :2] += 3.0 * marks
+    vectors[:, :2] += 2.0 * marks
     save_vectors(Path("files/labels.npy"), vectors.astype(np.float32))
     columns = {"oedema": marks[:, 0].tolist(), "effusion": marks[:, 1].tolist()}
     save_table(Path("files/labels.csv"), columns)
@@ -211,7 +209,9 @@ def write_texts(seed: int, rows: int) -> tuple[npt.NDArray[np.float32], list[str
 
     generator = np.random.default_rng(seed)
     kinds = [CLASSES[number] for number in generator.integers(len(CLASSES), size=rows)]
-    notes = [f"{' '.join(generator.choice(WORDS[kind], 4))} note {row}" for row, kind in enumerate(kinds)]
+    notes = [
+        f"{' '.join(generator.choice(WORDS[kind], 4))} note {row}" for row, kind in enumerate(kinds)
+    ]
     hashed = HashingVectorizer(n_features=16, alternate_sign=False).transform(notes)
     return hashed.toarray().astype(np.float32), kinds
 
@@ -320,7 +320,7 @@ def make_study(
         "backbones": {"backbone": backbone},
         "methods": {"method": method},
         "epsilons": [1],
-        "seeds": 2,
+        "seeds": 1,
         "delta": 1e-5,
         "device": "cpu",
         "features": {"shards": 1},
@@ -476,7 +476,7 @@ def make_network() -> Made:
     import torch
     from safetensors.torch import save_file
 
-    size = {"embed_dim": 24, "num_heads": 2, "depth": 1, "img_size": 32, "patch_size": 8}
+    size: Options = {"embed_dim": 24, "num_heads": 2, "depth": 1, "img_size": 32, "patch_size": 8}
     torch.manual_seed(0)
     network = timm.create_model("test_vit", pretrained=False, num_classes=0, **size)
     save_file(network.state_dict(), CHECKPOINT)
@@ -555,7 +555,7 @@ def send_sums(name: str) -> int:
     return run_dpprobe("site", "sums", "chest", "--configfile", study, accept=(0, STILL_WAITING))
 
 
-def fit_rows(unit: str) -> Made:
+def fit_rows(unit: Literal["row", "group"]) -> Made:
     """A head that a Python program fitted on rows of its own, saved as a bundle."""
     import dpprobe
 
@@ -574,30 +574,36 @@ def fit_rows(unit: str) -> Made:
     return Made(Path("rows_v1"), ask_vectors())
 
 
-def make_by_jobs(*, audited: bool) -> Made:
-    """A release after the cells of its study, and an audit of them if `audited`, by Snakemake."""
-    audit = {"audit": {"methods": ["method"], "runs": 40, "controls": False}} if audited else {}
+def make_choice() -> Made:
+    """A release of a study that has three more cells, among which somebody may have chosen."""
+    release = {"clinic_v1": release_options("data", allow_useless=False)}
+    values = make_study({"data": vectors_dataset()}, EXTERNAL, COVARIANCE, release, epsilons=[1, 2])
+    values["methods"]["other"] = PROTOTYPES
+    return Made(make_release(values, "clinic_v1"), ask_vectors())
+
+
+def make_audited() -> Made:
+    """A release after an audit of its method and noise, by the jobs of Snakemake."""
     values = make_study(
         {"data": vectors_dataset()},
         EXTERNAL,
         COVARIANCE,
-        {"clinic_v1": release_options("data", allow_useless=False)},
-        **audit,
+        {"clinic_v1": release_options("data")},
+        audit={"methods": ["method"], "runs": 40, "controls": False},
     )
-    values["methods"]["other"] = PROTOTYPES
     read_study(values)
     Path("study.yaml").write_text(yaml.safe_dump(values))
-    cell = "results/cells/data/backbone/other/eps-1/metrics.json"
     bundle = Path("results/releases/clinic_v1")
-    if not audited:  # a choice between the cells of two methods
-        run_jobs(cell)
     run_jobs(f"{bundle}/bundle.json")
     return Made(bundle, ask_vectors())
 
 
 TESTED = {"evaluate": {"epsilon": 1}, "calibrate": {"epsilon": 1}, "monitor": {"epsilon": 1}}
 CHAIN: dict[str, Options] = {"clinic_v1": {}, "clinic_v2": {}}
-MONTHS: dict[str, Options] = {"clinic_10": {"cohort": "2026-10"}, "clinic_11": {"cohort": "2026-11"}}
+MONTHS: dict[str, Options] = {
+    "clinic_10": {"cohort": "2026-10"},
+    "clinic_11": {"cohort": "2026-11"},
+}
 
 KINDS: dict[str, Callable[[], Made]] = {
     "images": StudyKind(
@@ -640,9 +646,7 @@ KINDS: dict[str, Callable[[], Made]] = {
     "balanced": StudyKind(method=AUTO | {"balanced": True}),
     "priors": StudyKind(method=COVARIANCE | {"class_priors": "released"}),
     "sums": StudyKind(method={"head": "least_squares"}),
-    "batches": StudyKind(
-        method={"head": "sgd", "engine": "exact", "batch_size": 60, "steps": 4}
-    ),
+    "batches": StudyKind(method={"head": "sgd", "engine": "exact", "batch_size": 60, "steps": 4}),
     "tuned": StudyKind(
         method={
             "head": "tuned",
@@ -658,8 +662,8 @@ KINDS: dict[str, Callable[[], Made]] = {
     "sites": make_sites,
     "aggregator": lambda: make_sites(aggregator="north"),
     "signed": make_signed,
-    "choice": lambda: make_by_jobs(audited=False),
-    "audit": lambda: make_by_jobs(audited=True),
+    "choice": make_choice,
+    "audit": make_audited,
 }
 
 
@@ -690,7 +694,8 @@ def pack(kind: str, made: Made, target: Path) -> None:
     (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
     with chdir(folder):
         weights = ["--checkpoint", made.checkpoint.name] if made.checkpoint else []
-        run_dpprobe("predict", made.bundle.name, *made.inputs, "--output", PREDICTIONS, "--device", "cpu", *weights)  # fmt: skip
+        options = ["--output", PREDICTIONS, "--device", "cpu", *weights]
+        run_dpprobe("predict", made.bundle.name, *made.inputs, *options)
     refuse_paths(folder)
     write_zip(folder, target)
 
