@@ -3,8 +3,9 @@
     python -m tests.support.make_stored_releases FOLDER [KIND ...]
 
 writes `FOLDER/<kind>.zip` for every kind, or for the kinds that are named. A zip that is there
-stays as it is, because `tests/stored/releases` only grows. `PYTHONPATH=OTHER/src` in front makes
-the bundles of another checkout, and a kind that its dpprobe does not know is skipped.
+stays as it is, because `tests/stored/releases` only grows, and `FOLDER/SHA256SUMS` has the hashes
+of all zips. `PYTHONPATH=OTHER/src` in front makes the bundles of another checkout, and a kind that
+its dpprobe does not know is skipped.
 
 Each zip has the folder of the bundle and those of its predecessors, the public files that
 `dpprobe predict` needs, what it predicted (`predictions.csv`), and `about.json`, which names them.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import hashlib
 import inspect
 import json
 import os
@@ -43,6 +45,7 @@ from PIL import Image
 Options = dict[str, Any]
 
 ABOUT, PREDICTIONS, INPUT = "about.json", "predictions.csv", "input"
+SUMS_FILE = "SHA256SUMS"
 CHECKPOINT, PUBLIC_KEY = "checkpoint.safetensors", "key.pub.pem"
 
 ROWS, CLASSES, DIMENSION = 1500, ("asthma", "copd", "healthy"), 8
@@ -741,6 +744,13 @@ def make_kind(kind: str, target: Path) -> bool:
     return not told.startswith("FAILED")
 
 
+def write_sums(folder: Path) -> None:
+    """Writes the hashes of all zips in the folder, for `sha256sum --check`."""
+    zips = sorted(folder.glob("*.zip"))
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in zips]
+    (folder / SUMS_FILE).write_text("".join(lines))
+
+
 def first_line(error: Exception) -> str:
     return re.sub(r"\s+", " ", str(error))[:160]
 
@@ -755,6 +765,7 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error(f"no such kind: {', '.join(sorted(unknown))}")
     folder = arguments.folder.absolute()
     made = [make_kind(kind, folder / f"{kind}.zip") for kind in arguments.kinds or KINDS]
+    write_sums(folder)
     return 0 if all(made) else 1
 
 
