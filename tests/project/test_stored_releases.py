@@ -44,8 +44,8 @@ from tests.support.make_stored_releases import ABOUT, KINDS, PREDICTIONS, SUMS_F
 RELEASES = REPOSITORY / "tests/stored/releases"
 VERSIONS = sorted(path.name for path in RELEASES.iterdir() if path.is_dir())
 ZIPS = sorted(RELEASES.glob("*/*.zip"))
-# One kind for each family of backbones.
-FAMILIES = ("images", "scattering", "network", "vectors")
+# A kind of each family of backbones that ONNX files can contain.
+FAMILIES = ("network", "vectors")
 # Columns of predictions that name the version that predicts.
 OF_THE_VERSION = {"dpprobe"}
 
@@ -73,10 +73,10 @@ class Stored:
     def locate(self, key: str) -> Path | None:
         return self.folder / self.about[key] if self.about[key] else None
 
-    def verify(self, *, signed: bool = True) -> Report:
+    def verify(self) -> Report:
         return verify_bundle(
             self.bundle,
-            public_key=self.locate("public_key") if signed else None,
+            public_key=self.locate("public_key"),
             checkpoint=self.locate("checkpoint"),
             predecessors=self.predecessors,
         )
@@ -320,7 +320,7 @@ EDITS: dict[Place, Change] = {
     ("calibration", "sets", 0, "threshold"): times(0.5),
     ("monitor", "tables", "predicted_class", 0): lambda count: count + 500.0,
     ("monitor", "epsilon"): times(0.9),
-    ("choice", "epsilon"): times(0.5),
+    ("choice", "epsilon"): lambda epsilon: (epsilon or 1.0) * 0.5,
     ("ledger", "epsilon"): times(0.25),
     ("ledger", "unit"): rename,
     ("predecessor", "name"): rename,
@@ -383,11 +383,9 @@ def edit(values: Mapping[str, Any], place: Place, change: Change) -> dict[str, A
     try:
         inner, key = find(edited, place)
         before = inner[key]
+        inner[key] = change(before)
     except (KeyError, IndexError, TypeError):
         return None
-    if before is None:
-        return None
-    inner[key] = change(before)
     return None if inner[key] == before else edited
 
 
@@ -402,7 +400,8 @@ def list_believed(stored: Stored, file: str, edits: Mapping[Place, Change]) -> l
             continue
         path.write_text(json.dumps(edited, indent=2))
         write_sums(stored.bundle)
-        if stored.verify(signed=False).passed:
+        # without the signer's key, which would tell every edit, and without the network's weights
+        if verify_bundle(stored.bundle, predecessors=stored.predecessors).passed:
             believed.append(place)
     path.write_bytes(written)
     write_sums(stored.bundle)
