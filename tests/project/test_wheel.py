@@ -23,6 +23,7 @@ from packaging.utils import canonicalize_name
 from dpprobe.resources import SHIPPED
 from tests.conftest import REPOSITORY
 from tests.support.programs import run_program
+from tests.support.stored_releases import unpack_release
 from tests.support.warm_python import asking, serving
 from tests.support.wheels import TIMEOUT, build, install
 from tests.workflow.conftest import SMALL
@@ -226,7 +227,7 @@ there = [each for names in EXTRAS.values() for each in names if importlib.util.f
 print(json.dumps([ended, there]))
 """
 COMMANDS = ("verify releases/blobs_v1", "predict releases/blobs_v1 vectors.npy")
-IMAGES = REPOSITORY / "tests/stored/bundle-1"
+IMAGES = "images/clinic_v1"
 # What a person reads who lacks an extra: the missing package, and the extra that has it.
 DOORS = {
     "run -n": ("dpprobe run: the package snakemake", "workflow"),
@@ -242,6 +243,7 @@ DOORS = {
 def test_the_core_alone_fits_verifies_and_predicts_and_names_each_missing_extra(
     core: Path, tmp_path: Path
 ) -> None:
+    unpack_release(tmp_path / "images", "images")
     said = call(core / "python", "-c", CORE_USE, *COMMANDS, *DOORS, here=tmp_path)
     (ended, there), _ = json.JSONDecoder().raw_decode(said, said.index("[[0, 0,"))
     assert there == []

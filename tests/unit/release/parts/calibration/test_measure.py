@@ -25,8 +25,8 @@ from dpprobe.release.parts.evaluation import measure as results
 from dpprobe.release.probabilities import TOP_EDGES
 from dpprobe.results.unit_counts import row_weights
 from tests.support.mechanisms import made_plan
-from tests.support.shown_scores import draw_of, head, of_test_rows
 from tests.support.refusals import refuses
+from tests.support.shown_scores import draw_of, head, of_test_rows
 
 CLASSES = 3
 

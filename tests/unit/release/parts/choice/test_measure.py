@@ -30,8 +30,8 @@ from dpprobe.release.parts.choice.measure import check_choice, choice_words, fit
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.study import Study
 from tests.support.mechanisms import gaussians, made_plan
-from tests.support.small_study import STUDY
 from tests.support.refusals import refuses
+from tests.support.small_study import STUDY
 
 N, SEEDS = 1000, 3
 COVARIANCE = {"head": "feature_covariance"}

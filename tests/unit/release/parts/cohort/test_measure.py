@@ -17,8 +17,8 @@ from dpprobe.release.parts.cohort import list_faults
 from dpprobe.release.parts.cohort import measure as cohorts
 from dpprobe.release.parts.cohort.measure import check_cohort, describe_cohort
 from tests.support.mechanisms import gaussians, made_plan
-from tests.unit.release.ledger.test_ledger import FREE, booking, gaussian, part
 from tests.support.refusals import refuses
+from tests.unit.release.ledger.test_ledger import FREE, booking, gaussian, part
 
 
 def test_chains_of_cohorts_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ from dpprobe.release.parts.evaluation.class_recalls import Estimate, recall_mech
 from dpprobe.release.probabilities import Calibration
 from dpprobe.results import metrics
 from tests.support.mechanisms import made_plan
-from tests.support.shown_scores import draw_of, head, of_test_rows
 from tests.support.refusals import refuses
+from tests.support.shown_scores import draw_of, head, of_test_rows
 
 Metric = Literal["accuracy", "auc", "macro_accuracy"]
 NULL = math.nan

@@ -39,9 +39,9 @@ from tests.support import release_study
 from tests.support.edited_bundles import edit_file, failed
 from tests.support.mechanisms import best_of, gaussians, made_plan
 from tests.support.network_bundles import write_release
+from tests.support.refusals import refuses
 from tests.support.release_study import DIMENSION, release, study, write_features
 from tests.support.shown_scores import draw_of, head, of_test_rows
-from tests.support.refusals import refuses
 
 CLASSES = 3
 PROBE_NORM = 3.0

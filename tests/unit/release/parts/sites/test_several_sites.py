@@ -27,9 +27,9 @@ from dpprobe.site_exchange.agreement import sign_values
 from dpprobe.site_exchange.masks import mask_numbers
 from tests.support.edited_bundles import failed
 from tests.support.programs import run_program
+from tests.support.refusals import refuses
 from tests.support.release_study import DIMENSION, write_features
 from tests.support.site_study import Site, make_sites
-from tests.support.refusals import refuses
 
 
 def take_turns(sites: list[Site], **changes: Any) -> int:

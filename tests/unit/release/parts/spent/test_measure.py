@@ -11,8 +11,8 @@ from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.parts.spent.measure import check_ledger
 from tests.support.mechanisms import best_of, gaussians, made_plan
-from tests.support.releases import watched
 from tests.support.refusals import refuses
+from tests.support.releases import watched
 
 PLAN = made_plan([gaussians(8.0)], n=1000)
 SAMPLED = made_plan([gaussians(8.0, rate=0.1, count=9)], n=1000)
