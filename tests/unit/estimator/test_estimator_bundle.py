@@ -25,8 +25,8 @@ from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.parts.choice.measure import NO_CHOICE, fits_block
 from dpprobe.release.predict import Predictor
 from tests.support.classifiers import FAST, make_benchmark, make_budget, make_private, make_rows
-from tests.unit.release.test_signing import write_keys
 from tests.support.refusals import refuses
+from tests.unit.release.test_signing import write_keys
 
 GROUPS = [f"Jane Roe {row // 3}" for row, _ in enumerate(make_rows().y)]
 NAMES = ["keratosis", "melanoma", "naevus"]

@@ -86,7 +86,11 @@ def test_private_noise_is_secret_and_never_the_same() -> None:
             ConfigError,
             ("240",),
         ),
-        ({"head": {**classifiers.FAST, "init": "file", "init_file": "none"}}, DpprobeError, ("TODO",)),
+        (
+            {"head": {**classifiers.FAST, "init": "file", "init_file": "none"}},
+            DpprobeError,
+            ("TODO",),
+        ),
         ({"delta": 0.1}, PrivacyError, ("0.1", "1/n")),
         ({"budget": make_budget(delta=0.9), "delta": 1e-4}, PrivacyError, ("0.9", "1/n")),
         ({"public_steps": "scaler"}, ConfigError, ("public_steps",)),

@@ -18,8 +18,8 @@ from dpprobe.release.parts.cohort.measure import Steps as CohortSteps
 from dpprobe.release.parts.sites import SitesOptions, several_sites
 from dpprobe.study.study_file import load_study
 from tests.support.feature_stores import separable, write_split
-from tests.support.release_study import study
 from tests.support.refusals import refuses
+from tests.support.release_study import study
 
 MEMBERS = {"a": "0" * 64, "b": "1" * 64, "c": "2" * 64}
 MEASURED = {"evaluate": {"epsilon": 1}, "calibrate": {"epsilon": 1}, "monitor": {"epsilon": 2}}

@@ -23,8 +23,8 @@ from dpprobe.release.export import Exported, export_onnx
 from dpprobe.release.predict import Predictor
 from tests.support.bundles import write_example
 from tests.support.network_bundles import write_release
-from tests.unit.release.test_predict import MOBILENET
 from tests.support.refusals import refuses
+from tests.unit.release.test_predict import MOBILENET
 
 RESNET = {"family": "timm", "model": "test_resnet", "pretrained": False}
 VIT = {"family": "timm", "model": "test_vit", "pretrained": False, "model_args": {"depth": 1}}

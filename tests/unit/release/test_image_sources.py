@@ -117,7 +117,9 @@ def test_a_file_of_any_other_name_is_an_image_or_a_fault_of_its_row() -> None:
         ([], ("images", "CSV")),
     ],
 )
-def test_a_wrong_path_is_one_error_before_any_image_is_read(names: list[str], said: tuple[object, ...]) -> None:
+def test_a_wrong_path_is_one_error_before_any_image_is_read(
+    names: list[str], said: tuple[object, ...]
+) -> None:
     with refuses(ConfigError, *said):
         find(*names)
 
@@ -325,7 +327,9 @@ def test_paths_of_a_parquet_file_begin_at_its_folder_or_a_root(folder: Path) -> 
         (pa.table({"image_id": ["x.png"]}), ("image_column",)),
     ],
 )
-def test_a_parquet_file_without_images_is_refused(folder: Path, table: pa.Table, said: tuple[object, ...]) -> None:
+def test_a_parquet_file_without_images_is_refused(
+    folder: Path, table: pa.Table, said: tuple[object, ...]
+) -> None:
     """A name without a suffix is an image in a table of text alone."""
     pq.write_table(table, folder / "rows.parquet")
     with refuses(ConfigError, *said):

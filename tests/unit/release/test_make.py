@@ -39,8 +39,8 @@ from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.training.fit_inputs import FitInputs
 from tests.support.cell_files import write_cell
 from tests.support.programs import run_program
-from tests.support.release_study import METHODS, release, study, write_features
 from tests.support.refusals import refuses
+from tests.support.release_study import METHODS, release, study, write_features
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from tests.support.edited_bundles import failed
+from tests.support.refusals import refuses
 from tests.support.release_study import ROWS, release, study, write_features
 from tests.support.split_tables import write_tables
-from tests.support.refusals import refuses
 
 MONTHS = ("january", "february", "march")
 

@@ -21,10 +21,10 @@ from dpprobe.release.verification.verify import verify_bundle
 from tests.support.bundles import write_example
 from tests.support.command_line import run_main
 from tests.support.edited_bundles import edit_file
+from tests.support.refusals import refuses
 from tests.support.releases import HOSTILE
 from tests.unit.release.test_signing import write_keys
 from tests.unit.release.verification.test_verify import documented
-from tests.support.refusals import refuses
 
 DAY = date(2026, 11, 29)
 

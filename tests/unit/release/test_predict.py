@@ -40,8 +40,8 @@ from dpprobe.tracking.served_release import ServedRelease
 from tests.support.bundles import CLASSES, write_example
 from tests.support.edited_bundles import edit_file
 from tests.support.network_bundles import CALIBRATED, write_release
-from tests.support.stand_in_device import StandIn
 from tests.support.refusals import refuses
+from tests.support.stand_in_device import StandIn
 
 PROBABILITIES = [f"probability_{name}" for name in CLASSES]
 
@@ -445,7 +445,7 @@ def test_a_checkpoint_is_the_one_of_the_release(networks: Path, bundle: Path) ->
         (lambda v: v["preprocessing"].update(a=1), ("1",)),
         (
             lambda v: v.update(weights_sha256="1" * 64),
-            ("backbone", "mine", "SHA", "256", '1' * 64),
+            ("backbone", "mine", "SHA", "256", "1" * 64),
         ),
     ],
 )

@@ -24,9 +24,9 @@ from dpprobe.release.release_notes import state_difference, write_notes
 from dpprobe.release.stated_plans import format_price
 from tests.support.bundles import LEDGER, PRIORS, write_example
 from tests.support.edited_bundles import edit_file
+from tests.support.refusals import refuses
 from tests.support.releases import calibrated, measured, watched
 from tests.unit.release.ledger.test_ledger import DELTA, booking
-from tests.support.refusals import refuses
 
 USEFUL = {"metric": "macro_accuracy", "value": 0.86, "interval": [0.82, 0.90], "composition": ""}
 # 12 test units at a small epsilon: an interval that holds nearly all accuracies

@@ -19,8 +19,8 @@ from dpprobe.release.documents import rewritten_documents
 from dpprobe.release.documents.release_statement import release_statement
 from dpprobe.release.verification import method, verify
 from tests.support.bundles import write_example
-from tests.unit.release.verification.test_verify import documented
 from tests.support.refusals import refuses
+from tests.unit.release.verification.test_verify import documented
 
 
 @pytest.fixture(scope="module")

@@ -35,9 +35,9 @@ from schemas import bundle_schema
 from tests.support import bundles, release_study
 from tests.support.bundles import write_example
 from tests.support.edited_bundles import Change, edit_file, failed
+from tests.support.refusals import refuses
 from tests.support.shown_scores import draw_of, head, of_test_rows
 from tests.unit.release.test_signing import write_keys
-from tests.support.refusals import refuses
 
 SPLIT = "id, seed 0, fraction 0.2"
 
