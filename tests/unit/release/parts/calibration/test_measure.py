@@ -142,11 +142,11 @@ def calibrate_rows(scores: Any, labels: Any) -> dict[str, Any]:
     wanted = calibration.calibration_mechanisms(classes=classes, multi_label=False)
     plan = made_plan(wanted, len(labels), noise=LITTLE)
     rows = of_test_rows(scores, labels)
-    return calibration.calibrate_head(draw_of(head(classes), rows), plan, composition="paid")
+    return calibration.calibrate_head(draw_of(head(classes), rows), plan, together=1.5)
 
 
 def test_several_labels_have_no_calibration() -> None:
-    with refuses(ConfigError, "calibrate"):
+    with refuses(ConfigError, "calibrate", "label"):
         calibration.calibration_mechanisms(classes=2, multi_label=True)
 
 
@@ -179,7 +179,7 @@ def test_counts_of_four_classes_are_those_of_their_rows() -> None:
     expected, _ = np.histogram(own, noisy_counts.LABEL_EDGES)
     np.testing.assert_allclose(made["label_counts"], expected, atol=1.5)
     assert len(made["temperature"]) == 6
-    assert (made["n"], made["composition"]) == (3000, "paid")
+    assert (made["n"], made["together"]) == (3000, 1.5)
 
 
 def test_counts_of_two_classes_are_those_of_their_rows() -> None:
@@ -206,14 +206,14 @@ def test_the_counts_of_an_area_calibrate_at_no_price() -> None:
         plan,
         metric="auc",
         link="softmax",
-        composition="",
+        split={"by": "source"},
         keep_counts=True,
     )
     made = calibration.calibrate_from_counts(measured, plan)
     assert made["scale"] == pytest.approx(1 / 3, rel=0.05)
     assert made["offset"] == pytest.approx(-2 / 3, abs=0.05)
     assert (made["epsilon"], made["n"]) == (None, 20_000)
-    assert made["composition"] == calibration.OF_THE_AUC
+    assert "together" not in made
     assert {"sets", "reliability", "abstention", "cut_offs", "net_benefit"} < set(made)
 
 
@@ -222,7 +222,7 @@ def test_a_calibration_needs_the_units_of_a_useful_set() -> None:
     deviation = made_plan(wanted, 9).mechanisms[-1].noise_scale
     fewest = noisy_counts.fewest_units(deviation)
     calibration.check_calibration_size(made_plan(wanted, fewest))
-    with refuses(PrivacyError, fewest - 1, fewest):
+    with refuses(PrivacyError, "calibrate", fewest - 1, fewest):
         calibration.check_calibration_size(made_plan(wanted, fewest - 1))
 
 
@@ -232,5 +232,5 @@ def test_the_counts_of_an_area_need_a_hundred_deviations() -> None:
     fewest = max(noisy_counts.fewest_units(deviation), int(np.ceil(100 * deviation)))
     assert fewest > noisy_counts.fewest_units(deviation)
     calibration.check_calibration_size(made_plan(wanted, fewest, 3.0))
-    with pytest.raises(PrivacyError, match=f"need {fewest} at epsilon 1"):
+    with refuses(PrivacyError, "calibrate", fewest, "epsilon 1"):
         calibration.check_calibration_size(made_plan(wanted, fewest - 1, 3.0))

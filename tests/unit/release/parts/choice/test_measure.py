@@ -20,13 +20,12 @@ from dpprobe.heads.auto_rule import choose_head
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants, noise_calibration
-from dpprobe.privacy.limits import rounded_up
 from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.statement import mechanism_values
 from dpprobe.privacy.target import Target
 from dpprobe.release.parts.choice import measure as choice
-from dpprobe.release.parts.choice.measure import check_choice, choice_words, fits_block
+from dpprobe.release.parts.choice.measure import check_choice, fits_block
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.study import Study
 from tests.support.mechanisms import gaussians, made_plan
@@ -92,9 +91,7 @@ def test_without_sampling_it_is_the_exact_price_of_all_heads_and_the_release(
     exact = compose(release, *heads * SEEDS * len(BACKBONES))
     assert block["cells"] == 8
     assert exact <= block["epsilon"] <= exact * (1 + 1e-5)
-    assert f"at most epsilon {rounded_up(block['epsilon']):g} at delta 1e-05" in block["words"]
-    assert "no epsilon covers their test units" in block["words"]
-    assert block["words"].startswith(choice.IF_FIXED), "true also of a release that nobody chose"
+    assert block["uncovered"] is None
 
 
 def test_sampled_cells_are_bounded_from_above(tmp_path: Path) -> None:
@@ -107,10 +104,19 @@ def test_sampled_cells_are_bounded_from_above(tmp_path: Path) -> None:
     assert tight <= block["epsilon"] <= 1.3 * tight
 
 
+def list_named(block: dict[str, Any]) -> list[str]:
+    """The results that a block names, each with the dataset if it is another."""
+    return [
+        "/".join(each[key] for key in ("dataset", "name") if key in each)
+        + ("" if "name" in each else f" {each['kind']}")
+        for each in block["uncovered"]["results"]
+    ]
+
+
 def test_cells_that_are_not_private_leave_the_choice_without_a_price(tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], list[Any], dict[str, Any], str, int]] = [
-        ({}, [1, "inf"], {}, "covariance at epsilon inf", 4),
-        ({"ceiling": {"head": "nonprivate"}}, [1], {}, "ceiling at epsilon inf", 4),
+        ({}, [1, "inf"], {}, "pixels/covariance/eps-inf", 4),
+        ({"ceiling": {"head": "nonprivate"}}, [1], {}, "pixels/ceiling/eps-inf", 4),
         ({}, [1], {"few_shot": {"backbones": ["small"]}}, "small/few-shot probes", 2),
         ({}, [1], {"long_tail": {}}, "small/long tail", 2),
         ({}, [1], {"representation_law": {}, "backbones": NETWORK}, "vit/representation law", 1),
@@ -126,10 +132,8 @@ def test_cells_that_are_not_private_leave_the_choice_without_a_price(tmp_path: P
         chosen = study({"covariance": COVARIANCE, **methods}, epsilons, **more)
         block = price_choice(chosen, tmp_path)
         assert (block["cells"], block["epsilon"]) == (cells, None)
-        assert choice.NOT_COVERED in block["words"]
-        assert named in block["words"]
-        assert choice.WHAT_IT_MEANS in block["words"]
-        assert "no epsilon covers their test units" in block["words"]
+        assert block["uncovered"]["reason"] == "not_private"
+        assert named in list_named(block)
 
 
 def test_an_audit_on_made_up_rows_exposes_none(tmp_path: Path) -> None:
@@ -189,8 +193,8 @@ def test_what_auto_chooses_is_priced_by_backbone_where_features_are_there(tmp_pa
     assert exact <= block["epsilon"] <= exact * (1 + 1e-5)
     unknown = price_choice(auto, tmp_path, known={"digits": {"small": facts["small"]}})
     assert (unknown["cells"], unknown["epsilon"]) == (4, None)
-    assert "not known yet (pixels/auto). Extract their features first" in unknown["words"]
-    assert "no epsilon covers their test units" in unknown["words"]
+    method = {"kind": "method", "name": "pixels/auto"}
+    assert unknown["uncovered"] == {"reason": "not_known", "results": [method], "more": 0}
 
 
 # other datasets with the same units, and results that lie in the results folder
@@ -273,7 +277,6 @@ def test_all_datasets_with_the_same_units_count(
     exact = composed(tmp_path, {0.5: times * EVERY, 2.0: times * EVERY})
     assert block["cells"] == times * 4
     assert exact <= block["epsilon"] <= exact * (1 + 1e-5)
-    assert f"{4 * times} cells of this dataset or of datasets with the same units" in block["words"]
 
 
 # Two images of each patient among those of one scanner, in a study that protects images.
@@ -302,17 +305,17 @@ LIMITED = {
         (
             {"mnist": {"source": "sklearn", "name": "digits"}},
             {},
-            "mnist/labels decide who is trained on",
+            "mnist labels_decide",
         ),
         (
             {"part": {**DIGITS, "subsample": {"per_class": 5, "seed": 1}}},
             {},
-            "part/labels decide who is trained on",
+            "part labels_decide",
         ),
         (
             {"mnist": {**LIMITED, "same_units_as": "digits"}},
             {},
-            "mnist/a removed image lets another image of its patient in",
+            "mnist images_move_in",
         ),
         (
             {"mnist": {**MNIST, "same_units_as": "digits"}},
@@ -333,8 +336,8 @@ def check_named(
 ) -> None:
     block = price_choice(with_datasets(folder, datasets, **more), folder)
     assert block["epsilon"] is None
-    assert choice.NOT_COVERED in block["words"]
-    assert named in block["words"]
+    assert block["uncovered"]["reason"] == "not_private"
+    assert named in list_named(block)
 
 
 def test_sampled_cells_of_a_dataset_need_its_number_of_units(tmp_path: Path) -> None:
@@ -342,7 +345,8 @@ def test_sampled_cells_of_a_dataset_need_its_number_of_units(tmp_path: Path) -> 
     sampled = study({"sgd": SMALL}, [1], datasets=datasets, results_dir=str(tmp_path / "results"))
     block = price_choice(sampled, tmp_path)
     assert block["epsilon"] is None
-    assert "not known yet (mnist/pixels/sgd" in block["words"]
+    assert block["uncovered"]["reason"] == "not_known"
+    assert list_named(block)[0] == "mnist/pixels/sgd"
     known = {"mnist": {"pixels": replace(FACTS, n=400, dimension=13, classes=3)}}
     priced = price_choice(sampled, tmp_path, known=known)
     alone = price_choice(study({"sgd": SMALL}, [1]), tmp_path)
@@ -391,9 +395,9 @@ def lay_text(folder: Path, name: str, text: str = "{}") -> None:
 @pytest.mark.parametrize(
     ("place", "facts", "named"),
     [
-        ("digits/small/searched/2", {"private": False}, "small/searched at epsilon 2"),
-        ("gone/small/sgd/2", {"private": False}, "gone/small/sgd at epsilon 2"),
-        ("digits/pixels/covariance/2", {"mechanisms": None}, "pixels/covariance at epsilon 2"),
+        ("digits/small/searched/2", {"private": False}, "small/searched/eps-2"),
+        ("gone/small/sgd/2", {"private": False}, "gone/small/sgd/eps-2"),
+        ("digits/pixels/covariance/2", {"mechanisms": None}, "pixels/covariance/eps-2"),
     ],
 )
 def test_cells_without_a_price_that_lie_there_are_named(
@@ -406,13 +410,13 @@ def test_cells_without_a_price_that_lie_there_are_named(
 def test_cells_without_privacy_or_a_whole_statement_are_named(tmp_path: Path) -> None:
     ceiling = lay_cell(tmp_path, "digits/pixels/ceiling/2", private=False)
     ceiling.rename(ceiling.with_name("eps-inf"))
-    check_named(tmp_path, "pixels/ceiling at epsilon inf")
+    check_named(tmp_path, "pixels/ceiling/eps-inf")
     shutil.rmtree(ceiling.parent)
     statement = lay_cell(tmp_path, "digits/pixels/sgd/2") / "privacy.json"
     statement.write_text("{")
-    check_named(tmp_path, "pixels/sgd at epsilon 2")
+    check_named(tmp_path, "pixels/sgd/eps-2")
     statement.rename(statement.with_name("metrics.json"))
-    check_named(tmp_path, "pixels/sgd at epsilon 2")
+    check_named(tmp_path, "pixels/sgd/eps-2")
 
 
 @pytest.mark.parametrize(
@@ -483,7 +487,7 @@ def test_each_analysis_is_unpriced_or_reads_no_training_row(analysis: Analysis) 
             assert not path.endswith(("heads.safetensors", "history.parquet"))
 
 
-# What a bundle says of a choice among results, and which words verification believes.
+# What a bundle states of a choice among results, and what verification believes.
 
 
 PLAN = made_plan([gaussians(8.0)], n=1000)
@@ -491,92 +495,94 @@ OF_STUDY: Any = SimpleNamespace(is_of_estimator=False)
 ESTIMATOR: Any = SimpleNamespace(is_of_estimator=True)
 
 
-def check(cells: Any, epsilon: Any, words: str) -> tuple[str, bool]:
-    block = {"cells": cells, "epsilon": epsilon, "words": words}
-    return check_choice({"choice": block}, PLAN, OF_STUDY)
+NAMED = {"kind": "cell", "name": "pixels/sgd/eps-inf"}
+OF_STUDIES: list[dict[str, Any]] = [
+    {"cells": 0, "epsilon": None, "uncovered": None},
+    {"cells": 12, "epsilon": 1.23456, "uncovered": None},
+    *(
+        {
+            "cells": 12,
+            "epsilon": None,
+            "uncovered": {"reason": reason, "results": results, "more": more},
+        }
+        for reason in (choice.NOT_PRIVATE, choice.NOT_KNOWN)
+        for results, more in (([NAMED], 0), ([NAMED | {"dataset": "mnist"}] * 3, 3))
+    ),
+    {
+        "cells": 1,
+        "epsilon": None,
+        "uncovered": {
+            "reason": choice.NOT_PRIVATE,
+            "results": [{"kind": "labels_decide", "dataset": "mnist"}],
+            "more": 0,
+        },
+    },
+]
 
 
-@pytest.mark.parametrize(("cells", "count"), [(1, "1 cell "), (12, "12 cells ")])
-def test_a_priced_choice_names_cells_price_and_what_it_leaves_out(cells: int, count: str) -> None:
-    words = choice_words(cells, 1.23456, delta=1e-5)
-    assert words.startswith(choice.IF_FIXED)
-    assert f"holds, {count}of this dataset" in words
-    assert "at most epsilon 1.235 at delta 1e-05, release included" in words
-    for part in (choice.SEEDED, choice.LOOKED_AT, choice.ELSEWHERE, choice.TEST_UNITS):
-        assert part in words
-    assert choice.NOT_COVERED not in words
-    assert check(cells, 1.23456, words) == (words, True)
+def check(block: dict[str, Any]) -> bool:
+    values = {"choice": block, "delta": 1e-5}
+    return check_choice(values, PLAN, OF_STUDY)[1]
 
 
-def test_results_without_privacy_are_named_up_to_three() -> None:
-    for exposed, named in (
-        (["a"], "not private (a). "),
-        ([*"abc"], "not private (a, b, c). "),
-        ([*"abcd"], "not private (a, b, c and 1 more). "),
-        ([*"abcdef"], "not private (a, b, c and 3 more). "),
-    ):
-        words = choice_words(12, None, exposed, unknown=["x"])
-        assert f"{choice.NOT_COVERED}{named}{choice.WHAT_IT_MEANS}" in words
-        assert words.endswith(choice.TEST_UNITS)
-        assert "not known yet" not in words
-        assert check(12, None, words) == (words, True)
+@pytest.mark.parametrize("block", OF_STUDIES, ids=str)
+def test_a_choice_of_a_study_is_believed(block: dict[str, Any]) -> None:
+    assert check(block)
 
 
-def test_unknown_heads_are_named_with_the_remedy() -> None:
-    words = choice_words(0, None, unknown=[*"wxyz"])
-    named = f"{choice.NOT_COVERED}not known yet (w, x, y and 1 more). {choice.MAKE_FEATURES}"
-    assert named in words
-    assert "holds, 0 cells of" in words
-    assert words.endswith(choice.TEST_UNITS)
-    assert check(0, None, words) == (words, True)
+def test_results_without_privacy_are_named_up_to_three(tmp_path: Path) -> None:
+    methods = {f"covariance_{index}": COVARIANCE for index in range(3)}
+    block = price_choice(study(methods, ["inf"]), tmp_path)
+    names = [f"pixels/covariance_{index}/eps-inf" for index in range(3)]
+    assert block["uncovered"]["more"] == 3
+    assert list_named(block) == names
+    assert check(block)
 
 
-def test_a_study_without_results_says_so() -> None:
-    assert choice_words(0, None) == choice.NO_CHOICE
-    assert check(0, None, choice.NO_CHOICE) == (choice.NO_CHOICE, True)
+UNCOVERED = OF_STUDIES[2]["uncovered"]
 
 
 @pytest.mark.parametrize(
-    ("cells", "epsilon", "fault"),
+    ("change", "fault"),
     [
-        (1, 0.5, ("0.5",)),
-        (1, 1.0, ("epsilon", "1")),
-        (0, 1.5, ("TODO",)),
-        (-1, None, ("cells", "1")),
-        (True, 1.5, ("cells", "1")),
-        (1, "2", ("epsilon", "2")),
+        ({"epsilon": 0.5}, ("epsilon 0.5", "epsilon")),
+        ({"epsilon": 1.0}, ("epsilon 1",)),
+        ({"cells": 0}, ("cells", "epsilon")),
+        ({"cells": -1}, ("cells", -1)),
+        ({"cells": True}, ("cells", True)),
+        ({"epsilon": "2"}, ("epsilon", "2")),
+        ({"epsilon": None}, ("epsilon",)),
+        ({"uncovered": UNCOVERED}, ("epsilon",)),
+        ({"words": "none"}, ("choice", "['cells', 'epsilon', 'uncovered']")),
+        *(
+            ({"epsilon": None, "uncovered": {**UNCOVERED, **wrong}}, ("uncovered",))
+            for wrong in (
+                {"reason": "none"},
+                {"words": "none"},
+                {"results": []},
+                {"results": [NAMED] * 4},
+                {"results": [NAMED | {"kind": "other"}]},
+                {"results": [NAMED | {"words": "none"}]},
+                {"results": [NAMED | {"name": 3}]},
+            )
+        ),
+        ({"epsilon": None, "uncovered": {**UNCOVERED, "more": -1}}, ("more + 1", 0)),
     ],
+    ids=str,
 )
-def test_an_impossible_choice_is_named(cells: Any, epsilon: Any, fault: tuple[object, ...]) -> None:
-    words = choice_words(abs(cells), 1.5, delta=1e-5)
+def test_an_impossible_choice_is_named(change: dict[str, Any], fault: tuple[object, ...]) -> None:
     with refuses(DataError, *fault):
-        check(cells, epsilon, words)
+        check(OF_STUDIES[1] | change)
 
 
-@pytest.mark.parametrize(
-    ("cells", "epsilon", "exposed"), [(0, None, ()), (2, 1.5, ()), (2, None, ["a"])]
-)
-def test_other_words_are_not_believed(cells: int, epsilon: Any, exposed: Any) -> None:
-    words = choice_words(cells, epsilon, exposed, delta=1e-5)
-    check(cells, epsilon, words)
-    for other in (f"{words} More.", f"Surely. {words}", "", words.replace("choice", "choise")):
-        if other == words:
-            continue
-        with pytest.raises(DataError, match="words: "):
-            check(cells, epsilon, other)
-
-
-@pytest.mark.parametrize(
-    ("listed", "others"), [(1, None), (2, "1 other fit "), (12, "11 other fits ")]
-)
-def test_an_estimator_tells_how_many_fits_its_budget_lists(listed: int, others: str | None) -> None:
+@pytest.mark.parametrize("listed", [1, 2, 12])
+def test_an_estimator_tells_how_many_fits_its_budget_lists(listed: int) -> None:
     block = fits_block(listed)
-    assert (block["cells"], block["epsilon"]) == (0, None)
-    if others is None:
-        assert block["words"] == choice.ONLY_FIT
-    else:
-        assert f"lists {others}on this dataset" in block["words"]
+    assert block == {"cells": 0, "epsilon": None, "uncovered": None, "other_fits": listed - 1}
     values = {"choice": block, "ledger": {"releases": listed}}
-    assert check_choice(values, PLAN, ESTIMATOR) == (block["words"], True)
-    with pytest.raises(DataError, match="^choice: "):
+    assert check_choice(values, PLAN, ESTIMATOR)[1]
+    for wrong in ({"other_fits": listed}, {"cells": 1}, {"words": "none"}):
+        with refuses(DataError, "choice"):
+            check_choice({**values, "choice": block | wrong}, PLAN, ESTIMATOR)
+    with refuses(DataError, "choice"):
         check_choice({**values, "ledger": {"releases": listed + 1}}, PLAN, ESTIMATOR)
