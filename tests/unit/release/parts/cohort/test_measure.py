@@ -17,11 +17,7 @@ from dpprobe.release.parts.cohort import list_faults
 from dpprobe.release.parts.cohort import measure as cohorts
 from dpprobe.release.parts.cohort.measure import check_cohort, describe_cohort
 from tests.support.mechanisms import gaussians, made_plan
-<<<<<<< HEAD
-from tests.support.refusals import refuses
-=======
 from tests.support.refusals import check_tokens, refuses
->>>>>>> tests-facts
 from tests.unit.release.ledger.test_ledger import FREE, booking, gaussian, part
 
 

@@ -18,11 +18,7 @@ from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.training.plan_file import plan_method
 from tests.support.audit_records import MEMBERSHIP, WHITE_BOX, write_audit
 from tests.support.mechanisms import gaussians, made_plan
-<<<<<<< HEAD
-from tests.support.refusals import refuses
-=======
 from tests.support.refusals import check_tokens, refuses
->>>>>>> tests-facts
 from tests.support.release_study import ROWS, release, study, write_features
 
 EVIDENCE = {

@@ -22,11 +22,7 @@ from dpprobe.heads.rows import Transform
 from dpprobe.release.parts.monitor import compare_images as monitor
 from dpprobe.release.parts.monitor import measure as watching
 from tests.support.mechanisms import made_plan
-<<<<<<< HEAD
-from tests.support.refusals import refuses
-=======
 from tests.support.refusals import check_tokens, refuses
->>>>>>> tests-facts
 from tests.support.shown_scores import draw_of, head, of_test_rows
 
 SHARES = np.array([0.01, 0.05, 0.12, 0.24, 0.28, 0.16, 0.08, 0.05, 0.01])

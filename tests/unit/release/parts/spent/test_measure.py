@@ -11,11 +11,7 @@ from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.parts.spent.measure import check_ledger
 from tests.support.mechanisms import best_of, gaussians, made_plan
-<<<<<<< HEAD
-from tests.support.refusals import refuses
-=======
 from tests.support.refusals import check_tokens, refuses
->>>>>>> tests-facts
 from tests.support.releases import watched
 
 PLAN = made_plan([gaussians(8.0)], n=1000)
