@@ -65,6 +65,7 @@ def release_statement(
         **values,
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
+        "multi_label": facts is not None and facts.multi_label,
         **{name: blocks.get(name) for name in ALWAYS_STATED},
         **({"parts": facts.hash_parts()} if facts else {}),
         **{name: blocks[name] for name in STATED_IF_ASKED if blocks.get(name) is not None},

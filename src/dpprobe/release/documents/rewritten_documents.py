@@ -35,8 +35,16 @@ from dpprobe.release.stated_values import (
 )
 from dpprobe.release_part_registry import ALWAYS_STATED, STATED_IF_ASKED
 
-# Fields that statements of version 2 said in sentences alone.
-ADDED_TO_EARLIER = {"relation", "outputs", "engine_limits", "unpriced", "public", "not_covered"}
+# Fields that statements of version 2 lack, or said in sentences alone.
+ADDED_TO_EARLIER = {
+    "multi_label",
+    "relation",
+    "outputs",
+    "engine_limits",
+    "unpriced",
+    "public",
+    "not_covered",
+}
 # Numbers that libraries compute, whose last digits differ between versions and processors.
 _ROUNDED = {"allows", "mu"}
 
