@@ -16,6 +16,7 @@ from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, HeadFacts, write_bundle, write_sums
 from dpprobe.release.documents.release_statement import release_statement
 from dpprobe.release.parts.predecessor.measure import identify_bundle
+from dpprobe.versions import code_version
 
 CLASSES = ("naevus", "melanoma", "keratosis")
 PRIORS = np.array([0.7, 0.25, 0.05], dtype=np.float32)
@@ -88,7 +89,7 @@ def write_example(
         name=name,
         study="clinic",
         dataset="lesions",
-        dpprobe="0.1.0",
+        dpprobe=code_version(),
         class_names=classes,
         multi_label=False,
         dimension=64,

@@ -39,7 +39,7 @@ from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.training.fit_inputs import FitInputs
 from tests.support.cell_files import write_cell
 from tests.support.programs import run_program
-from tests.support.refusals import refuses
+from tests.support.refusals import check_tokens, refuses
 from tests.support.release_study import METHODS, release, study, write_features
 
 
@@ -84,7 +84,7 @@ def test_a_device_with_other_products_is_told_before_a_booking(
 ) -> None:
     one = study(folder, method="steps", name="steps")
     monkeypatch.setattr("torch.Tensor.double", torch.Tensor.float)
-    with refuses(DeviceError, "TODO"):
+    with refuses(DeviceError, "exact"):
         release(folder, one, "steps")
     assert not ledger(folder).read_entries()
 
@@ -92,10 +92,10 @@ def test_a_device_with_other_products_is_told_before_a_booking(
 def test_a_useless_head_is_refused_before_it_is_booked(folder: Path) -> None:
     """The planner refuses where the study has no benchmark, and a benchmark where it has one."""
     few = {"epsilon": 0.01, "method": "steps"}
-    with pytest.raises(PrivacyError, match="useless, the planner says"):
+    with refuses(PrivacyError, "release first", "epsilon 0.01", "`allow_useless: true`"):
         release(folder, study(folder, **few))
     path = write_cell(folder / "results", class_names=("a", "b", "c"), quality=0.0)
-    with pytest.raises(PrivacyError, match=f"useless, its benchmark {path}"):
+    with refuses(PrivacyError, "release first", path, "`allow_useless: true`"):
         release(folder, study(folder), benchmark=path)
     assert ledger(folder).read_entries() == []
     assert not (folder / "results/releases").exists()
@@ -117,8 +117,8 @@ def test_a_made_release_is_final_and_outlives_a_change_of_the_data(
     assert min(path.stat().st_mtime for path in output.iterdir()) > 1, "newer than its inputs"
     write_features(folder, shift=0.5)
     release(folder, study(folder))
-    assert "its data or features changed" in caplog.text
-    with refuses(PrivacyError, "release", "first", "1"):
+    check_tokens(caplog.text, "release first", "data")
+    with refuses(PrivacyError, "release first", "entry 1", "name"):
         release(folder, study(folder, epsilon=1))
     assert contents(output) == before
     assert len(ledger(folder).read_entries()) == 1
@@ -129,11 +129,12 @@ def test_a_release_of_copies_warns_and_does_not_count_them(
 ) -> None:
     write_features(folder, copies={"image": {"rows": 37, "most": 5}})
     output = release(folder, study(folder))
-    assert "release first: training rows repeat the picture of another row" in caplog.text
-    assert "37 " not in caplog.text.partition("release first")[2]
+    warned = caplog.text.partition("release first")[2]
+    check_tokens(warned, "picture", "row")
+    assert "37 " not in warned
     stated = json.loads((output / bundle.STATEMENT_FILE).read_text())
     assert "copies" not in stated
-    assert any("a picture that occurs in several" in text for text in stated["not_covered"])
+    assert "copies_of_items" in stated["not_covered"]
     assert verify_bundle(output).passed
     for name, rows, more in (("none", 0, {}), ("of_patients", 7, {"of_patients": True})):
         caplog.clear()
@@ -144,7 +145,7 @@ def test_a_release_of_copies_warns_and_does_not_count_them(
             copies={"image": {"rows": rows, "most": 5}, "patient": {"rows": rows, "most": 5}},
         )
         release(folder, study(folder, called=name, name=name, **more), name)
-        assert ("repeat the picture of another patient" in caplog.text) == (rows > 0)
+        assert ("another patient" in caplog.text) == (rows > 0)
 
 
 def test_a_bundle_that_is_gone_or_altered_is_not_made_again(folder: Path) -> None:
@@ -152,7 +153,7 @@ def test_a_bundle_that_is_gone_or_altered_is_not_made_again(folder: Path) -> Non
     before = contents(output)
     *most, last = before[bundle.HEAD_FILE]
     (output / bundle.HEAD_FILE).write_bytes(bytes([*most, last ^ 1]))
-    with refuses(PrivacyError, "head.safetensors"):
+    with refuses(PrivacyError, output / "head.safetensors"):
         release(folder, study(folder))
     (output / bundle.HEAD_FILE).unlink()
     (output / ".privacy.json.0123abcd.partial").touch()
@@ -165,7 +166,8 @@ def test_a_bundle_that_is_gone_or_altered_is_not_made_again(folder: Path) -> Non
         shutil.rmtree(kept)
     release(folder, study(folder))
     (output / bundle.CARD_FILE).unlink()
-    with refuses(PrivacyError, "SHA256SUMS", "SHA", "256"):
+    digest = ledger(folder).read_entries()[0].digest
+    with refuses(PrivacyError, "SHA256SUMS", digest):
         release(folder, study(folder))
     (output / bundle.CARD_FILE).write_bytes(before[bundle.CARD_FILE])
     release(folder, study(folder))
@@ -176,7 +178,7 @@ def test_a_damaged_stage_is_never_published(folder: Path, monkeypatch: pytest.Mo
     """A disk may lose a byte between two runs: of an open entry, and of one that is closed."""
 
     def die(*_: Any) -> None:
-        raise DataError("died before it was closed")
+        raise DataError("died early")
 
     def spoil_head(staged: Path) -> bytes:
         head = staged / bundle.HEAD_FILE
@@ -186,21 +188,21 @@ def test_a_damaged_stage_is_never_published(folder: Path, monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patch:
         patch.setattr(make.ReleaseTask, "_close_entry", die)
-        with refuses(DataError, "TODO"):
+        with refuses(DataError, "died early"):
             release(folder, study(folder))
     output = folder / "results/releases/first"
     (staged,) = output.parent.glob(".first.*.staged")
     whole = spoil_head(staged)
     with monkeypatch.context() as patch:
         patch.setattr(make.ReleaseTask, "make_release", die)  # refused before any work
-        with refuses(PrivacyError, "1", "is", "open"):
+        with refuses(PrivacyError, "entry 1", "open"):
             release(folder, study(folder))
     (staged / bundle.HEAD_FILE).write_bytes(whole)
     assert release(folder, study(folder)) == output
     shutil.rmtree(output)
     spoil_head(staged)
     bundle.write_sums(staged)  # whole by its own sums, and not what was closed
-    with refuses(PrivacyError, "SHA256SUMS", "SHA", "256"):
+    with refuses(PrivacyError, "SHA256SUMS", ledger(folder).read_entries()[0].digest):
         release(folder, study(folder))
     assert not output.exists()
 
@@ -209,7 +211,7 @@ def test_a_bundle_without_its_ledger_is_refused(folder: Path) -> None:
     output = release(folder, study(folder))
     ledger(folder).path.unlink()
     for name in ("first", "second"):
-        with pytest.raises(PrivacyError, match="restore the ledger"):
+        with refuses(PrivacyError, "ledger", output.parent):
             release(folder, study(folder, name=name), name)
     assert bundle.read_bundle(output)
     assert not ledger(folder).path.exists()
@@ -247,21 +249,20 @@ def test_a_release_keeps_to_a_permitted_risk_of_its_own(folder: Path, method: st
     output = release(folder, asked)
     statement = bundle.read_bundle(output).statement
     assert statement["risk_target"] == {"advantage": 0.3}
-    assert "permitted risk of any attack" in statement["promise"]
     assert 2 * statement["allows"]["balanced_accuracy"] - 1 <= 0.3 + 1e-9
     exact = method == "covariance"
     assert ("mu" in statement) == exact
     if exact:
         assert statement["mu"] == pytest.approx(0.7706, abs=1e-3)
         assert "advantage 0.3 (mu 0.7706)" in (output / "README.md").read_text("utf-8")
-    assert "<dt>Permitted risk</dt>" in (output / bundle.PAGE_FILE).read_text("utf-8")
+    assert "advantage 0.3" in (output / bundle.PAGE_FILE).read_text("utf-8")
     assert verify_bundle(output).passed
     # of Gaussians on all rows, whose epsilon is not searched for
     asked = study(folder, name="second", epsilon={"advantage": 0.25}, **limit)
     with pytest.raises(BudgetError, match="above max_risk"):
         release(folder, asked, "second")
     _, smaller = read_plan({**statement, "risk_target": {"advantage": 0.2}})
-    with refuses(PrivacyError, "0.2"):
+    with refuses(PrivacyError, "advantage 0.2"):
         check_price(smaller, True)
 
 
@@ -275,12 +276,12 @@ def test_the_limit_is_at_the_dataset_s_delta(folder: Path) -> None:
 
 def test_a_delta_above_one_over_n_is_refused_whatever_the_study_allows(folder: Path) -> None:
     allowed = {"allow_delta_above_one_over_n": True}
-    above = r"delta 0\.01 is above 1/n = 0\.00333 \(n = 300 training rows\); write a smaller delta"
-    with pytest.raises(PrivacyError, match=f"{above}$"):
+    above = ("delta 0.01", "1/n = 0.00333", "n = 300")
+    with refuses(PrivacyError, *above):
         release(folder, study(folder, delta=0.01).model_copy(update=allowed))
     # the limit of the ledger is at the dataset's delta
     limited = study(folder, max_epsilon=3, delta=1e-4).model_copy(update={"delta": 0.01, **allowed})
-    with refuses(PrivacyError, "max_epsilon", above):
+    with refuses(PrivacyError, "max_epsilon", "toy", *above):
         release(folder, limited)
     assert ledger(folder).read_entries() == []
     assert not (folder / "results/releases/first").exists()
@@ -308,7 +309,7 @@ def test_an_error_after_the_booking_says_that_the_entry_counts(
 
     with monkeypatch.context() as patch:
         patch.setattr(make, "fit_heads", diverge)
-        with refuses(DataError, "1", "ledger.jsonl"):
+        with refuses(DataError, "diverged", "Entry 1", ledger(folder).path):
             release(folder, study(folder))
     with pytest.raises(PrivacyError, match="--abandon 1 --reason"):
         release(folder, study(folder))
@@ -320,15 +321,15 @@ def test_an_error_after_the_booking_says_that_the_entry_counts(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"more": {"split_by": "class"}}, ("releases.first", "split_by")),
-        ({"calibrate": {}}, ("releases.first",)),
+        ({"more": {"split_by": "class"}}, ("releases.first", "dataset toy", "split_by", "class")),
+        ({"calibrate": {}}, ("releases.first", "calibrate", "epsilon")),
         ({"sign_key": "none.pem"}, ("sign_key", "none.pem")),
         ({"sign_key": "pyproject.toml"}, ("pyproject.toml",)),
         ({"card": {"contact": "see /home/me/notes"}}, ("card", "/home/")),
-        ({"evaluate": {"epsilon": 8}, "shares": (8, 1, 1)}, ("metric: macro_accuracy",)),
+        ({"evaluate": {"epsilon": 8}, "shares": (8, 1, 1)}, ("`metric: macro_accuracy`",)),
         (
             {"more": {"unit": "image", "max_images_per_patient": 2}, "of_patients": True},
-            ("max_images_per_patient", "2"),
+            ("max_images_per_patient", 2),
         ),
     ],
 )
@@ -364,14 +365,16 @@ def test_a_release_names_the_release_that_it_replaces(folder: Path) -> None:
     assert named == {"name": "first", "sha256": bundle.bundle_digest(first)}
     report = verify_bundle(second, predecessors=[first])
     assert report.passed, report.summarize()
-    assert any("first: undamaged" in line for line in report.summarize())
+    (chain,) = [check for check in report.checks if check.name == "predecessors"]
+    assert chain.passed
+    check_tokens(chain.detail, "first")
     # final, as for the card: to remove the name afterwards makes no other release
     kept = contents(second)
     release(folder, study(folder, name="second"), "second")
     assert contents(second) == kept
     (first / bundle.CARD_FILE).write_text("another promise")
-    for wrong, words in ((first, r"first: README\.md: missing, or changed"), (folder, "neither")):
-        with pytest.raises((DataError, ConfigError), match=words):
+    for wrong, named in ((first, "README.md"), (folder, "predecessor")):
+        with refuses((DataError, ConfigError), wrong, named):
             release(folder, study(folder, name="third", predecessor=str(wrong)), "third")
     assert len(ledger(folder).read_entries()) == 2, "nothing is booked"
 
@@ -495,7 +498,7 @@ def test_a_calibration_that_adds_too_little_noise_is_refused(folder: Path) -> No
         del record["sha256"]
         record["factor"] *= 0.5
         path.write_text(json.dumps({**record, "sha256": hash_value(record)}))
-    with pytest.raises(PrivacyError, match="its mechanisms cost"):
+    with refuses(PrivacyError, "epsilon 2", "mechanisms"):
         release(folder, made)
     assert not ledger(folder).path.exists()
 
@@ -510,9 +513,8 @@ def test_a_release_of_auto_names_the_rule_and_what_it_chose(
     )
     options = bundle.read_bundle(output).facts.head.options
     assert options["chosen"]["head"] == auto_rule.choose_head(facts)["head"]
-    assert f"chosen by auto rule {auto_rule.RULE} from public" in (output / "README.md").read_text()
-    details = {check.name: check.detail for check in verify_bundle(output).checks}
-    assert "chooses these options" in details["rule of auto"]
+    assert f"auto rule {auto_rule.RULE}" in (output / "README.md").read_text()
+    assert {check.name: check.passed for check in verify_bundle(output).checks}["rule of auto"]
     before = contents(output)
     monkeypatch.setattr(auto, "choose_head", lambda _: {"head": "newton"})
     (wrong,) = (check for check in verify_bundle(output).checks if check.passed is False)
@@ -525,7 +527,7 @@ def test_a_release_of_auto_names_the_rule_and_what_it_chose(
     assert report.passed
     (check,) = (each for each in report.checks if each.name == "rule of auto")
     assert check.passed is None
-    assert f"rule {auto_rule.RULE} chose head" in check.detail
+    check_tokens(check.detail, f"rule {auto_rule.RULE}", options["chosen"]["head"])
 
 
 @pytest.mark.parametrize(
@@ -570,7 +572,7 @@ def test_a_bundle_of_rule_1_still_verifies(
     assert report.passed
     (check,) = (each for each in report.checks if each.name == "rule of auto")
     assert check.passed is True
-    assert check.detail.startswith("rule 1 chooses")
+    check_tokens(check.detail, "rule 1")
     before = contents(output)
     release(folder, study(folder, method="auto", **tested))  # final, whatever rule 2 chooses
     assert contents(output) == before
@@ -597,7 +599,7 @@ def test_the_price_of_the_choice_waits_for_all_quick_checks(
     monkeypatch.setattr(f"{module}.choice_block", lambda *_, **__: 1 / 0)
     key = folder / "key.pem"
     key.write_text("no key")
-    with pytest.raises(ConfigError, match="signing key .*: unreadable"):
+    with refuses(ConfigError, key):
         release(folder, study(folder, sign_key=str(key)))
     with pytest.raises(ZeroDivisionError):
         release(folder, study(folder))
@@ -623,7 +625,7 @@ def test_nothing_is_measured_on_test_images_that_were_trained_on(
     A head alone reads one side.
     """
     with_copies_across(folder, 1)
-    with refuses(PrivacyError, "TODO"):
+    with refuses(PrivacyError, "splits", part):
         release(folder, study(folder, **{part: {"epsilon": epsilon}}))
     assert not ledger(folder).read_entries()
     assert verify_bundle(release(folder, study(folder))).passed

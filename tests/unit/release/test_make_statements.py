@@ -109,7 +109,7 @@ def check_promise(statement: Mapping[str, Any], options: Mapping[str, Any]) -> N
     assert statement["delta"] == options.get("delta", 1e-4)
     assert statement["epsilon_target"] == options.get("epsilon", 2)
     assert statement["epsilon_realised"] <= statement["epsilon_target"]
-    assert ("patient" in statement["unit_of_privacy"]) == bool(patients)
+    assert statement["unit"] == ("patient" if patients else "image")
     assert statement["mode"] == "release"
     assert statement["method"] == options.get("method", "covariance")
     if statement["selection"] is None:
@@ -205,9 +205,8 @@ def check_head(read: bundle.Bundle, options: Mapping[str, Any]) -> None:
     assert (facts.head.chosen is not None) == (options.get("method") == "search")
     text = " ".join((read.folder / bundle.CARD_FILE).read_text().split())
     for words, wanted in {
-        "How sure it is": "calibrate" in options,
+        "| 90% | ": "calibrate" in options,
         "--monitor": "monitor" in options,
-        "assume equally frequent": balanced,
         "## Contact me": "card" in options,
     }.items():
         assert (words in text) == wanted, words

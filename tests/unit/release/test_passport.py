@@ -18,6 +18,7 @@ from dpprobe.release.bundle import CardFacts, bundle_digest, read_bundle
 from dpprobe.release.passport import write_passport
 from dpprobe.release.signing import sign_bundle
 from dpprobe.release.verification.verify import verify_bundle
+from dpprobe.versions import code_version
 from tests.support.bundles import write_example
 from tests.support.command_line import run_main
 from tests.support.edited_bundles import edit_file
@@ -99,7 +100,7 @@ def test_a_crate_states_the_guarantee_the_software_and_the_run(bundle: Path) -> 
     }
     run = found["#run"]
     assert run["@type"] == "CreateAction"
-    assert found[run["instrument"]["@id"]]["version"] == "0.1.0"
+    assert found[run["instrument"]["@id"]]["version"] == code_version()
     assert {"@id": "bundle/head.safetensors"} in run["result"]
     assert not {"startTime", "endTime", "agent"} & set(run), "a bundle knows neither"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.release.usefulness import benchmark_faults, check_metric, check_usefulness
 from dpprobe.results.cell_record import CellRecord, read_cell
 from tests.support.cell_files import write_cell
-from tests.support.refusals import refusal_of
+from tests.support.refusals import check_tokens, refusal_of
 
 FACTS = DataFacts(
     n=20_000, dimension=768, classes=2, multi_label=False, epsilon=1.0, delta=1e-6, unit="image"
@@ -60,21 +59,23 @@ def changed(
 @pytest.mark.parametrize(
     ("headline", "low", "says"),
     [
-        ("accuracy", 0.25, "accuracy .* baseline, 0.250 .*begins at 0.250"),
-        ("accuracy", 0.1, "accuracy .* baseline, 0.250 .*begins at 0.100"),
+        ("accuracy", 0.25, ("accuracy", "0.250", "at 0.250")),
+        ("accuracy", 0.1, ("accuracy", "0.250", "0.100")),
         ("accuracy", 0.2501, None),
-        ("accuracy", None, r"baseline, 0.250 \(no interval is known\)"),
-        ("macro_accuracy", 0.25, "macro accuracy .* baseline, 0.250"),  # recall 1 of one in four
+        ("accuracy", None, ("accuracy", "0.250")),
+        ("macro_accuracy", 0.25, ("macro accuracy", "0.250")),  # recall 1 of one in four
         ("macro_accuracy", 0.26, None),
     ],
 )
 def test_the_headline_s_interval_begins_above_a_constant_prediction(
-    record: CellRecord, headline: Headline, low: float | None, says: str | None
+    record: CellRecord, headline: Headline, low: float | None, says: tuple[object, ...] | None
 ) -> None:
-    each = changed(record, headline=headline, low=low, constant_accuracy=0.25)
-    faults = list(benchmark_faults(each))
+    faults = list(
+        benchmark_faults(changed(record, headline=headline, low=low, constant_accuracy=0.25))
+    )
     assert len(faults) == (says is not None), faults
-    assert not says or re.search(f"not better than the majority-class.*{says}|{says}", faults[0])
+    for each in faults:
+        check_tokens(each, *says or ())
 
 
 @pytest.mark.parametrize(("low", "fault"), [(0.5, True), (0.3, True), (0.501, False)])
@@ -87,7 +88,7 @@ def test_a_ranking_that_may_be_chance_is_one_fault(
         said = [one for one in benchmark_faults(each) if "AUC" in one]
         assert len(said) == fault, said
     (one,) = benchmark_faults(changed(record, auc_low=0.5))
-    assert "the 95% CI of its AUC begins at 0.500, so the ranking may be chance" in one
+    check_tokens(one, "AUC", "0.500")
     assert not list(benchmark_faults(changed(record, auc_low=None)))
 
 
@@ -105,7 +106,8 @@ def test_a_class_that_half_of_the_seeds_never_predict_is_named(
 ) -> None:
     faults = list(benchmark_faults(changed(record, never=never)))
     assert bool(faults) == (named is not None)
-    assert not named or f"it never predicts {named} (if the class is rare, `balanced:" in faults[0]
+    for each in faults:
+        check_tokens(each, named, "`balanced:")
 
 
 def test_a_class_that_a_minority_of_seeds_never_predicts_is_no_fault(tmp_path: Path) -> None:
@@ -121,8 +123,8 @@ def test_five_classes_are_named_and_the_others_counted(record: CellRecord) -> No
         names = [f"c{number}" for number in range(8)]
         each = changed(record, never=[range(count)] * 2, class_names=names)
         (fault,) = benchmark_faults(each)
-        more = "" if count == 5 else rf" and {count - 5} more"
-        assert re.search(rf"it never predicts c0, c1, c2, c3, c4{more} \(", fault), fault
+        check_tokens(fault, "c0, c1, c2, c3, c4", *[f"{count - 5} more"] * (count > 5))
+        assert "c5" not in fault
 
 
 def test_of_several_labels_none_need_be_predicted(tmp_path: Path) -> None:
@@ -150,9 +152,7 @@ def test_a_head_of_noise_is_refused_and_one_that_tells_classes_apart_is_not(
     said = refusal(benchmark=path, facts=FACTS)
     assert (said is not None) == useless
     if said:
-        assert said.startswith("release v1: this head would be useless, its benchmark ")
-        for word in (str(path), "No epsilon was spent", "`allow_useless: true`"):
-            assert word in said
+        check_tokens(said, "release v1", path, "epsilon", "`allow_useless: true`")
 
 
 @pytest.mark.parametrize("unit", ["image", "patient"])
@@ -163,8 +163,7 @@ def test_without_a_benchmark_the_planner_names_a_number_that_is_enough(
     few = replace(FACTS, n=40, classes=classes, epsilon=0.1, unit=unit, delta=1e-5)
     said = refusal(benchmark=None, facts=few)
     assert said
-    assert f"the planner says: 40 training {unit}s are too few for {classes} classes" in said
-    assert "at epsilon 0.1; about" in said
+    check_tokens(said, f"40 training {unit}s", f"{classes} classes", "epsilon 0.1")
     enough = int(said.partition("about ")[2].partition(" are")[0].replace(",", ""))
     assert refusal(benchmark=None, facts=replace(few, n=enough)) is None, "as it says"
     # nothing is known of several labels per image
@@ -201,17 +200,17 @@ def test_a_benchmark_that_balances_otherwise_tells_only_how_well_the_head_ranks(
     for balanced in (None, False):  # the cell is as the release: never predicting b counts
         refused = refusal(benchmark=path, facts=facts, balanced=balanced)
         assert refused
-        assert "never predicts b" in refused
+        check_tokens(refused, "b")
     other = refusal(benchmark=path, facts=facts, balanced=True)
     if classes == 2:
         assert (other is None) == ranks
-        assert other is None or "the ranking may be chance" in other
+        assert other is None or "AUC" in other
     else:
         assert other is None, "enough examples, says the planner"
         few = replace(facts, n=20, epsilon=0.1)
         refused = refusal(benchmark=path, facts=few, balanced=True)
         assert refused
-        assert "the planner says" in refused
+        check_tokens(refused, "20 training", f"{classes} classes", "epsilon 0.1")
 
 
 def check(metric: Headline, labels: Any) -> str | None:
@@ -236,7 +235,8 @@ def test_an_accuracy_of_classes_that_are_unequal_is_refused(
     labels = np.repeat(np.arange(len(counts)), counts)
     said = check("accuracy", labels)
     assert (said is not None) == (remedy is not None), f"{counts}: {said}"
-    assert not remedy or f"write {remedy} in `evaluate`. No epsilon was spent" in str(said)
+    if said is not None:
+        check_tokens(said, remedy, "`evaluate`", "epsilon")
     for metric in ("auc", "macro_accuracy"):
         assert check(metric, labels) is None
 
@@ -252,5 +252,5 @@ def test_an_accuracy_of_labels_of_which_one_is_rare_or_common_is_refused(
     labels = (np.arange(40)[:, None] < present).astype(np.int8)
     said = check("accuracy", labels)
     assert (said is not None) == refused
-    assert not refused or "write `metric: auc` in" in str(said)
+    assert not refused or "`metric: auc`" in str(said)
     assert check("auc", labels) is None

@@ -15,10 +15,13 @@ from scipy.stats import norm
 
 from dpprobe.artifacts import read_json
 from dpprobe.privacy.plan import Plan
-from dpprobe.release import stated_plans
+from dpprobe.privacy.unit_words import unit_words
 from dpprobe.release.bundle import STATEMENT_FILE, read_facts
 from dpprobe.release.documents import document_values
 from tests.support.bundles import write_example
+from tests.support.refusals import check_tokens
+
+IMAGES = unit_words("image")
 
 
 @given(st.floats(0, 1))
@@ -38,7 +41,7 @@ def test_each_rate_that_a_card_states_is_that_of_the_best_attack(tmp_path: Path)
     for attack in table:
         best = [norm.cdf(norm.ppf(attack.false) + mu) for mu in (trained, tested)]
         assert [attack.trained, attack.tested] == pytest.approx(best, rel=1e-3)
-    stated = re.findall(r"[\d.]+%", document_values.in_plain_words(statement, table)[1])
+    stated = re.findall(r"[\d.]+%", document_values.in_plain_words(statement, IMAGES, table))
     rates = (norm.cdf(norm.ppf(0.01) + trained), norm.cdf(trained / 2))
     flags, guesses = map(document_values.percent_up, rates)
     assert stated == ["1%", flags, "1%", guesses, "50%"]
@@ -115,20 +118,12 @@ def test_a_clause_becomes_a_sentence(text: str, sentence: str) -> None:
     assert document_values.as_sentence(text) == sentence
 
 
-@given(st.floats(1e-4, 1e3))
-def test_a_price_is_rounded_up_in_its_fourth_digit(epsilon: float) -> None:
-    shown = float(stated_plans.format_price(epsilon))
-    assert epsilon * (1 - 1e-12) <= shown <= epsilon * 1.0011
-    assert stated_plans.format_price(shown) == stated_plans.format_price(epsilon)
-    assert len(stated_plans.format_price(epsilon).replace(".", "").strip("0")) <= 4
-
-
 def test_numbers_are_written_as_people_read_them() -> None:
-    assert stated_plans.format_price(1.23401) == "1.235"
-    assert [stated_plans.format_small(each) for each in (1e-5, 2.5e-6, 1e-10, 0.01)] == [
+    filters = document_values.html_environment().filters
+    assert filters["price"](1.23401) == "1.235"
+    assert [filters["small"](each) for each in (1e-5, 2.5e-6, 1e-10, 0.01)] == [
         *("1e-5", "2.5e-6", "1e-10", "0.01")
     ]
-    filters = document_values.html_environment().filters
     assert filters["count"](1234567) == "1,234,567"
     assert filters["percent"](0.001) == "0.1%"
     assert filters["rate"](0.12345) == "12.3%"
@@ -159,44 +154,22 @@ def test_a_promise_is_weak_if_half_are_found_at_one_percent(
     assert document_values.is_weak(table) == weak
 
 
-@pytest.mark.parametrize(
-    ("images", "epsilon", "says"),
-    [
-        (5, 2.34561, "For a patient with 5 training images, .* it is epsilon 2.346 at delta 1e-5."),
-        (1, 0.5, "For a patient with 1 training image, .* epsilon 0.5 at delta 1e-5."),
-        (5, math.inf, "so patients have no guarantee."),
-        (5, "inf", "so patients have no guarantee."),
-        (5, None, "so patients have no guarantee."),
-        (None, None, "so patients have no guarantee."),
-    ],
-)
-def test_a_patient_of_several_images_has_a_price_or_no_guarantee(
-    images: int | None, epsilon: Any, says: str
+@pytest.mark.parametrize("unit", Plan.UNITS)
+@pytest.mark.parametrize("vectors", [False, True])
+def test_words_and_formula_are_of_the_unit_of_privacy(
+    tmp_path: Path, unit: str, vectors: bool
 ) -> None:
-    block = {"images": images, "epsilon": epsilon}
-    said = document_values.to_patients({"patients": block, "delta": 1e-5})
-    assert said
-    assert said.startswith("The guarantee is for one image. It is weaker for a patient with sev")
-    assert re.search(f"{says}$", said), said
-    assert document_values.to_patients({"patients": None}) is None
-
-
-@pytest.mark.parametrize("unit", stated_plans.UNITS)
-def test_words_and_formula_are_of_the_unit_of_privacy(tmp_path: Path, unit: str) -> None:
-    statement = read_json(write_example(tmp_path / "bundle") / STATEMENT_FILE)
-    statement |= {"unit_of_privacy": Plan.UNITS[unit], "n": 12345}
+    statement = read_json(write_example(tmp_path / "bundle") / STATEMENT_FILE) | {"n": 12345}
     table = document_values.bound_best_attacks(statement, document_values.RATES)
-    first, second = document_values.in_plain_words(statement, table)
-    who = "who" if unit == "patient" else "that"
-    assert f"one {unit}" in first
-    assert f"someone who knows all other {unit}s" in first
-    assert ("together)" in first) == (unit in ("patient", "group"))
-    assert f"wrongly flags 1% of the {unit}s {who} were not in the training data" in second
-    assert f"of those {who} were;" in second
-    assert f"a given {unit} was or was not" in second
-    assert document_values.state_formally(statement) == (
-        f"epsilon 1 at delta 1e-5 for {Plan.UNITS[unit]}, with n = 12,345 training {unit}s"
-    )
+    words = unit_words(unit, vectors=vectors)
+    plain = document_values.in_plain_words(statement, words, table)
+    formal = document_values.state_formally(statement, words)
+    check_tokens(plain, words.whole_short, words.many, words.who)
+    check_tokens(formal, "epsilon 1", "1e-5", words.whole, "12,345", words.many)
+    others = {each for name in Plan.UNITS for each in (name, f"{name}s")}
+    assert not (others - {words.one, words.many, words.item, words.items}) & set(plain.split())
+    if vectors:
+        assert not re.search("image|picture", plain + formal)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from huggingface_hub import EvalResult, ModelCard
 from dpprobe.release.bundle import CardFacts
 from dpprobe.release.documents.model_card import make_card
 from tests.support.bundles import LEDGER, PRIORS
+from tests.support.refusals import check_tokens
 from tests.support.releases import (
     HOSTILE,
     Release,
@@ -95,8 +96,7 @@ def test_the_hub_finds_a_result_with_its_interval(
     assert isinstance(result, EvalResult)
     assert data.to_dict()["metrics"] == [hub]
     assert (result.metric_type, result.metric_value) == (hub, 0.812)
-    expected = f"{name}, measured with noise (95% CI 0.772 to 0.853)"
-    assert result.metric_name == expected
+    check_tokens(str(result.metric_name), name, "0.772 to 0.853")
     assert (result.dataset_name, result.dataset_type) == ("lesions (private)", "lesions")
     assert data.to_dict()["model-index"][0]["name"] == "lesions_v1"
 
@@ -122,66 +122,65 @@ SAID: dict[str, tuple[dict[str, Any], list[str]]] = {
     "result": (
         {"statement": {"evaluation": measured()}},
         [
-            "**Accuracy 81.2% (95% CI 77.2 to 85.2%)**, at epsilon 0.2 and delta 1e-5: test images",
-            "The accuracy on 375 test units",
-            "the test data, found at most |\n|---|---|---|\n",
+            *("Accuracy 81.2%", "77.2 to 85.2%", "epsilon 0.2", "375 test images"),
+            "|---|---|---|\n",
         ],
     ),
     "calibrated": (
         {"statement": {"calibration": calibrated()}},
-        ["## How sure it is", "on 1000 private test images", "| 90% | "],
+        ["1000 private test images", "| 90% | "],
     ),
     "watched": (
         {"statement": {"monitor": watched()}},
-        ["## Whether new images still look alike", "with 1000 private test images, counted"],
+        ["1000 private test images", "--monitor"],
     ),
     "cohort": (
         {"statement": {"cohort": following()}},
-        ["Cohort 2026-12, number 12 of at most 12 in its chain."],
+        ["Cohort 2026-12", "12,000 images", "lesions_2026_01"],
     ),
-    "sites": ({"statement": {"sites": of_sites()}}, ["The sites a, b and c trained this head"]),
+    "sites": ({"statement": {"sites": of_sites()}}, ["a, b and c", "X25519"]),
     "evidence": ({"statement": {"evidence": EVIDENCE}}, ["audit"]),
     "predecessor": (
         {"statement": {"predecessor": {"name": "lesions v0", "sha256": "ab" * 32}}},
-        ["This release replaces `lesions v0`, whose `SHA256SUMS` has the SHA-256 `abab"],
+        ["`lesions v0`", f"`{'ab' * 32}`"],
     ),
     "patients": (
         {"statement": {"patients": {"images": 5, "epsilon": 6.2003}}},
-        ["**The guarantee is for one image.", "it is epsilon 6.201 at delta 1e-5.**"],
+        ["5 training images", "epsilon 6.201"],
     ),
     "spent": (
         {"statement": {"ledger": LEDGER | {"releases": 4, "epsilon": 2.3, "exact": False}}},
-        ["had 4 releases", "Together they cost one image at most epsilon 2.3 at delta 1e-5."],
+        ["4 releases", "at most epsilon 2.3 at delta 1e-5"],
     ),
     "risk": (
         {"statement": {"risk_target": {"advantage": 0.3}, "mu": 0.77}},
-        ["1,500 training images, advantage 0.3 (mu 0.77)."],
+        ["advantage 0.3 (mu 0.77)"],
     ),
     "auto": (
         {"statement": {"chosen_from": {"head": "newton", "rule": "auto rule 1"}}},
-        ["(`covariance`: `newton`, chosen by auto rule 1 from public facts)"],
+        ["`newton`", "auto rule 1"],
     ),
     "priors": (
         {"head": {"class_priors": tuple(PRIORS.tolist())}},
-        ["assume equally frequent classes", "naevus 70.00%, melanoma 25.00%, keratosis 5.00%."],
+        ["naevus 70.00%, melanoma 25.00%, keratosis 5.00%"],
     ),
     "labels": (
         {"multi_label": True},
-        ["into 3 labels, several of which an image may have", "the probability of each label."],
+        ["3 labels", "probability of each label"],
     ),
-    "scores": ({"head": {"link": "none"}}, ["the score of each class."]),
+    "scores": ({"head": {"link": "none"}}, ["score of each class"]),
     "weights": (
         {"backbone": {"weights_sha256": "0" * 64}},
-        ["`dpprobe export lesions_v1 --onnx model.onnx` writes backbone and head"],
+        ["`dpprobe export lesions_v1 --onnx model.onnx`"],
     ),
     "hub": (
         {"backbone": {"options": {"family": "timm", "model": "hf-hub:a/b"}, "trained": True}},
-        [" --output predictions.csv --allow-hub\n", "downloaded from the Hub (`a/b`) and checked"],
+        [" --output predictions.csv --allow-hub\n", "(`a/b`)"],
     ),
-    "timm": ({"backbone": RESNET}, ["downloaded from the Hub (`timm/resnet50.a1_in1k`)"]),
+    "timm": ({"backbone": RESNET}, ["(`timm/resnet50.a1_in1k`)"]),
     "file": (
         {"backbone": RESNET | FILE},
-        [" --checkpoint WEIGHTS\n", "`WEIGHTS` is the file `weights.safetensors`", f"`{'0' * 64}`"],
+        [" --checkpoint WEIGHTS\n", "`weights.safetensors`", f"`{'0' * 64}`"],
     ),
     "imported": (
         {"backbone": {"options": {"family": "imported", "module": "nets:build"}}},
@@ -191,15 +190,18 @@ SAID: dict[str, tuple[dict[str, Any], list[str]]] = {
         {
             "backbone": VECTORS,
             "statement": {
-                "public_data": {"backbone_options": VECTORS["options"], "assumption": "x"}
+                "public_data": {
+                    "trained": True,
+                    "near_duplicate_check": "not_published",
+                    "backbone_options": VECTORS["options"],
+                }
             },
         },
         [
-            "Classifies vectors into 3 classes",
-            "that the model `clip-vit` computed",
+            "`clip-vit`",
             "predict lesions_v1 vectors.npy ",
-            "of 64 numbers per row",
-            "--onnx head.onnx` writes",
+            "64 numbers",
+            "--onnx head.onnx`",
         ],
     ),
     "weak": (
@@ -209,7 +211,7 @@ SAID: dict[str, tuple[dict[str, Any], list[str]]] = {
                 "selection": {"mean": 10, "repeated": ["gradients"], "trials": "geometric"},
             }
         },
-        ["**This is a weak promise.**", "| 1% | 100% |"],
+        ["weak", "mean 10", "| 1% | 100% |"],
     ),
 }
 
@@ -219,8 +221,8 @@ def test_each_fact_of_a_release_is_said(plain: Release, case: str) -> None:
     changes, says = SAID[case]
     before, after = write(plain), write(changed(plain, **changes))
     for words in says:
-        assert words in after.text, f"{case}: {words!r} is not said"
-        assert words not in before.text, f"{case}: {words!r} is always said"
+        assert words in after.text, f"{case}: {words!r} is not there"
+        assert words not in before.text, f"{case}: {words!r} is always there"
 
 
 @pytest.mark.parametrize(("number", "left"), [(2, 0), (100, 0), (101, 1), (1000, 900)])
@@ -229,7 +231,7 @@ def test_a_hundred_classes_are_named(plain: Release, number: int, left: int) -> 
     line = write(changed(plain, class_names=names)).text.partition("Classes: ")[2]
     named = line.partition(".\n")[0].partition(" and ")[0].split(", ")
     assert named == list(names[:100])
-    assert (f" and {left} more, in `bundle.json`." in line) == (left > 0)
+    assert (f"{left} more" in line) == (left > 0)
 
 
 @pytest.mark.parametrize("text", HOSTILE)

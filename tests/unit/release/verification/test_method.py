@@ -16,7 +16,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.release import bundle, stated_plans
 from dpprobe.release.verification import method
 from tests.support.bundles import PRIORS, write_example
-from tests.support.refusals import refusal_of, refuses
+from tests.support.refusals import check_tokens, refusal_of, refuses
 from tests.unit.release.verification.test_verify import BALANCED, SAMPLED
 
 SEARCHED = {
@@ -70,7 +70,7 @@ def test_a_head_has_the_link_and_the_labels_of_its_loss(
 def test_a_softmax_takes_no_several_labels(
     facts: bundle.BundleFacts, options: dict[str, Any]
 ) -> None:
-    with refuses(DataError, "multi_label"):
+    with refuses(DataError, "multi_label", options["head"]):
         method.read_options(stating(facts, options, several=True))
 
 
@@ -78,7 +78,7 @@ def test_options_are_stated_whole(facts: bundle.BundleFacts) -> None:
     short = {"head": "feature_covariance"}
     head = facts.head.model_copy(update={"options": short})
     stated = facts.model_copy(update={"head": head})
-    with pytest.raises(DataError, match=r'head\.options: {"head":"feature_covariance"} is stated'):
+    with refuses(DataError, "head.options", '{"head":"feature_covariance"}'):
         method.read_options(stated)
 
 
@@ -87,12 +87,12 @@ def test_class_frequencies_are_there_exactly_if_they_were_released(
 ) -> None:
     method.read_options(stating(facts, BALANCED, class_priors=(0.5, 0.5)))
     for options, priors in ((BALANCED, None), (SAMPLED, (0.5, 0.5))):
-        with pytest.raises(DataError, match=r"head\.class_priors: present or absent"):
+        with refuses(DataError, "head.class_priors"):
             method.read_options(stating(facts, options, class_priors=priors))
 
 
 def test_auto_is_no_head_before_it_has_chosen(facts: bundle.BundleFacts) -> None:
-    with pytest.raises(ConfigError, match="head auto"):
+    with refuses(ConfigError, "head auto"):
         method.read_options(stating(facts, {"head": "auto"}))
 
 
@@ -110,31 +110,31 @@ def test_auto_is_no_head_before_it_has_chosen(facts: bundle.BundleFacts) -> None
                 {"score": -3},
             )
         ),
-        (None, "missing, or without a score"),
-        ({}, "missing, or without a score"),
-        ({"learning_rate": 0.7, "max_grad_norm": 1.0}, "missing, or without a score"),
-        ({"score": 0.5, "max_grad_norm": 1.0}, "not the options of the search"),
-        (CHOSEN | {"steps": 5}, "not the options of the search"),
-        (CHOSEN | {"learning_rate": 0.09}, "learning_rate: 0.09 is not in the search space"),
-        (CHOSEN | {"learning_rate": 1.1}, "learning_rate: 1.1 is not in the search space"),
-        (CHOSEN | {"learning_rate": "x"}, "learning_rate: 'x' is not a number"),
-        (CHOSEN | {"learning_rate": True}, "learning_rate: True is not a number"),
-        (CHOSEN | {"learning_rate": None}, "learning_rate: None is not a number"),
-        (CHOSEN | {"max_grad_norm": 0.7}, "max_grad_norm: 0.7 is not in the search space"),
-        (CHOSEN | {"max_grad_norm": 1}, "max_grad_norm: 1 is not in the search space"),
-        (CHOSEN | {"max_grad_norm": True}, "max_grad_norm: True is not in the search space"),
-        (CHOSEN | {"max_grad_norm": "1.0"}, "max_grad_norm: '1.0' is not in the search space"),
-        (CHOSEN | {"score": None}, "head.chosen.score: None is not a number"),
-        (CHOSEN | {"score": 1e300}, "head.chosen.score: 1e+300 is not a number"),
+        (None, ("head.chosen", "score")),
+        ({}, ("head.chosen", "score")),
+        ({"learning_rate": 0.7, "max_grad_norm": 1.0}, ("head.chosen", "score")),
+        ({"score": 0.5, "max_grad_norm": 1.0}, ("head.chosen",)),
+        (CHOSEN | {"steps": 5}, ("head.chosen",)),
+        (CHOSEN | {"learning_rate": 0.09}, ("head.chosen.learning_rate", 0.09)),
+        (CHOSEN | {"learning_rate": 1.1}, ("head.chosen.learning_rate", 1.1)),
+        (CHOSEN | {"learning_rate": "x"}, ("learning_rate", "'x'")),
+        (CHOSEN | {"learning_rate": True}, ("learning_rate", True)),
+        (CHOSEN | {"learning_rate": None}, ("learning_rate", None)),
+        (CHOSEN | {"max_grad_norm": 0.7}, ("head.chosen.max_grad_norm", 0.7)),
+        (CHOSEN | {"max_grad_norm": 1}, ("head.chosen.max_grad_norm", 1)),
+        (CHOSEN | {"max_grad_norm": True}, ("head.chosen.max_grad_norm", True)),
+        (CHOSEN | {"max_grad_norm": "1.0"}, ("head.chosen.max_grad_norm", "'1.0'")),
+        (CHOSEN | {"score": None}, ("head.chosen.score", None)),
+        (CHOSEN | {"score": 1e300}, ("head.chosen.score", 1e300)),
     ],
     ids=str,
 )
 def test_a_choice_is_within_its_search(
-    facts: bundle.BundleFacts, chosen: Any, fault: str | None
+    facts: bundle.BundleFacts, chosen: Any, fault: tuple[object, ...] | None
 ) -> None:
     said = refusal_of(method.read_options, stating(facts, SEARCHED, chosen=chosen))
     assert (said is None) == (fault is None), said
-    assert fault is None or fault in str(said)
+    check_tokens(said or "", *fault or ())
 
 
 def test_without_a_search_nothing_was_chosen(facts: bundle.BundleFacts) -> None:
@@ -144,11 +144,9 @@ def test_without_a_search_nothing_was_chosen(facts: bundle.BundleFacts) -> None:
 
 
 def test_releases_of_floating_point_are_refused() -> None:
-    said, passed = method.check_engine(method_options(SAMPLED))
-    assert passed
-    assert "whole numbers" in said
+    assert method.check_engine(method_options(SAMPLED))[1]
     inexact = method_options({**SAMPLED, "engine": "closed_form"})
-    with refuses(DataError, "head", "sgd", "engine: exact"):
+    with refuses(DataError, "head sgd", "`engine: exact`"):
         method.check_engine(inexact)
 
 
@@ -206,8 +204,9 @@ def read_mark(folder: Path) -> Any:
 
 
 def test_a_head_in_order_passes(balanced: Path) -> None:
-    said = "weights, class_priors: shapes as the options imply, all finite"
-    assert check_content(balanced, None) == (said, True)
+    said, passed = check_content(balanced, None)
+    assert passed
+    check_tokens(said, "weights, class_priors")
     tensors = {"weights": WEIGHTS, "class_priors": PRIORS}
     assert check_content(balanced, save(tensors, metadata=read_mark(balanced))) == (said, True)
 
@@ -225,13 +224,13 @@ def test_a_head_that_options_do_not_imply_fails(
 def test_a_head_of_another_type_or_without_its_mark_fails(balanced: Path) -> None:
     mark = read_mark(balanced)
     whole: Tensors = {"weights": WEIGHTS.astype(np.int32), "class_priors": PRIORS}
-    with pytest.raises(DataError, match="weights: int32, not float32"):
+    with refuses(DataError, "weights", "int32", "float32"):
         check_content(balanced, save(whole, metadata=mark))
     tensors = {"weights": WEIGHTS, "class_priors": PRIORS}
     other = {key: value.replace("lesions", "others") for key, value in mark.items()}
     assert other != mark
     for wrong in (None, other):
-        with pytest.raises(DataError, match="metadata: .* is stated"):
+        with refuses(DataError, "metadata"):
             check_content(balanced, save(tensors, metadata=wrong))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,27 +18,32 @@ from safetensors.numpy import save, save_file
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import ConfigError, DataError, DpprobeError
+from dpprobe.privacy import statement_words
 from dpprobe.privacy.limits import round_up
 from dpprobe.privacy.noise_calibration import calibrate, price_of_group, price_plan, second_opinions
 from dpprobe.privacy.plan import Patients, Plan
+from dpprobe.privacy.statement_words import explain_statement
 from dpprobe.privacy.target import Target
 from dpprobe.release import bundle as files
+from dpprobe.release.checks import Check
+from dpprobe.release.documents import document_values, page
 from dpprobe.release.documents.model_card import make_card
 from dpprobe.release.documents.page import make_page
-from dpprobe.release.parts.choice.measure import choice_words
+from dpprobe.release.documents.rewritten_documents import explain_bundle
+from dpprobe.release.parts.choice.measure import explain_choice
 from dpprobe.release.parts.evaluation import measure as results
 from dpprobe.release.signing import sign_bundle
 from dpprobe.release.stated_plans import check_price, read_plan
-from dpprobe.release.verification.verify import verify_bundle
+from dpprobe.release.verification.verify import read_verified, verify_bundle
 from schemas import bundle_schema
 from tests.support import bundles, release_study
 from tests.support.bundles import write_example
 from tests.support.edited_bundles import Change, edit_file, failed
-from tests.support.refusals import refuses
+from tests.support.refusals import check_tokens, refuses
 from tests.support.shown_scores import draw_of, head, of_test_rows
 from tests.unit.release.test_signing import write_keys
 
-SPLIT = "id, seed 0, fraction 0.2"
+SPLIT = {"by": "id", "public_seed": 0, "fraction": 0.2}
 
 # What a writer of documents raises of values that lack a part, or have another type.
 UNWRITABLE = (DpprobeError, LookupError, StopIteration, TypeError, ValidationError)
@@ -60,7 +64,6 @@ def evaluation(folder: Path) -> dict[str, Any]:
         Target(n=n, epsilon=0.5, delta=1e-5),
         cache=folder,
     )
-    head_plan = replace(plan, realised_epsilon=0.999996, epsilon=1.0)
     labels = np.arange(n) % 3
     rows = of_test_rows(np.eye(3)[np.where(np.arange(n) < 348, labels, 0)], labels)
     return results.evaluate_heads(
@@ -68,7 +71,7 @@ def evaluation(folder: Path) -> dict[str, Any]:
         plan,
         metric="accuracy",
         link="softmax",
-        composition=results.composition_words(head_plan, plan, split=SPLIT),
+        split=SPLIT,
     )
 
 
@@ -79,7 +82,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_example(
         place / "whole",
         evaluation=evaluation(place / "calibration"),
-        choice={"cells": 4, "epsilon": 5.5, "words": choice_words(4, 5.5, delta=1e-5)},
+        choice={"cells": 4, "epsilon": 5.5, "uncovered": None},
         ledger={
             "entry": 3,
             "releases": 2,
@@ -107,13 +110,12 @@ def documented(folder: Path) -> None:
     files.write_sums(folder)
 
 
-def test_own_statements_are_shown_whole(original: Path) -> None:
-    """The words on a choice are several sentences: `verify` prints the bundle's, uncut."""
-    told = read_json(original / "privacy.json")
-    report = verify_bundle(original)
-    details = [check.detail for check in report.checks]
-    words = [told["choice"]["words"], *told["not_covered"]]
-    assert max(map(len, words)) > 600, "no statement here was ever cut"
+def test_sentences_of_a_statement_are_shown_whole(original: Path) -> None:
+    """The sentences on a choice are several: `verify` prints them uncut."""
+    stated = read_json(original / "privacy.json")
+    words = [explain_choice(stated["choice"], stated), *explain_statement(stated).not_covered]
+    assert max(map(len, words)) > 600, "no sentence here was ever cut"
+    details = [check.detail for check in verify_bundle(original).checks]
     for each in words:
         assert any(each in detail for detail in details), f"cut: {each}"
 
@@ -126,8 +128,9 @@ def test_a_bundle_in_order_passes(original: Path) -> None:
     assert "dp-accounting" in details["price"]
     assert "opacus" in details["price"]
     information = [check for check in report.checks if check.name == "not covered"]
-    assert len(information) >= 5
+    assert len(information) == len(read_json(original / "privacy.json")["not_covered"])
     assert {check.passed for check in information} == {None}
+    assert {"statement", "documents"} <= {check.name for check in report.checks if check.passed}
 
 
 @pytest.mark.parametrize(
@@ -208,13 +211,12 @@ NAMED_BY = {
     "dataset": "head",
     "dimension": "head",
     "class_names": "parts",
-    "unit_of_privacy": "plan",
+    "unit": "plan",
     "patients": "plan",
     "selection": "plan",
-    "check_notes": "plan",
-    "epsilon_target": "words",
+    "epsilon_target": "statement",
     "epsilon_realised": "plan",
-    "public_files": "words",
+    "public_files": "statement",
 }
 
 
@@ -249,9 +251,11 @@ def unnoticed(original: Path, name: str, folder: Path) -> set[str]:
 
 
 def test_every_edit_of_the_statement_is_noticed_but_these(original: Path, tmp_path: Path) -> None:
-    """A head without sampling does not depend on n; the ledger's total is private."""
+    """A head without sampling does not depend on n; ledger, choice and split are the maker's."""
     passed = unnoticed(original, files.STATEMENT_FILE, tmp_path / "copy")
-    assert passed == {"n", "ledger.entry", "ledger.releases", "ledger.epsilon", "ledger.exact"}
+    ledger = {f"ledger.{name}" for name in ("entry", "releases", "epsilon", "exact")}
+    split = {"evaluation.split.public_seed", "evaluation.split.fraction"}
+    assert passed == {"n", "choice.cells", "choice.epsilon", *ledger, *split}
 
 
 def test_every_edit_of_the_facts_is_noticed_but_these(original: Path, tmp_path: Path) -> None:
@@ -260,12 +264,69 @@ def test_every_edit_of_the_facts_is_noticed_but_these(original: Path, tmp_path: 
     assert {place.split(".")[0] for place in passed} == {"name", "study", "dpprobe", "card"}
 
 
-def test_another_version_is_named_where_its_words_differ(bundle: Path) -> None:
+# What this version of dpprobe writes may be reworded and restyled; what is stated stays a fact.
+
+
+def find_check(folder: Path, name: str) -> Check:
+    (found,) = [check for check in verify_bundle(folder).checks if check.name == name]
+    return found
+
+
+@pytest.mark.parametrize("name", [files.CARD_FILE, files.PAGE_FILE])
+def test_an_edited_document_fails_in_the_version_that_wrote_it(bundle: Path, name: str) -> None:
+    """Also with hashes written anew, by somebody who cheats."""
+    text = (bundle / name).read_text(encoding="utf-8")
+    (bundle / name).write_text(text.replace("epsilon 1", "epsilon 0.1"), encoding="utf-8")
+    files.write_sums(bundle)
+    report = verify_bundle(bundle)
+    assert failed(report) == ["documents"]
+    check_tokens(find_check(bundle, "documents").detail, name)
+    assert not report.passed
+
+
+@pytest.mark.parametrize("name", [files.CARD_FILE, files.PAGE_FILE])
+def test_documents_of_another_version_are_not_compared_and_the_verdict_says_so(
+    bundle: Path, name: str
+) -> None:
     edited(bundle, files.FACTS_FILE, lambda values: values.update(dpprobe="99.5"))
-    edited(bundle, files.STATEMENT_FILE, lambda values: values.update(promise="none"))
-    details = {one.name: one.detail for one in verify_bundle(bundle).checks}
-    assert details["words"].startswith('promise: "none" is stated, but "The weights of the head')
-    assert details["words"].endswith("verify with 99.5, which made the bundle")
+    (bundle / name).write_text("What another version wrote.\n", encoding="utf-8")
+    files.write_sums(bundle)
+    report = verify_bundle(bundle)
+    check = find_check(bundle, "documents")
+    assert (report.passed, check.passed) == (True, None)
+    check_tokens(check.detail, files.CARD_FILE, files.PAGE_FILE, "99.5", "dpprobe explain")
+    assert any("99.5" in line and "documents" in line for line in report.summarize())
+    edit_file(bundle, files.STATEMENT_FILE, lambda values: values.update(unit="patient"))
+    assert not verify_bundle(bundle).passed, "facts are compared in any version"
+
+
+def test_a_reworded_sentence_and_another_style_change_no_verdict_of_an_older_bundle(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Documents that this version would write otherwise, of a bundle that it or another wrote."""
+    reworded = {
+        kind: {name: f"In other words, {sentence}" for name, sentence in sentences.items()}
+        for kind, sentences in statement_words._sentences().items()
+    }
+    templates = Path(shutil.copytree(document_values.TEMPLATES, tmp_path / "templates"))
+    style = (templates / "style.css").read_text(encoding="utf-8")
+    (templates / "style.css").write_text(f"{style}body {{ font: 9pt serif }}\n", encoding="utf-8")
+    monkeypatch.setattr(statement_words, "_sentences", lambda: reworded)
+    monkeypatch.setattr(page, "TEMPLATES", templates)
+    assert failed(verify_bundle(bundle)) == ["documents"], "both documents are this version's"
+    before = [(bundle / name).read_bytes() for name in (files.CARD_FILE, files.PAGE_FILE)]
+    edit_file(bundle, files.FACTS_FILE, lambda values: values.update(dpprobe="99.5"))
+    report = verify_bundle(bundle)
+    assert failed(report) == []
+    assert find_check(bundle, "documents").passed is None
+    told = [check.detail for check in report.checks if check.name == "not covered"]
+    assert told
+    assert all(each.startswith("In other words, ") for each in told)
+    read = read_verified(bundle)
+    for each, old in zip((False, True), before, strict=True):
+        written = explain_bundle(read, page=each)
+        assert "In other words, " in written
+        assert written.encode() != old
 
 
 PARTS: dict[str, Change] = {
@@ -281,7 +342,7 @@ def test_a_part_is_named_and_the_backbone_tells_what_hashes_cannot(bundle: Path,
     report = verify_bundle(edited(bundle, files.FACTS_FILE, PARTS[part]))
     (check,) = [check for check in report.checks if check.name == "parts"]
     assert check.passed is False
-    assert check.detail == f"{part}: {files.FACTS_FILE} and {files.STATEMENT_FILE} differ"
+    check_tokens(check.detail, part, files.FACTS_FILE, files.STATEMENT_FILE)
     facts = files.BundleFacts.model_validate(read_json(bundle / files.FACTS_FILE))
     edited(
         bundle, files.STATEMENT_FILE, lambda statement: statement.update(parts=facts.hash_parts())
@@ -300,7 +361,7 @@ def test_a_backbone_with_a_file_is_computed_where_the_file_is_named(
     edited(bundle, files.FACTS_FILE, name_file)
     details = {check.name: check for check in verify_bundle(bundle).checks}
     assert details["backbone"].passed is None
-    assert details["backbone"].detail.startswith("pass --checkpoint")
+    check_tokens(details["backbone"].detail, "--checkpoint")
     (tmp_path / "a.safetensors").write_bytes(b"x")
     report = verify_bundle(bundle, checkpoint=tmp_path / "a.safetensors")
     assert "backbone" in failed(report)
@@ -321,7 +382,7 @@ def test_a_study_s_folder_is_answered_with_its_bundles(bundle: Path, tmp_path: P
     for name in ("v2", "v1", ".v2.staged"):
         shutil.copytree(bundle, study / "releases" / name)
     first, second = (study / "releases" / name for name in ("v1", "v2"))
-    with pytest.raises(DataError, match=re.escape(f"did you mean {first} or {second}?")):
+    with refuses(DataError, study, first, second):
         verify_bundle(study)
     (first / files.FACTS_FILE).unlink()  # a bundle without it is still one
     assert failed(verify_bundle(first)) == ["files"]
@@ -392,7 +453,7 @@ def test_a_hostile_head_fails_in_a_line(bundle: Path) -> None:
 
 
 def test_control_characters_do_not_reach_a_terminal(bundle: Path) -> None:
-    edited(bundle, files.STATEMENT_FILE, lambda values: values.update(promise="\x1b[2J\nverified"))
+    edited(bundle, files.STATEMENT_FILE, lambda values: values.update(method="\x1b[2J\nverified"))
     for check in verify_bundle(bundle).checks:
         assert check.detail.isprintable()
     (bundle / files.SUMS_FILE).write_text("\x1b[2J  bundle.json\n")
@@ -439,7 +500,7 @@ def test_a_release_with_a_public_file_passes(tmp_path: Path) -> None:
     assert all(b"public-place" not in file.read_bytes() for file in folder.iterdir())
     assert [*read_json(folder / files.STATEMENT_FILE)["public_files"]] == ["start.safetensors"]
     edited(folder, files.STATEMENT_FILE, lambda values: values.update(public_files={}))
-    assert "words" in failed(verify_bundle(folder))
+    assert "statement" in failed(verify_bundle(folder))
 
 
 def test_a_plan_that_costs_a_little_more_than_its_target_fails(original: Path) -> None:
@@ -448,7 +509,7 @@ def test_a_plan_that_costs_a_little_more_than_its_target_fails(original: Path) -
     check_price(plan, True)
     costly = replace(plan, mechanisms=tuple(item.scale_noise(0.99999) for item in plan.mechanisms))
     assert 1 + 1e-6 < price_plan(costly) < 1 + 2e-5
-    _, checks, notes = second_opinions(costly)
-    costly = replace(costly, realised_epsilon=1.0, checks=checks, check_notes=notes)
-    with refuses(DpprobeError, "1", "1e-05", "1.0000"):
+    _, checks, _ = second_opinions(costly)
+    costly = replace(costly, realised_epsilon=1.0, checks=checks)
+    with refuses(DpprobeError, "epsilon 1", "delta 1e-05"):
         check_price(costly, True)

@@ -17,11 +17,11 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
 from dpprobe.release import bundle, stated_plans
 from dpprobe.release.checks import Checks
-from dpprobe.release.counted_units import compose_test_price, price_words
+from dpprobe.release.counted_units import compose_test_price, price_together
 from dpprobe.release.parts.calibration import measure as calibrated
 from dpprobe.release.parts.cohort import measure as cohorts
 from dpprobe.release.parts.evaluation import measure as results
-from dpprobe.release.parts.monitor.measure import monitor_head, monitor_mechanisms, monitor_words
+from dpprobe.release.parts.monitor.measure import monitor_head, monitor_mechanisms
 from dpprobe.release.parts.part import Stated
 from dpprobe.release.verification import method
 from dpprobe.release_part_registry import load_readers
@@ -49,7 +49,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "accuracy": {"evidence": EVIDENCE, "sites": of_sites()},
     "area": {"sites": of_sites("a")},
     "two": {
-        "cohort": cohorts.describe_cohort("now", EARLIER, horizon=4, n=1500, unit="image"),
+        "cohort": cohorts.describe_cohort("now", EARLIER, horizon=4, n=1500),
         "predecessor": {"name": "r2", "sha256": "ab" * 32},
     },
 }
@@ -63,6 +63,8 @@ BLIND: dict[str, dict[str, str]] = {
         "ledger.releases": "the ledger is private",
         "ledger.epsilon": "the ledger is private, and a larger total is possible",
         "ledger.exact": "a bound is weaker than an exact total",
+        "evaluation.split.public_seed": "only the maker knows by which ids units were drawn",
+        "evaluation.split.fraction": "only the maker knows by which ids units were drawn",
     },
     "accuracy": {
         f"evidence.{name}": "an audit cannot be repeated from its bundle"
@@ -88,7 +90,7 @@ BLIND: dict[str, dict[str, str]] = {
     "two of the area": {"evaluation.score_counts.edges.1": ONE_COUNT, "monitor.tables": ONE_COUNT},
     "not measurable": {"evaluation.class_counts": ONE_COUNT},
 }
-AREAS = {"value", "interval", "standard_error"}
+AREAS = {"value", "interval", "standard_error", "labels_left_out"}
 # Other checks that may name a lie in a block, because their numbers follow from it.
 FOLLOWING = {"evaluation": {"calibration"}, "predecessor": {"cohort", "predecessors"}}
 
@@ -98,7 +100,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_example(tmp_path_factory.mktemp("bundle") / "whole", classes=("a", "b", "c"))
 
 
-def measure_parts(folder: Path, plan: Plan, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def measure_parts(folder: Path, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What facts and a statement have of a release whose parts are measured on 500 test units."""
     classes, metric, own, monitored = MEASURED[kind]
     several, generator = kind == "areas", np.random.default_rng(0)
@@ -123,7 +125,7 @@ def measure_parts(folder: Path, plan: Plan, kind: str) -> tuple[dict[str, Any], 
         tested,
         metric=metric,
         link="sigmoid" if several else "softmax",
-        composition=results.composition_words(plan, tested, split=verified.SPLIT),
+        split=verified.SPLIT,
         keep_counts=own == 0,
     )
     blocks = {"evaluation": evaluation, "ledger": LEDGER | {"releases": 2, "epsilon": 20.0}}
@@ -132,22 +134,22 @@ def measure_parts(folder: Path, plan: Plan, kind: str) -> tuple[dict[str, Any], 
     elif own:
         wanted = calibrated.calibration_mechanisms(classes=classes, multi_label=False)
         parts.append(planned(wanted, own))
-        words = price_words(parts[1], compose_test_price(*parts) or tested, *calibrated.PRICED)
-        made = calibrated.calibrate_head(draw, parts[1], composition=words)
-        blocks["calibration"] = made
+        together = price_together(parts[1], compose_test_price(*parts))
+        blocks["calibration"] = calibrated.calibrate_head(draw, parts[1], together=together)
     if monitored:
         parts.append(planned(monitor_mechanisms(unusual=True), 2.0))
-        words = monitor_words(parts[-1], compose_test_price(*parts) or tested)
+        together = price_together(parts[-1], compose_test_price(*parts))
         blocks["monitor"] = monitor_head(
-            draw, parts[-1], probe_norm=1.5, link="softmax", calibration=None, composition=words
+            draw, parts[-1], probe_norm=1.5, link="softmax", calibration=None, together=together
         )
     return {"class_names": tuple("abc"[:classes]), "multi_label": several}, blocks
 
 
 def is_blind(kind: str, place: str) -> bool:
     known = {**BLIND[""], **BLIND[kind]}
-    if known.get("evaluation") == AN_AREA and place.startswith("evaluation"):
-        return place.split(".")[1] in AREAS
+    if known.get("evaluation") == AN_AREA and place.split(".")[1] in AREAS:
+        return place.startswith("evaluation.")
+    known.pop("evaluation", None)
     return any(place == each or place.startswith(f"{each}.") for each in known)
 
 
@@ -157,7 +159,7 @@ def measured_statement(
     """Returns a statement's blocks of measured parts, and what finds the faults of such blocks."""
     values, facts = read_json(original / bundle.STATEMENT_FILE), bundle.read_facts(original)
     plan, (_, options) = stated_plans.read_plan(values)[1], method.read_options(facts)
-    changes, blocks = measure_parts(original.parent, plan, kind)
+    changes, blocks = measure_parts(original.parent, kind)
     probe = facts.backbone.probe | {"norm": 1.5}
     backbone = facts.backbone.model_copy(update={"probe": probe})
     facts = facts.model_copy(update=changes | {"backbone": backbone})

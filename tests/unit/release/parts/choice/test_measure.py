@@ -152,7 +152,7 @@ def test_methods_that_cannot_be_calibrated_have_no_heads_to_choose(tmp_path: Pat
     blocks = [price_choice(each, tmp_path) for each in (both, alone)]
     assert blocks[0] == blocks[1]
     none = price_choice(study({"sgd": too_large}, [1]), tmp_path)
-    assert none == {"cells": 0, "epsilon": None, "words": choice.NO_CHOICE}
+    assert none == {"cells": 0, "epsilon": None, "uncovered": None}
 
 
 def test_backbones_and_seeds_share_calibrations(

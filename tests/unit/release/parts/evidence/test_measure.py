@@ -89,7 +89,7 @@ def test_nothing_is_released_or_booked_where_a_test_refutes_the_promise(
     write_features(tmp_path)
     tests = [{"name": "releases", "p_value": 0.4}, {"name": "head", "p_value": 1e-9}]
     refuted = {**WHITE_BOX, "tests": tests, "holds": holds}
-    with refuses(PrivacyError, "epsilon 1", "head", 0.712, 0.95):
+    with refuses(PrivacyError, "epsilon 2", "head", 0.712, 0.95):
         release(
             tmp_path,
             study(tmp_path),

@@ -82,10 +82,15 @@ def test_a_damaged_or_exchanged_predecessor_fails(chain: list[Path], tmp_path: P
     edit_file(tmp_path / "v3", STATEMENT_FILE, lambda v: v["predecessor"].update(name="../v2"))
     for folders in ([], [first.parent]):
         check_tokens(fault(tmp_path / "v3", *folders), "predecessor", "'../v2'")
-    wrong: list[Any] = [None, {}, ""]
+    wrong: list[Any] = [{}, ""]
     for empty in wrong:
         edit_file(tmp_path / "v3", STATEMENT_FILE, partial(dict.update, predecessor=empty))
         check_tokens(fault(tmp_path / "v3", first.parent), "predecessor", "['name', 'sha256']")
+    edit_file(tmp_path / "v3", STATEMENT_FILE, partial(dict.update, predecessor=None))
+    checks = verify_bundle(tmp_path / "v3", predecessors=[first.parent]).checks
+    (found,) = [each for each in checks if each.name == "statement"]
+    assert found.passed is False
+    check_tokens(found.detail, "predecessor")
 
 
 @pytest.mark.parametrize(
