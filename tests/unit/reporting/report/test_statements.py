@@ -10,8 +10,10 @@ import pytest
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.privacy.limits import rounded_up
+from dpprobe.privacy.statement_words import explain_statement
 from dpprobe.reporting.report import statements
 from dpprobe.results.best_head_price import choice_price
+from tests.support.cell_files import state_cell
 from tests.support.report_page import Made
 
 
@@ -133,8 +135,10 @@ def test_links_lead_to_statements_that_are_shown(
 def _statement(index: int, epsilon: str, *backbones: str, **content: Any) -> statements.Statement:
     content = {"method": f"m{index}", "private": True, "epsilon_realised": 0.98761} | content
     cells = [(name, Path(f"r/cells/d/{name}/m/eps-{epsilon}/privacy.json")) for name in backbones]
+    words = explain_statement(state_cell(["d", "a", "m", "1"]))
+    anchor = f"statement-{index}"
     return statements.Statement(
-        dataset="d", epsilon=epsilon, anchor=f"statement-{index}", content=content, cells=cells
+        dataset="d", epsilon=epsilon, anchor=anchor, content=content, words=words, cells=cells
     )
 
 
@@ -163,12 +167,11 @@ def test_candidates_are_private_heads_and_link_to_what_is_shown(
 
 def test_limits_that_all_statements_name_are_common_in_the_order_of_the_first() -> None:
     def common(*lists: str) -> list[str]:
-        return statements.common_limits([{"not_covered": list(each)} for each in lists])
+        return statements.common_limits(lists)
 
     assert common("cab", "bxc") == ["c", "b"]
     assert common("cab") == ["c", "a", "b"]
     assert common("ab", "") == common() == []
-    assert statements.common_limits([{"not_covered": ["a"]}, {}]) == []
 
 
 def test_statements_are_in_the_order_of_datasets_methods_and_epsilons(made: Made) -> None:
