@@ -63,7 +63,6 @@ def measured(metric: str = "accuracy", value: float = 0.8125) -> dict[str, Any]:
         "epsilon_target": 0.2,
         "delta": 1e-5,
         "mechanisms": [_stated(item) for item in _mechanisms(metric)],
-        "split": {"by": "id", "public_seed": 0, "fraction": 0.2},
         **{
             "auc": {"labels_left_out": 0},
             "macro_accuracy": {"class_counts": [[90.0, 35.0]] * 3, "worst_class": None},

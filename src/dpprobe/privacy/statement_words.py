@@ -345,12 +345,17 @@ def to_patients(statement: Facts) -> str | None:
         f"{unit.items}."
     )
     most, worth = patients["images"], patients["epsilon"]
-    if most is None or worth is None or math.isinf(float(worth)):
-        return (
-            f"{first} Here patients may have several {unit.items}, so patients have no guarantee."
+    measured = ""
+    if statement.get("test_units") is not None:
+        measured = (
+            f" What was measured on test {unit.items} has no guarantee for a patient with several "
+            f"test {unit.items}."
         )
+    if most is None or worth is None or math.isinf(float(worth)):
+        nothing = f"Here patients may have several {unit.items}, so patients have no guarantee."
+        return f"{first} {nothing}{measured}"
     noun = f"training {unit.item}" if most == 1 else f"training {unit.items}"
     return (
         f"{first} For a patient with {most} {noun}, the most that any patient has here, it is "
-        f"epsilon {format_epsilon(worth)} at delta {format_small(statement['delta'])}."
+        f"epsilon {format_epsilon(worth)} at delta {format_small(statement['delta'])}.{measured}"
     )

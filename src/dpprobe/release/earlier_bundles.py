@@ -81,6 +81,7 @@ def _take_facts(values: Facts, *, estimator: bool) -> dict[str, Any]:
     }
     if values["selection"] is not None:
         facts["selection"] = _without(values["selection"], "released", "shape")
+    facts["test_units"] = _take_test_units(values)
     for name, take in _BLOCKS.items():
         if values.get(name) is not None:
             facts[name] = take(values[name])
@@ -101,19 +102,28 @@ def _take_mechanisms(mechanisms: list[Facts]) -> list[dict[str, Any]]:
 
 
 def _take_evaluation(block: Facts) -> dict[str, Any]:
-    """Takes the rule of the split, and an AUC's labels left out, from version 2's sentences."""
+    """Takes a test result, and an AUC's labels left out, which were in a sentence."""
     facts = _without(block, "released", "composition")
     facts["mechanisms"] = _take_mechanisms(block["mechanisms"])
-    found = _SPLIT.search(str(block["composition"]))
-    if found is None:
-        raise DataError("privacy.json: evaluation.composition names no split of a release")
-    by, seed, fraction = found.groups()
-    drawn = {} if seed is None else {"public_seed": int(seed), "fraction": float(fraction)}
-    facts["split"] = {"by": by, **drawn}
     if block["metric"] == "auc":
         left = _LEFT_OUT.search(str(block["released"]))
         facts["labels_left_out"] = int(left[1]) if left else int(block["interval"] == [0.0, 1.0])
     return facts
+
+
+def _take_test_units(values: Facts) -> dict[str, Any] | None:
+    """Takes the rule of the split from a sentence; how sides were compared is not known."""
+    blocks = [values.get(name) for name in ("evaluation", "calibration", "monitor")]
+    tested = [block for block in blocks if block is not None and "mechanisms" in block]
+    if not tested:
+        return None
+    found = _SPLIT.search(str(tested[0]["composition"]))
+    split: dict[str, Any] = {"by": "unstated"}
+    if found is not None:
+        by, seed, fraction = found.groups()
+        drawn = {} if seed is None else {"public_seed": int(seed), "fraction": float(fraction)}
+        split = {"by": by, **drawn}
+    return {"n": tested[0]["n"], "split": split, "compared": None}
 
 
 def _take_counts(block: Facts) -> dict[str, Any]:

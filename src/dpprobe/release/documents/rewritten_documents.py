@@ -23,7 +23,7 @@ from dpprobe.release.bundle import (
 from dpprobe.release.documents.model_card import make_card
 from dpprobe.release.documents.page import make_page
 from dpprobe.release.documents.release_statement import FORMAT_VERSION, release_statement
-from dpprobe.release.stated_plans import CHECK_TOLERANCE, agree, read_plan
+from dpprobe.release.stated_plans import CHECK_TOLERANCE, agree, read_plan, tested_blocks
 from dpprobe.release.stated_values import (
     Values,
     is_hash,
@@ -90,6 +90,7 @@ def derive_statement(
         blocks={name: values.get(name) for name in (*ALWAYS_STATED, *STATED_IF_ASKED)},
         subsample=_subsample(values),
         chosen_from=describe_choice(options, data_facts(options, plan, facts, values)),
+        test_units=_test_units(values),
     )
 
 
@@ -130,6 +131,32 @@ def _subsample(values: Values) -> Values | None:
         require_true(0 < read_real("fraction", said["fraction"]) <= 1, "fraction: not in (0, 1]")
         read_whole("public_seed + 1", said["public_seed"] + 1, largest=2**64)
     return said
+
+
+def _test_units(values: Values) -> Values | None:
+    """Returns the stated facts of test units; they are stated if a part measures test units."""
+    said: Values | None = values["test_units"]
+    require_true((said is not None) == bool(tested_blocks(values)), "test_units: present or absent")
+    if said is None:
+        return None
+    read_block("test_units", said, {"n", "split", "compared"})
+    read_whole("test_units.n", said["n"])
+    for block in tested_blocks(values):
+        require_same("test_units.n", block["n"], said["n"])
+    compared = said["compared"]
+    require_true(compared in (None, [], ["bytes"], ["bytes", "pixels"]), "test_units.compared")
+    _check_split(said["split"])
+    return said
+
+
+def _check_split(split: Values) -> None:
+    """Checks the public rule of a split: the source's, or one that dpprobe drew by ids."""
+    if split in ({"by": "source"}, {"by": "unstated"}):
+        return
+    read_block("split", split, {"by", "public_seed", "fraction"})
+    require_true(split["by"] == "id", f"split: by {split['by']!r}, which releases do not have")
+    read_whole("split.public_seed + 1", split["public_seed"] + 1, largest=2**64)
+    require_true(0 < read_real("split.fraction", split["fraction"]) < 1, "split: not a fraction")
 
 
 def explain_bundle(bundle: Bundle, *, page: bool) -> str:
