@@ -157,7 +157,6 @@ def _statement(identity: Sequence[str], *, seeds: int, private: bool) -> dict[st
     if private:
         value = nominal_epsilon(epsilon, 1e-5)
         values |= {
-            "promise": stated["promise"].replace("(2, 1e-05)", f"({epsilon}, 1e-05)"),
             "epsilon_target": value,
             "epsilon_realised": 0.996 * value,
             "epsilon_all_heads": 2.0 * value,
@@ -170,7 +169,6 @@ def _state_cell(private: bool) -> str:
     """States two heads of sampled gradients at epsilon 2, or of the non-private method."""
     gradients = Mechanism(
         name="gradients",
-        released="sum of the sampled rows' clipped gradients, one per step",
         sensitivity=1.2,
         noise_multiplier=1.07529,
         sample_rate=64 / 1400,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.artifacts import read_json
+from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.statement import NOT_COVERED, mechanism_values
 from dpprobe.release.bundle import BundleFacts, CardFacts
@@ -40,6 +41,22 @@ HOSTILE = (
     "\u202egnp.exe\u0000",
     "x" * 500,
 )
+
+# The options of a search on channel-normalised features, whose mechanisms are many.
+SEARCHED = {
+    "head": "tuned",
+    "base": {
+        "head": "feature_covariance",
+        "normalize": {
+            "kind": "channels",
+            "channels": 16,
+            "max_mean_norm": 1.0,
+            "max_deviation_norm": 1.0,
+        },
+    },
+    "trials": 10,
+    "search": {"max_grad_norm": [0.5, 1]},
+}
 
 Release = tuple[BundleFacts, dict[str, Any]]
 
@@ -158,7 +175,8 @@ def long_release(release: Release) -> Release:
         contact="privacy@clinic.example, Privacy office, 1 Long Street, " * 4,
     )
     names = tuple(f"pigmented lesion of kind {number:03d}" for number in range(1000))
-    return facts.model_copy(update={"class_names": names, "card": card}), {
+    head = facts.head.model_copy(update={"options": method_options(SEARCHED).model_dump()})
+    return facts.model_copy(update={"class_names": names, "card": card, "head": head}), {
         **statement,
         **_long_lists(statement),
         "unit": "patient",
@@ -185,7 +203,7 @@ def long_release(release: Release) -> Release:
 
 def _long_lists(statement: dict[str, Any]) -> dict[str, Any]:
     """The mechanisms and lists of a search on channel-normalised features of patients."""
-    names = ("channel_means", "channel_deviations", "covariance", "gradients", "score")
+    names = [item.name for item in method_options(SEARCHED).list_mechanisms(statement["n"])]
     return {
         "mechanisms": [
             {

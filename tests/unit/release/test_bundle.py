@@ -27,7 +27,7 @@ from dpprobe.release.bundle import (
 )
 from dpprobe.release.verification import verify
 from tests.support.bundles import write_example
-from tests.support.refusals import change_values, refusal_of, refuses
+from tests.support.refusals import change_values, check_tokens, refusal_of, refuses
 
 DIGEST = "ab" * 32
 
@@ -96,11 +96,9 @@ def test_each_fact_of_a_stranger_is_checked(
     bundle.write_sums(folder)
     said = refusal_of(bundle.read_bundle, folder)
     assert (said is None) == (fault is None), said
-    if fault and "weights have" not in fault:
-        assert str(said).startswith(f"bundle: not a bundle in format dpprobe-bundle 1 ({fault}")
-        assert str(said).endswith("use the version of dpprobe that made the bundle")
-    elif fault:
-        assert said == f"bundle/{HEAD_FILE}: {fault}; fetch the bundle again"
+    if said is not None:
+        assert "\n" not in said
+        check_tokens(said, "bundle", fault)
 
 
 def edit_sums(change: Callable[[list[str]], Any]) -> Callable[[Path], None]:
@@ -123,24 +121,24 @@ def test_an_altered_or_missing_file_is_named(folder: Path, name: str) -> None:
     alter_byte(folder, name)
     assert bundle.check_files(folder) == 6
     assert bundle.damaged_files(folder) == [name]
-    said = f"{name}: missing, or changed after SHA256SUMS was written; fetch the bundle again"
-    assert refusal_of(bundle.read_bundle, folder) == f"bundle: {said}"
-    assert str(refusal_of(verify.check_hashes, folder)).startswith(
-        f"these files differ from SHA256SUMS: {name};"
-    )
+    with refuses(DataError, "bundle", name, "SHA256SUMS"):
+        bundle.read_bundle(folder)
+    with refuses(DataError, name, "SHA256SUMS"):
+        verify.check_hashes(folder)
     (folder / name).unlink()
     assert bundle.damaged_files(folder) == [name]
     for call in (bundle.check_files, bundle.read_bundle):
-        assert refusal_of(call, folder) == f"bundle: missing: {name}; fetch the bundle again"
+        with refuses(DataError, "bundle", name):
+            call(folder)
 
 
 def test_a_folder_without_sums_is_no_bundle(folder: Path) -> None:
     (folder / SUMS_FILE).unlink()
     for call in (bundle.check_files, bundle.read_bundle):
-        assert "bundle: no bundle in this folder; name the folder that" in str(
-            refusal_of(call, folder)
-        )
-    assert "SHA256SUMS: unreadable" in str(refusal_of(bundle.damaged_files, folder))
+        with refuses(DataError, "bundle", "folder"):
+            call(folder)
+    with refuses(DataError, "SHA256SUMS"):
+        bundle.damaged_files(folder)
 
 
 @pytest.mark.parametrize(
@@ -153,9 +151,8 @@ def test_what_does_not_belong_to_a_bundle_is_named(
     for name in names:
         make(folder / name)
     for call in (bundle.check_files, bundle.read_bundle):
-        assert f"bundle: {said}: not part of a bundle, so no guarantee covers it" in str(
-            refusal_of(call, folder)
-        )
+        with refuses(DataError, "bundle", said):
+            call(folder)
 
 
 def test_a_link_or_a_pipe_is_no_file_of_a_bundle(folder: Path) -> None:
@@ -166,12 +163,14 @@ def test_a_link_or_a_pipe_is_no_file_of_a_bundle(folder: Path) -> None:
     assert bundle.read_bundle(folder)
     signature.unlink()
     signature.symlink_to(HEAD_FILE)
-    assert "SHA256SUMS.sig: not a plain file" in str(refusal_of(bundle.read_bundle, folder))
+    with refuses(DataError, "SHA256SUMS.sig", "plain"):
+        bundle.read_bundle(folder)
     signature.unlink()
     head.rename("h")
     for replace in (lambda: head.symlink_to("../h"), lambda: os.mkfifo(head)):
         replace()
-        assert f"{HEAD_FILE}: not a plain file" in str(refusal_of(bundle.read_bundle, folder))
+        with refuses(DataError, HEAD_FILE, "plain"):
+            bundle.read_bundle(folder)
         head.unlink()
 
 
@@ -199,9 +198,8 @@ def test_a_list_of_hashes_has_one_form(folder: Path, case: str) -> None:
     edit_sums(change)(folder)
     if found == "form differs":
         assert bundle.damaged_files(folder) == []
-        assert "SHA256SUMS: its form differs from dpprobe's" in str(
-            refusal_of(verify.check_hashes, folder)
-        )
+        with refuses(DataError, "SHA256SUMS", "form"):
+            verify.check_hashes(folder)
         return
     for call in (bundle.read_bundle, verify.check_hashes):
         words = found if isinstance(found, str) else ", ".join(found)
@@ -236,7 +234,7 @@ def test_large_files_are_refused_before_they_are_read(
 
 def test_outputs_in_a_bundle_are_refused(folder: Path) -> None:
     for inside in (folder / "x.csv", folder / "a/b/x.csv", folder / "a/../x.csv"):
-        with refuses(ConfigError, "TODO"):
+        with refuses(ConfigError, folder.name):
             bundle.check_outside(inside)
     bundle.check_outside(Path("x.csv"))
     (folder / SUMS_FILE).unlink()

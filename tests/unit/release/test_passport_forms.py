@@ -23,6 +23,7 @@ from dpprobe.release.passport_forms import (
 from dpprobe.resources import read_yaml
 from tests.support.bundles import write_example
 from tests.support.deployment_registry import find_faults, list_properties
+from tests.support.refusals import check_tokens
 from tests.support.releases import HOSTILE, calibrated, following, measured, of_sites, watched
 
 DAY = date(2026, 11, 29)
@@ -108,11 +109,10 @@ def test_an_entry_states_what_one_unit_pays_for_everything(read: Bundle) -> None
     assert loss["privacy_parameters"] == {"epsilon": 5.5, "delta": 1e-5}
     said = loss["privacy_parameters_details"].splitlines()
     assert len(said) == 5
-    assert said[0] == "- The weights cost a training unit at most epsilon 0.999996"
-    assert said[2].startswith("- Calibration costs test images epsilon 1")
-    assert "(3), with their test results, cost one unit: 5.5" in said[4]
-    assert "up to 7 images" in loss["privacy_unit_details"]
-    assert "at most epsilon 4.25" in loss["privacy_unit_details"]
+    check_tokens(said[0], "training unit", "epsilon 0.999996")
+    check_tokens(said[2], "Calibration", "test images", "epsilon 1")
+    check_tokens(said[4], 3, 5.5)
+    check_tokens(loss["privacy_unit_details"], "7 images", "epsilon 4.25")
     unbooked = entry(change(read, ledger=None))["deployment"]["privacy_loss"]
     assert unbooked["privacy_parameters"]["epsilon"] == 0.999996
 
@@ -123,7 +123,7 @@ def test_an_entry_says_who_worked_together_and_whether_more_follow(read: Bundle)
     assert (alone["actors"], alone["release_type_details"]) == ("", "")
     several = entry(with_everything(read))["deployment"]["deployment_model"]
     assert (several["model_name"], several["release_type"]) == ("Federated", "Many releases")
-    assert several["actors"].startswith("The sites a, b and c trained")
+    check_tokens(several["actors"], "a, b and c")
     assert r"lesions\_v0" in several["release_type_details"]
 
 
@@ -180,7 +180,7 @@ def test_a_claim_names_public_data_and_what_others_must_know(read: Bundle) -> No
             "trained": True,
         }
     )
-    public = {**read.statement["public_data"], "trained": True, "assumption": "Public pictures."}
+    public = {**read.statement["public_data"], "trained": True}
     other = replace(
         change(read, public_data=public, evaluation=measured()),
         facts=read.facts.model_copy(update={"backbone": backbone}),
@@ -189,7 +189,7 @@ def test_a_claim_names_public_data_and_what_others_must_know(read: Bundle) -> No
     assert made["public_data"] == "augreg_in21k"
     assert made["model"] == "vit_base_patch16_224.augreg_in21k (Final Layer)"
     comment = [line for line in text.splitlines() if line.startswith("# ")]
-    for said in ("lesions", "Public pictures.", "one training image", "null rows", "375"):
+    for said in ("lesions", "pretrained", "image", "null rows", "375"):
         assert any(said in line for line in comment), said
 
 
@@ -261,7 +261,7 @@ def test_each_field_of_a_question_is_a_field_of_some_release(read: Bundle) -> No
         evidence={**audit, "tests": 3, "runs": 100},
         chosen_from=chosen,
         public_data=public,
-        engine_limits="Rounded.",
+        engine_limits="closed_form",
         sites=of_sites("a"),
     )
     weights = {"architecture": "vit", "pretrained_tag": "in21k", "weights_sha256": "ab" * 32}
@@ -301,13 +301,9 @@ def test_answers_are_the_values_of_the_bundle(read: Bundle) -> None:
     }.items():
         shown = [part.split(" (`")[0] for part in found[ask].split("<br>")]
         assert shown[: len(wanted)] == wanted
-    assert (
-        "The sites a, b and c trained"
-        in found["Who worked on the data, and whom must people trust?"]
-    )
-    assert found["What is public without noise?"].endswith("none (`privacy.json: public_files`)")
-    assert found["Are the probabilities calibrated, and at what cost?"].startswith("1000 (`")
-    assert "epsilon 0.2" in found["How much may test results cost a test unit?"]
+    answers = " ".join(found.values())
+    check_tokens(answers, "a, b and c", "none (`privacy.json: public_files`)", "epsilon 0.2")
+    assert any(answer.startswith("1000 (`") for answer in found.values())
 
 
 @pytest.mark.parametrize("text", HOSTILE)

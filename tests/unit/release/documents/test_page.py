@@ -152,7 +152,13 @@ def test_the_reliability_diagram_has_a_mark_for_each_range(plain: Release) -> No
         assert any(mark == wanted for mark in marks), row
 
 
-def test_each_mechanism_is_a_row_with_the_units_that_it_reads(plain: Release) -> None:
+def test_each_mechanism_is_a_row_with_the_units_that_it_reads(
+    plain: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = dict.fromkeys(
+        ("covariance", "gradients", "sampled", "joint", "right_answers", "monitor_counts"), "a sum"
+    )
+    monkeypatch.setattr(document_values, "describe_mechanisms", lambda *_: described)
     item = plain[1]["mechanisms"][0]
     sampled = {**item, "name": "sampled", "sample_rate": 0.25, "count": 1200, "repeated": True}
     joint = {**item, "name": "joint", "budget_share": None}
