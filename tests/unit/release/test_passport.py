@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.privacy.statement_words import explain_statement
 from dpprobe.release import passport
 from dpprobe.release.bundle import CardFacts, bundle_digest, read_bundle
 from dpprobe.release.passport import write_passport
@@ -87,16 +88,12 @@ def test_a_crate_states_the_guarantee_the_software_and_the_run(bundle: Path) -> 
     statement = json.loads((bundle / "privacy.json").read_text())
     values = {each["name"]: each["value"] for each in map(found.get, stated(found)) if each}
     spent = statement["ledger"]["epsilon"]
+    words = explain_statement(statement)
     assert values == {
-        name: statement.get(name, spent)
-        for name in (
-            "epsilon_realised",
-            "delta",
-            "unit",
-            "relation",
-            "n",
-            "ledger.epsilon",
-        )
+        **{name: statement[name] for name in ("epsilon_realised", "delta", "n")},
+        "unit": words.unit.whole,
+        "relation": words.relation,
+        "ledger.epsilon": spent,
     }
     run = found["#run"]
     assert run["@type"] == "CreateAction"
@@ -170,7 +167,7 @@ def test_a_bundle_that_changes_during_the_copy_is_refused(
 ) -> None:
     read = read_bundle(bundle)
 
-    def swap(*_: Any) -> Any:
+    def swap(*_: Any, **__: Any) -> Any:
         (bundle / "README.md").write_text("edited meanwhile")
         return read
 

@@ -28,9 +28,17 @@ from tests.support.refusals import check_tokens, refuses
 from tests.support.releases import calibrated, measured, watched
 from tests.unit.release.ledger.test_ledger import DELTA, booking
 
-USEFUL = {"metric": "macro_accuracy", "value": 0.86, "interval": [0.82, 0.90], "composition": ""}
+
+def result(value: float, low: float, high: float, metric: str = "macro_accuracy") -> dict[str, Any]:
+    """What the notes read of a statement with a test result."""
+    block = measured(metric, value) | {"interval": [low, high]}
+    plain = {"unit": "image", "public_data": {}, "epsilon_realised": 1.0}
+    return {**plain, "evaluation": block}
+
+
+USEFUL = result(0.86, 0.82, 0.90)
 # 12 test units at a small epsilon: an interval that holds nearly all accuracies
-USELESS = {"metric": "macro_accuracy", "value": 0.499, "interval": [0.03, 0.98], "composition": ""}
+USELESS = result(0.499, 0.03, 0.98)
 
 
 @pytest.mark.parametrize(
@@ -46,11 +54,6 @@ def test_a_result_that_is_not_measurable_has_no_difference(
     assert "points" not in said
 
 
-def result(value: float, margin: float, metric: str = "accuracy") -> dict[str, Any]:
-    interval = [value - margin, value + margin]
-    return {"metric": metric, "value": value, "interval": interval, "composition": ""}
-
-
 @given(
     st.sampled_from(["accuracy", "auc", "macro_accuracy"]),
     st.integers(20, 95),
@@ -63,7 +66,8 @@ def test_results_differ_if_their_intervals_do_not_meet(
 ) -> None:
     """By hand, in whole percent: margins add up, whatever images both results share."""
     said = state_difference(
-        result(now / 100, wide / 100, metric), result(before / 100, narrow / 100, metric)
+        result(now / 100, (now - wide) / 100, (now + wide) / 100, metric),
+        result(before / 100, (before - narrow) / 100, (before + narrow) / 100, metric),
     )
     difference, margin = now - before, wide + narrow
     verdict = "cannot be told apart"

@@ -156,7 +156,7 @@ def test_each_mechanism_is_a_row_with_the_units_that_it_reads(
     plain: Release, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     described = dict.fromkeys(
-        ("covariance", "gradients", "sampled", "joint", "right_answers", "monitor_counts"), "a sum"
+        ("covariance", "gradients", "sampled", "joint", "accuracy", "monitor_counts"), "a sum"
     )
     monkeypatch.setattr(document_values, "describe_mechanisms", lambda *_: described)
     item = plain[1]["mechanisms"][0]
@@ -165,9 +165,9 @@ def test_each_mechanism_is_a_row_with_the_units_that_it_reads(
     blocks = {"mechanisms": [item, sampled, joint], "evaluation": measured(), "monitor": watched()}
     rows = [row for row in read(plain, **blocks).rows if len(row) == 6][1:]
     cells = {row[0].partition(":")[0]: [" ".join(cell.split()) for cell in row[1:]] for row in rows}
-    assert list(cells)[:4] == [item["name"], "sampled", "joint", "right_answers"]
-    assert cells["right_answers"][:3] == ["1", "18.65 (18.65)", "1"]
-    check_tokens(cells["right_answers"][3], "test images")
+    assert list(cells)[:4] == [item["name"], "sampled", "joint", "accuracy"]
+    assert cells["accuracy"][:3] == ["1", "18.65 (18.65)", "1"]
+    check_tokens(cells["accuracy"][3], "test images")
     check_tokens(cells["sampled"][2], "1,200")
     check_tokens(cells["sampled"][3], "25%", "training images")
     assert "%" not in cells["joint"][4]

@@ -85,8 +85,8 @@ def test_options_that_are_newer_than_a_bundle_have_their_defaults(
         return facts.model_copy(update={"head": head})
 
     assert method.read_options(state(short))[1] == method_options(short)
-    with refuses(DataError, "head.options.normalize", '"l2"'):
-        method.read_options(state({**short, "normalize": "l2"}))
+    with refuses(DataError, "head.options.normalize", '{"kind":"l2"}', '"l2"'):
+        method.read_options(state({**short, "normalize": {"kind": "l2"}}))
     with refuses(ConfigError, "newest"):
         method.read_options(state({**short, "newest": None}))
 

@@ -90,6 +90,7 @@ BLIND: dict[str, dict[str, str]] = {
     },
     "two": {
         "calibration.temperature": ONE_COUNT,
+        "cohort.name": "only the maker names a cohort",
         "cohort.earlier.0.release": "names of earlier cohorts are in their bundles",
         "cohort.earlier.0.cohort": "labels of earlier cohorts are in their bundles",
         "cohort.earlier.1.cohort": "labels of earlier cohorts are in their bundles",
