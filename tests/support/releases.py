@@ -70,6 +70,10 @@ def example(folder: Path, **options: Any) -> Release:
 
 def measured(metric: str = "accuracy", value: float = 0.8125) -> dict[str, Any]:
     """An evaluation as a release's statement has it."""
+    own: dict[str, dict[str, Any]] = {
+        "auc": {"labels_left_out": 0},
+        "macro_accuracy": {"class_counts": [[90.0, 35.0]] * 3, "worst_class": None},
+    }
     return {
         "metric": metric,
         "value": value,
@@ -81,10 +85,7 @@ def measured(metric: str = "accuracy", value: float = 0.8125) -> dict[str, Any]:
         "delta": 1e-5,
         "mechanisms": [_stated(item) for item in _mechanisms(metric)],
         "split": {"by": "id", "public_seed": 0, "fraction": 0.2},
-        **{
-            "auc": {"labels_left_out": 0},
-            "macro_accuracy": {"class_counts": [[90.0, 35.0]] * 3, "worst_class": None},
-        }.get(metric, {}),
+        **own.get(metric, {}),
     }
 
 
@@ -100,7 +101,7 @@ def _stated(item: Mechanism, noise: float = 18.65) -> dict[str, Any]:
 
 def watched(n: int = 1000) -> dict[str, Any]:
     """What documents read of the tables for new images in a release's statement."""
-    tables = {"predicted_class": [], "unusualness": []}
+    tables: dict[str, list[float]] = {"predicted_class": [], "unusualness": []}
     mechanisms = [_stated(item, 5.9) for item in monitor_mechanisms(unusual=True)]
     values = {"n": n, "epsilon": 1.0, "together": 1.83}
     return {**values, "tables": tables, "mechanisms": mechanisms}

@@ -290,7 +290,7 @@ def test_a_task_reads_facts_units_and_agreed_values(tmp_path: Path) -> None:
         write_features(tmp_path / name, **given)
         asked = make_task(tmp_path, tmp_path / name, made)
         if fault:
-            with refuses(DataError, "manifest.json", "delete"):
+            with refuses(DataError, tmp_path / name, "delete"):
                 _ = asked.backbone
         else:
             read = asked.backbone.checkpoint, asked.backbone.precision

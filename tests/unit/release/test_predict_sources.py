@@ -48,7 +48,10 @@ ALLOWED: dict[str, Any] = {"allow_hub": True, "allow_module": True}
     [
         (of("timm", model="local-dir:/tmp/mine"), "local-dir:/tmp/mine"),
         (of("timm", model="other:somebody/weights"), "other:somebody/weights"),
-        (of("timm", model_args={"pretrained_cfg_overlay": {"file": "/x"}}), "pretrained_cfg_overl"),
+        (
+            of("timm", model_args={"pretrained_cfg_overlay": {"file": "/x"}}),
+            "pretrained_cfg_overlay",
+        ),
         (of("timm", model_args={"pretrained": True}), "pretrained"),
         (of("timm", model_args={"cache_dir": "/tmp"}), "cache_dir"),
         (of("open_clip", pretrained="/tmp/mine.pt"), "pretrained"),

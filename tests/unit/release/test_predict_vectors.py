@@ -121,7 +121,7 @@ def test_files_that_are_no_vectors_are_refused(
 ) -> None:
     path = tmp_path / "rows.npy"
     np.save(path, values, allow_pickle=True)
-    with refuses(ConfigError, "vectors", path, *message):
+    with refuses(ConfigError, path, *message):
         predict(bundle, [path], output=tmp_path / "table.csv")
     assert not (tmp_path / "table.csv").exists()
 

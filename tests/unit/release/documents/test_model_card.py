@@ -91,7 +91,7 @@ def test_a_license_is_an_identifier_of_the_hub_or_another_with_a_name(
 def test_the_hub_finds_a_result_with_its_interval(
     plain: Release, metric: str, hub: str, name: str
 ) -> None:
-    two = {"class_names": ("a", "b")} if metric == "auc" else {}
+    two: dict[str, Any] = {"class_names": ("a", "b")} if metric == "auc" else {}
     data: Any = write(changed(plain, {"evaluation": measured(metric, 0.8125)}, **two)).data
     (result,) = data.eval_results
     assert isinstance(result, EvalResult)

@@ -433,7 +433,7 @@ def test_an_entry_that_is_not_there_or_not_open_is_named(ledger: Ledger) -> None
     ledger.close_entry(1, "d" * 64)
     ledger.abandon_entry(2, REASON)
     folder = str(ledger.path.parent)
-    with refuses(DataError, ledger.path, "entry 3", f"`dpprobe ledger {folder}`"):
+    with refuses(PrivacyError, ledger.path, "entry 3", f"`dpprobe ledger {folder}`"):
         ledger.close_entry(3, "d" * 64)
     for call, given in ((ledger.abandon_entry, REASON), (ledger.close_entry, "e" * 64)):
         check_tokens(str(refusal_of(call, 1, given)), "entry 1", "closed", "d" * 64)

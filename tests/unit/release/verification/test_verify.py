@@ -215,10 +215,11 @@ NAMED_BY = {
     "dataset": "head",
     "dimension": "head",
     "class_names": "parts",
+    "format": "privacy.json",
     "unit": "plan",
     "patients": "plan",
     "selection": "plan",
-    "epsilon_target": "statement",
+    "epsilon_target": "head",
     "epsilon_realised": "plan",
     "public_files": "statement",
 }
