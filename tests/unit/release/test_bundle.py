@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 STRANGERS: list[tuple[dict[str, Any], tuple[object, ...] | None]] = [
     ({}, None),
     *(
-        ({key: name}, (key, name))
+        ({key: name}, (name, "path", "name"))
         for key in ("name", "study", "dataset")
         for name in ("a/b", "a\\b")
     ),

@@ -216,6 +216,7 @@ NAMED_BY = {
     "dimension": "head",
     "class_names": "parts",
     "format": "privacy.json",
+    "format_version": "privacy.json",
     "unit": "plan",
     "patients": "plan",
     "selection": "plan",
