@@ -22,7 +22,7 @@ from dpprobe.estimator.private_classifier import PrivateClassifier
 from dpprobe.estimator.public_functions import verify
 from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.release.ledger.ledger import Ledger
-from dpprobe.release.parts.choice.measure import NO_CHOICE, fits_block
+from dpprobe.release.parts.choice.measure import fits_block
 from dpprobe.release.predict import Predictor
 from tests.support.classifiers import FAST, make_benchmark, make_budget, make_private, make_rows
 from tests.support.refusals import check_tokens, refuses
@@ -261,7 +261,7 @@ def test_a_fit_knows_of_itself_where_its_ledger_is_not(tmp_path: Path) -> None:
 def test_a_bundle_that_hides_other_fits_is_not_verified(tmp_path: Path) -> None:
     folder = save(fit(), tmp_path / "alone")
     statement = json.loads((folder / "privacy.json").read_text())
-    for block in (fits_block(3), {"cells": 0, "epsilon": None, "words": NO_CHOICE}):
+    for block in (fits_block(3), {"cells": 0, "epsilon": None, "uncovered": None}):
         (folder / "privacy.json").write_text(json.dumps(statement | {"choice": block}))
         checks = {check.name: check.passed for check in verify(folder).checks}
         assert checks["choice"] is False

@@ -581,7 +581,8 @@ def test_an_estimator_tells_how_many_fits_its_budget_lists(listed: int) -> None:
     assert block == {"cells": 0, "epsilon": None, "uncovered": None, "other_fits": listed - 1}
     values = {"choice": block, "ledger": {"releases": listed}}
     assert check_choice(values, PLAN, ESTIMATOR)[1]
-    for wrong in ({"other_fits": listed}, {"cells": 1}, {"words": "none"}):
+    changes: list[dict[str, Any]] = [{"other_fits": listed}, {"cells": 1}, {"words": "none"}]
+    for wrong in changes:
         with refuses(DataError, "choice"):
             check_choice({**values, "choice": block | wrong}, PLAN, ESTIMATOR)
     with refuses(DataError, "choice"):
