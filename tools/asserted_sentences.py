@@ -62,10 +62,16 @@ def count_sentences(
             expressions += call.args[parameters["*"] :]
         expressions += [each.value for each in call.keywords if each.arg in parameters]
     expressions += _follow_names(tree, tree.body, _names_in(expressions))
+    tables = {
+        name: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
+        for name in _names_in(node.targets if isinstance(node, ast.Assign) else [node.target])
+    }
     for function in _functions(tree):
         names = _names_in(_asserted(function)) | _passed_on(function, helpers)
         expressions += _follow_names(function, function.body, names)
-        expressions += _columns(function, names)
+        expressions += _columns(function, names, tables)
     literals = (literal for each in expressions for literal in _literals(each))
     return {
         (node.lineno, node.col_offset): text
@@ -171,8 +177,10 @@ def _follow_names(scope: ast.AST, body: list[ast.stmt], names: set[str]) -> Iter
             yield from filter(None, [node.value])
 
 
-def _columns(function: Function, names: set[str]) -> Iterator[ast.expr]:
-    """Lists the columns of `parametrize` that a test asserts."""
+def _columns(
+    function: Function, names: set[str], tables: dict[str, ast.expr]
+) -> Iterator[ast.expr]:
+    """Lists the columns of `parametrize` that a test asserts; `tables` has a module's constants."""
     for call in function.decorator_list:
         if not isinstance(call, ast.Call) or _name_of(call.func) != "parametrize":
             continue
@@ -181,7 +189,9 @@ def _columns(function: Function, names: set[str]) -> Iterator[ast.expr]:
         except ValueError:
             continue
         columns = re.split(r"\s*,\s*", named) if isinstance(named, str) else list(named)
-        rows = call.args[1].elts if isinstance(call.args[1], ast.List | ast.Tuple) else []
+        table = call.args[1]
+        table = tables.get(table.id, table) if isinstance(table, ast.Name) else table
+        rows = table.elts if isinstance(table, ast.List | ast.Tuple) else []
         for row in rows:
             cells = [row]
             if isinstance(row, ast.Call) and _name_of(row.func) == "param":

@@ -21,7 +21,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The page of each kind of release."""
     root = tmp_path_factory.mktemp("pages")
     facts, statement = releases.example(root / "bundle")
-    hostile = facts.model_copy(update={"class_names": releases.HOSTILE * 100, "name": "x" * 200})
     measured = {**statement, "evaluation": releases.measured()}
     whole = measured | {
         "calibration": releases.calibrated(),
@@ -29,6 +28,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "cohort": releases.following(),
     }
     long = releases.long_release((facts, statement))
+    names = {"class_names": releases.HOSTILE * 100, "name": "x" * 200}
+    hostile = long[0].model_copy(update=names)
     made: dict[str, releases.Release] = {
         "plain": (facts, statement),
         "measured": (facts, measured),

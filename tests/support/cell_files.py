@@ -169,7 +169,6 @@ def _state_cell(private: bool) -> str:
     """States two heads of sampled gradients at epsilon 2, or of the non-private method."""
     gradients = Mechanism(
         name="gradients",
-        released="sum of the sampled rows' clipped gradients, one per step",
         sensitivity=1.2,
         noise_multiplier=1.07529,
         sample_rate=64 / 1400,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.artifacts import read_json
+from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.statement import NOT_COVERED, mechanism_values
 from dpprobe.release.bundle import BundleFacts, CardFacts
@@ -41,6 +42,22 @@ HOSTILE = (
     "x" * 500,
 )
 
+# The options of a search on channel-normalised features, whose mechanisms are many.
+SEARCHED = {
+    "head": "tuned",
+    "base": {
+        "head": "feature_covariance",
+        "normalize": {
+            "kind": "channels",
+            "channels": 16,
+            "max_mean_norm": 1.0,
+            "max_deviation_norm": 1.0,
+        },
+    },
+    "trials": 10,
+    "search": {"max_grad_norm": [0.5, 1]},
+}
+
 Release = tuple[BundleFacts, dict[str, Any]]
 
 
@@ -53,6 +70,10 @@ def example(folder: Path, **options: Any) -> Release:
 
 def measured(metric: str = "accuracy", value: float = 0.8125) -> dict[str, Any]:
     """An evaluation as a release's statement has it."""
+    own: dict[str, dict[str, Any]] = {
+        "auc": {"labels_left_out": 0},
+        "macro_accuracy": {"class_counts": [[90.0, 35.0]] * 3, "worst_class": None},
+    }
     return {
         "metric": metric,
         "value": value,
@@ -63,10 +84,7 @@ def measured(metric: str = "accuracy", value: float = 0.8125) -> dict[str, Any]:
         "epsilon_target": 0.2,
         "delta": 1e-5,
         "mechanisms": [_stated(item) for item in _mechanisms(metric)],
-        **{
-            "auc": {"labels_left_out": 0},
-            "macro_accuracy": {"class_counts": [[90.0, 35.0]] * 3, "worst_class": None},
-        }.get(metric, {}),
+        **own.get(metric, {}),
     }
 
 
@@ -82,7 +100,7 @@ def _stated(item: Mechanism, noise: float = 18.65) -> dict[str, Any]:
 
 def watched(n: int = 1000) -> dict[str, Any]:
     """What documents read of the tables for new images in a release's statement."""
-    tables = {"predicted_class": [], "unusualness": []}
+    tables: dict[str, list[float]] = {"predicted_class": [], "unusualness": []}
     mechanisms = [_stated(item, 5.9) for item in monitor_mechanisms(unusual=True)]
     values = {"n": n, "epsilon": 1.0, "together": 1.83}
     return {**values, "tables": tables, "mechanisms": mechanisms}
@@ -157,7 +175,8 @@ def long_release(release: Release) -> Release:
         contact="privacy@clinic.example, Privacy office, 1 Long Street, " * 4,
     )
     names = tuple(f"pigmented lesion of kind {number:03d}" for number in range(1000))
-    return facts.model_copy(update={"class_names": names, "card": card}), {
+    head = facts.head.model_copy(update={"options": method_options(SEARCHED).model_dump()})
+    return facts.model_copy(update={"class_names": names, "card": card, "head": head}), {
         **statement,
         **_long_lists(statement),
         "unit": "patient",
@@ -184,7 +203,7 @@ def long_release(release: Release) -> Release:
 
 def _long_lists(statement: dict[str, Any]) -> dict[str, Any]:
     """The mechanisms and lists of a search on channel-normalised features of patients."""
-    names = ("channel_means", "channel_deviations", "covariance", "gradients", "score")
+    names = [item.name for item in method_options(SEARCHED).list_mechanisms(statement["n"])]
     return {
         "mechanisms": [
             {

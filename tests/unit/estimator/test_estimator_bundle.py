@@ -22,10 +22,10 @@ from dpprobe.estimator.private_classifier import PrivateClassifier
 from dpprobe.estimator.public_functions import verify
 from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.release.ledger.ledger import Ledger
-from dpprobe.release.parts.choice.measure import NO_CHOICE, fits_block
+from dpprobe.release.parts.choice.measure import fits_block
 from dpprobe.release.predict import Predictor
 from tests.support.classifiers import FAST, make_benchmark, make_budget, make_private, make_rows
-from tests.support.refusals import refuses
+from tests.support.refusals import check_tokens, refuses
 from tests.unit.release.test_signing import write_keys
 
 GROUPS = [f"Jane Roe {row // 3}" for row, _ in enumerate(make_rows().y)]
@@ -65,7 +65,7 @@ def test_a_bundle_is_verified(head: Any, unit: Any, tmp_path: Path) -> None:
     report = verify(save(fitted, tmp_path / "lesions_v1"))
     assert report.passed, [check for check in report.checks if check.passed is False]
     (backbone,) = [check for check in report.checks if check.name == "backbone"]
-    assert "vectors of clip-vit, which dpprobe does not compute" in backbone.detail
+    check_tokens(backbone.detail, "clip-vit")
 
 
 def test_a_signed_bundle_is_verified_with_its_key(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_what_cannot_be_published_is_refused(
         save(bundle[0], tmp_path / "v1")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "v1").mkdir()
-    with refuses(ConfigError, "TODO"):
+    with refuses(ConfigError, tmp_path / "v1"):
         save(bundle[0], tmp_path / "v1")
 
 
@@ -261,7 +261,7 @@ def test_a_fit_knows_of_itself_where_its_ledger_is_not(tmp_path: Path) -> None:
 def test_a_bundle_that_hides_other_fits_is_not_verified(tmp_path: Path) -> None:
     folder = save(fit(), tmp_path / "alone")
     statement = json.loads((folder / "privacy.json").read_text())
-    for block in (fits_block(3), {"cells": 0, "epsilon": None, "words": NO_CHOICE}):
+    for block in (fits_block(3), {"cells": 0, "epsilon": None, "uncovered": None}):
         (folder / "privacy.json").write_text(json.dumps(statement | {"choice": block}))
         checks = {check.name: check.passed for check in verify(folder).checks}
         assert checks["choice"] is False

@@ -212,7 +212,7 @@ def test_a_predecessor_is_part_of_a_release_of_a_chain_alone(place: Path) -> Non
             make_task(place, place, **more, **each) for each in ({}, {"predecessor": "x"})
         )
         assert (hash_options(one, one.options) == hash_options(other, other.options)) == same
-    with refuses(DataError, "x"):
+    with refuses(DataError, "x", "bundle"):
         identify(make_task(place, place, cohort="now", predecessor="x"))
 
 
@@ -290,7 +290,7 @@ def test_a_task_reads_facts_units_and_agreed_values(tmp_path: Path) -> None:
         write_features(tmp_path / name, **given)
         asked = make_task(tmp_path, tmp_path / name, made)
         if fault:
-            with refuses(DataError, "TODO"):
+            with refuses(DataError, tmp_path / name, "delete"):
                 _ = asked.backbone
         else:
             read = asked.backbone.checkpoint, asked.backbone.precision

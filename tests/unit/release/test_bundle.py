@@ -27,7 +27,7 @@ from dpprobe.release.bundle import (
 )
 from dpprobe.release.verification import verify
 from tests.support.bundles import write_example
-from tests.support.refusals import change_values, refusal_of, refuses
+from tests.support.refusals import change_values, check_tokens, refusal_of, refuses
 
 DIGEST = "ab" * 32
 
@@ -39,68 +39,66 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # Changes of bundle.json, and why the file is refused then; None if the bundle is read.
-STRANGERS: list[tuple[dict[str, Any], str | None]] = [
+STRANGERS: list[tuple[dict[str, Any], tuple[object, ...] | None]] = [
     ({}, None),
     *(
-        ({key: name}, f"{name}: is a path, but must be a name")
+        ({key: name}, (name, "path", "name"))
         for key in ("name", "study", "dataset")
         for name in ("a/b", "a\\b")
     ),
-    *(({key: 1}, f"{key}: 1 instead of a text") for key in ("name", "study", "dataset")),
-    ({"class_names": []}, "class_names: empty, or a name appears twice"),
-    ({"class_names": ["a", "a", "b"]}, "class_names: empty, or a name appears twice"),
-    ({"class_names": ["a", "b"]}, "weights have shape [3, 65] instead of [2, 65]"),
-    ({"class_names": "abc"}, "class_names: 'abc' instead of a list"),
-    ({"class_names": [1, 2, 3]}, "class_names.0: 1 instead of a text"),
-    ({"dimension": 0}, "dimension: 0 instead of a number of 1 or more"),
-    ({"dimension": 65}, "weights have shape [3, 65] instead of [3, 66]"),
-    ({"dimension": 64.0}, "dimension: 64.0 instead of a whole number"),
-    ({"dimension": "64"}, "dimension: '64' instead of a whole number"),
-    ({"format": "x"}, "format: 'x' instead of 'dpprobe-bundle'"),
-    ({"format_version": 2}, "format_version: 2 instead of 1"),
-    *(({f"{place}more": 1}, f"{place}more: unknown key") for place in ("", "backbone.", "card.")),
-    ({"multi_label": 1}, "multi_label: 1 instead of true or false"),
+    *(({key: 1}, (key, 1)) for key in ("name", "study", "dataset")),
+    ({"class_names": []}, ("class_names",)),
+    ({"class_names": ["a", "a", "b"]}, ("class_names",)),
+    ({"class_names": ["a", "b"]}, (HEAD_FILE, "[3, 65]", "[2, 65]")),
+    ({"class_names": "abc"}, ("class_names", "'abc'")),
+    ({"class_names": [1, 2, 3]}, ("class_names.0", 1)),
+    ({"dimension": 0}, ("dimension", 0, 1)),
+    ({"dimension": 65}, (HEAD_FILE, "[3, 65]", "[3, 66]")),
+    ({"dimension": 64.0}, ("dimension", 64.0)),
+    ({"dimension": "64"}, ("dimension", "'64'")),
+    ({"format": "x"}, ("format", "'x'", "'dpprobe-bundle'")),
+    ({"format_version": 2}, ("format_version", 2, 1)),
+    *(({f"{place}more": 1}, (f"{place}more",)) for place in ("", "backbone.", "card.")),
+    ({"multi_label": 1}, ("multi_label", 1)),
     ({"backbone.trained": True}, None),
-    ({"backbone.checkpoint": "w.pt"}, "backbone: has no trained weights, but a checkpoint"),
+    ({"backbone.checkpoint": "w.pt"}, ("backbone", "checkpoint")),
     ({"backbone.trained": True, "backbone.checkpoint": "w.pt"}, None),
-    ({"backbone.trained": True, "backbone.checkpoint": "../w.pt"}, "../w.pt: is a path"),
-    ({"backbone.options.checkpoint": "/etc/w"}, "backbone.options.checkpoint: a file path"),
+    ({"backbone.trained": True, "backbone.checkpoint": "../w.pt"}, ("../w.pt",)),
+    ({"backbone.options.checkpoint": "/etc/w"}, ("backbone.options.checkpoint",)),
     ({"backbone.options.checkpoint": None}, None),
-    ({"backbone.probe": {}}, "backbone.probe: must have sha256, norm and sample"),
-    ({"backbone.probe.norm": "x"}, "backbone.probe: must have sha256, norm and sample"),
-    ({"backbone.probe.sha256": "0"}, "backbone.probe: must have sha256, norm and sample"),
+    ({"backbone.probe": {}}, ("backbone.probe", "sha256", "norm", "sample")),
+    ({"backbone.probe.norm": "x"}, ("backbone.probe", "sha256", "norm", "sample")),
+    ({"backbone.probe.sha256": "0"}, ("backbone.probe", "sha256", "norm", "sample")),
     ({"backbone.weights_sha256": DIGEST}, None),
     (
         {"backbone.weights_sha256": DIGEST.upper()},
-        f"weights_sha256 {DIGEST.upper()}: not a SHA-256",
+        ("weights_sha256", DIGEST.upper()),
     ),
-    ({"backbone.weights_sha256": DIGEST[1:]}, f"weights_sha256 {DIGEST[1:]}: not a SHA-256"),
+    ({"backbone.weights_sha256": DIGEST[1:]}, ("weights_sha256", DIGEST[1:])),
     ({"backbone.precision": "bfloat16"}, None),
-    ({"backbone.precision": "float64"}, "backbone.precision: 'float64' instead of"),
+    ({"backbone.precision": "float64"}, ("backbone.precision", "'float64'")),
     ({"backbone.dtype": "float16"}, None),
-    ({"backbone.dtype": "bfloat16"}, "backbone.dtype: 'bfloat16' instead of"),
-    ({"head.link": "x"}, "head.link: 'x' instead of"),
-    ({"head.options": {"head": "none"}}, "unknown head 'none'"),
-    ({"head.options.steps": -1}, "head: steps: -1: write a number of 1 or more"),
-    ({"head.chosen": 1}, "head.chosen: 1 instead of a mapping"),
-    ({"card.license": 1}, "card.license: 1 instead of a text"),
+    ({"backbone.dtype": "bfloat16"}, ("backbone.dtype", "'bfloat16'")),
+    ({"head.link": "x"}, ("head.link", "'x'")),
+    ({"head.options": {"head": "none"}}, ("head", "'none'")),
+    ({"head.options.steps": -1}, ("head", "steps", -1, 1)),
+    ({"head.chosen": 1}, ("head.chosen", 1)),
+    ({"card.license": 1}, ("card.license", 1)),
 ]
 
 
 @pytest.mark.parametrize(("change", "fault"), STRANGERS)
 def test_each_fact_of_a_stranger_is_checked(
-    folder: Path, change: dict[str, Any], fault: str | None
+    folder: Path, change: dict[str, Any], fault: tuple[object, ...] | None
 ) -> None:
     """Though all hashes are right."""
     write_json(folder / FACTS_FILE, change_values(read_json(folder / FACTS_FILE), change))
     bundle.write_sums(folder)
     said = refusal_of(bundle.read_bundle, folder)
     assert (said is None) == (fault is None), said
-    if fault and "weights have" not in fault:
-        assert str(said).startswith(f"bundle: not a bundle in format dpprobe-bundle 1 ({fault}")
-        assert str(said).endswith("use the version of dpprobe that made the bundle")
-    elif fault:
-        assert said == f"bundle/{HEAD_FILE}: {fault}; fetch the bundle again"
+    if said is not None:
+        assert "\n" not in said
+        check_tokens(said, "bundle", *fault or ())
 
 
 def edit_sums(change: Callable[[list[str]], Any]) -> Callable[[Path], None]:
@@ -123,24 +121,24 @@ def test_an_altered_or_missing_file_is_named(folder: Path, name: str) -> None:
     alter_byte(folder, name)
     assert bundle.check_files(folder) == 6
     assert bundle.damaged_files(folder) == [name]
-    said = f"{name}: missing, or changed after SHA256SUMS was written; fetch the bundle again"
-    assert refusal_of(bundle.read_bundle, folder) == f"bundle: {said}"
-    assert str(refusal_of(verify.check_hashes, folder)).startswith(
-        f"these files differ from SHA256SUMS: {name};"
-    )
+    with refuses(DataError, "bundle", name, "SHA256SUMS"):
+        bundle.read_bundle(folder)
+    with refuses(DataError, name, "SHA256SUMS"):
+        verify.check_hashes(folder)
     (folder / name).unlink()
     assert bundle.damaged_files(folder) == [name]
     for call in (bundle.check_files, bundle.read_bundle):
-        assert refusal_of(call, folder) == f"bundle: missing: {name}; fetch the bundle again"
+        with refuses(DataError, "bundle", name):
+            call(folder)
 
 
 def test_a_folder_without_sums_is_no_bundle(folder: Path) -> None:
     (folder / SUMS_FILE).unlink()
     for call in (bundle.check_files, bundle.read_bundle):
-        assert "bundle: no bundle in this folder; name the folder that" in str(
-            refusal_of(call, folder)
-        )
-    assert "SHA256SUMS: unreadable" in str(refusal_of(bundle.damaged_files, folder))
+        with refuses(DataError, "bundle", "folder"):
+            call(folder)
+    with refuses(DataError, "SHA256SUMS"):
+        bundle.damaged_files(folder)
 
 
 @pytest.mark.parametrize(
@@ -153,9 +151,8 @@ def test_what_does_not_belong_to_a_bundle_is_named(
     for name in names:
         make(folder / name)
     for call in (bundle.check_files, bundle.read_bundle):
-        assert f"bundle: {said}: not part of a bundle, so no guarantee covers it" in str(
-            refusal_of(call, folder)
-        )
+        with refuses(DataError, "bundle", said):
+            call(folder)
 
 
 def test_a_link_or_a_pipe_is_no_file_of_a_bundle(folder: Path) -> None:
@@ -166,12 +163,14 @@ def test_a_link_or_a_pipe_is_no_file_of_a_bundle(folder: Path) -> None:
     assert bundle.read_bundle(folder)
     signature.unlink()
     signature.symlink_to(HEAD_FILE)
-    assert "SHA256SUMS.sig: not a plain file" in str(refusal_of(bundle.read_bundle, folder))
+    with refuses(DataError, "SHA256SUMS.sig", "plain"):
+        bundle.read_bundle(folder)
     signature.unlink()
     head.rename("h")
     for replace in (lambda: head.symlink_to("../h"), lambda: os.mkfifo(head)):
         replace()
-        assert f"{HEAD_FILE}: not a plain file" in str(refusal_of(bundle.read_bundle, folder))
+        with refuses(DataError, HEAD_FILE, "plain"):
+            bundle.read_bundle(folder)
         head.unlink()
 
 
@@ -199,9 +198,8 @@ def test_a_list_of_hashes_has_one_form(folder: Path, case: str) -> None:
     edit_sums(change)(folder)
     if found == "form differs":
         assert bundle.damaged_files(folder) == []
-        assert "SHA256SUMS: its form differs from dpprobe's" in str(
-            refusal_of(verify.check_hashes, folder)
-        )
+        with refuses(DataError, "SHA256SUMS", "form"):
+            verify.check_hashes(folder)
         return
     for call in (bundle.read_bundle, verify.check_hashes):
         words = found if isinstance(found, str) else ", ".join(found)
@@ -236,7 +234,7 @@ def test_large_files_are_refused_before_they_are_read(
 
 def test_outputs_in_a_bundle_are_refused(folder: Path) -> None:
     for inside in (folder / "x.csv", folder / "a/b/x.csv", folder / "a/../x.csv"):
-        with refuses(ConfigError, "TODO"):
+        with refuses(ConfigError, folder.name):
             bundle.check_outside(inside)
     bundle.check_outside(Path("x.csv"))
     (folder / SUMS_FILE).unlink()

@@ -17,7 +17,7 @@ from dpprobe.data.table import EncodedImage
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.release import image_sources
 from dpprobe.release.image_sources import find_images, open_encoded
-from tests.support.refusals import refuses
+from tests.support.refusals import check_tokens, refuses
 
 FILES = (
     "x.png",
@@ -94,7 +94,7 @@ def test_a_folder_is_searched_below_through_links_and_never_round(
     """What is left out is counted: two texts in b, one in empty, bad.parquet, hidden ones."""
     assert find("") == images(*BELOW)
     (record,) = caplog.records
-    assert record.getMessage().startswith("in: 6 entries not used, such as in/")
+    check_tokens(record.getMessage(), "in", "6 entries")
     caplog.clear()
     assert find("images")
     assert caplog.records == []
@@ -110,7 +110,7 @@ def test_a_file_of_any_other_name_is_an_image_or_a_fault_of_its_row() -> None:
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (["empty"], ("images", "in/empty", "DICOM")),
+        (["empty"], ("images", "in/empty", ".png", "DICOM")),
         (["gone"], ("images", "in/gone")),
         (["x.png", "gone"], ("in/gone",)),
         (["bad.parquet"], ("images", "in/bad.parquet")),
@@ -135,10 +135,10 @@ def test_options_of_tables_need_a_table(folder: Path, option: str) -> None:
 
 
 def test_a_path_that_no_system_takes_is_a_fault_of_its_row() -> None:
-    for path, said in (("a\0b.png", "cannot be read"), ("in/gone.png", "No such file")):
-        with pytest.raises(ImageError, match=said):
+    for path, said in (("a\0b.png", ".png"), ("in/gone.png", "No such file")):
+        with refuses(ImageError, said):
             open_encoded(EncodedImage(0, None, path, "h", b""))
-    with refuses(ImageError, "TODO"):
+    with refuses(ImageError, "image", "row"):
         open_encoded(EncodedImage(0, None, None, "h", b""))
 
 
@@ -192,22 +192,19 @@ def test_twenty_names_are_searched_for(folder: Path, absent: int, searched: bool
         return
     with pytest.raises(ConfigError) as caught:
         find("rows.csv")
-    assert "images: in/rows.csv: none of its images exists, such as 'gone.png' under" in str(
-        caught.value
-    )
-    assert str(caught.value).endswith("name the folder where the paths start with --root")
+    check_tokens(str(caught.value), "images", "in/rows.csv", "'gone.png'", "--root")
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("path,file\nx.png,x.png\n", ("image_column", "in/rows.csv")),
-        ("x,y\n1,2\n", ("TODO",)),
-        ("path,path\nx.png,x.png\n", ("path",)),
-        ("path,id,id\nx.png,1,2\n", ("id",)),
-        ("path;id\nx.png;7\n", ("sep=",)),
-        ("path,id\nx.png,1,2\n", ("in/rows.csv", "2", "3")),
-        ("path,id\nx.png,1\nx.png,1,,2\n", ("line", "3", "4", "2")),
+        ("path,file\nx.png,x.png\n", ("image_column", "in/rows.csv", "path", "file")),
+        ("x,y\n1,2\n", ("image_column", "x, y")),
+        ("path,path\nx.png,x.png\n", ("in/rows.csv", "path")),
+        ("path,id,id\nx.png,1,2\n", ("in/rows.csv", "'id'")),
+        ("path;id\nx.png;7\n", ("in/rows.csv", "`sep=;`")),
+        ("path,id\nx.png,1,2\n", ("in/rows.csv line 2", "3 values", "2 columns")),
+        ("path,id\nx.png,1\nx.png,1,,2\n", ("in/rows.csv line 3", "4 values", "2 columns")),
         ("path\n", ("in/rows.csv",)),
     ],
 )
@@ -225,7 +222,7 @@ def test_named_columns_are_taken_and_missing_ones_refused(folder: Path) -> None:
     assert find("rows.csv", image_column="path", id_column="who") == images("Ann")
     assert find("rows.csv", image_column="path", id_column="file") == images("b/2.png")
     for option, other in (("image_column", {}), ("id_column", {"image_column": "path"})):
-        with refuses(ConfigError, option, "in/rows.csv", "z"):
+        with refuses(ConfigError, option, "in/rows.csv", "'z'"):
             find("rows.csv", **{option: "z"}, **other)
     write(folder, "id,note\nx.png,1\n")  # the column of images gives no other ids
     assert find("rows.csv", image_column="id") == images("x.png")
@@ -313,18 +310,18 @@ def test_paths_of_a_parquet_file_begin_at_its_folder_or_a_root(folder: Path) -> 
     pq.write_table(pa.table({"image": ["2.png", "10.png"]}), folder / "rows.parquet")
     assert find("rows.parquet", root=Path("in/b")) == images("2.png", "10.png")
     pq.write_table(pa.table({"image": ["gone.png"]}), folder / "rows.parquet")
-    with refuses(ConfigError, "gone.png"):
+    with refuses(ConfigError, "in/rows.parquet", "'gone.png'", "--root"):
         find("rows.parquet")
 
 
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        (pa.table({"image": [1, 2]}), ("image",)),
-        (pa.table({"image": [{"x": 1}]}), ("image",)),
+        (pa.table({"image": [1, 2]}), ("in/rows.parquet", "'image'", "int64")),
+        (pa.table({"image": [{"x": 1}]}), ("in/rows.parquet", "'image'", "struct<x: int64>")),
         (pa.table({"image": pa.array([], pa.binary())}), ("in/rows.parquet",)),
-        (pa.table([["x.png"]] * 2, names=["image"] * 2), ("TODO",)),
-        (pa.table({"image_id": ["x.png"]}), ("image_column",)),
+        (pa.table([["x.png"]] * 2, names=["image"] * 2), ("in/rows.parquet", "image")),
+        (pa.table({"image_id": ["x.png"]}), ("image_column", "image_id")),
     ],
 )
 def test_a_parquet_file_without_images_is_refused(

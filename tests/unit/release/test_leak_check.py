@@ -31,10 +31,8 @@ PATH, TIME, SEED = "a path", "a time", "a number of 128 bits, like a seed"
     ],
 )
 def test_a_private_text_is_named_with_its_place(text: str, what: str, quoted: str | None) -> None:
-    with pytest.raises(DataError, match=f"^card: contains {what}, ") as caught:
+    with refuses(DataError, "card", what, *[repr(quoted)] * (quoted is not None)):
         check_text(text, where="card")
-    if quoted is not None:
-        assert f"{quoted!r}, which must not be published" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -109,12 +107,12 @@ def test_other_keys_and_values_are_published(key: str) -> None:
 
 
 def test_all_private_keys_are_named_in_order() -> None:
-    with pytest.raises(DataError, match="contains date, my_seed, which"):
+    with refuses(DataError, "f", "date, my_seed"):
         check_keys({"my_seed": 1, "b": {"date": 2}, "public_seed": 3}, where="f")
 
 
 def test_a_block_is_searched_for_both_before_it_is_published() -> None:
     for block, what in (({"a": "~/x"}, PATH), ({"date": 1}, "date"), (["/tmp/x"], PATH)):
-        with pytest.raises(DataError, match=f"^block: contains {what}"):
+        with refuses(DataError, "block", what):
             check_published({"fine": {"a": 1}, "block": block})
     check_published({"one": {"a": 1}, "two": None})

@@ -17,15 +17,19 @@ from dpprobe.release.passport_forms import (
     EMPTY,
     NOT_STATED,
     answer_questions,
+    list_fields,
     list_forms,
     write_form,
 )
 from dpprobe.resources import read_yaml
 from tests.support.bundles import write_example
 from tests.support.deployment_registry import find_faults, list_properties
+from tests.support.refusals import check_tokens
 from tests.support.releases import HOSTILE, calibrated, following, measured, of_sites, watched
+from tests.unit.release.parts.evidence.test_measure import EVIDENCE
 
 DAY = date(2026, 11, 29)
+WORST = {"name": "melanoma", "recall": 0.5, "interval": [0.4, 0.6]}
 # Keys of the leaderboard's template, at the commit that resources/passport.yaml names.
 PAPER = ["name", "url", "authors", "code", "venue", "venue_date", "claims"]
 CLAIM = ["public_data", "model", "epsilon", "delta", "private_accuracy", "dp_accountant"]
@@ -59,11 +63,11 @@ def with_everything(read: Bundle) -> Bundle:
 
 
 def entry(read: Bundle) -> Any:
-    return yaml.safe_load(write_form(read, "registry.yaml", DAY))
+    return yaml.safe_load(write_form(list_fields(read), "registry.yaml", DAY))
 
 
 def claim(read: Bundle) -> Any:
-    (paper,) = yaml.safe_load(write_form(read, "leaderboard.yaml", DAY))
+    (paper,) = yaml.safe_load(write_form(list_fields(read), "leaderboard.yaml", DAY))
     (made,) = paper["claims"]
     assert (list(paper), list(made)) == (PAPER, CLAIM)
     return made
@@ -72,7 +76,7 @@ def claim(read: Bundle) -> Any:
 @pytest.mark.parametrize("whole", [False, True])
 def test_an_entry_is_valid_and_shows_every_property(read: Bundle, whole: bool) -> None:
     read = with_everything(read) if whole else read
-    text = write_form(read, "registry.yaml", DAY)
+    text = write_form(list_fields(read), "registry.yaml", DAY)
     assert find_faults(yaml.safe_load(text)) == []
     shown = re.findall(r"^ *(?:# )?([a-z_]+):", text, flags=re.MULTILINE)
     assert sorted(shown) == sorted(list_properties())
@@ -108,13 +112,10 @@ def test_an_entry_states_what_one_unit_pays_for_everything(read: Bundle) -> None
     assert loss["privacy_parameters"] == {"epsilon": 5.5, "delta": 1e-5}
     said = loss["privacy_parameters_details"].splitlines()
     assert len(said) == 5
-    assert said[0] == "- The weights cost a training unit at most epsilon 0.999996"
-    assert said[2].startswith("- Calibration costs test images epsilon 1")
-    assert "(3), with their test results, cost one unit: 5.5" in said[4]
-    assert "up to 7 images" in loss["privacy_unit_details"]
-    assert "at most epsilon 4.25" in loss["privacy_unit_details"]
-    unbooked = entry(change(read, ledger=None))["deployment"]["privacy_loss"]
-    assert unbooked["privacy_parameters"]["epsilon"] == 0.999996
+    check_tokens(said[0], "training unit", "epsilon 0.999996")
+    check_tokens(said[2], "Calibration", "test images", "epsilon 1")
+    check_tokens(said[4], 3, 5.5)
+    check_tokens(loss["privacy_unit_details"], "7 images", "epsilon 4.25")
 
 
 def test_an_entry_says_who_worked_together_and_whether_more_follow(read: Bundle) -> None:
@@ -123,7 +124,7 @@ def test_an_entry_says_who_worked_together_and_whether_more_follow(read: Bundle)
     assert (alone["actors"], alone["release_type_details"]) == ("", "")
     several = entry(with_everything(read))["deployment"]["deployment_model"]
     assert (several["model_name"], several["release_type"]) == ("Federated", "Many releases")
-    assert several["actors"].startswith("The sites a, b and c trained")
+    check_tokens(several["actors"], "a, b and c")
     assert r"lesions\_v0" in several["release_type_details"]
 
 
@@ -134,7 +135,7 @@ def test_all_that_is_empty_is_marked_and_nothing_else(read: Bundle, whole: bool)
         "registry.yaml": (8, 2) if whole else (11, 2),
         "leaderboard.yaml": (6, 0) if whole else (7, 0),
     }.items():
-        text = write_form(read, name, DAY)
+        text = write_form(list_fields(read), name, DAY)
         values = leaves(yaml.safe_load(text))
         assert values.count("") == text.count(f"''  {EMPTY}\n") == texts
         assert len(re.findall(r"^ *# [a-z_]+: empty: you must write it$", text, re.M)) == choices
@@ -160,7 +161,8 @@ def leaves(value: Any) -> list[Any]:
 def test_a_claim_has_the_released_result_in_the_leaderboard_s_form(
     read: Bundle, evaluation: Any, shown: str
 ) -> None:
-    made = claim(change(read, evaluation=evaluation))
+    two = read.facts.model_copy(update={"class_names": ("a", "b")})
+    made = claim(replace(change(read, evaluation=evaluation), facts=two))
     assert made == {
         "public_data": "none",
         "model": "pixels (Final Layer)",
@@ -180,16 +182,16 @@ def test_a_claim_names_public_data_and_what_others_must_know(read: Bundle) -> No
             "trained": True,
         }
     )
-    public = {**read.statement["public_data"], "trained": True, "assumption": "Public pictures."}
+    public = {**read.statement["public_data"], "trained": True}
     other = replace(
         change(read, public_data=public, evaluation=measured()),
         facts=read.facts.model_copy(update={"backbone": backbone}),
     )
-    made, text = claim(other), write_form(other, "leaderboard.yaml", DAY)
+    made, text = claim(other), write_form(list_fields(other), "leaderboard.yaml", DAY)
     assert made["public_data"] == "augreg_in21k"
     assert made["model"] == "vit_base_patch16_224.augreg_in21k (Final Layer)"
     comment = [line for line in text.splitlines() if line.startswith("# ")]
-    for said in ("lesions", "Public pictures.", "one training image", "null rows", "375"):
+    for said in ("lesions", "pretrained", "image", "null rows", "375"):
         assert any(said in line for line in comment), said
 
 
@@ -197,7 +199,7 @@ def test_a_claim_names_public_data_and_what_others_must_know(read: Bundle) -> No
 @pytest.mark.parametrize("text", [*HOSTILE, "''", "name: ''", "null", "# x", "{published}"])
 def test_no_text_of_a_person_changes_a_form(read: Bundle, name: str, text: str) -> None:
     """Texts arrive whole, and every other value and comment stays."""
-    plain = write_form(read, name, DAY)
+    plain = write_form(list_fields(read), name, DAY)
     backbone = read.facts.backbone.model_copy(update={"name": text})
     facts = read.facts.model_copy(
         update={
@@ -208,7 +210,7 @@ def test_no_text_of_a_person_changes_a_form(read: Bundle, name: str, text: str) 
             "card": CardFacts(intended_use=text),
         }
     )
-    shown = write_form(replace(read, facts=facts), name, DAY)
+    shown = write_form(list_fields(replace(read, facts=facts)), name, DAY)
     assert keys(yaml.safe_load(shown)) == keys(yaml.safe_load(plain))
     assert "<script" not in (shown if name == "registry.yaml" else "")
     filled = plain.count(EMPTY) - shown.count(EMPTY)
@@ -238,7 +240,7 @@ def questions() -> list[dict[str, Any]]:
 
 
 def test_each_question_has_a_row_and_none_is_answered_without_a_field(read: Bundle) -> None:
-    found = rows(answer_questions(read))
+    found = rows(answer_questions(list_fields(read)))
     assert list(found) == [each["ask"] for each in questions()]
     for each in questions():
         assert ("fields" in each) != (found[each["ask"]] == BY_A_PERSON)
@@ -251,29 +253,28 @@ def test_each_question_has_a_row_and_none_is_answered_without_a_field(read: Bund
 
 def test_each_field_of_a_question_is_a_field_of_some_release(read: Bundle) -> None:
     """A misspelt field would look like a fact that the bundle leaves out."""
-    recalls = {**measured(), "worst_class": {"name": "melanoma", "recall": 0.5}}
+    recalls = {**measured(), "worst_class": WORST}
     chosen = {"rule": "rule 1", "head": "prototypes"}
     public = {**read.statement["public_data"], "subsample": {"fraction": 0.5, "public_seed": 1}}
-    audit = {"audited": "2026-11-01", "epsilon_lower": 0.1, "confidence": 0.95}
     stated = change(
         with_everything(read),
         evaluation=recalls,
-        evidence={**audit, "tests": 3, "runs": 100},
+        evidence=EVIDENCE,
         chosen_from=chosen,
         public_data=public,
-        engine_limits="Rounded.",
+        engine_limits="closed_form",
         sites=of_sites("a"),
     )
     weights = {"architecture": "vit", "pretrained_tag": "in21k", "weights_sha256": "ab" * 32}
     facts = stated.facts.model_copy(
         update={"backbone": stated.facts.backbone.model_copy(update=weights)}
     )
-    assert NOT_STATED not in answer_questions(replace(stated, facts=facts))
+    assert NOT_STATED not in answer_questions(list_fields(replace(stated, facts=facts)))
 
 
 def test_answers_are_the_values_of_the_bundle(read: Bundle) -> None:
     """By a release with patients, a test result, a calibration and sites."""
-    found = rows(answer_questions(with_everything(read)))
+    found = rows(answer_questions(list_fields(with_everything(read))))
     for ask, wanted in {
         "How much may the weights cost a training unit?": ["0.999996", "one training image"],
         "How large is delta, and which accountant and noise stand behind it?": ["1e-05"],
@@ -301,20 +302,16 @@ def test_answers_are_the_values_of_the_bundle(read: Bundle) -> None:
     }.items():
         shown = [part.split(" (`")[0] for part in found[ask].split("<br>")]
         assert shown[: len(wanted)] == wanted
-    assert (
-        "The sites a, b and c trained"
-        in found["Who worked on the data, and whom must people trust?"]
-    )
-    assert found["What is public without noise?"].endswith("none (`privacy.json: public_files`)")
-    assert found["Are the probabilities calibrated, and at what cost?"].startswith("1000 (`")
-    assert "epsilon 0.2" in found["How much may test results cost a test unit?"]
+    answers = " ".join(found.values())
+    check_tokens(answers, "a, b and c", "none (`privacy.json: public_files`)", "epsilon 0.2")
+    assert any(answer.startswith("1000 (`") for answer in found.values())
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_text_of_a_person_breaks_out_of_its_cell(read: Bundle, text: str) -> None:
-    plain = answer_questions(read).splitlines()
+    plain = answer_questions(list_fields(read)).splitlines()
     facts = read.facts.model_copy(update={"card": CardFacts(intended_use=text), "name": text})
-    shown = answer_questions(replace(read, facts=facts)).splitlines()
+    shown = answer_questions(list_fields(replace(read, facts=facts))).splitlines()
     assert len(shown) == len(plain)
     bars = [len(re.findall(r"(?<!\\)\|", line)) for line in shown[1:]]
     assert bars == [len(re.findall(r"(?<!\\)\|", line)) for line in plain[1:]]
@@ -323,7 +320,7 @@ def test_no_text_of_a_person_breaks_out_of_its_cell(read: Bundle, text: str) -> 
 
 def test_no_sentence_claims_compliance(read: Bundle) -> None:
     read = with_everything(read)
-    page = answer_questions(read) + json.dumps(read_yaml("passport.yaml"))
-    page += "".join(write_form(read, name, DAY) for name in list_forms())
+    page = answer_questions(list_fields(read)) + json.dumps(read_yaml("passport.yaml"))
+    page += "".join(write_form(list_fields(read), name, DAY) for name in list_forms())
     for word in ("comply", "complies", "complian", "conform", "fulfil", "satisf", "lawful"):
         assert word not in page.lower()

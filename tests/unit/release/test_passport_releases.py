@@ -18,6 +18,7 @@ from dpprobe.release.passport import write_passport
 from dpprobe.release.verification.verify import verify_bundle
 from tests.support.deployment_registry import find_faults
 from tests.support.mechanisms import exact_epsilon
+from tests.support.refusals import check_tokens
 from tests.support.release_study import release, study, write_features
 from tests.support.site_study import make_sites
 
@@ -79,10 +80,10 @@ def test_a_passport_of_a_real_release_says_what_it_is_about(
     assert paid == {"epsilon": pytest.approx(most, rel=1e-3), "delta": 1e-4}
     assert (most > 4 * trained) == (kind is of_patients), "test units pay more than training units"
     n, unit = (150, "one patient") if kind is of_patients else (300, "one training image")
-    assert deployment["dp_variant"]["data_domain"].startswith(f"Datasets of {n} units")
-    assert deployment["privacy_loss"]["privacy_unit"].startswith(unit)
-    named = "The sites east, north and south" if kind is of_sites else ""
-    assert deployment["deployment_model"]["actors"].startswith(named)
+    check_tokens(deployment["dp_variant"]["data_domain"], n)
+    check_tokens(deployment["privacy_loss"]["privacy_unit"], unit)
+    named = ["east, north and south"] * (kind is of_sites)
+    check_tokens(deployment["deployment_model"]["actors"], *named)
     assert (deployment["deployment_model"]["actors"] == "") == (kind is not of_sites)
     (paper,) = yaml.safe_load((folder / "leaderboard.yaml").read_text())
     (claim,) = paper["claims"]
@@ -103,4 +104,4 @@ def test_another_reader_of_crates_finds_the_same(made: tuple[Callable[[Path], Pa
     values = {one["name"]: one["value"] for one in crate.root_dataset["variableMeasured"]}
     assert values["n"] == (150 if kind is of_patients else 300)
     assert values.get("sites.names") == (["east", "north", "south"] if kind is of_sites else None)
-    assert crate.root_dataset["license"]["name"] == "empty: the bundle states no license"
+    assert crate.root_dataset["license"]["name"].startswith("empty")

@@ -48,7 +48,10 @@ ALLOWED: dict[str, Any] = {"allow_hub": True, "allow_module": True}
     [
         (of("timm", model="local-dir:/tmp/mine"), "local-dir:/tmp/mine"),
         (of("timm", model="other:somebody/weights"), "other:somebody/weights"),
-        (of("timm", model_args={"pretrained_cfg_overlay": {"file": "/x"}}), "pretrained_cfg_overl"),
+        (
+            of("timm", model_args={"pretrained_cfg_overlay": {"file": "/x"}}),
+            "pretrained_cfg_overlay",
+        ),
         (of("timm", model_args={"pretrained": True}), "pretrained"),
         (of("timm", model_args={"cache_dir": "/tmp"}), "cache_dir"),
         (of("open_clip", pretrained="/tmp/mine.pt"), "pretrained"),
@@ -68,13 +71,13 @@ def test_a_place_of_weights_is_refused_whatever_is_allowed(
 @pytest.mark.parametrize(
     ("change", "permission", "said"),
     [
-        (of("timm", model="hf-hub:a/b"), "allow_hub", ("a/b",)),
-        (of("timm", model="hf_hub:a/b"), "allow_hub", ("hf_hub", "a/b")),
-        (of("open_clip", model="hf-hub:a/b"), "allow_hub", ("--allow-hub",)),
+        (of("timm", model="hf-hub:a/b"), "allow_hub", ("hf-hub:a/b", "--allow-hub")),
+        (of("timm", model="hf_hub:a/b"), "allow_hub", ("hf_hub:a/b", "--allow-hub")),
+        (of("open_clip", model="hf-hub:a/b"), "allow_hub", ("hf-hub:a/b", "--allow-hub")),
         (
             {"backbone.options": {"family": "imported", "module": "nets:build"}},
             "allow_module",
-            ("--allow-module",),
+            ("nets:build", "--allow-module"),
         ),
     ],
 )
@@ -118,7 +121,7 @@ def test_known_weights_are_loaded_as_the_bundle_says(
 @pytest.mark.parametrize("options", [{"family": "unknown"}, {}, {"family": "pixels", "x": 1}])
 def test_options_that_no_family_takes_are_refused(folder: Path, options: dict[str, Any]) -> None:
     alter(folder, {"backbone.options": options})
-    with pytest.raises(ConfigError, match="family"):
+    with refuses(ConfigError, "family"):
         Predictor.load_bundle(folder, device="cpu", **ALLOWED)
 
 
@@ -131,9 +134,8 @@ def test_a_folder_of_weights_is_named_by_the_user(folder: Path, tmp_path: Path) 
             folder,
             {**of(family, model=FOLDER), "backbone.checkpoint": "mine", "backbone.trained": True},
         )
-        for wrong, said in ((None, ""), (tmp_path / "w", "is not a folder; ")):
-            match = f"--checkpoint: .*{said}the bundle has no weights.*--checkpoint FOLDER, where"
-            with refuses(ConfigError, match, "FOLDER"):
+        for wrong in (None, tmp_path / "w"):
+            with refuses(ConfigError, "--checkpoint FOLDER", *filter(None, [wrong])):
                 Predictor.load_bundle(folder, device="cpu", checkpoint=wrong)
         (tmp_path / "mine").mkdir(exist_ok=True)
         config = "config.json" if family == "timm" else "open_clip_config.json"
@@ -146,5 +148,5 @@ def test_a_folder_of_weights_is_named_by_the_user(folder: Path, tmp_path: Path) 
 
 def test_a_bundle_cannot_name_a_folder_alone(folder: Path) -> None:
     alter(folder, of("timm", model=FOLDER))
-    with refuses(DataError, "TODO"):
+    with refuses(DataError, "bundle", "checkpoint"):
         Predictor.load_bundle(folder, device="cpu", **ALLOWED)

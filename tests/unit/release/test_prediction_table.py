@@ -71,11 +71,11 @@ def test_without_thresholds_the_most_probable_class_is_named(facts: BundleFacts)
 @pytest.mark.parametrize(
     ("thresholds", "said"),
     [
-        ({"d": 0.5}, ("lesions_v1",)),
-        ({"a": 1.5}, ("1.5", "0", "1")),
-        ({"a": -0.1}, ("0.1",)),
-        ({"a": math.nan}, ("TODO",)),
-        ({"a": 0.0, "b": 1.0, "c": 0.5}, ("3",)),
+        ({"d": 0.5}, ("threshold of d", "lesions_v1", "a, b, c")),
+        ({"a": 1.5}, ("threshold of a", 1.5, 0, 1)),
+        ({"a": -0.1}, ("threshold of a", -0.1)),
+        ({"a": math.nan}, ("threshold of a", "nan")),
+        ({"a": 0.0, "b": 1.0, "c": 0.5}, ("threshold", "3 classes")),
     ],
 )
 def test_thresholds_that_cannot_be_are_refused(
@@ -94,7 +94,7 @@ def test_thresholds_need_probabilities_and_of_labels_each_may_have_one(facts: Bu
     assert check_thresholds({}, scores) == {}
     assert check_thresholds(some, scores, link="softmax") == some, "calibrated"
     for asked, link in ((scores, None), (facts, "none")):
-        with refuses(ConfigError, "TODO"):
+        with refuses(ConfigError, "lesions_v1", "thresholds"):
             check_thresholds(some, asked, link=link)
 
 

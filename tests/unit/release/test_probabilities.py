@@ -78,16 +78,16 @@ def test_a_coverage_is_one_that_was_published(
 def test_what_a_release_cannot_do_is_refused() -> None:
     some, none = offering(0.8, 0.95), offering()
     for calibration, said in ((some, "0.8, 0.95"), (none, "none")):
-        with refuses(ConfigError, "0.9", said):
+        with refuses(ConfigError, "coverage 0.9", said):
             SetRule.choose_rule(calibration, coverage=0.9)
     for limit in (-0.1, 1.1, math.nan):
-        with refuses(ConfigError, "abstain_below", f"{limit:g}"):
+        with refuses(ConfigError, f"abstain_below {limit:g}"):
             SetRule.choose_rule(some, abstain_below=limit)
     for limit in (0.0, 1.0):
         assert SetRule.choose_rule(some, abstain_below=limit)
     assert SetRule.choose_rule(None) is None
     for given_options in ({"coverage": 0.9}, {"abstain_below": 0.0}):
-        with refuses(ConfigError, "TODO"):
+        with refuses(ConfigError, "coverage", "abstain_below", "`calibrate`"):
             SetRule.choose_rule(None, **given_options)
 
 

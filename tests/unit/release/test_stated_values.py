@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dpprobe.errors import DataError
 from dpprobe.release import stated_values
-from tests.support.refusals import refusal_of, refuses
+from tests.support.refusals import check_tokens, refusal_of, refuses
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-3, 3) | st.sampled_from("ab"),
@@ -33,9 +33,8 @@ def test_a_number_is_read_as_a_float(value: float) -> None:
 )
 def test_what_is_no_number_is_named(value: Any) -> None:
     """Python takes True for 1; other readers do not."""
-    with pytest.raises(DataError) as caught:
+    with refuses(DataError, "noise", repr(value)):
         stated_values.read_real("noise", value)
-    assert str(caught.value) == f"noise: {value!r} is not a number"
 
 
 @pytest.mark.parametrize(
@@ -45,7 +44,9 @@ def test_what_is_no_number_is_named(value: Any) -> None:
 )
 def test_a_count_is_a_whole_number_within_its_limits(value: Any, fits: bool) -> None:
     said = refusal_of(stated_values.read_whole, "n", value)
-    assert said == (None if fits else f"n: {value!r} is not from 1 to 10000000000")
+    assert (said is None) == fits
+    if said is not None:
+        check_tokens(said, "n", repr(value), 1, 10**10)
     if fits:
         assert stated_values.read_whole("n", value) == value
     assert (refusal_of(stated_values.read_whole, "n", 8, 7) is None) is False
@@ -80,15 +81,15 @@ def test_values_are_the_same_if_their_json_is(one: Any, other: Any) -> None:
 
 def test_a_difference_shows_what_is_stated_and_what_is_computed_in_short() -> None:
     said = refusal_of(stated_values.require_same, "price", {"a": 1}, 2)
-    assert said == 'price: 2 is stated, but {"a":1} is computed'
+    check_tokens(str(said), "price", 2, '{"a":1}')
     for length, shown in ((98, f'"{"y" * 98}"'), (99, f'"{"y" * 96}...')):
         said = refusal_of(stated_values.require_same, "v", 1, "y" * length)
-        assert said == f"v: {shown} is stated, but 1 is computed"
+        check_tokens(str(said), "v", f"{shown} ", 1)
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, {"a": 1, "b": 2, "c": 3}, {}, None, "ab", ["a", "b"]])
 def test_a_block_has_its_keys_and_no_others(value: Any) -> None:
-    with refuses(DataError, "block", "a", "b"):
+    with refuses(DataError, "block", "['a', 'b']"):
         stated_values.read_block("block", value, {"b", "a"})
     assert stated_values.read_block("block", {"a": 1, "b": None}, {"a", "b"}) == {"a": 1, "b": None}
 
@@ -98,7 +99,7 @@ def test_a_file_is_one_json_object(tmp_path: Path, content: str) -> None:
     """Readers differ in which of two equal keys they take."""
     path = tmp_path / "privacy.json"
     path.write_text(content)
-    with pytest.raises(DataError, match=r"^privacy\.json: "):
+    with refuses(DataError, "privacy.json"):
         stated_values.read_json(path)
     path.write_text('{"a": 1}')
     assert stated_values.read_json(path) == {"a": 1}

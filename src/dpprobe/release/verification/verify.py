@@ -69,7 +69,7 @@ from dpprobe.release.documents.rewritten_documents import (
 from dpprobe.release.leak_check import check_keys, check_text
 from dpprobe.release.parts.part import Stated
 from dpprobe.release.stated_plans import check_price, read_plan
-from dpprobe.release.stated_values import Values, read_json, require_true
+from dpprobe.release.stated_values import Values, read_json, read_real, require_true
 from dpprobe.release.verification.method import (
     check_engine,
     check_head,
@@ -214,7 +214,8 @@ def read_promise(folder: Path, facts: BundleFacts) -> tuple[str, Values]:
     values = read_statement(folder, facts)
     require_true(values["mode"] == "release", f"mode {values['mode']!r}, not release")
     require_true(values["private"] is True, "private: not true, so there is no guarantee")
-    return f"epsilon {values['epsilon_target']:g} at delta {values['delta']:g}", values
+    epsilon, delta = (read_real(name, values[name]) for name in ("epsilon_target", "delta"))
+    return f"epsilon {epsilon:g} at delta {delta:g}", values
 
 
 def check_backbone(

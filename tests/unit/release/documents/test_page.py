@@ -152,16 +152,22 @@ def test_the_reliability_diagram_has_a_mark_for_each_range(plain: Release) -> No
         assert any(mark == wanted for mark in marks), row
 
 
-def test_each_mechanism_is_a_row_with_the_units_that_it_reads(plain: Release) -> None:
+def test_each_mechanism_is_a_row_with_the_units_that_it_reads(
+    plain: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = dict.fromkeys(
+        ("covariance", "gradients", "sampled", "joint", "accuracy", "monitor_counts"), "a sum"
+    )
+    monkeypatch.setattr(document_values, "describe_mechanisms", lambda *_: described)
     item = plain[1]["mechanisms"][0]
     sampled = {**item, "name": "sampled", "sample_rate": 0.25, "count": 1200, "repeated": True}
     joint = {**item, "name": "joint", "budget_share": None}
     blocks = {"mechanisms": [item, sampled, joint], "evaluation": measured(), "monitor": watched()}
     rows = [row for row in read(plain, **blocks).rows if len(row) == 6][1:]
     cells = {row[0].partition(":")[0]: [" ".join(cell.split()) for cell in row[1:]] for row in rows}
-    assert list(cells)[:4] == [item["name"], "sampled", "joint", "right_answers"]
-    assert cells["right_answers"][:3] == ["1", "18.65 (18.65)", "1"]
-    check_tokens(cells["right_answers"][3], "test images")
+    assert list(cells)[:4] == [item["name"], "sampled", "joint", "accuracy"]
+    assert cells["accuracy"][:3] == ["1", "18.65 (18.65)", "1"]
+    check_tokens(cells["accuracy"][3], "test images")
     check_tokens(cells["sampled"][2], "1,200")
     check_tokens(cells["sampled"][3], "25%", "training images")
     assert "%" not in cells["joint"][4]

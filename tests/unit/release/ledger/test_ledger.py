@@ -32,7 +32,7 @@ from dpprobe.release.ledger.ledger import Ledger, describe_ledger
 from dpprobe.release.ledger.ledger_file import Booking, Part, Side
 from dpprobe.release.ledger.ledger_prices import Limits, Spent, compose_bookings
 from tests.support.mechanisms import exact_epsilon, gaussians
-from tests.support.refusals import refusal_of, refuses
+from tests.support.refusals import check_tokens, refusal_of, refuses
 
 DELTA = 1e-5
 FREE = Limits(delta=DELTA)
@@ -117,7 +117,7 @@ def test_the_limit_is_met_to_its_last_digit_and_not_exceeded(ledger: Ledger) -> 
     ledger.close_entry(1, DIGEST)
     ledger.book_release(booking("second"), Limits(delta=DELTA, max_epsilon=limit))
     small = booking("third", part("train", gaussian(1000.0)))
-    with refuses(PrivacyError, "third", "max_epsilon"):
+    with refuses(PrivacyError, "third", f"max_epsilon {limit:g}"):
         ledger.book_release(small, Limits(delta=DELTA, max_epsilon=limit))
     ledger.book_release(small, FREE)
     assert len(ledger.read_entries()) == 3
@@ -157,10 +157,10 @@ def test_the_sum_is_at_the_delta_that_is_asked(ledger: Ledger) -> None:
     ledger.book_release(booking(), FREE)
     spent = [ledger.compute_spent(delta).epsilon for delta in (1e-3, DELTA, 1e-9)]
     assert spent[0] < spent[1] < spent[2]
-    with pytest.raises(PrivacyError, match="delta .* outside 1e-10 to 1"):
+    with refuses(PrivacyError, "delta 1e-11", "1e-10 to 1"):
         ledger.compute_spent(1e-11)
     whole = part("train", gaussian(5.0))
-    with refuses(PrivacyError, "TODO"):
+    with refuses(PrivacyError, "epsilon inf"):
         replace(whole, epsilon=math.inf)
     with pytest.raises(PrivacyError, match="delta 1e-11"):
         replace(whole, delta=1e-11)
@@ -203,7 +203,7 @@ def test_every_altered_byte_is_noticed(three_lines: Ledger) -> None:
             altered = bytearray(whole)
             altered[place] = other
             three_lines.path.write_bytes(altered)
-            with refuses(DataError, "TODO"):
+            with refuses(DataError, three_lines.path, "backup"):
                 three_lines.read_entries()
     line = len(whole.splitlines()[0]) + 1
     three_lines.path.write_bytes(whole[: line - 9] + b"x" + whole[line - 8 :])
@@ -256,11 +256,11 @@ def test_a_record_that_does_not_fit_is_refused_though_its_hashes_are_right(
     whole = three_lines.path.read_bytes()
     last = json.loads(whole.splitlines()[-1])
     append(event="abandon", reason="which somebody may have seen")
-    with refuses(DataError, "line", "5", "abandon", "2"):
+    with refuses(DataError, "line 5", "'abandon'", "entry 2"):
         three_lines.read_entries()
     for version in (0, 2):
         append(event="book", number=3, format_version=version)
-        with refuses(DataError, "line", "5", version, "1"):
+        with refuses(DataError, "line 5", f"version {version}", 1):
             three_lines.read_entries()
 
 
@@ -279,7 +279,7 @@ def test_a_line_cut_at_every_length_is_as_if_never_written(
         caplog.clear()
         entry = three_lines.book_release(booking("other"), FREE)
         assert entry.number == 3
-        assert "removed a last line that a crash cut short" in caplog.text
+        check_tokens(caplog.text, three_lines.path, "last line")
         assert three_lines.path.read_bytes().startswith(before)
         assert [entry.booking.release for entry in three_lines.read_entries()][2:] == ["other"]
     # Blocks that a file system had reserved and not written hold zeros.
@@ -325,7 +325,7 @@ def test_a_full_disk_books_nothing(ledger: Ledger, monkeypatch: pytest.MonkeyPat
     write = os.write
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", lambda descriptor, text: write(descriptor, text[:40]))
-        with refuses(DiskError, "ledger.jsonl"):
+        with refuses(DiskError, ledger.path):
             ledger.book_release(booking("second"), FREE)
     assert [entry.booking.release for entry in ledger.read_entries()] == ["first"]
     assert ledger.book_release(booking("second"), FREE).number == 2
@@ -420,7 +420,7 @@ REASON = "the job died before its noise"
 @pytest.mark.parametrize("reason", ["", "1234", " 1234 ", "two\nlines", "tab\there", "\x1b[2Jx"])
 def test_a_reason_is_one_printable_line_of_five_characters(ledger: Ledger, reason: str) -> None:
     ledger.book_release(booking(), FREE)
-    with refuses(PrivacyError, "5"):
+    with refuses(PrivacyError, "5 characters"):
         ledger.abandon_entry(1, reason)
     assert ledger.read_entries()[0].state == "open"
     ledger.abandon_entry(1, " 12345 ")
@@ -433,13 +433,11 @@ def test_an_entry_that_is_not_there_or_not_open_is_named(ledger: Ledger) -> None
     ledger.close_entry(1, "d" * 64)
     ledger.abandon_entry(2, REASON)
     folder = str(ledger.path.parent)
-    assert refusal_of(ledger.close_entry, 3, "d" * 64) == (
-        f"{ledger.path}: no entry 3; `dpprobe ledger {folder}` lists all entries"
-    )
+    with refuses(PrivacyError, ledger.path, "entry 3", f"`dpprobe ledger {folder}`"):
+        ledger.close_entry(3, "d" * 64)
     for call, given in ((ledger.abandon_entry, REASON), (ledger.close_entry, "e" * 64)):
-        said = str(refusal_of(call, 1, given))
-        assert f"entry 1 is closed with bundle {'d' * 64}, which somebody may have seen" in said
-        assert f"entry 2 was abandoned ({REASON}); delete" in str(refusal_of(call, 2, given))
+        check_tokens(str(refusal_of(call, 1, given)), "entry 1", "closed", "d" * 64)
+        check_tokens(str(refusal_of(call, 2, given)), "entry 2", "abandoned", REASON)
     before = ledger.path.read_bytes()
     ledger.close_entry(1, "d" * 64)  # twice with one digest
     assert ledger.path.read_bytes() == before
@@ -454,11 +452,13 @@ def test_a_folder_with_a_space_is_quoted_for_the_shell(tmp_path: Path) -> None:
 
 
 def test_an_empty_ledger_says_that_no_release_is_recorded(ledger: Ledger) -> None:
-    assert describe_ledger(ledger, delta=None) == f"{ledger.path}: no release is recorded"
+    empty = describe_ledger(ledger, delta=None)
+    assert "\n" not in empty
+    check_tokens(empty, ledger.path)
     ledger.book_release(booking("first"), FREE)
     ledger.abandon_entry(1, REASON)
     text = describe_ledger(ledger, delta=None)
-    assert text.endswith("Total epsilon 0: all entries are abandoned.")
+    check_tokens(text.splitlines()[-1], "epsilon 0", "abandoned")
     assert ledger.list_added() == []
 
 
@@ -478,7 +478,8 @@ def test_each_entry_is_a_row_with_its_prices_and_state(ledger: Ledger) -> None:
     ledger.close_entry(1, "d" * 64)
     ledger.abandon_entry(2, REASON)
     text = describe_ledger(ledger, delta=DELTA)
-    assert re.findall(r"^(\w+): entry (\d) of \S+ is open", text, re.MULTILINE) == [("third", "3")]
+    (still_open,) = [line for line in text.splitlines() if ": entry " in line]
+    check_tokens(still_open, "third", "entry 3", "open")
     titles, *rows = read_table(text)
     assert titles == ["entry", "release", "state", "booked", "training unit", "test unit", "reason"]
     trained = f"epsilon {train.epsilon:g}, delta 1e-05"
@@ -501,10 +502,7 @@ def test_totals_are_printed_by_side_of_each_split_and_for_any_unit(ledger: Ledge
     ledger.abandon_entry(3, REASON)
     for asked, delta in ((None, 1e-3), (1e-6, 1e-6)):
         lines = describe_ledger(ledger, delta=asked).split("\n\n")[2].splitlines()
-        assert lines[0] == (
-            f"Total at delta {delta:g} over 2 entries (abandoned releases do not count), for one "
-            "image:"
-        )
+        check_tokens(lines[0], f"delta {delta:g}", "2 entries", "image")
         wanted = {
             "a training unit of split hash_20": 1 / 5,
             "a test unit of split hash_20": 1 / 10,
@@ -527,7 +525,7 @@ def test_a_bound_is_called_one(ledger: Ledger) -> None:
     text = describe_ledger(ledger, delta=DELTA)
     shared = exact_epsilon(2 / 5)  # 1 / sigma of both add up
     for who in ("a training unit of split hash_20", "any unit"):
-        found = re.search(rf"{who}: epsilon (\S+) \(upper bound\)", text)
+        found = re.search(rf"{who}: epsilon (\S+) \(upper", text)
         assert found, text
         assert float(found[1]) == pytest.approx(shared, rel=3e-5)
 
@@ -537,11 +535,11 @@ def test_ledgers_that_are_added_are_named_with_the_joint_total(tmp_path: Path) -
     for ledger, same in zip(ledgers, (None, "a", "a"), strict=True):
         ledger.book_release(replace(booking("v1"), same_units_as=same), FREE)
     text = describe_ledger(ledgers[1], delta=DELTA)
-    found = re.search(r"ledgers of (.*), which .*: 3 entries, epsilon (\S+) \(exact\)", text)
+    found = re.search(r"of (.*), .* 3 entries, epsilon (\S+)", text)
     assert found, text
     assert found[1] == "a, c"
     assert float(found[2]) == pytest.approx(exact_epsilon(math.sqrt(3) / 5), rel=3e-5)
-    assert "over 1 entry" in text, "its own total too"
+    assert "1 entry" in text, "its own total too"
     alone = Ledger.of_dataset(tmp_path, "d")
     alone.book_release(booking("v1"), FREE)
     assert "same_units_as" not in describe_ledger(alone, delta=DELTA)

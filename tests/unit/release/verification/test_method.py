@@ -74,12 +74,21 @@ def test_a_softmax_takes_no_several_labels(
         method.read_options(stating(facts, options, several=True))
 
 
-def test_options_are_stated_whole(facts: bundle.BundleFacts) -> None:
+def test_options_that_are_newer_than_a_bundle_have_their_defaults(
+    facts: bundle.BundleFacts,
+) -> None:
+    """A bundle lacks them; what it states, it states as this version would."""
     short = {"head": "feature_covariance"}
-    head = facts.head.model_copy(update={"options": short})
-    stated = facts.model_copy(update={"head": head})
-    with refuses(DataError, "head.options", '{"head":"feature_covariance"}'):
-        method.read_options(stated)
+
+    def state(options: dict[str, Any]) -> bundle.BundleFacts:
+        head = facts.head.model_copy(update={"options": options})
+        return facts.model_copy(update={"head": head})
+
+    assert method.read_options(state(short))[1] == method_options(short)
+    with refuses(DataError, "head.options.normalize", '{"kind":"l2"}', '"l2"'):
+        method.read_options(state({**short, "normalize": {"kind": "l2"}}))
+    with refuses(ConfigError, "newest"):
+        method.read_options(state({**short, "newest": None}))
 
 
 def test_class_frequencies_are_there_exactly_if_they_were_released(

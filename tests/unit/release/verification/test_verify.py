@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jinja2 import UndefinedError
 from pydantic import ValidationError
 from safetensors.numpy import save, save_file
 
@@ -46,7 +47,10 @@ from tests.unit.release.test_signing import write_keys
 SPLIT = {"by": "id", "public_seed": 0, "fraction": 0.2}
 
 # What a writer of documents raises of values that lack a part, or have another type.
-UNWRITABLE = (DpprobeError, LookupError, StopIteration, TypeError, ValidationError)
+UNWRITABLE = (
+    *(AttributeError, DpprobeError, LookupError, StopIteration, TypeError),
+    *(UndefinedError, ValidationError),
+)
 SAMPLED = {
     "head": "sgd",
     "engine": "exact",
@@ -211,10 +215,12 @@ NAMED_BY = {
     "dataset": "head",
     "dimension": "head",
     "class_names": "parts",
+    "format": "privacy.json",
+    "format_version": "privacy.json",
     "unit": "plan",
     "patients": "plan",
     "selection": "plan",
-    "epsilon_target": "statement",
+    "epsilon_target": "head",
     "epsilon_realised": "plan",
     "public_files": "statement",
 }

@@ -63,12 +63,18 @@ BLIND: dict[str, dict[str, str]] = {
         "ledger.releases": "the ledger is private",
         "ledger.epsilon": "the ledger is private, and a larger total is possible",
         "ledger.exact": "a bound is weaker than an exact total",
+        "evaluation.n": "a ranking and recalls follow from counts, whatever n is",
         "evaluation.split.public_seed": "only the maker knows by which ids units were drawn",
         "evaluation.split.fraction": "only the maker knows by which ids units were drawn",
     },
     "accuracy": {
-        f"evidence.{name}": "an audit cannot be repeated from its bundle"
-        for name in ("runs", "confidence", "epsilon_lower", "probability", "tests", "caught_factor")
+        "sites.names.0": "only the sites know their names",
+        **{
+            f"evidence.{name}": "an audit cannot be repeated from its bundle"
+            for name in (
+                *("runs", "confidence", "epsilon_lower", "probability", "tests", "caught_factor"),
+            )
+        },
     },
     "area": {
         "evaluation": AN_AREA,
@@ -84,6 +90,8 @@ BLIND: dict[str, dict[str, str]] = {
     },
     "two": {
         "calibration.temperature": ONE_COUNT,
+        "cohort.name": "only the maker names a cohort",
+        "cohort.earlier.0.release": "names of earlier cohorts are in their bundles",
         "cohort.earlier.0.cohort": "labels of earlier cohorts are in their bundles",
         "cohort.earlier.1.cohort": "labels of earlier cohorts are in their bundles",
     },
@@ -92,7 +100,7 @@ BLIND: dict[str, dict[str, str]] = {
 }
 AREAS = {"value", "interval", "standard_error", "labels_left_out"}
 # Other checks that may name a lie in a block, because their numbers follow from it.
-FOLLOWING = {"evaluation": {"calibration"}, "predecessor": {"cohort", "predecessors"}}
+FOLLOWING = {"evaluation": {"calibration", "monitor"}, "predecessor": {"cohort", "predecessors"}}
 
 
 @pytest.fixture(scope="module")

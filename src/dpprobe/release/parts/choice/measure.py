@@ -50,6 +50,7 @@ from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.privacy.risk import read_budget
 from dpprobe.privacy.statement_words import format_epsilon, format_small
 from dpprobe.privacy.target import Target
+from dpprobe.privacy.unit_words import UnitWords, words_of_statement
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.release.parts.choice import results_there
@@ -356,7 +357,7 @@ _KINDS = {
     "analysis": "{name}",
     "other_unit": "its unit of privacy is another",
     "labels_decide": "labels decide who is trained on",
-    "images_move_in": "a removed image lets another image of its patient in",
+    "images_move_in": "a removed {item} lets another {item} of its patient in",
 }
 _ELSEWHERE = (
     " Not covered: choices by results of other studies, by deleted or moved results, and by "
@@ -402,7 +403,8 @@ def explain_choice(block: Facts, statement: Facts) -> str:
             "training rows without noise: no epsilon covers a choice by them."
             f"{_ELSEWHERE}{_TEST_UNITS}"
         )
-    named = ", ".join(map(_describe_result, uncovered["results"]))
+    unit = words_of_statement(statement)
+    named = ", ".join(_describe_result(result, unit) for result in uncovered["results"])
     named += f" and {uncovered['more']} more" if uncovered["more"] else ""
     words += "No epsilon covers choosing this release by looking at their results: some are "
     if uncovered["reason"] == NOT_KNOWN:
@@ -434,8 +436,8 @@ def _explain_fits(others: int) -> str:
     )
 
 
-def _describe_result(result: Facts) -> str:
-    words = _KINDS[result["kind"]].format(name=result.get("name"))
+def _describe_result(result: Facts, unit: UnitWords) -> str:
+    words = unit.fill(_KINDS[result["kind"]], {"name": result.get("name")})
     return f"{result['dataset']}: {words}" if "dataset" in result else words
 
 

@@ -289,6 +289,7 @@ COHORT_KEYS = {"name", "place", "horizon", "units", "noise_growth", "earlier"}
 def check_cohort(values: Values, plan: Plan) -> tuple[str, bool]:
     """Recomputes the block `cohort` from its names, its horizon and the numbers of units."""
     block = read_block("cohort", values["cohort"], COHORT_KEYS)
+    require_true(isinstance(block["name"], str), f"cohort.name: {block['name']!r} is not a name")
     for place, one in enumerate(block["earlier"]):
         read_block(f"cohort.earlier.{place}", one, {"release", "cohort", "n"})
         read_whole(f"cohort.earlier.{place}.n", one["n"])

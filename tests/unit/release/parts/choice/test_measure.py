@@ -521,7 +521,7 @@ OF_STUDIES: list[dict[str, Any]] = [
 
 
 def check(block: dict[str, Any]) -> bool:
-    values = {"choice": block, "delta": 1e-5}
+    values = {"choice": block, "delta": 1e-5, "unit": "image", "public_data": {}}
     return check_choice(values, PLAN, OF_STUDY)[1]
 
 
@@ -581,7 +581,8 @@ def test_an_estimator_tells_how_many_fits_its_budget_lists(listed: int) -> None:
     assert block == {"cells": 0, "epsilon": None, "uncovered": None, "other_fits": listed - 1}
     values = {"choice": block, "ledger": {"releases": listed}}
     assert check_choice(values, PLAN, ESTIMATOR)[1]
-    for wrong in ({"other_fits": listed}, {"cells": 1}, {"words": "none"}):
+    changes: list[dict[str, Any]] = [{"other_fits": listed}, {"cells": 1}, {"words": "none"}]
+    for wrong in changes:
         with refuses(DataError, "choice"):
             check_choice({**values, "choice": block | wrong}, PLAN, ESTIMATOR)
     with refuses(DataError, "choice"):
