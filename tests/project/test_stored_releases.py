@@ -369,7 +369,7 @@ NOT_EDITED = {
     ),
 }
 # Edits that nothing in a bundle contradicts, by kind, with the reason.
-TESTED = {("evaluation", "n"): "nothing else in a bundle follows from it"}
+TESTED: dict[Place, str] = {("evaluation", "n"): "nothing else in a bundle follows from it"}
 UNDETECTABLE: dict[str, dict[Place, str]] = {
     "audit": {
         ("evidence", "caught_factor"): "an audit's numbers below the guarantee",

@@ -28,6 +28,11 @@ LEDGER: dict[str, Any] = {
     "epsilon": 1.0,
     "exact": True,
 }
+TEST_UNITS: dict[str, Any] = {
+    "n": 375,
+    "split": {"by": "id", "public_seed": 0, "fraction": 0.2},
+    "compared": ["bytes", "pixels"],
+}
 CHOICE: dict[str, Any] = {"cells": 0, "epsilon": None, "uncovered": None}
 
 
@@ -114,6 +119,7 @@ def write_example(
             "predecessor": identify_bundle(predecessor) if predecessor else None,
         },
         subsample=subsample,
+        test_units=None if evaluation is None else TEST_UNITS | {"n": evaluation["n"]},
     )
     arrays = {CLASS_PRIORS: PRIORS} if method.releases_priors else {}
     return write_files(folder, facts, weights=weights, arrays=arrays, statement=statement)

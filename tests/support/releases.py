@@ -17,7 +17,7 @@ from dpprobe.release.parts.cohort.measure import describe_cohort
 from dpprobe.release.parts.evaluation.measure import evaluation_mechanisms
 from dpprobe.release.parts.monitor.measure import monitor_mechanisms
 from dpprobe.release.parts.sites.several_sites import describe_sites
-from tests.support.bundles import write_example
+from tests.support.bundles import TEST_UNITS, write_example
 from tests.support.mechanisms import made_plan
 
 # Names that mean something to HTML, Markdown, YAML, Jinja or a terminal.
@@ -65,7 +65,7 @@ def example(folder: Path, **options: Any) -> Release:
     """bundle.json and privacy.json of the example bundle."""
     bundle = write_example(folder, **options)
     facts = BundleFacts.model_validate(read_json(bundle / "bundle.json"))
-    return facts, read_json(bundle / "privacy.json")
+    return facts, read_json(bundle / "privacy.json") | {"test_units": TEST_UNITS}
 
 
 def measured(metric: str = "accuracy", value: float = 0.8125) -> dict[str, Any]:

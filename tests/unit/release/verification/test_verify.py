@@ -75,7 +75,6 @@ def evaluation(folder: Path) -> dict[str, Any]:
         plan,
         metric="accuracy",
         link="softmax",
-        split=SPLIT,
     )
 
 

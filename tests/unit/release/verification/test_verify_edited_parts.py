@@ -133,7 +133,6 @@ def measure_parts(folder: Path, kind: str) -> tuple[dict[str, Any], dict[str, An
         tested,
         metric=metric,
         link="sigmoid" if several else "softmax",
-        split=verified.SPLIT,
         keep_counts=own == 0,
     )
     blocks = {"evaluation": evaluation, "ledger": LEDGER | {"releases": 2, "epsilon": 20.0}}

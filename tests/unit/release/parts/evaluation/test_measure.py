@@ -58,7 +58,6 @@ def measure(
         plan,
         metric=metric,
         link="sigmoid" if labels.ndim == 2 else "softmax",
-        split={"by": "source"},
         **more,
     )
 

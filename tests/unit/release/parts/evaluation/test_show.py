@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dpprobe.errors import DataError
+from dpprobe.release.documents import rewritten_documents
 from dpprobe.release.parts.calibration import CalibrateOptions
 from dpprobe.release.parts.calibration import list_faults as calibration_faults
 from dpprobe.release.parts.evaluation import EvaluateOptions, find_test_metric, list_faults, show
@@ -134,10 +135,10 @@ SPLITS: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("split", "named"), SPLITS)
 def test_a_split_is_the_sources_or_drawn_by_ids(split: Any, named: str) -> None:
     if not named:
-        show._check_split(split)
+        rewritten_documents._check_split(split)
         return
     with refuses(DataError, named):
-        show._check_split(split)
+        rewritten_documents._check_split(split)
 
 
 @pytest.mark.parametrize(("left", "right"), [(0, True), (3, True), (4, False), (-1, False)])
