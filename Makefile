@@ -9,7 +9,7 @@ LOCKS := requirements/bootstrap.lock $(ENVIRONMENT)
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .PHONY: help environment demo test test-real data-is-named slurm-test test-snakemake test-lowest claims check format schema \
-	screenshots docs wheel lock clean clean-all
+	screenshots docs wheel sdist lock clean clean-all
 
 help:
 	@echo "make demo     set everything up, run the default study, show its results"
@@ -26,6 +26,7 @@ help:
 	@echo "make screenshots  make all pictures of README and docs again but the pipeline's; needs Chromium"
 	@echo "make docs     build the docs site, build/site/index.html, and check its links"
 	@echo "make wheel    build dist/dpprobe-*.whl, which has the workflow too: dpprobe run"
+	@echo "make sdist    build dist/dpprobe-*.tar.gz, the source distribution"
 	@echo "make lock     resolve requirements/*.in again"
 	@echo "make clean    remove the environment and the default study's results, nothing else"
 	@echo "make clean-all  remove also the results, split tables and downloads of every study in results/ and data/;"
@@ -139,10 +140,15 @@ docs: $(DOCS)/.ready
 	NO_MKDOCS_2_WARNING=true $(DOCS)/bin/python -m mkdocs build --quiet
 	@echo "the site: build/site/index.html"
 
-# Without an earlier wheel, dist/dpprobe-*.whl names one file, as docs write it.
+# Without an earlier wheel, dist/dpprobe-*.whl names one file, as docs write it. A wheel of other code than the tag's
+# has the commit in its name, and no registry accepts it.
 wheel: $(READY)
 	rm -f dist/dpprobe-*.whl
 	$(BIN)/python -m hatchling build -t wheel
+
+sdist: $(READY)
+	rm -f dist/dpprobe-*.tar.gz
+	$(BIN)/python -m hatchling build -t sdist
 
 LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--no-header --no-emit-index-url --quiet --upgrade

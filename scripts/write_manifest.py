@@ -17,7 +17,7 @@ if __name__ == "__main__":
             Path(snakemake.output[0]),
             rows=info.train_rows if train else info.test_rows,
             dataset_fingerprint=info.fingerprint,
-            copies=info.train_copies if train else None,
+            copies=info.train_copies if train else info.test_copies,
             promise=replace(
                 PromiseFacts.from_dict(snakemake.params.promise),
                 copies_across=info.duplicates_across_splits,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -19,6 +18,7 @@ from dpprobe import analysis_registry
 from dpprobe.artifacts import Difference, first_difference, git_commit
 from dpprobe.errors import ConfigError
 from dpprobe.resources import clone_root
+from dpprobe.version_number import UNKNOWN, name_code
 
 VERSIONS = {
     "download": 1,
@@ -44,7 +44,6 @@ VERSIONS = {
 
 # The environment variable with the versions at the run's start, as JSON, for the run's jobs.
 RUN_VERSIONS = "DPPROBE_VERSIONS"
-UNKNOWN = "0.1.0.dev0"  # the version of a copy without git history that was not installed
 
 
 def check_versions() -> None:
@@ -63,31 +62,20 @@ def describe_edit(difference: Difference) -> str:
 
 @cache
 def code_version() -> str:
-    """Returns the version of the running code: from git tags in a clone, else the installation.
+    """Returns the version of the running code: of a clone by git, else of the installation.
 
     In a clone the installed version may be old, because it names the commit at which `make
-    environment` ran. A copy without git history, such as an archive of git, states its own version
-    unless the copy itself is installed. The environment's version may be of another dpprobe.
+    environment` ran. A copy without git history, such as an archive of git, names itself unless
+    the copy itself is installed. The environment's version may be of another dpprobe. A clone
+    without git is UNKNOWN: nothing fails for lack of a version, as noise may be drawn already.
     """
     from importlib.metadata import PackageNotFoundError, version  # late, as planning needs neither
 
     root = clone_root()
-    installed = root is None or _is_installed(root)
-    if root is not None and (_find_clone() or not installed):
-        # Without setuptools_scm or git, the installed version is used. All errors are suppressed,
-        # because a release whose noise was already drawn must not fail for lack of a version.
-        with suppress(Exception), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a shallow clone causes warnings
-            import tomllib
-
-            from setuptools_scm import get_version
-
-            project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-            options = project["tool"]["hatch"]["version"]["raw-options"]  # builds use them too
-            return get_version(root=root, **options)
+    if root is not None and (_find_clone() or not _is_installed(root)):
+        return name_code(root)
     with suppress(PackageNotFoundError):
-        if installed:
-            return version("dpprobe")
+        return version("dpprobe")
     return UNKNOWN
 
 

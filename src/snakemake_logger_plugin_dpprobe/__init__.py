@@ -86,12 +86,14 @@ class Run:
       workflow: Snakemake's.
       print_results: prints the last lines of a run that succeeded.
       results: the folder of the study's results.
+      raised: jobs of which no params but versions of stages have changed.
     """
 
     workflow: Any = None
     print_results: Callable[[], None] = field(default=lambda: None)
     results: Path | None = None
     succeeded: bool = False
+    raised: set[Any] = field(default_factory=set)
 
     def follow(
         self, workflow: Any, print_results: Callable[[], None], *, results: Path | None = None
@@ -100,6 +102,13 @@ class Run:
 
     def note_success(self) -> None:
         self.succeeded = True
+
+    def note_raised(self, job: Any) -> None:
+        self.raised.add(job)
+
+    def is_raised(self, number: int) -> bool:
+        """Returns True for the number of a job in `raised`."""
+        return any(self.workflow.dag.jobid(job) == number for job in self.raised)
 
 
 RUN = Run()
@@ -208,7 +217,8 @@ class LogHandler(LogHandlerBase):
                 self._running[record.jobid] = _RunningJob(record, name, time.monotonic())
             else:
                 self._targets.add(record.rule_name)
-            self._reasons.update(list_reasons(record.reason, record.rule_name))
+            is_raised = RUN.is_raised(record.jobid)
+            self._reasons.update(list_reasons(record.reason, record.rule_name, is_raised=is_raised))
         elif event == LogEvent.JOB_FINISHED:
             self._running.pop(record.job_id, None)
         elif event == LogEvent.RUN_INFO:
@@ -354,12 +364,16 @@ def describe_full_disk(folder: Path | None) -> str | None:
     return None
 
 
-def list_reasons(text: str, rule: str = "") -> list[str]:
-    """Lists why a job of a rule would run, without file names: "missing output files"."""
+def list_reasons(text: str, rule: str = "", *, is_raised: bool = False) -> list[str]:
+    """Lists why a job of a rule would run, without file names: "missing output files".
+
+    `is_raised` tells that of the job's params only versions of stages have changed.
+    """
     known = ("Missing output files", "Input files updated by another job", "Updated input files")
     parts = [part.partition(":")[0].strip() for part in text.split(";")]
     reasons = [part.lower() for part in parts if part in known or part.endswith("last execution")]
     words = "the dataset's options or files" if rule == "prepare_data" else "options of the study"
+    words = "versions of stages" if is_raised else words
     return [re.sub("^params have changed.*", f"{words} have changed", each) for each in reasons]
 
 

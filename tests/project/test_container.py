@@ -105,13 +105,12 @@ def test_a_copy_without_a_history_is_refused_before_anything_is_fetched(
     assert not refused(clone)
     git(clone, "worktree", "add", "-q", str(tmp_path / "worktree"))
     assert "no worktree" in refused(tmp_path / "worktree")
-    for tag, words in (("paper", "with a release before it"), ("v1.2.0", "")):
-        git(clone, "tag", tag)
-        git(clone, "archive", "HEAD", "-o", str(tmp_path / f"{tag}.tar"))
-        with tarfile.open(tmp_path / f"{tag}.tar") as files:
-            files.extractall(tmp_path / tag, filter="data")
-        assert words in refused(tmp_path / tag)
-        assert bool(refused(tmp_path / tag)) == bool(words)
+    git(clone, "archive", "HEAD", "-o", str(tmp_path / "archive.tar"))
+    with tarfile.open(tmp_path / "archive.tar") as files:
+        files.extractall(tmp_path / "archive", filter="data")
+    assert not refused(tmp_path / "archive")
+    shutil.rmtree(clone / ".git")  # a copy of a clone's files has the placeholders
+    assert "an archive of git" in refused(clone)
 
 
 def test_every_rule_runs_in_the_image_where_it_is_asked_for(repository: Path) -> None:

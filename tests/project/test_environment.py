@@ -18,7 +18,6 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from dpprobe.extras import BRINGS, EXTRAS
-from tests.support.git import git
 from tests.support.script_modules import load_script
 
 
@@ -225,7 +224,6 @@ def test_every_import_is_of_a_package_that_is_asked_for(repository: Path) -> Non
         "llvmlite": "numba",
         "markupsafe": "jinja2",
         "pydantic_core": "pydantic",
-        "setuptools_scm": "hatch-vcs",
         "snakemake_interface_logger_plugins": "snakemake",
         "threadpoolctl": "scikit-learn",
     }
@@ -244,18 +242,3 @@ def test_every_import_is_of_a_package_that_is_asked_for(repository: Path) -> Non
                 if not names & (brought_by | {parts.get(top, "")}):
                     unknown.add(f"{path.relative_to(source)}: {top}")
     assert sorted(unknown) == []
-
-
-def test_the_citation_names_the_version_of_the_changelog(repository: Path) -> None:
-    """The newest heading has the next version before its tag, and the tag's from then on."""
-    citation = yaml.safe_load((repository / "CITATION.cff").read_text())
-    changes = (repository / "CHANGELOG.md").read_text()
-    found = re.search(r"^## \[(Unreleased\]: )?(\d+\.\d+\.\d+)(.*)$", changes, re.MULTILINE)
-    assert found is not None
-    assert citation["version"] == found[2]
-    assert found[1] or citation["date-released"].isoformat() in found[3]
-    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
-    assert citation["keywords"] == project["keywords"]
-    if (repository / ".git").exists():
-        tags = git(repository, "tag", "--points-at", "HEAD", "--list", "v[0-9]*.[0-9]*").split()
-        assert set(tags) <= {f"v{citation['version']}"}

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from jsonschema import Draft202012Validator
 from safetensors import safe_open
 
 from dpprobe.analyses.tsne.measure import read_embedding
@@ -26,10 +28,11 @@ from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_file import SEAL_BYTES, read_header, seal_shard
 from dpprobe.features.shard_manifest import read_manifest
-from dpprobe.release.bundle import read_bundle
+from dpprobe.privacy.plan import Plan
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_units import read_hashes
 from dpprobe.release.parts.cohort.measure import read_cohort
+from dpprobe.resources import read_yaml
 from dpprobe.results.cell_record import read_cell
 from dpprobe.training.cell_task import whole_cell
 from dpprobe.training.plan_file import read_plans
@@ -39,7 +42,6 @@ STORED = REPOSITORY / "tests/stored"
 # A file of the cache of calibrations is named by the hash of all that it follows from.
 UNVERSIONED = {"dpprobe-calibration"}
 FOLDERS = {
-    "dpprobe-bundle": "bundle",
     "dpprobe-ledger": "ledger",
     "dpprobe-units": "units",
     "dpprobe-cohort": "cohort",
@@ -110,18 +112,8 @@ def test_the_page_has_every_format_and_its_version() -> None:
 def test_every_version_that_is_kept_is_stored() -> None:
     page = documented()
     kept = {f"{FOLDERS[kind]}-{version}" for kind in FOLDERS for version in page[kind][1]}
-    assert {path.name for path in STORED.iterdir() if path.is_dir()} == kept
-
-
-def test_stored_bundle_is_read() -> None:
-    """Its weights were drawn, so all of their numbers are known."""
-    bundle = read_bundle(STORED / "bundle-1")
-    expected = np.random.default_rng(0).normal(size=(3, 65)).astype(np.float32)
-    np.testing.assert_array_equal(bundle.weights, expected)
-    assert bundle.facts.class_names == ("naevus", "melanoma", "keratosis")
-    statement = json.loads((STORED / "bundle-1/privacy.json").read_text())
-    assert bundle.statement == statement
-    assert statement["epsilon_target"] == 1
+    folders = {path.name for path in STORED.iterdir() if path.is_dir()}
+    assert folders - {"releases", "studies"} == kept  # other tests read these two
 
 
 def test_stored_cell_is_read() -> None:
@@ -242,7 +234,7 @@ def write_embedding(path: Path, described: str) -> None:
 
 def test_records_of_a_newer_dpprobe_are_not_to_be_deleted(tmp_path: Path) -> None:
     records: tuple[tuple[str, int, Any, Any], ...] = (
-        ("plans", 4, Path.write_text, read_plans),
+        ("plans", 5, Path.write_text, read_plans),
         ("download", 2, Path.write_text, Receipt.read),
         ("embedding", 2, write_embedding, read_embedding),
     )
@@ -250,3 +242,41 @@ def test_records_of_a_newer_dpprobe_are_not_to_be_deleted(tmp_path: Path) -> Non
         write(tmp_path / kind, f'{{"format": "dpprobe-{kind}", "format_version": {version}}}')
         with pytest.raises(DataError, match=f"dpprobe-{kind} of version {version}, newer"):
             read(tmp_path / kind)
+
+
+# the privacy statement of a release
+
+SCHEMA = REPOSITORY / "resources/schemas/release-statement-3.schema.json"
+
+
+def described_names() -> dict[str, set[str]]:
+    """The names that docs/formats.md describes, by the field that may hold them."""
+    named: dict[str, set[str]] = {}
+    for line in (REPOSITORY / "docs/formats.md").read_text().splitlines():
+        if match := re.fullmatch(r"\| `([\w.]+)` \| `([\w`, ]+)` \| .* \|", line):
+            named.setdefault(match[1], set()).update(match[2].split("`, `"))
+    return named
+
+
+def test_every_name_in_a_statement_has_a_sentence_and_a_description() -> None:
+    sentences, described = read_yaml("statement.yaml"), described_names()
+    for field in ("relation", "mode", "engine_limits", "outputs", "public", "not_covered"):
+        assert described[field] == sentences[field].keys(), field
+    assert described["near_duplicate_check"] == sentences["near_duplicates"].keys()
+    assert described["unit"] == {*Plan.UNITS}
+    schema = read_json(SCHEMA)["properties"]
+    for field in ("outputs", "public", "not_covered"):
+        assert {each["const"] for each in schema[field]["items"]["oneOf"]} == described[field]
+
+
+def test_new_statements_are_valid_by_the_schema() -> None:
+    """And those of version 2, which have sentences, are not."""
+    schema = Draft202012Validator(read_json(SCHEMA))
+    Draft202012Validator.check_schema(schema.schema)
+    for version in sorted(path for path in (STORED / "releases").iterdir() if path.is_dir()):
+        for path in version.glob("*.zip"):
+            with zipfile.ZipFile(path) as file:
+                bundle = json.loads(file.read("about.json"))["bundle"]
+                statement = json.loads(file.read(f"{bundle}/privacy.json"))
+            faults = [(each.json_path, each.message) for each in schema.iter_errors(statement)]
+            assert bool(faults) == (statement["format_version"] == 2), (path, faults[:3])

@@ -6,8 +6,6 @@ import json
 import os
 import re
 import shutil
-import sys
-import sysconfig
 import tarfile
 import tomllib
 import venv
@@ -25,22 +23,12 @@ from packaging.utils import canonicalize_name
 from dpprobe.resources import SHIPPED
 from tests.conftest import REPOSITORY
 from tests.support.programs import run_program
+from tests.support.stored_releases import unpack_release
 from tests.support.warm_python import asking, serving
+from tests.support.wheels import TIMEOUT, build, install
 from tests.workflow.conftest import SMALL
 
-TIMEOUT = 1200  # a busy machine is slow
 SHIPPED_FOLDERS = ("config", "envs", "profiles", "resources", "scripts", "workflow")
-
-
-def build(folder: Path, target: str, output: Path) -> Path:
-    """Builds without a network, by what the environment has."""
-    run_program(
-        [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", output],
-        cwd=folder,
-        timeout=TIMEOUT,
-    )
-    (path,) = output.glob("*.whl" if target == "wheel" else "*.tar.gz")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -51,31 +39,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The scripts of an environment with the wheel, which sees the packages of this one."""
-    folder = tmp_path_factory.mktemp("installed") / "venv"
-    venv.create(folder, with_pip=False)
-    places = {"base": str(folder), "platbase": str(folder)}
-    site = Path(sysconfig.get_path("purelib", vars=places))
-    (site / "environment.pth").write_text(sysconfig.get_path("purelib"))
-    uv = Path(sys.executable).with_name("uv")
-    run_program(
-        [
-            uv,
-            "pip",
-            "install",
-            "--offline",
-            "--no-deps",
-            "--compile-bytecode",
-            "--python",
-            folder / "bin/python",
-            wheel,
-        ],
-        timeout=TIMEOUT,
-    )
-    source = REPOSITORY / "src/dpprobe"
-    for path in source.rglob("__pycache__/*"):
-        if path.suffix != ".pyc":  # machine code of the same modules
-            shutil.copy(path, site / "dpprobe" / path.relative_to(source))
-    return folder / "bin"
+    return install(wheel, tmp_path_factory.mktemp("installed") / "venv")
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +227,7 @@ there = [each for names in EXTRAS.values() for each in names if importlib.util.f
 print(json.dumps([ended, there]))
 """
 COMMANDS = ("verify releases/blobs_v1", "predict releases/blobs_v1 vectors.npy")
-IMAGES = REPOSITORY / "tests/stored/bundle-1"
+IMAGES = "images/clinic_v1"
 # What a person reads who lacks an extra: the missing package, and the extra that has it.
 DOORS = {
     "run -n": ("dpprobe run: the package snakemake", "workflow"),
@@ -279,6 +243,7 @@ DOORS = {
 def test_the_core_alone_fits_verifies_and_predicts_and_names_each_missing_extra(
     core: Path, tmp_path: Path
 ) -> None:
+    unpack_release(tmp_path / "images", "images")
     said = call(core / "python", "-c", CORE_USE, *COMMANDS, *DOORS, here=tmp_path)
     (ended, there), _ = json.JSONDecoder().raw_decode(said, said.index("[[0, 0,"))
     assert there == []

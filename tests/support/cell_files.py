@@ -105,7 +105,7 @@ def write_cell(
     _write_history(folder / "history.parquet", records)
     write_predictions(folder / "predictions.parquet", scores, labels)
     private = math.isfinite(budget)
-    write_json(folder / "privacy.json", _statement(identity, seeds=seeds, private=private))
+    write_json(folder / "privacy.json", state_cell(identity, seeds=seeds, private=private))
     weights = generator.normal(size=(seeds, classes, DIMENSION + 1)).astype(np.float32)
     save_file({"weights": weights}, folder / "heads.safetensors")
     record: dict[str, Any] = {
@@ -144,7 +144,7 @@ def write_cell(
     return folder / "metrics.json"
 
 
-def _statement(identity: Sequence[str], *, seeds: int, private: bool) -> dict[str, Any]:
+def state_cell(identity: Sequence[str], *, seeds: int = 2, private: bool = True) -> dict[str, Any]:
     """The statement of a cell of this name, with so many heads."""
     _, backbone, method, epsilon = identity
     stated: dict[str, Any] = json.loads(_state_cell(private))

@@ -84,7 +84,6 @@ def measured(metric: str = "accuracy", value: float = 0.8125) -> dict[str, Any]:
         "epsilon_target": 0.2,
         "delta": 1e-5,
         "mechanisms": [_stated(item) for item in _mechanisms(metric)],
-        "split": {"by": "id", "public_seed": 0, "fraction": 0.2},
         **own.get(metric, {}),
     }
 

@@ -84,7 +84,6 @@ FOR_JOBS = (
     "PIL.GifImagePlugin",
     "PIL.JpegImagePlugin",
     "PIL.PpmImagePlugin",
-    "setuptools_scm",
     "alembic.command",
     "dp_accounting.pld",
     "mlflow.store.tracking.sqlalchemy_store",

@@ -11,6 +11,7 @@ import pytest
 
 from dpprobe import resources, versions
 from dpprobe.errors import ConfigError, DpprobeError
+from dpprobe.version_number import UNKNOWN
 
 
 def test_clones_and_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,5 +53,5 @@ def test_clones_and_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert versions.clone_commit() is None
     for name in ("version", "distribution"):
         monkeypatch.setattr(f"importlib.metadata.{name}", Mock(side_effect=PackageNotFoundError))
-    assert versions.code_version.__wrapped__() == versions.UNKNOWN
+    assert versions.code_version.__wrapped__() == UNKNOWN
     assert not versions._is_installed(tmp_path)

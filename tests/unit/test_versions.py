@@ -1,18 +1,18 @@
-"""The version follows from the tags of a clone, alike in what is built and in what runs."""
+"""The version is one number, and names the commit of all code but the tag's, built or running."""
 
 from __future__ import annotations
 
 import shutil
-import sys
 import tarfile
-import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from packaging.version import Version
 
 from dpprobe import versions as module
-from dpprobe.versions import UNKNOWN, clone_commit, code_version
+from dpprobe.version_number import TAG, UNKNOWN, VERSION, name_code
+from dpprobe.versions import clone_commit, code_version
 from tests.conftest import REPOSITORY
 from tests.support.git import built, git
 
@@ -29,6 +29,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "README.md",
         "LICENSE",
         "src/dpprobe/__init__.py",
+        "src/dpprobe/version_number.py",
     ):
         shutil.copy(REPOSITORY / name, folder / name)
     git(tmp_path, "init", "-q", str(folder))
@@ -46,50 +47,86 @@ def running() -> str:
         code_version.cache_clear()
 
 
-def test_of_clones_with_and_without_tags(clone: Path) -> None:
-    commit = git(clone, "rev-parse", "HEAD")
-    without = running()
-    assert without.startswith(f"{UNKNOWN[:-1]}1+g{commit[:7]}")
-    assert without == built(clone)
-    for tag in ("paper-2026", "vision", "v2-draft"):  # which are no releases
+def commit_of(folder: Path) -> str:
+    return git(folder, "rev-parse", "HEAD")[:8]
+
+
+def test_only_the_unedited_commit_of_the_tag_is_the_release(clone: Path) -> None:
+    first = f"{VERSION}+g{commit_of(clone)}"
+    assert running() == built(clone) == first
+    for tag in ("paper-2026", "v99.0.0", f"{TAG}-draft", TAG[1:]):  # which are not this release's
         git(clone, "tag", tag)
-    assert running() == built(clone) == without
-    git(clone, "tag", "v1.2.0")
-    assert running() == built(clone) == "1.2.0"
+    assert running() == built(clone) == first
+    (clone / "new.txt").write_text("no file of the commit\n")
+    git(clone, "tag", TAG)
+    assert running() == built(clone) == VERSION
     (clone / "README.md").write_text("changed\n")
-    assert running().startswith(f"1.2.1.dev0+g{commit[:7]}")
+    assert running() == built(clone) == f"{first}.edited"
     git(clone, "commit", "-qam", "second")
-    assert running().startswith("1.2.1.dev1+g")
+    second = f"{VERSION}+g{commit_of(clone)}"
+    assert running() == built(clone) == second != first
     assert clone_commit() == git(clone, "rev-parse", "HEAD")
+    (clone / "LICENSE").unlink()
+    assert running() == f"{second}.edited"
 
 
-@pytest.mark.parametrize("tag", ["paper-2026", "v1.2.0"])
+def test_an_annotated_tag_is_the_release_too(clone: Path) -> None:
+    git(clone, "tag", "-a", TAG, "-m", "a release")
+    assert running() == VERSION
+
+
+def test_other_code_never_has_the_number_of_the_release() -> None:
+    """Each name is a version of PEP 440 in its normal form, so that builds do not change it."""
+    named = [UNKNOWN, f"{VERSION}+g0012abcd", f"{VERSION}+g429d023c.edited"]
+    assert all(str(Version(name)) == name and Version(name).local for name in named)
+    assert str(Version(VERSION)) == VERSION
+    assert Version(VERSION).local is None
+
+
+def test_a_worktree_and_a_hook_of_another_repository(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = tmp_path / "tree"
+    git(clone, "worktree", "add", "-q", str(tree))
+    git(tree, "commit", "-qm", "of the worktree", "--allow-empty")
+    of_clone, of_tree = (f"{VERSION}+g{commit_of(folder)}" for folder in (clone, tree))
+    assert of_clone != of_tree
+    assert name_code(tree) == of_tree
+    for name, place in (("DIR", ".git"), ("INDEX_FILE", ".git/index"), ("WORK_TREE", ".")):
+        monkeypatch.setenv(f"GIT_{name}", str(tree / place))
+    assert name_code(clone) == of_clone
+
+
+@pytest.mark.parametrize("tag", [None, "paper-2026", TAG])
 def test_a_copy_is_not_what_another_copy_was_installed_as(
-    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: str
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: str | None
 ) -> None:
     """As where `dpprobe run` of an installed wheel finds itself in an unpacked archive."""
     monkeypatch.setattr("importlib.metadata.version", lambda _: "5.0")
-    git(clone, "tag", tag)
+    if tag:
+        git(clone, "tag", tag)
     git(clone, "archive", "HEAD", "-o", str(tmp_path / "archive.tar"))
     with tarfile.open(tmp_path / "archive.tar") as files:
         files.extractall(tmp_path / "copy", filter="data")
     monkeypatch.setattr(module, "clone_root", lambda: tmp_path / "copy")
-    assert running() == built(tmp_path / "copy") == {"v1.2.0": "1.2.0"}.get(tag, UNKNOWN)
-    monkeypatch.setitem(sys.modules, "setuptools_scm", None)
-    assert running() == UNKNOWN
+    expected = VERSION if tag == TAG else f"{VERSION}+g{commit_of(clone)}"
+    assert running() == built(tmp_path / "copy") == expected
 
 
 def test_without_a_history_it_is_what_was_installed(
     clone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_is_installed", lambda _: True)
     shutil.rmtree(clone / ".git")
-    assert built(clone) == UNKNOWN
     monkeypatch.setattr("importlib.metadata.version", lambda name: f"5.0 of {name}")
+    assert running() == built(clone) == UNKNOWN
+    monkeypatch.setattr(module, "_is_installed", lambda _: True)
     assert running() == "5.0 of dpprobe"
     # the commit of a repository around it would be no commit of this code
     git(clone.parent, "init", "-q", ".")
+    git(clone.parent, "commit", "-qm", "of a user", "--allow-empty")
+    git(clone.parent, "tag", TAG)
     assert clone_commit() is None
+    assert name_code(clone) == UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -110,15 +147,26 @@ def test_only_an_editable_installation_is_of_its_folder(
     assert module._is_installed(Path("/a b/c")) is installed
 
 
-def test_no_fault_of_a_clone_ends_a_job(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.metadata.version", lambda _: "5.0")
+def test_no_fault_of_a_clone_ends_a_job(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the installed version, which may be of an earlier commit of this clone."""
+    git(clone, "tag", TAG)
+    monkeypatch.setattr("importlib.metadata.version", lambda _: VERSION)
     monkeypatch.setattr(module, "_is_installed", lambda _: True)
+    with monkeypatch.context() as context:
+        context.setenv("PATH", str(tmp_path))  # where no git is
+        assert running() == UNKNOWN
+    assert running() == VERSION
+    git(tmp_path, "init", "-q", ".")  # of a user, around the clone
+    git(tmp_path, "commit", "-qm", "other", "--allow-empty")
     (clone / ".git/HEAD").write_text("damaged")
-    assert running() in ("5.0", UNKNOWN)
-    monkeypatch.setitem(sys.modules, "setuptools_scm", None)
-    assert running() == "5.0"
+    assert running() == UNKNOWN
 
 
-def test_the_build_has_the_same_number_where_there_is_no_tag() -> None:
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    assert project["tool"]["hatch"]["version"]["raw-options"]["fallback_version"] == UNKNOWN
+@pytest.mark.parametrize("text", [None, "", "commit\n", "commit: \ntag: \n", b"\xff"])
+def test_no_fault_of_an_archive_ends_a_job(tmp_path: Path, text: str | bytes | None) -> None:
+    if text is not None:
+        content = text if isinstance(text, bytes) else text.encode()
+        (tmp_path / ".git_archival.txt").write_bytes(content)
+    assert name_code(tmp_path) == UNKNOWN

@@ -118,8 +118,9 @@ def test_text_from_files_to_a_release(
         ceilings = [float(line["hashing + ceiling"] or 0) for line in csv.DictReader(stream)]
     assert max(ceilings) > 45, "guessing: 25"
     statement = json.loads((results / "cells/code/hashing/squares/eps-8/privacy.json").read_text())
-    assert "by HashingVectorizer 1. It is declared" in statement["public_data"]["assumption"]
-    assert "whitened" in statement["not_covered"][0]
+    options = statement["public_data"]["backbone_options"]
+    assert (options["model"], options["version"]) == ("HashingVectorizer", "1")
+    assert "dependent_vectors" in statement["not_covered"]
     check = json.loads((results / "overlap/code/hashing.json").read_text())
     assert check["train"]["near"] > 0, "copies of public rows are found"
     assert list((results / "embeddings").rglob("*.parquet")), "t-SNE"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from dpprobe.privacy.statement_words import explain_statement
 from tests.support.programs import run_program
 
 from .conftest import PREPARED, Template, WarmPython, Workspace, on_cluster
@@ -26,7 +27,7 @@ def test_a_delta_above_one_over_n_is_trained_at_where_it_is_allowed_and_stated(
     log = workspace.directory / "results/logs/calibrate/digits/eps-2.log"
     assert log.read_text().count(above) == 1
     statement = json.loads((workspace.cell("sgd", "2") / "privacy.json").read_text())
-    assert statement["promise"].endswith(f"{above} a mechanism that publishes a random row.")
+    assert "0.000695" in explain_statement(statement).promise
     assert (statement["delta"], statement["delta_above_one_over_n"]) == (0.01, True)
     table = (workspace.directory / "results/tables/accuracy.md").read_text()
     assert "delta: digits 0.01 (above 1/n)." in table

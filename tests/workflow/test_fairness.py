@@ -110,6 +110,6 @@ def _require_statements(workspace: Workspace) -> None:
     assert private["epsilon_all_heads"] == pytest.approx(together, rel=1e-4)
     assert (private["n"], private["copies"]["rows"]) == (1400, 0)
     assert len(set(private["seeds"])) == 2
-    assert "are (2, 1e-05)-differentially private" in private["promise"]
-    assert ceiling["promise"].startswith("No privacy is promised")
+    assert (private["private"], private["delta"]) == (True, 1e-5)
+    assert (ceiling["private"], ceiling["unpriced"]) == (False, "nonprivate_head")
     assert (ceiling["epsilon_realised"], ceiling["mechanisms"]) == ("inf", [])

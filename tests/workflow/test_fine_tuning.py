@@ -90,7 +90,7 @@ def test_networks_make_cells_like_any_other(
         predicted = pq.read_table(cell / "predictions.parquet")["scores"].to_pylist()
         assert np.array_equal(np.asarray(predicted, dtype=np.float32), scores)
         statement = read_json(cell / "privacy.json")
-        assert "trained parameters of the network" in statement["promise"]
+        assert statement["outputs"] == ["network"]
         names = [item["name"] for item in statement["mechanisms"]]
         assert names == (["probe gradients", "gradients"] if method == "lora" else ["gradients"])
     assert (load_file(workspace.cell("sgd", "2", "vit") / "heads.safetensors"))["weights"].shape

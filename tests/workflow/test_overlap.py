@@ -32,7 +32,7 @@ def test_what_is_found_stands_in_the_statement(
     check = statement["public_data"]["near_duplicate_check"]
     assert (check["train"]["near"], check["threshold"]) == (1438, 0.999)
     assert check["test"]["near"] == 359
-    assert any("near-duplicate check" in line for line in statement["not_covered"])
+    assert "near_duplicates" in statement["not_covered"]
     log = workspace.directory / "results/logs/check_overlap/digits/pixels.log"
     assert "1438 of 1438 private train rows have a near-duplicate" in log.read_text()
     assert "359 of 359 private test rows have a near-duplicate" in log.read_text()

@@ -116,7 +116,7 @@ def test_a_csv_of_images(workspace: Workspace, repository: Path) -> None:
 
     statement = results / "cells/lesions/scattering/auto/eps-8/privacy.json"
     of_patients = json.loads(statement.read_text())
-    assert of_patients["unit_of_privacy"].startswith("one patient")
+    assert of_patients["unit"] == "patient"
     assert of_patients["n"] == len(sides[0]) == 48
     assert table["train_units"].tolist() == [48] * len(table)
     report = (results / "report.html").read_text()
@@ -127,9 +127,9 @@ def test_a_csv_of_images(workspace: Workspace, repository: Path) -> None:
     planned = workspace.planned(of_rows)
     assert not {"prepare_data", "extract_features"} & planned.keys()
     of_images = json.loads(statement.read_text())
-    assert of_images["unit_of_privacy"] == "one training image"
+    assert of_images["unit"] == "image"
     assert of_images["n"] == 96
-    assert "to a patient they cost more, which is not computed" in of_images["promise"]
+    assert of_images["patients"] == {"images": None, "epsilon": None}
     workspace.run(study, "heads")
     assert json.loads(statement.read_text()) == of_patients
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from dpprobe.artifacts import read_json
+from dpprobe.privacy.statement_words import explain_statement
 from tests.support.programs import run_program
 
 from .conftest import SMALL, TIMEOUT, Template, WarmPython, Workspace
@@ -39,8 +40,8 @@ def test_the_report_shows_what_was_measured(finished: Workspace, page: str) -> N
     words = " ".join(re.sub(r"<[^>]+>", "", page).split())
     assert f"{100 * record['summary']['accuracy']['mean']:.1f}%" in words
     statement = read_json(finished.cell("sgd", "2") / "privacy.json")
-    assert statement["promise"] in html.unescape(words)
-    for text in (*statement["not_covered"], statement["release"]):
+    said = explain_statement(statement)
+    for text in (said.promise, said.attacks, said.mode, *said.not_covered, *said.public):
         assert text in html.unescape(words)
     manifest = "results/features/digits/pixels/train/manifest.json"
     assert read_json(finished.directory / manifest)["features_sha256"] in page

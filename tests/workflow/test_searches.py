@@ -49,7 +49,7 @@ def test_networks_are_trained_with_what_a_search_chose(
     assert networks["searched"].chosen == record.best.values
     assert networks["fixed"].chosen == {}
     said = json.loads((workspace.cell("searched", "2", "vit") / "privacy.json").read_text())
-    assert said["promise"].startswith("No privacy is promised")
+    assert (said["private"], said["unpriced"]) == (False, "search_without_noise")
     assert not read_cell(workspace.cell("searched", "2", "vit") / "metrics.json").guaranteed
     assert read_cell(workspace.cell("fixed", "2", "vit") / "metrics.json").guaranteed
     assert not list((results / "networks").rglob("*.checkpoint"))

@@ -4,6 +4,7 @@ from functools import partial
 
 from dpprobe.analyses.analysis import JobSize
 from dpprobe.analysis_registry import load_analyses
+from dpprobe.stage_versions import VERSIONS
 
 ANALYSES = {analysis.name: analysis for analysis in load_analyses()}
 
@@ -24,7 +25,7 @@ def measurement_params(analysis):
     if analysis.options is not None:
         block = STUDY.block(analysis.options)
         params = {"options": dumped(block) if block else None, **params}
-    return {**params, "version": analysis.version}
+    return {**params, "version": VERSIONS[analysis.name]}
 
 
 def measurement_resources(analysis):

@@ -1,7 +1,7 @@
 from dpprobe.analyses.audit.audit_record import AUDITS
 from dpprobe.heads.auto import asked_options
 from dpprobe.privacy.limits import INFINITE
-from dpprobe.versions import VERSIONS
+from dpprobe.stage_versions import VERSIONS
 
 
 # One job audits every method of a (dataset, backbone, epsilon), because a small audit takes less time than starting

@@ -1,4 +1,4 @@
-from dpprobe.versions import VERSIONS
+from dpprobe.stage_versions import VERSIONS
 
 
 rule calibrate:

@@ -17,8 +17,15 @@ from dpprobe.results.cell_record import (
 )
 from dpprobe.study.network_methods import head_methods
 from dpprobe.study.study import Cell
+from dpprobe.stage_versions import (
+    RaisedJob,
+    describe_raised,
+    find_raised,
+    is_only_raised,
+)
 from dpprobe.tracking.receipt import find_store_fault
 from dpprobe.written_files import lacks_record, list_changed, locate_record
+from snakemake_logger_plugin_dpprobe import RUN as RAISED_RUN
 
 # Caches for each job if its files are complete, because Snakemake plans several times.
 WHOLE_JOBS = {}
@@ -43,6 +50,26 @@ def tell_first(problem, first):
     """Logs the first file that is recreated because of a problem."""
     if TOLD.setdefault(problem, first) == first:
         print(f"dpprobe: {problem} are made again, {first}", file=sys.stderr)
+
+
+def tell_raised(dag):
+    """Logs, in a line per stage, what is made again because a version in src/dpprobe/versions.py was raised."""
+    jobs = []
+    for job in dag.needrun_jobs() if parameters_count() else ():
+        if not (job.output and namespace_of(job.rule)):
+            continue
+        recorded = map(workflow.persistence.params, job.output)
+        known = next((params for params in recorded if params is not None), None)
+        if raised := find_raised(job.rule.params, known):
+            cells = sum(Path(file).name == METRICS_FILE for file in job.output)
+            jobs.append(RaisedJob(raised, cells))
+            change = dag.reason(job).params_changed
+            if change and is_only_raised(raised, change.only_old, change.only_new):
+                RAISED_RUN.note_raised(job)
+    for line in describe_raised(jobs):
+        if line not in TOLD:
+            print(f"dpprobe: {line}", file=sys.stderr)
+            TOLD[line] = line
 
 
 def files_stay(job):

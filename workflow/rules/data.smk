@@ -1,4 +1,4 @@
-from dpprobe.versions import VERSIONS
+from dpprobe.stage_versions import VERSIONS
 
 
 # Downloads run on Snakemake's machine, because nodes of a cluster often have no network. Existing files are reused, so

@@ -1,5 +1,5 @@
 from dpprobe.data.promise_facts import promise_facts
-from dpprobe.versions import VERSIONS
+from dpprobe.stage_versions import VERSIONS
 
 
 rule extract_features:

@@ -2,7 +2,7 @@ from dpprobe.data.promise_facts import promise_facts
 from dpprobe.results.cell_record import NAMED_FILES
 from dpprobe.results.network_record import NETWORK_FILES
 from dpprobe.study.network_methods import network_methods
-from dpprobe.versions import VERSIONS
+from dpprobe.stage_versions import VERSIONS
 
 
 # Activations of the frozen blocks, computed once as feature shards and read for every epsilon, seed and trial. A

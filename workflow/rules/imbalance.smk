@@ -1,6 +1,6 @@
 from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE
 from dpprobe.results.cell_record import METRICS_FILE, PREDICTIONS_FILE
-from dpprobe.versions import VERSIONS
+from dpprobe.stage_versions import VERSIONS
 
 
 # Measures, without privacy, the recall of a rare class at each epsilon, on copies of a dataset.

@@ -1,6 +1,6 @@
 # Finds near-duplicates of public images.
 
-from dpprobe.versions import VERSIONS
+from dpprobe.stage_versions import VERSIONS
 
 
 rule check_overlap:

@@ -1,6 +1,6 @@
 from dpprobe.release.bundle import BUNDLE_FILES
 from dpprobe.results.cell_record import METRICS_FILE
-from dpprobe.versions import VERSIONS
+from dpprobe.stage_versions import VERSIONS
 
 
 # One job makes a release. A release is final and costs its epsilon for good. No job deletes files of a release

@@ -1,5 +1,5 @@
 from dpprobe.artifacts import hash_value
-from dpprobe.versions import VERSIONS
+from dpprobe.stage_versions import VERSIONS
 
 # The tables that the report can show.
 REPORTED_TABLES = (

@@ -1,5 +1,5 @@
 from dpprobe.analyses.representation_law.law_record import LAYERS
-from dpprobe.versions import VERSIONS
+from dpprobe.stage_versions import VERSIONS
 
 
 # Representation laws of the frozen and the tuned networks of each (dataset, backbone): not private, and only if the

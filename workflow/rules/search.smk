@@ -1,5 +1,5 @@
 from dpprobe.study.network_methods import searched_methods
-from dpprobe.versions import VERSIONS
+from dpprobe.stage_versions import VERSIONS
 
 
 # Unpriced searches over the options of methods that train networks: one job for each (dataset, backbone, method,

@@ -220,6 +220,7 @@ def look_before(plan):
         follow_run()
         dag.forcefiles.update(changed_outputs(dag.jobs))
         await plan(dag, *arguments, **options)
+        tell_raised(dag)
 
     return update_needrun
 

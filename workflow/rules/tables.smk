@@ -1,7 +1,7 @@
 # One tidy table of each dataset's cells, and tables for readers.
 
 from dpprobe.results.cell_record import METRICS_FILE
-from dpprobe.versions import VERSIONS
+from dpprobe.stage_versions import VERSIONS
 
 
 rule summarise:

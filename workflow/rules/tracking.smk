@@ -2,7 +2,7 @@ from dpprobe.analyses.audit import list_audit_marks, list_audit_records
 from dpprobe.analyses.audit.audit_record import RECORD_SUFFIX
 from dpprobe.analyses.fairness import list_fairness_files
 from dpprobe.release.bundle import BUNDLE_FILES
-from dpprobe.versions import VERSIONS
+from dpprobe.stage_versions import VERSIONS
 
 # Figures that MLflow shows in the run of a dataset, beside the t-SNE plot of each backbone.
 TRACKED_FIGURES = (

@@ -1,6 +1,6 @@
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.study.network_methods import head_methods
-from dpprobe.versions import VERSIONS
+from dpprobe.stage_versions import VERSIONS
 
 
 # One job trains every method of a (dataset, backbone, epsilon). Cells are marked with update(), so they still exist

@@ -94,7 +94,7 @@ class Checks:
         self._strict_test = needed and options.missing_classes == "error"
         # The first row of each image, by hash of the image's pixels (or bytes, if not decoded).
         self._seen: dict[str, dict[bytes, _First]] = {"train": {}, "test": {}}
-        self._copies = CopyCounter()
+        self._copies = {"train": CopyCounter(), "test": CopyCounter()}
         self._by_unit = units
         self._decoded = True
         self._contradictions = 0
@@ -132,8 +132,8 @@ class Checks:
         first, twin = seen.get(key), self._seen[other].get(key)
         if first is None:
             seen[key] = _First(image.row, image.id, image.sha256, unit, label)
-        elif split == "train":
-            self._note_copy(key, first, image, label, unit)
+        else:
+            self._note_copy(split, key, first, image, label, unit)
         if twin is not None:
             self.twins += first is None
             detail = f"the same {twin.say_what_agrees(image)} as {other} id {twin.id}"
@@ -152,26 +152,34 @@ class Checks:
         return f"; same picture, other label: {names}"
 
     def _note_copy(
-        self, key: bytes, first: _First, image: CheckedImage, label: Any, unit: str | None
+        self,
+        split: str,
+        key: bytes,
+        first: _First,
+        image: CheckedImage,
+        label: Any,
+        unit: str | None,
     ) -> None:
-        detail = f"the same {first.say_what_agrees(image)} as train row {first.row} (id {first.id})"
+        agrees = first.say_what_agrees(image)
+        detail = f"the same {agrees} as {split} row {first.row} (id {first.id})"
         if unit != first.unit:
             detail += f", of another patient: {unit!r} and {first.unit!r}"
         detail += (contradiction := self._describe_contradiction(first, label))
-        self._contradictions += bool(contradiction)
-        add_problem(self._problems, "copy", detail, split="train", image=image)
-        self._copies.add_copy(key, unit, first_unit=first.unit)
+        self._contradictions += bool(contradiction) and split == "train"
+        add_problem(self._problems, "copy", detail, split=split, image=image)
+        self._copies[split].add_copy(key, unit, first_unit=first.unit)
 
-    def count_copies(self) -> dict[str, CopyCounts]:
-        """Counts the copies among the training rows, by image and by patient.
+    def count_copies(self, split: str) -> dict[str, CopyCounts]:
+        """Counts the copies among the rows of a split, by image and by patient.
 
         In each count, `rows` is the number of rows that repeat an image of another unit. `most` is
         the largest number of units with one image, and `by` tells how images were compared.
         """
         by = "bytes and pixels" if self._decoded else "bytes"
-        counts: dict[str, CopyCounts] = {"image": {**self._copies.by_row, "by": by}}
+        copies = self._copies[split]
+        counts: dict[str, CopyCounts] = {"image": {**copies.by_row, "by": by}}
         if self._by_unit:
-            counts["patient"] = {**self._copies.by_unit, "by": by}
+            counts["patient"] = {**copies.by_unit, "by": by}
         return counts
 
     def finish_checks(self, sizes: Mapping[str, tuple[int, np.ndarray]]) -> None:
@@ -204,23 +212,30 @@ class Checks:
                 count_noun(self._contradictions, "row"),
                 self._problems.path,
             )
-        copies = self.count_copies()
-        if not copies["image"]["rows"]:
+        for split, counter in self._copies.items():
+            self._warn_of_copies_in(split, counter)
+
+    def _warn_of_copies_in(self, split: str, counter: CopyCounter) -> None:
+        rows, most = counter.by_row["rows"], counter.by_row["most"]
+        if not rows:
             return
         logger.warning(
-            "train: %s with the image of an earlier row; one image occurs %d times. If the unit of "
+            "%s: %s with the image of an earlier row; one image occurs %d times. If the unit of "
             "privacy is an image, an image that occurs k times has only the protection of a group "
-            "of k images, about k times the epsilon: keep one row per image. %s lists all pairs",
-            count_noun(self._copies.by_row["rows"], "row"),
-            copies["image"]["most"],
+            "of k images, about k times the epsilon%s: keep one row per image. %s lists all pairs",
+            split,
+            count_noun(rows, "row"),
+            most,
+            " of what a release measures on test images" if split == "test" else "",
             self._problems.path,
         )
-        if copies.get("patient", {}).get("rows"):
+        if self._by_unit and counter.by_unit["rows"]:
             logger.warning(
-                "train: %s with the image of another patient: if both patients are one person, "
+                "%s: %s with the image of another patient: if both patients are one person, "
                 "write one name in unit_column; otherwise the guarantee for a patient does not "
                 "cover the copy",
-                count_noun(self._copies.by_unit["rows"], "row"),
+                split,
+                count_noun(counter.by_unit["rows"], "row"),
             )
 
     def _warn_of_dark_images(self) -> None:

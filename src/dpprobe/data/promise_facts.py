@@ -11,7 +11,8 @@ uses, states or refuses each fact:
 | `images_fault` | let another image of a patient in |
 | `subsample`, `subsample_fault` | change which other units are trained on, or reveal a label in n |
 | `copies` | be in the training split several times |
-| `copies_across` | be in both splits, and pay for both |
+| `test_copies` | be in the test split several times, and pay for each in what is measured there |
+| `copies_across`, `compared` | be in both splits, and pay for both |
 | `same_units_as` | be in two datasets, and pay for both |
 
 `subsample_fault` also refuses the datasets that a study's block `imbalance` adds: their `fractions`
@@ -39,6 +40,7 @@ class PromiseFacts:
       subsample_fault: why no guarantee covers the choice of training rows, with the remedy.
       same_units_as: the dataset that is declared to share units.
       copies: counts of training rows with an earlier row's image, by unit; None if not counted.
+      test_copies: the same counts of test rows.
       copies_across: the number of images that are in both splits; None if not counted.
     """
 
@@ -51,7 +53,15 @@ class PromiseFacts:
     subsample_fault: str | None = None
     same_units_as: str | None = None
     copies: Mapping[str, Mapping[str, Any]] | None = None
+    test_copies: Mapping[str, Mapping[str, Any]] | None = None
     copies_across: int | None = None
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """By what images of both splits were compared; empty if they were not."""
+        if self.copies_across is None or self.copies is None:
+            return ()
+        return tuple(str(self.copies["image"]["by"]).split(" and "))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -87,10 +97,13 @@ class PromiseFacts:
             "(`duplicates: error` lists the copies), or measure nothing on test images"
         )
 
-    def count_copies(self, unit: str) -> Mapping[str, Any] | None:
-        """Counts training rows that repeat another unit's image; None if there is none."""
+    def count_copies(self, unit: str, *, tested: bool = False) -> Mapping[str, Any] | None:
+        """Counts rows that repeat another unit's image; None if there is none.
+
+        `tested` counts test rows in place of training rows.
+        """
         word = {"row": "image", "group": "patient"}.get(unit, unit)
-        copies = (self.copies or {}).get(word)
+        copies = ((self.test_copies if tested else self.copies) or {}).get(word)
         return copies if copies and copies["rows"] else None
 
 

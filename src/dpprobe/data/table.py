@@ -110,6 +110,7 @@ class DatasetInfo(BaseModel, frozen=True):
       units: the number of patients of each split; None where the source does not name them.
       train_copies: the result of `dataset_checks.Checks.count_copies`, counts of training rows with
         the image of an earlier row; None if not counted.
+      test_copies: the counts of test rows; None if not counted, as by versions before 0.1.0.
       duplicates_across_splits: the number of images in both splits; None if not counted.
     """
 
@@ -121,6 +122,7 @@ class DatasetInfo(BaseModel, frozen=True):
     accepted: bool = False
     units: Mapping[str, int] | None = None
     train_copies: Mapping[str, Mapping[str, int | str]] | None = None
+    test_copies: Mapping[str, Mapping[str, int | str]] | None = None
     duplicates_across_splits: int | None = None
     source: Mapping[str, Any]
 
@@ -365,11 +367,12 @@ def _check_nulls(writers: Mapping[str, _SplitWriter], problems: Problems) -> Non
 
 
 def _describe_checks(checks: Checks) -> dict[str, Any]:
-    copies = checks.count_copies()
+    copies, tested = checks.count_copies("train"), checks.count_copies("test")
     return {
         "duplicates_across_splits": checks.twins,
         "duplicates_within_train": copies["image"]["rows"],
         "train_copies": copies,
+        "test_copies": tested,
         "classes_without_test_rows": checks.untested,
     }
 

@@ -180,7 +180,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def privacy_(self) -> dict[str, Any]:
-        """The privacy statement: the guarantee, its mechanisms, and its limits.
+        """The privacy statement: facts on the guarantee, its mechanisms, and its limits.
 
         Raises:
           NotFittedError: before `fit`.
@@ -191,6 +191,17 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
 
         fit = self.fit_
         return state_release(fit) if fit.is_private else state_benchmark(fit)
+
+    @property
+    def promise_(self) -> str:
+        """The guarantee in words, or why there is none.
+
+        Raises:
+          NotFittedError: before `fit`.
+        """
+        from dpprobe.privacy.statement_words import explain_statement  # late, as in `privacy_`
+
+        return explain_statement(self.privacy_).promise
 
     def save_bundle(
         self,

@@ -36,7 +36,7 @@ def write_manifest(
     Args:
       shards: the files, all in the manifest's folder, in any order.
       dataset_fingerprint: the current dataset's; shards of another dataset are refused.
-      copies: `DatasetInfo.train_copies`, for the privacy statement; None for test or if unknown.
+      copies: the split's counts of copies in `DatasetInfo`; None if unknown.
       promise: the dataset's facts that bear on a guarantee, without `copies`; None if unknown.
     """
     if not shards:

@@ -86,7 +86,8 @@ class Statement:
       chosen_from: the `rule` that chose `head` and options, if any, and its public facts.
       copies: the `rows` whose image an earlier row of another unit has, the `most` units that have
         one image, and `by` what images were compared. `copies` is None if nobody counted copies.
-      tested: True if numbers from test units are released with the head.
+      test_units: facts of the test units from which numbers are released with the head: `n`, the
+        rule of the `split`, and by what images of both sides were `compared`; None without any.
 
     Raises PrivacyError for an unknown mode, and for a release with a delta above 1 / n.
     """
@@ -106,7 +107,7 @@ class Statement:
     network: bool = False
     chosen_from: Mapping[str, Any] | None = None
     copies: Mapping[str, int | str] | None = None
-    tested: bool = False
+    test_units: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -162,6 +163,7 @@ class Statement:
             "delta": plan.delta if promised else None,
             **({"delta_above_one_over_n": True} if self.above and promised else {}),
             "patients": self._describe_patients(),
+            **({"test_units": self.test_units} if self.mode == "release" else {}),
             "allows": _describe_attacks(
                 plan, len(self.seeds), self.epsilon_all_heads, unpriced=bool(self.private_choices)
             ),
@@ -201,6 +203,7 @@ class Statement:
             "other_names": grouped,
             "copies_of_units" if grouped else "copies_of_items": True,
             "copy_counts": bool(self.repeated),
+            **self._list_tested(grouped=grouped),
             "low_bits": bool(self.limits),
             "trials": bool(plan.selection),
             "near_duplicates": found,
@@ -212,13 +215,23 @@ class Statement:
             *(name for name, holds in conditional.items() if holds),
         ]
 
+    def _list_tested(self, *, grouped: bool) -> dict[str, bool]:
+        """Names what the numbers from test units do not cover."""
+        tested = self.test_units is not None
+        compared = self.test_units["compared"] if self.test_units else ()
+        return {
+            "tested_copies_of_units" if grouped else "tested_copies_of_items": tested,
+            "tested_patients": tested and self.plan.patients is not None,
+            "both_sides": tested and "pixels" not in (compared or ()),
+        }
+
     def _list_public(self) -> list[str]:
         """Names the facts that the guarantee assumes to be public."""
         priced = self.private_choices is None
         conditional = {
             "n": True,
             "units": self.plan.unit in self.plan.GROUPS,
-            "n_test": self.tested,
+            "n_test": self.test_units is not None,
             "drawn_units": bool(self.public_data.get("subsample")),
             "classes": True,
             "options": priced,

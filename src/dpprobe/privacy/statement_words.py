@@ -87,9 +87,7 @@ def explain_statement(statement: Facts) -> StatementWords:
         engine_limits=limits and _find_sentence("engine_limits", limits, unit),
         assumption=_write_assumption(statement["public_data"], unit),
         near_duplicates=_write_check(statement["public_data"]["near_duplicate_check"], unit),
-        public=tuple(
-            _find_sentence("public", name, unit, filled) for name in statement["public"]
-        ),
+        public=tuple(_find_sentence("public", name, unit, filled) for name in statement["public"]),
         not_covered=tuple(
             _find_sentence("not_covered", name, unit) for name in statement["not_covered"]
         ),
@@ -347,12 +345,17 @@ def to_patients(statement: Facts) -> str | None:
         f"{unit.items}."
     )
     most, worth = patients["images"], patients["epsilon"]
-    if most is None or worth is None or math.isinf(float(worth)):
-        return (
-            f"{first} Here patients may have several {unit.items}, so patients have no guarantee."
+    measured = ""
+    if statement.get("test_units") is not None:
+        measured = (
+            f" What was measured on test {unit.items} has no guarantee for a patient with several "
+            f"test {unit.items}."
         )
+    if most is None or worth is None or math.isinf(float(worth)):
+        nothing = f"Here patients may have several {unit.items}, so patients have no guarantee."
+        return f"{first} {nothing}{measured}"
     noun = f"training {unit.item}" if most == 1 else f"training {unit.items}"
     return (
         f"{first} For a patient with {most} {noun}, the most that any patient has here, it is "
-        f"epsilon {format_epsilon(worth)} at delta {format_small(statement['delta'])}."
+        f"epsilon {format_epsilon(worth)} at delta {format_small(statement['delta'])}.{measured}"
     )

@@ -79,10 +79,11 @@ class AskedRelease:
     @cached_property
     def promise(self) -> PromiseFacts:
         """The dataset's facts on which the guarantee depends, with the counts of copies."""
-        counted = self.stores[0].promise
+        counted, tested = self.stores[0].promise, self.stores[1]
         return replace(
             self.study.dataset_promise(self.options.dataset),
             copies=counted.copies,
+            test_copies=tested.copies,
             copies_across=counted.copies_across,
         )
 

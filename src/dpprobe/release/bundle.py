@@ -36,7 +36,7 @@ from dpprobe.backbones import external
 from dpprobe.backbones.feature_digest import is_probe
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads.registry import method_options
-from dpprobe.release.earlier_statements import read_statement_facts
+from dpprobe.release.earlier_bundles import read_statement_facts, take_options
 from dpprobe.release.stated_values import is_hash, read_json, require_true
 from dpprobe.wrong_keys_and_values import explain_first
 
@@ -145,6 +145,10 @@ class HeadFacts(Facts):
     link: Literal["softmax", "sigmoid", "none"] = Field(
         description="Function that turns scores into probabilities; `none` leaves scores unchanged."
     )
+
+    def read_options(self) -> MethodOptions:
+        """Reads the method's options; raises ConfigError for unknown or wrong options."""
+        return method_options(take_options(self.options))
 
 
 class CardFacts(Facts):
@@ -373,7 +377,7 @@ def read_bundle(folder: Path) -> Bundle:
         statement = read_statement(folder, facts)
         tensors = load((folder / HEAD_FILE).read_bytes())
         weights = tensors.pop(WEIGHTS)
-        method_options(facts.head.options)
+        facts.head.read_options()
         _read_calibration(statement)
     except (
         ValidationError,

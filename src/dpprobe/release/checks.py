@@ -19,7 +19,7 @@ DEPENDS = "not checked, because it depends on a check that failed above"
 NOT_COVERED = "not covered"
 # Names of checks whose details state what a valid bundle promises.
 PROMISES = (
-    "bundle.json", "privacy.json", "price", "sites", "evaluation", "calibration", "monitor",
+    "bundle.json", "statement", "price", "sites", "evaluation", "calibration", "monitor",
     "choice", "ledger", "predecessors",
 )  # fmt: skip
 # Characters of a detail: failed checks quote values of untrusted files, others whole statements.

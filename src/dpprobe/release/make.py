@@ -38,7 +38,7 @@ from dpprobe.privacy.entropy import Entropy, SystemEntropy
 from dpprobe.privacy.releases import Shared
 from dpprobe.release.asked_release import AskedRelease, hash_data, hash_options
 from dpprobe.release.bundle import BundleFacts, CardFacts, bundle_digest, published_options
-from dpprobe.release.documents.release_statement import release_statement
+from dpprobe.release.documents.release_statement import describe_test_units, release_statement
 from dpprobe.release.leak_check import check_published
 from dpprobe.release.ledger.ledger_file import Entry, tell_of_entry
 from dpprobe.release.ledger.ledger_prices import Limits
@@ -310,14 +310,23 @@ class ReleaseTask(AskedRelease):
 
 def _warn_of_copies(task: AskedRelease) -> None:
     """Warns of images that occur in several units, without stating their number."""
-    if task.promise.count_copies(task.unit):
+    tested = task.test_price is not None
+    for split in ("training", "test") if tested else ("training",):
+        if task.promise.count_copies(task.unit, tested=split == "test"):
+            logger.warning(
+                "release %s: %s rows repeat the picture of another %s. Repeated pictures have the "
+                "weaker guarantee for a group. For the full guarantee, remove the copies listed in "
+                "problems.csv beside the split tables, and make a release with another name",
+                task.name,
+                split,
+                "row" if task.unit == "image" else "patient",
+            )
+    if tested and task.promise.test_copies is None:
         logger.warning(
-            "release %s: training rows repeat the picture of another %s. Repeated pictures have "
-            "the weaker guarantee for a group. For the full guarantee, remove the copies "
-            "listed in problems.csv beside the split tables, and make a release with another "
-            "name",
+            "release %s: nobody counted copies among the test rows, because an earlier version of "
+            "dpprobe wrote %s; delete this file and run the study again to count them",
             task.name,
-            "row" if task.unit == "image" else "patient",
+            Path(task.study.data_dir) / task.options.dataset / "dataset.json",
         )
 
 
@@ -348,4 +357,9 @@ def _state_promise(task: AskedRelease, facts: BundleFacts, blocks: Blocks) -> di
         subsample=task.promise.subsample,
         chosen_from=describe_choice(task.method, task.facts),
         blocks=blocks,
+        test_units=None
+        if (tested := task.test_price) is None
+        else describe_test_units(
+            n=tested.n, rule=task.promise.split_rule, compared=task.promise.compared
+        ),
     )

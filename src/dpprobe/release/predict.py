@@ -41,7 +41,6 @@ from dpprobe.features.extraction_pipeline import (
     compute_rows,
 )
 from dpprobe.heads.fitted import Heads
-from dpprobe.heads.registry import method_options
 from dpprobe.heads.scoring import compute_probabilities, one_head
 from dpprobe.heads.training_set import LONGEST_ROW, find_unusable
 from dpprobe.progress import Progress
@@ -158,7 +157,7 @@ class Predictor:
         if loaded.dimension is None:
             sized = partial(_transform_sized, loaded.transform, read.facts.dimension)
             loaded = replace(loaded, transform=sized)
-        normalize = method_options(read.facts.head.options).normalize
+        normalize = read.facts.head.read_options().normalize
         return cls(
             bundle=read,
             backbone=loaded,

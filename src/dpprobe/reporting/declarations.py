@@ -15,6 +15,7 @@ from dpprobe.exhibits.published import published_datasets, published_digest
 from dpprobe.reporting.paper_tables.registry import list_paper_tables
 from dpprobe.results.cell_record import CEILING_HEAD, METRICS_FILE
 from dpprobe.results.study_files import StudyFiles
+from dpprobe.stage_versions import VERSIONS
 from dpprobe.study.ablations import VARIED, find_varied
 from dpprobe.study.comparisons import (
     DATASET_COMPARISONS,
@@ -26,7 +27,6 @@ from dpprobe.study.comparisons import (
     study_comparisons,
 )
 from dpprobe.study.study import Cell, Study
-from dpprobe.versions import VERSIONS
 
 
 def list_varied_options(study: Study) -> list[str]:

@@ -6,7 +6,7 @@ This module does not import mlflow, so that each start of Snakemake can compare 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing, suppress
 from functools import cache
 from itertools import groupby
@@ -73,7 +73,9 @@ def find_store_fault(receipt: Path, *, skip: bool = True, note: bool = False) ->
         return None
     if not database.is_file() or (artifacts is not None and not artifacts.is_dir()):
         return StoreFault(receipt, "its MLflow store is gone")
-    states = [_describe_state(path) for path in (database, _log_of(database), receipt)]
+    here = None if root is None else Path(root).resolve().as_uri()
+    # a move of a folder above changes neither the size nor any time of a file
+    states = [here, *map(_describe_state, (database, _log_of(database), receipt))]
     checked = receipt.with_name(CHECKED)
     noted: dict[str, Any] = {}
     with suppress(OSError, ValueError, TypeError):
@@ -82,8 +84,11 @@ def find_store_fault(receipt: Path, *, skip: bool = True, note: bool = False) ->
         return None
     try:
         present, changed = read_runs(database)
+        elsewhere = None if here is None else _find_elsewhere(database, runs, here)
     except sqlite3.Error as error:
         return None if _LOCKED in str(error) else StoreFault(database, f"damaged ({error})")
+    if elsewhere is not None:
+        return StoreFault(receipt, f"artifacts of its runs are at {elsewhere}, results at {here}")
     for words, number in (("deleted", len(runs - present)), ("changed", len(runs & changed))):
         if number:
             return StoreFault(receipt, f"{number} of its runs in {database} were {words}")
@@ -100,12 +105,21 @@ def _describe_state(path: Path) -> list[int] | None:
     return None
 
 
-def set_aside(database: Path) -> Path:
-    """Renames a damaged store and its log, because SQLite would replay the log into a new store."""
-    kept = database.with_name(f"{database.name}.damaged")
-    for suffix in ("-wal", "-shm", ""):
+def _find_elsewhere(database: Path, runs: Collection[str], here: str) -> str | None:
+    """Returns the address of artifacts of one of these runs that is not below `here`, if any."""
+    with closing(open_readable(database)) as connection:
+        for run, address in connection.execute("select run_uuid, artifact_uri from runs"):
+            if run in runs and not str(address).startswith(f"{here}/"):
+                return str(address)
+    return None
+
+
+def set_aside(database: Path, suffix: str = "damaged") -> Path:
+    """Renames a store and its log, because SQLite would replay the log into a new store."""
+    kept = database.with_name(f"{database.name}.{suffix}")
+    for ending in ("-wal", "-shm", ""):
         with suppress(FileNotFoundError):
-            database.with_name(database.name + suffix).replace(f"{kept}{suffix}")
+            database.with_name(database.name + ending).replace(f"{kept}{ending}")
     return kept
 
 
@@ -124,10 +138,7 @@ def read_runs(database: Path) -> tuple[set[str], set[str]]:
 
 @cache
 def _read_runs(database: Path, _: tuple[str, ...]) -> tuple[set[str], set[str]]:
-    # without a log no program writes; SQLite opens immutable files even in a read-only folder
-    options = "mode=ro" if _log_of(database).exists() else "immutable=1"
-    uri = f"file:{quote(str(database))}?{options}"
-    with closing(sqlite3.connect(uri, uri=True, timeout=1.0)) as connection:
+    with closing(open_readable(database)) as connection:
         if (fault := connection.execute("pragma quick_check(1)").fetchone()) != ("ok",):
             raise sqlite3.DatabaseError(str(fault[0]).splitlines()[-1])
         finished = connection.execute(
@@ -146,6 +157,14 @@ def _read_runs(database: Path, _: tuple[str, ...]) -> tuple[set[str], set[str]]:
         != _hash_stored(rows.get(run, []), dict(latest.get(run, [])), dict(params.get(run, [])))
     }
     return present, changed
+
+
+def open_readable(database: Path) -> sqlite3.Connection:
+    """Opens a store that is only read."""
+    # without a log no program writes; SQLite opens immutable files even in a read-only folder
+    options = "mode=ro" if _log_of(database).exists() else "immutable=1"
+    uri = f"file:{quote(str(database.absolute()))}?{options}"
+    return sqlite3.connect(uri, uri=True, timeout=1.0)
 
 
 def _group_rows(connection: sqlite3.Connection, table: str, columns: str) -> dict[str, list[Any]]:

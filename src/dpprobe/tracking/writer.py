@@ -26,6 +26,7 @@ from dpprobe.errors import TrackingError
 from dpprobe.progress import Progress
 from dpprobe.results.cell_record import check_file
 from dpprobe.study.options import sqlite_file
+from dpprobe.tracking.moved_store import set_moved_aside
 from dpprobe.tracking.receipt import (
     RECEIPT_FORMAT,
     RECEIPT_FORMAT_VERSION,
@@ -303,10 +304,12 @@ def open_writer(to: Destination, folder: str) -> Iterator[Writer]:
     Raises TrackingError if the store cannot be reached, opened or written.
     """
     with hold_store(to.uri, lock=to.lock, receipt=to.receipt):
+        database = sqlite_file(to.uri)
+        if database and (told := set_moved_aside(database, to.artifact_root)):
+            logger.warning("%s", told)
         create_tables(to.uri)
         location = None if is_server(to.uri) else to.artifact_root / folder
         client = MlflowClient(tracking_uri=to.uri)
-        database = sqlite_file(to.uri)
         _, changed = read_runs(database) if database else (set(), set[str]())
         yield Writer(client, study=to.study, commit=to.commit, location=location, changed=changed)
         checkpoint_log(to.uri)

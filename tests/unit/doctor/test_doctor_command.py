@@ -41,6 +41,7 @@ from dpprobe.training.plan_file import FORMAT_VERSION as PLANS_VERSION
 from tests.conftest import REPOSITORY
 from tests.support.cell_files import write_cell
 from tests.support.command_line import run_main
+from tests.support.stored_releases import unpack_release
 
 STORED = REPOSITORY / "tests/stored"
 CELL = "results/cells/digits/pixels/sgd/eps-1"
@@ -612,13 +613,14 @@ def downloads_and_cached_noise() -> Calls:
 
 def releases_and_ledgers() -> Calls:
     bundle = Path("results/releases/lesions")
-    shutil.copytree(STORED / "bundle-1", bundle)
+    stored = unpack_release(Path("stored"))
+    shutil.copytree(stored, bundle)
     (bundle / "SHA256SUMS").unlink()
     (bundle / "README.md").unlink()
     yield Told()  # on its way to its place
     bundle.with_name(".lesions.done").touch()
     yield Told((), 1, (f"{bundle}/SHA256SUMS: missing; {FROM_BACKUP}",))
-    shutil.copytree(STORED / "bundle-1", bundle, dirs_exist_ok=True)
+    shutil.copytree(stored, bundle, dirs_exist_ok=True)
     shutil.copytree(bundle, bundle.with_name("second"))
     flip(bundle.with_name("second") / "README.md")
     second = f"results/releases/second/README.md: {CHANGED}{FROM_BACKUP}"

@@ -24,6 +24,7 @@ from dpprobe.artifacts import read_json, write_json, write_table, write_text
 from dpprobe.data.table import read_info
 from dpprobe.errors import TrackingError
 from dpprobe.exhibits.class_colours import CLASS_COLOURS
+from dpprobe.privacy.statement_words import explain_statement
 from dpprobe.results import confusion
 from dpprobe.results.best_private import best_private
 from dpprobe.results.cell_record import HISTORY_FILE, CellName, read_cell
@@ -319,12 +320,12 @@ def test_a_note_has_the_promise_what_it_allows_and_what_is_outside(tmp_path: Pat
     path = write_cell(tmp_path)
     statement = read_json(path.with_name("privacy.json"))
     run = _run(path)
-    mean = 100 * read_cell(path).mean
+    mean, words = 100 * read_cell(path).mean, explain_statement(statement)
     expected = [
         f"sgd on pixels features of digits, (1, 1e-05)-DP: accuracy {mean:.1f}%, mean of 3 seeds.",
-        statement["promise"],
-        statement["allows"]["words"],
-        statement["release"],
+        words.promise,
+        words.attacks,
+        words.mode,
         runs.OUTSIDE,
     ]
     assert run.note.split("\n\n") == expected

@@ -19,7 +19,6 @@ from mlflow.entities import ViewType
 from mlflow.exceptions import MlflowException
 
 from dpprobe.artifacts import read_json, write_text
-from dpprobe.errors import TrackingError
 from dpprobe.tracking import writer as writer_module
 from dpprobe.tracking.runs import RunContents
 from dpprobe.tracking.views import ExperimentContents
@@ -124,12 +123,6 @@ def test_a_deleted_experiment_comes_back(study: Study) -> None:
     study.client.delete_experiment(study.find_experiment("digits").experiment_id)
     study.ingest()
     assert len(study.runs()) == 8
-
-
-def test_results_that_moved_are_refused(study: Study) -> None:
-    study.ingest()
-    with pytest.raises(TrackingError, match="its artifacts are at file://"):
-        study.ingest(artifact_root=study.root / "elsewhere")
 
 
 def test_an_experiment_made_by_another_writer_meanwhile_is_used(

@@ -205,7 +205,7 @@ def test_what_is_released_beside_a_head_stays_with_its_seed(
     assert name == "chosen" or first[0] != first[1]
     statement = run.read("m", "privacy")
     assert [item["name"] for item in statement["mechanisms"]] == mechanisms
-    assert ("how frequent the classes are" in statement["promise"]) == (name == "class_priors")
+    assert ("class_frequencies" in statement["outputs"]) == (name == "class_priors")
     assert statement["epsilon_realised"] <= 4
     assert run.record("m")["noise_multiplier"] is None  # there are several
 

@@ -298,7 +298,7 @@ def test_a_searched_norm_takes_its_noise_along_and_promises_nothing(run: Run) ->
     assert not record.guaranteed
     assert record.realised_epsilon is None
     statement = json.loads((run.folder / "cells/d/vit/net/eps-2/privacy.json").read_text())
-    assert statement["promise"].startswith("No privacy is promised")
+    assert (statement["private"], statement["unpriced"]) == (False, "search_without_noise")
     before = searched.record(0).fingerprint
     write_choice(choice, 2.0)
     searched.tune(0, choice=choice)

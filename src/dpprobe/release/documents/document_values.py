@@ -17,7 +17,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from dpprobe.backbones.hub_files import HUB_PREFIXES
-from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Mechanism, Selection
 from dpprobe.privacy.risk import target_words
 from dpprobe.privacy.statement import mechanisms_of
@@ -99,7 +98,7 @@ def shared_values(facts: BundleFacts, statement: Facts, table: Sequence[Attack])
 
 def describe_mechanisms(facts: BundleFacts, statement: Facts) -> dict[str, str]:
     """Describes what each mechanism releases, by its name; a bundle states only the names."""
-    head = method_options(facts.head.options).list_mechanisms(statement["n"])
+    head = facts.head.read_options().list_mechanisms(statement["n"])
     described = {item.name: item.released for item in head}
     for reader in load_readers().values():
         described |= {item.name: item.released for item in reader.mechanisms(statement, facts)}

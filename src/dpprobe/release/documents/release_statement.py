@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ def release_statement(
     blocks: Mapping[str, Mapping[str, Any] | None],
     subsample: Mapping[str, Any] | None = None,
     chosen_from: Mapping[str, Any] | None = None,
+    test_units: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Writes the privacy statement of a release: JSON-compatible, and without private facts.
 
@@ -37,6 +38,7 @@ def release_statement(
       blocks: the statement blocks of release parts, by name; None for parts the release lacks.
       subsample: the `fraction` and the `public_seed` that chose the training examples.
       chosen_from: the rule that chose the head, and its facts; None if no rule chose.
+      test_units: facts of the test units that a part measures; None if no part does.
     """
     named = {name: Path(path).name for name, path in options.public_files().items()}
     hashes = {Path(path).name: file_hashes[path] for path in options.public_files().values()}
@@ -58,14 +60,31 @@ def release_statement(
         released_priors=options.releases_priors,
         engine_limits=options.engine_limits,
         chosen_from=chosen_from,
-        tested=any("mechanisms" in block for block in blocks.values() if block is not None),
+        test_units=test_units,
     ).to_dict()
     del values["epsilon_all_heads"]
     return {
         **values,
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
+        "multi_label": facts is not None and facts.multi_label,
         **{name: blocks.get(name) for name in ALWAYS_STATED},
         **({"parts": facts.hash_parts()} if facts else {}),
         **{name: blocks[name] for name in STATED_IF_ASKED if blocks.get(name) is not None},
     }
+
+
+def describe_test_units(*, n: int, rule: str, compared: Sequence[str]) -> dict[str, Any]:
+    """Returns the facts of test units: number, rule of the split, comparison with training units.
+
+    `rule` is the public rule of a split, as `PublicSplit` writes it.
+    """
+    split: dict[str, Any] = {"by": rule}
+    if rule != "source":
+        by, seed, fraction = rule.split(", ")
+        split = {
+            "by": by,
+            "public_seed": int(seed.removeprefix("seed ")),
+            "fraction": float(fraction.removeprefix("fraction ")),
+        }
+    return {"n": n, "split": split, "compared": list(compared)}

@@ -9,8 +9,8 @@ from dpprobe.heads.auto import Options as Auto
 from dpprobe.heads.auto import describe_choice
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.statement_words import explain_statement
 from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import (
     CARD_FILE,
@@ -23,7 +23,7 @@ from dpprobe.release.bundle import (
 from dpprobe.release.documents.model_card import make_card
 from dpprobe.release.documents.page import make_page
 from dpprobe.release.documents.release_statement import FORMAT_VERSION, release_statement
-from dpprobe.release.stated_plans import CHECK_TOLERANCE, agree, read_plan
+from dpprobe.release.stated_plans import CHECK_TOLERANCE, agree, read_plan, tested_blocks
 from dpprobe.release.stated_values import (
     Values,
     is_hash,
@@ -35,8 +35,16 @@ from dpprobe.release.stated_values import (
 )
 from dpprobe.release_part_registry import ALWAYS_STATED, STATED_IF_ASKED
 
-# Fields that statements of version 2 said in sentences alone.
-ADDED_TO_EARLIER = {"relation", "outputs", "engine_limits", "unpriced", "public", "not_covered"}
+# Fields that statements of version 2 lack, or said in sentences alone.
+ADDED_TO_EARLIER = {
+    "multi_label",
+    "relation",
+    "outputs",
+    "engine_limits",
+    "unpriced",
+    "public",
+    "not_covered",
+}
 # Numbers that libraries compute, whose last digits differ between versions and processors.
 _ROUNDED = {"allows", "mu"}
 
@@ -46,7 +54,8 @@ def check_facts(
 ) -> tuple[str, Values]:
     """Derives the statement again from options, facts and plan, and compares every stated field.
 
-    Returns the whole statement, with the fields that a bundle of an earlier version does not state.
+    Returns the promise in words, and the whole statement, with the fields that a bundle of an
+    earlier version does not state.
     """
     hashes = values["public_files"]
     require_true(
@@ -68,7 +77,7 @@ def check_facts(
             require_true(same, f"{name}: {whole[name]} is stated, but {derived[name]} is computed")
         else:
             require_same(name, derived[name], whole[name])
-    return "the statement follows from options, facts and noise", whole
+    return explain_statement(whole).promise, whole
 
 
 def derive_statement(
@@ -83,13 +92,14 @@ def derive_statement(
         blocks={name: values.get(name) for name in (*ALWAYS_STATED, *STATED_IF_ASKED)},
         subsample=_subsample(values),
         chosen_from=describe_choice(options, data_facts(options, plan, facts, values)),
+        test_units=_test_units(values),
     )
 
 
 def complete_statement(bundle: Bundle) -> Values:
     """Returns a bundle's statement with the fields that its version did not state."""
-    options = method_options(bundle.facts.head.options)
     _, plan = read_plan(bundle.statement)
+    options = bundle.facts.head.read_options()
     return {**derive_statement(bundle.statement, plan, options, bundle.facts), **bundle.statement}
 
 
@@ -123,6 +133,32 @@ def _subsample(values: Values) -> Values | None:
         require_true(0 < read_real("fraction", said["fraction"]) <= 1, "fraction: not in (0, 1]")
         read_whole("public_seed + 1", said["public_seed"] + 1, largest=2**64)
     return said
+
+
+def _test_units(values: Values) -> Values | None:
+    """Returns the stated facts of test units; they are stated if a part measures test units."""
+    said: Values | None = values["test_units"]
+    require_true((said is not None) == bool(tested_blocks(values)), "test_units: present or absent")
+    if said is None:
+        return None
+    read_block("test_units", said, {"n", "split", "compared"})
+    read_whole("test_units.n", said["n"])
+    for block in tested_blocks(values):
+        require_same("test_units.n", block["n"], said["n"])
+    compared = said["compared"]
+    require_true(compared in (None, [], ["bytes"], ["bytes", "pixels"]), "test_units.compared")
+    _check_split(said["split"])
+    return said
+
+
+def _check_split(split: Values) -> None:
+    """Checks the public rule of a split: the source's, or one that dpprobe drew by ids."""
+    if split in ({"by": "source"}, {"by": "unstated"}):
+        return
+    read_block("split", split, {"by", "public_seed", "fraction"})
+    require_true(split["by"] == "id", f"split: by {split['by']!r}, which releases do not have")
+    read_whole("split.public_seed + 1", split["public_seed"] + 1, largest=2**64)
+    require_true(0 < read_real("split.fraction", split["fraction"]) < 1, "split: not a fraction")
 
 
 def explain_bundle(bundle: Bundle, *, page: bool) -> str:

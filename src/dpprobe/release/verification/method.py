@@ -20,13 +20,13 @@ from dpprobe.heads.auto_rule import EARLIER, RULE
 from dpprobe.heads.fit import check_plan
 from dpprobe.heads.fitted import CLASS_PRIORS
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.registry import method_options
 from dpprobe.heads.search_space import Range
 from dpprobe.heads.tuned import Options as Tuned
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.bundle import HEAD_FILE, WEIGHTS, BundleFacts, mark_head, published_options
 from dpprobe.release.checks import Checks
 from dpprobe.release.documents.rewritten_documents import data_facts
+from dpprobe.release.earlier_bundles import take_options
 from dpprobe.release.stated_values import Values, read_real, require_same, require_true
 from dpprobe.release_part_registry import load_readers
 
@@ -39,8 +39,8 @@ HEADER_BYTES = 2**20
 def read_options(facts: BundleFacts) -> tuple[str, MethodOptions]:
     """Checks the head's options, and the facts of bundle.json that follow from the options."""
     head = facts.head
-    options = method_options(head.options)
-    _check_stated("head.options", published_options(options), head.options)
+    options = head.read_options()
+    _check_stated("head.options", published_options(options), take_options(head.options))
     link = options.link_on(facts.multi_label)
     require_true(head.link == link, f"head.link: {head.link}, but these options have {link}")
     require_true(

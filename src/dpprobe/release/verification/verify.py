@@ -26,7 +26,9 @@ Only a signature protects a bundle against the following undetectable changes:
 - Another number of labels that an AUC leaves out is undetectable without published counts.
 - Other noisy counts of a calibration, with all dependent numbers, are undetectable.
 - Other counts of a monitor with equal totals, and other typical directions, are undetectable.
-- The number and names of cells in a choice without an epsilon are undetectable.
+- The number and names of cells in a choice without an epsilon are undetectable, as is another
+  epsilon of a choice that is above the release's own.
+- Another number of test units of an AUC or a macro accuracy is undetectable.
 - Other documents are undetectable if bundle.json names another version of dpprobe as their writer.
 - A larger total of the ledger, or another entry number, is undetectable.
 

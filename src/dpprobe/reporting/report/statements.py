@@ -61,7 +61,7 @@ def read_statements(paths: Iterable[Path], *, order: Sequence[str]) -> list[Stat
             budget_order(item[0]["epsilon"]),
         ),
     )
-    common = common_limits([words for _, words, _ in ordered])
+    common = common_limits([words.not_covered for _, words, _ in ordered])
     return [
         Statement(
             dataset=content["dataset"],
@@ -109,9 +109,8 @@ def _name_rows(content: Mapping[str, Any], mechanism: Mapping[str, Any]) -> str:
     return f"all {units}" if mechanism["sample_rate"] == 1 else f"Poisson sample of {units}"
 
 
-def common_limits(statements: Sequence[StatementWords]) -> list[str]:
-    """Lists what no statement covers, in the first statement's order."""
-    lists = [words.not_covered for words in statements]
+def common_limits(lists: Sequence[Sequence[str]]) -> list[str]:
+    """Lists what none of the statements covers, in the order of the first list."""
     shared = set.intersection(*map(set, lists)) if lists else set()
     return [text for text in lists[0] if text in shared] if lists else []
 

@@ -180,7 +180,7 @@ def write_report(output: Path, sources: Sources, origin: Origin) -> None:
             statements_count=len(privacy),
             cells_count=len(cells),
             not_covered=[
-                *statements.common_limits([item.words for item in privacy]),
+                *statements.common_limits([item.words.not_covered for item in privacy]),
                 *[words for each in shown if (words := each["declared"].not_covered)],
             ],
             not_private=NOT_PRIVATE,

@@ -94,7 +94,7 @@ def test_every_cell_has_a_command_and_a_statement(made: Made) -> None:
     statements = [d for d in page.all("details") if d.get("class") == "statement"]
     # two backbones share the statement of a method and epsilon
     assert len(statements) == len(made.sources.statements) / 2 == 9
-    assert "(0.5, 1e-05)-differentially private" in page.words
+    assert "(0.5, 1e-5)-differentially private" in page.words
     assert "Not for release" in page.words
 
 

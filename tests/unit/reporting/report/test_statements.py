@@ -10,8 +10,10 @@ import pytest
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.privacy.limits import rounded_up
+from dpprobe.privacy.statement_words import explain_statement
 from dpprobe.reporting.report import statements
 from dpprobe.results.best_head_price import choice_price
+from tests.support.cell_files import state_cell
 from tests.support.report_page import Made
 
 
@@ -49,7 +51,7 @@ def test_noise_is_told_as_multiplier_and_as_standard_deviation(made: Made) -> No
 def test_statements_that_differ_are_not_merged(made: Made) -> None:
     path = made.results / "cells/digits/pixels/sgd/eps-1/privacy.json"
     record = read_json(path)
-    write_json(path, record | {"not_covered": ["the features", "what pixels show"]})
+    write_json(path, record | {"not_covered": ["features", "what pixels show"]})
     page = made.page()
     assert len([d for d in page.all("details") if d.get("class") == "statement"]) == 10
     common, _, own = page.text.partition('class="statement"')
@@ -58,7 +60,7 @@ def test_statements_that_differ_are_not_merged(made: Made) -> None:
     assert own.count("training losses") == 9, "no longer common to all: each says it itself"
 
 
-@pytest.mark.parametrize("key", [None, "options", "n", "mechanisms", "promise"])
+@pytest.mark.parametrize("key", [None, "options", "n", "mechanisms", "not_covered"])
 def test_each_difference_keeps_two_statements_apart(key: str | None, made: Made) -> None:
     """Also one of the assumptions on public data, which each backbone has."""
     pair = [
@@ -67,14 +69,18 @@ def test_each_difference_keeps_two_statements_apart(key: str | None, made: Made)
     ]
     records = [read_json(path) for path in pair]
     records[1] = records[0] | {"public_data": dict(records[1]["public_data"])}
-    records[1]["public_data"]["assumption"] = records[0]["public_data"]["assumption"]
     for path, record in zip(pair, records, strict=True):
         write_json(path, record)
     assert len(statements.read_statements(pair, order=["digits"])) == 1
     if key is None:
-        records[1]["public_data"]["assumption"] += " Or not."
+        records[1]["public_data"]["trained"] = True
     else:
-        records[1][key] = "another"
+        records[1][key] = {
+            "options": records[0]["options"] | {"learning_rate": 0.7},
+            "n": 999,
+            "mechanisms": [],
+            "not_covered": ["features"],
+        }[key]
     write_json(pair[1], records[1])
     assert len(statements.read_statements(pair, order=["digits"])) == 2
 
@@ -104,13 +110,13 @@ def test_a_statement_of_auto_names_what_is_set_alone(made: Made) -> None:
     record["chosen_from"] = {"rule": "auto rule 7", "head": "momentum", **facts}
     chosen = {"head": "momentum", "steps": None, "epochs": 30.0, "normalize": {"kind": "centred"}}
     record["options"] = {"head": "auto", "rule": 7, "chosen": chosen}
-    record |= {"n": 660, "unit_of_privacy": "one patient (all of their training images together)"}
+    record |= {"n": 660, "unit": "patient"}
     write_json(path, record)
     words = " ".join(re.sub(r"<[^>]+>", " ", made.page().text).split())
     assert "Chosen by auto rule 7: momentum, 30 epochs, normalize centred; from n = 660" in words
     assert "None steps" not in words
     assert "Training patients 660" in words
-    assert "Training examples" in words, "of the others"
+    assert "Training images" in words, "of the others"
 
 
 def test_links_lead_to_statements_that_are_shown(
@@ -129,8 +135,10 @@ def test_links_lead_to_statements_that_are_shown(
 def _statement(index: int, epsilon: str, *backbones: str, **content: Any) -> statements.Statement:
     content = {"method": f"m{index}", "private": True, "epsilon_realised": 0.98761} | content
     cells = [(name, Path(f"r/cells/d/{name}/m/eps-{epsilon}/privacy.json")) for name in backbones]
+    words = explain_statement(state_cell(["d", "a", "m", "1"]))
+    anchor = f"statement-{index}"
     return statements.Statement(
-        dataset="d", epsilon=epsilon, anchor=f"statement-{index}", content=content, cells=cells
+        dataset="d", epsilon=epsilon, anchor=anchor, content=content, words=words, cells=cells
     )
 
 
@@ -159,12 +167,11 @@ def test_candidates_are_private_heads_and_link_to_what_is_shown(
 
 def test_limits_that_all_statements_name_are_common_in_the_order_of_the_first() -> None:
     def common(*lists: str) -> list[str]:
-        return statements.common_limits([{"not_covered": list(each)} for each in lists])
+        return statements.common_limits(lists)
 
     assert common("cab", "bxc") == ["c", "b"]
     assert common("cab") == ["c", "a", "b"]
     assert common("ab", "") == common() == []
-    assert statements.common_limits([{"not_covered": ["a"]}, {}]) == []
 
 
 def test_statements_are_in_the_order_of_datasets_methods_and_epsilons(made: Made) -> None:

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -154,7 +154,6 @@ def evaluate_heads(
     *,
     metric: Metric,
     link: Link,
-    split: Mapping[str, Any],
     calibration: Calibration | None = None,
     keep_counts: bool = False,
 ) -> dict[str, Any]:
@@ -162,7 +161,6 @@ def evaluate_heads(
 
     Args:
       plan: has the noise of `evaluation_mechanisms` on n = test units.
-      split: the public rule that assigns test units, as `read_split` returns it.
       calibration: changes the answers of a head of two classes, and so its accuracy.
       keep_counts: True to publish an AUC's counts too, for a calibration.
     """
@@ -195,7 +193,6 @@ def evaluate_heads(
         "interval": [estimate.low, estimate.high],
         "standard_error": estimate.standard_error,
         **priced_values(plan),
-        "split": dict(split),
         **counted,
     }
 
@@ -236,18 +233,6 @@ def enough_of_a_class(plan: Plan, *, classes: int) -> float:
         return units_for_result(class_deviation(deviation), classes)
     bins = _count_bins(plan.n, deviation)
     return units_for_result(deviation * math.sqrt(bins), classes)
-
-
-def read_split(rule: str) -> dict[str, Any]:
-    """Returns a public rule of a split, as `PublicSplit` writes it, as facts of a statement."""
-    if rule == "source":
-        return {"by": rule}
-    by, seed, fraction = rule.split(", ")
-    return {
-        "by": by,
-        "public_seed": int(seed.removeprefix("seed ")),
-        "fraction": float(fraction.removeprefix("fraction ")),
-    }
 
 
 def worst_values(worst: Worst | None, names: Sequence[str]) -> dict[str, Any] | None:
@@ -497,7 +482,6 @@ class Steps(PartSteps):
             plan,
             metric=self.asked.published,
             link=self.task.method.link_on(draw.features.multi_label),
-            split=read_split(self.task.promise.split_rule),
             calibration=Calibration.from_block(calibrated) if calibrated else None,
             keep_counts="calibration" in self.task.steps and not calibrated,
         )

@@ -30,7 +30,6 @@ from dpprobe.release.parts.part import Facts, PartReader
 from dpprobe.release.stated_plans import agree, read_tested
 from dpprobe.release.stated_values import (
     Values,
-    read_block,
     read_real,
     read_whole,
     require_same,
@@ -45,7 +44,7 @@ WIDE_INTERVAL = 0.1
 # Results with a wider interval say that there are few test units for the epsilon.
 _FEW = 0.2
 
-EVALUATION_KEYS = {"metric", "value", "interval", "standard_error", "split"}
+EVALUATION_KEYS = {"metric", "value", "interval", "standard_error"}
 RECALL_KEYS = {CLASS_COUNTS, "worst_class"}
 
 
@@ -62,7 +61,6 @@ def check_evaluation(values: Values, plan: Plan, facts: BundleFacts) -> tuple[st
         "evaluation", values["evaluation"], EVALUATION_KEYS | more, plan, wanted
     )
     _check_result(block, tested, facts.class_names)
-    _check_split(block["split"])
     unit = words_of_statement(values)
     return f"{state_measured(block)}, epsilon {cost:.6g} on {tested.n} test {unit.many}", True
 
@@ -72,16 +70,6 @@ def list_wanted(block: Facts, facts: BundleFacts) -> tuple[Mechanism, ...]:
     return evaluation_mechanisms(
         block["metric"], classes=len(facts.class_names), multi_label=facts.multi_label
     )
-
-
-def _check_split(split: Values) -> None:
-    """Checks the public rule of a split: the source's, or one that dpprobe drew by ids."""
-    if split == {"by": "source"}:
-        return
-    read_block("split", split, {"by", "public_seed", "fraction"})
-    require_true(split["by"] == "id", f"split: by {split['by']!r}, which releases do not have")
-    read_whole("split.public_seed + 1", split["public_seed"] + 1, largest=2**64)
-    require_true(0 < read_real("split.fraction", split["fraction"]) < 1, "split: not a fraction")
 
 
 def _check_result(block: Values, tested: Plan, class_names: Sequence[str]) -> None:
@@ -205,17 +193,31 @@ def _explain_metric(block: Facts) -> str:
 
 def _explain_composition(block: Facts, unit: UnitWords, statement: Facts) -> str:
     """States what training and test units pay; a release is refused for an image on both sides."""
-    split = block["split"]
+    tested = statement["test_units"]
+    split = tested["split"]
     drawn = (
         f", seed {split['public_seed']}, fraction {split['fraction']:g}" if len(split) > 1 else ""
     )
     return (
-        f"Each {unit.one} is a training or a test {unit.one} (split: {split['by']}{drawn}), "
-        f"and no {unit.item} is on both sides with equal bytes or pixels: the head costs training "
+        f"Each {unit.one} is a training or a test {unit.one} (split: {split['by']}{drawn})"
+        f"{_explain_comparison(tested['compared'], unit, statement)}. The head costs training "
         f"{unit.many} epsilon {format_epsilon(statement['epsilon_realised'])} and test {unit.many} "
         f"nothing; the test result costs test {unit.many} epsilon "
         f"{format_epsilon(block['epsilon'])} and training {unit.many} nothing. A person with other "
         f"{unit.items}, or under another name, pays for each {unit.one}, and for both sides."
+    )
+
+
+def _explain_comparison(compared: Sequence[str] | None, unit: UnitWords, statement: Facts) -> str:
+    """States by what images of both sides were compared; empty if a statement does not say it."""
+    if compared is None:
+        return ""
+    where = " of one site" if "sites" in statement else ""
+    if not compared:
+        return f"; nobody looked for a {unit.picture} on both sides"
+    pixels = "" if "pixels" in compared else " (pixels were not compared)"
+    return (
+        f", and no {unit.item} is on both sides{where} with equal {' or '.join(compared)}{pixels}"
     )
 
 

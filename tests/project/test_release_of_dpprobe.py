@@ -1,0 +1,225 @@
+"""A version has one number in all files, and a tag is published only if a person turned it on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from dpprobe.version_number import TAG, VERSION, name_code
+from tests.conftest import REPOSITORY
+from tests.support.git import git
+from tests.support.script_modules import load_script
+from tests.support.wheels import TIMEOUT, build, install
+
+NUMBER = r"(\d+\.\d+\.\d+)"
+
+
+@pytest.fixture(scope="module")
+def check() -> ModuleType:
+    return load_script(REPOSITORY / "tools/check_release.py")
+
+
+@pytest.fixture(scope="module")
+def jobs() -> dict[str, Any]:
+    jobs: dict[str, Any] = workflow()["jobs"]
+    return jobs
+
+
+def workflow() -> Any:
+    return yaml.safe_load((REPOSITORY / ".github/workflows/release.yml").read_text())
+
+
+def command(jobs: dict[str, Any], tool: str) -> str:
+    """Returns the command of the workflow that runs a tool."""
+    steps = (step for job in jobs.values() for step in job["steps"])
+    (found,) = (step["run"] for step in steps if tool in step.get("run", ""))
+    return str(found)
+
+
+def test_all_files_have_the_number(check: ModuleType) -> None:
+    changes = check.of_changelog((REPOSITORY / "CHANGELOG.md").read_text())
+    text = (REPOSITORY / "CITATION.cff").read_text()
+    citation = check.of_citation(text)
+    assert citation.version == changes.version == VERSION
+    assert citation.day == changes.day, "a day in both, or in none"
+    assert check.DAY.fullmatch(changes.day) or changes.day == check.UNRELEASED
+    full = yaml.safe_load(text)
+    assert str(full["version"]) == citation.version
+    assert str(full.get("date-released", check.UNRELEASED)) == citation.day
+    assert name_code().partition("+")[0] == VERSION
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert "version" not in project, "it is written once"
+    assert full["keywords"] == project["keywords"]
+
+
+def test_a_tagged_clone_may_be_published(check: ModuleType) -> None:
+    if not (REPOSITORY / ".git").exists():
+        pytest.skip("needs a clone, whose tags git lists")
+    tags = git(REPOSITORY, "tag", "--points-at", "HEAD", "--list", "v[0-9]*.[0-9]*").split()
+    assert set(tags) <= {TAG}
+    if name_code() == VERSION:
+        assert list(check.find_faults(TAG)) == []
+
+
+def test_pages_print_no_other_number_of_dpprobe() -> None:
+    """As commands and outputs that a reader compares with what is installed."""
+    patterns = (rf"\bdpprobe[ -=]+{NUMBER}", rf"\bv{NUMBER}\b")
+    pages = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")]
+    found = {
+        (page.name, number)
+        for page in pages
+        if page.name != "CHANGELOG.md"  # which has all versions
+        for pattern in patterns
+        for number in re.findall(pattern, page.read_text(encoding="utf-8"))
+    }
+    assert {number for _, number in found} == {VERSION}
+
+
+@pytest.mark.parametrize(
+    ("changes", "citation", "faulty"),
+    [
+        (f"[{VERSION}] - 2031-05-17", f"{VERSION}\ndate-released: 2031-05-17", []),
+        (f"[{VERSION}] - 2031-05-17", f'"{VERSION}"\ndate-released: "2031-05-17"', []),
+        (
+            f"[Unreleased]\n\n## [{VERSION}] - 2031-05-17",
+            f"{VERSION}\ndate-released: 2031-05-17",
+            [],
+        ),
+        (f"[{VERSION}] - unreleased", VERSION, ["CHANGELOG.md", "CITATION.cff"]),
+        (f"[{VERSION}] - 2031-05-17", VERSION, ["CITATION.cff", "CITATION.cff"]),
+        (
+            f"[{VERSION}] - 2031-05-17",
+            f"{VERSION}\ndate-released: 2031-05-18",
+            ["CITATION.cff"],
+        ),
+        (
+            f"[8.0.0] - 2031-05-17\n\n## [{VERSION}] - 2031-05-11",
+            "8.0.1\ndate-released: 2031-05-17",
+            ["CHANGELOG.md", "CITATION.cff"],
+        ),
+        ("a heading of no version", "", ["CHANGELOG.md"] * 2 + ["CITATION.cff"] * 2),
+    ],
+)
+def test_a_tag_is_checked_as_the_workflow_does(
+    jobs: dict[str, Any], tmp_path: Path, changes: str, citation: str, faulty: list[str]
+) -> None:
+    for name in ("tools/check_release.py", "src/dpprobe/__init__.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPOSITORY / name, tmp_path / name)
+    shutil.copy(REPOSITORY / "src/dpprobe/version_number.py", tmp_path / "src/dpprobe")
+    (tmp_path / ".gitignore").write_text("__pycache__\n")
+    (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {changes}\n\nwords\n")
+    (tmp_path / "CITATION.cff").write_text(f"cff-version: 1.2.0\nversion: {citation}\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "all")
+
+    def checked(tag: str) -> list[str]:
+        done = subprocess.run(
+            ["bash", "-e", "-c", command(jobs, "check_release")],
+            cwd=tmp_path,
+            env=os.environ | {"GITHUB_REF_NAME": tag},
+            text=True,
+            capture_output=True,
+        )
+        assert bool(done.stderr) == bool(done.returncode)
+        assert (done.stdout == f"{VERSION}\n") == (not done.returncode)
+        return [line.partition(":")[0] for line in done.stderr.splitlines()]
+
+    commit = f"this code is {VERSION}+g{git(tmp_path, 'rev-parse', 'HEAD')[:8]}"
+    assert checked(TAG) == [commit, *faulty], "the tag is of no commit yet"
+    git(tmp_path, "tag", TAG)
+    git(tmp_path, "tag", "v9.9.9")
+    assert checked(TAG) == faulty
+    assert checked("v9.9.9") == ["tag v9.9.9", *faulty]
+    (tmp_path / ".gitignore").write_text("__pycache__/\n")
+    assert checked(TAG) == [f"{commit}.edited", *faulty]
+
+
+def test_nothing_is_published_until_a_person_turns_it_on(jobs: dict[str, Any]) -> None:
+    """A repository variable that nobody set is empty, and no event but a tag starts a job."""
+    off = {name for name, job in jobs.items() if job.get("if") == "vars.PUBLISH == 'true'"}
+    assert off == {"build"}
+    needing = set(off)
+    for _ in jobs:
+        needing |= {name for name, job in jobs.items() if job.get("needs") in needing}
+    assert needing == jobs.keys(), "a job whose needed job is skipped is skipped"
+    assert not [name for name in jobs.keys() - off if "if" in jobs[name]]
+    assert workflow()[True] == {"push": {"tags": ["v*"]}}  # YAML reads the key `on` as true
+
+
+def test_only_the_jobs_that_publish_may_and_none_has_a_secret(jobs: dict[str, Any]) -> None:
+    assert workflow()["permissions"] == {"contents": "read"}
+    assert {name: job.get("permissions") for name, job in jobs.items()} == {
+        "build": None,
+        "publish": {"id-token": "write"},
+        "docs": {"id-token": "write", "pages": "write"},
+    }
+    assert {name for name, job in jobs.items() if "environment" in job} == {"publish", "docs"}
+    # what publishes runs no code of the repository
+    assert not [
+        step for name in ("publish", "docs") for step in jobs[name]["steps"] if "run" in step
+    ]
+    text = (REPOSITORY / ".github/workflows/release.yml").read_text()
+    assert not re.search(r"secrets\.|://|\bindex|\.org\b|-url", text)
+    used = re.findall(r"uses: (\S+)(.*)", text)
+    # a tag of an action can be moved, a commit cannot
+    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", name) for name, _ in used)
+    assert all(re.fullmatch(r" # v\d+\.\d+\.\d+", note) for _, note in used)
+    of_ci = (REPOSITORY / ".github/workflows/ci.yml").read_text()
+    shared = [name for name, _ in used if f"{name.partition('@')[0]}@" in of_ci]
+    assert len(shared) == 2
+    assert all(name in of_ci for name in shared)
+
+
+def test_everything_is_checked_before_files_are_handed_on(jobs: dict[str, Any]) -> None:
+    words = [step.get("run") or step["uses"].partition("@")[0] for step in jobs["build"]["steps"]]
+    places = [
+        next(place for place, said in enumerate(words) if word in said)
+        for word in ("check_release", "make check", "make wheel", "try_wheel", "upload-artifact")
+    ]
+    assert places == sorted(places)
+    made = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    asked = {name for said in words for name in re.findall(r"^make (.*)$", said, re.MULTILINE)}
+    assert {name for line in asked for name in line.split()} <= made
+
+
+@pytest.mark.slow
+def test_the_wheel_of_a_tag_is_the_release_and_is_used_as_in_the_workflow(
+    jobs: dict[str, Any], tmp_path: Path
+) -> None:
+    clone = tmp_path / "clone"
+    git(REPOSITORY, "clone", "-q", ".", str(clone))
+    git(clone, "tag", "--force", TAG)
+    wheel = build(clone, "wheel", tmp_path / "dist")
+    assert wheel.name == f"dpprobe-{VERSION}-py3-none-any.whl"
+    install(wheel, tmp_path / "empty")
+    (tmp_path / "elsewhere").mkdir()
+    use = command(jobs, "try_wheel").replace("tools/", f"{REPOSITORY}/tools/")
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def used(tag: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-e", "-c", use],
+            cwd=tmp_path / "elsewhere",
+            env=variables | {"GITHUB_REF_NAME": tag, "RUNNER_TEMP": str(tmp_path)},
+            text=True,
+            capture_output=True,
+            timeout=TIMEOUT,
+        )
+
+    done = used(TAG)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "verified: " in done.stdout
+    assert "NOT verified" not in done.stdout
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert used("v9.9.9").returncode == 1

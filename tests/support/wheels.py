@@ -1,0 +1,53 @@
+"""Builds wheels and source distributions, and installs wheels, without a network."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+from tests.conftest import REPOSITORY
+from tests.support.programs import run_program
+
+TIMEOUT = 1200  # a busy machine is slow
+
+
+def build(folder: Path, target: str, output: Path) -> Path:
+    """Builds by what the environment has."""
+    run_program(
+        [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", output],
+        cwd=folder,
+        timeout=TIMEOUT,
+    )
+    (path,) = output.glob("*.whl" if target == "wheel" else "*.tar.gz")
+    return path
+
+
+def install(wheel: Path, folder: Path) -> Path:
+    """Makes an environment with the wheel, which sees the packages of this one; returns its bin."""
+    venv.create(folder, with_pip=False)
+    places = {"base": str(folder), "platbase": str(folder)}
+    site = Path(sysconfig.get_path("purelib", vars=places))
+    (site / "environment.pth").write_text(sysconfig.get_path("purelib"))
+    uv = Path(sys.executable).with_name("uv")
+    run_program(
+        [
+            uv,
+            "pip",
+            "install",
+            "--offline",
+            "--no-deps",
+            "--compile-bytecode",
+            "--python",
+            folder / "bin/python",
+            wheel,
+        ],
+        timeout=TIMEOUT,
+    )
+    source = REPOSITORY / "src/dpprobe"
+    for path in source.rglob("__pycache__/*"):
+        if path.suffix != ".pyc":  # machine code of the same modules
+            shutil.copy(path, site / "dpprobe" / path.relative_to(source))
+    return folder / "bin"
