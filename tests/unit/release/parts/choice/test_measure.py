@@ -539,7 +539,7 @@ def test_results_without_privacy_are_named_up_to_three(tmp_path: Path) -> None:
     assert check(block)
 
 
-UNCOVERED = OF_STUDIES[2]["uncovered"]
+UNCOVERED: dict[str, Any] = OF_STUDIES[2]["uncovered"]
 WRONG: list[dict[str, Any]] = [
     {"reason": "none"},
     {"words": "none"},
