@@ -206,7 +206,6 @@ def test_the_counts_of_an_area_calibrate_at_no_price() -> None:
         plan,
         metric="auc",
         link="softmax",
-        split={"by": "source"},
         keep_counts=True,
     )
     made = calibration.calibrate_from_counts(measured, plan)

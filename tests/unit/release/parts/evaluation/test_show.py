@@ -118,28 +118,6 @@ def test_an_interval_follows_from_value_and_noise(value: float) -> None:
             show._check_result(given | edit, plan, ["a", "b"])
 
 
-SPLITS: list[tuple[Any, str]] = [
-    ({"by": "source"}, ""),
-    ({"by": "id", "public_seed": 0, "fraction": 0.2}, ""),
-    ({"by": "id"}, "split"),
-    ({"by": "class", "public_seed": 0, "fraction": 0.2}, "split"),
-    ({"by": "id", "public_seed": 2**64, "fraction": 0.2}, "split.public_seed + 1"),
-    ({"by": "id", "public_seed": 0, "fraction": 1.0}, "split"),
-    ({"by": "id", "public_seed": 0, "fraction": "0.2"}, "split.fraction"),
-    ({"by": "id", "public_seed": 0, "fraction": 0.2, "more": "x"}, "split"),
-    ("source", "split"),
-]
-
-
-@pytest.mark.parametrize(("split", "named"), SPLITS)
-def test_a_split_is_the_sources_or_drawn_by_ids(split: Any, named: str) -> None:
-    if not named:
-        show._check_split(split)
-        return
-    with refuses(DataError, named):
-        show._check_split(split)
-
-
 @pytest.mark.parametrize(("left", "right"), [(0, True), (3, True), (4, False), (-1, False)])
 def test_an_area_leaves_out_labels_that_it_has(left: int, right: bool) -> None:
     areas = results.evaluation_mechanisms("auc", classes=3, multi_label=True)
