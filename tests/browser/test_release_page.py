@@ -38,7 +38,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "hostile": (hostile, long[1]),
     }
     for kind, release in made.items():
-        (root / f"{kind}.html").write_text(make_page(*release), encoding="utf-8")
+        page = make_page(release[0], releases.with_tested(release[1]))
+        (root / f"{kind}.html").write_text(page, encoding="utf-8")
     return {kind: root / f"{kind}.html" for kind in KINDS}
 
 

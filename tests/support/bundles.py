@@ -14,7 +14,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, HeadFacts, write_bundle, write_sums
-from dpprobe.release.documents.release_statement import release_statement
+from dpprobe.release.documents.release_statement import describe_test_units, release_statement
 from dpprobe.release.parts.predecessor.measure import identify_bundle
 from dpprobe.versions import code_version
 
@@ -28,12 +28,12 @@ LEDGER: dict[str, Any] = {
     "epsilon": 1.0,
     "exact": True,
 }
-TEST_UNITS: dict[str, Any] = {
-    "n": 375,
-    "split": {"by": "id", "public_seed": 0, "fraction": 0.2},
-    "compared": ["bytes", "pixels"],
-}
 CHOICE: dict[str, Any] = {"cells": 0, "epsilon": None, "uncovered": None}
+
+
+def state_tested(n: int) -> dict[str, Any]:
+    """The facts of test units that were drawn by ids, and compared with training units."""
+    return describe_test_units(n=n, rule="id, seed 0, fraction 0.2", compared=("bytes", "pixels"))
 
 
 def describe_backbone(loaded: Backbone, **facts: Any) -> BackboneFacts:
@@ -119,7 +119,7 @@ def write_example(
             "predecessor": identify_bundle(predecessor) if predecessor else None,
         },
         subsample=subsample,
-        test_units=None if evaluation is None else TEST_UNITS | {"n": evaluation["n"]},
+        test_units=evaluation and state_tested(evaluation["n"]),
     )
     arrays = {CLASS_PRIORS: PRIORS} if method.releases_priors else {}
     return write_files(folder, facts, weights=weights, arrays=arrays, statement=statement)

@@ -17,7 +17,8 @@ from dpprobe.release.parts.cohort.measure import describe_cohort
 from dpprobe.release.parts.evaluation.measure import evaluation_mechanisms
 from dpprobe.release.parts.monitor.measure import monitor_mechanisms
 from dpprobe.release.parts.sites.several_sites import describe_sites
-from tests.support.bundles import TEST_UNITS, write_example
+from dpprobe.release.stated_plans import tested_blocks
+from tests.support.bundles import state_tested, write_example
 from tests.support.mechanisms import made_plan
 
 # Names that mean something to HTML, Markdown, YAML, Jinja or a terminal.
@@ -65,7 +66,13 @@ def example(folder: Path, **options: Any) -> Release:
     """bundle.json and privacy.json of the example bundle."""
     bundle = write_example(folder, **options)
     facts = BundleFacts.model_validate(read_json(bundle / "bundle.json"))
-    return facts, read_json(bundle / "privacy.json") | {"test_units": TEST_UNITS}
+    return facts, read_json(bundle / "privacy.json")
+
+
+def with_tested(statement: dict[str, Any]) -> dict[str, Any]:
+    """A statement with the facts of its test units, if a part measures any."""
+    blocks = tested_blocks(statement)
+    return {**statement, "test_units": state_tested(blocks[0]["n"]) if blocks else None}
 
 
 def measured(metric: str = "accuracy", value: float = 0.8125) -> dict[str, Any]:
@@ -176,7 +183,7 @@ def long_release(release: Release) -> Release:
     )
     names = tuple(f"pigmented lesion of kind {number:03d}" for number in range(1000))
     head = facts.head.model_copy(update={"options": method_options(SEARCHED).model_dump()})
-    return facts.model_copy(update={"class_names": names, "card": card, "head": head}), {
+    values = {
         **statement,
         **_long_lists(statement),
         "unit": "patient",
@@ -199,6 +206,8 @@ def long_release(release: Release) -> Release:
             "exact": False,
         },
     }
+    update = {"class_names": names, "card": card, "head": head}
+    return facts.model_copy(update=update), with_tested(values)
 
 
 def _long_lists(statement: dict[str, Any]) -> dict[str, Any]:

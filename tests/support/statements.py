@@ -31,6 +31,7 @@ OUTSIDE = {"backbone_options": {"family": "external", "model": "some"}}
 DRAWN = {"subsample": {"fraction": 0.25, "public_seed": 7}}
 RULE = {"rule": "the rule of `auto`", "head": "sgd", "n": 1600, "classes": 3}
 COPIES = {"rows": 12, "most": 3}
+TESTED = {"n": 400, "split": {"by": "source"}, "compared": ["bytes", "pixels"]}
 
 
 @cache

@@ -76,7 +76,7 @@ def test_private_noise_is_secret_and_never_the_same() -> None:
         ({"classes": [0, 1]}, ValueError, ("y",)),
         ({"epsilon": -1.0}, PrivacyError, ("epsilon", -1.0)),
         ({"delta": [1.0]}, ConfigError, ("delta",)),
-        ({"epsilon": {"advantage": 2}}, PrivacyError, ("advantage 2",)),
+        ({"epsilon": {"advantage": 2}}, PrivacyError, ("advantage 2.0",)),
         ({"head": "nonprivate"}, PrivacyError, ("head nonprivate",)),
         ({"head": "gradient"}, ConfigError, ("gradient",)),
         ({"head": {"head": "sgd", "engine": "closed_form"}}, PrivacyError, ("engine='exact'",)),
@@ -89,7 +89,7 @@ def test_private_noise_is_secret_and_never_the_same() -> None:
         (
             {"head": {**classifiers.FAST, "init": "file", "init_file": "none"}},
             DpprobeError,
-            ("TODO",),
+            ("init_file none",),
         ),
         ({"delta": 0.1}, PrivacyError, ("delta 0.1", "1/n")),
         ({"budget": make_budget(delta=0.9), "delta": 1e-4}, PrivacyError, ("delta 0.9", "1/n")),
@@ -193,7 +193,7 @@ def test_a_group_moves_the_released_sums_by_no_more_than_a_row() -> None:
     alone = make_private().fit(X[:people], y[:people])
     assert grouped.plan_.n == people
     assert grouped.plan_.mechanisms == alone.plan_.mechanisms
-    assert grouped.privacy_["unit_of_privacy"] != alone.privacy_["unit_of_privacy"]
+    assert (grouped.privacy_["unit"], alone.privacy_["unit"]) == ("group", "row")
 
 
 def test_a_group_s_rows_together_have_the_weight_of_one() -> None:

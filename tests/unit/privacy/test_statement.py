@@ -29,6 +29,7 @@ from tests.support.statements import (
     OUTSIDE,
     RULE,
     SEARCH,
+    TESTED,
     TUNED,
     UNPRICED,
     of_backbone,
@@ -85,7 +86,12 @@ ADDS: list[tuple[dict[str, Any], set[str], set[str]]] = [
     ({"declared": BY_FILE}, {"files"}, set()),
     ({"declared": Declared(study="lesions", files={}, hashes={})}, set(), set()),
     ({"chosen_from": RULE}, {"rule"}, set()),
-    ({"tested": True}, {"n_test"}, set()),
+    ({"test_units": TESTED}, {"n_test"}, {"tested_copies_of_items"}),
+    (
+        {"test_units": TESTED | {"compared": ["bytes"]}},
+        {"n_test"},
+        {"tested_copies_of_items", "both_sides"},
+    ),
     (of_backbone(near_duplicate_check=NEAR), set(), {"near_duplicates"}),
     (of_backbone(near_duplicate_check=NONE_NEAR), set(), {"near_duplicates"}),
     (of_backbone(**DRAWN), {"drawn_units"}, {"left_out_units"}),
@@ -111,9 +117,25 @@ def test_facts_add_their_names_together_too(key: str) -> None:
     """Two facts add what each adds, unless they are about the same thing."""
     place = ("public", "not_covered").index(key)
     for (one, *said), (other, *also) in itertools.combinations(ADDS, 2):
-        if one.keys() & other.keys() or {"unit", "patients"} <= one.keys() | other.keys():
+        both = one.keys() | other.keys()
+        if one.keys() & other.keys() or len(both & {"unit", "patients", "test_units"}) > 1:
             continue
         assert added(key, **one, **other) == said[place] | also[place], (one, other)
+
+
+@pytest.mark.parametrize(
+    ("fact", "names"),
+    [
+        ({"unit": "patient"}, {"tested_copies_of_units"}),
+        ({"unit": "group"}, {"tested_copies_of_units"}),
+        ({"patients": Patients(images=5)}, {"tested_copies_of_items", "tested_patients"}),
+    ],
+)
+def test_what_is_measured_protects_test_units_alone(fact: dict[str, Any], names: set[str]) -> None:
+    tested, untested = (state_with(**fact, **more) for more in ({"test_units": TESTED}, {}))
+    assert set(tested["not_covered"]) - set(untested["not_covered"]) == names
+    release = {"mode": "release", "seeds": [1], "epsilon_all_heads": 1.0}
+    assert state_with(**fact, **release, test_units=TESTED)["test_units"] == TESTED
 
 
 @pytest.mark.parametrize(
@@ -187,7 +209,7 @@ def test_a_statement_holds_no_sentence(unit: str, mode: str) -> None:
         copies=COPIES,
         declared=BY_FILE,
         chosen_from=RULE,
-        tested=True,
+        test_units=TESTED,
         **of_backbone(**DRAWN, **OUTSIDE, near_duplicate_check=NEAR),
     )
     labels = {values["accountant"], *values["checks"], RULE["rule"]}

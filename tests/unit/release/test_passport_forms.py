@@ -25,7 +25,15 @@ from dpprobe.resources import read_yaml
 from tests.support.bundles import write_example
 from tests.support.deployment_registry import find_faults, list_properties
 from tests.support.refusals import check_tokens
-from tests.support.releases import HOSTILE, calibrated, following, measured, of_sites, watched
+from tests.support.releases import (
+    HOSTILE,
+    calibrated,
+    following,
+    measured,
+    of_sites,
+    watched,
+    with_tested,
+)
 from tests.unit.release.parts.evidence.test_measure import EVIDENCE
 
 DAY = date(2026, 11, 29)
@@ -41,7 +49,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 def change(read: Bundle, **blocks: Any) -> Bundle:
-    return replace(read, statement={**read.statement, **blocks})
+    return replace(read, statement=with_tested({**read.statement, **blocks}))
 
 
 def with_everything(read: Bundle) -> Bundle:
@@ -50,7 +58,7 @@ def with_everything(read: Bundle) -> Bundle:
         change(
             read,
             patients={"images": 7, "epsilon": 4.25},
-            evaluation=measured(),
+            evaluation=measured() | {"n": 1000},
             calibration=calibrated(),
             monitor=watched(),
             cohort=following(),
@@ -258,7 +266,7 @@ def test_each_field_of_a_question_is_a_field_of_some_release(read: Bundle) -> No
     public = {**read.statement["public_data"], "subsample": {"fraction": 0.5, "public_seed": 1}}
     stated = change(
         with_everything(read),
-        evaluation=recalls,
+        evaluation=recalls | {"n": 1000},
         evidence=EVIDENCE,
         chosen_from=chosen,
         public_data=public,

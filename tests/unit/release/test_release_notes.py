@@ -25,7 +25,7 @@ from dpprobe.release.release_notes import state_difference, write_notes
 from tests.support.bundles import LEDGER, PRIORS, write_example
 from tests.support.edited_bundles import edit_file
 from tests.support.refusals import check_tokens, refuses
-from tests.support.releases import calibrated, measured, watched
+from tests.support.releases import calibrated, measured, watched, with_tested
 from tests.unit.release.ledger.test_ledger import DELTA, booking
 
 
@@ -33,7 +33,7 @@ def result(value: float, low: float, high: float, metric: str = "macro_accuracy"
     """What the notes read of a statement with a test result."""
     block = measured(metric, value) | {"interval": [low, high]}
     plain = {"unit": "image", "public_data": {}, "epsilon_realised": 1.0}
-    return {**plain, "evaluation": block}
+    return with_tested({**plain, "evaluation": block})
 
 
 USEFUL = result(0.86, 0.82, 0.90)
@@ -162,7 +162,7 @@ def altered(bundle: Bundle, statement: dict[str, Any], **facts: Any) -> Bundle:
     return replace(
         bundle,
         facts=bundle.facts.model_copy(update=facts),
-        statement={**bundle.statement, **statement},
+        statement=with_tested({**bundle.statement, **statement}),
     )
 
 

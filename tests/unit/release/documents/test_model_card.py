@@ -20,6 +20,7 @@ from tests.support.releases import (
     measured,
     of_sites,
     watched,
+    with_tested,
 )
 from tests.unit.release.parts.evidence.test_measure import EVIDENCE
 
@@ -50,7 +51,7 @@ def changed(
     made, stated = release
     facts["backbone"] = made.backbone.model_copy(update=backbone or {})
     facts["head"] = made.head.model_copy(update=head or {})
-    return made.model_copy(update=facts), {**stated, **(statement or {})}
+    return made.model_copy(update=facts), with_tested({**stated, **(statement or {})})
 
 
 def write(release: Release) -> ModelCard:

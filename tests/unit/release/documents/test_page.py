@@ -22,6 +22,7 @@ from tests.support.releases import (
     long_release,
     measured,
     watched,
+    with_tested,
 )
 
 VOID = {"meta", "link", "rect", "line", "circle", "polyline"}
@@ -68,7 +69,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Release:
 
 def read(release: Release, **blocks: Any) -> Reader:
     reader = Reader()
-    reader.feed(make_page(release[0], {**release[1], **blocks}))
+    reader.feed(make_page(release[0], with_tested({**release[1], **blocks})))
     reader.close()
     assert reader.open == [], "every tag ends"
     reader.text = " ".join(reader.text.split())

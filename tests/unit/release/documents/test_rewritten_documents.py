@@ -17,8 +17,9 @@ from dpprobe.release import bundle, stated_plans
 from dpprobe.release.documents import rewritten_documents
 from dpprobe.release.documents.release_statement import release_statement
 from dpprobe.release.verification import method, verify
-from tests.support.bundles import write_example
+from tests.support.bundles import state_tested, write_example
 from tests.support.refusals import refuses
+from tests.support.releases import measured
 from tests.unit.release.verification.test_verify import documented
 
 
@@ -163,3 +164,54 @@ def test_public_files_without_their_hashes_are_refused(with_files: Any, changes:
     facts: Any = None
     with refuses(DataError, "public_files", "SHA-256"):
         rewritten_documents.check_facts(changed, plan, options, facts)
+
+
+# test units: stated exactly if a part measures some
+
+
+SPLITS: list[tuple[Any, str]] = [
+    ({"by": "source"}, ""),
+    ({"by": "id", "public_seed": 0, "fraction": 0.2}, ""),
+    ({"by": "unstated"}, ""),
+    ({"by": "id"}, "split"),
+    ({"by": "class", "public_seed": 0, "fraction": 0.2}, "split"),
+    ({"by": "id", "public_seed": 2**64, "fraction": 0.2}, "split.public_seed + 1"),
+    ({"by": "id", "public_seed": 0, "fraction": 1.0}, "split"),
+    ({"by": "id", "public_seed": 0, "fraction": "0.2"}, "split.fraction"),
+    ({"by": "id", "public_seed": 0, "fraction": 0.2, "more": "x"}, "split"),
+    ("source", "split"),
+]
+
+
+@pytest.mark.parametrize(("split", "named"), SPLITS)
+def test_a_split_is_the_sources_or_drawn_by_ids(split: Any, named: str) -> None:
+    if not named:
+        rewritten_documents._check_split(split)
+        return
+    with refuses(DataError, named):
+        rewritten_documents._check_split(split)
+
+
+@pytest.mark.parametrize(
+    ("change", "tokens"),
+    [
+        ({"test_units": state_tested(375)}, ()),
+        ({"test_units": state_tested(375) | {"compared": None}}, ()),
+        ({"test_units": state_tested(375) | {"compared": []}}, ()),
+        ({"test_units": None}, ("test_units",)),
+        ({"test_units": state_tested(376)}, ("test_units.n", 375, 376)),
+        ({"test_units": state_tested(375) | {"compared": ["pixels"]}}, ("test_units.compared",)),
+        ({"test_units": state_tested(375) | {"words": "x"}}, ("test_units",)),
+        ({"evaluation": None, "test_units": state_tested(375)}, ("test_units",)),
+    ],
+    ids=str,
+)
+def test_facts_of_test_units_are_those_of_all_that_was_measured(
+    change: dict[str, Any], tokens: tuple[object, ...]
+) -> None:
+    stated = {"evaluation": measured(), **change}
+    if not tokens:
+        assert rewritten_documents._test_units(stated) == change["test_units"]
+        return
+    with refuses(DataError, *tokens):
+        rewritten_documents._test_units(stated)

@@ -20,7 +20,15 @@ from dpprobe.release.parts.sites.several_sites import describe_sites
 from dpprobe.release.stated_plans import explain_price
 from dpprobe.release_part_registry import load_readers
 from tests.support.bundles import LEDGER
-from tests.support.releases import calibrated, example, following, measured, of_sites, watched
+from tests.support.releases import (
+    calibrated,
+    example,
+    following,
+    measured,
+    of_sites,
+    watched,
+    with_tested,
+)
 from tests.unit.release.parts.evidence.test_measure import EVIDENCE
 
 NAMED = {"kind": "cell", "dataset": "mnist", "name": "pixels/sgd/eps-inf"}
@@ -61,7 +69,7 @@ def statements(statement: dict[str, Any], unit: str, *, vectors: bool) -> list[d
     plain = {**statement, "unit": unit, "public_data": public}
     few = measured() | {"interval": [0.2, 0.9]}
     hidden = measured("auc", 0.5) | {"interval": [0.0, 1.0]}
-    left = measured("auc") | {"labels_left_out": 2, "split": {"by": "source"}}
+    left = measured("auc") | {"labels_left_out": 2}
     worst = {"name": "naevus", "recall": 0.3, "interval": [0.2, 0.35]}
     recalls = measured("macro_accuracy") | {"worst_class": worst}
     results = [measured(), few, hidden, left, recalls, measured("macro_accuracy"), None]
@@ -82,7 +90,7 @@ def statements(statement: dict[str, Any], unit: str, *, vectors: bool) -> list[d
         {"evidence": EVIDENCE},
         {"ledger": LEDGER | {"releases": 4, "exact": False}},
     ]
-    return [{**plain, **each} for each in blocks]
+    return [with_tested({**plain, **each}) for each in blocks]
 
 
 def sentences(statement: dict[str, Any]) -> Iterator[str]:
@@ -149,7 +157,7 @@ def test_no_sentence_promises_less_than_its_own_field(
     ledger = LEDGER | {"epsilon": epsilon, "delta": delta}
     result = measured() | {"epsilon": epsilon, "interval": [0.1, 0.9]}
     block = {"cells": 3, "epsilon": epsilon, "uncovered": None}
-    statement = {"delta": delta, "epsilon_realised": together}
+    statement = with_tested({"delta": delta, "epsilon_realised": together, "evaluation": result})
     composed = show.show_result(result, unit, statement)
     spent = load_readers()["ledger"].values
     assert spent is not None
@@ -248,7 +256,8 @@ def test_a_wide_interval_and_a_constant_answer_are_told(metric: str, named: str)
     unit, statement = unit_words("patient"), {"epsilon_realised": 1.0}
     for high, wide in ((0.2, False), (0.200001, True)):
         block = measured(metric, 0.1) | {"interval": [0.0, high]}
-        said = show.show_result(block, unit, statement)["released"]
+        stated = with_tested({**statement, "evaluation": block})
+        said = show.show_result(block, unit, stated)["released"]
         assert said.startswith(named)
         assert said.endswith("375 test patients are few for an epsilon of 0.2.") == wide
         assert ("always predicts" in said) == (metric == "accuracy")
@@ -257,6 +266,7 @@ def test_a_wide_interval_and_a_constant_answer_are_told(metric: str, named: str)
 def test_labels_that_an_area_leaves_out_are_told() -> None:
     unit, statement = unit_words("image"), {"epsilon_realised": 1.0}
     for left, words in ((0, ""), (1, " 1 label is left out,"), (2, " 2 labels are left out,")):
-        said = show.show_result(measured("auc") | {"labels_left_out": left}, unit, statement)
+        block = measured("auc") | {"labels_left_out": left}
+        said = show.show_result(block, unit, with_tested({**statement, "evaluation": block}))
         assert words in said["released"]
         assert ("left out" in said["released"]) == (left > 0)

@@ -44,8 +44,6 @@ from tests.support.refusals import check_tokens, refuses
 from tests.support.shown_scores import draw_of, head, of_test_rows
 from tests.unit.release.test_signing import write_keys
 
-SPLIT = {"by": "id", "public_seed": 0, "fraction": 0.2}
-
 # What a writer of documents raises of values that lack a part, or have another type.
 UNWRITABLE = (
     *(AttributeError, DpprobeError, LookupError, StopIteration, TypeError),
@@ -259,7 +257,7 @@ def test_every_edit_of_the_statement_is_noticed_but_these(original: Path, tmp_pa
     """A head without sampling does not depend on n; ledger, choice and split are the maker's."""
     passed = unnoticed(original, files.STATEMENT_FILE, tmp_path / "copy")
     ledger = {f"ledger.{name}" for name in ("entry", "releases", "epsilon", "exact")}
-    split = {"evaluation.split.public_seed", "evaluation.split.fraction"}
+    split = {"test_units.split.public_seed", "test_units.split.fraction"}
     assert passed == {"n", "choice.cells", "choice.epsilon", *ledger, *split}
 
 

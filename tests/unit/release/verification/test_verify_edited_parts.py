@@ -26,7 +26,7 @@ from dpprobe.release.parts.part import Stated
 from dpprobe.release.verification import method
 from dpprobe.release_part_registry import load_readers
 from tests.support.bundles import LEDGER, write_example
-from tests.support.releases import of_sites
+from tests.support.releases import of_sites, with_tested
 from tests.support.shown_scores import draw_of, head, of_test_rows
 from tests.unit.release.parts.evidence.test_measure import EVIDENCE
 from tests.unit.release.verification import test_verify as verified
@@ -64,8 +64,6 @@ BLIND: dict[str, dict[str, str]] = {
         "ledger.epsilon": "the ledger is private, and a larger total is possible",
         "ledger.exact": "a bound is weaker than an exact total",
         "evaluation.n": "a ranking and recalls follow from counts, whatever n is",
-        "evaluation.split.public_seed": "only the maker knows by which ids units were drawn",
-        "evaluation.split.fraction": "only the maker knows by which ids units were drawn",
     },
     "accuracy": {
         "sites.names.0": "only the sites know their names",
@@ -177,7 +175,7 @@ def measured_statement(
             folder=None,
             facts=facts,
             options=options,
-            values={**values, **blocks},
+            values=with_tested({**values, **blocks}),
             plan=plan,
             predecessors=(),
         )

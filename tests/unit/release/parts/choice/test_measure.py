@@ -539,7 +539,16 @@ def test_results_without_privacy_are_named_up_to_three(tmp_path: Path) -> None:
     assert check(block)
 
 
-UNCOVERED = OF_STUDIES[2]["uncovered"]
+UNCOVERED: dict[str, Any] = OF_STUDIES[2]["uncovered"]
+WRONG: list[dict[str, Any]] = [
+    {"reason": "none"},
+    {"words": "none"},
+    {"results": []},
+    {"results": [NAMED] * 4},
+    {"results": [NAMED | {"kind": "other"}]},
+    {"results": [NAMED | {"words": "none"}]},
+    {"results": [NAMED | {"name": 3}]},
+]
 
 
 @pytest.mark.parametrize(
@@ -555,16 +564,8 @@ UNCOVERED = OF_STUDIES[2]["uncovered"]
         ({"uncovered": UNCOVERED}, ("epsilon",)),
         ({"words": "none"}, ("choice", "['cells', 'epsilon', 'uncovered']")),
         *(
-            ({"epsilon": None, "uncovered": {**UNCOVERED, **wrong}}, ("uncovered",))
-            for wrong in (
-                {"reason": "none"},
-                {"words": "none"},
-                {"results": []},
-                {"results": [NAMED] * 4},
-                {"results": [NAMED | {"kind": "other"}]},
-                {"results": [NAMED | {"words": "none"}]},
-                {"results": [NAMED | {"name": 3}]},
-            )
+            ({"epsilon": None, "uncovered": {**UNCOVERED, **each}}, ("uncovered",))
+            for each in WRONG
         ),
         ({"epsilon": None, "uncovered": {**UNCOVERED, "more": -1}}, ("more + 1", 0)),
     ],

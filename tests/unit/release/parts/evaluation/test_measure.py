@@ -136,7 +136,7 @@ def test_a_site_s_step_is_that_of_all_sites_units(
     monkeypatch.setattr(results, "accuracy_estimate", lambda *_: Estimate(0.5, 0.0, 1.0, 0.5))
     rows = replace(of_test_rows(np.eye(2), np.arange(2)), agreed_test_n=n)
     wanted = results.evaluation_mechanisms(metric, classes=2, multi_label=False)
-    usual: dict[str, Any] = {"metric": metric, "link": "softmax", "split": {}}
+    usual: dict[str, Any] = {"metric": metric, "link": "softmax"}
     results.evaluate_heads(draw_of(head(2), rows), made_plan(wanted, n), **usual)
     assert 2**50 <= min(n / step for step in steps) <= max(n / step for step in steps) <= 2**53
 
@@ -393,7 +393,6 @@ def test_accuracy_and_recalls_are_those_of_scikit_learn() -> None:
         "epsilon_target",
         "delta",
         "mechanisms",
-        "split",
     ]
     made = evaluate("macro_accuracy", scores, labels)
     recalls = recall_score(labels, answers, average=None)
@@ -403,7 +402,7 @@ def test_accuracy_and_recalls_are_those_of_scikit_learn() -> None:
     right = [(answers[labels == k] == k).sum() for k in range(4)]
     counts = np.stack([right, np.bincount(labels) - right], axis=1)
     np.testing.assert_allclose(made["class_counts"], counts, atol=0.02)
-    assert (made["metric"], made["n"], made["split"]) == ("macro_accuracy", 60, {"by": "source"})
+    assert (made["metric"], made["n"]) == ("macro_accuracy", 60)
 
 
 def test_the_share_of_right_labels_is_counted() -> None:

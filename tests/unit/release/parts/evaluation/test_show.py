@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dpprobe.errors import DataError
-from dpprobe.release.documents import rewritten_documents
 from dpprobe.release.parts.calibration import CalibrateOptions
 from dpprobe.release.parts.calibration import list_faults as calibration_faults
 from dpprobe.release.parts.evaluation import EvaluateOptions, find_test_metric, list_faults, show
@@ -117,28 +116,6 @@ def test_an_interval_follows_from_value_and_noise(value: float) -> None:
     ):
         with refuses(DataError, "value", "interval", "standard error", f"{estimate.value:g}"):
             show._check_result(given | edit, plan, ["a", "b"])
-
-
-SPLITS: list[tuple[Any, str]] = [
-    ({"by": "source"}, ""),
-    ({"by": "id", "public_seed": 0, "fraction": 0.2}, ""),
-    ({"by": "id"}, "split"),
-    ({"by": "class", "public_seed": 0, "fraction": 0.2}, "split"),
-    ({"by": "id", "public_seed": 2**64, "fraction": 0.2}, "split.public_seed + 1"),
-    ({"by": "id", "public_seed": 0, "fraction": 1.0}, "split"),
-    ({"by": "id", "public_seed": 0, "fraction": "0.2"}, "split.fraction"),
-    ({"by": "id", "public_seed": 0, "fraction": 0.2, "more": "x"}, "split"),
-    ("source", "split"),
-]
-
-
-@pytest.mark.parametrize(("split", "named"), SPLITS)
-def test_a_split_is_the_sources_or_drawn_by_ids(split: Any, named: str) -> None:
-    if not named:
-        rewritten_documents._check_split(split)
-        return
-    with refuses(DataError, named):
-        rewritten_documents._check_split(split)
 
 
 @pytest.mark.parametrize(("left", "right"), [(0, True), (3, True), (4, False), (-1, False)])
