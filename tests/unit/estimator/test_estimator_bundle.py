@@ -120,7 +120,7 @@ def test_parameters_that_change_after_a_private_fit_change_no_statement(tmp_path
         classes=NAMES[:2],
     )
     assert fitted.privacy_ == stated
-    assert "benchmark" not in stated["release"]
+    assert stated["mode"] == "release"
     np.testing.assert_array_equal(fitted.predict_proba(make_rows().X), answers)
     assert verify(save(fitted, tmp_path / "v1")).passed
 
@@ -300,15 +300,13 @@ def test_a_bundle_tells_of_the_model_what_its_user_told(tmp_path: Path) -> None:
     assert facts["dataset"] == "skin_2"
 
 
-@pytest.mark.parametrize(
-    ("unit", "words"), [("row", "one training row"), ("patient", "one patient")]
-)
+@pytest.mark.parametrize("unit", ["row", "patient"])
 @pytest.mark.parametrize("make", [make_private, make_benchmark])
-def test_a_statement_says_who_is_protected_at_what_price(unit: Any, words: str, make: Any) -> None:
+def test_a_statement_says_who_is_protected_at_what_price(unit: Any, make: Any) -> None:
     groups = [str(row // 2) for row in range(len(make_rows().y))] if unit == "patient" else None
     fitted = make(head=FAST, unit=unit).fit(*make_rows(), groups=groups)
     said = fitted.privacy_
-    assert said["unit_of_privacy"].startswith(words)
+    assert said["unit"] == unit
     assert said["n"] == fitted.plan_.n == len(make_rows().y) // (2 if groups else 1)
     assert (said["epsilon_target"], said["delta"]) == (1.0, fitted.plan_.delta)
     noise = fitted.plan_.mechanisms[0]
@@ -318,5 +316,4 @@ def test_a_statement_says_who_is_protected_at_what_price(unit: Any, words: str, 
     benchmark = make is make_benchmark
     assert said["mode"] == ("benchmark" if benchmark else "release")
     assert ("seeds" in said) == benchmark
-    assert ("protects nothing" in str(said)) == benchmark
     assert ("ledger" in said) == (not benchmark)

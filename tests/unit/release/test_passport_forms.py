@@ -123,7 +123,7 @@ def test_an_entry_states_what_one_unit_pays_for_everything(read: Bundle) -> None
     check_tokens(said[0], "training unit", "epsilon 0.999996")
     check_tokens(said[2], "Calibration", "test images", "epsilon 1")
     check_tokens(said[4], 3, 5.5)
-    check_tokens(loss["privacy_unit_details"], "7 images", "epsilon 4.25")
+    check_tokens(loss["privacy_unit_details"], "7 training images", "epsilon 4.25")
 
 
 def test_an_entry_says_who_worked_together_and_whether_more_follow(read: Bundle) -> None:
@@ -286,11 +286,7 @@ def test_answers_are_the_values_of_the_bundle(read: Bundle) -> None:
     for ask, wanted in {
         "How much may the weights cost a training unit?": ["0.999996", "one training image"],
         "How large is delta, and which accountant and noise stand behind it?": ["1e-05"],
-        "What does the guarantee mean for a person with several records?": [
-            "one training image",
-            "7",
-            "4.25",
-        ],
+        "What does the guarantee mean for a person with several records?": ["one training image"],
         "From which parameters was epsilon computed, so that others can compute it for another "
         "delta?": ["covariance; gradients", "8.34198226802239; 10.2168", "1; 6", "1.0; 1.0"],
         "How accurate is the head on test data?": ["accuracy", "0.8125"],
@@ -311,6 +307,7 @@ def test_answers_are_the_values_of_the_bundle(read: Bundle) -> None:
         shown = [part.split(" (`")[0] for part in found[ask].split("<br>")]
         assert shown[: len(wanted)] == wanted
     answers = " ".join(found.values())
+    check_tokens(answers, "7 training images", "epsilon 4.25")
     check_tokens(answers, "a, b and c", "none (`privacy.json: public_files`)", "epsilon 0.2")
     assert any(answer.startswith("1000 (`") for answer in found.values())
 

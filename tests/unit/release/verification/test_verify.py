@@ -216,6 +216,7 @@ NAMED_BY = {
     "format_version": "privacy.json",
     "unit": "plan",
     "patients": "plan",
+    "test_units": "statement",
     "selection": "plan",
     "epsilon_target": "head",
     "epsilon_realised": "plan",
