@@ -28,7 +28,9 @@ Only a signature protects a bundle against the following undetectable changes:
 - Other counts of a monitor with equal totals, and other typical directions, are undetectable.
 - The number and names of cells in a choice without an epsilon are undetectable, as is another
   epsilon of a choice that is above the release's own.
-- Another number of test units of an AUC or a macro accuracy is undetectable.
+- Another number of test units of an AUC or a macro accuracy is undetectable, as are another number
+  of cells in a choice, another public seed and fraction of the split, and other names of sites, of
+  cohorts and of an earlier cohort's release.
 - Other documents are undetectable if bundle.json names another version of dpprobe as their writer.
 - A larger total of the ledger, or another entry number, is undetectable.
 

@@ -322,7 +322,7 @@ def check_choice(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, b
     require_true(cells == 0 or read_whole("cells", cells) > 0, "cells: not a number")
     if uncovered is not None:
         require_true(epsilon is None, "has an epsilon, although results are not covered")
-        _check_uncovered(uncovered)
+        _check_uncovered(uncovered, earlier=values["format_version"] == 2)
     elif epsilon is None:
         require_true(cells == 0, "must have an epsilon, or say which results have none")
     else:
@@ -335,8 +335,8 @@ def check_choice(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, b
     return explain_choice(block, values), True
 
 
-def _check_uncovered(stated: Values) -> None:
-    if stated == {"reason": UNSTATED}:
+def _check_uncovered(stated: Values, *, earlier: bool) -> None:
+    if earlier and stated == {"reason": UNSTATED}:
         return
     block = read_block("uncovered", stated, {"reason", "results", "more"})
     require_true(block["reason"] in (NOT_PRIVATE, NOT_KNOWN), "uncovered: an unknown reason")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any
 
@@ -105,8 +106,9 @@ def explain_sites(block: Facts | None, unit: UnitWords, _: Facts) -> dict[str, A
             f"Each site added noise of its own. The guarantee to a site's {unit.many} holds even "
             f"if {others} and everyone else pool all they know. "
         )
-    if block["log10_penalty"] is not None:
-        words += "Noise in shares costs less than 10^-1000 more epsilon than stated. "
+    if (penalty := block["log10_penalty"]) is not None:
+        least = max(math.ceil(penalty), -1000)
+        words += f"Noise in shares costs at most 10^{least} more epsilon than stated. "
     words += (
         "It assumes that the sites follow the protocol, and that nobody breaks X25519 or AES-256. "
         f"The sites know how many {unit.many} each has. One {unit.one} at two sites counts as two "
