@@ -48,7 +48,9 @@ def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any, raw: Any) -> No
     Args:
       raw: the rows before the first step of a pipeline; None for rows without a pipeline.
     """
-    check_order(X=X if raw is None else raw, y=y, groups=groups)
+    by_position = check_order(X=X if raw is None else raw, y=y, groups=groups)
+    if "groups" in by_position and classifier.budget is not None:
+        _warn_of_positions()
     X = join_blocks(X)
     if isinstance(X, FeatureStore) and groups is None and classifier.unit in Plan.GROUPS:
         groups = X.units
@@ -103,6 +105,14 @@ def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any, raw: Any) -> No
             f"{budget.compute_spent().epsilon:g} at delta {budget.delta:g}; the limit is "
             f"{budget.describe_limit()}"
         )
+
+
+def _warn_of_positions() -> None:
+    warn_caller(
+        "groups: matched by position with the rows, because one of them has the default index, 0 "
+        "to n - 1, and the other has not. In another order people are less protected than stated. "
+        "Give both the same index, or pass groups.to_numpy() if the order is right"
+    )
 
 
 def _check_plan(classifier: Any, X: Any, groups: Any, origins: Sequence[Origin]) -> PlannedFit:

@@ -166,7 +166,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         return link_scores(self._score_rows(X), self.fit_.method)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Returns the accuracy; raises ValueError if an index has the rows in another order."""
+        """Returns the accuracy; raises ValueError if two indexes differ, in rows or in order."""
         check_order(X=X, y=y, sample_weight=sample_weight)
         return float(super().score(X, y, sample_weight))
 
