@@ -29,7 +29,7 @@ from dpprobe.estimator.array_inputs import (
 )
 from dpprobe.estimator.fitted_head import Fit
 from dpprobe.estimator.given_values import ArrayError, check_order
-from dpprobe.estimator.known_rows import Origin, find_origins, read_raw
+from dpprobe.estimator.known_rows import Origin, find_equal_labels, find_origins, read_raw
 from dpprobe.estimator.planned_fit import PlannedFit, explain_searches, fit_privately, plan_fit
 from dpprobe.estimator.private_rows import compare_public_files, remember_head
 from dpprobe.estimator.row_copies import warn_of_copies
@@ -130,7 +130,16 @@ def _find_origins(
     before = read_raw(raw)
     same = before is not None and read_shape(before)[0] == len(labels)
     origins = find_origins(before, labels) if before is not None and same else []
-    return origins or find_origins(rows, labels)
+    if found := origins or find_origins(rows, labels):
+        return found
+    for place in find_equal_labels(labels):
+        warn_caller(
+            f"X: y has the labels of all rows of {place}, in order, but X has other rows. If X was "
+            "computed from these features, the fit knows nothing of their patients, split or "
+            "subsample: pass the object of read_features as X, or set unit and groups as the study "
+            "does"
+        )
+    return []
 
 
 def score_blocks(classifier: Any, X: Any) -> npt.NDArray[np.float32]:
