@@ -65,6 +65,8 @@ def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any, raw: Any) -> No
         if not origins and (origins := _find_origins(rows, labels, raw)):
             planned = _check_plan(classifier, X, groups, origins)
         warn_of_copies(rows, planned.units, planned.promise)
+    for warning in planned.list_delta_warnings(classifier.budget):
+        warn_caller(warning)
     class_names = tuple(map(str, planned.classes))
     data = TrainingSet(
         _read_features(rows, planned.plan),
