@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -85,7 +86,9 @@ def test_a_clip_that_is_looser_by_one_percent_changes_sums_by_more(name: str) ->
 @pytest.mark.parametrize("name", ROWS)
 def test_a_clip_that_spares_norms_just_above_shows_at_these_norms_alone(name: str) -> None:
     method = ALL[name]
-    assert max(measure(method, spare_band).values()) > 1.0049
+    # 1.005 in the row, beside a constant of half the norm, which is not clipped
+    least = math.hypot(1.005, 0.5) / math.hypot(1, 0.5)
+    assert max(measure(method, spare_band).values()) > least - 1e-4
     cell, _ = make_cell(method, spare_band)
     for length in (30.0, 1000.0):  # long canaries are clipped as they should be
         plan = plan_of(method, N, noise=3.0)
