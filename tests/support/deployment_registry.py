@@ -2,7 +2,8 @@
 
 Names, types and requirements of schemas/deployments-schema.yaml in
 github.com/opendp/deployments-registry-data at commit 3e9c812a924cf01d228f26f6c462c59c391c3f2a,
-without its descriptions. The registry checks entries by JSON Schema's draft 7 with formats.
+without its descriptions. The registry checks entries by JSON Schema's draft 7 with formats. Its
+texts have one type; `MARKDOWN` marks those whose description asks for sentences, maybe in lists.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import jsonschema
 
 TEXT: dict[str, Any] = {"type": "string"}
+MARKDOWN: dict[str, Any] = {**TEXT, "contentMediaType": "text/markdown"}
 TEXTS = {"type": "array", "items": TEXT, "minItems": 1}
 NUMBER = {"type": "number"}
 ANYTHING: dict[str, Any] = {}
@@ -32,7 +34,7 @@ BASIC = block(
     "publication_date",
     name=TEXT,
     data_curators=TEXTS,
-    intended_use=TEXT,
+    intended_use=MARKDOWN,
     data_product_type=one_of(
         "Summary statistics",
         "Machine learning model",
@@ -42,7 +44,7 @@ BASIC = block(
         "SQL queries",
     ),
     data_product_region=TEXT,
-    description=TEXT,
+    description=MARKDOWN,
     publication_date={**TEXT, "format": "date"},
     data_product_sector=one_of(
         "Technology", "Healthcare", "Education", "Government", "Energy", "Finance"
@@ -50,25 +52,25 @@ BASIC = block(
 )
 DP_VARIANT = block(
     variant_name=one_of("Pure DP", "Approximate DP", "Zero-concentrated DP", "Renyi DP", "Custom"),
-    data_domain=TEXT,
-    unprotected_quantities=TEXT,
+    data_domain=MARKDOWN,
+    unprotected_quantities=MARKDOWN,
 )
 PRIVACY_LOSS = block(
     privacy_unit=TEXT,
-    privacy_unit_details=TEXT,
+    privacy_unit_details=MARKDOWN,
     privacy_parameters=block(epsilon=NUMBER, delta={"type": ["number", "string"]}, rho=NUMBER),
-    privacy_parameters_details=ANYTHING,
+    privacy_parameters_details=MARKDOWN,
 )
 DEPLOYMENT_MODEL = block(
     model_name=one_of("Local", "Central", "Shuffle", "Federated", "Varies"),
-    model_name_details=TEXT,
-    actors=TEXT,
+    model_name_details=MARKDOWN,
+    actors=MARKDOWN,
     release_type=one_of("One release", "Many releases"),
-    release_type_details=TEXT,
+    release_type_details=MARKDOWN,
     data_source_type=one_of("Static", "Dynamic"),
     data_source_type_details=ANYTHING,
     access_type=one_of("Interactive", "Non-interactive"),
-    access_type_details=TEXT,
+    access_type_details=MARKDOWN,
 )
 SCHEMA = block(
     "url_slug status tier deployment",
@@ -89,11 +91,15 @@ SCHEMA = block(
         dp_variant=DP_VARIANT,
         privacy_loss=PRIVACY_LOSS,
         deployment_model=DEPLOYMENT_MODEL,
-        accounting=block(post_processing=TEXT, composition=TEXT),
+        accounting=block(post_processing=MARKDOWN, composition=MARKDOWN),
         implementation=block(
-            preprocessing_and_hyperparameter_tuning=TEXT, mechanisms=TEXT, justification=TEXT
+            preprocessing_and_hyperparameter_tuning=MARKDOWN,
+            mechanisms=MARKDOWN,
+            justification=MARKDOWN,
         ),
-        administrative=block("registry_authors", sources=TEXT, notes=TEXT, registry_authors=TEXTS),
+        administrative=block(
+            "registry_authors", sources=TEXT, notes=MARKDOWN, registry_authors=TEXTS
+        ),
     ),
 )
 

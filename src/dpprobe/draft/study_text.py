@@ -20,13 +20,13 @@ from dpprobe.data.options import ClassUnits, Headline
 from dpprobe.draft.available_backbone import Chosen
 from dpprobe.draft.seen_dataset import SPLIT, Line, Seen, name_of
 from dpprobe.privacy.gaussian_mu import gaussian_mu
+from dpprobe.privacy.limits import choose_delta
 from dpprobe.privacy.noisy_totals import RESULT_CHANCE, units_for_result
 from dpprobe.study.run_command import run_words
 
 WIDTH = 110
 EPSILONS = (0.5, 1, 2, 4, 8)
 SEEDS = 5
-LARGEST_DELTA = 1e-5
 METHODS = """\
 methods:
   auto: # chooses a head and its options from public facts: rows, features, classes, epsilon, metric
@@ -137,11 +137,6 @@ def make_draft(seen: Seen, backbone: Chosen, output: Path, init_words: Sequence[
         output=output,
         init_words=init_words,
     )
-
-
-def choose_delta(n: int) -> float:
-    """Returns the largest power of ten that is at most 1 / (10 n) and at most 1e-5."""
-    return min(LARGEST_DELTA, 10.0 ** -(1 + math.ceil(math.log10(max(n, 1)))))
 
 
 def study_text(draft: Draft) -> str:

@@ -29,7 +29,7 @@ from dpprobe.estimator.array_inputs import (
 )
 from dpprobe.estimator.fitted_head import Fit
 from dpprobe.estimator.given_values import ArrayError, check_order
-from dpprobe.estimator.known_rows import Origin, find_origins, read_raw
+from dpprobe.estimator.known_rows import Origin, find_equal_labels, find_origins, read_raw
 from dpprobe.estimator.planned_fit import PlannedFit, explain_searches, fit_privately, plan_fit
 from dpprobe.estimator.private_rows import compare_public_files, remember_head
 from dpprobe.estimator.row_copies import warn_of_copies
@@ -48,7 +48,9 @@ def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any, raw: Any) -> No
     Args:
       raw: the rows before the first step of a pipeline; None for rows without a pipeline.
     """
-    check_order(X=X if raw is None else raw, y=y, groups=groups)
+    by_position = check_order(X=X if raw is None else raw, y=y, groups=groups)
+    if "groups" in by_position and classifier.budget is not None:
+        _warn_of_positions()
     X = join_blocks(X)
     if isinstance(X, FeatureStore) and groups is None and classifier.unit in Plan.GROUPS:
         groups = X.units
@@ -63,6 +65,8 @@ def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any, raw: Any) -> No
         if not origins and (origins := _find_origins(rows, labels, raw)):
             planned = _check_plan(classifier, X, groups, origins)
         warn_of_copies(rows, planned.units, planned.promise)
+    for warning in planned.list_delta_warnings(classifier.budget):
+        warn_caller(warning)
     class_names = tuple(map(str, planned.classes))
     data = TrainingSet(
         _read_features(rows, planned.plan),
@@ -105,6 +109,14 @@ def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any, raw: Any) -> No
         )
 
 
+def _warn_of_positions() -> None:
+    warn_caller(
+        "groups: matched by position with the rows, because one of them has the default index, 0 "
+        "to n - 1, and the other has not. In another order people are less protected than stated. "
+        "Give both the same index, or pass groups.to_numpy() if the order is right"
+    )
+
+
 def _check_plan(classifier: Any, X: Any, groups: Any, origins: Sequence[Origin]) -> PlannedFit:
     """Plans a private fit; raises BudgetError if the budget does not allow it."""
     planned = plan_fit(classifier, *read_shape(X), groups, origins=origins)
@@ -120,7 +132,16 @@ def _find_origins(
     before = read_raw(raw)
     same = before is not None and read_shape(before)[0] == len(labels)
     origins = find_origins(before, labels) if before is not None and same else []
-    return origins or find_origins(rows, labels)
+    if found := origins or find_origins(rows, labels):
+        return found
+    for place in find_equal_labels(labels):
+        warn_caller(
+            f"X: y has the labels of all rows of {place}, in order, but X has other rows. If X was "
+            "computed from these features, the fit knows nothing of their patients, split or "
+            "subsample: pass the object of read_features as X, or set unit and groups as the study "
+            "does"
+        )
+    return []
 
 
 def score_blocks(classifier: Any, X: Any) -> npt.NDArray[np.float32]:

@@ -6,7 +6,7 @@ import itertools
 import numbers
 import sys
 from collections.abc import Iterable, Mapping, Sized
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -56,11 +56,16 @@ def read_risk(name: str, value: Any) -> Risk:
     return Risk.from_dict({key: read_number(f"{name} {key}", each) for key, each in value.items()})
 
 
-def check_order(**arguments: Any) -> None:
-    """Raises ArrayError if rows of two arguments have the same names in another order.
+def check_order(**arguments: Any) -> list[str]:
+    """Raises ArrayError if two arguments have names of rows that differ, or differ in order.
 
     Names are the index of pandas, or the ids of stored features. A default index, 0 to n - 1, has
-    no names, unless the other index is a permutation of it.
+    no names, unless the other index has the same rows in another order. Lengths are checked
+    elsewhere.
+
+    Returns:
+      The arguments that are matched by position with the first argument that has an index, because
+      only one of the two has names.
     """
     pd: Any = sys.modules.get("pandas")  # without pandas no argument has an index
     named: dict[str, Any] = {}
@@ -69,15 +74,28 @@ def check_order(**arguments: Any) -> None:
             named[argument] = index
         elif isinstance(values, FeatureStore):
             named[argument] = pd.Index(values.ids)
+    by_position = []
     for (first, left), (second, right) in itertools.combinations(named.items(), 2):
         if len(left) != len(right) or left.equals(right):
-            continue  # other lengths are refused elsewhere
-        default = any(isinstance(each, pd.RangeIndex) for each in (left, right))
-        if {*left} == {*right} or not (default or {*left}.isdisjoint(right)):
-            raise ArrayError(
-                f"{second}: its index has the rows of {first} in another order, or other rows; "
-                f"pass {second}.loc[{first}.index], or {second}.to_numpy() if its order is right"
-            )
+            continue
+        default = pd.RangeIndex(len(left))
+        unnamed = left.equals(default) or right.equals(default)
+        if not unnamed or {*left} == {*right}:
+            _refuse_order(first, second, arguments[first], left, right)
+        if first == next(iter(named)):
+            by_position.append(second)
+    return by_position
+
+
+def _refuse_order(first: str, second: str, values: Any, left: Any, right: Any) -> NoReturn:
+    """Raises ArrayError for two indexes of one length; names, which may be private, stay unsaid."""
+    rows = left.append(right).factorize()[0].reshape(2, len(left))
+    place = int((rows[0] != rows[1]).argmax())
+    names = f"{first}.ids" if isinstance(values, FeatureStore) else f"{first}.index"
+    raise ArrayError(
+        f"{second}: its index has the rows of {first} in another order, or other rows (from row "
+        f"{place}); pass {second}.loc[{names}], or {second}.to_numpy() if its order is right"
+    )
 
 
 def list_classes(classes: Any) -> list[Any]:

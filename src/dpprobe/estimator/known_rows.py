@@ -3,9 +3,11 @@
 Rows that leave a feature store as an array no longer name their patients, nor the rule that split
 or chose them. So a private fit looks for its rows in all stores that `read_features` opened in this
 process: bit by bit as float32, in any order, also in slices, joined arrays and data frames; in a
-pipeline, before its first step. Rows that were changed by hand are recognised only if their labels
-are those of a whole store, row by row. Rows that another process wrote to a file are not, nor those
-of a store that was deleted before the first private fit.
+pipeline, before its first step. Rows of a whole store in order are also recognised if their columns
+were scaled, shifted or left out by hand: each column then moves as one of the store's does, within
+each class. Labels alone identify nobody, because other people may have the same; if only they are
+equal, the fit warns. Rows that another process wrote to a file are not recognised, nor those of a
+store that was deleted before the first private fit.
 """
 
 from __future__ import annotations
@@ -30,6 +32,10 @@ from dpprobe.heads.training_set import RowSource
 from dpprobe.privacy.plan import Plan
 
 _FEWEST_LABELS = 20  # fewer labels may be those of a store by chance
+# Columns of a changed store's rows that are compared, the least correlation of each with one of the
+# store's, and the fewest rows beyond one for each class. Rows of strangers reach it with a
+# probability below 1e-12.
+_COMPARED, _ALIKE, _FEWEST_FREE = 8, 0.9999, 10
 _OPENED: dict[Path, FeatureStore] = {}
 _DIGESTS: dict[tuple[Path, str], npt.NDArray[np.uint64]] = {}
 
@@ -122,13 +128,28 @@ def find_origins(
     """Finds the stores of a fit's rows among those that `read_features` opened."""
     if isinstance(rows, FeatureStore):
         return [Origin.of_store(rows)]
+    same = _find_equal_rows(rows)
+    return same or [
+        Origin.of_store(store)
+        for store in _OPENED.values()
+        if _has_labels(store, labels) and _has_columns(store, rows, labels)
+    ]
+
+
+def find_equal_labels(labels: npt.NDArray[Any]) -> list[Path]:
+    """Returns the places of stores with facts that a fit could miss, and with these labels."""
+    return [
+        store.path.parent
+        for store in _OPENED.values()
+        if _has_labels(store, labels) and _has_facts(store)
+    ]
+
+
+def _find_equal_rows(rows: npt.NDArray[np.float32] | RowSource) -> list[Origin]:
     dimension = rows.shape[1] if isinstance(rows, np.ndarray) else rows.dimension
-    stores = list(_OPENED.values())
-    if named := [store for store in stores if _has_labels(store, labels)]:
-        return [Origin.of_store(store) for store in named]
     stores = [
         store.leave_out_nulls()  # null examples of all stores are equal
-        for store in stores
+        for store in _OPENED.values()
         if store.dimension == dimension and not _is_gone(store)
     ]
     if not stores:
@@ -203,6 +224,51 @@ def _has_labels(store: FeatureStore, labels: npt.NDArray[Any]) -> bool:
         return False
     given: list[Hashable] = labels.tolist()
     return given in (known, [store.class_names[label] for label in known])
+
+
+def _has_facts(store: FeatureStore) -> bool:
+    """Returns True for facts that decide who a unit is, or which rows n counts."""
+    try:
+        facts = store.promise.to_dict()
+    except StoreError:  # no fit may use these rows
+        return True
+    return not facts.keys() <= {"split_rule", "copies", "copies_across"}
+
+
+def _has_columns(
+    store: FeatureStore, rows: npt.NDArray[np.float32] | RowSource, labels: npt.NDArray[Any]
+) -> bool:
+    """Returns True if some columns are columns of a store, each scaled and shifted.
+
+    Columns are compared within classes, as columns of strangers may both follow equal labels.
+    """
+    _, codes = np.unique(labels, return_inverse=True)
+    of_class = sparse.csr_array((np.ones(len(codes)), (codes, np.arange(len(codes)))))
+    sizes = np.bincount(codes)[:, None]
+    if len(codes) - len(sizes) < _FEWEST_FREE:
+        return False
+    source = MappedRows(rows) if isinstance(rows, np.ndarray) else rows
+    columns = np.unique(np.linspace(0, source.dimension - 1, _COMPARED).astype(int))
+    blocks = source.read_blocks(SCORED_BYTES // (4 * source.dimension) + 1)
+    own = np.concatenate([_read_numbers(block[:, columns]) for _, block in blocks])
+    whole = np.square(own).sum(axis=0)
+    own -= ((of_class @ own) / sizes)[codes]
+    shared = np.zeros((len(columns), store.dimension))
+    squares, sums = np.zeros(store.dimension), np.zeros((len(sizes), store.dimension))
+    for start, block in store.read_blocks(SCORED_BYTES // (8 * store.dimension) + 1):
+        part, stored = slice(start, start + len(block)), _read_numbers(block)
+        shared += own[part].T @ stored
+        squares += np.square(stored).sum(axis=0)
+        sums += of_class[:, part] @ stored
+    spread, moved = squares - (np.square(sums) / sizes).sum(axis=0), np.square(own).sum(axis=0)
+    moving, live = moved > 1e-9 * whole, spread > 1e-9 * squares
+    lengths = np.sqrt(np.outer(moved[moving], spread[live]))
+    alike = np.abs(shared[np.ix_(moving, live)]) >= _ALIKE * lengths
+    return bool(len(alike) and alike.any(axis=1).all())
+
+
+def _read_numbers(block: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    return np.nan_to_num(block.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _digest_store(store: FeatureStore) -> npt.NDArray[np.uint64]:

@@ -29,7 +29,7 @@ from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.entropy import SystemEntropy
-from dpprobe.privacy.limits import delta_fault
+from dpprobe.privacy.limits import choose_delta, delta_fault, delta_warning
 from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.target import Target
@@ -53,6 +53,15 @@ class PlannedFit:
     method: MethodOptions
     plan: Plan
     promise: PromiseFacts | None
+
+    def list_delta_warnings(self, budget: Budget | None) -> list[str]:
+        """Returns the warnings for the delta of the fit, and of the budget that limits all fits."""
+        facts = self.facts
+        deltas = [facts.delta] if self.plan.private else []
+        if budget is not None and budget.delta != facts.delta:
+            deltas.append(budget.delta)
+        told = (delta_warning(delta, facts.n, unit=facts.unit) for delta in deltas)
+        return [warning for warning in told if warning]
 
     def make_booking(self, budget: Budget) -> Booking:
         plan = self.plan
@@ -126,9 +135,7 @@ def _describe_facts(classifier: Parameters, *, n: int, dimension: int, classes: 
     if classifier.delta is not None:
         delta = read_number("delta", classifier.delta)
     else:
-        # the largest power of ten that is at most 1e-5 and 1 / (2 n)
-        usual = min(1e-5, 10.0 ** math.floor(-math.log10(2 * n)))
-        delta = usual if budget is None else budget.delta
+        delta = choose_delta(n) if budget is None else budget.delta
     if budget is not None and (fault := delta_fault(budget.delta, n, unit=classifier.unit)):
         raise PrivacyError(fault)  # the delta of the fit is checked by `Target`
     target = read_target(classifier.epsilon)

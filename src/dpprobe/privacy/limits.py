@@ -13,6 +13,9 @@ INFINITE = "inf"
 SMALLEST_EPSILON = 0.01
 LARGEST_EPSILON = 100.0
 SMALLEST_DELTA = 1e-10
+# The largest delta that is chosen for a dataset, and the share of 1 / n above which people are
+# warned: with a delta of 0.1 / n, at most a tenth of a unit is published on average.
+LARGEST_DELTA, WARNED_SHARE = 1e-5, 0.1
 Budget = Annotated[float, Field(ge=SMALLEST_EPSILON, le=LARGEST_EPSILON, allow_inf_nan=False)]
 # Digits of noise and epsilons, which are rounded up. The last bits of Fourier transforms differ
 # between processors, and a plan is part of a cell's identity.
@@ -93,28 +96,47 @@ def delta_fault(
 
 
 def delta_warning(delta: float, n: int, *, unit: str = "image") -> str | None:
-    """Returns the warning for a delta of 1 / n, or for an allowed one above; else None."""
+    """Returns the warning for a delta above 0.1 / n, also an allowed one above 1 / n; else None.
+
+    A mechanism that publishes each unit's rows with probability delta, independently of the other
+    units, is (0, delta)-differentially private. It publishes delta n units on average.
+    """
     if delta_above(delta, n):
         return f"{above_in_words(delta, n, unit=unit)}. No result with this delta may be released."
-    if not math.isclose(delta * n, 1.0, rel_tol=1e-9):
+    share = delta * n * (1 - 1e-9)  # without round-off
+    if share <= WARNED_SHARE:
         return None
+    shown, units = f"{rounded_up(share):g}", _name_units(unit)
+    times = "" if shown == "1" else f"{shown} * "
     return (
-        f"delta {delta:g} is 1/n (n = {n}); a mechanism that publishes a random row satisfies "
-        "this delta. Prefer a smaller delta."
+        f"delta {delta:g} is {times}1/n (n = {n} training {units}): this delta allows a mechanism "
+        f"that publishes {_describe_published(unit, 'each')} with probability delta, on average "
+        f"{shown} {units} of {n}. Prefer {choose_delta(n):g} (at most {WARNED_SHARE:g}/n)."
     )
+
+
+def choose_delta(n: int) -> float:
+    """Returns the largest power of ten that is at most 0.1 / n and at most 1e-5."""
+    return min(LARGEST_DELTA, 10.0 ** -(1 + math.ceil(math.log10(max(n, 1)))))
 
 
 def above_in_words(delta: float, n: int, *, unit: str = "image") -> str:
     """Explains a delta above 1 / n; empty for other deltas."""
     if not delta_above(delta, n):
         return ""
-    published = "row" if unit in ("image", "row") else f"{unit}'s rows"
     return (
-        f"{_describe_above(delta, n, unit)}: this delta would allow a mechanism that publishes a "
-        f"random {published}"
+        f"{_describe_above(delta, n, unit)}: this delta would allow a mechanism that publishes "
+        f"{_describe_published(unit, 'a random')}"
     )
 
 
+def _describe_published(unit: str, which: str) -> str:
+    return f"{which} row" if unit in ("image", "row") else f"{which} {unit}'s rows"
+
+
+def _name_units(unit: str) -> str:
+    return "rows" if unit == "image" else f"{unit}s"
+
+
 def _describe_above(delta: float, n: int, unit: str) -> str:
-    units = "rows" if unit == "image" else f"{unit}s"
-    return f"delta {delta:g} is above 1/n = {1 / n:.3g} (n = {n} training {units})"
+    return f"delta {delta:g} is above 1/n = {1 / n:.3g} (n = {n} training {_name_units(unit)})"

@@ -46,7 +46,7 @@ from dpprobe.release.packing import describe_head, pack_head
 from dpprobe.release.release_folders import ReleaseFolders
 from dpprobe.release.transport import Blocks, Draw
 from dpprobe.release.usefulness import check_usefulness
-from dpprobe.study.release_data import release_delta_fault
+from dpprobe.study.release_data import release_delta_fault, release_delta_warning
 from dpprobe.study.study_checks import release_faults
 from dpprobe.training.job_features import JobFeatures, read_job_features
 from dpprobe.training.public_file_check import PrivateData
@@ -195,6 +195,8 @@ class ReleaseTask(AskedRelease):
         self._check_study()
         if fault := release_delta_fault(self.study, self.name, self.plan.n):
             raise PrivacyError(fault)
+        if warning := release_delta_warning(self.study, self.name, self.plan.n):
+            logger.warning("release %s: %s", self.name, warning)
         if self.test_price is not None and (fault := self.promise.tested_fault()):
             raise PrivacyError(f"release {self.name}: {fault}")
         if self.plan.patients is not None:

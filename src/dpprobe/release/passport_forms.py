@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
@@ -13,6 +14,7 @@ from dpprobe.artifacts import canonical_json
 from dpprobe.release.bundle import FACTS_FILE, STATEMENT_FILE, Bundle
 from dpprobe.release.documents.document_values import (
     RATES,
+    as_code,
     bound_best_attacks,
     in_markdown,
     one_line,
@@ -29,6 +31,18 @@ EMPTY = "# empty: you must write it"
 # Units of a test result in a claim, where accuracy needs no name.
 METRICS = {"accuracy": "", "auc": " AUC"}
 
+# Fields that name something. In a Markdown text they are code, whose characters need no escaping.
+IDENTIFIERS = frozenset(
+    {
+        "bundle.json: name",
+        "bundle.json: dataset",
+        "bundle.json: class_names",
+        "bundle.json: backbone.name",
+        "bundle.json: backbone.options.model",
+        "privacy.json: predecessor.name",
+    }
+)
+
 _FIELD = re.compile(r"\{([^{}]+)\}")
 # A line of YAML without a value. A line of a text starts with "- " and a capital, or has no colon.
 _WITHOUT_VALUE = re.compile(r"^( *)([a-z_]+): null$|^( *(?:- )?(?:[a-z_]+: )?'')$", re.MULTILINE)
@@ -37,7 +51,7 @@ WORDS = "words"  # of a field that is a sentence of the documents, not a value o
 
 Fields = Mapping[str, Any]
 Find = Callable[[str], list[Any]]
-Quote = Callable[[str], str]
+Quote = Callable[[str, str], str]  # of a field and its value, as they stand in a form
 
 
 class _Dumper(yaml.SafeDumper):
@@ -70,13 +84,13 @@ def write_form(fields: Fields, name: str, published: date) -> str:
         return _state_accuracy(fields) if field == "accuracy" else find_stated(fields, field)
 
     filled = yaml.dump(
-        _fill(form["form"], find, in_markdown if form["markdown"] else one_line),
+        _fill(form["form"], find, _Quotes(frozenset(form["markdown"]))),
         Dumper=_Dumper,
         sort_keys=False,
         width=float("inf"),
         allow_unicode=True,
     )
-    comment = "".join(f"# {line}\n" for line in _fill_lines(form["comment"], find, one_line))
+    comment = "".join(f"# {line}\n" for line in _fill_lines(form["comment"], find, _quote_plain))
     return _WITHOUT_VALUE.sub(_mark_empty, filled) + comment
 
 
@@ -85,27 +99,45 @@ def _mark_empty(line: re.Match[str]) -> str:
     return f"{indent}# {name}: {EMPTY[2:]}" if name else f"{text}  {EMPTY}"
 
 
-def _fill(form: Any, find: Find, quote: Quote) -> Any:
+def _quote_plain(_field: str, text: str) -> str:
+    return one_line(text)
+
+
+def _quote_markdown(field: str, text: str) -> str:
+    return as_code(text) if field in IDENTIFIERS else in_markdown(text)
+
+
+@dataclass(frozen=True)
+class _Quotes:
+    """Chooses how the values of a property are quoted: `markdown` are the names of such texts."""
+
+    markdown: frozenset[str]
+
+    def of_property(self, name: str) -> Quote:
+        return _quote_markdown if name in self.markdown else _quote_plain
+
+
+def _fill(form: Any, find: Find, quotes: _Quotes, name: str = "") -> Any:
     """Fills the texts of a form; `when` chooses between `then` and `else` by a field's value."""
     if isinstance(form, dict) and "when" in form:
-        return _fill(form["then" if any(find(form["when"])) else "else"], find, quote)
+        return _fill(form["then" if any(find(form["when"])) else "else"], find, quotes, name)
     if isinstance(form, dict):
-        return {name: _fill(value, find, quote) for name, value in form.items()}
+        return {key: _fill(value, find, quotes, key) for key, value in form.items()}
     if isinstance(form, list):
-        return [_fill(value, find, quote) for value in form]
+        return [_fill(value, find, quotes, name) for value in form]
     if not isinstance(form, str):
         return form
     alone = _FIELD.fullmatch(form)
     if alone and (values := find(alone[1])) and isinstance(values[0], int | float):
         return values[0]
-    lines = _fill_lines(form, find, quote)
+    lines = _fill_lines(form, find, quotes.of_property(name))
     return lines[0] if len(lines) == 1 else "\n".join(f"- {line}" for line in lines)
 
 
 def _fill_lines(text: str, find: Find, quote: Quote) -> list[str]:
     """Returns the lines whose fields are all stated."""
     return [
-        _FIELD.sub(lambda field: write_values(find(field[1]), quote), line)
+        _FIELD.sub(lambda field: write_values(find(field[1]), quote, field[1]), line)
         for line in text.splitlines()
         if all(find(field) for field in _FIELD.findall(line))
     ]
@@ -183,14 +215,22 @@ def find_stated(fields: Fields, field: str) -> list[Any]:
     return [value for value in values if value is not None]
 
 
-def write_values(values: Sequence[Any], quote: Quote = in_markdown) -> str:
-    """Returns values as one line."""
-    return "; ".join(quote(_write_value(value)) for value in values)
+def write_values(values: Sequence[Any], quote: Quote = _quote_markdown, field: str = "") -> str:
+    """Returns values as one line; the items of a list are quoted one by one."""
+    items = [item for value in values for item in _list_items(value)]
+    return "; ".join(quote(field, item) for item in items)
 
 
-def _write_value(value: Any) -> str:
+def _list_items(value: Any) -> list[str]:
     if value in ([], {}):
-        return "none"
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return "; ".join(value)
-    return value if isinstance(value, str) else canonical_json(value)
+        return ["none"]
+    if isinstance(value, Mapping):
+        return [f"{key}: {_write_nested(item)}" for key, item in value.items()]
+    if isinstance(value, list):
+        return [_write_nested(item) for item in value]
+    return [value if isinstance(value, str) else canonical_json(value)]
+
+
+def _write_nested(value: Any) -> str:
+    items = _list_items(value)
+    return f"({'; '.join(items)})" if isinstance(value, Mapping | list) and value else items[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpprobe.privacy.limits import delta_fault
+from dpprobe.privacy.limits import delta_fault, delta_warning
 from dpprobe.study.study import Study
 
 
@@ -28,3 +28,9 @@ def release_delta_fault(study: Study, release: str, n: int) -> str | None:
         if fault is not None and limit is not None:
             return f"privacy.{name} of {dataset} uses the dataset's delta: {fault}"
     return None
+
+
+def release_delta_warning(study: Study, release: str, n: int) -> str | None:
+    """Returns the warning for a release's delta above 0.1 / n; None for a smaller one."""
+    unit = study.dataset_unit(study.releases[release].dataset)
+    return delta_warning(release_delta(study, release), n, unit=unit)

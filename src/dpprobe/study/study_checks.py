@@ -29,7 +29,7 @@ from dpprobe.study.imbalance import rare_classes
 from dpprobe.study.network_methods import network_faults
 from dpprobe.study.options import ReleaseOptions
 from dpprobe.study.public_file_checks import PublicFiles
-from dpprobe.study.release_data import release_delta_fault
+from dpprobe.study.release_data import release_delta_fault, release_delta_warning
 from dpprobe.study.reserved_names import LEDGER_FILE
 from dpprobe.study.study import Study
 
@@ -58,6 +58,7 @@ def check_study(study: Study, *, check_classes: bool = True) -> list[str]:
         with report.report_part(f"releases.{name}"):
             report.errors += _check_release(study, name)
             report.warnings += _warn_of_unmeasured(study, name)
+            report.warnings += _warn_of_delta(study, name)
     report.errors += [
         f"config: {analysis.name}: {fault}"
         for analysis in load_analyses()
@@ -187,6 +188,17 @@ def _check_release(study: Study, name: str) -> list[str]:
             f"{release.dataset}; write a smaller epsilon"
         )
     return [f"config: {fault}" for fault in faults]
+
+
+def _warn_of_delta(study: Study, name: str) -> list[str]:
+    """Warns of a release's own delta above 0.1 / n; its dataset's is warned of by itself."""
+    release = study.releases[name]
+    if release.delta in (None, study.dataset_delta(release.dataset)):
+        return []
+    n = count_units(study, release.dataset, study.datasets[release.dataset].used_rows())
+    above = n is None or release_delta_fault(study, name, n)  # an error
+    warning = None if n is None or above else release_delta_warning(study, name, n)
+    return [f"releases.{name}: {warning}"] if warning else []
 
 
 class WantedRelease(NamedTuple):

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from dpprobe.draft.study_text import choose_delta, format_number, write_comment, write_entry
+from dpprobe.draft.study_text import format_number, write_comment, write_entry
+from dpprobe.privacy.limits import choose_delta
 from tests.unit.draft.conftest import Desk, lesions
 
 texts = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=30)

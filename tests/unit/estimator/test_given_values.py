@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable
+from datetime import UTC
 from fractions import Fraction
 from typing import Any
 
@@ -15,12 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import config_context
 from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer
 
 from dpprobe import PrivateClassifier
 from dpprobe.errors import ConfigError, DpprobeError, PrivacyError
 from dpprobe.estimator import given_values
+from dpprobe.estimator.budget import Budget
 from dpprobe.estimator.given_values import ArrayError, check_order
 from dpprobe.privacy.risk import Risk
+from tests.support.classifiers import make_budget, make_private
+from tests.support.refusals import check_tokens, refuses
 
 ROWS = 60
 GENERATOR = np.random.default_rng(0)
@@ -77,7 +84,7 @@ def test_rows_in_one_order_train_as_arrays_do(index: Any) -> None:
     for labels, people in (
         (pd.Series(LABELS, index=index), pd.Series(PEOPLE, index=index)),
         (LABELS, PEOPLE),
-        (pd.Series(LABELS, index=[f"y{row}" for row in range(ROWS)]), np.array(PEOPLE)),
+        (pd.Series(LABELS, index=index).to_numpy(), np.array(PEOPLE)),
     ):
         fitted = classifier(unit="group").fit(rows, labels, groups=people)
         np.testing.assert_array_equal(fitted.coef_, expected.coef_)
@@ -87,6 +94,144 @@ def test_a_default_index_has_no_names() -> None:
     """Rows that another step made have a default index, and labels that of their first table."""
     rows = pd.DataFrame(NUMBERS)
     classifier().fit(rows, pd.Series(LABELS, index=GENERATOR.permutation(2 * ROWS)[:ROWS]))
+
+
+# Parts of one table: each begins at another row, so the same position is another person's row.
+
+TABLE = 3 * ROWS
+PERSON = pd.Series([f"p{row // 2}" for row in range(TABLE)])
+FEATURES = pd.DataFrame(np.random.default_rng(1).normal(size=(TABLE, 3)).astype(np.float32))
+CLASS = (FEATURES[0] > 0).astype(int)
+PARTS = {
+    "from 12": slice(12, 12 + ROWS),
+    "every other": slice(12, 12 + 2 * ROWS, 2),
+    "reversed": slice(9 + ROWS, 9, -1),
+    "disjoint": slice(2 * ROWS, 3 * ROWS),
+}
+
+
+def private(**options: Any) -> PrivateClassifier:
+    budget = make_budget(max_epsilon=9.0)
+    return make_private(classes=[0, 1], unit="group", budget=budget, **options)
+
+
+def budget_of(head: PrivateClassifier) -> Budget:
+    assert head.budget is not None
+    return head.budget
+
+
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+@pytest.mark.parametrize("wrong", ["y", "groups", "both"])
+def test_parts_of_a_table_that_differ_are_refused(part: slice, wrong: str) -> None:
+    rows, right = FEATURES.iloc[10 : 10 + ROWS], slice(10, 10 + ROWS)
+    labels = CLASS.iloc[right if wrong == "groups" else part]
+    people = PERSON.iloc[right if wrong == "y" else part]
+    named = "groups" if wrong == "groups" else "y"
+    head = private()
+    with refuses(ArrayError, named, "X", "row 0", f"{named}.loc[X.index]", f"{named}.to_numpy()"):
+        head.fit(rows, labels, people)
+    assert budget_of(head).compute_spent().entries == 0
+    head.fit(rows, labels.to_numpy(), people.to_numpy())
+
+
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+def test_scores_of_parts_that_differ_are_refused(part: slice) -> None:
+    rows, labels = FEATURES.iloc[10 : 10 + ROWS], CLASS.iloc[10 : 10 + ROWS]
+    fitted = classifier().fit(rows, labels)
+    for named, scored in (
+        ("y", (rows, CLASS.iloc[part])),
+        ("sample_weight", (rows, labels, pd.Series(1.0, index=range(TABLE)).iloc[part])),
+        ("sample_weight", (NUMBERS, labels, pd.Series(1.0, index=range(TABLE)).iloc[part])),
+    ):
+        with refuses(ArrayError, named, f"{named}.to_numpy()"):
+            fitted.score(*scored)
+    assert fitted.predict(rows).tolist() == fitted.predict(rows.to_numpy()).tolist()
+
+
+BY_POSITION = "groups: matched by position"
+NAMED = pd.Index([f"i{row}" for row in range(ROWS)])
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "groups", "said"),
+    [
+        (None, None, NAMED, True),
+        (NAMED, NAMED, None, True),
+        (NAMED, None, None, True),
+        ("array", NAMED, None, True),
+        ("array", None, NAMED, True),
+        (None, NAMED, NAMED, True),
+        (range(2, ROWS + 2), None, None, True),
+        (None, None, range(2, ROWS + 2), True),
+        (None, NAMED, None, False),  # only labels are matched by position
+        (NAMED, None, NAMED, False),
+        (NAMED, NAMED, NAMED, False),
+        (None, None, None, False),
+        (NAMED, NAMED, "array", False),  # the caller took the names away
+        ("array", NAMED, NAMED, False),
+    ],
+)
+def test_a_private_fit_says_that_groups_are_matched_by_position(
+    x: Any, y: Any, groups: Any, said: bool
+) -> None:
+    def give(values: Any, index: Any) -> Any:
+        if isinstance(index, str):
+            return np.asarray(values)
+        kind = pd.DataFrame if np.ndim(values) == 2 else pd.Series
+        return kind(values, index=index)
+
+    given = give(NUMBERS, x), give(LABELS, y), give(PEOPLE, groups)
+    head = private()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        head.fit(*given)
+    lines = [str(each.message) for each in told if BY_POSITION in str(each.message)]
+    assert len(lines) == said
+    for line in lines:
+        check_tokens(line, "0 to n - 1", "groups.to_numpy()", "same index")
+    with warnings.catch_warnings():  # a benchmark protects nobody
+        warnings.filterwarnings("error", BY_POSITION)
+        classifier(unit="group").fit(*given)
+
+
+def test_a_warning_of_positions_as_an_error_spends_nothing() -> None:
+    head = private()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", BY_POSITION)
+        with pytest.raises(UserWarning, match=BY_POSITION):
+            head.fit(pd.DataFrame(NUMBERS), LABELS, pd.Series(PEOPLE, index=NAMED))
+    assert budget_of(head).compute_spent().entries == 0
+
+
+def test_the_rows_before_a_pipeline_are_compared() -> None:
+    head = private()
+    steps = make_pipeline(Normalizer(), head)
+    with refuses(ArrayError, "groups", "X", "groups.loc[X.index]"):
+        steps.fit(
+            FEATURES.iloc[10 : 10 + ROWS],
+            CLASS.iloc[10 : 10 + ROWS],
+            privateclassifier__groups=PERSON.iloc[12 : 12 + ROWS],
+        )
+    assert budget_of(head).compute_spent().entries == 0
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "first"),
+    [
+        ([5, 6, 7], [5, 6, 8], 2),
+        (["a", "b", "c"], ["a", "c", "b"], 1),
+        ([math.nan, 1.0, 2.0], [math.nan, 1.0, 3.0], 2),
+        (pd.MultiIndex.from_tuples([(0, "a"), (1, "a"), (1, "b")]), ["a", "b", "c"], 0),
+        (pd.CategoricalIndex(["a", "b", "b"]), ["a", "b", "a"], 2),
+        (pd.date_range("2020-01-01", periods=3), pd.date_range("2020-01-01", periods=3, tz=UTC), 0),
+        ([1, 2, 3], ["1", "2", "3"], 0),
+        ([1, 1, 2], [1, 2, 2], 1),  # names that stand twice, as of people
+    ],
+)
+def test_the_first_row_that_differs_is_named(left: Any, right: Any, first: int) -> None:
+    arguments = {"X": pd.Series(0, index=left), "y": pd.Series(0, index=right)}
+    with refuses(ArrayError, "y", "X", f"row {first}", "y.loc[X.index]"):
+        check_order(**arguments)
 
 
 def test_the_remedies_work() -> None:

@@ -7,6 +7,7 @@ rows of a store reach a private fit.
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from dpprobe.features.feature_store import FeatureStore
 from dpprobe.release.verification.verify import verify_bundle
 from tests.support.classifiers import DELTA, FAST, make_budget
 from tests.support.feature_stores import separable, write_split
+from tests.support.refusals import check_tokens, refuses
 
 pytestmark = pytest.mark.filterwarnings("ignore:fit number")
 
@@ -298,6 +300,135 @@ def test_a_store_brings_the_names_of_its_patients(unit: Any, tmp_path: Path) -> 
         tmp_path / "bundle", dataset="clinic", model="pixels", each_by_itself=True
     )
     assert verify_bundle(folder).passed
+
+
+# Labels alone identify nobody: other people may have the same, above all sorted ones.
+
+SORTED = np.sort(LABELS)
+OTHER_LABELS = np.random.default_rng(5).permutation(LABELS)
+TWO_IMAGES = replace(OF_PATIENTS, images_per_patient=EACH)
+EQUAL_LABELS = "y has the labels of all rows of"
+
+
+def open_labelled(folder: Path, labels: np.ndarray, promise: PromiseFacts = TWO_IMAGES) -> Any:
+    features = separable(labels, DIMENSION, seed=0).astype(np.float32)
+    path = folder / "features/clinic/pixels/train"
+    write_split(path, features, labels, units=NAMES, promise=promise, shards=3)
+    return read_features(folder, "clinic", "pixels")
+
+
+def scatter(labels: np.ndarray, dimension: int = 7) -> np.ndarray:
+    return separable(labels, dimension, seed=99).astype(np.float32)
+
+
+# Rows of other people with the labels of a store.
+OTHERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "more columns": scatter,
+    "as many columns": lambda labels: scatter(labels, DIMENSION),
+    "one column": lambda labels: scatter(labels)[:, :1],
+    "columns that follow labels": lambda labels: np.eye(3, dtype=np.float32)[labels],
+    "columns near labels": lambda labels: (
+        50 * np.eye(3, dtype=np.float32)[labels] + scatter(labels)[:, :3]
+    ),
+    "equal rows": lambda labels: np.ones((len(labels), 4), np.float32),
+    "binary": lambda labels: (scatter(labels) > 0).astype(np.float32),
+}
+
+
+@pytest.mark.filterwarnings("ignore:X. .* rows repeat")
+@pytest.mark.parametrize("labels", [SORTED, LABELS, OTHER_LABELS], ids=["sorted", "turns", "any"])
+@pytest.mark.parametrize("rows", OTHERS.values(), ids=OTHERS)
+def test_equal_labels_state_nothing_about_strangers(
+    rows: Callable[[np.ndarray], np.ndarray], labels: np.ndarray, tmp_path: Path
+) -> None:
+    store = open_labelled(tmp_path, labels)
+    assert known_rows.find_origins(rows(labels), labels) == []
+    for unit in ("image", "row"):
+        head = make_head(unit=unit)
+        with pytest.warns(UserWarning, match=EQUAL_LABELS) as told:
+            head.fit(rows(labels), labels)
+        (line,) = (str(each.message) for each in told if EQUAL_LABELS in str(each.message))
+        check_tokens(line, store.path.parent, "read_features", "unit and groups")
+        assert head.fit_.promise is None
+        assert head.plan_.patients is None
+
+
+def test_equal_labels_of_a_store_without_facts_are_no_matter(tmp_path: Path) -> None:
+    open_labelled(tmp_path, SORTED, PromiseFacts(split_rule="id, seed 0, fraction 0.2"))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", f".*{EQUAL_LABELS}")
+        make_head().fit(scatter(SORTED), SORTED)
+
+
+def normalise(rows: np.ndarray) -> np.ndarray:
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+
+# Changes of a store's columns that are recognised, and others that only equal labels show.
+CHANGED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "scaled": lambda rows: 3 * rows,
+    "standardised": lambda rows: StandardScaler().fit_transform(rows),
+    "far from zero": lambda rows: rows + 1000,
+    "of another sign": np.negative,
+    "float16": lambda rows: rows.astype(np.float16).astype(np.float32) * 2,
+    "columns in another order": lambda rows: 2 * rows[:, ::-1],
+    "one column": lambda rows: rows[:, 2:3] - 1,
+    "with a constant": lambda rows: np.hstack([rows / 7, np.ones((len(rows), 1), np.float32)]),
+}
+MIXED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "rows of norm 1": normalise,
+    "turned": lambda rows: (
+        rows @ np.linalg.qr(np.random.default_rng(1).normal(size=(DIMENSION, DIMENSION)))[0]
+    ).astype(np.float32),
+}
+
+
+@pytest.mark.parametrize("block", [2**10, 2**26], ids=["blocks", "whole"])
+@pytest.mark.parametrize("change", CHANGED.values(), ids=CHANGED)
+def test_columns_of_a_store_are_recognised_after_a_change(
+    change: Callable[[np.ndarray], np.ndarray],
+    block: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(known_rows, "SCORED_BYTES", block)
+    store = open_labelled(tmp_path, SORTED)
+    (origin,) = known_rows.find_origins(change(store.read()).astype(np.float32), SORTED)
+    assert origin.store.path == store.path.absolute()
+    assert origin.rows.tolist() == list(range(ROWS))
+    assert [names[0] for names in origin.names] == NAMES
+    with refuses(PrivacyError, store.path.parent, "who", "unit='patient'"):
+        make_head().fit(change(store.read()), SORTED)
+
+
+@pytest.mark.parametrize("change", MIXED.values(), ids=MIXED)
+def test_columns_that_were_mixed_are_warned_of(
+    change: Callable[[np.ndarray], np.ndarray], tmp_path: Path
+) -> None:
+    store = open_labelled(tmp_path, SORTED)
+    with pytest.warns(UserWarning, match=EQUAL_LABELS):
+        make_head().fit(change(store.read()), SORTED)
+
+
+def test_columns_that_follow_the_labels_on_both_sides_identify_nobody(tmp_path: Path) -> None:
+    features = separable(LABELS, DIMENSION, seed=0, apart=1e4).astype(np.float32)
+    path = tmp_path / "features/clinic/pixels/train"
+    write_split(path, features, LABELS, promise=PromiseFacts())
+    read_features(tmp_path, "clinic", "pixels")
+    followers = separable(LABELS, 3, seed=1, apart=1e4).astype(np.float32)
+    assert abs(np.corrcoef(features[:, 0], followers[:, 0])[0, 1]) > 0.9999
+    assert known_rows.find_origins(followers, LABELS) == []
+
+
+def test_columns_of_few_rows_per_class_are_not_compared(tmp_path: Path) -> None:
+    """With one free row beyond the classes, any two columns correlate fully."""
+    labels = np.append(np.arange(20), 0)
+    features = separable(labels, 20, seed=0).astype(np.float32)
+    classes = tuple(map(str, range(20)))
+    path = tmp_path / "features/clinic/pixels/train"
+    write_split(path, features, labels, class_names=classes, promise=PromiseFacts())
+    read_features(tmp_path, "clinic", "pixels")
+    assert known_rows.find_origins(scatter(labels, 21), labels) == []
 
 
 def test_more_images_than_the_public_limit_are_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from dpprobe.errors import PrivacyError
 from dpprobe.estimator.budget import Budget
 from dpprobe.estimator.planned_fit import PlannedFit, plan_fit
 from dpprobe.privacy.accountants import gaussian_epsilon, gaussian_mu
-from tests.support.classifiers import DELTA, make_benchmark, make_private
+from tests.support.classifiers import DELTA, make_benchmark, make_private, make_rows
+from tests.support.refusals import check_tokens
 
 LABELS = np.array([3, 1, 2, 1])
 
@@ -28,14 +30,14 @@ def plan_benchmark(rows: int = 20, groups: Any = None, **changes: Any) -> Planne
 @pytest.mark.parametrize("unit", ["row", "image"])
 @pytest.mark.parametrize(
     ("rows", "delta"),
-    [(1, 1e-5), (50, 1e-5), (50_000, 1e-5), (50_001, 1e-6), (500_000, 1e-6), (500_001, 1e-7)],
+    [(1, 1e-5), (50, 1e-5), (10_000, 1e-5), (10_001, 1e-6), (100_000, 1e-6), (100_001, 1e-7)],
 )
-def test_the_usual_delta_is_a_power_of_ten_below_half_of_one_row(
+def test_the_usual_delta_is_a_power_of_ten_below_a_tenth_of_one_row(
     rows: int, delta: float, unit: str
 ) -> None:
     facts = plan_benchmark(rows, unit=unit).facts
     assert facts.delta == pytest.approx(delta, rel=1e-12)
-    assert facts.delta <= 1 / (2 * rows)
+    assert facts.delta * rows <= 0.1 * (1 + 1e-12)
     assert (facts.n, facts.unit, facts.classes, facts.dimension) == (rows, unit, 3, 6)
     assert not facts.multi_label
 
@@ -63,6 +65,52 @@ def test_the_delta_is_the_fit_s_or_the_budget_s() -> None:
     for delta in (None, 1e-5):  # the budget's delta must fit the rows too
         with pytest.raises(PrivacyError, match=r"delta 0\.0001 is above 1/n = 0\.0001 \(n = 10001"):
             plan_private(10_001, delta=delta)
+
+
+@pytest.mark.parametrize("n", [20, 1000, 9999, 10_001, 60_000])
+def test_the_default_delta_of_a_benchmark_needs_no_warning(n: int) -> None:
+    planned = plan_benchmark(n)
+    assert planned.plan.delta * n <= 0.1 * (1 + 1e-12)
+    assert planned.list_delta_warnings(None) == []
+
+
+@pytest.mark.parametrize(
+    ("fit", "budget", "n", "warned"),
+    [
+        (None, 1e-5, 1000, []),
+        (None, 1e-4, 1000, []),  # 0.1/n itself
+        (None, 9.9e-4, 1000, [0.99]),
+        (9.9e-4, 1e-5, 1000, [0.99]),
+        (1e-5, 9.9e-4, 1000, [0.99]),  # the limit on all fits
+        (2e-4, 9e-4, 1000, [0.2, 0.9]),
+        (None, 1e-5, 60_000, [0.6]),
+    ],
+)
+def test_a_delta_above_a_tenth_of_one_over_n_is_warned_of(
+    fit: float | None, budget: float, n: int, warned: list[float]
+) -> None:
+    limit = Budget(max_epsilon=1, delta=budget)
+    lines = plan_private(n, budget=limit, delta=fit).list_delta_warnings(limit)
+    assert len(lines) == len(warned)
+    for line, average in zip(lines, warned, strict=True):
+        check_tokens(line, f"n = {n}", "0.1/n", f"on average {average:g} rows of {n}")
+
+
+def test_a_fit_warns_of_its_delta_before_it_is_booked() -> None:
+    """In words of its units, of which there are fewer than rows."""
+    rows = make_rows(rows=200)
+    budget = Budget(max_epsilon=1, delta=0.99 / 100)
+    head = make_private(budget=budget, unit="patient")
+    groups = [f"p{row // 2}" for row in range(200)]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "delta")
+        with pytest.raises(UserWarning, match="on average 0.99 patients of 100"):
+            head.fit(rows.X, rows.y, groups)
+    assert budget.compute_spent().entries == 0
+    with pytest.warns(UserWarning, match="each patient's rows with probability delta"):
+        head.fit(rows.X, rows.y, groups)
+    with pytest.warns(UserWarning, match="on average 0.5 rows of 200"):
+        make_benchmark(delta=0.5 / 200).fit(rows.X, rows.y)
 
 
 NAMES = ["b", "a", "b", "a"] * 5

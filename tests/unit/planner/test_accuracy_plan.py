@@ -128,14 +128,14 @@ def test_what_is_needed_is_measured_from_the_majority_class(n: int, majority: fl
 @pytest.mark.parametrize(
     ("delta", "words"),
     [
-        (1e-4, None),
-        (1 / 3001, None),
-        (1 / 3000, "is 1/n (n = 3000)"),
+        (1 / 30_000, None),
+        (1e-4, "is 0.3 * 1/n (n = 3000"),
+        (1 / 3000, "is 1/n (n = 3000"),
         (1 / 2999, "Write a smaller --delta."),
         (0.01, "No result with this delta may be released. Write a smaller --delta."),
     ],
 )
-def test_a_delta_of_one_over_n_or_more_is_warned_of(delta: float, words: str | None) -> None:
+def test_a_delta_above_a_tenth_of_one_over_n_is_warned_of(delta: float, words: str | None) -> None:
     warnings = make_plan(replace(SETTING, delta=delta)).warnings
     assert len(warnings) == (words is not None)
     for warning in warnings:

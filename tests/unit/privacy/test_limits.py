@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from dpprobe.privacy import limits
 from dpprobe.privacy.limits import epsilon_token, epsilon_value
+from tests.support.refusals import check_tokens
 
 # delta * n, and whether it is above 1 / n beyond round-off.
 SHARES = [(0.99, False), (1.0, False), (1 + 1e-10, False), (1 + 1e-8, True), (20.0, True)]
@@ -104,19 +106,56 @@ def test_a_delta_above_one_over_n_is_a_fault_unless_the_study_allows_it(
         assert f"delta {delta:g}" in plain
 
 
-@pytest.mark.parametrize(("share", "above"), SHARES)
-def test_a_delta_of_one_over_n_or_an_allowed_one_is_warned_of(share: float, above: bool) -> None:
-    warning = limits.delta_warning(share / 49, 49, unit="patient")
-    if above:
-        assert warning is not None
-        assert warning.startswith(limits.above_in_words(share / 49, 49, unit="patient"))
-        assert warning.endswith("No result with this delta may be released.")
-    elif share == 0.99:
+UNITS = {"image": "rows", "row": "rows", "patient": "patients", "group": "groups"}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("n", [1, 49, 1438, 60_000, 1_281_167])
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.1 + 1e-12, 0.11, 0.5, 0.99, 1.0, 1 + 1e-10])
+def test_a_delta_above_a_tenth_of_one_over_n_is_warned_of(share: float, n: int, unit: str) -> None:
+    delta = share / n
+    warning = limits.delta_warning(delta, n, unit=unit)
+    if share < 0.105:
         assert warning is None
-    else:
-        assert warning is not None
-        assert "is 1/n (n = 49)" in warning
-        assert "Prefer a smaller delta" in warning
+        return
+    assert warning is not None
+    units = UNITS[unit]
+    published = "each row with" if units == "rows" else f"each {unit}'s rows with"
+    average = f"on average {min(share, 1):g} {units} of {n}"
+    says = (f"delta {delta:g}", f"n = {n} training {units}", published, average, "0.1/n")
+    check_tokens(warning, *says, f"Prefer {limits.choose_delta(n):g}")
+    assert limits.delta_warning(limits.choose_delta(n), n, unit=unit) is None
+    assert "\n" not in warning
+
+
+@pytest.mark.parametrize("share", [1 + 1e-8, 20.0])
+def test_an_allowed_delta_above_one_over_n_is_warned_of(share: float) -> None:
+    warning = limits.delta_warning(share / 49, 49, unit="patient")
+    assert warning is not None
+    assert warning.startswith(limits.above_in_words(share / 49, 49, unit="patient"))
+    assert warning.endswith("No result with this delta may be released.")
+
+
+@pytest.mark.parametrize(("n", "delta"), [(1, 0.5), (4, Fraction(99, 400)), (6, Fraction(1, 60))])
+def test_publishing_each_row_with_probability_delta_keeps_delta(n: int, delta: Fraction) -> None:
+    """By all outputs: no event is likelier by more than delta, and delta n rows are published."""
+    delta = Fraction(delta)
+
+    def chances(rows: int) -> dict[int, Fraction]:
+        """Returns the probability of each published set, as bits."""
+        return {
+            output: delta ** output.bit_count() * (1 - delta) ** (rows - output.bit_count())
+            for output in range(2**rows)
+        }
+
+    with_, without = chances(n), chances(n - 1)
+    for left, right in ((with_, without), (without, with_)):
+        likelier = sum(
+            max(chance - right.get(output, Fraction(0)), Fraction(0))
+            for output, chance in left.items()
+        )
+        assert likelier == delta, "at epsilon 0, so at every epsilon"
+    assert sum(chance * output.bit_count() for output, chance in with_.items()) == n * delta
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from dpprobe.release.passport_forms import (
 )
 from dpprobe.resources import read_yaml
 from tests.support.bundles import write_example
-from tests.support.deployment_registry import find_faults, list_properties
+from tests.support.deployment_registry import MARKDOWN, SCHEMA, find_faults, list_properties
 from tests.support.refusals import check_tokens
 from tests.support.releases import (
     HOSTILE,
@@ -133,7 +133,7 @@ def test_an_entry_says_who_worked_together_and_whether_more_follow(read: Bundle)
     several = entry(with_everything(read))["deployment"]["deployment_model"]
     assert (several["model_name"], several["release_type"]) == ("Federated", "Many releases")
     check_tokens(several["actors"], "a, b and c")
-    assert r"lesions\_v0" in several["release_type_details"]
+    assert "the release `lesions_v0`" in several["release_type_details"]
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -220,12 +220,76 @@ def test_no_text_of_a_person_changes_a_form(read: Bundle, name: str, text: str) 
     )
     shown = write_form(list_fields(replace(read, facts=facts)), name, DAY)
     assert keys(yaml.safe_load(shown)) == keys(yaml.safe_load(plain))
-    assert "<script" not in (shown if name == "registry.yaml" else "")
-    filled = plain.count(EMPTY) - shown.count(EMPTY)
-    assert filled == (name == "registry.yaml"), "the intended use alone"
+    for said in list_markdown(yaml.safe_load(shown)):
+        assert "<script" not in re.sub(r"`[^`]*`", "", said), "code is shown as it is"
+    assert plain.count(EMPTY) == shown.count(EMPTY)
     if name == "leaderboard.yaml":
         model = claim(replace(read, facts=facts))["model"]
         assert set(re.findall(r"[a-z]+", text)) <= set(re.findall(r"[a-z]+", model))
+
+
+def list_markdown(entry: Any, schema: Any = SCHEMA) -> list[str]:
+    """Returns the texts of an entry that are Markdown by the schema."""
+    if schema == MARKDOWN:
+        return [entry]
+    if not isinstance(entry, dict):
+        return []
+    of = schema.get("properties", {})
+    return [text for name, item in entry.items() for text in list_markdown(item, of.get(name, {}))]
+
+
+def find_names(schema: Any, wanted: Any) -> set[str]:
+    """Returns the properties of a schema that have a type."""
+    of = schema.get("properties", {})
+    here = {name for name, each in of.items() if each == wanted}
+    return here.union(*(find_names(each, wanted) for each in of.values()))
+
+
+def test_only_texts_that_are_markdown_are_escaped_as_markdown() -> None:
+    form = read_yaml("passport.yaml")["forms"]["registry.yaml"]
+    empty = {"model_name_details", "justification"}  # which only a person writes
+    assert set(form["markdown"]) == find_names(SCHEMA, MARKDOWN) - empty
+
+
+NAMES = ["s2d_v1", "a*b", "x_[1]", "7.", "#1", "café-2", "<b>", "a: b", "'q'"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_the_same_text_in_yaml(read: Bundle, name: str) -> None:
+    """In a Markdown text as code, which no character needs to leave."""
+    backbone = read.facts.backbone.model_copy(
+        update={"name": name, "options": {"family": "timm", "model": name}}
+    )
+    update = {"name": name, "dataset": name, "class_names": (name, "b_c"), "backbone": backbone}
+    named = replace(
+        change(read, predecessor={"name": name, "sha256": "ab" * 32}),
+        facts=read.facts.model_copy(update=update),
+    )
+    deployment = entry(named)["deployment"]
+    assert find_faults(entry(named)) == []
+    basic = deployment["basic"]
+    assert basic["name"] == name
+    assert f"`{name}`" in deployment["dp_variant"]["data_domain"]
+    assert f"`{name}`" in deployment["deployment_model"]["release_type_details"]
+    said = basic["description"].splitlines()
+    assert said[0].endswith(f": `{name}`")
+    assert said[1] == f"- The frozen model is `{name}`"
+    assert said[2] == f"- Classes: `{name}`; `b_c`"
+    assert claim(named)["model"] == f"{name} (Final Layer)"
+
+
+def test_a_list_is_no_json(read: Bundle) -> None:
+    preprocessing = {"size": [8, 9], "mean": {"red": 0.5}, "crop_pct": None, "flips": []}
+    backbone = read.facts.backbone.model_copy(update={"preprocessing": preprocessing})
+    facts = read.facts.model_copy(update={"backbone": backbone})
+    checks = {"rdp (x_1)": 1.5, "prv": 2}
+    made = entry(replace(change(read, checks=checks), facts=facts))["deployment"]
+    said = made["accounting"]["composition"].splitlines()[-1]
+    assert said == r"- Other accountants: rdp (x\_1): 1.5; prv: 2"
+    said = made["implementation"]["preprocessing_and_hyperparameter_tuning"].splitlines()[0]
+    assert said.endswith(r"size: (8; 9); mean: (red: 0.5); crop\_pct: null; flips: none")
+    for text in leaves(made):
+        assert not re.search(r'[{}"\[\]]', str(text)), text
 
 
 def keys(value: Any) -> Any:

@@ -83,6 +83,9 @@ STUDIES: dict[str, dict[str, Any]] = {
     "delta 0.1": {"delta": 0.1},
     "delta 1/n": {"delta": 1 / 1438},
     "just above": {"delta": 7e-4},
+    "delta 0.99/n": {"delta": 0.99 / 1438},
+    "delta 0.11/n": {"delta": 0.11 / 1438},
+    "delta 0.1/n": {"delta": 0.1 / 1438},
     "allowed": {"delta": 0.1, OPTION: True},
     "allowed 1/n": {"delta": 1 / 1438, OPTION: True},
     "own delta": digits(delta=0.1),
@@ -118,6 +121,9 @@ STUDIES: dict[str, dict[str, Any]] = {
     "same as itself": releases({}, digits=BY_ID | {"same_units_as": "digits"}),
     "same as none": releases({}, digits=BY_ID | {"same_units_as": "none"}),
     "same as released": releases({}, digits=BY_ID | {"same_units_as": "old"}),
+    "a release's delta": releases({}, {"delta": 0.5 / 1402}),
+    "a release's delta is its dataset's": releases({"delta": 0.5 / 1402}, delta=0.5 / 1402),
+    "a release's delta above 1/n": releases({"delta": 0.1}),
     "allowed, a release": releases({"delta": 1e-5}, delta=0.1, **{OPTION: True}),
     "allowed, no release": releases({}, delta=0.1, **{OPTION: True}),
     "allowed, max_epsilon": releases(
@@ -216,7 +222,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 ABOVE = "delta 0.1 is above 1/n = 0.000695 (n = 1438 training rows)"  # of 1,797, a fifth is tested
 ABOVE_BY_ID = "delta 0.1 is above 1/n = 0.000713 (n = 1402 training rows)"
 NOT_RELEASED = ": this delta would allow a mechanism that publishes a random row. No result with"
-ONE_OVER_N = "datasets.digits: delta 0.00069541 is 1/n (n = 1438); a mechanism that publishes a"
+ONE_OVER_N = "datasets.digits: delta 0.00069541 is 1/n (n = 1438 training rows)"
 FEW_TESTED = "2 classes have fewer than 5 test "
 OVERWRITTEN = "files written there would lie in images, where dataset "
 # Parts of each line that is said of a study above: of errors, which begin with `config: `, or else
@@ -225,6 +231,8 @@ SAID: dict[str, list[str]] = {
     "delta 0.1": [f"config: delta on datasets.digits: {ABOVE}; write a smaller delta, or `allow_"],
     "delta 1/n": [ONE_OVER_N],
     "just above": ["config: delta on datasets.digits: delta 0.0007 is above 1/n = 0.000695"],
+    "delta 0.99/n": ["on average 0.99 rows of 1438. Prefer 1e-05"],
+    "delta 0.11/n": ["on average 0.11 rows of 1438. Prefer 1e-05"],
     "allowed": [f"datasets.digits: {ABOVE}{NOT_RELEASED}"],
     "allowed 1/n": [ONE_OVER_N],
     "own delta": [f"config: datasets.digits: {ABOVE}; write"],
@@ -252,6 +260,9 @@ SAID: dict[str, list[str]] = {
         "config: releases.r0: dataset digits: same_units_as: digits: write the name"
     ],
     "same as none": ["config: releases.r0: dataset digits: same_units_as: none: write the name of"],
+    "a release's delta": ["releases.r1: delta 0.000356633 is 0.5 * 1/n (n = 1402 training rows)"],
+    "a release's delta is its dataset's": ["datasets.digits: delta 0.000356633 is 0.5 * 1/n"],
+    "a release's delta above 1/n": [f"config: releases.r0: {ABOVE_BY_ID}; write a smaller delta"],
     "allowed, a release": [f"datasets.digits: {ABOVE_BY_ID}{NOT_RELEASED}"],
     "allowed, no release": [f"config: releases.r0: {ABOVE_BY_ID}; write a smaller delta"],
     **{

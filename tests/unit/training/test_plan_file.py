@@ -84,6 +84,16 @@ def test_a_delta_above_one_over_n_is_refused_or_where_allowed_warned_of(
     assert plan.realised_epsilon == pytest.approx(1.0, rel=1e-3)
 
 
+@pytest.mark.parametrize(("share", "told"), [(0.09, 0), (0.99, 1)])
+def test_a_delta_above_a_tenth_of_one_over_n_is_warned_of(
+    share: float, told: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = Target(n=300, epsilon=1.0, delta=share / 300, unit="patient")
+    path = tmp_path / "plans.json"
+    write_plans({"full": FULL}, target, output=path, cache=tmp_path / "cache", seeds=1)
+    assert caplog.text.count(f"on average {share} patients of 300") == told
+
+
 def test_when_all_fail_each_is_named(tmp_path: Path) -> None:
     ceiling = method_options({"head": "nonprivate"})
     with pytest.raises(PrivacyError, match="a: batch_size 400.*\\nb: .*write epsilon inf"):

@@ -292,6 +292,19 @@ class Attack:
             strengths.append(math.sqrt(squares))
         return math.fsum(strengths) / len(strengths)
 
+    def measure_changes(self, worlds: Worlds, seed: int) -> dict[str, Numbers]:
+        """Measures by how much the canaries change each release, divided by its sensitivity."""
+        with silent_progress():
+            _, recorder = self._train_heads(worlds, [seed], present=False)
+            _, with_ = self._replay_heads(worlds, [seed], recorder.transcripts, present=True)
+        changes = {}
+        for block in join_blocks(recorder.transcripts[seed]):
+            mechanism = self.claim.find_mechanism(block.name)
+            squares = (with_[seed][block.name] - block.sums).flatten(1).square().sum(1).numpy()
+            each = squares.reshape(mechanism.count, -1).sum(1)  # sums a release's parts
+            changes[block.name] = np.sqrt(each) / mechanism.sensitivity
+        return changes
+
     def _split_runs(
         self, seeds: Sequence[int], members: npt.NDArray[np.bool_]
     ) -> Iterator[tuple[Worlds, bool, list[int]]]:

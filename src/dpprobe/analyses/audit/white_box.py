@@ -30,6 +30,7 @@ from dpprobe.analyses.audit.canary_attack import (
     Shape,
     make_worlds,
 )
+from dpprobe.analyses.audit.clip_edges import near_clip
 from dpprobe.analyses.audit.controls import CONTROLS, Control, make_controls
 from dpprobe.analyses.audit.noise_tests import Outcome, smallest_caught_share
 from dpprobe.analyses.audit.power import PlanFamily, caught_factor, compute_separation
@@ -49,6 +50,9 @@ LENGTHS = (1.0, 30.0, 1000.0)
 _PILOTS, _AS_GOOD = 2, 0.01
 # The mu of all canaries together, at which a test is most powerful.
 _SEPARATION, _LARGEST_GROUP = 2.0, 50
+# Norms of gradients and rows, divided by the clipping norm, at which a clip that is a little too
+# loose shows. Longer canaries are clipped rightly even by a clip that spares norms just above.
+NEAR_CLIP = (0.99, 1.0, 1.005)
 # Numbers of runs of a control: 40 runs only if 10 runs do not refute the claim. The tests after 10
 # and after 40 runs share the error probability. docs/audit.md has the power of 40 runs.
 CONTROL_RUNS = (10, 40)
@@ -109,6 +113,7 @@ def audit_plan(
     cell = _Cell(method, plan, shape, seed, runs, confidence, made)
     test = cell.run_attack(cell.attack, runs, "runs", progress_label)
     test.replay = cell.replay(cell.attack)
+    cell.add_near_clip(cell.attack, test)
     box = cell.describe_bounds(test)
     tables = [("bundle", test.members, test.bundle)]
     if plan.selection is None:
@@ -213,6 +218,20 @@ class _Cell:
         strengths = [attack.compute_strength(pilots) for attack in attacks]
         good = (1 - _AS_GOOD) * max(strengths)
         return next(pair for pair in zip(attacks, strengths, strict=True) if pair[1] >= good)
+
+    def add_near_clip(self, attack: Attack, test: Runs) -> None:
+        """Adds to `used` what a canary changes whose norm is near the clipping norm.
+
+        The clipping norms are moved to the canary, because normalised rows have one length: in the
+        first release its norm is each share of `NEAR_CLIP`. The code is the audited code.
+        """
+        if self.plan.selection is not None:
+            return
+        worlds = make_worlds(self.shape, group=1, length=1.0, seed=self.seed)
+        seed = derived_seed(self.seed, "audit near the clip")
+        for near in near_clip(attack, worlds, seed, NEAR_CLIP):
+            for name, changes in near.measure_changes(worlds, seed).items():
+                test.used[name] = max(test.used.get(name, 0.0), float(changes.max()))
 
     def run_attack(self, attack: Attack, runs: int, name: str, label: str) -> Runs:
         members = open_stream(self.seed, f"audit membership, {name}").random(runs) < 0.5
