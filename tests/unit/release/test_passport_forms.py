@@ -207,7 +207,8 @@ def test_a_claim_names_public_data_and_what_others_must_know(read: Bundle) -> No
 @pytest.mark.parametrize("text", [*HOSTILE, "''", "name: ''", "null", "# x", "{published}"])
 def test_no_text_of_a_person_changes_a_form(read: Bundle, name: str, text: str) -> None:
     """Texts arrive whole, and every other value and comment stays."""
-    plain = write_form(list_fields(read), name, DAY)
+    carded = read.facts.model_copy(update={"card": CardFacts(intended_use="use")})
+    plain = write_form(list_fields(replace(read, facts=carded)), name, DAY)
     backbone = read.facts.backbone.model_copy(update={"name": text})
     facts = read.facts.model_copy(
         update={
