@@ -11,7 +11,7 @@ from dpprobe.data.images import tar_shards
 from dpprobe.data.images.image_files import EXTENSIONS, is_helper, is_image_file
 from dpprobe.data.sources import csv_files, imagefolder, parquet
 from dpprobe.data.sources.folder_parts import find_parts
-from dpprobe.draft.seen_dataset import Line, Seen, check_counts, rare_notes
+from dpprobe.draft.seen_dataset import Line, Seen, check_counts, draft_companions, rare_notes
 from dpprobe.errors import ConfigError
 
 TABLES = (*csv_files.SUFFIXES, *parquet.SUFFIXES)
@@ -33,19 +33,23 @@ def look_at_folder(place: str) -> Seen:
         listing = imagefolder.list_images(options)
     except ConfigError as error:
         raise ConfigError(str(error).removeprefix("path: ")) from None
-    counts: Counter[str] = Counter(dict.fromkeys(listing.class_names, 0))
-    for classes in listing.files.values():
-        counts.update({name: len(files) for name, files in classes.items()})
-    check_counts(counts, place)
-    parts = [f"{part.relative_to(root)}/<class>/" for part in options.locate_parts().values()]
     comment = (
-        f"The images are in {' and '.join(parts) or '<class>/'}. Every head publishes the class "
-        "names, so each name must be public."
+        f"The images are in {' and '.join(_list_parts(options)) or '<class>/'}. Every head "
+        "publishes the class names, so each name must be public."
     )
     keys = {
         "source": Line(value="imagefolder"),
         "path": Line(value=place, comment=comment),
     }
+    drafted, told = draft_companions(place, keys)
+    if drafted:
+        keys |= drafted
+        options = imagefolder.Options(path=place, companions=drafted["companions"].value)
+        listing = imagefolder.list_images(options)
+    counts: Counter[str] = Counter(dict.fromkeys(listing.class_names, 0))
+    for classes in listing.files.values():
+        counts.update({name: len(files) for name, files in classes.items()})
+    check_counts(counts, place)
     return Seen(
         place=place,
         keys=keys,
@@ -54,10 +58,16 @@ def look_at_folder(place: str) -> Seen:
         notes=(
             "a folder names no patients, so the unit of privacy is one image; if people have "
             "several images, list them in a CSV with a column of patients and run init on that CSV",
+            *told,
             *options.list_warnings(),
             *rare_notes(counts),
         ),
     )
+
+
+def _list_parts(options: imagefolder.Options) -> list[str]:
+    root = Path(options.path).expanduser()
+    return [f"{part.relative_to(root)}/<class>/" for part in options.locate_parts().values()]
 
 
 def _check_layout(root: Path, place: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from dpprobe.data.people.companion_names import (
     is_word,
     read_word,
 )
+
+logger = logging.getLogger("dpprobe")
 
 KEEP = "keep"
 _SHOWN = 5
@@ -205,19 +208,30 @@ def look_for_companions(
     return FoundCompanions(images=len(used), words=tuple(words))
 
 
-def describe_left_out(
+def describe_alone(
     names: Sequence[str], left_out: Sequence[bool], *, outer: int | Sequence[int] = 0
 ) -> str:
-    """Tells how many images the option leaves out, and how many of them have no base."""
-    total = sum(left_out)
-    if not total:
+    """Warns of images that are left out although they are beside no base; mostly empty."""
+    if not any(left_out):
         return ""
     based = find_based(names, outer=outer)
     alone = [name for name, out, has in zip(names, left_out, based, strict=True) if out and not has]
-    line = f"{count_noun(total, 'image')} left out by `companions`"
     if not alone:
-        return line
+        return ""
     return (
-        f"{line}; {len(alone):,} of them without a picture of the same name, such as {alone[0]}: "
-        "if these are pictures, rename them, or remove their word from `companions`"
+        f"companions: {len(alone):,} of {count_noun(sum(left_out), 'image')} left out, such as "
+        f"{alone[0]}, without a picture of the same name; if these are pictures, rename them, or "
+        "remove their word from `companions`"
     )
+
+
+def warn_of_companions(place: object, names: Sequence[str]) -> None:
+    """Warns once of companions among the images of a folder or table that are to be predicted."""
+    found = look_for_companions(names, ["test"] * len(names))
+    if found.words:
+        logger.warning(
+            "%s: %s: each has a prediction of its own; leave them out, unless the head was "
+            "trained on such images",
+            place,
+            found.describe("masks, previews or copies", found.words),
+        )

@@ -26,7 +26,7 @@ from dpprobe.data.people.alike_names import fold_name, hint_class, joined_labels
 from dpprobe.data.people.companion_options import (
     CompanionOptions,
     FoundCompanions,
-    describe_left_out,
+    describe_alone,
     look_for_companions,
 )
 from dpprobe.data.people.group_columns import BLANKS, TRUTH
@@ -228,8 +228,10 @@ def _leave_out(
     """Returns the rows without those that `companions` leaves out, by the path of each row."""
     paths = _make_paths(options, ManifestRows(file=file, frame=frame, codes=np.empty((0, 1))))
     left_out = options.leave_out(paths)
-    if not quiet and (line := describe_left_out(paths, left_out)):
-        logger.warning("%s: %s: %s", file, name, line)
+    if not quiet:
+        logger.info("%s: %s: %d rows left out by companions", file, name, sum(left_out))
+        if line := describe_alone(paths, left_out):
+            logger.warning("%s: %s: %s", file, name, line)
     return frame[[not out for out in left_out]]
 
 

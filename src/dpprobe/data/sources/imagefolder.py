@@ -32,7 +32,7 @@ from dpprobe.data.people.alike_names import find_alike, in_words, is_text
 from dpprobe.data.people.companion_options import (
     CompanionOptions,
     FoundCompanions,
-    describe_left_out,
+    describe_alone,
     look_for_companions,
 )
 from dpprobe.data.sources import folder_parts
@@ -97,7 +97,7 @@ class Options(CompanionOptions, SplitOptions):
         for part in parts.values() or [root]:
             lines += _describe_leftovers(part, root)
         if self.left_out_words():
-            lines += _describe_companions(self)
+            lines += _describe_alone(self)
         return [f"{self.path}: {line}" for line in lines]
 
     def image_folders(self) -> tuple[str, ...]:
@@ -153,8 +153,8 @@ def _find_companions(
     return look_for_companions(names, sides, outer=[depth[side] for side in sides])
 
 
-def _describe_companions(options: Options) -> Iterator[str]:
-    """Tells how many images `companions` leaves out."""
+def _describe_alone(options: Options) -> Iterator[str]:
+    """Warns of images that `companions` leaves out although they are no companions."""
     listed = list_images(options.model_copy(update={"companions": None}))
     names, left_out, depths = list[str](), list[bool](), list[int]()
     for split, classes in listed.files.items():
@@ -163,7 +163,7 @@ def _describe_companions(options: Options) -> Iterator[str]:
         names += inside
         left_out += options.leave_out(inside, outer=depth)
         depths += [depth] * len(inside)
-    if line := describe_left_out(names, left_out, outer=depths):
+    if line := describe_alone(names, left_out, outer=depths):
         yield line
 
 
