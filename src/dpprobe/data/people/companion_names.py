@@ -260,11 +260,39 @@ def _first_pictures(names: Sequence[_Name], masks: Collection[int]) -> dict[str,
 
 
 @lru_cache(maxsize=1 << 14)
-def _read_folder(part: str) -> str | None:
+def read_folder(part: str) -> str | None:
     """Returns the word of a folder's name such as `masks` or `Mask images`; None for others."""
     words = [_read_token(each) for each in _TOKEN.findall(part.casefold())]
     words = [each for each in words if each != "#" and each not in _FILLER]
     return words[0] if len(words) == 1 and words[0] in _FOLDERS else None
+
+
+def find_mask_folders(folders: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, str]]:
+    """Finds class folders named like masks, with names of images of other classes.
+
+    Maps such a class to one of its images and the image of equal name. The classes `mask` and
+    `no_mask` are classes of pictures with and without a mask, even if names are equal.
+
+    Args:
+      folders: class -> its images.
+    """
+    found = {}
+    for name, images in folders.items():
+        word = read_folder(name)
+        others = [each for each in folders if each != name]
+        if word is None or any(word in other.casefold() for other in others):
+            continue
+        stems = {
+            _read_stem(image.rpartition("/")[2]): image for x in others for image in folders[x]
+        }
+        pairs = [
+            (image, stems[stem])
+            for image in images
+            if (stem := _read_stem(image.rpartition("/")[2])) in stems
+        ]
+        if len(pairs) >= FEWEST_BASES and 2 * len(pairs) >= len(images):
+            found[name] = pairs[0]
+    return found
 
 
 class _FolderPairs:
@@ -275,7 +303,7 @@ class _FolderPairs:
         self._masked: dict[tuple[str, int], tuple[str, str, str]] = {}
         for folder, outer in {(name.folder, name.outer) for name in names}:
             parts = folder.split("/")
-            words = map(_read_folder, parts[outer:])
+            words = map(read_folder, parts[outer:])
             if found := next(((at, word) for at, word in enumerate(words, outer) if word), None):
                 at, word = found
                 inside = "/".join(parts[at + 1 :])
@@ -338,7 +366,7 @@ def find_left_out(
         folder, _, file = name.rpartition("/")
         if (folder, depth) not in known:
             parts = folder.split("/")[depth:]
-            known[folder, depth] = any(_read_folder(part) in folders for part in parts)
+            known[folder, depth] = any(read_folder(part) in folders for part in parts)
         stem = _read_stem(file)
         result.append(known[folder, depth] or inside.search(stem) is not None)
     return result

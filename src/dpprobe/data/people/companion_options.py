@@ -27,6 +27,7 @@ logger = logging.getLogger("dpprobe")
 
 KEEP = "keep"
 _SHOWN = 5
+_YAML = frozenset({"false", "n", "no", "null", "off", "on", "true", "y", "yes"})  # not read as text
 Judgement = tuple[tuple[str, ...], tuple[str, ...]]  # what a run refuses, and what it warns of
 
 
@@ -163,7 +164,7 @@ NO_COMPANIONS = FoundCompanions()
 def companions_key(words: Iterable[str]) -> str:
     """Writes the option for words; quotes those that YAML may not read as text."""
     texts = (
-        word if word.isalpha() and word.isascii() and len(word) > 3 else json.dumps(word)
+        word if word.isalpha() and word.isascii() and word not in _YAML else json.dumps(word)
         for word in dict.fromkeys(words)
     )
     return f"companions: [{', '.join(texts)}]"

@@ -29,9 +29,12 @@ from dpprobe.data.images.image_search import names_image
 from dpprobe.data.options import ClassUnits, DatasetOptions, Embed
 from dpprobe.data.people import class_units
 from dpprobe.data.people.alike_names import find_alike, in_words, is_text
+from dpprobe.data.people.companion_names import find_mask_folders
 from dpprobe.data.people.companion_options import (
+    KEEP,
     CompanionOptions,
     FoundCompanions,
+    Judgement,
     describe_alone,
     look_for_companions,
 )
@@ -123,6 +126,11 @@ class Options(CompanionOptions, SplitOptions):
         rows = _split_rows(self, list_images(self))
         return _find_companions(self, rows)
 
+    def judge_companions(self) -> Judgement:
+        listing = list_images(self)
+        faults, warnings = _find_companions(self, _split_rows(self, listing)).judge(self.companions)
+        return (*_mask_folder_faults(self, listing), *faults), warnings
+
     def class_depth(self, split: str) -> int:
         """Counts the folders of an image's path down to its class."""
         root, parts = resolve_path(self.path), self.locate_parts()
@@ -151,6 +159,27 @@ def _find_companions(
     sides = [split for split, part in rows.items() for _ in part]
     depth = {split: options.class_depth(split) for split in rows}
     return look_for_companions(names, sides, outer=[depth[side] for side in sides])
+
+
+def list_mask_folders(listing: Listing) -> dict[str, tuple[str, str]]:
+    """Maps each class folder that seems to have masks to an image and its picture."""
+    images = {
+        name: [file for classes in listing.files.values() for file in classes.get(name, ())]
+        for name in listing.class_names
+    }
+    return find_mask_folders(images)
+
+
+def _mask_folder_faults(options: Options, listing: Listing) -> Iterator[str]:
+    if options.companions == KEEP:
+        return
+    for name, (image, picture) in list_mask_folders(listing).items():
+        exclude = json.dumps([*options.exclude, name], ensure_ascii=False)
+        yield (
+            f"companions: the folder {name} is read as a class, but seems to have masks or "
+            f"previews, such as {image} of {picture}; write `exclude: {exclude}` to leave it out, "
+            "or `companions: keep` if it is a class"
+        )
 
 
 def _describe_alone(options: Options) -> Iterator[str]:
@@ -460,7 +489,7 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     listing = list_images(options)
     root = resolve_path(options.path)
     rows = _split_rows(options, listing)
-    faults, warnings = _find_companions(options, rows).judge(options.companions)
+    faults, warnings = options.judge_companions()
     if faults:
         raise ConfigError("\n".join(faults))
     for line in (*options.list_warnings(), *warnings):
