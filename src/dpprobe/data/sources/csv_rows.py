@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -87,9 +87,14 @@ def _make_index(options: TableOptions, parts: Mapping[SplitName, ManifestRows]) 
 def _path_names(
     options: TableOptions, parts: Mapping[SplitName, ManifestRows]
 ) -> Callable[[SplitName], list[str]] | None:
-    if not isinstance(options, ManifestOptions):
+    if not isinstance(options, ManifestOptions) or not _has_paths(options, parts.values()):
         return None
     return lambda name: _make_paths(options, parts[name])
+
+
+def _has_paths(options: ManifestOptions, parts: Iterable[ManifestRows]) -> bool:
+    """Returns False if a file lacks a column of paths, which `check_files` refuses."""
+    return all({*options.path_columns()} <= {*rows.frame.columns} for rows in parts)
 
 
 def find_companions(
@@ -226,7 +231,10 @@ def _leave_out(
     options: ManifestOptions, name: SplitName, frame: pd.DataFrame, file: str, *, quiet: bool
 ) -> pd.DataFrame:
     """Returns the rows without those that `companions` leaves out, by the path of each row."""
-    paths = _make_paths(options, ManifestRows(file=file, frame=frame, codes=np.empty((0, 1))))
+    rows = ManifestRows(file=file, frame=frame, codes=np.empty((0, 1)))
+    if not _has_paths(options, [rows]):
+        return frame
+    paths = _make_paths(options, rows)
     left_out = options.leave_out(paths)
     if not quiet:
         logger.info("%s: %s: %d rows left out by companions", file, name, sum(left_out))
