@@ -11,6 +11,7 @@ import numpy as np
 
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.people.class_units import RARE
+from dpprobe.data.people.companion_options import look_for_companions
 from dpprobe.data.people.copy_counts import CopyCounter
 from dpprobe.data.people.group_columns import MISSING_CODE, find_spellings, group_name, warn_of_code
 from dpprobe.data.people.person_names import name_warnings
@@ -102,6 +103,9 @@ class Checks:
         self._used_bits: dict[str, Counter[int]] = defaultdict(Counter)
         self._groups: dict[str, dict[str, None]] = {}
         self._units: dict[str, None] = {}
+        # Names, sides and units of rows whose source does not look for companions itself.
+        self._names: list[tuple[str, str, str]] = []
+        self._needs_names = not (options.holds_vectors or options.judges_companions())
 
     def look_at(
         self,
@@ -114,6 +118,8 @@ class Checks:
         units = columns.get("unit") or [None] * len(labels)
         for image, label, unit in zip(images, labels, units, strict=True):
             self._look_for_twins(split, image, label, unit)
+            if self._needs_names:
+                self._names.append((image.id, split, unit or image.id))
             if image.used_bits is not None:
                 kind, bits = image.used_bits
                 self._used_bits[kind][bits] += 1
@@ -187,6 +193,7 @@ class Checks:
         if self.twins and self._options.duplicates == "warn":
             logger.warning("%s in train and in test", count_noun(self.twins, "image"))
         self._warn_of_copies()
+        self._warn_of_companions()
         self._warn_of_dark_images()
         self._check_spelling()
         for name, (rows, per_class) in sizes.items():
@@ -236,6 +243,19 @@ class Checks:
                 "cover the copy",
                 split,
                 count_noun(counter.by_unit["rows"], "row"),
+            )
+
+    def _warn_of_companions(self) -> None:
+        """Warns of companions in a source whose names are known only now."""
+        if not self._names:
+            return
+        names, sides, units = (list(column) for column in zip(*self._names, strict=True))
+        found = look_for_companions(names, sides, units=units)
+        if found.words:
+            logger.warning(
+                "%s. Each counts as an image of its own: remove them from the source, or name the "
+                "common picture in unit_column",
+                found.describe("masks, previews or copies", found.words),
             )
 
     def _warn_of_dark_images(self) -> None:

@@ -73,7 +73,7 @@ _OMITTED_AT_DEFAULT = frozenset(
 )
 # Options that split, limit, store or label images, but do not decide the set of images.
 _OF_THE_SAME_IMAGES = DATASET_NOTES | {
-    "accepted_labels", "class_names", "embed", "group_columns", "id_column",
+    "accepted_labels", "class_names", "companions", "embed", "group_columns", "id_column",
     "label_column", "label_columns", "limit", "max_images_per_patient", "missing",
     "pool", "several_labels", "shard_in_id", "split_by", "split_seed", "subsample", "test_fraction",
     "uncertain", "unit_column", "unreadable",
@@ -239,6 +239,17 @@ class DatasetOptions(Options, ABC):
     def list_warnings(self) -> list[str]:
         """Returns warnings about the dataset, one line each; opens no file."""
         return []
+
+    def judge_companions(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Returns what a run refuses of images that are companions by name, and what it warns of.
+
+        Both are empty if the names are known only once the split tables are made.
+        """
+        return (), ()
+
+    def judges_companions(self) -> bool:
+        """Returns True if the source itself looks for companions when it makes the split tables."""
+        return False
 
     def download_params(self) -> dict[str, Any] | None:
         """Returns the JSON-compatible options that decide the download; None without a download."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.images import tar_shards
 from dpprobe.data.images.image_files import EXTENSIONS, is_helper, is_image_file
 from dpprobe.data.sources import csv_files, imagefolder, parquet
 from dpprobe.data.sources.folder_parts import find_parts
-from dpprobe.draft.seen_dataset import Line, Seen, check_counts, rare_notes
+from dpprobe.draft.seen_dataset import Line, Seen, check_counts, draft_companions, rare_notes
 from dpprobe.errors import ConfigError
 
 TABLES = (*csv_files.SUFFIXES, *parquet.SUFFIXES)
@@ -33,19 +34,26 @@ def look_at_folder(place: str) -> Seen:
         listing = imagefolder.list_images(options)
     except ConfigError as error:
         raise ConfigError(str(error).removeprefix("path: ")) from None
-    counts: Counter[str] = Counter(dict.fromkeys(listing.class_names, 0))
-    for classes in listing.files.values():
-        counts.update({name: len(files) for name, files in classes.items()})
-    check_counts(counts, place)
-    parts = [f"{part.relative_to(root)}/<class>/" for part in options.locate_parts().values()]
     comment = (
-        f"The images are in {' and '.join(parts) or '<class>/'}. Every head publishes the class "
-        "names, so each name must be public."
+        f"The images are in {' and '.join(_list_parts(options)) or '<class>/'}. Every head "
+        "publishes the class names, so each name must be public."
     )
     keys = {
         "source": Line(value="imagefolder"),
         "path": Line(value=place, comment=comment),
     }
+    keys |= _draft_exclude(options, listing, [])
+    drafted, told = draft_companions(place, keys)
+    if drafted:
+        words = cast("list[str]", drafted["companions"].value)
+        # A folder that has companions only would be a class without images.
+        keys |= drafted | _draft_exclude(options, listing, words)
+    options = imagefolder.Options(**{key: line.value for key, line in keys.items()})
+    listing = imagefolder.list_images(options)
+    counts: Counter[str] = Counter(dict.fromkeys(listing.class_names, 0))
+    for classes in listing.files.values():
+        counts.update({name: len(files) for name, files in classes.items()})
+    check_counts(counts, place)
     return Seen(
         place=place,
         keys=keys,
@@ -54,10 +62,47 @@ def look_at_folder(place: str) -> Seen:
         notes=(
             "a folder names no patients, so the unit of privacy is one image; if people have "
             "several images, list them in a CSV with a column of patients and run init on that CSV",
+            *told,
+            *_describe_exclude(keys),
             *options.list_warnings(),
             *rare_notes(counts),
         ),
     )
+
+
+def _draft_exclude(
+    options: imagefolder.Options, listing: imagefolder.Listing, words: Sequence[str]
+) -> dict[str, Line]:
+    """Drafts the option that leaves out folders of masks, and folders of companions alone."""
+    chosen = options.model_copy(update={"companions": tuple(words)})
+    left_out = [*imagefolder.list_mask_folders(listing)]
+    for name in listing.class_names:
+        flags = [
+            out
+            for split, classes in listing.files.items()
+            for out in chosen.leave_out(classes.get(name, []), outer=options.class_depth(split))
+        ]
+        if flags and all(flags) and name not in left_out:
+            left_out.append(name)
+    if not left_out:
+        return {}
+    comment = "Folders of masks, previews or copies of other images, which are no classes."
+    return {"exclude": Line(value=sorted(left_out), comment=comment)}
+
+
+def _describe_exclude(keys: Mapping[str, Line]) -> list[str]:
+    if "exclude" not in keys:
+        return []
+    names = ", ".join(f"{name}/" for name in cast("list[str]", keys["exclude"].value))
+    return [
+        f"{names}: masks, previews or copies of images of other folders, so the study leaves them "
+        "out by `exclude`; if they are classes, remove the key and write `companions: keep`"
+    ]
+
+
+def _list_parts(options: imagefolder.Options) -> list[str]:
+    root = Path(options.path).expanduser()
+    return [f"{part.relative_to(root)}/<class>/" for part in options.locate_parts().values()]
 
 
 def _check_layout(root: Path, place: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dpprobe.data.options import IMBALANCED, ClassUnits, DatasetOptions, compute_imbalance
 from dpprobe.data.people.class_units import CountedRows, list_pairs, share_units
+from dpprobe.data.people.companion_options import CompanionOptions, FoundCompanions, companions_key
 from dpprobe.data.registry import SOURCES
 from dpprobe.errors import ConfigError
 from dpprobe.options import options_class
@@ -24,6 +25,12 @@ RARE = 10  # the images of a smaller class may all show one person
 _GENERAL = {
     "train", "training", "labels", "metadata", "data", "index", "images", "img", "table",
 }  # fmt: skip
+
+COMPANIONS = (
+    "Leaves out each image whose name has one of these words, such as masks, previews and copies "
+    "of other images. To use them, write `companions: keep`; then name the common picture as the "
+    "unit_column of a CSV, because each would be a unit of its own."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +134,30 @@ def make_options(place: str, keys: Mapping[str, Line]) -> DatasetOptions:
     return options
 
 
+def draft_companions(place: str, keys: Mapping[str, Line]) -> tuple[dict[str, Line], list[str]]:
+    """Drafts the option that leaves companions out, and a note; both are empty without companions.
+
+    Counts the sides as in a drafted study, which has the keys of `SPLIT`.
+    """
+    own_test = make_options(place, keys).has_test()
+    options = make_options(place, keys if own_test else {**keys, **SPLIT})
+    if not isinstance(options, CompanionOptions):
+        return {}, []
+    found = options.find_companions()
+    words = found.drafted_words()
+    if not words:
+        return {}, []
+    drafted = FoundCompanions(
+        images=found.images, words=tuple(each for each in found.words if each.word in words)
+    )
+    line = Line(value=words, comment=COMPANIONS)
+    note = (
+        f"{drafted.describe('masks, previews or copies', drafted.words)}; the study leaves them "
+        f"out by `{companions_key(words)}`, or uses them with `companions: keep`"
+    )
+    return {"companions": line}, [note]
+
+
 def study_name(place: Path) -> str:
     place = place.expanduser()
     words = [place.resolve().name if place.is_dir() else place.name.split(".")[0]]
@@ -151,6 +182,12 @@ def count_classes(
 ) -> Seen:
     """Counts patients, and images by class; skips labels of unknown classes."""
     options.check_files()
+    drafted, told = draft_companions(place, keys)
+    if drafted:
+        keys, notes = {**keys, **drafted}, [*notes, *told]
+        left = make_options(place, keys)
+        assert isinstance(left, CountedRows)
+        options = left
     index, multi_label = options.read_index(), options.multi_label()
     names = options.class_names_or_labels() or ()
     labels = [*chain(*map(index.labels, index.rows))]

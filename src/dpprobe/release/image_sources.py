@@ -29,6 +29,7 @@ from dpprobe.data.images.image_files import (
 )
 from dpprobe.data.images.image_search import ImagePaths, join_roots, list_roots, search_images
 from dpprobe.data.images.tar_shards import read_image_bytes
+from dpprobe.data.people.companion_options import warn_of_companions
 from dpprobe.data.problems import ImageError
 from dpprobe.data.sources.csv_files import SUFFIXES, open_csv, other_delimiter
 from dpprobe.data.sources.embedding_files import NumpyFile, explain_damage
@@ -161,7 +162,9 @@ def _images_below(folder: Path) -> list[Path]:
         logger.warning(
             "%s: %s not used, such as %s", folder, count_noun(len(others), "entry"), min(others)
         )
-    return sorted(images)
+    images.sort()
+    warn_of_companions(folder, [path.relative_to(folder).as_posix() for path in images])
+    return images
 
 
 def _of_files(paths: Sequence[Path]) -> Source:
@@ -227,6 +230,7 @@ def _of_csv(
             named.append((record.get(paths), ids and record.get(ids)))
 
     files = _find_files(path, [image for image, _ in named if image], root)
+    warn_of_companions(path, [image for image, _ in named if image])
 
     def read_rows() -> Iterator[Row]:
         for number, (image, row_id) in enumerate(named):

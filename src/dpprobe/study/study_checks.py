@@ -130,6 +130,10 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
     prompts.check_prompts(dataset.prompts)
     report.errors += _check_sizes(study, name, dataset, rows)
     report.warnings += [f"datasets.{name}: {line}" for line in dataset.list_warnings()]
+    if dataset.subsample is None or dataset.without_subsample() not in study.datasets.values():
+        mistaken, lines = dataset.judge_companions()
+        report.errors += [f"config: datasets.{name}: {fault}" for fault in mistaken]
+        report.warnings += [f"datasets.{name}: {line}" for line in lines]
     report.warnings += _warn_of_patients(study, name)
     report.errors += _check_shards(study, name, rows)
     unit, n = study.dataset_unit(name), count_units(study, name, rows)

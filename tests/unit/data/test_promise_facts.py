@@ -37,6 +37,7 @@ REASONS = {
         "test_values split_column joins extract path_column path_template test_path_template "
         "delimiter limit exclude downloads unreadable"
     ),
+    "leaves out rows by their own names, which null rows keep": "companions",
     "name values of the own row": (
         "label_column label_columns class_names several_labels accepted_labels group_columns "
         "id_column image_column vectors pool shard_in_id"

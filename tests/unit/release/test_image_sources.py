@@ -340,3 +340,20 @@ def test_all_inputs_are_one_list_in_the_order_of_their_names(folder: Path) -> No
         wanted = {"b": BELOW_B, "rows.csv": ["x.png", "b/2.png"], "rows.PARQUET": ["x.png"] * 3}
         ids = list(itertools.chain.from_iterable(wanted[name] for name in names))
         assert find(*names) == images(*ids)
+
+
+@pytest.mark.parametrize("as_table", [False, True])
+def test_companions_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, as_table: bool
+) -> None:
+    names = [f"{number}{end}.png" for number in range(5) for end in ("", "_mask")]
+    folder = tmp_path / "seen"
+    folder.mkdir()
+    for name in names:
+        (folder / name).touch()
+    place = folder / "rows.csv" if as_table else folder
+    if as_table:
+        place.write_text("\n".join(["path", *names]))
+    assert find_images([place]).count == 10
+    (told,) = caplog.messages
+    check_tokens(told, place, "5 of 10", "mask", "0_mask.png", "0.png")

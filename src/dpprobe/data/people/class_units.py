@@ -16,6 +16,11 @@ from typing import TypeVar
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.options import ClassUnits, DatasetOptions
 from dpprobe.data.people.alike_names import text_of
+from dpprobe.data.people.companion_options import (
+    NO_COMPANIONS,
+    FoundCompanions,
+    look_for_companions,
+)
 from dpprobe.data.people.group_columns import find_spellings
 from dpprobe.data.people.patient_sides import Fault, RowIndex, UnitOptions, assign_sides
 from dpprobe.data.people.patient_sides import Sides as PatientSides
@@ -36,6 +41,7 @@ class SplitCounts:
     Attributes:
       faults: what a run refuses in the names of units and groups; one line each.
       warnings: lines about names of units that a run accepts with a warning.
+      companions: the images that are companions of others by name.
     """
 
     rows: tuple[int, int]
@@ -43,6 +49,7 @@ class SplitCounts:
     classes: ClassUnits | None
     faults: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    companions: FoundCompanions = NO_COMPANIONS
 
 
 _counted: dict[tuple[object, ...], SplitCounts] = {}
@@ -110,6 +117,17 @@ def count_split(options: CountedRows, index: RowIndex) -> SplitCounts:
             *_list_spellings(options, index, by_file),
         ),
         warnings=tuple(name_warnings(whose or ())),
+        companions=_find_companions(index, by_file),
+    )
+
+
+def _find_companions(index: RowIndex, by_file: PatientSides) -> FoundCompanions:
+    if index.names is None:
+        return NO_COMPANIONS
+    return look_for_companions(
+        [*chain(*map(index.names, by_file))],
+        [*chain(*by_file.values())],
+        units=None if index.units is None else [*chain(*map(index.units.__getitem__, by_file))],
     )
 
 

@@ -91,6 +91,7 @@ class RowIndex:
       labels: returns a split's labels, in the form of `class_units.list_pairs`.
       units: the unit of each row, if a column names it.
       groups: returns a split's values of a source column that `group_columns` names.
+      names: returns a split's paths of images; None if rows have no paths.
     """
 
     rows: Mapping[SplitName, int]
@@ -98,6 +99,7 @@ class RowIndex:
     labels: Callable[[SplitName], Sequence[int | Sequence[int] | None]]
     units: Mapping[SplitName, Sequence[str]] | None
     groups: Callable[[SplitName, str], Sequence[Any]] = lambda *_: ()
+    names: Callable[[SplitName], Sequence[str]] | None = None
 
     def list_faults(self, sides: Sides, column: str | None) -> dict[SplitName, list[list[Fault]]]:
         """Lists the problems of each row's unit, which `column` names; none without units."""

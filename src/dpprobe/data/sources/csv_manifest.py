@@ -8,6 +8,7 @@ changed after preparation is refused, because the tables contain its hash.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -15,12 +16,15 @@ from typing import Literal, NamedTuple
 from dpprobe.data.images.image_files import is_image_file
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.people.class_units import CountedRows
+from dpprobe.data.people.companion_options import FoundCompanions
 from dpprobe.data.people.patient_sides import RowIndex
 from dpprobe.data.sources import csv_files
 from dpprobe.data.sources.csv_options import ManifestOptions
 from dpprobe.data.sources.imagefolder import walk_folder
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
+
+logger = logging.getLogger("dpprobe")
 
 
 class ImageFolder(NamedTuple):
@@ -70,6 +74,9 @@ class Options(ManifestOptions, CountedRows):
             files = [each.path for each in next(walk_folder(Path(path)))[1]] if folder else [path]
             yield from ((file, file) for file in files)
 
+    def find_companions(self) -> FoundCompanions:
+        return self._count_split().companions
+
     def read_index(self) -> RowIndex:
         from dpprobe.data.sources import csv_rows  # slow import: numpy, pandas and pyarrow
 
@@ -86,6 +93,11 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
 
     options.check_files()
     parts = csv_rows.read_rows(options)
+    faults, warnings = csv_rows.find_companions(options, parts).judge(options.companions)
+    if faults:
+        raise ConfigError("\n".join(faults))
+    for line in warnings:
+        logger.warning("%s", line)
     batches = csv_rows.make_batches(options, parts)
     csv_rows.write_tables(
         directory, options, parts, batches, recorded=recorded, embed=options.embed

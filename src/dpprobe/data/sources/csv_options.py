@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from dpprobe.data.options import Embed, PublicSplit
 from dpprobe.data.people.alike_names import find_name_fault
+from dpprobe.data.people.companion_options import CompanionOptions
 from dpprobe.data.people.group_columns import GroupColumns
 from dpprobe.data.people.patient_sides import UnitOptions
 from dpprobe.data.sources.path_template import template_parts
@@ -365,7 +366,7 @@ def _columns_of(template: str) -> tuple[str, ...]:
     return tuple(column for _, column, _ in template_parts(template) if column)
 
 
-class ManifestOptions(TableOptions):
+class ManifestOptions(CompanionOptions, TableOptions):
     """The options of a CSV manifest, without the code that reads CSV files."""
 
     path_column: str | None = Field(

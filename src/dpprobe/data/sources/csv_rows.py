@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,12 @@ from dpprobe.data import table
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.people import patient_sides
 from dpprobe.data.people.alike_names import fold_name, hint_class, joined_labels
+from dpprobe.data.people.companion_options import (
+    CompanionOptions,
+    FoundCompanions,
+    describe_alone,
+    look_for_companions,
+)
 from dpprobe.data.people.group_columns import BLANKS, TRUTH
 from dpprobe.data.people.patient_sides import RowIndex
 from dpprobe.data.people.person_names import person_name
@@ -74,6 +80,34 @@ def _make_index(options: TableOptions, parts: Mapping[SplitName, ManifestRows]) 
         labels=lambda name: (parts[name].codes if several else parts[name].codes[:, 0]).tolist(),
         units=units or None,
         groups=lambda name, column: parts[name].frame[column].tolist(),
+        names=_path_names(options, parts),
+    )
+
+
+def _path_names(
+    options: TableOptions, parts: Mapping[SplitName, ManifestRows]
+) -> Callable[[SplitName], list[str]] | None:
+    if not isinstance(options, ManifestOptions) or not _has_paths(options, parts.values()):
+        return None
+    return lambda name: _make_paths(options, parts[name])
+
+
+def _has_paths(options: ManifestOptions, parts: Iterable[ManifestRows]) -> bool:
+    """Returns False if a file lacks a column of paths, which `check_files` refuses."""
+    return all({*options.path_columns()} <= {*rows.frame.columns} for rows in parts)
+
+
+def find_companions(
+    options: ManifestOptions, parts: Mapping[SplitName, ManifestRows]
+) -> FoundCompanions:
+    """Finds companions among the rows of both tables."""
+    column, units = options.unit_column, None
+    if column is not None:
+        units = [unit for rows in parts.values() for unit in rows.frame[column]]
+    return look_for_companions(
+        [name for rows in parts.values() for name in _make_paths(options, rows)],
+        [name for name, rows in parts.items() for _ in range(len(rows.frame))],
+        units=units,
     )
 
 
@@ -84,6 +118,8 @@ def _columns_that_decide(options: TableOptions) -> set[str]:
         single |= {options.id_column} if options.id_column else {*options.path_columns()}
     named = {column for column in single if column is not None}
     named |= {group.column for group in options.list_groups().values()}
+    if isinstance(options, CompanionOptions):  # names of images tell of companions
+        named |= {*options.path_columns()}
     return named | {*options.filters, *(options.label_columns or ())}
 
 
@@ -169,6 +205,8 @@ def _use_rows(
                 "filters; correct the values"
             )
     filtered = total - len(frame)
+    if isinstance(options, ManifestOptions) and options.left_out_words():
+        frame = _leave_out(options, name, frame, file, quiet=quiet)
     if (unit := options.unit_column) is not None and unit in frame:
         frame = frame.assign(**{unit: frame[unit].map(person_name)})
     codes = _encode_labels(options, frame)
@@ -187,6 +225,22 @@ def _use_rows(
             int((~kept).sum()),
         )
     return rows
+
+
+def _leave_out(
+    options: ManifestOptions, name: SplitName, frame: pd.DataFrame, file: str, *, quiet: bool
+) -> pd.DataFrame:
+    """Returns the rows without those that `companions` leaves out, by the path of each row."""
+    rows = ManifestRows(file=file, frame=frame, codes=np.empty((0, 1)))
+    if not _has_paths(options, [rows]):
+        return frame
+    paths = _make_paths(options, rows)
+    left_out = options.leave_out(paths)
+    if not quiet:
+        logger.info("%s: %s: %d rows left out by companions", file, name, sum(left_out))
+        if line := describe_alone(paths, left_out):
+            logger.warning("%s: %s: %s", file, name, line)
+    return frame[[not out for out in left_out]]
 
 
 def _choose_rows(

@@ -29,6 +29,15 @@ from dpprobe.data.images.image_search import names_image
 from dpprobe.data.options import ClassUnits, DatasetOptions, Embed
 from dpprobe.data.people import class_units
 from dpprobe.data.people.alike_names import find_alike, in_words, is_text
+from dpprobe.data.people.companion_names import find_mask_folders
+from dpprobe.data.people.companion_options import (
+    KEEP,
+    CompanionOptions,
+    FoundCompanions,
+    Judgement,
+    describe_alone,
+    look_for_companions,
+)
 from dpprobe.data.sources import folder_parts
 from dpprobe.data.train_test_split import SplitName, SplitOptions, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError
@@ -39,7 +48,7 @@ logger = logging.getLogger("dpprobe")
 SHOWN = 20
 
 
-class Options(SplitOptions):
+class Options(CompanionOptions, SplitOptions):
     """Images in folders: `train/<class>/...` and `test/<class>/...`, or `<class>/...`."""
 
     paths: ClassVar = ("path",)
@@ -90,6 +99,8 @@ class Options(SplitOptions):
             lines.append(f"not used: {', '.join(unused[:SHOWN])}{more}")
         for part in parts.values() or [root]:
             lines += _describe_leftovers(part, root)
+        if self.left_out_words():
+            lines += _describe_alone(self)
         return [f"{self.path}: {line}" for line in lines]
 
     def image_folders(self) -> tuple[str, ...]:
@@ -111,6 +122,21 @@ class Options(SplitOptions):
 
         return class_units.count_classes(self, listing.class_names, count_at)
 
+    def find_companions(self) -> FoundCompanions:
+        rows = _split_rows(self, list_images(self))
+        return _find_companions(self, rows)
+
+    def judge_companions(self) -> Judgement:
+        listing = list_images(self)
+        faults, warnings = _find_companions(self, _split_rows(self, listing)).judge(self.companions)
+        return (*_mask_folder_faults(self, listing), *faults), warnings
+
+    def class_depth(self, split: str) -> int:
+        """Counts the folders of an image's path down to its class."""
+        root, parts = resolve_path(self.path), self.locate_parts()
+        inside = [len(part.relative_to(root).parts) for at, part in parts.items() if at == split]
+        return 1 + sum(inside)
+
     def _walk_folders(self) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
         for part in self.locate_parts().values() or [resolve_path(self.path)]:
             left_out = {part / name for name in self.exclude}
@@ -124,6 +150,50 @@ class Listing(NamedTuple):
 
     files: dict[str, dict[str, list[str]]]
     class_names: tuple[str, ...]
+
+
+def _find_companions(
+    options: Options, rows: Mapping[str, Sequence[tuple[str, int]]]
+) -> FoundCompanions:
+    names = [name for part in rows.values() for name, _ in part]
+    sides = [split for split, part in rows.items() for _ in part]
+    depth = {split: options.class_depth(split) for split in rows}
+    return look_for_companions(names, sides, outer=[depth[side] for side in sides])
+
+
+def list_mask_folders(listing: Listing) -> dict[str, tuple[str, str]]:
+    """Maps each class folder that seems to have masks to an image and its picture."""
+    images = {
+        name: [file for classes in listing.files.values() for file in classes.get(name, ())]
+        for name in listing.class_names
+    }
+    return find_mask_folders(images)
+
+
+def _mask_folder_faults(options: Options, listing: Listing) -> Iterator[str]:
+    if options.companions == KEEP:
+        return
+    for name, (image, picture) in list_mask_folders(listing).items():
+        exclude = json.dumps([*options.exclude, name], ensure_ascii=False)
+        yield (
+            f"companions: the folder {name} is read as a class, but seems to have masks or "
+            f"previews, such as {image} of {picture}; write `exclude: {exclude}` to leave it out, "
+            "or `companions: keep` if it is a class"
+        )
+
+
+def _describe_alone(options: Options) -> Iterator[str]:
+    """Warns of images that `companions` leaves out although they are no companions."""
+    listed = list_images(options.model_copy(update={"companions": None}))
+    names, left_out, depths = list[str](), list[bool](), list[int]()
+    for split, classes in listed.files.items():
+        inside = [*chain(*classes.values())]
+        depth = options.class_depth(split)
+        names += inside
+        left_out += options.leave_out(inside, outer=depth)
+        depths += [depth] * len(inside)
+    if line := describe_alone(names, left_out, outer=depths):
+        yield line
 
 
 def list_images(options: Options) -> Listing:
@@ -145,6 +215,8 @@ def list_images(options: Options) -> Listing:
     files: dict[str, dict[str, list[str]]] = {
         name: _list_classes(root, place, options.exclude, others) for name, place in places.items()
     }
+    if options.left_out_words():
+        files = {split: _leave_out(options, split, classes) for split, classes in files.items()}
     faults = [
         *_others_fault(options, others),
         *_class_faults(options, places, files),
@@ -175,6 +247,21 @@ def list_images(options: Options) -> Listing:
             f"class folders{f', or {remedy}' if only else ''}"
         )
     return Listing(files, tuple(sorted(files["train"])))
+
+
+def _leave_out(
+    options: Options, split: str, classes: Mapping[str, Sequence[str]]
+) -> dict[str, list[str]]:
+    """Returns the images of each class without those that `companions` leaves out."""
+    outer = options.class_depth(split)
+    return {
+        name: [
+            file
+            for file, out in zip(files, options.leave_out(files, outer=outer), strict=True)
+            if not out
+        ]
+        for name, files in classes.items()
+    }
 
 
 def _check_names(options: Options, names: Sequence[str]) -> None:
@@ -402,7 +489,10 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     listing = list_images(options)
     root = resolve_path(options.path)
     rows = _split_rows(options, listing)
-    for line in options.list_warnings():
+    faults, warnings = options.judge_companions()
+    if faults:
+        raise ConfigError("\n".join(faults))
+    for line in (*options.list_warnings(), *warnings):
         logger.warning("%s", line)
     table.write_dataset(
         directory,

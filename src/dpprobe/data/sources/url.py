@@ -145,6 +145,9 @@ class Options(DatasetOptions):
             images_fault=split.images_fault and f"layout: {split.images_fault}",
         )
 
+    def judges_companions(self) -> bool:
+        return True  # the layout's source does
+
     def multi_label(self) -> bool:
         return self._parse_layout().multi_label()
 

@@ -1,0 +1,383 @@
+"""Finds companions by names: `x_mask.png` beside `x.png`, and other pictures of the same picture.
+
+A companion's name is the name of another image, its *base*, with a separator and a word. The word
+tells what a companion is: a mask or preview, a copy, or something else. A word counts only if many
+images have a companion with it:
+
+- Three bases are enough for a known word, such as `mask` or `flip`: three names that consist of
+  another name and such a word are no accident.
+- Another word needs three bases, and a tenth of all names.
+
+Numbers alone, and words of sides and views, make no companion: `x_1`, `x_L`, `IM-0001-0002`.
+
+To leave companions out, a study lists their words. Whether an image is left out then follows from
+its own name alone (`find_left_out`), so no image moves another image into or out of the training
+rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+Kind = Literal["mask", "copy", "other"]
+
+FEWEST_BASES = 3
+SHARE = 10  # a word that is not known needs a companion for one name in so many
+
+SIZE, NUMBERED = "#x#", "(#)"  # the words of `x-150x150` and of `x (1)`
+_MASKS = frozenset(
+    {
+        "anno", "annot", "annotated", "annotation", "bbox", "contour", "gradcam", "groundtruth",
+        "gt", "heatmap", "icon", "label", "labeled", "labelled", "lowres", "mask", "masked",
+        "matte", "outline", "overlay", "overlaid", "preview", "resized", "saliency", "scaled",
+        "seg", "segm", "segment", "segmentation", "segmented", "superpixel", "thumb", "thumbnail",
+        "tn", "trimap", "truth", SIZE,
+    }
+)  # fmt: skip
+_COPIES = frozenset(
+    {
+        "aug", "augment", "augmentation", "augmented", "augm", "bright", "brightened", "brightness",
+        "blur", "blurred", "clahe", "contrast", "copia", "copie", "copy", "crop", "cropped",
+        "darkened", "deg", "degree", "dup", "duplicate", "duplicated", "edit", "edited", "elastic",
+        "enhanced", "equalized", "flip", "fliph", "fliplr", "flipped", "flipud", "flipv", "gamma",
+        "gray", "grayscale", "grey", "hflip", "hue", "invert", "inverted", "jitter", "kopie",
+        "mirror", "mirrored", "noise", "noisy", "normalised", "normalized", "patch", "processed",
+        "roi", "rot", "rotate", "rotated", "rotation", "saturation", "sharpen", "sharpened",
+        "shear", "sheared", "shift", "shifted", "transform", "transformed", "translate",
+        "translated", "vflip", "zoom", "zoomed", NUMBERED,
+    }
+)  # fmt: skip
+_KINDS: Mapping[str, Kind] = {**dict.fromkeys(_MASKS, "mask"), **dict.fromkeys(_COPIES, "copy")}
+# Words of folders beside the folder of the images; the words of many classes (crop) are not here.
+_FOLDERS = (_MASKS - {SIZE, "tn", "icon"}) | {"aug", "augmentation", "augmented"}
+_FILLER = frozenset({"data", "file", "files", "image", "images", "img", "imgs", "picture"})
+# Sides and views of a person, which are pictures of their own.
+_VIEWS = frozenset(
+    {
+        "ap", "back", "bottom", "cc", "dex", "dexter", "frontal", "front", "l", "lat", "lateral",
+        "left", "lt", "mlo", "od", "os", "ou", "pa", "r", "right", "rt", "side", "sin", "sinister",
+        "top", "view",
+    }
+)  # fmt: skip
+
+_TOKEN = re.compile(r"(?<!\d)\d+x\d+(?![^\W_])|\d+|[^\W\d_]+")
+_BRACKETS = re.compile(r"[\s_-]*\(\d+\)")
+_SEPARATOR = re.compile(r"[\s_\-.,()@+~\[\]]")
+_SEPARATORS = " _-.,()@+~[]\t"
+_ONLY_MASKS = re.compile(rf"(?:(?:{'|'.join(sorted(_MASKS - {SIZE}))})s?(?![^\W\d_])[\W\d_]*)+")
+_DIGITS = "0123456789"
+_CUTS = 12  # separators at the end of a name where a word may begin
+_FOLDERS_COMPARED = 10  # of the folders that have a base in common, to find the nearest
+
+
+class Pair(NamedTuple):
+    """The positions of a companion and of its base in the list of names."""
+
+    companion: int
+    base: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Companions:
+    """The companions with one word, in the order of names."""
+
+    word: str
+    kind: Kind
+    pairs: tuple[Pair, ...]
+
+
+class _Name(NamedTuple):
+    """A name in the form in which names are compared."""
+
+    folder: str
+    stem: str
+    outer: int
+
+
+def kind_of(word: str) -> Kind:
+    return _KINDS.get(word, "other")
+
+
+@lru_cache(maxsize=1 << 14)
+def read_word(text: str) -> str | None:
+    """Returns the word of a name's last part, such as `mask` of `_mask_1`; None without a word.
+
+    A known word stands for all words of the part, so that `_aug_3f2` and `_aug_9c1` have one word.
+    """
+    if _BRACKETS.fullmatch(text):
+        return NUMBERED
+    tokens = [_read_token(each) for each in _TOKEN.findall(text.casefold())]
+    for known in (_MASKS, _COPIES):
+        if word := next((token for token in tokens if token in known), None):
+            return word
+    words = [token for token in tokens if token != "#"]
+    if _VIEWS.issuperset(words):  # also without any word
+        return None
+    first, last = tokens.index(words[0]), len(tokens) - tokens[::-1].index(words[-1])
+    return " ".join(tokens[first:last])
+
+
+def _read_token(token: str) -> str:
+    if token[0].isdigit():
+        return SIZE if "x" in token else "#"
+    single = token.removesuffix("s")
+    return single if single in _KINDS else token
+
+
+def is_word(word: str) -> bool:
+    """Returns True for a word that `read_word` may return."""
+    return word in _KINDS or (read_word(f"_{word}") == word and bool(_TOKEN.search(word)))
+
+
+def find_companions(
+    names: Sequence[str], *, outer: int | Sequence[int] = 0
+) -> tuple[Companions, ...]:
+    """Finds the companions among names of images, which are paths with `/`.
+
+    A base may lie in another folder: `masks/x.png` and `masks/x_mask.png` are companions of
+    `images/x.png`.
+
+    Args:
+      outer: the number of folders at the beginning of each path whose words say nothing about
+        companions, because they are classes or parts.
+    """
+    depths = [outer] * len(names) if isinstance(outer, int) else outer
+    listed = [_read_name(*each) for each in zip(names, depths, strict=True)]
+    found: dict[str, list[Pair]] = defaultdict(list)
+    for word, pair in _list_pairs(listed):
+        found[word].append(pair)
+    result = []
+    for word, pairs in found.items():
+        kind, bases = kind_of(word), len({pair.base for pair in pairs})
+        if bases >= FEWEST_BASES and (kind != "other" or SHARE * bases >= len(names)):
+            result.append(Companions(word=word, kind=kind, pairs=tuple(pairs)))
+    order: tuple[Kind, ...] = ("mask", "copy", "other")
+    return tuple(sorted(result, key=lambda each: (order.index(each.kind), -len(each.pairs))))
+
+
+def _read_name(name: str, outer: int) -> _Name:
+    folder, _, file = name.rpartition("/")
+    return _Name(folder, _read_stem(file), outer)
+
+
+def _read_stem(file: str) -> str:
+    stem, _, extension = file.casefold().rpartition(".")
+    # The end of a name like 1.2.840.113619 is no extension.
+    known = stem and extension.isalnum() and not extension.isdigit() and len(extension) <= 5
+    return stem if known else file.casefold()
+
+
+def _list_pairs(names: Sequence[_Name]) -> Iterator[tuple[str, Pair]]:
+    places = _Places(names)
+    folders = _FolderPairs(names)
+    masks = {position for position, name in enumerate(names) if _is_mask(name.stem)}
+    pictures = _first_pictures(names, masks)
+    for position, name in enumerate(names):
+        pair = places.split_stem(name) or folders.find_base(name)
+        if pair is None and position in masks and name.folder in pictures:
+            pair = read_word(name.stem) or "", pictures[name.folder]
+        if pair is not None and pair[1] != position:
+            yield pair[0], Pair(position, pair[1])
+
+
+class _Places:
+    """The positions of names, by their stems and folders."""
+
+    def __init__(self, names: Sequence[_Name]) -> None:
+        self._first: dict[str, int] = {}  # stem -> the position of its first name
+        self._exact: dict[tuple[str, str], int] = {}  # (folder, stem) -> position
+        self._folders: dict[str, list[str]] = {}  # stem -> folders, if it has several
+        for position, name in enumerate(names):
+            self._exact.setdefault((name.folder, name.stem), position)
+            first = self._first.setdefault(name.stem, position)
+            if first != position and name.folder != (before := names[first].folder):
+                self._folders.setdefault(name.stem, [before]).append(name.folder)
+
+    def split_stem(self, name: _Name) -> tuple[str, int] | None:
+        """Splits a name into a base, as long as possible, and a word; then a word and a base."""
+        stem, first = name.stem, self._first
+        cuts = [cut.start() for cut in _SEPARATOR.finditer(stem)]
+        for cut in reversed(cuts[-_CUTS:]):
+            if cut and stem[:cut] in first and (word := read_word(stem[cut:])) is not None:
+                base = self._nearest(stem[:cut], name.folder, anywhere=kind_of(word) != "other")
+                if base is not None:
+                    return word, base
+        if not cuts or _read_token(stem[: cuts[0]].rstrip(_DIGITS) or "#") not in _KINDS:
+            return None
+        for cut in cuts[:_CUTS]:
+            rest = stem[cut:].lstrip(_SEPARATORS)
+            if rest in first and (word := read_word(stem[:cut])) is not None:
+                base = self._nearest(rest, name.folder, anywhere=True)
+                return word, first[rest] if base is None else base
+        return None
+
+    def _nearest(self, stem: str, folder: str, *, anywhere: bool) -> int | None:
+        """Returns the position of a base in a folder or its outer folders, or near the folder."""
+        here = folder
+        while True:
+            if (position := self._exact.get((here, stem))) is not None:
+                return position
+            if not here:
+                break
+            here = here.rpartition("/")[0]
+        if not anywhere:
+            return None
+        several = self._folders.get(stem)
+        if several is None:
+            return self._first[stem]
+        near = max(several[:_FOLDERS_COMPARED], key=lambda other: _count_shared(other, folder))
+        return self._exact[near, stem]
+
+
+def _count_shared(folder: str, other: str) -> int:
+    """Counts the outer folders that two folders share."""
+    pairs = zip(folder.split("/"), other.split("/"), strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _is_mask(stem: str) -> bool:
+    """Returns True for a name such as `mask` or `label_1`, of a mask beside the picture."""
+    return _ONLY_MASKS.fullmatch(stem) is not None
+
+
+def _first_pictures(names: Sequence[_Name], masks: Collection[int]) -> dict[str, int]:
+    """Maps each folder with a name like `mask.png` to its only other name.
+
+    A folder with several pictures does not say which of them the mask belongs to.
+    """
+    masked = {names[position].folder for position in masks}
+    pictures: dict[str, list[int]] = {}
+    for position, name in enumerate(names) if masks else ():
+        if name.folder in masked and position not in masks:
+            pictures.setdefault(name.folder, []).append(position)
+    return {folder: each[0] for folder, each in pictures.items() if len(each) == 1}
+
+
+@lru_cache(maxsize=1 << 14)
+def read_folder(part: str) -> str | None:
+    """Returns the word of a folder's name such as `masks` or `Mask images`; None for others."""
+    words = [_read_token(each) for each in _TOKEN.findall(part.casefold())]
+    words = [each for each in words if each != "#" and each not in _FILLER]
+    return words[0] if len(words) == 1 and words[0] in _FOLDERS else None
+
+
+def find_mask_folders(folders: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, str]]:
+    """Finds class folders named like masks, with names of images of other classes.
+
+    Maps such a class to one of its images and the image of equal name. The classes `mask` and
+    `no_mask` are classes of pictures with and without a mask, even if names are equal.
+
+    Args:
+      folders: class -> its images.
+    """
+    found = {}
+    for name, images in folders.items():
+        word = read_folder(name)
+        others = [each for each in folders if each != name]
+        if word is None or any(word in other.casefold() for other in others):
+            continue
+        stems = {
+            _read_stem(image.rpartition("/")[2]): image for x in others for image in folders[x]
+        }
+        pairs = [
+            (image, stems[stem])
+            for image in images
+            if (stem := _read_stem(image.rpartition("/")[2])) in stems
+        ]
+        if len(pairs) >= FEWEST_BASES and 2 * len(pairs) >= len(images):
+            found[name] = pairs[0]
+    return found
+
+
+class _FolderPairs:
+    """Pairs of equal names in folders: `masks/x.png` with `x.png` or with `images/x.png`."""
+
+    def __init__(self, names: Sequence[_Name]) -> None:
+        # folder -> (the folder that contains the folder of masks, the folders inside, the word)
+        self._masked: dict[tuple[str, int], tuple[str, str, str]] = {}
+        for folder, outer in {(name.folder, name.outer) for name in names}:
+            parts = folder.split("/")
+            words = map(read_folder, parts[outer:])
+            if found := next(((at, word) for at, word in enumerate(words, outer) if word), None):
+                at, word = found
+                inside = "/".join(parts[at + 1 :])
+                self._masked[folder, outer] = "/".join(parts[:at]), inside, word
+        parents = {parent for parent, _, _ in self._masked.values()}
+        # (containing folder, folders inside, name) -> a folder between them -> position
+        self._beside: dict[tuple[str, str, str], dict[str, int]] = {}
+        known: dict[str, list[tuple[str, str, str]]] = {}  # folder -> its places beside masks
+        for position, name in enumerate(names) if parents else ():
+            if name.folder not in known:
+                known[name.folder] = [*_list_places(name.folder, parents)]
+            for parent, between, inside in known[name.folder]:
+                key = parent, inside, name.stem
+                self._beside.setdefault(key, {}).setdefault(between, position)
+
+    def find_base(self, name: _Name) -> tuple[str, int] | None:
+        if (name.folder, name.outer) not in self._masked:
+            return None
+        parent, inside, word = self._masked[name.folder, name.outer]
+        for between, position in self._beside.get((parent, inside, name.stem), {}).items():
+            if word not in between.casefold():  # classes may be called mask and no_mask
+                return word, position
+        return None
+
+
+def _list_places(folder: str, parents: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Yields each folder of `parents` that contains a folder, the part below, and further parts."""
+    parts = folder.split("/") if folder else []
+    for place in range(len(parts) + 1):
+        parent = "/".join(parts[:place])
+        if parent in parents:
+            between = parts[place] if place < len(parts) else ""
+            yield parent, between, "/".join(parts[place + 1 :])
+
+
+def find_based(names: Sequence[str], *, outer: int | Sequence[int] = 0) -> list[bool]:
+    """Returns True for each name with a base among the names, however few have the same word."""
+    depths = [outer] * len(names) if isinstance(outer, int) else outer
+    listed = [_read_name(*each) for each in zip(names, depths, strict=True)]
+    based = {pair.companion for _, pair in _list_pairs(listed)}
+    return [position in based for position in range(len(names))]
+
+
+def find_left_out(
+    names: Sequence[str], words: Iterable[str], *, outer: int | Sequence[int] = 0
+) -> list[bool]:
+    """Returns True for each name with one of the words, in the file's name or a folder's name.
+
+    A word has no letter beside it: `mask` is in `x_mask_1.png` and `masks/x.png`, but not in
+    `unmasked.png`. In a folder's name it stands alone. Each name is judged by itself, whatever the
+    other names are. `outer` is as in `find_companions`.
+    """
+    wanted = list(words)
+    inside = re.compile("|".join(map(_pattern_of, wanted)), re.IGNORECASE)
+    folders = {word for word in wanted if word in _FOLDERS}
+    depths = [outer] * len(names) if isinstance(outer, int) else outer
+    known: dict[tuple[str, int], bool] = {}
+    result = []
+    for name, depth in zip(names, depths, strict=True):
+        folder, _, file = name.rpartition("/")
+        if (folder, depth) not in known:
+            parts = folder.split("/")[depth:]
+            known[folder, depth] = any(read_folder(part) in folders for part in parts)
+        stem = _read_stem(file)
+        result.append(known[folder, depth] or inside.search(stem) is not None)
+    return result
+
+
+def _pattern_of(word: str) -> str:
+    if word == SIZE:
+        return r"(?<![^\W_])\d+x\d+(?![^\W_])"
+    if word == NUMBERED:
+        return r"(?<=.)\(\d+\)$"
+    tokens = [r"\d+" if token == "#" else re.escape(token) for token in word.split(" ")]
+    joined = r"[\W_]*".join(tokens)
+    plural = "s?" if word in _KINDS else ""
+    return rf"(?<![^\W\d_]){joined}{plural}(?![^\W\d_])"

@@ -1,0 +1,238 @@
+"""The option `companions`, and what is said of images that are companions by their names."""
+
+from __future__ import annotations
+
+import json
+import logging
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from dpprobe.counted_nouns import count_noun
+from dpprobe.data.options import DatasetOptions
+from dpprobe.data.people.companion_names import (
+    NUMBERED,
+    Kind,
+    find_based,
+    find_companions,
+    find_left_out,
+    is_word,
+    read_word,
+)
+
+logger = logging.getLogger("dpprobe")
+
+KEEP = "keep"
+_SHOWN = 5
+_YAML = frozenset({"false", "n", "no", "null", "off", "on", "true", "y", "yes"})  # not read as text
+Judgement = tuple[tuple[str, ...], tuple[str, ...]]  # what a run refuses, and what it warns of
+
+
+def _read_value(value: Any) -> Any:
+    """Reads `keep` or a list of words; `_Mask` and `masks` become the word `mask`."""
+    if value is None or value == KEEP:
+        return value
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError(
+            f"{value!r}: neither keep nor a list of words; write keep, or words such as "
+            "[mask, thumb]"
+        )
+    words = []
+    for each in value:
+        word = each if is_word(str(each)) else read_word(f"_{each}")
+        if not isinstance(each, str) or word is None:
+            raise ValueError(
+                f"{each!r}: not a word of names, such as mask in x_mask.png; write a word with "
+                "letters, or remove it"
+            )
+        words.append(word)
+    return tuple(dict.fromkeys(words))
+
+
+Companions = Annotated[
+    Literal["keep"] | tuple[str, ...] | None,
+    BeforeValidator(_read_value),
+    Field(
+        exclude_if=lambda value: value is None,  # so that existing split tables stay up to date
+        description="Treatment of companions: images named like another image, with one more word, "
+        "such as x_mask.png beside x.png. A list of words, such as [mask, flip], leaves out each "
+        "image whose name has one of the words. keep uses companions as images. By default, masks, "
+        "segmentations, thumbnails and previews are an error, and other companions a warning.",
+    ),
+]
+
+
+class CompanionOptions(DatasetOptions):
+    """Options of a source that lists its images by name."""
+
+    companions: Companions = None
+
+    @abstractmethod
+    def find_companions(self) -> FoundCompanions:
+        """Finds the companions among the images that are used; opens no image."""
+
+    def judge_companions(self) -> Judgement:
+        return self.find_companions().judge(self.companions)
+
+    def judges_companions(self) -> bool:
+        return True
+
+    def left_out_words(self) -> tuple[str, ...]:
+        """Returns the words of images to leave out."""
+        return self.companions if isinstance(self.companions, tuple) else ()
+
+    def leave_out(self, names: Sequence[str], *, outer: int = 0) -> list[bool]:
+        """Returns True for each image that `companions` leaves out, by its own name alone."""
+        words = self.left_out_words()
+        return find_left_out(names, words, outer=outer) if words else [False] * len(names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundWord:
+    """The companions with one word.
+
+    Attributes:
+      apart: how many of them are on the other side of the split than their base.
+      example: the names of a companion and of its base.
+    """
+
+    word: str
+    kind: Kind
+    count: int
+    apart: int
+    example: tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundCompanions:
+    """The companions among the images of a dataset."""
+
+    images: int = 0
+    words: tuple[FoundWord, ...] = ()
+
+    def judge(self, written: str | tuple[str, ...] | None) -> Judgement:
+        """Returns what a run refuses, and what it warns of; `written` is the study's option."""
+        if written == KEEP or not self.words:
+            return (), ()
+        masks = [each for each in self.words if each.kind == "mask"]
+        others = [each for each in self.words if each.kind != "mask"]
+        known = written if isinstance(written, tuple) else ()
+        faults, warnings = [], []
+        if masks:
+            faults.append(
+                f"companions: {self.describe('masks or previews', masks)}. Write "
+                f"`{companions_key([*known, *(each.word for each in masks)])}` to leave them out, "
+                "or `companions: keep` to use them as images"
+            )
+        if others:
+            words = [*known, *(each.word for each in [*masks, *others])]
+            warnings.append(
+                f"companions: {self.describe('copies or variants', others)}, but each of them "
+                "counts as an image of its own. Write "
+                f"`{companions_key(words)}` to leave them out, name the common picture as the "
+                "`unit_column` of a CSV, or write `companions: keep` if they are separate images"
+            )
+        return tuple(faults), tuple(warnings)
+
+    def describe(self, what: str, words: Sequence[FoundWord]) -> str:
+        """Tells how many companions there are, with an example, and how many are apart."""
+        count, apart = sum(each.count for each in words), sum(each.apart for each in words)
+        listed = ", ".join(f"{each.word!r} {each.count:,}" for each in words[:_SHOWN])
+        more = f" and {len(words) - _SHOWN} more words" if len(words) > _SHOWN else ""
+        companion, base = words[0].example
+        sides = f"; {apart:,} of them {'is' if apart == 1 else 'are'} on the other side of the "
+        return (
+            f"{count:,} of {count_noun(self.images, 'image')} are named like {what} of other "
+            f"images ({listed}{more}), such as {companion} beside {base}"
+            + (f"{sides}split than their picture" if apart else "")
+        )
+
+    def drafted_words(self) -> list[str]:
+        """Lists the words that a drafted study leaves out.
+
+        Numbers in brackets count many pictures of their own: `benign (1)` may not be a copy.
+        """
+        return [x.word for x in self.words if x.kind != "other" and x.word != NUMBERED]
+
+
+NO_COMPANIONS = FoundCompanions()
+
+
+def companions_key(words: Iterable[str]) -> str:
+    """Writes the option for words; quotes those that YAML may not read as text."""
+    texts = (
+        word if word.isalpha() and word.isascii() and word not in _YAML else json.dumps(word)
+        for word in dict.fromkeys(words)
+    )
+    return f"companions: [{', '.join(texts)}]"
+
+
+def look_for_companions(
+    names: Sequence[str],
+    sides: Sequence[str | None],
+    *,
+    units: Sequence[str] | None = None,
+    outer: int | Sequence[int] = 0,
+) -> FoundCompanions:
+    """Finds companions among the rows of a dataset.
+
+    A copy with the unit of its base is no fault: both are one unit, on one side of the split. A
+    mask is never an image of its unit.
+
+    Args:
+      sides: "train" or "test" for each row; None for a row that is left out, which does not count.
+      units: the unit of each row, if a column names it.
+      outer: see `companion_names.find_companions`.
+    """
+    used = [row for row, side in enumerate(sides) if side is not None]
+    depths = outer if isinstance(outer, int) else [outer[row] for row in used]
+    words = []
+    for each in find_companions([names[row] for row in used], outer=depths):
+        pairs = [(used[pair.companion], used[pair.base]) for pair in each.pairs]
+        if units is not None and each.kind != "mask":
+            pairs = [(one, other) for one, other in pairs if units[one] != units[other]]
+        if pairs:
+            apart = [(one, other) for one, other in pairs if sides[one] != sides[other]]
+            one, other = (apart or pairs)[0]
+            words.append(
+                FoundWord(
+                    word=each.word,
+                    kind=each.kind,
+                    count=len(pairs),
+                    apart=len(apart),
+                    example=(names[one], names[other]),
+                )
+            )
+    return FoundCompanions(images=len(used), words=tuple(words))
+
+
+def describe_alone(
+    names: Sequence[str], left_out: Sequence[bool], *, outer: int | Sequence[int] = 0
+) -> str:
+    """Warns of images that are left out although they are beside no base; mostly empty."""
+    if not any(left_out):
+        return ""
+    based = find_based(names, outer=outer)
+    alone = [name for name, out, has in zip(names, left_out, based, strict=True) if out and not has]
+    if not alone:
+        return ""
+    return (
+        f"companions: {len(alone):,} of {count_noun(sum(left_out), 'image')} left out, such as "
+        f"{alone[0]}, without a picture of the same name; if these are pictures, rename them, or "
+        "remove their word from `companions`"
+    )
+
+
+def warn_of_companions(place: object, names: Sequence[str]) -> None:
+    """Warns once of companions among the images of a folder or table that are to be predicted."""
+    found = look_for_companions(names, ["test"] * len(names))
+    if found.words:
+        logger.warning(
+            "%s: %s: each has a prediction of its own; leave them out, unless the head was "
+            "trained on such images",
+            place,
+            found.describe("masks, previews or copies", found.words),
+        )

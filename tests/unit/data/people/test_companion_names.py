@@ -1,0 +1,162 @@
+"""Which images are companions of others by name, and which ones the words of a study leave out."""
+
+from __future__ import annotations
+
+import time
+from itertools import chain
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from dpprobe.data.people.companion_names import (
+    find_based,
+    find_companions,
+    find_left_out,
+    find_mask_folders,
+    kind_of,
+    read_word,
+)
+
+BASES = [f"scan ({number})" for number in range(1, 6)]
+PARTS = {
+    "_mask": "mask", "_mask_1": "mask", "-Masks": "mask", "_2_mask": "mask", ".png.mask": "mask",
+    "_gt": "gt", "_segmentation": "segmentation", "_labels": "label", "_annotated": "annotated",
+    "_lesion_overlay": "overlay", "_thumb": "thumb", "-150x150": "#x#", "_flip": "flip",
+    "_rot90": "rot", "_aug_1": "aug", "_aug_3f2_9": "aug", "_transformed_0_": "transformed",
+    " - Copy": "copy", " (copy)": "copy", " (1)": "(#)", "_L_flip": "flip",
+}  # fmt: skip
+COPIES = {"flip", "rot", "aug", "transformed", "copy", "(#)"}
+
+
+def words(names: list[str], outer: int = 0) -> dict[str, int]:
+    return {each.word: len(each.pairs) for each in find_companions(names, outer=outer)}
+
+
+@pytest.mark.parametrize(("part", "word"), PARTS.items())
+def test_another_name_with_a_known_word_is_a_companion(part: str, word: str) -> None:
+    names = [f"a/{base}.png" for base in BASES] + [f"a/{base}{part}.PNG" for base in BASES]
+    (found,) = find_companions(names, outer=1)
+    assert (found.word, found.kind) == (word, "copy" if word in COPIES else "mask")
+    assert [*found.pairs] == [(number + 5, number) for number in range(5)]
+    assert find_left_out(names, [word], outer=1)[5:] == [True] * 5
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"{base}_{side}" for base in BASES for side in "LR"],
+        [f"{base}{side}" for base in BASES for side in ("", "_L", "_R", "_left", "-OD")],
+        [f"{base}{view}" for base in BASES for view in ("", "_1", "_2", "-003", ".4")],
+        [f"IM-{number:04}" for number in range(9)] + [f"IM-{n:04}-0002" for n in range(9)],
+        [f"202401{day}" for day in range(10, 20)] + [f"202401{d}_120000" for d in range(10, 20)],
+        ["a", "a b", "c", "c d", "e", "e f"],
+        [f"x{number}" for number in range(9)] + [f"x{n}mask" for n in range(9)],
+        [f"{number}_mask" for number in range(9)],
+        ["x", "y", "x_mask", "y_mask"],
+    ],
+    ids=["eyes", "sides", "numbers", "series", "times", "chance", "joined", "alone", "few"],
+)
+def test_other_pictures_of_a_person_are_no_companions(names: list[str]) -> None:
+    assert words([f"{name}.dcm" for name in names]) == {}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "outer"),
+    [
+        ([("{}.jpg", "annotated/{}_annotated.jpg")], 0),
+        ([("c/{}.jpg", "c/annotated/{}_annotated.jpg")], 1),
+        ([("images/{}.jpg", "masks/{}.png")], 0),
+        ([("images/1/{}.jpg", "Segmentation/1/{}.png")], 0),
+        ([("c/{}.jpg", "c/masks/{}.png"), ("d/{}.jpg", "d/masks/{}.png")], 1),
+        ([("{}/image.jpg", "{}/mask.png")], 0),
+        ([("{}.jpg", "mask_{}.jpg")], 0),
+        ([("{}.jpg", "Copy of {}.jpg")], 0),
+    ],
+)
+def test_companions_in_other_folders_and_before_the_name(
+    pairs: list[tuple[str, str]], outer: int
+) -> None:
+    numbers = range(10, 15)
+    names = [each.format(n) for pair in pairs for n in numbers for each in pair]
+    (found,) = find_companions(names, outer=outer)
+    assert [*found.pairs] == [(at + 1, at) for at in range(0, len(names), 2)]
+    expected = [bool(at % 2) for at in range(len(names))]
+    assert find_left_out(names, [found.word], outer=outer) == expected
+    assert find_based(names, outer=outer) == expected
+
+
+def test_classes_of_masks_are_no_folders_of_companions() -> None:
+    classes = {name: [f"{name}/{n}.png" for n in range(9)] for name in ("mask", "no_mask")}
+    assert words([*chain(*classes.values())]) == {}
+    assert find_mask_folders(classes) == {}
+    assert not any(find_left_out(classes["mask"], ["mask"], outer=1))
+    classes = {name: [f"{name}/{n}.png" for n in range(9)] for name in ("benign", "masks")}
+    assert find_mask_folders(classes) == {"masks": ("masks/0.png", "benign/0.png")}
+
+
+def test_a_word_that_is_not_known_needs_a_tenth_of_all_names() -> None:
+    names = [f"x{number}.png" for number in range(27)]
+    few = [*names, *(f"x{number}_nbi.png" for number in range(3))]
+    assert words(few) == {"nbi": 3}
+    assert words([*few, "y.png"]) == {}
+    assert kind_of("nbi") == "other"
+
+
+def test_the_base_is_the_longest_name() -> None:
+    names = [f"a{n}{part}.png" for n in range(3) for part in ("", " b", " b_mask", "_flip_rot90")]
+    found = {each.word: [*each.pairs] for each in find_companions(names)}
+    assert found["mask"] == [(2, 1), (6, 5), (10, 9)]
+    assert found["flip"] == [(3, 0), (7, 4), (11, 8)]
+
+
+TEXT = st.text(st.sampled_from("ab1 _-.()LxM\u00e9"), min_size=1, max_size=6)
+
+
+@given(st.lists(TEXT, min_size=3, max_size=20, unique=True), TEXT, st.sampled_from("_- ."))
+def test_every_companion_is_left_out_by_its_word(
+    bases: list[str], part: str, separator: str
+) -> None:
+    names = [f"{base}.png" for base in bases]
+    names += [f"{base}{separator}{part}.png" for base in bases]
+    for each in find_companions(names):
+        assert each.pairs
+        left_out = find_left_out(names, [each.word])
+        for companion, base in each.pairs:
+            assert companion != base
+            assert left_out[companion], (each.word, names[companion])
+
+
+@given(
+    st.lists(TEXT, min_size=1, max_size=12, unique=True),
+    st.lists(st.sampled_from(["mask", "flip", "a b", "#x#", "(#)"]), min_size=1),
+    st.data(),
+)
+def test_each_name_is_left_out_by_itself(
+    names: list[str], chosen: list[str], data: st.DataObject
+) -> None:
+    """A guarantee needs it: no image moves another image into or out of the rows."""
+    files = [f"{name}{data.draw(st.sampled_from(['', '_mask', '_flip1']))}.png" for name in names]
+    alone = [find_left_out([file], chosen)[0] for file in files]
+    assert find_left_out(files, chosen) == alone
+
+
+@given(st.lists(TEXT, min_size=3, max_size=12, unique=True), st.sampled_from([*PARTS]))
+def test_the_order_of_names_changes_no_count(bases: list[str], part: str) -> None:
+    names = [f"d/{base}{end}.png" for base in bases for end in ("", part)]
+    assume(len({*names}) == len(names) == len({name.casefold() for name in names}))
+    assert words(names) == words(names[::-1])
+
+
+@pytest.mark.parametrize("text", ["_1", "", "_", "-L", "_left_2", "(", " 2024-01-01"])
+def test_numbers_and_sides_are_no_words(text: str) -> None:
+    assert read_word(text) is None
+
+
+def test_many_names_take_little_time() -> None:
+    """0.6 s on an idle core; the limit leaves room for machines that others use."""
+    pictures = [f"benign/benign ({number})" for number in range(50_000)]
+    names = [f"{name}{end}.png" for name in pictures for end in ("", "_mask")]
+    started = time.process_time()
+    assert words(names, outer=1) == {"mask": 50_000}
+    assert time.process_time() - started < 3

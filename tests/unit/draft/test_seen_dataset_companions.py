@@ -1,0 +1,248 @@
+"""Companions of pictures from `init` over `check` to the split tables of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dpprobe.data.dataset_preparation import prepare_dataset
+from dpprobe.data.registry import dataset_options
+from dpprobe.errors import ConfigError
+from tests.support.refusals import check_tokens, refuses
+from tests.support.sources import write_images, write_parquet, write_table
+from tests.unit.draft.conftest import STUDY, Desk
+
+NUMBERS = range(1, 21)
+
+
+def prepared(keys: dict[str, Any]) -> int:
+    """Makes the split tables, and returns the number of their rows."""
+    prepare_dataset(dataset_options(keys), Path("tables"))
+    splits = json.loads(Path("tables/dataset.json").read_text())["splits"]
+    return sum(split["rows"] for split in splits.values())
+
+
+def check_said(desk: Desk, keys: dict[str, Any]) -> str:
+    """Returns what `check` says of the drafted study with other keys of its dataset."""
+    values = yaml.safe_load((desk.folder / STUDY).read_text())
+    (name,) = values["datasets"]
+    values["datasets"][name] = keys
+    (desk.folder / "changed.yaml").write_text(yaml.safe_dump(values))
+    desk.monkeypatch.setattr(desk.capsys, "readouterr", joined(desk.capsys.readouterr))
+    return desk.run("check", "changed.yaml")
+
+
+def joined(read: Callable[[], Any]) -> Callable[[], Any]:
+    """Returns both streams as one, because warnings are on the second."""
+
+    def both() -> Any:
+        captured = read()
+        return captured._replace(out=captured.out + captured.err)
+
+    return both
+
+
+def folder(part: str, numbers: Sequence[int] = NUMBERS) -> list[str]:
+    return [
+        f"x/{kind}/{name.format(f'{kind} ({number})')}.png"
+        for kind in ("benign", "malignant")
+        for number in numbers
+        for name in ("{}", part)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("part", "word"),
+    [
+        ("{}_mask", "mask"),
+        ("{}_thumb", "thumb"),
+        ("{}-150x150", "#x#"),
+        ("annotated/{}_annotated", "annotated"),
+        ("masks/{}", "mask"),
+    ],
+)
+def test_masks_and_previews_are_left_out_or_refused(
+    desk: Desk, part: str, word: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """BUSI: two classes of 20 pictures, each with a mask beside it."""
+    write_images(desk.folder, folder(part))
+    drafted = desk.draft("x")
+    assert drafted.keys["companions"] == [word]
+    assert {name: each[0] for name, each in drafted.counted.items()} == {
+        "benign": 20,
+        "malignant": 20,
+    }
+    assert any("40 of 80" in note and "companions" in note for note in drafted.notes())
+    assert prepared(drafted.keys) == 40
+    undecided = {key: value for key, value in drafted.keys.items() if key != "companions"}
+    shown = f'"{word}"' if word in ("#x#",) else word
+    remedy = f"companions: [{shown}]"
+    check_tokens(check_said(desk, undecided), "changed.yaml:", "40", "80", remedy, "keep")
+    with refuses(ConfigError, "companions", "40", "80", word, remedy, "companions: keep"):
+        prepared(undecided)
+    caplog.clear()
+    assert prepared(undecided | {"companions": "keep"}) == 80
+    assert not [line for line in caplog.messages if "companions" in line]
+
+
+@pytest.mark.parametrize(
+    ("part", "word"),
+    [("{}_flip", "flip"), ("{}_rot90", "rot"), ("{}_aug_1", "aug"), ("{} - Copy", "copy")],
+)
+def test_copies_are_told_and_left_out_by_the_draft(
+    desk: Desk, part: str, word: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_images(desk.folder, folder(part))
+    drafted = desk.draft("x")
+    assert drafted.keys["companions"] == [word]
+    undecided = {key: value for key, value in drafted.keys.items() if key != "companions"}
+    remedy = f"companions: [{word}]"
+    check_tokens(check_said(desk, undecided), "40", "80", remedy, "unit_column", "keep")
+    assert prepared(undecided) == 80
+    (told,) = [line for line in caplog.messages if "companions" in line]
+    check_tokens(told, "40", "80", remedy, "unit_column")
+    assert prepared(drafted.keys) == 40
+
+
+def test_pairs_on_both_sides_are_counted(desk: Desk) -> None:
+    """Of 20 masks, the last five of each class are in the test part, and their pictures are not."""
+    parts = [
+        f"x/{part}/{kind}/{number}{end}.png"
+        for kind in "ab"
+        for number in range(10)
+        for end, part in (("", "train"), ("_mask", "test" if number >= 5 else "train"))
+    ]
+    write_images(desk.folder, [*parts, "x/test/a/other.png", "x/test/b/other.png"])
+    with refuses(ConfigError, "companions", "20 of 42", "10 of them", "other side"):
+        prepared({"source": "imagefolder", "path": "x"})
+    assert prepared(desk.draft("x").keys) == 22
+
+
+def test_a_folder_of_masks_beside_the_classes_is_no_class(desk: Desk) -> None:
+    write_images(desk.folder, [f"x/{name}/{n}.png" for n in NUMBERS for name in ("a", "masks")])
+    write_images(desk.folder, [f"x/b/b{number}.png" for number in NUMBERS])
+    drafted = desk.draft("x")
+    assert drafted.keys["exclude"] == ["masks"]
+    assert [*drafted.counted] == ["a", "b"]
+    with refuses(ConfigError, "companions", "masks", 'exclude: ["masks"]', "companions: keep"):
+        prepared({"source": "imagefolder", "path": "x"})
+    write_images(desk.folder, [f"y/{name}/{n}.png" for n in NUMBERS for name in ("a", "b")])
+    write_images(desk.folder, [f"y/annotated/{n}_annotated.png" for n in NUMBERS])
+    drafted = desk.draft("y")
+    assert drafted.keys["exclude"] == ["annotated"]
+    assert prepared(drafted.keys) == 40
+
+
+def lesions(copies: int = 10) -> list[dict[str, str]]:
+    """HAM10000: lesions with up to ten copies each, in one folder, and one table."""
+    return [
+        {
+            "image": f"img/ISIC_{number:07}{end}.png",
+            "dx": ("mel", "nv")[number % 2],
+            "lesion": f"HAM_{number}",
+        }
+        for number in range(40)
+        for end in ["", *(f"_transformed_{copy}_" for copy in range(number % (copies + 1)))]
+    ]
+
+
+def test_copies_in_a_table(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    rows = lesions()
+    copies = len(rows) - 40
+    write_images(desk.folder, [row["image"] for row in rows])
+    write_table(desk.folder / "a.csv", [{k: r[k] for k in ("image", "dx")} for r in rows])
+    drafted = desk.draft("a.csv")
+    assert drafted.keys["companions"] == ["transformed"]
+    assert prepared(drafted.keys) == 40
+    undecided = {key: value for key, value in drafted.keys.items() if key != "companions"}
+    check_tokens(check_said(desk, undecided), copies, len(rows), "companions: [transformed]")
+    caplog.clear()
+    assert prepared(undecided) == len(rows)
+    (told,) = [line for line in caplog.messages if "companions" in line]
+    check_tokens(told, copies, len(rows), "companions: [transformed]", "unit_column")
+    # With the lesion as the unit, copies are images of one unit, on one side.
+    write_table(desk.folder / "b.csv", rows)
+    drafted = desk.draft("b.csv", "--patient", "lesion")
+    caplog.clear()
+    assert "companions" not in drafted.keys
+    assert prepared(drafted.keys) == len(rows)
+    assert not [line for line in caplog.messages if "companions" in line]
+
+
+def test_masks_in_a_table_are_refused_even_with_units(desk: Desk) -> None:
+    rows = [
+        {"image": f"{part}/{number}.png", "dx": "ab"[number % 2], "patient": f"p{number}"}
+        for number in NUMBERS
+        for part in ("images", "masks")
+    ]
+    write_images(desk.folder, [row["image"] for row in rows])
+    write_table(desk.folder / "a.csv", rows)
+    drafted = desk.draft("a.csv")
+    assert (drafted.keys["companions"], drafted.keys["unit_column"]) == (["mask"], "patient")
+    assert prepared(drafted.keys) == 20
+    undecided = {key: value for key, value in drafted.keys.items() if key != "companions"}
+    with refuses(ConfigError, "companions: [mask]", "20 of 40", "masks/1.png", "images/1.png"):
+        prepared(undecided)
+
+
+@pytest.mark.parametrize("names", [("{}_L", "{}_R"), ("{}", "{}_L"), ("{}", "{}-0002")])
+def test_eyes_and_series_are_no_companions(
+    desk: Desk, names: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    files = [
+        f"x/{kind}/{name.format(f'IM-{kind}-{number:04}')}.png"
+        for kind in "ab"
+        for number in NUMBERS
+        for name in names
+    ]
+    write_images(desk.folder, files)
+    drafted = desk.draft("x")
+    assert "companions" not in drafted.keys
+    assert prepared(drafted.keys) == 80
+    assert not [line for line in [*caplog.messages, drafted.said] if "companions" in line]
+
+
+def test_a_word_that_leaves_out_pictures_is_told(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_images(desk.folder, folder("{}_crop"))
+    write_images(desk.folder, ["x/benign/field_crop_7.png"])
+    keys = {"source": "imagefolder", "path": "x", "companions": ["crop"]}
+    assert prepared(keys) == 40
+    (told,) = [line for line in caplog.messages if "companions" in line]
+    check_tokens(told, "1 of 41", "benign/field_crop_7.png")
+
+
+@pytest.mark.parametrize(
+    ("value", "token"), [("drop", "drop"), ([], "[]"), (["12"], "12"), (["_L"], "_L"), ([3], "3")]
+)
+def test_a_value_without_words_is_refused(value: Any, token: str) -> None:
+    with refuses(ConfigError, "companions", token):
+        dataset_options({"source": "imagefolder", "path": "x", "companions": value})
+
+
+def test_words_are_read_in_any_spelling() -> None:
+    written = {"source": "imagefolder", "path": "x", "companions": ["_Masks", "mask", "150x150"]}
+    assert dataset_options(written).model_dump()["companions"] == ("mask", "#x#")
+
+
+def test_the_option_changes_tables_only_if_it_is_written() -> None:
+    plain = dataset_options({"source": "imagefolder", "path": "x"})
+    words = dataset_options({"source": "imagefolder", "path": "x", "companions": ["mask"]})
+    assert "companions" not in plain.preparation_params()
+    assert words.preparation_params()["companions"] == ["mask"]
+    assert plain.image_params() == words.image_params()  # a ledger has the same people
+
+
+def test_other_sources_warn(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    names = [f"{number}{end}" for number in range(12) for end in ("", "_flip")]
+    path = write_parquet(desk.folder / "a.parquet", [n % 2 for n in range(24)], name=names)
+    keys = {"source": "parquet", "train": path, "id_column": "name", "test_fraction": 0.5}
+    assert prepared(keys) == 24
+    (told,) = [line for line in caplog.messages if "named like" in line]
+    check_tokens(told, "12 of 24", "flip", "unit_column")
