@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.release.make import ReleaseTask
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
@@ -80,7 +81,9 @@ def write_features(
     folder: Path,
     *,
     shift: float = 0.0,
-    copies: dict[str, dict[str, int]] | None = None,
+    copies: dict[str, dict[str, Any]] | None = None,
+    test_copies: dict[str, dict[str, Any]] | None = None,
+    across: int | None = None,
     images_per_patient: int | None = None,
     fingerprint: str = "secret-fingerprint",
     shares: tuple[int, ...] = (1, 1, 1),
@@ -90,7 +93,8 @@ def write_features(
     Args:
       images_per_patient: None for rows that name no patients.
       shares: how many rows in turn each class has.
-      copies: among the training rows, as a manifest counts them.
+      copies, test_copies: among the rows of a split, as manifests count them.
+      across: the number of images on both sides; None if nobody compared the sides.
     """
     for number, (split, rows) in enumerate(ROWS.items()):
         generator = np.random.default_rng(number)
@@ -108,7 +112,8 @@ def write_features(
             ids=ids,
             units=units,
             probe=PROBE,
-            copies=copies if split == "train" else None,
+            copies=copies if split == "train" else test_copies,
+            promise=PromiseFacts(copies_across=across),
             class_names=CLASSES,
             dataset_fingerprint=fingerprint,
             backbone="pixels",

@@ -18,6 +18,7 @@ from dpprobe.privacy.limits import (
     SMALLEST_DELTA,
     SMALLEST_EPSILON,
     delta_fault,
+    delta_warning,
     round_up,
 )
 from dpprobe.privacy.noise_calibration import price_of_group, price_plan, second_opinions
@@ -113,7 +114,9 @@ def check_price(plan: Plan, _matched: bool) -> tuple[str, bool]:
     for fault in list_risk_faults(plan):
         raise PrivacyError(fault)
     others = [f"{value:.6g} by {name}" for name, value in computed.items() if value is not None]
-    return f"epsilon {cost:.6g} at delta {plan.delta:g} by {by}; {', '.join(others)}", True
+    warning = delta_warning(plan.delta, plan.n, unit=plan.unit)
+    said = f"epsilon {cost:.6g} at delta {plan.delta:g} by {by}; {', '.join(others)}"
+    return f"{said}. {warning}" if warning else said, True
 
 
 def _other_price(plan: Plan, stated: str, computed: str) -> PrivacyError:

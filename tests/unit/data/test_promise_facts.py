@@ -98,7 +98,7 @@ def test_an_option_s_fact_survives_a_manifest(fact: str) -> None:
     assert getattr(facts, fact) != getattr(PromiseFacts(), fact)
     again = PromiseFacts.from_dict(json.loads(json.dumps(facts.to_dict())))
     assert again == facts
-    assert VARIANTS.keys() | {"copies", "copies_across"} == {
+    assert VARIANTS.keys() | {"copies", "test_copies", "copies_across"} == {
         each.name for each in fields(PromiseFacts)
     }
 
