@@ -29,9 +29,11 @@ from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_file import SEAL_BYTES, read_header, seal_shard
 from dpprobe.features.shard_manifest import read_manifest
 from dpprobe.privacy.plan import Plan
+from dpprobe.release.bundle import read_bundle
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_units import read_hashes
 from dpprobe.release.parts.cohort.measure import read_cohort
+from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.resources import read_yaml
 from dpprobe.results.cell_record import read_cell
 from dpprobe.training.cell_task import whole_cell
@@ -42,6 +44,7 @@ STORED = REPOSITORY / "tests/stored"
 # A file of the cache of calibrations is named by the hash of all that it follows from.
 UNVERSIONED = {"dpprobe-calibration"}
 FOLDERS = {
+    "dpprobe-bundle": "bundle",
     "dpprobe-ledger": "ledger",
     "dpprobe-units": "units",
     "dpprobe-cohort": "cohort",
@@ -114,6 +117,24 @@ def test_every_version_that_is_kept_is_stored() -> None:
     kept = {f"{FOLDERS[kind]}-{version}" for kind in FOLDERS for version in page[kind][1]}
     folders = {path.name for path in STORED.iterdir() if path.is_dir()}
     assert folders - {"releases", "studies"} == kept  # other tests read these two
+
+
+def test_stored_bundle_is_read() -> None:
+    """Its weights were drawn, so all of their numbers are known."""
+    bundle = read_bundle(STORED / "bundle-1")
+    expected = np.random.default_rng(0).normal(size=(3, 65)).astype(np.float32)
+    np.testing.assert_array_equal(bundle.weights, expected)
+    assert bundle.facts.class_names == ("naevus", "melanoma", "keratosis")
+    assert (bundle.statement["epsilon_target"], bundle.statement["unit"]) == (1, "image")
+
+
+def test_stored_bundle_never_was_a_release() -> None:
+    """Writers made it by hand: of an engine that is not exact, and without hashes of its parts."""
+    checks = {check.name: check.passed for check in verify_bundle(STORED / "bundle-1").checks}
+    assert {name for name, passed in checks.items() if passed is False} == {
+        *("engine", "statement", "parts"),
+    }
+    assert all(checks[name] for name in ("hashes", "plan", "mechanisms", "price", "head"))
 
 
 def test_stored_cell_is_read() -> None:
