@@ -16,7 +16,7 @@ from dpprobe.wrong_keys_and_values import explain_first
 T = TypeVar("T")
 
 DEPENDS = "not checked, because it depends on a check that failed above"
-NOT_COVERED = "not covered"
+NOT_COVERED, DOCUMENTS = "not covered", "documents"
 # Names of checks whose details state what a valid bundle promises.
 PROMISES = (
     "bundle.json", "statement", "price", "sites", "evaluation", "calibration", "monitor",
@@ -72,7 +72,9 @@ class Report:
         ]
         lines += [f"Not checked: {check.name}: {check.detail}" for check in unchecked]
         if self.passed and any(check.name == NOT_COVERED for check in self.checks):
-            lines.append(f'Not covered by the guarantee: see "What is not covered" in {CARD_FILE}')
+            compared = any(check.name == DOCUMENTS and check.passed for check in self.checks)
+            where = f'"What is not covered" in {CARD_FILE}' if compared else "the option --all"
+            lines.append(f"Not covered by the guarantee: see {where}")
         return [*lines, "The option --all lists every check."]
 
     def _state_verdict(self) -> str:

@@ -62,7 +62,7 @@ from dpprobe.release.bundle import (
     read_statement,
     read_sums,
 )
-from dpprobe.release.checks import NOT_COVERED, Checks, Report
+from dpprobe.release.checks import DOCUMENTS, NOT_COVERED, Checks, Report
 from dpprobe.release.documents.rewritten_documents import (
     check_documents,
     check_facts,
@@ -160,9 +160,9 @@ def _check_documents(
             f"{CARD_FILE} and {PAGE_FILE} were written by dpprobe {facts.dpprobe} and are not "
             f"compared; dpprobe explain {folder} writes them again from the verified facts"
         )
-        checks.note_check("documents", None, detail)
+        checks.note_check(DOCUMENTS, None, detail)
         return
-    checks.run_check("documents", check_documents, folder, facts, whole, *verified)
+    checks.run_check(DOCUMENTS, check_documents, folder, facts, whole, *verified)
 
 
 def _suggest_bundle(folder: Path) -> str:
