@@ -227,7 +227,7 @@ def see_subsample(head: Any, store: FeatureStore, door: Door) -> None:
         return
     statement = find_head(fitted).privacy_
     assert statement["public_data"]["subsample"] == {"fraction": 0.5, "public_seed": 3}
-    assert "which rows n counts" in str(statement["public"])
+    assert "drawn_units" in statement["public"]
 
 
 def see_copies(head: Any, store: FeatureStore, door: Door) -> None:
@@ -252,6 +252,7 @@ def find_head(fitted: Any) -> PrivateClassifier:
 KEPT: dict[str, tuple[PromiseFacts, Callable[[Any, FeatureStore, Door], None]]] = {
     "split_rule": (PromiseFacts(split_rule="id, seed 0, fraction 0.2"), see_split),
     "copies_across": (PromiseFacts(copies_across=5), see_split),
+    "test_copies": (PromiseFacts(test_copies={"image": {"rows": 7, "most": 4}}), see_split),
     "subsample": (PromiseFacts(subsample={"fraction": 0.5, "public_seed": 3}), see_subsample),
     "copies": (PromiseFacts(copies={"image": {"rows": 7, "most": 4}}), see_copies),
     "images_per_patient": (replace(OF_PATIENTS, images_per_patient=EACH), see_limit),
@@ -293,9 +294,9 @@ def test_a_store_brings_the_names_of_its_patients(unit: Any, tmp_path: Path) -> 
     store = open_store(tmp_path, OF_PATIENTS)
     head = make_head(unit=unit).fit(store, store.labels)
     assert head.plan_.n == (PATIENTS if unit == "patient" else ROWS)
-    assert head.privacy_["unit_of_privacy"].startswith("one patient") == (unit == "patient")
-    unpromised = "nothing is promised to a patient" in head.privacy_["promise"]
-    assert unpromised == (unit == "image")
+    assert head.privacy_["unit"] == unit
+    unpromised = {"images": None, "epsilon": None}
+    assert head.privacy_["patients"] == (unpromised if unit == "image" else None)
     folder = head.save_bundle(
         tmp_path / "bundle", dataset="clinic", model="pixels", each_by_itself=True
     )
