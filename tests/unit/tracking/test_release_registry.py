@@ -34,20 +34,13 @@ from dpprobe.tracking.writer import Writer
 from tests.support.bundles import CLASSES, write_example
 from tests.support.mlflow_server import serve
 from tests.support.network_bundles import CALIBRATED
+from tests.support.releases import measured
 from tests.support.tracked_study import Study
 
 MODEL = "study.release.lesions_v1"
 TAG = "bundle_digest"
 CARD = "---\nlicense: mit\n---\n\n# Lesions\n\n(1, 1e-05)-differentially private.\n"
-EVALUATION = {
-    "metric": "accuracy",
-    "value": 0.8125,
-    "interval": [0.75, 0.875],
-    "standard_error": 0.03,
-    "composition": "Nobody pays both.",
-    "n": 431,
-    "epsilon": 0.2,
-}
+EVALUATION = measured() | {"interval": [0.75, 0.875], "n": 431}
 
 
 @pytest.fixture(scope="module")

@@ -521,7 +521,8 @@ OF_STUDIES: list[dict[str, Any]] = [
 
 
 def check(block: dict[str, Any]) -> bool:
-    values = {"choice": block, "delta": 1e-5, "unit": "image", "public_data": {}}
+    values = {"choice": block, "format_version": 3, "delta": 1e-5}
+    values |= {"unit": "image", "public_data": {}}
     return check_choice(values, PLAN, OF_STUDY)[1]
 
 
