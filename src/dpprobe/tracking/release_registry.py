@@ -35,6 +35,7 @@ from dpprobe.release.bundle import (
     read_bundle,
 )
 from dpprobe.release.documents.rewritten_documents import complete_statement
+from dpprobe.release.parts.evaluation.show import is_telling
 from dpprobe.release.prediction_table import value_columns
 from dpprobe.release_part_registry import load_readers
 from dpprobe.tracking import served_release
@@ -149,7 +150,7 @@ def _list_metrics(statement: Any) -> list[MetricValue]:
         "privacy/epsilon_realised": rounded_up(statement["epsilon_realised"]),
     }
     evaluation = statement["evaluation"]
-    if load_readers()["evaluation"].show(statement)["telling"]:
+    if evaluation is not None and is_telling(evaluation):
         title = f"evaluation/{evaluation['metric']}"
         low, high = evaluation["interval"]
         values |= {title: evaluation["value"], f"{title}_low": low, f"{title}_high": high}
