@@ -172,7 +172,7 @@ def test_public_files_without_their_hashes_are_refused(with_files: Any, changes:
 SPLITS: list[tuple[Any, str]] = [
     ({"by": "source"}, ""),
     ({"by": "id", "public_seed": 0, "fraction": 0.2}, ""),
-    ({"by": "unstated"}, ""),
+    ({"by": "unstated"}, "split"),
     ({"by": "id"}, "split"),
     ({"by": "class", "public_seed": 0, "fraction": 0.2}, "split"),
     ({"by": "id", "public_seed": 2**64, "fraction": 0.2}, "split.public_seed + 1"),
@@ -196,7 +196,8 @@ def test_a_split_is_the_sources_or_drawn_by_ids(split: Any, named: str) -> None:
     ("change", "tokens"),
     [
         ({"test_units": state_tested(375)}, ()),
-        ({"test_units": state_tested(375) | {"compared": None}}, ()),
+        ({"test_units": state_tested(375) | {"compared": None}}, ("test_units.compared",)),
+        ({"test_units": state_tested(375) | {"compared": None}, "format_version": 2}, ()),
         ({"test_units": state_tested(375) | {"compared": []}}, ()),
         ({"test_units": None}, ("test_units",)),
         ({"test_units": state_tested(376)}, ("test_units.n", 375, 376)),
@@ -209,7 +210,7 @@ def test_a_split_is_the_sources_or_drawn_by_ids(split: Any, named: str) -> None:
 def test_facts_of_test_units_are_those_of_all_that_was_measured(
     change: dict[str, Any], tokens: tuple[object, ...]
 ) -> None:
-    stated = {"evaluation": measured(), **change}
+    stated = {"format_version": 3, "evaluation": measured(), **change}
     if not tokens:
         assert rewritten_documents._test_units(stated) == change["test_units"]
         return
