@@ -275,4 +275,4 @@ def test_fits_of_a_classifier_are_booked_told_and_stopped(place: Path | None) ->
         ledger = head.privacy_["ledger"]
         assert (ledger["entry"], ledger["releases"]) == (number, 2)
         assert ledger["epsilon"] == budget.compute_spent().epsilon
-        assert "1 other fit" in head.privacy_["choice"]["words"]
+        assert head.privacy_["choice"]["other_fits"] == 1
