@@ -29,6 +29,7 @@ STUDY, CALL = SimpleNamespace(study="scripts", results_dir="results"), []
 begin_run = check_devices = lambda: None
 shown_files = list
 changed_outputs = lambda jobs: []
+tell_raised = lambda dag: None
 
 
 include: "{rules}/snakemake_fixes.smk"
