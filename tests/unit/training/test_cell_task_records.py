@@ -314,7 +314,7 @@ def test_the_statement_has_the_counts_of_near_duplicates(tmp_path: Path, calibra
     overlap = tmp_path / "overlap.json"
     write_record(overlap, {"format": "dpprobe-overlap", "format_version": 2, **of, "near": 3})
     told = open_task(run)[0].statement["public_data"]["near_duplicate_check"]
-    assert told == "not run"
+    assert told == "not_run"
     checked = run.open(overlap=overlap).make_task("m", device="cpu")
     assert checked.statement["public_data"]["near_duplicate_check"] == {**of, "near": 3}
 
