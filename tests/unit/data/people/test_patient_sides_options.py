@@ -137,7 +137,8 @@ def test_delta_is_held_against_the_number_of_patients(tmp_path: Path) -> None:
     assert n < 12
     with pytest.raises(ConfigError, match=rf"n = {n} training patients"):
         check_study(study_of(tmp_path, delta=1.01 / n))
-    assert warnings_of(study_of(tmp_path, delta=0.09 / n)) == []
+    told = warnings_of(study_of(tmp_path, delta=0.09 / n))
+    assert [each for each in told if each.startswith("datasets.lesions")] == []
 
 
 @pytest.mark.parametrize("name", ["chexpert", "eyepacs", "mimic_cxr"])
