@@ -145,7 +145,7 @@ def test_a_run_shows_its_promise_curves_and_confusion_matrix(
 ) -> None:
     run = run_address(results, "cells", "real/digits/pixels/sgd/eps-2")
     text = open_page(browser, f"{server}/{run}", "privacy/epsilon_realised")
-    assert "(2, 1e-05)-differentially private" in text
+    assert "(2, 1e-5)-differentially private" in text
     open_page(browser, f"{server}/{run}/model-metrics", "train_loss")
     await_that(
         lambda: browser.find_elements("css selector", ".js-plotly-plot .scatterlayer path.js-line"),
@@ -225,7 +225,7 @@ def test_the_cells_are_filtered_and_lead_to_their_statements(results: Path, brow
     link.click()
     statement = browser.find_element("id", anchor)
     await_that(lambda: statement.get_attribute("open"), lambda: "the statement stays closed")
-    assert "(2, 1e-05)-differentially private" in statement.text
+    assert "(2, 1e-5)-differentially private" in statement.text
     assert_quiet(browser)
 
 

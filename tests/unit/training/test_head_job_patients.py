@@ -56,7 +56,7 @@ def run(tmp_path: Path, calibration: Path) -> Run:
 
 
 def composition(statement: Mapping[str, Any]) -> list[Mechanism]:
-    keys = ("name", "released", "sensitivity", "noise_multiplier", "sample_rate", "count")
+    keys = ("name", "sensitivity", "noise_multiplier", "sample_rate", "count")
     return [Mechanism(**{key: item[key] for key in keys}) for item in statement["mechanisms"]]
 
 

@@ -93,7 +93,7 @@ def study_of(folder: Path, *, privacy: dict[str, Any] | None = None, **options: 
     datasets = {"lesions": lesions, **STUDY["datasets"]}
     methods = {"sgd": {"head": "sgd", "batch_size": "full"}}
     return load_study(
-        STUDY | {"datasets": datasets, "methods": methods, "delta": 1e-4, "privacy": privacy or {}}
+        STUDY | {"datasets": datasets, "methods": methods, "delta": 5e-5, "privacy": privacy or {}}
     )
 
 
