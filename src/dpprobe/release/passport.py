@@ -74,7 +74,7 @@ GUARANTEE = {
     "n": "Number of training units",
     "patients.epsilon": "Most that the weights of the head cost a patient with several images",
     "sites.names": "Sites that trained the head together",
-    "ledger.epsilon": "Most that all releases of this dataset, with their test results, cost one "
+    "ledger.epsilon": "Most that the releases in the ledger, with their test results, cost one "
     "unit, when the bundle was made",
 }
 # Fields of the guarantee whose value is a sentence.

@@ -47,11 +47,10 @@ INTENDED_USE = (
     "and for research."
 )
 LIMITS = (
-    "Not a medical device, and not for decisions about people unless a person decides. Any test "
-    "used only this dataset: on {items} from other places, devices or groups it may do worse, and "
-    "nobody has measured by how much. Differential privacy costs accuracy, and rare classes and "
-    "small groups lose more than others. It predicts a class for every {item}, even for one that "
-    "shows none of its classes."
+    "Not a medical device, and not for decisions about people unless a person decides. What is "
+    "measured here is of this release's own test data: on {items} from other places, devices or "
+    "groups the head may do worse. Differential privacy costs accuracy, and rare classes and small "
+    "groups may lose more than others. The head also scores {items} that show none of its classes."
 )
 
 
@@ -140,9 +139,9 @@ def in_plain_words(statement: Facts, unit: UnitWords, table: Sequence[Attack]) -
     """States the guarantee, and explains it by the best attack, for readers who know no epsilon."""
     middle = next(attack for attack in table if attack.false == 0.01)
     return (
-        "Noise added in training limits what anyone can learn from these files about one "
+        "Noise limits what anyone can learn from these files about one "
         f"{unit.whole_short}, even someone who knows all other {unit.many}, every setting and the "
-        f"code. An attack that wrongly flags 1% of the {unit.many} {unit.who} were not in the "
+        f"code. An attack on these files that wrongly flags 1% of the {unit.many} {unit.who} were not in the "
         f"training data finds at most {percent_up(middle.trained)} of those {unit.who} were; "
         "random guessing finds 1%. An attacker who thinks it equally likely that a given "
         f"{unit.one} was or was not in the training data guesses right at most "
