@@ -365,8 +365,8 @@ def test_a_permitted_risk_is_told_with_the_promise() -> None:
     [
         (
             Patients(images=5, epsilon=2.5),
-            "a patient with 5 training images, the most that a patient may have here, the promise is "
-            "(2.5, 1e-5)",
+            "a patient with 5 training images, the most that a patient may have here, the promise "
+            "is (2.5, 1e-5)",
             "About a patient with 5 images the attacker guesses right at most 9",
             "epsilon 2.5 at delta 1e-5.",
         ),
@@ -496,12 +496,12 @@ def test_a_picture_on_both_sides_is_told_by_what_was_compared(
 def test_nothing_else_is_said_of_a_cohort_s_own_rows_alone(earlier: int) -> None:
     block = {"earlier": [{"release": "first", "cohort": "a", "n": 5}] * earlier}
     promise = explain_statement(state_with(**RELEASE) | {"cohort": block}).promise
-    assert ("the rows of this cohort through" in promise) == bool(earlier)
+    assert ("rows of this cohort" in promise) == bool(earlier)
 
 
 def test_a_subsample_of_patients_images_names_the_patients_as_it_draws_by_them() -> None:
     words = explain_statement(state_with(patients=Patients(images=5), **of_backbone(**DRAWN)))
-    assert "The name is the patient's where a column names patients" in words.public[1]
+    assert "is the patient's where" in words.public[1]
 
 
 def test_weights_are_assumed_and_vectors_declared_to_depend_on_no_private_data() -> None:

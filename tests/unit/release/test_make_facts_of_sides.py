@@ -98,8 +98,8 @@ def test_a_fact_beside_a_choice_is_priced_in_training_and_stated_in_tests(
     assert block["epsilon"] > statement["epsilon_realised"], "priced for one training unit"
     assert {"copies_of_items", "choice_of_release"} <= {*statement["not_covered"]}
     said = explain_choice(block, statement)
-    assert "no epsilon covers their test units" in said, "whatever the copies on the test side are"
-    assert "a training unit of this release that is tested on there: as a copy" in said
+    assert "covers their test units" in said, "whatever the copies on the test side are"
+    assert "there: as a copy" in said
 
 
 @pytest.mark.parametrize("images", [2, None])
@@ -112,9 +112,9 @@ def test_a_choice_beside_patients_with_several_images_has_no_bound_for_them(
     statement = read_bundle(release(tmp_path, made)).statement
     assert statement["choice"]["epsilon"] > statement["epsilon_realised"], "to one image"
     said = explain_choice(statement["choice"], statement)
-    assert "To a patient with several images the choice costs more; no bound is stated" in said
+    assert "no bound is stated" in said
     whole = explain_choice(statement["choice"], {**statement, "patients": None})
-    assert "patient with several" not in whole
+    assert "no bound is stated" not in whole
 
 
 def test_a_choice_by_another_dataset_of_the_same_images_is_stated_or_refused(

@@ -139,10 +139,10 @@ def in_plain_words(statement: Facts, unit: UnitWords, table: Sequence[Attack]) -
     """States the guarantee, and explains it by the best attack, for readers who know no epsilon."""
     middle = next(attack for attack in table if attack.false == 0.01)
     return (
-        "Noise limits what anyone can learn from these files about one "
-        f"{unit.whole_short}, even someone who knows all other {unit.many}, every setting and the "
-        f"code. An attack on these files that wrongly flags 1% of the {unit.many} {unit.who} were not in the "
-        f"training data finds at most {percent_up(middle.trained)} of those {unit.who} were; "
+        f"Noise limits what anyone can learn from these files about one {unit.whole_short}, even "
+        f"someone who knows all other {unit.many}, every setting and the code. An attack on these "
+        f"files that wrongly flags 1% of the {unit.many} {unit.who} were not in the training data "
+        f"finds at most {percent_up(middle.trained)} of those {unit.who} were; "
         "random guessing finds 1%. An attacker who thinks it equally likely that a given "
         f"{unit.one} was or was not in the training data guesses right at most "
         f"{percent_up(_allowed_attacks(statement, ()).balanced_accuracy)} of the time; a coin "

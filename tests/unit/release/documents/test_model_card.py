@@ -130,7 +130,7 @@ SAID: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "calibrated": (
         {"statement": {"calibration": calibrated()}},
-        ["1000 private test images", "| 90% | "],
+        ["1000 private test images", "| 90% | ", "(#how-sure-it-is)"],
     ),
     "watched": (
         {"statement": {"monitor": watched()}},

@@ -176,7 +176,8 @@ def _explain_metric(block: Facts) -> str:
         # no number, because no mechanism releases the share of a class
         return (
             " A head that always predicts the most frequent class (of several labels, each label's "
-            "more frequent answer) is right in that class's share of cases, which is not measured here."
+            "more frequent answer) is right in that class's share of cases, which this result "
+            "leaves out."
         )
     if block["metric"] == "macro_accuracy":
         if block["worst_class"] is None:

@@ -91,8 +91,8 @@ def explain_sites(block: Facts | None, unit: UnitWords, _: Facts) -> dict[str, A
     names, aggregator, colluders = block["names"], block["aggregator"], block["colluders"]
     words = (
         f"The sites {', '.join(names[:-1])} and {names[-1]} trained this head together. By the "
-        f"protocol, no site sends any {unit.item}, a feature or an exact sum: each sends sums under "
-        "masks, which vanish in the total. "
+        f"protocol, no site sends any {unit.item}, a feature or an exact sum: each sends sums "
+        "under masks, which vanish in the total. "
     )
     if aggregator is not None:
         of_one = ", which is that of one site" if len(names) == 2 else ""
