@@ -29,6 +29,7 @@ from dpprobe.privacy.statement_words import (
 from dpprobe.privacy.trade_off import Allowed, bound_attacks, per_hundred
 from dpprobe.privacy.unit_words import UnitWords
 from dpprobe.release.bundle import BundleFacts
+from dpprobe.release.documents.officer_words import LIMIT, explain_delta
 from dpprobe.release.parts.part import Facts
 from dpprobe.release.stated_plans import tested_blocks
 from dpprobe.release_part_registry import PARTS, load_readers
@@ -79,6 +80,8 @@ def shared_values(facts: BundleFacts, statement: Facts, table: Sequence[Attack])
         "words": words,
         "plain": in_plain_words(statement, unit, table),
         "formal": state_formally(statement, unit),
+        "delta": explain_delta(statement, unit),
+        "limit": LIMIT,
         "table": table,
         "weak": is_weak(table),
         "to_patients": to_patients(statement),
