@@ -334,7 +334,7 @@ def test_each_question_has_a_row_and_none_is_answered_without_a_field(read: Bund
 
 
 STANDS_FOR_ABSENCE = {
-    "How accurate is the head on test data?": "No test result",
+    "How accurate is the head on test data?": "No test metric",
     "How much may test results cost a test unit?": "pays nothing",
     "Which attacks were tried, and with what result?": "states no audit",
     "How often will this data be used again, and who limits the sum?": "states no limit",
