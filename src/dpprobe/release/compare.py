@@ -25,7 +25,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe.artifacts import atomic_path, hash_value, read_whole_record, require_room, write_record
+from dpprobe.artifacts import (
+    RECORD_HASH,
+    atomic_path,
+    check_not_newer,
+    hash_value,
+    read_whole_record,
+    require_room,
+    write_record,
+)
 from dpprobe.backbones.feature_digest import probes_agree
 from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
@@ -262,10 +270,9 @@ class ComparisonTask:
 
     def check_before(self, *, anyway: bool = False) -> None:
         """Runs all checks that precede a booking; `anyway` permits a comparison without power."""
-        for fault in dataset_faults(self.study, self.dataset):
-            raise PrivacyError(f"{self._title}: {fault}")
         promise = count_promise(self.study, self.dataset, self.stores[0])
-        if fault := promise.tested_fault():
+        faults = [*dataset_faults(self.study, self.dataset), promise.tested_fault()]
+        for fault in filter(None, faults):
             raise PrivacyError(f"{self._title}: {fault}")
         if promise.count_copies(self.unit, tested=True):
             logger.warning(
@@ -280,7 +287,8 @@ class ComparisonTask:
             raise PrivacyError(
                 f"{self._title}: only a difference of {_up(100 * least):.1f} points or more would "
                 f"be found with probability {POWER:.0%}, so nothing would be learned. No epsilon "
-                "was spent. Write a larger --epsilon, use more test units, or add --anyway"
+                "was spent. Write a larger --epsilon, use more test units, assume a smaller "
+                "--disagreement from public knowledge, or add --anyway"
             )
 
     def _check_heads(self) -> None:
@@ -441,7 +449,7 @@ class ComparisonTask:
         record = _read_whole(staged)
         assert record is not None
         try:
-            self.ledger.close_entry(entry.number, record["record_sha256"])
+            self.ledger.close_entry(entry.number, record[RECORD_HASH])
         except PrivacyError:
             staged.unlink()  # the entry was abandoned while this job ran
             raise
@@ -535,18 +543,20 @@ def _check_store(bundle: Bundle, store: FeatureStore) -> None:
 
 
 def _read_whole(path: Path) -> Mapping[str, Any] | None:
-    """Reads a comparison's record; None if it is missing or damaged."""
+    """Reads a comparison's record; None if missing or damaged, DataError for a newer version."""
     try:
         record = read_whole_record(path)
     except (OSError, ValueError):
         return None
-    known = isinstance(record, dict) and record.get("format") == FORMAT
-    return record if known and "record_sha256" in record else None
+    if not (isinstance(record, dict) and record.get("format") == FORMAT and RECORD_HASH in record):
+        return None
+    check_not_newer(path, record, kind=FORMAT, version=FORMAT_VERSION)
+    return record
 
 
 def _has_hash(path: Path, digest: str | None) -> bool:
     record = _read_whole(path)
-    return record is not None and record["record_sha256"] == digest
+    return record is not None and record[RECORD_HASH] == digest
 
 
 def _up(points: float) -> float:
