@@ -101,7 +101,7 @@ def test_what_leaves_is_a_whole_number_of_steps() -> None:
 
 
 def test_noise_has_the_deviation_of_the_plan() -> None:
-    noise, draws = 4.0, 4000
+    noise, draws = 4.0, 1500
     entropies = (SystemEntropy() for _ in range(draws))
     ones = np.ones(6)
     drawn = np.array(
