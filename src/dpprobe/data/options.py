@@ -194,7 +194,8 @@ class DatasetOptions(Options, ABC):
     verify: Literal["decode", "hash"] = Field(
         "decode",
         description="decode: decode every image once when the split tables are made, to report all "
-        "unreadable images together. hash: only read the bytes of the images.",
+        "unreadable images together. hash: only read the bytes of the images; a release decodes "
+        "them before it is booked, to compare their pixels.",
     )
     unreadable: Literal["error", "drop"] = Field(
         "error",
@@ -209,8 +210,8 @@ class DatasetOptions(Options, ABC):
     )
     other_units_than: tuple[Name, ...] = Field(
         (),
-        description="Other datasets under the same data_dir whose patients or images have the "
-        "same names but are different.",
+        description="Other datasets under the same data_dir whose patients or images are "
+        "different, although their names are the same or their pixels cannot be compared.",
     )
     prompts: Prompts = Field(
         "simple",
