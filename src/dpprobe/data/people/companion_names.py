@@ -341,6 +341,34 @@ def find_mask_folders(folders: Mapping[str, Sequence[str]]) -> dict[str, tuple[s
     return found
 
 
+def find_named_folders(
+    names: Sequence[str], *, outer: int | Sequence[int] = 0
+) -> dict[str, list[int]]:
+    """Maps words of folders, such as `masks`, to the positions of the images inside.
+
+    A folder beside folders such as `no_mask` is a class, and so is a folder beside no others.
+    `outer` is as in `find_companions`.
+    """
+    depths = [outer] * len(names) if isinstance(outer, int) else outer
+    places = [*zip((name.rpartition("/")[0] for name in names), depths, strict=True)]
+    words = {
+        (folder, depth): next(filter(None, map(read_folder, folder.split("/")[depth:])), None)
+        for folder, depth in {*places}
+    }
+    if None not in words.values():
+        return {}
+    others = {folder.casefold() for (folder, _), word in words.items() if word is None}
+    found: dict[str, list[int]] = defaultdict(list)
+    for position, place in enumerate(places):
+        if (word := words[place]) is not None:
+            found[word].append(position)
+    return {
+        word: positions
+        for word, positions in found.items()
+        if len(positions) >= FEWEST_BASES and not any(word in other for other in others)
+    }
+
+
 class _FolderPairs:
     """Pairs of equal names in folders: `masks/x.png` with `x.png` or with `images/x.png`."""
 

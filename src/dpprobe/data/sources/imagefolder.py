@@ -29,7 +29,7 @@ from dpprobe.data.images.image_search import names_image
 from dpprobe.data.options import ClassUnits, DatasetOptions, Embed
 from dpprobe.data.people import class_units
 from dpprobe.data.people.alike_names import find_alike, in_words, is_text
-from dpprobe.data.people.companion_names import find_mask_folders
+from dpprobe.data.people.companion_names import FEWEST_BASES, find_mask_folders, find_named_folders
 from dpprobe.data.people.companion_options import (
     KEEP,
     CompanionOptions,
@@ -129,7 +129,8 @@ class Options(CompanionOptions, SplitOptions):
     def judge_companions(self) -> Judgement:
         listing = list_images(self)
         faults, warnings = _find_companions(self, _split_rows(self, listing)).judge(self.companions)
-        return (*_mask_folder_faults(self, listing), *faults), warnings
+        named = () if self.companions == KEEP else _describe_named_folders(self, listing)
+        return (*_mask_folder_faults(self, listing), *faults), (*named, *warnings)
 
     def class_depth(self, split: str) -> int:
         """Counts the folders of an image's path down to its class."""
@@ -180,6 +181,24 @@ def _mask_folder_faults(options: Options, listing: Listing) -> Iterator[str]:
             f"previews, such as {image} of {picture}; write `exclude: {exclude}` to leave it out, "
             "or `companions: keep` if it is a class"
         )
+
+
+def _describe_named_folders(options: Options, listing: Listing) -> Iterator[str]:
+    """Warns of class folders named like masks, whose images have names of their own.
+
+    They may be classes, such as `mask` beside `hat` and `scarf`.
+    """
+    refused = list_mask_folders(listing)
+    names = [f"{name}/{n}" for name in listing.class_names for n in range(FEWEST_BASES)]
+    for positions in find_named_folders(names).values():
+        for name in {names[position].partition("/")[0]: None for position in positions}:
+            if name not in refused:
+                exclude = json.dumps([*options.exclude, name], ensure_ascii=False)
+                yield (
+                    f"companions: the folder {name} is read as a class, but is named like masks or "
+                    f"previews; write `exclude: {exclude}` to leave it out, or `companions: keep` "
+                    "if it is a class"
+                )
 
 
 def _describe_alone(options: Options) -> Iterator[str]:
