@@ -54,7 +54,7 @@ def asked(name: str, data: str = "", **more: Any) -> Booking:
 class Named(Units):
     """Units whose images are known to be others."""
 
-    contents = Contents({}, pixels=True)  # type: ignore[assignment]
+    contents = Contents({}, pixels=True)
 
 
 def named(*train: str, test: tuple[str, ...] = ()) -> Units:
