@@ -341,7 +341,7 @@ def test_images_that_nobody_can_compare_are_never_called_different(tmp_path: Pat
 def test_undecodable_images_are_not_compared(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_tables(tmp_path, {"train": ["x", "y", "z"], "test": ["w"]})
+    write_tables(tmp_path, {"train": [b"x", b"y", b"z"], "test": [b"w"]})
     contents = Units(names={}, tables=tmp_path).contents
     assert (len(contents.images["train"]), contents.pixels) == (3, False)
     check_tokens(caplog.text, "train row 0", "decoded")
