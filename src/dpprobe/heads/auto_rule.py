@@ -25,27 +25,48 @@ from dpprobe.heads.dimension_limits import MOST_FEATURES
 from dpprobe.heads.facts import DataFacts
 from dpprobe.privacy.gaussian_mu import gaussian_mu
 
-RULE = 2
+RULE = 3
 # Earlier rules whose choices this version can repeat. Rule 1 chose as rule 2 does without a metric.
-EARLIER = (1,)
+EARLIER = ()
 # The metric for which all classes are equally important.
 BALANCED_METRIC = "macro_accuracy"
 
 # The least n mu / sqrt(d) at which the second moment is worth its share of the budget.
 _LEAST_SIGNAL = 100.0
+_PUBLIC_SHARE = 0.04
+# The largest n mu / sqrt(d) at which the mean scores of classes are worth their share.
+_MOST_OFFSET_SIGNAL, _OFFSET_SHARE = 10.0, 0.1
 
 
-def choose_head(facts: DataFacts) -> dict[str, Any]:
-    """Returns the options of the head to train, on full batches: a pure function of the facts."""
+def choose_head(facts: DataFacts, *, public: str | None = None) -> dict[str, Any]:
+    """Returns the options of the head to train, on full batches: a pure function of the facts.
+
+    `public` names a file of public rows, if the study has one.
+    """
     balanced = facts.metric == BALANCED_METRIC and not facts.multi_label
+    whitens = facts.dimension <= MOST_FEATURES and signal_of(facts) >= _LEAST_SIGNAL
+    normalize: Any = "whitened" if whitens else "centred"
+    if public is not None:
+        normalize = {"kind": normalize, "public": public}
+        if not whitens and facts.dimension <= MOST_FEATURES:
+            normalize |= {"kind": "whitened", "share": _PUBLIC_SHARE, "moment": "public"}
+    return {
+        "head": "momentum",
+        "normalize": normalize,
+        "loss": "sigmoid" if facts.multi_label else "softmax",
+        **(balance_options(facts) if balanced else {}),
+    }
+
+
+def balance_options(facts: DataFacts) -> dict[str, Any]:
+    """Returns the options that balance the chosen head's classes."""
+    offsets = {"offset_share": _OFFSET_SHARE} if signal_of(facts) < _MOST_OFFSET_SIGNAL else {}
+    return {"class_priors": "released", **offsets}
+
+
+def signal_of(facts: DataFacts) -> float:
+    """Returns n mu / sqrt(d), with mu of the Gaussian mechanism at (epsilon, delta)."""
     mu = math.inf
     if math.isfinite(facts.epsilon):
         mu = gaussian_mu(facts.epsilon, facts.delta)
-    signal = facts.n * mu / math.sqrt(facts.dimension)
-    whitens = facts.dimension <= MOST_FEATURES and signal >= _LEAST_SIGNAL
-    return {
-        "head": "momentum",
-        "normalize": "whitened" if whitens else "centred",
-        "loss": "sigmoid" if facts.multi_label else "softmax",
-        **({"class_priors": "released"} if balanced else {}),
-    }
+    return facts.n * mu / math.sqrt(facts.dimension)

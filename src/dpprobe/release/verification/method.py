@@ -132,7 +132,8 @@ def check_rule(
 
 def _check_rule(options: Auto, plan: Plan, bundle: BundleFacts, values: Values) -> tuple[str, bool]:
     facts = data_facts(options, plan, bundle, values)
-    expected = Auto(balanced=options.balanced).resolve_choice(facts, exact=True)
+    asked = Auto(balanced=options.balanced, public=options.public)
+    expected = asked.resolve_choice(facts, exact=True)
     chosen = {**expected.model_dump(mode="json"), "rule": options.rule}
     require_same("head.options", chosen, options.model_dump(mode="json"))
     return f"rule {options.rule} chooses these options from public facts only", True
