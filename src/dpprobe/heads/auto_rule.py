@@ -33,7 +33,10 @@ BALANCED_METRIC = "macro_accuracy"
 
 # The least n mu / sqrt(d) at which the second moment is worth its share of the budget.
 _LEAST_SIGNAL = 100.0
-_PUBLIC_SHARE = 0.04
+# Below this n mu / sqrt(d) the centre gets a larger share, or the second moment of public rows is
+# used from another one on.
+_SMALL_SIGNAL, _LARGER_SHARE = 15.0, 0.2
+_LEAST_PUBLIC_SIGNAL, _CENTRE_SHARE = 5.0, 0.04
 # The largest n mu / sqrt(d) at which the mean scores of classes are worth their share.
 _MOST_OFFSET_SIGNAL, _OFFSET_SHARE = 10.0, 0.1
 
@@ -44,18 +47,24 @@ def choose_head(facts: DataFacts, *, public: str | None = None) -> dict[str, Any
     `public` names a file of public rows, if the study has one.
     """
     balanced = facts.metric == BALANCED_METRIC and not facts.multi_label
-    whitens = facts.dimension <= MOST_FEATURES and signal_of(facts) >= _LEAST_SIGNAL
-    normalize: Any = "whitened" if whitens else "centred"
-    if public is not None:
-        normalize = {"kind": normalize, "public": public}
-        if not whitens and facts.dimension <= MOST_FEATURES:
-            normalize |= {"kind": "whitened", "share": _PUBLIC_SHARE, "moment": "public"}
     return {
         "head": "momentum",
-        "normalize": normalize,
+        "normalize": choose_normalisation(facts, public),
         "loss": "sigmoid" if facts.multi_label else "softmax",
         **(balance_options(facts) if balanced else {}),
     }
+
+
+def choose_normalisation(facts: DataFacts, public: str | None) -> dict[str, Any] | str:
+    """Returns the normalisation of the chosen head."""
+    signal, fits = signal_of(facts), facts.dimension <= MOST_FEATURES
+    if fits and signal >= _LEAST_SIGNAL:
+        return "whitened" if public is None else {"kind": "whitened", "public": public}
+    if public is None:
+        return "centred" if signal >= _SMALL_SIGNAL else {"kind": "centred", "share": _LARGER_SHARE}
+    if fits and signal >= _LEAST_PUBLIC_SIGNAL:
+        return {"kind": "whitened", "public": public, "moment": "public", "share": _CENTRE_SHARE}
+    return {"kind": "centred", "public": public}
 
 
 def balance_options(facts: DataFacts) -> dict[str, Any]:

@@ -101,8 +101,9 @@ PublicRows = Annotated[
     Field(
         min_length=1,
         exclude_if=lambda value: value is None,
-        description="Features of public images through the same backbone, which need no labels: a "
-        "manifest.json or an .npy file. The released centre is shrunk towards their mean in place "
+        description="Public images of a similar kind, without labels: the name of a dataset under "
+        "public_datasets, or a file of its features through the same backbone (manifest.json, or "
+        ".npy with one row per image). The released centre is shrunk towards their mean in place "
         "of 0, at no privacy cost. Features of private images are refused.",
     ),
 ]

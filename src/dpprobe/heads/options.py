@@ -81,7 +81,8 @@ class MethodOptions(Options, ABC):
                 f"normalize: {self.normalize.kind} takes a share of a privacy budget, but "
                 f"head {self.head} has no budget; write l2 or none"
             )
-        files = [name for name in self.public_files() if name != PUBLIC_ROWS]
+        # rows of `public` are whitened as the private rows are
+        files = [name for name in self.public_files() if name.rpartition(".")[2] != "public"]
         if isinstance(self.normalize, Whitened) and files:
             raise ValueError(
                 "normalize: whitened transforms rows by released statistics, but "
