@@ -84,16 +84,20 @@ class Options(MethodOptions):
                 f"head auto: the study was planned with rule {self.rule}, but this dpprobe "
                 f"has rule {RULE}; run again"
             )
+        return self.repeat_choice(RULE, facts, exact=exact)
+
+    def repeat_choice(self, rule: int, facts: DataFacts, *, exact: bool = False) -> Self:
+        """Returns the choice of the current rule or one of `auto_rule.EARLIER`."""
         if fault := self.class_fault(facts.classes, multi_label=facts.multi_label):
             raise ConfigError(f"head auto: {fault}")
-        values = choose_head(facts)
+        values = choose_head(facts, rule)
         if self.balanced is not None:
             values |= {"class_priors": "released" if self.balanced else None}
         chosen = method_options(values)
         if exact and not chosen.is_exact:
             chosen = method_options({**chosen.model_dump(mode="json"), "engine": "exact"})
         balanced = chosen.releases_priors or self.balanced
-        return type(self)(balanced=balanced, rule=RULE, chosen=chosen)
+        return type(self)(balanced=balanced, rule=rule, chosen=chosen)
 
     @property
     def _decided(self) -> MethodOptions:

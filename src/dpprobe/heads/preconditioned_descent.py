@@ -58,7 +58,11 @@ class PreconditionedDescentOptions(RowOptions, BalanceOptions):
         "the start (K for a softmax); shorter if noise would drive probabilities to 0 and 1.",
     )
     step: float = Field(
-        0.6, gt=0, le=2, description="Length of a step, as a part of a Newton step."
+        0.6,
+        gt=0,
+        le=2,
+        description="Length of a step, as a part of a Newton step; shorter in directions that the "
+        "noise of the released matrix hides.",
     )
     penalised: bool = Field(
         True,
