@@ -87,17 +87,21 @@ class Options(MethodOptions):
                 f"head auto: the study was planned with rule {self.rule}, but this dpprobe "
                 f"has rule {RULE}; run again"
             )
+        return self.repeat_choice(RULE, facts, exact=exact)
+
+    def repeat_choice(self, rule: int, facts: DataFacts, *, exact: bool = False) -> Self:
+        """Returns the choice of the current rule or one of `auto_rule.EARLIER`."""
         if fault := self.class_fault(facts.classes, multi_label=facts.multi_label):
             raise ConfigError(f"head auto: {fault}")
-        values = choose_head(facts, public=self.public)
+        values = choose_head(facts, rule, public=self.public)
         if self.balanced is not None:
             balance = {"class_priors": None, "offset_share": None}
-            values |= balance_options(facts) if self.balanced else balance
+            values |= balance_options(facts, rule) if self.balanced else balance
         chosen = method_options(values)
         if exact and not chosen.is_exact:
             chosen = method_options({**chosen.model_dump(mode="json"), "engine": "exact"})
         balanced = chosen.releases_priors or self.balanced
-        return type(self)(balanced=balanced, public=self.public, rule=RULE, chosen=chosen)
+        return type(self)(balanced=balanced, public=self.public, rule=rule, chosen=chosen)
 
     def public_files(self) -> dict[str, str]:
         """Returns the file once, although the chosen head names it too."""

@@ -38,6 +38,21 @@ FACTS = st.builds(
 )
 
 
+def test_earlier_rules_are_repeated_and_not_the_current_rule() -> None:
+    """Between n mu = 50 sqrt(d) and 100 sqrt(d), rule 3 whitens and rules 1 and 2 do not."""
+    facts = DataFacts(
+        n=8000, dimension=384, classes=10, multi_label=False, epsilon=0.6, delta=1e-5, unit="image"
+    )
+    kinds = {
+        rule: auto.Options().repeat_choice(rule, facts).normalize.kind
+        for rule in (*auto_rule.EARLIER, auto_rule.RULE)
+    }
+    assert kinds == {1: "centred", 2: "centred", 3: "whitened"}
+    repeated = auto.Options().repeat_choice(2, facts)
+    assert repeated.rule == 2
+    assert auto.Options().resolve_choice(facts) == auto.Options().repeat_choice(3, facts)
+
+
 @given(facts=FACTS)
 @settings(max_examples=300)
 def test_the_rule_chooses_a_head_that_fits_whatever_the_facts(facts: DataFacts) -> None:
