@@ -264,7 +264,7 @@ def list_images(options: Options) -> Listing:
 
 
 def _list_unlabelled(options: Options, root: Path) -> Listing:
-    """Lists all images below a folder as one class; raises ConfigError if there are fewer than two."""
+    """Lists all images below a folder as one class; raises ConfigError for fewer than two."""
     found = [
         (folder / entry.name).relative_to(root).as_posix()
         for folder, entries in walk_folder(root)
