@@ -305,6 +305,10 @@ class DatasetOptions(Options, ABC):
         """Returns True if the source has a test split; otherwise dpprobe splits the rows."""
         return True
 
+    def has_labels(self) -> bool:
+        """Returns False if the images have no classes, as public images need none."""
+        return True
+
     def public_split(self) -> PublicSplit:
         """Describes the split for releases, before `subsample` leaves rows out."""
         return PublicSplit()

@@ -301,7 +301,7 @@ def write_dataset(
     """
     assert not (accepted and multi_label)
     fault = find_name_fault(class_names)
-    if fault or len(class_names) < 2:
+    if fault or (len(class_names) < 2 and options.has_labels()):
         raise DataError(f"class names: {fault or f'only {len(class_names)}; name two or more'}")
     shape = _Shape(
         tuple(class_names), multi_label, tuple(groups), accepted, units, options.holds_vectors
