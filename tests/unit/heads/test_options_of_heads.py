@@ -292,7 +292,7 @@ def test_rates_that_are_written_need_no_rule() -> None:
 def test_auto_whitens_where_the_moment_is_worth_its_share(
     n: int, dimension: int, epsilon: float, several: bool
 ) -> None:
-    """From n mu = 100 sqrt(d) on, with mu of the Gaussian mechanism (Dong et al. 2022)."""
+    """From n mu = 50 sqrt(d) on, with mu of the Gaussian mechanism (Dong et al. 2022)."""
     delta = 1e-4
     facts = DataFacts(
         n=n,
@@ -310,13 +310,13 @@ def test_auto_whitens_where_the_moment_is_worth_its_share(
 
     mu = math.inf if epsilon == math.inf else brentq(excess, 1e-6, 50)
     signal = n * mu / math.sqrt(dimension)
-    assert abs(signal - 100) > 1, "a case in the middle would test rounding"
+    assert abs(signal - 50) > 1, "a case in the middle would test rounding"
     chosen = auto.trained_head(auto.Options().resolve_choice(facts))
-    whitens = signal >= 100 and dimension <= MOST_FEATURES
+    whitens = signal >= 50 and dimension <= MOST_FEATURES
     assert chosen.head == "momentum"
     assert chosen.normalize.kind == ("whitened" if whitens else "centred")
     assert chosen.link == ("sigmoid" if several else "softmax")
-    assert auto.asked_options(auto.Options())["rule"] == auto_rule.RULE == 2
+    assert auto.asked_options(auto.Options())["rule"] == auto_rule.RULE == 3
 
 
 # Priors
