@@ -25,6 +25,7 @@ from dpprobe.study.study import Study
 from tests.support.command_line import run_main
 from tests.support.refusals import check_tokens, refuses
 from tests.support.release_study import ROWS, study, write_features
+from tests.support.split_tables import write_tables
 
 N = ROWS["test"]
 METHODS = {"first": "covariance", "second": "sums"}
@@ -32,8 +33,14 @@ METHODS = {"first": "covariance", "second": "sums"}
 
 def make_releases(folder: Path, *, images_per_patient: int | None = None, **more: Any) -> Study:
     """Makes two releases in the usual folders of a study; returns the study."""
-    features = folder / "results/features/toy/pixels"
-    write_features(features, images_per_patient=images_per_patient, across=0)
+    images = {split: [f"{split} {row}" for row in range(ROWS[split])] for split in ROWS}
+    fingerprint = write_tables(folder / "data/toy", images)  # so that both sides are compared
+    write_features(
+        folder / "results/features/toy/pixels",
+        images_per_patient=images_per_patient,
+        across=0,
+        fingerprint=fingerprint,
+    )
     for name, method in METHODS.items():
         made = study(folder, name=name, method=method, allow_useless=True, **more)
         open_release(made, name).run()
