@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads.balance import BalanceOptions, ClassPriors, ClassWeights, PriorShare
+from dpprobe.heads.balance import BalanceOptions, ClassPriors, ClassWeights, OffsetShare, PriorShare
 from dpprobe.heads.normalisation import (
     CENTRED_BY_DEFAULT,
     L2,
@@ -112,6 +112,7 @@ class GradientOptions(BalanceOptions):
     class_weights: ClassWeights = None
     class_priors: ClassPriors = None
     prior_share: PriorShare = None
+    offset_share: OffsetShare = None
     loss: Literal["softmax", "sigmoid"] = Field(
         "softmax",
         description="softmax: cross-entropy, for one label per image. sigmoid: the sum over "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pydantic import Field
 
-from dpprobe.heads.balance import BalanceOptions, ClassPriors, ClassWeights, PriorShare
+from dpprobe.heads.balance import BalanceOptions, ClassPriors, ClassWeights, OffsetShare, PriorShare
 from dpprobe.heads.clipped_row_options import GRADIENTS, MaxRowNorm, Ridge, RowIntercept, RowOptions
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.options import AtMost
@@ -43,6 +43,7 @@ class PreconditionedDescentOptions(RowOptions, BalanceOptions):
     class_weights: ClassWeights = None
     class_priors: ClassPriors = None
     prior_share: PriorShare = None
+    offset_share: OffsetShare = None
     max_row_norm: MaxRowNorm = 1.0
     intercept: RowIntercept = 0.2
     ridge: Ridge = None

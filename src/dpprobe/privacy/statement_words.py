@@ -27,7 +27,8 @@ EVERYTHING_ALLOWED = (
 )
 _TRAINED = (
     "The backbone was pretrained on public data, assumed to contain neither the private {items} "
-    "nor near-duplicates of them. Its weights and preprocessing do not depend on the private data."
+    "nor near-duplicates of them. Its weights and preprocessing are assumed not to depend on the "
+    "private data."
 )
 _UNTRAINED = "The backbone's weights, if it has any, are random or fixed: no data went into them."
 _VECTORS = (
@@ -39,6 +40,7 @@ _VECTORS_TRAINED = (
     "The model was pretrained on public data, assumed to contain neither the private items nor "
     "near-duplicates of them."
 )
+_VECTORS_UNTRAINED = "It is also declared that no data went into the model."
 _OVERLAP = (
     " The near-duplicate check found private rows that look like public ones: if the backbone saw "
     "those, the promise does not hold for these rows."
@@ -75,6 +77,7 @@ def explain_statement(statement: Facts) -> StatementWords:
     limits = statement["engine_limits"]
     filled = {**(statement["public_data"].get("subsample") or {})}
     filled |= statement.get("chosen_from") or {}
+    filled["unseen"] = _tell_unseen((statement.get("test_units") or {}).get("compared"))
     return StatementWords(
         unit=unit,
         promise=write_promise(statement, unit),
@@ -89,9 +92,16 @@ def explain_statement(statement: Facts) -> StatementWords:
         near_duplicates=_write_check(statement["public_data"]["near_duplicate_check"], unit),
         public=tuple(_find_sentence("public", name, unit, filled) for name in statement["public"]),
         not_covered=tuple(
-            _find_sentence("not_covered", name, unit) for name in statement["not_covered"]
+            _find_sentence("not_covered", name, unit, filled) for name in statement["not_covered"]
         ),
     )
+
+
+def _tell_unseen(compared: Sequence[str] | None) -> str:
+    """Tells which pictures on both sides the comparison of both sides cannot have found."""
+    if compared:
+        return " without equal bytes, such as one that was saved twice"
+    return ", for which this bundle states no comparison"
 
 
 @cache
@@ -195,12 +205,13 @@ def _write_composition(statement: Facts) -> str:
         _list_mechanisms([item for item in statement["mechanisms"] if item["repeated"] is repeated])
         for repeated in (False, True)
     )
-    selection = statement["selection"]
+    selection, cohort = statement["selection"], statement.get("cohort")
+    rows = "the rows of this cohort" if cohort and cohort["earlier"] else "the rows"
     if not selection:
-        return f"They depend on the rows through {once}, and through nothing else."
+        return f"They depend on {rows} through {once}, and through nothing else."
     first = f"through {once}, and " if once else ""
     return (
-        f"They depend on the rows {first}through each of a random number of trials (mean "
+        f"They depend on {rows} {first}through each of a random number of trials (mean "
         f"{selection['mean']:g}, {selection['trials']}) of {again}, of which only the best one's "
         "outputs are released, and through nothing else."
     )
@@ -241,7 +252,7 @@ def _worth_to_a_patient(statement: Facts, unit: UnitWords) -> str:
     if worth not in (None, "inf"):
         price = f"the promise is ({format_epsilon(worth)}, {format_small(statement['delta'])})"
     return (
-        f"{only}to a patient with {most} training {unit.items}, the most that any patient has "
+        f"{only}to a patient with {most} training {unit.items}, the most that a patient may have "
         f"here, {price}."
     )
 
@@ -319,7 +330,7 @@ def _write_assumption(public_data: Facts, unit: UnitWords) -> str:
         model = f"{options['model']} {version}" if version else str(options["model"])
         model += f" (SHA-256 of its weights: {weights})" if weights else ""
         assumption = _VECTORS.format(model=model)
-        assumption += _VECTORS_TRAINED if trained else "No data went into the model."
+        assumption += _VECTORS_TRAINED if trained else _VECTORS_UNTRAINED
     found = trained and isinstance(check, Mapping) and check["train"]["near"]
     return assumption + _OVERLAP if found else assumption
 
@@ -356,6 +367,6 @@ def to_patients(statement: Facts) -> str | None:
         return f"{first} {nothing}{measured}"
     noun = f"training {unit.item}" if most == 1 else f"training {unit.items}"
     return (
-        f"{first} For a patient with {most} {noun}, the most that any patient has here, it is "
+        f"{first} For a patient with {most} {noun}, the most that a patient may have here, it is "
         f"epsilon {format_epsilon(worth)} at delta {format_small(statement['delta'])}.{measured}"
     )

@@ -173,12 +173,24 @@ def _add_passport(commands: Parsers, parents: list[argparse.ArgumentParser]) -> 
     summary = "write documents about a bundle for reviewers into a new folder"
     passport = commands.add_parser("passport", parents=parents, help=summary)
     passport.set_defaults(run=_run_passport)
-    passport.add_argument(
+    purpose = passport.add_mutually_exclusive_group(required=True)
+    purpose.add_argument(
         "--published",
         type=date.fromisoformat,
-        required=True,
         metavar="YYYY-MM-DD",
-        help="the day on which the release is published; a bundle has no dates",
+        help="the day on which the release is published, which a bundle does not state",
+    )
+    purpose.add_argument(
+        "--write-answers",
+        type=Path,
+        metavar="FILE",
+        help="write a YAML form of the questions that only a person can answer, and nothing else",
+    )
+    passport.add_argument(
+        "--answers",
+        type=Path,
+        metavar="FILE",
+        help="the form of --write-answers with a person's answers, to fill the documents with",
     )
     passport.add_argument(
         "--output",
@@ -351,12 +363,24 @@ def _run_export(arguments: argparse.Namespace) -> int:
 def _run_passport(arguments: argparse.Namespace) -> int:
     # slow to import, and `dpprobe --help` must be fast
     from dpprobe.release.passport import write_passport
+    from dpprobe.release.passport_answers import write_answers
+    from dpprobe.release.verification.verify import read_verified
 
+    if path := arguments.write_answers:
+        if arguments.answers or arguments.output:
+            raise ConfigError(
+                "--write-answers: writes only the form; remove --answers and --output, or write "
+                "--published in place of --write-answers"
+            )
+        read = read_verified(arguments.bundle, public_key=arguments.public_key)
+        print(f"{path}: {write_answers(read, path)} questions")
+        return 0
     folder = write_passport(
         arguments.bundle,
         arguments.output,
         published=arguments.published,
         public_key=arguments.public_key,
+        answers=arguments.answers,
     )
     for path in sorted(folder.iterdir()):
         print(path)

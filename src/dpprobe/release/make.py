@@ -293,7 +293,7 @@ class ReleaseTask(AskedRelease):
             if (block := steps.state(entry)) is not None:
                 blocks[name] = block
         facts, sign_key = _describe_bundle(self, heads), self.options.sign_key
-        statement = _state_promise(self, facts, blocks)
+        statement = _state_promise(self, facts, blocks, entry)
         when_there_is_room(
             staged.parent,
             sum(each.nbytes for each in heads.released_arrays().values())
@@ -350,7 +350,12 @@ def _describe_bundle(task: AskedRelease, heads: Heads) -> BundleFacts:
     )
 
 
-def _state_promise(task: AskedRelease, facts: BundleFacts, blocks: Blocks) -> dict[str, Any]:
+def _state_promise(
+    task: AskedRelease, facts: BundleFacts, blocks: Blocks, entry: Entry
+) -> dict[str, Any]:
+    compared = task.promise.compared
+    if compared == ("bytes",) and entry.booking.pixels and not task.dataset.holds_vectors:
+        compared = ("bytes", "pixels")  # hashed for the ledger
     return release_statement(
         task.plan,
         task.method,
@@ -361,7 +366,5 @@ def _state_promise(task: AskedRelease, facts: BundleFacts, blocks: Blocks) -> di
         blocks=blocks,
         test_units=None
         if (tested := task.test_price) is None
-        else describe_test_units(
-            n=tested.n, rule=task.promise.split_rule, compared=task.promise.compared
-        ),
+        else describe_test_units(n=tested.n, rule=task.promise.split_rule, compared=compared),
     )

@@ -6,8 +6,8 @@
     registry.yaml            an entry of the public registry of DP deployments
     leaderboard.yaml         a claim for the leaderboard of private image classification
 
-Every value comes from a field of bundle.json or privacy.json, or from the user's `published`. A
-value that the bundle does not state is left out, never guessed.
+Every value comes from a field of bundle.json or privacy.json, from the user's `published`, or from
+the user's answers, which questions.md marks. All other values are left out, never guessed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ from dpprobe.release.bundle import (
     check_outside,
     damaged_files,
 )
+from dpprobe.release.passport_answers import read_answers
 from dpprobe.release.passport_forms import (
+    ANSWERS,
     WORDS,
     Fields,
     answer_questions,
@@ -74,7 +76,7 @@ GUARANTEE = {
     "n": "Number of training units",
     "patients.epsilon": "Most that the weights of the head cost a patient with several images",
     "sites.names": "Sites that trained the head together",
-    "ledger.epsilon": "Most that all releases of this dataset, with their test results, cost one "
+    "ledger.epsilon": "Most that the releases in the ledger, with their test results, cost one "
     "unit, when the bundle was made",
 }
 # Fields of the guarantee whose value is a sentence.
@@ -89,14 +91,17 @@ def write_passport(
     *,
     published: date,
     public_key: Path | None = None,
+    answers: Path | None = None,
 ) -> Path:
     """Writes the passport of a bundle into a new folder; returns the folder.
 
     The folder appears whole or not at all. By default it is NAME.passport beside the bundle.
-    `public_key` is the signer's key. Raises DataError for a bundle that does not verify, and
-    ConfigError if the folder already has files or is inside a bundle.
+    `public_key` is the signer's key, `answers` a form that a person filled. Raises DataError for a
+    bundle that does not verify, and ConfigError for faulty answers, or if the folder already has
+    files or is inside a bundle.
     """
     read = read_verified(bundle, public_key=public_key)
+    fields = list_fields(read, read_answers(read, answers) if answers else None)
     folder = output or bundle.resolve().with_name(f"{bundle.resolve().name}.passport")
     check_outside(folder / CRATE_FILE)
     empty = folder.is_dir() and not any(folder.iterdir())
@@ -109,7 +114,6 @@ def write_passport(
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as place:
         made = Path(place) / "passport"
         _copy_bundle(read, made / COPY)
-        fields = list_fields(read)
         write_text(made / QUESTIONS_FILE, answer_questions(fields))
         for name in list_forms():
             write_text(made / name, write_form(fields, name, published))
@@ -136,7 +140,8 @@ def describe_crate(folder: Path, read: Bundle, fields: Fields, published: date) 
     facts = read.facts
     copies = [name for name in FILES if (folder / COPY / name).exists()]
     values = list(_state_values(fields))
-    forms = list_forms()
+    forms, people = list_forms(), _describe_people(read, fields[ANSWERS])
+    stated_license = facts.card.license or fields[ANSWERS].get("license")
     graph: list[Entity] = [
         {
             "@id": CRATE_FILE,
@@ -154,7 +159,9 @@ def describe_crate(folder: Path, read: Bundle, fields: Fields, published: date) 
             "mentions": {"@id": RUN},
             "variableMeasured": _refer(value["@id"] for value in values),
             "license": {"@id": LICENSE},
+            **{key: _refer(each["@id"] for each in made) for key, made in people.items() if made},
         },
+        *(each for made in people.values() for each in made),
         {
             "@id": f"{COPY}/",
             "@type": "Dataset",
@@ -169,9 +176,28 @@ def describe_crate(folder: Path, read: Bundle, fields: Fields, published: date) 
         *_describe_run(read, copies),
         *values,
         # RO-Crate 1.1 requires a license, which may be a text.
-        {"@id": LICENSE, "@type": "CreativeWork", "name": facts.card.license or NO_LICENSE},
+        {"@id": LICENSE, "@type": "CreativeWork", "name": stated_license or NO_LICENSE},
     ]
     return {"@context": CONTEXT, "@graph": graph}
+
+
+def _describe_people(read: Bundle, answers: Fields) -> dict[str, list[Entity]]:
+    """Describes who answers for the release, by the property of the crate's root."""
+    named = {
+        "author": ("Person", answers.get("authors", ())),
+        "publisher": ("Organization", answers.get("organisation", ())),
+    }
+    people = {
+        key: [
+            {"@id": f"#{key}-{number}", "@type": kind, "name": name}
+            for number, name in enumerate(names, 1)
+        ]
+        for key, (kind, names) in named.items()
+    }
+    contact = {"name": read.facts.card.contact, "email": answers.get("contact")}
+    known = {key: value for key, value in contact.items() if value}
+    made = [{"@id": "#contact", "@type": "ContactPoint", **known}] if known else []
+    return {**people, "contactPoint": made}
 
 
 def _describe_file(folder: Path, place: str, name: str, media_type: str) -> Entity:

@@ -1,4 +1,4 @@
-"""Fills the forms of reviewers, in resources/passport.yaml, from named fields of a bundle."""
+"""Fills the forms of reviewers, in resources/passport.yaml, from a bundle and answers of people."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from dpprobe.release.documents.document_values import (
     one_line,
     shared_values,
 )
+from dpprobe.release.documents.officer_words import answer_officer
 from dpprobe.release.documents.rewritten_documents import complete_statement
 from dpprobe.release.stated_plans import tested_blocks
 from dpprobe.resources import read_yaml
@@ -28,6 +29,8 @@ from dpprobe.resources import read_yaml
 BY_A_PERSON = "not answerable by software: you must write it"
 NOT_STATED = "**empty**: the bundle does not state it"
 EMPTY = "# empty: you must write it"
+WRITTEN = "written by a person"  # marks a person's answer
+ANSWERS = "answers.yaml"  # of a field that a person answers
 # Units of a test result in a claim, where accuracy needs no name.
 METRICS = {"accuracy": "", "auc": " AUC"}
 
@@ -123,6 +126,8 @@ def _fill(form: Any, find: Find, quotes: _Quotes, name: str = "") -> Any:
         return _fill(form["then" if any(find(form["when"])) else "else"], find, quotes, name)
     if isinstance(form, dict):
         return {key: _fill(value, find, quotes, key) for key, value in form.items()}
+    if isinstance(form, list) and (listed := _find_list(form, find)):
+        return [quotes.of_property(name)("", item) for item in listed]
     if isinstance(form, list):
         return [_fill(value, find, quotes, name) for value in form]
     if not isinstance(form, str):
@@ -132,6 +137,13 @@ def _fill(form: Any, find: Find, quotes: _Quotes, name: str = "") -> Any:
         return values[0]
     lines = _fill_lines(form, find, quotes.of_property(name))
     return lines[0] if len(lines) == 1 else "\n".join(f"- {line}" for line in lines)
+
+
+def _find_list(form: list[Any], find: Find) -> list[str] | None:
+    """Returns the texts of a list that consists of one field, whose value is a list."""
+    field = _FIELD.fullmatch(form[0]) if len(form) == 1 and isinstance(form[0], str) else None
+    values = find(field[1]) if field else []
+    return values[0] if values and isinstance(values[0], list) else None
 
 
 def _fill_lines(text: str, find: Find, quote: Quote) -> list[str]:
@@ -164,20 +176,35 @@ def answer_questions(fields: Fields) -> str:
         lines += ["", f"## {block['source']}", "", block["compared"], ""]
         lines += ["| topic | question | answer |", "|---|---|---|"]
         for each in block["questions"]:
-            answer = _answer_question(fields, each.get("fields", ()))
+            answer = _answer_question(fields, each)
             lines.append(f"| {each['place']} | {each['ask']} | {answer} |")
     return "\n".join(lines) + "\n"
 
 
-def _answer_question(fields: Fields, asked: Sequence[str]) -> str:
-    answers = [
-        f"{write_values(find_stated(fields, field)) or NOT_STATED} (`{field}`)" for field in asked
+def _answer_question(fields: Fields, question: Mapping[str, Any]) -> str:
+    """Returns the bundle's answers by field; without any, a person's answer, or that it lacks."""
+    asked = question.get("fields", ())
+    stated = [
+        f"{write_values(values)} (`{field}`)"
+        for field in asked
+        if (values := find_stated(fields, field))
     ]
-    return "<br>".join(answers) or BY_A_PERSON
+    if stated:
+        return "<br>".join(stated)
+    own = f"{ANSWERS}: {question['id']}" if "id" in question else None
+    if own and (written := find_stated(fields, own)):
+        return f"{write_values(written)} ({WRITTEN}, `{own}`)"
+    if not asked:
+        return f"{BY_A_PERSON} (`{own}`)"
+    empty = [f"{NOT_STATED} (`{field}`)" for field in asked]
+    return "<br>".join([*empty, f"you must write it (`{own}`)"] if own else empty)
 
 
-def list_fields(read: Bundle) -> dict[str, Any]:
-    """Returns the fields of a bundle by file, and under "words" the sentences of its documents."""
+def list_fields(read: Bundle, answers: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Returns the fields of a bundle by file, with the sentences of its documents under "words".
+
+    `answers` has a person's answers by id, as `passport_answers.read_answers` returns them.
+    """
     statement = complete_statement(read)
     values = shared_values(read.facts, statement, bound_best_attacks(statement, RATES))
     words, described = values["words"], values["described"]
@@ -188,6 +215,7 @@ def list_fields(read: Bundle) -> dict[str, Any]:
     sentences = {
         **{name: values.get(name) for name in (*named, "choice", "cohort", "sites", "audited")},
         **{name: getattr(words, name) for name in vars(words) if name != "unit"},
+        **answer_officer(statement, values),
         "spent": values["spent"],
         "unit": words.unit.whole,
         "to_patients": values["to_patients"],
@@ -200,6 +228,7 @@ def list_fields(read: Bundle) -> dict[str, Any]:
         FACTS_FILE: read.facts.model_dump(mode="json"),
         STATEMENT_FILE: statement,
         WORDS: sentences,
+        ANSWERS: dict(answers or {}),
     }
 
 

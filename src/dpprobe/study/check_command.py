@@ -54,9 +54,24 @@ def _run_check(arguments: argparse.Namespace) -> int:
     words = [] if default else ["--configfile", *map(str, arguments.files)]
     print(f"{named}: {count_noun(len(study.list_cells()), 'cell')}; run: {run_command(*words)}")
     print(UNREAD)
-    for line in list_tested(study):
+    for line in (*list_limits(study), *list_tested(study)):
         print(line)
     return 0
+
+
+def list_limits(study: Study) -> Iterator[str]:
+    """Yields the limit of the total epsilon for each dataset with releases, or that it has none."""
+    for name in sorted({release.dataset for release in study.releases.values()}):
+        limit, delta, risk = study.max_epsilon(name), study.dataset_delta(name), study.max_risk
+        parts = [f"epsilon {limit:g} at delta {delta:g} (max_epsilon)"] if limit else []
+        parts += [f"{risk} (max_risk)"] if risk else []
+        if parts:
+            yield f"{name}: limit of all releases together, for one unit: {', '.join(parts)}."
+        else:
+            yield (
+                f"{name}: no limit of all releases together: their total epsilon can grow without "
+                "end. Set `privacy.max_epsilon` before the first release."
+            )
 
 
 def list_tested(study: Study) -> Iterator[str]:

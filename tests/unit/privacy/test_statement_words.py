@@ -365,20 +365,20 @@ def test_a_permitted_risk_is_told_with_the_promise() -> None:
     [
         (
             Patients(images=5, epsilon=2.5),
-            "a patient with 5 training images, the most that any patient has here, the promise is "
-            "(2.5, 1e-5)",
+            "a patient with 5 training images, the most that a patient may have here, the promise "
+            "is (2.5, 1e-5)",
             "About a patient with 5 images the attacker guesses right at most 9",
             "epsilon 2.5 at delta 1e-5.",
         ),
         (
             Patients(images=5),
-            "has here, nothing is promised",
+            "may have here, nothing is promised",
             "may be right every time",
             "so patients have no guarantee.",
         ),
         (
             Patients(images=5, epsilon=math.inf),
-            "has here, nothing is promised",
+            "may have here, nothing is promised",
             "About a patient with 5 images the attacker may be right every time",
             "so patients have no guarantee.",
         ),
@@ -434,7 +434,7 @@ def test_vectors_from_outside_are_told_with_their_model(trained: bool) -> None:
     assumption = explain_statement(values).assumption
     assert "outside dpprobe, by some 2 (SHA-256 of its weights: ab)." in assumption
     assert ("pretrained on public data" in assumption) == trained
-    assert ("No data went into the model" in assumption) != trained
+    assert ("declared that no data went into the model" in assumption) != trained
     plain = explain_statement(state_with(**of_backbone(**OUTSIDE))).assumption
     assert "outside dpprobe, by some." in plain
 
@@ -466,3 +466,46 @@ def test_chosen_rows_and_rules_are_told_with_their_values() -> None:
 )
 def test_what_a_sensitivity_limits_is_told_by_unit(unit: str, words: str) -> None:
     assert explain_statement(state_with(unit=unit)).sensitivity == words
+
+
+# absences: a sentence says that nothing is there only by the fact that shows it
+
+
+@pytest.mark.parametrize(
+    ("compared", "listed", "stated"),
+    [
+        (["bytes", "pixels"], False, None),
+        (["bytes"], True, True),
+        ([], True, False),
+        (None, True, False),
+    ],
+)
+def test_a_picture_on_both_sides_is_told_by_what_was_compared(
+    compared: list[str] | None, listed: bool, stated: bool | None
+) -> None:
+    statement = state_with(test_units=TESTED | {"compared": compared}, **RELEASE)
+    words = explain_statement(statement).not_covered
+    said = dict(zip(statement["not_covered"], words, strict=True)).get("both_sides")
+    assert (said is not None) == listed
+    if said is not None:
+        assert ("without equal bytes" in said) == stated
+        assert ("states no comparison" in said) != stated
+
+
+@pytest.mark.parametrize("earlier", [0, 2])
+def test_nothing_else_is_said_of_a_cohort_s_own_rows_alone(earlier: int) -> None:
+    block = {"earlier": [{"release": "first", "cohort": "a", "n": 5}] * earlier}
+    promise = explain_statement(state_with(**RELEASE) | {"cohort": block}).promise
+    assert ("rows of this cohort" in promise) == bool(earlier)
+
+
+def test_a_subsample_of_patients_images_names_the_patients_as_it_draws_by_them() -> None:
+    words = explain_statement(state_with(patients=Patients(images=5), **of_backbone(**DRAWN)))
+    assert "is the patient's where" in words.public[1]
+
+
+def test_weights_are_assumed_and_vectors_declared_to_depend_on_no_private_data() -> None:
+    assert "assumed not to depend" in explain_statement(state_with()).assumption
+    assert (
+        "It is declared that" in explain_statement(state_with(**of_backbone(**OUTSIDE))).assumption
+    )

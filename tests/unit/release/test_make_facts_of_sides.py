@@ -1,5 +1,7 @@
 """Each fact that makes a person several units, on each side, beside each part that reads a side.
 
+A choice reads both sides: heads of the study's cells, and their test results without noise.
+
 A fact is refused before anything is booked, priced in the statement, or stated as not covered.
 """
 
@@ -12,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from dpprobe.errors import PrivacyError
+from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.release.bundle import read_bundle
 from dpprobe.release.ledger.ledger import Ledger
+from dpprobe.release.parts.choice.measure import explain_choice
 from dpprobe.release.verification.verify import verify_bundle
 from tests.support import release_study
 from tests.support.edited_bundles import failed
@@ -82,6 +85,55 @@ def test_a_fact_of_one_side_is_refused_or_stated(
         expected |= {"copies in test": False, "test rows not counted": False}
     assert told == expected
     assert "21" not in (bundle / "README.md").read_text().split("## What is not covered")[1]
+
+
+@pytest.mark.parametrize("fact", FACTS)
+def test_a_fact_beside_a_choice_is_priced_in_training_and_stated_in_tests(
+    tmp_path: Path, fact: str
+) -> None:
+    write_features(tmp_path, **FACTS[fact])
+    statement = read_bundle(release(tmp_path, study(tmp_path))).statement
+    block = statement["choice"]
+    assert block["cells"] > 0
+    assert block["epsilon"] > statement["epsilon_realised"], "priced for one training unit"
+    assert {"copies_of_items", "choice_of_release"} <= {*statement["not_covered"]}
+    said = explain_choice(block, statement)
+    assert "covers their test units" in said, "whatever the copies on the test side are"
+    assert "there: as a copy" in said
+
+
+@pytest.mark.parametrize("images", [2, None])
+def test_a_choice_beside_patients_with_several_images_has_no_bound_for_them(
+    tmp_path: Path, images: int | None
+) -> None:
+    write_features(tmp_path, images_per_patient=2, **FACTS["none"])
+    made = study(tmp_path, of_patients=True, more={"max_images_per_patient": images})
+    made = made.model_copy(update={"privacy": made.privacy.model_copy(update={"unit": "image"})})
+    statement = read_bundle(release(tmp_path, made)).statement
+    assert statement["choice"]["epsilon"] > statement["epsilon_realised"], "to one image"
+    said = explain_choice(statement["choice"], statement)
+    assert "no bound is stated" in said
+    whole = explain_choice(statement["choice"], {**statement, "patients": None})
+    assert "no bound is stated" not in whole
+
+
+def test_a_choice_by_another_dataset_of_the_same_images_is_stated_or_refused(
+    tmp_path: Path,
+) -> None:
+    write_features(tmp_path, **FACTS["none"])
+    made = study(tmp_path)
+    plain = made.datasets["toy"]
+    same = plain.model_copy(update={"same_units_as": "toy"})
+    undeclared, declared = (
+        made.model_copy(update={"datasets": {"toy": plain, "other": other}})
+        for other in (plain, same)
+    )
+    with pytest.raises(ConfigError, match="same_units_as"):
+        release(tmp_path, undeclared)
+    assert not Ledger.of_dataset(tmp_path / "data", "toy").read_entries(), "nothing is booked"
+    block = read_bundle(release(tmp_path, declared)).statement["choice"]
+    assert block["epsilon"] is None, "the number of its units is not known here"
+    assert {each.get("dataset") for each in block["uncovered"]["results"]} == {"other"}
 
 
 @pytest.mark.parametrize("part", PARTS)

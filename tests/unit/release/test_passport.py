@@ -179,7 +179,7 @@ def test_a_bundle_that_changes_during_the_copy_is_refused(
 def test_the_command_lists_what_it_wrote(
     bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_main(monkeypatch, "passport", str(bundle)) == 2  # a bundle has no date
+    assert run_main(monkeypatch, "passport", str(bundle)) == 2  # a bundle lacks the day
     capsys.readouterr()
     assert run_main(monkeypatch, "passport", str(bundle), "--published", "2026-11-29") == 0
     folder = bundle.with_name("lesions_v1.passport")

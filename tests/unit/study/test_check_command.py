@@ -15,9 +15,11 @@ import yaml
 from dpprobe.__main__ import main
 from dpprobe.data.options import ClassUnits
 from dpprobe.study import check_command
-from dpprobe.study.check_command import list_tested
+from dpprobe.study.check_command import list_limits, list_tested
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
+from tests.support import release_study as toy
+from tests.support.refusals import check_tokens
 from tests.support.small_study import STUDY
 from tests.support.sources import write_parquet
 
@@ -285,3 +287,21 @@ def test_classes_with_the_fewest_test_units_are_listed() -> None:
     assert shares.startswith("shares: fewest test patients that count in a release: ")
     assert ": a 1.25, b 1.5, c 2 (patients with images of several classes" in shares
     assert all(line.endswith("Do not publish these numbers.") for line in (ties, shares))
+
+
+@pytest.mark.parametrize(
+    ("privacy", "tokens"),
+    [
+        ({}, ["toy", "no limit", "privacy.max_epsilon"]),
+        ({"max_epsilon": 3}, ["toy", "epsilon 3", "delta 0.0001", "max_epsilon"]),
+        ({"max_epsilon": {"other": 3}}, ["toy", "no limit"]),
+        ({"max_risk": {"advantage": 0.1}}, ["toy", "advantage 0.1", "max_risk"]),
+    ],
+)
+def test_the_limit_of_all_releases_is_told_or_that_there_is_none(
+    tmp_path: Path, privacy: dict[str, Any], tokens: list[str]
+) -> None:
+    made = toy.study(tmp_path)
+    options = made.privacy.model_validate(privacy)
+    (line,) = list_limits(made.model_copy(update={"privacy": options}))
+    check_tokens(line, *tokens)

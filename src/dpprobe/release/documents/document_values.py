@@ -29,6 +29,7 @@ from dpprobe.privacy.statement_words import (
 from dpprobe.privacy.trade_off import Allowed, bound_attacks, per_hundred
 from dpprobe.privacy.unit_words import UnitWords
 from dpprobe.release.bundle import BundleFacts
+from dpprobe.release.documents.officer_words import LIMIT, explain_delta
 from dpprobe.release.parts.part import Facts
 from dpprobe.release.stated_plans import tested_blocks
 from dpprobe.release_part_registry import PARTS, load_readers
@@ -47,11 +48,10 @@ INTENDED_USE = (
     "and for research."
 )
 LIMITS = (
-    "Not a medical device, and not for decisions about people unless a person decides. Any test "
-    "used only this dataset: on {items} from other places, devices or groups it may do worse, and "
-    "nobody has measured by how much. Differential privacy costs accuracy, and rare classes and "
-    "small groups lose more than others. It predicts a class for every {item}, even for one that "
-    "shows none of its classes."
+    "Not a medical device, and not for decisions about people unless a person decides. What is "
+    "measured here is of this release's own test data: on {items} from other places, devices or "
+    "groups the head may do worse. Differential privacy costs accuracy, and rare classes and small "
+    "groups may lose more than others. The head also scores {items} that show none of its classes."
 )
 
 
@@ -80,6 +80,8 @@ def shared_values(facts: BundleFacts, statement: Facts, table: Sequence[Attack])
         "words": words,
         "plain": in_plain_words(statement, unit, table),
         "formal": state_formally(statement, unit),
+        "delta": explain_delta(statement, unit),
+        "limit": LIMIT,
         "table": table,
         "weak": is_weak(table),
         "to_patients": to_patients(statement),
@@ -140,10 +142,10 @@ def in_plain_words(statement: Facts, unit: UnitWords, table: Sequence[Attack]) -
     """States the guarantee, and explains it by the best attack, for readers who know no epsilon."""
     middle = next(attack for attack in table if attack.false == 0.01)
     return (
-        "Noise added in training limits what anyone can learn from these files about one "
-        f"{unit.whole_short}, even someone who knows all other {unit.many}, every setting and the "
-        f"code. An attack that wrongly flags 1% of the {unit.many} {unit.who} were not in the "
-        f"training data finds at most {percent_up(middle.trained)} of those {unit.who} were; "
+        f"Noise limits what anyone can learn from these files about one {unit.whole_short}, even "
+        f"someone who knows all other {unit.many}, every setting and the code. An attack on these "
+        f"files that wrongly flags 1% of the {unit.many} {unit.who} were not in the training data "
+        f"finds at most {percent_up(middle.trained)} of those {unit.who} were; "
         "random guessing finds 1%. An attacker who thinks it equally likely that a given "
         f"{unit.one} was or was not in the training data guesses right at most "
         f"{percent_up(_allowed_attacks(statement, ()).balanced_accuracy)} of the time; a coin "

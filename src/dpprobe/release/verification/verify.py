@@ -129,7 +129,7 @@ def verify_bundle(
     )
     verified = [reader.verify(checks, stated) for reader in readers]
     _check_documents(checks, folder, facts, whole, *verified)
-    checks.run_check("nothing private beside it", check_leaks, folder)
+    checks.run_check("private-looking values", check_leaks, folder)
     for text in explain_statement(whole).not_covered if whole else ():
         checks.note_check(NOT_COVERED, None, text)
     return Report(tuple(checks.done))
@@ -208,7 +208,7 @@ def check_leaks(folder: Path) -> tuple[str, bool]:
     for name in LISTED_FILES:
         if name != HEAD_FILE:
             check_text((folder / name).read_text(encoding="utf-8"), where=name)
-    return "no names or values that look like seeds, fingerprints, paths or times", True
+    return "no keys or texts that look like seeds, fingerprints, paths or times", True
 
 
 def read_promise(folder: Path, facts: BundleFacts) -> tuple[str, Values]:

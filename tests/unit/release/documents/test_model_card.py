@@ -130,7 +130,7 @@ SAID: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "calibrated": (
         {"statement": {"calibration": calibrated()}},
-        ["1000 private test images", "| 90% | "],
+        ["1000 private test images", "| 90% | ", "(#how-sure-it-is)"],
     ),
     "watched": (
         {"statement": {"monitor": watched()}},
@@ -141,7 +141,7 @@ SAID: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["Cohort 2026-12", "12,000 images", r"lesions\_2026\_01"],
     ),
     "sites": ({"statement": {"sites": of_sites()}}, ["a, b and c", "X25519"]),
-    "evidence": ({"statement": {"evidence": EVIDENCE}}, ["audit"]),
+    "evidence": ({"statement": {"evidence": EVIDENCE}}, ["an audit attacked"]),
     "predecessor": (
         {"statement": {"predecessor": {"name": "lesions v0", "sha256": "ab" * 32}}},
         ["`lesions v0`", f"`{'ab' * 32}`"],

@@ -175,6 +175,63 @@ def test_no_sentence_promises_less_than_its_own_field(
     assert epsilon <= float(of) <= epsilon * 1.0011
 
 
+# absences: a sentence says that nothing is there only by the fact that shows it
+
+
+@pytest.mark.parametrize("sites", [None, of_sites()])
+@pytest.mark.parametrize("compared", [None, [], ["bytes"], ["bytes", "pixels"]])
+def test_no_image_is_on_both_sides_only_by_the_comparison_that_is_stated(
+    compared: list[str] | None, sites: dict[str, Any] | None
+) -> None:
+    tested = {"n": 375, "split": {"by": "source"}, "compared": compared}
+    statement = {
+        "epsilon_realised": 1.0,
+        "test_units": tested,
+        **({"sites": sites} if sites else {}),
+    }
+    said = show.show_result(measured(), unit_words("image"), statement)["composition"]
+    assert "that was read" in said, "others are on no side"
+    assert ("sides with equal" in said) == bool(compared)
+    assert ("states no comparison" in said) != bool(compared)
+    assert ("pixels were not compared" in said) == (compared == ["bytes"])
+    if sites and compared:
+        assert f"at {sites['packed_by']} no image" in said
+        assert "other sites compared is" in said
+    assert ("at its site" in said) == (sites is not None)
+
+
+@pytest.mark.parametrize("releases", [1, 2])
+@pytest.mark.parametrize("sites", [None, of_sites()])
+def test_the_only_release_is_that_of_a_ledger(releases: int, sites: dict[str, Any] | None) -> None:
+    read = load_readers()["ledger"].values
+    assert read is not None
+    statement = {"sites": sites} if sites else {}
+    said = read(LEDGER | {"releases": releases}, unit_words("image"), statement)["spent"]
+    assert ("counted no other release" in said) == (releases == 1)
+    assert (f"counted {releases} releases" in said) == (releases > 1)
+    assert ("the ledger of b:" in said) == (sites is not None)
+
+
+def test_a_choice_has_no_bound_for_a_patient_with_several_images(
+    statement: dict[str, Any],
+) -> None:
+    for patients in (None, {"images": 3, "epsilon": 3.5}):
+        said = choice.explain_choice(CHOICES["priced"], {**statement, "patients": patients})
+        assert ("no bound is stated" in said) == (patients is not None)
+
+
+def test_what_a_result_leaves_out_is_no_more_than_its_counts_show() -> None:
+    unit, stated = unit_words("image"), {"epsilon_realised": 1.0}
+    hidden = {"interval": [0.0, 1.0], "labels_left_out": 1}
+    few = measured("auc", 0.5) | hidden
+    wide = few | {"labels_left_out": 0}
+    unknown = measured("macro_accuracy")
+    for block, told in ((few, "Too few rows"), (wide, ""), (unknown, "At least one class")):
+        said = show.show_result(block, unit, with_tested({**stated, "evaluation": block}))
+        assert told in said["released"]
+        assert ("Too few rows" in said["released"]) == (block is few)
+
+
 # whom to trust, and what was learned from
 
 
@@ -185,6 +242,7 @@ def test_sites_that_trust_nobody_say_how_many_may_collude(colluders: int) -> Non
     others = "one other site" if colluders == 1 else "2 other sites"
     assert said.startswith("The sites a, b and c trained this head together.")
     assert f"to a site's patients holds even if {others} and everyone else pool" in said
+    assert "By the protocol, no" in said
     assert "One patient at two sites counts as two patients." in said
     assert said.endswith("The ledger is that of b; each site keeps its own.")
 

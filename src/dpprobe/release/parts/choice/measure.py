@@ -365,7 +365,8 @@ _ELSEWHERE = (
 )
 _TEST_UNITS = (
     " The test results of these cells are exact, without noise: no epsilon covers their test "
-    "units, also not a training unit of this release that another of these datasets tests on."
+    "units, also not a training unit of this release that is tested on there: as a copy, or in "
+    "another of these datasets."
 )
 
 
@@ -376,8 +377,8 @@ def explain_choice(block: Facts, statement: Facts) -> str:
     cells, epsilon, uncovered = block["cells"], block["epsilon"], block["uncovered"]
     if uncovered is None and not cells:
         return (
-            "The study trains no other head on this dataset, and its results folder holds none, so "
-            f"nothing was chosen by its results.{_ELSEWHERE}"
+            "The study trains no other head on this dataset, and its results folder held none when "
+            f"this release was made: the folder had no result to choose by.{_ELSEWHERE}"
         )
     if uncovered is not None and uncovered["reason"] == UNSTATED:
         return (
@@ -392,14 +393,20 @@ def explain_choice(block: Facts, statement: Facts) -> str:
         "(combinations of dataset, backbone, method and epsilon). "
     )
     if uncovered is None:
+        several = ""
+        if statement.get("patients"):
+            items = words_of_statement(statement).items
+            several = (
+                f" To a patient with several {items} the choice costs more; no bound is stated."
+            )
         return (
             f"{words}If all their results decided which head to release, the cost to one training "
             f"unit is at most epsilon {format_epsilon(epsilon)} at delta "
-            f"{format_small(statement['delta'])}, release included. The bound holds against anyone "
-            "who cannot recompute the noise of these cells. That noise comes from seeds, which "
-            "follow from the study and its data: against someone who knows both except for one "
-            "unit, the choice is not covered. This epsilon covers a choice by heads and test "
-            "results only. Training-loss curves and t-SNE plots are computed from the "
+            f"{format_small(statement['delta'])}, release included.{several} The bound holds "
+            "against anyone who cannot recompute the noise of these cells. That noise comes from "
+            "seeds, which follow from the study and its data: against someone who knows both "
+            "except for one unit, the choice is not covered. This epsilon covers a choice by heads "
+            "and test results only. Training-loss curves and t-SNE plots are computed from the "
             "training rows without noise: no epsilon covers a choice by them."
             f"{_ELSEWHERE}{_TEST_UNITS}"
         )

@@ -50,7 +50,7 @@ RECALL_KEYS = {CLASS_COUNTS, "worst_class"}
 
 def check_evaluation(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, bool]:
     if values["evaluation"] is None:
-        return "no test result is published", True
+        return "the bundle states no test metric", True
     metric = values["evaluation"]["metric"]
     require_true(metric in METRICS, f"metric {metric!r}: releases do not have this metric")
     more = {"macro_accuracy": RECALL_KEYS, "auc": {LEFT_OUT}}.get(metric, set())
@@ -176,18 +176,20 @@ def _explain_metric(block: Facts) -> str:
         # no number, because no mechanism releases the share of a class
         return (
             " A head that always predicts the most frequent class (of several labels, each label's "
-            "more frequent answer) is right in that class's share of cases, which is not published."
+            "more frequent answer) is right in that class's share of cases, which this result "
+            "leaves out."
         )
     if block["metric"] == "macro_accuracy":
         if block["worst_class"] is None:
-            return " One class has too few test units for any measurement."
+            return " At least one class has too few test units for any measurement."
         constant = 100 / len(block[CLASS_COUNTS])
         return f" A model that always predicts the same class scores {constant:.1f}%."
-    if block["interval"] == [0.0, 1.0]:
-        return " One of the two kinds has too few rows for any measurement."
-    if left_out := block[LEFT_OUT]:
+    left_out = block[LEFT_OUT]
+    if left_out and block["interval"] == [0.0, 1.0]:
+        return " Too few rows have the label, or lack it, for any measurement."
+    if left_out:
         labels = "1 label is" if left_out == 1 else f"{left_out} labels are"
-        return f" {labels} left out, too rare to measure at this epsilon."
+        return f" {labels} left out, too rare or too frequent to measure at this epsilon."
     return ""
 
 
@@ -198,8 +200,10 @@ def _explain_composition(block: Facts, unit: UnitWords, statement: Facts) -> str
     drawn = (
         f", seed {split['public_seed']}, fraction {split['fraction']:g}" if len(split) > 1 else ""
     )
+    at = " at its site" if "sites" in statement else ""
     return (
-        f"Each {unit.one} is a training or a test {unit.one} (split: {split['by']}{drawn})"
+        f"Each {unit.one} that was read counts as a training or as a test {unit.one}{at} (split: "
+        f"{split['by']}{drawn})"
         f"{_explain_comparison(tested['compared'], unit, statement)}. The head costs training "
         f"{unit.many} epsilon {format_epsilon(statement['epsilon_realised'])} and test {unit.many} "
         f"nothing; the test result costs test {unit.many} epsilon "
@@ -209,15 +213,19 @@ def _explain_composition(block: Facts, unit: UnitWords, statement: Facts) -> str
 
 
 def _explain_comparison(compared: Sequence[str] | None, unit: UnitWords, statement: Facts) -> str:
-    """States by what images of both sides were compared; empty if a statement does not say it."""
-    if compared is None:
-        return ""
-    where = " of one site" if "sites" in statement else ""
+    """States by what images of both sides were compared.
+
+    Each site compares its own images, and a statement has only the comparison of one site.
+    """
     if not compared:
-        return f"; nobody looked for a {unit.picture} on both sides"
+        return f"; this bundle states no comparison of the {unit.items} of both sides"
+    sites = statement.get("sites")
+    at = f"at {sites['packed_by']} " if sites else ""
     pixels = "" if "pixels" in compared else " (pixels were not compared)"
+    others = ", and what other sites compared is not stated" if sites else ""
     return (
-        f", and no {unit.item} is on both sides{where} with equal {' or '.join(compared)}{pixels}"
+        f", and {at}no {unit.item} is on both sides with equal {' or '.join(compared)}{pixels}"
+        f"{others}"
     )
 
 

@@ -102,10 +102,10 @@ def check_evidence(values: Values, plan: Plan) -> tuple[str, bool]:
     return said, True
 
 
-def in_words(evidence: Mapping[str, Any] | None) -> str | None:
-    """Describes the result of an audit in plain words; None without an audit."""
+def in_words(evidence: Mapping[str, Any] | None) -> str:
+    """Describes the result of an audit in plain words, or says that the bundle states none."""
     if evidence is None:
-        return None
+        return "This bundle states no audit of heads of the same method and noise."
     return (
         f"On {evidence['audited']} an audit attacked {evidence['runs']:,} other heads of the same "
         f"method and noise, trained on made-up rows. None of its {evidence['tests']} tests refuted "

@@ -28,7 +28,7 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.scoring import Link, apply_link
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism, Plan, full_batch
-from dpprobe.privacy.unit_words import UnitWords
+from dpprobe.privacy.unit_words import UnitWords, words_of_statement
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.release.counted_units import (
     compose_test_price,
@@ -231,7 +231,9 @@ def check_monitor(
     sizes = table_sizes(len(facts.class_names), edges)
     tables = read_block("tables", block["tables"], set(sizes))
     _check_totals(tables, sizes, tested)
-    return f"new images can be compared with {tested.n} test units, epsilon {cost:.6g}", True
+    unit = words_of_statement(values)
+    said = f"new {unit.items} can be compared with {tested.n} test {unit.many}"
+    return f"{said}, epsilon {cost:.6g}", True
 
 
 def _check_totals(tables: Values, sizes: Mapping[str, int], tested: Plan) -> None:
@@ -277,7 +279,7 @@ def show_monitor(block: Facts | None, unit: UnitWords, _: Facts) -> dict[str, An
     """Returns a monitor's values for documents, with a sentence on its cost."""
     if block is None:
         return {"monitor": None, "watched": None}
-    all_parts = f"Everything that was measured on test {unit.many} together"
+    all_parts = f"Everything that this release measured on test {unit.many} together"
     watched = explain_price(block, unit, "Monitoring", all_parts)
     return {"monitor": block, "watched": watched}
 

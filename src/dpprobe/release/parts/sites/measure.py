@@ -90,9 +90,9 @@ def explain_sites(block: Facts | None, unit: UnitWords, _: Facts) -> dict[str, A
         return {"sites": None}
     names, aggregator, colluders = block["names"], block["aggregator"], block["colluders"]
     words = (
-        f"The sites {', '.join(names[:-1])} and {names[-1]} trained this head together. No site "
-        f"has sent any {unit.item}, a feature or an exact sum: each sent sums under masks, which "
-        "vanish in the total. "
+        f"The sites {', '.join(names[:-1])} and {names[-1]} trained this head together. By the "
+        f"protocol, no site sends any {unit.item}, a feature or an exact sum: each sends sums "
+        "under masks, which vanish in the total. "
     )
     if aggregator is not None:
         of_one = ", which is that of one site" if len(names) == 2 else ""
@@ -110,7 +110,8 @@ def explain_sites(block: Facts | None, unit: UnitWords, _: Facts) -> dict[str, A
         least = max(math.ceil(penalty), -1000)
         words += f"Noise in shares costs at most 10^{least} more epsilon than stated. "
     words += (
-        "It assumes that the sites follow the protocol, and that nobody breaks X25519 or AES-256. "
+        "It assumes that the sites follow the protocol, and that nobody breaks X25519, Ed25519, "
+        "HKDF-SHA256 or AES-256. "
         f"The sites know how many {unit.many} each has. One {unit.one} at two sites counts as two "
         f"{unit.many}. The ledger is that of {block['packed_by']}; each site keeps its own."
     )

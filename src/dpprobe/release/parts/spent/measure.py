@@ -69,23 +69,33 @@ def check_ledger(values: Values, plan: Plan) -> tuple[str, bool]:
     return f"entry {entry}; {releases} {more} epsilon {total:g}, as the ledger said", True
 
 
-def state_spent(ledger: Facts, unit: UnitWords) -> str:
+def state_spent(ledger: Facts, unit: UnitWords, statement: Facts) -> str:
+    """States the ledger's total; nobody knows releases that the ledger does not list."""
     one, bound = unit.one, "" if ledger["exact"] else "at most "
     price = f"epsilon {format_epsilon(ledger['epsilon'])} at delta {format_small(ledger['delta'])}"
     if ledger["releases"] == 1:
-        return (
-            "This was the only release of this dataset when this bundle was made. It costs one "
-            f"{one} {bound}{price}."
+        said = (
+            "When this bundle was made, the ledger counted no other release of this dataset, or of "
+            f"one that was declared to share its units. This release costs one {one} {bound}"
+            f"{price}."
         )
-    return (
-        f"This dataset had {ledger['releases']} releases when this bundle was made, including "
-        f"this release. Together they cost one {one} {bound}{price}."
-    )
+    else:
+        said = (
+            f"When this bundle was made, the ledger counted {ledger['releases']} releases of this "
+            "dataset and of those that were declared to share its units, this one included. "
+            f"Together they cost one {one} {bound}{price}."
+        )
+    if sites := statement.get("sites"):
+        said += (
+            f" This is the ledger of {sites['packed_by']}: the ledgers of other sites may count "
+            f"more releases of their {unit.many}."
+        )
+    return said
 
 
 READER = PartReader(
     "ledger",
     check_ledger,
     always=True,
-    values=lambda block, unit, _: {"spent": state_spent(block, unit)},
+    values=lambda block, unit, statement: {"spent": state_spent(block, unit, statement)},
 )
