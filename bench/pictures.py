@@ -117,6 +117,29 @@ def cohorts() -> Figure:
     return figure
 
 
+def few_patients() -> Figure:
+    """Draws bench/results/few_patients.md: balanced accuracy by patients, for each epsilon."""
+    names, *rows = read_table((RECORDS / "few_patients.md").read_text(encoding="utf-8"))
+    epsilons = list(dict.fromkeys(row[1] for row in rows))
+    shown = {place: name.replace("`", "") for place, name in enumerate(names) if "auto" in name}
+    shown = {names.index("rule 2"): "before"} | shown
+    figure, panels = style.panel_grid(len(epsilons), legend=len(shown), columns=len(epsilons))
+    for axes, epsilon in zip(panels, epsilons, strict=True):
+        chosen = [row for row in rows if row[1] == epsilon]
+        for place, look in zip(shown, style.choose_looks(len(shown)), strict=True):
+            colour, (dashes, marker) = look
+            values = [[float(x) for x in re.findall(r"[\d.]+", row[place])[:2]] for row in chosen]
+            means, halves = zip(*values, strict=True)
+            lines = {"color": colour, "ls": dashes, "marker": marker, "capsize": 2}
+            axes.errorbar(range(len(chosen)), means, halves, label=shown[place], **lines)
+        axes.set(title=f"ε = {epsilon}", xlabel="patients")
+        axes.set_xticks(range(len(chosen)), [row[0] for row in chosen])
+        axes.grid(axis="y")
+    panels[0].set_ylabel("balanced accuracy (%)")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
+    return figure
+
+
 def methods() -> Figure:
     """Draws bench/results/method_cards.csv: mean accuracy of every head with its defaults."""
     means: dict[str, dict[float, float]] = defaultdict(dict)
@@ -225,6 +248,7 @@ def drawn(draw: Callable[[], Figure]) -> tuple[bytes, list[str]]:
 DRAWN: Mapping[str, Callable[[], tuple[bytes, list[str]]]] = {
     "plan.png": plan,
     "cohorts.png": lambda: drawn(cohorts),
+    "few_patients.png": lambda: drawn(few_patients),
     "sites.png": lambda: drawn(sites),
     "methods/all.png": lambda: drawn(methods),
 }

@@ -12,7 +12,6 @@ bench/results/few_patients.md that name the backbone; intervals are t intervals 
 from __future__ import annotations
 
 import argparse
-import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,17 +52,13 @@ class Images(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("results", type=Path, nargs="?")
-    parser.add_argument("dataset", nargs="?")
-    parser.add_argument("backbone", nargs="?")
+    parser.add_argument("results", type=Path)
+    parser.add_argument("dataset")
+    parser.add_argument("backbone")
     parser.add_argument("--public", nargs="*", default=[], help="names of public datasets")
     parser.add_argument("--own", type=int, default=300, help="other patients as public images")
     parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--picture", type=Path, help="draw the table of the page, measure nothing")
     asked = parser.parse_args()
-    if asked.picture:
-        draw_table(PAGE.read_text(), asked.picture)
-        return
     torch.set_num_threads(1)
     images = read_images(asked.results / "features" / asked.dataset / asked.backbone)
     features = asked.results / "features"
@@ -77,32 +72,6 @@ def main() -> None:
     after = rest.partition(marks[1])[2]
     text = "\n".join([marks[0], "", *lines, "", marks[1]])
     PAGE.write_text(before + text + after if rest else f"{before.rstrip()}\n\n{text}\n")
-
-
-def draw_table(page: str, picture: Path) -> None:
-    """Draws balanced accuracy against patients, a panel for each epsilon."""
-    import matplotlib.pyplot as plt
-
-    lines = [line.strip("|\n ").split(" | ") for line in page.splitlines() if "| " in line[:2]]
-    titles, rows = lines[0][2:], [line for line in lines if line[0][0].isdigit()]
-    figure, panels = plt.subplots(1, len(EPSILONS), figsize=(9, 3), sharey=True)
-    for panel, epsilon in zip(panels, EPSILONS, strict=True):
-        chosen = [row for row in rows if float(row[1]) == epsilon]
-        for title in ("rule 2", *titles[3:]):
-            values = [re.findall(r"[\d.]+", row[2 + titles.index(title)]) for row in chosen]
-            numbers = np.array(values, dtype=float)
-            label = "before" if title == "rule 2" else title.replace("`", "")
-            panel.errorbar(
-                range(len(chosen)), numbers[:, 0], numbers[:, 1], label=label, capsize=2, lw=1
-            )
-        panel.set_title(f"ε = {epsilon:g}")
-        panel.set_xticks(range(len(chosen)), [row[0] for row in chosen])
-        panel.set_xlabel("patients")
-        panel.grid(alpha=0.3)
-    panels[0].set_ylabel("balanced accuracy (%)")
-    panels[-1].legend(fontsize=7, loc="lower right")
-    figure.tight_layout()
-    figure.savefig(picture, metadata={"Date": None} if picture.suffix == ".svg" else None)
 
 
 def read_images(folder: Path) -> Images:
