@@ -9,6 +9,7 @@ in this module refuses a file that differs from the manifest, and names the file
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -96,7 +97,7 @@ class FeatureStore:
         self.members = tuple(self._open_member(**each) for each in body.get("members", ()))
 
     def _open_member(self, *, manifest: str, fingerprint: str) -> FeatureStore:
-        member = FeatureStore(self.path.parent / manifest)
+        member = FeatureStore(Path(os.path.normpath(self.path.parent / manifest)))
         if member.fingerprint != fingerprint:
             raise StoreError(
                 f"{member.path}: these features changed after {self.path} joined them; delete "
@@ -290,7 +291,7 @@ class FeatureStore:
         return state
 
     def _shard_path(self, record: ShardRecord) -> Path:
-        return self.path.parent / record.file
+        return Path(os.path.normpath(self.path.parent / record.file))
 
     def _refuse_shard(self, record: ShardRecord, why: str) -> NoReturn:
         raise StoreError(
