@@ -194,7 +194,8 @@ class DatasetOptions(Options, ABC):
     verify: Literal["decode", "hash"] = Field(
         "decode",
         description="decode: decode every image once when the split tables are made, to report all "
-        "unreadable images together. hash: only read the bytes of the images.",
+        "unreadable images together. hash: only read the bytes of the images; a release decodes "
+        "them before it is booked, to compare their pixels.",
     )
     unreadable: Literal["error", "drop"] = Field(
         "error",
@@ -209,8 +210,8 @@ class DatasetOptions(Options, ABC):
     )
     other_units_than: tuple[Name, ...] = Field(
         (),
-        description="Other datasets under the same data_dir whose patients or images have the "
-        "same names but are different.",
+        description="Other datasets under the same data_dir whose patients or images are "
+        "different, although their names are the same or their pixels cannot be compared.",
     )
     prompts: Prompts = Field(
         "simple",
@@ -302,6 +303,10 @@ class DatasetOptions(Options, ABC):
 
     def has_test(self) -> bool:
         """Returns True if the source has a test split; otherwise dpprobe splits the rows."""
+        return True
+
+    def has_labels(self) -> bool:
+        """Returns False if the images have no classes, as public images need none."""
         return True
 
     def public_split(self) -> PublicSplit:

@@ -301,7 +301,7 @@ def write_dataset(
     """
     assert not (accepted and multi_label)
     fault = find_name_fault(class_names)
-    if fault or len(class_names) < 2:
+    if fault or (len(class_names) < 2 and options.has_labels()):
         raise DataError(f"class names: {fault or f'only {len(class_names)}; name two or more'}")
     shape = _Shape(
         tuple(class_names), multi_label, tuple(groups), accepted, units, options.holds_vectors
@@ -744,10 +744,23 @@ class SplitTable:
     def image_hashes(self) -> list[bytes | None]:
         return self._read_column("image_sha256").to_pylist()
 
-    def content_hashes(self) -> list[bytes]:
-        """Reads the SHA-256 of each encoded image, and of each decoded image's pixels."""
-        pixels = self._read_column("pixels_sha256").to_pylist()
-        return [each for each in (*self.image_hashes(), *pixels) if each is not None]
+    def pixel_hashes(self) -> list[bytes | None]:
+        """Returns the SHA-256 of each image's pixels; None for vectors and null examples.
+
+        Decodes images that were not decoded when the table was made (`verify: hash`). Raises
+        DataError, naming the row, if such an image cannot be read.
+        """
+        hashes: list[bytes | None] = self._read_column("pixels_sha256").to_pylist()
+        missing = {row for row, each in enumerate(hashes) if each is None}.difference(self.nulls)
+        if self.holds_vectors or not missing:
+            return hashes
+        images = (each for each in self.read_images(0, self.rows) if each.row in missing)
+        with ThreadPoolExecutor(READ_THREADS) as pool:
+            while batch := list(itertools.islice(images, BATCH_ROWS)):
+                found = pool.map(partial(_hash_decoded, split=self.split), batch)
+                for image, digest in zip(batch, found, strict=True):
+                    hashes[image.row] = digest
+        return hashes
 
     def read_first(self) -> EncodedImage:
         """Returns the first image that is no null example."""
@@ -827,6 +840,10 @@ def open_table(path: Path, info: DatasetInfo) -> SplitTable:
             "the dataset again"
         )
     return table
+
+
+def _hash_decoded(image: EncodedImage, *, split: str) -> bytes:
+    return pixel_hash(decode_image(image, split=split))
 
 
 def decode_image(

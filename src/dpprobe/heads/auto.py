@@ -12,17 +12,17 @@ of `auto`. Resolving sets `rule` and `chosen`; all other properties are those of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads.auto_rule import RULE, choose_head
+from dpprobe.heads.auto_rule import RULE, balance_options, choose_head
 from dpprobe.heads.balance import DEFAULT_PRIOR_SHARE
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Fitted, Record
-from dpprobe.heads.normalisation import NoNormalisation, Normalize
+from dpprobe.heads.normalisation import NoNormalisation, Normalize, PublicRows
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS, AnyMethod, method_options
 from dpprobe.privacy.plan import Mechanism, Selection
@@ -38,6 +38,8 @@ _NOT_CHOSEN = ("auto", "nonprivate", "tuned")
 class Options(MethodOptions):
     """A head and options chosen by a rule from public facts."""
 
+    paths: ClassVar[tuple[str, ...]] = ("public",)
+
     head: Literal["auto"] = "auto"
     balanced: bool | None = Field(
         None,
@@ -48,6 +50,7 @@ class Options(MethodOptions):
         "true exactly if the study names the metric macro_accuracy: for a cell in the dataset, for "
         "a release in `evaluate`.",
     )
+    public: PublicRows = None
     # The rule writes the three fields below; the schema of a study leaves them out.
     normalize: SkipJsonSchema[Normalize] = NoNormalisation()
     rule: SkipJsonSchema[int | None] = None
@@ -84,16 +87,38 @@ class Options(MethodOptions):
                 f"head auto: the study was planned with rule {self.rule}, but this dpprobe "
                 f"has rule {RULE}; run again"
             )
+        return self.repeat_choice(RULE, facts, exact=exact)
+
+    def repeat_choice(self, rule: int, facts: DataFacts, *, exact: bool = False) -> Self:
+        """Returns the choice of the current rule or one of `auto_rule.EARLIER`."""
         if fault := self.class_fault(facts.classes, multi_label=facts.multi_label):
             raise ConfigError(f"head auto: {fault}")
-        values = choose_head(facts)
+        values = choose_head(facts, rule, public=self.public)
         if self.balanced is not None:
-            values |= {"class_priors": "released" if self.balanced else None}
+            balance = {"class_priors": None, "offset_share": None}
+            values |= balance_options(facts, rule) if self.balanced else balance
         chosen = method_options(values)
         if exact and not chosen.is_exact:
             chosen = method_options({**chosen.model_dump(mode="json"), "engine": "exact"})
         balanced = chosen.releases_priors or self.balanced
-        return type(self)(balanced=balanced, rule=RULE, chosen=chosen)
+        return type(self)(balanced=balanced, public=self.public, rule=rule, chosen=chosen)
+
+    def public_files(self) -> dict[str, str]:
+        """Returns the file once, although the chosen head names it too."""
+        return {} if self.public is None else {"public": self.public}
+
+    def identity_options(self) -> dict[str, Any]:
+        values = super().identity_options()
+        if self.chosen is not None:
+            values["chosen"] = self.chosen.identity_options()
+        return values
+
+    def fill_paths(self, *, dataset: str, backbone: str) -> Self:
+        located = super().fill_paths(dataset=dataset, backbone=backbone)
+        if self.chosen is None:
+            return located
+        chosen = self.chosen.fill_paths(dataset=dataset, backbone=backbone)
+        return located.model_copy(update={"chosen": chosen, "normalize": chosen.normalize})
 
     @property
     def _decided(self) -> MethodOptions:

@@ -4,48 +4,90 @@ The rule of `head: auto` reads no data. Raise the version `RULE` if the choice o
 defaults change. Cells of another version of the rule are trained again. Only a dpprobe with a
 bundle's version of the rule verifies the bundle.
 
-Rule 2 balances classes if a person named macro accuracy as the metric. Balancing was measured on
-many pairs (bench/results/balanced.md). If classes are unequal it gains points from epsilon 0.5 on,
-and loses at most 0.3 below. If classes are equal, which is no public fact, it costs 0.3 on average.
-
 The rule was fixed on the pairs of data and backbone that bench/results/accuracy.md reserves for
-choosing. `momentum` was the best
-head: on centred rows at small n and epsilon, and on whitened rows above n mu = 100 sqrt(d), with mu
-  of the Gaussian mechanism at (epsilon, delta). At smaller n mu, noise of spectral norm about
+choosing, and on the pairs of bench/results/few_patients.md. `momentum` was the best head. All
+limits are on n mu / sqrt(d), with mu of the Gaussian mechanism at (epsilon, delta): the length of a
+sum of n unit rows over the norm of its noise.
+
+- Rows are whitened from 50 on, in rules 1 and 2 from 100 on. Below, noise of spectral norm about
   sqrt(2 d) / (sqrt(0.1) mu) hides most of the released second moment, so the moment's tenth of the
-  budget is better spent on gradients.
+  budget is better spent on gradients. With a file of public rows, rows are whitened by the public
+  rows' second moment from 5 on, if `whitening.MOST_DIRECTIONS` allows.
+- The centre gets a fifth of the budget below 15, because a centre that is mostly noise costs more
+  than the budget. A public mean makes the larger share needless.
+- Classes are balanced if a person named macro accuracy as the metric (bench/results/balanced.md).
+  If classes are unequal it gains points from epsilon 0.5 on, and loses at most 0.3 below. If
+  classes are equal, which is no public fact, it costs 0.3 on average. Below 10, the classes' mean
+  scores are released too (`class_offsets`).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpprobe.heads.dimension_limits import MOST_FEATURES
 from dpprobe.heads.facts import DataFacts
 from dpprobe.privacy.gaussian_mu import gaussian_mu
 
-RULE = 2
-# Earlier rules whose choices this version can repeat. Rule 1 chose as rule 2 does without a metric.
-EARLIER = (1,)
+
+class _Limits(NamedTuple):
+    """Limits on n mu / sqrt(d): of whitening, of a larger share of the centre, of offsets."""
+
+    whiten_from: float
+    larger_share_below: float
+    offsets_below: float
+
+
+RULE = 3
+# Choices of earlier rules can be repeated. Rule 1 chose as rule 2 does without a metric.
+_LIMITS = {1: _Limits(100, 0, 0), 2: _Limits(100, 0, 0), RULE: _Limits(50, 15, 10)}
+EARLIER = (1, 2)
 # The metric for which all classes are equally important.
 BALANCED_METRIC = "macro_accuracy"
 
-# The least n mu / sqrt(d) at which the second moment is worth its share of the budget.
-_LEAST_SIGNAL = 100.0
+_LARGER_SHARE, _OFFSET_SHARE = 0.2, 0.1
+# The least n mu / sqrt(d) at which public rows whiten, and the share of the centre alone.
+_LEAST_PUBLIC_SIGNAL, _CENTRE_SHARE = 5.0, 0.04
 
 
-def choose_head(facts: DataFacts) -> dict[str, Any]:
-    """Returns the options of the head to train, on full batches: a pure function of the facts."""
+def choose_head(facts: DataFacts, rule: int = RULE, *, public: str | None = None) -> dict[str, Any]:
+    """Returns the options of the head to train, on full batches: a pure function of the facts.
+
+    `public` names a file of public rows, if the study has one.
+    """
     balanced = facts.metric == BALANCED_METRIC and not facts.multi_label
+    return {
+        "head": "momentum",
+        "normalize": _choose_normalisation(facts, _LIMITS[rule], public),
+        "loss": "sigmoid" if facts.multi_label else "softmax",
+        **(balance_options(facts, rule) if balanced else {}),
+    }
+
+
+def balance_options(facts: DataFacts, rule: int) -> dict[str, Any]:
+    """Returns the options that balance the chosen head's classes."""
+    offsets = _signal_of(facts) < _LIMITS[rule].offsets_below
+    return {"class_priors": "released", **({"offset_share": _OFFSET_SHARE} if offsets else {})}
+
+
+def _choose_normalisation(
+    facts: DataFacts, limits: _Limits, public: str | None
+) -> dict[str, Any] | str:
+    signal, fits = _signal_of(facts), facts.dimension <= MOST_FEATURES
+    if fits and signal >= limits.whiten_from:
+        return "whitened" if public is None else {"kind": "whitened", "public": public}
+    if public is None:
+        larger = signal < limits.larger_share_below
+        return {"kind": "centred", "share": _LARGER_SHARE} if larger else "centred"
+    if fits and signal >= _LEAST_PUBLIC_SIGNAL:
+        return {"kind": "whitened", "public": public, "moment": "public", "share": _CENTRE_SHARE}
+    return {"kind": "centred", "public": public}
+
+
+def _signal_of(facts: DataFacts) -> float:
+    """Returns n mu / sqrt(d), with mu of the Gaussian mechanism at (epsilon, delta)."""
     mu = math.inf
     if math.isfinite(facts.epsilon):
         mu = gaussian_mu(facts.epsilon, facts.delta)
-    signal = facts.n * mu / math.sqrt(facts.dimension)
-    whitens = facts.dimension <= MOST_FEATURES and signal >= _LEAST_SIGNAL
-    return {
-        "head": "momentum",
-        "normalize": "whitened" if whitens else "centred",
-        "loss": "sigmoid" if facts.multi_label else "softmax",
-        **({"class_priors": "released"} if balanced else {}),
-    }
+    return facts.n * mu / math.sqrt(facts.dimension)

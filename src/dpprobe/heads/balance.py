@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 from pydantic import Field, model_validator
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads.normalisation import Share
-from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.normalisation import L2, AroundCentre, Share
+from dpprobe.heads.options import CLASS_OFFSETS, MethodOptions
 from dpprobe.heads.registry import HEADS
 from dpprobe.privacy.plan import Mechanism, full_batch, split_budget
 
@@ -93,6 +93,16 @@ PriorShare = Annotated[
     ),
 ]
 
+OffsetShare = Annotated[
+    Share | None,
+    Field(
+        exclude_if=_is_absent,
+        description="For class_priors: released, on rows of norm 1. Share of the budget of one "
+        "more release, after training: the classes' mean scores on the training images, which are "
+        "subtracted from the biases. Worth its share with few images. If absent, not released.",
+    ),
+]
+
 
 class BalanceOptions(MethodOptions):
     """A head with class weights in its loss, or with class priors subtracted from its logits."""
@@ -100,6 +110,7 @@ class BalanceOptions(MethodOptions):
     class_weights: ClassWeights = None
     class_priors: ClassPriors = None
     prior_share: PriorShare = None
+    offset_share: OffsetShare = None
 
     @model_validator(mode="after")
     def _check_balance(self) -> BalanceOptions:
@@ -118,7 +129,27 @@ class BalanceOptions(MethodOptions):
             )
         if self.releases_priors and self.prior_share is None:
             self.__dict__["prior_share"] = DEFAULT_PRIOR_SHARE
+        self._check_offsets()
         return self
+
+    def _check_offsets(self) -> None:
+        if self.offset_share is None:
+            return
+        if self.prior_share is None:
+            raise ValueError(
+                f"offset_share {self.offset_share:g} has an effect only with class_priors: "
+                "released; write `class_priors: released`, or remove offset_share"
+            )
+        if not isinstance(self.normalize, L2 | AroundCentre):
+            raise ValueError(
+                f"offset_share: it needs rows of norm 1, but normalize is {self.normalize.kind}; "
+                "write `normalize: centred`, or remove offset_share"
+            )
+        if self.prior_share + self.offset_share >= 1:
+            raise ValueError(
+                f"prior_share {self.prior_share:g} and offset_share {self.offset_share:g} leave no "
+                "budget for training; write smaller shares"
+            )
 
     @property
     def releases_priors(self) -> bool:
@@ -165,7 +196,12 @@ class BalanceOptions(MethodOptions):
         if self.prior_share is None:
             return others
         counts = full_batch(CLASS_COUNTS, "number of rows of each class", 1.0)
-        return split_budget([(self.prior_share, (counts,)), (1 - self.prior_share, others)])
+        released = [(self.prior_share, (counts,))]
+        if self.offset_share is not None:
+            offsets = full_batch(CLASS_OFFSETS, "sum of the rows' clipped scores", 1.0)
+            released.append((self.offset_share, (offsets,)))
+        left = 1 - sum(share for share, _ in released)
+        return split_budget([*released, (left, others)])
 
 
 def released_priors(counts: Sequence[float], deviation: float) -> tuple[float, ...]:
@@ -193,7 +229,10 @@ def fit_balanced(
 
     Raises ConfigError if weights, priors or counts do not fit the classes or the labels.
     """
-    import numpy as np  # heavy: planning imports this module
+    # late imports: planning imports this module without torch
+    import numpy as np
+
+    from dpprobe.heads.class_offsets import release_offsets
 
     module = importlib.import_module(HEADS[method.head])
     fitted: Fitted
@@ -204,6 +243,7 @@ def fit_balanced(
         raise ConfigError(f"head {method.head}: {fault}")
     released = count_classes(rows, releases) if method.releases_priors else None
     each = method.bias_shifts() if released is None else [*map(log_shifts, released.tolist())]
+    unweighted = rows
     shifts = np.asarray(each, dtype=np.float32)  # [seeds, classes], or [classes] for all seeds
     if method.class_weights:
         rows = rows.make_once(
@@ -214,6 +254,8 @@ def fit_balanced(
         return fitted
     weights = fitted.weights.copy()
     weights[..., -1] += shifts
+    if method.offset_share is not None and released is not None:
+        weights[..., -1] -= release_offsets(weights, released, unweighted, releases)
     return replace(fitted, weights=weights, priors=released)
 
 

@@ -176,9 +176,11 @@ def public_start(options: Options, rows: Rows) -> torch.Tensor:
 
 def public_moment(manifest: str, options: Options, design: Design) -> torch.Tensor:
     """Returns the second moment of public examples, clipped like private ones, scaled to n."""
-    from dpprobe.heads.rows import read_public_rows  # imports torch
+    from dpprobe.heads.public_rows import open_public_set  # imports torch
+    from dpprobe.heads.rows import Rows
     from dpprobe.heads.second_order import Design, second_moment
 
-    rows = read_public_rows("public_covariance", manifest, design.rows)
+    data = open_public_set("public_covariance", manifest, design.rows.data)
+    rows = Rows(data, design.rows.transform)
     public = Design(options, rows, private=design.private)
     return second_moment(public).values.mul_(design.rows.n / len(rows))

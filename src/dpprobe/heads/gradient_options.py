@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads.balance import BalanceOptions, ClassPriors, ClassWeights, PriorShare
+from dpprobe.heads.balance import BalanceOptions, ClassPriors, ClassWeights, OffsetShare, PriorShare
 from dpprobe.heads.normalisation import (
     CENTRED_BY_DEFAULT,
     L2,
@@ -60,6 +60,14 @@ BatchSize = Annotated[
 ]
 GradientNorm = Annotated[
     ClippingNorm, Field(description="Each example's gradient is clipped to this L2 norm.")
+]
+BatchGradientNorm = Annotated[
+    ClippingNorm | None,
+    Field(
+        description="Only at epsilon inf, where no example's gradient is clipped: the mean "
+        "gradient of a step is clipped to this L2 norm, as Mehta et al. 2022 train without "
+        "privacy. Null clips nothing.",
+    ),
 ]
 Init = Annotated[
     Literal["zero", "torch", "scaled", "lecun_normal", "file"],
@@ -104,6 +112,7 @@ class GradientOptions(BalanceOptions):
     class_weights: ClassWeights = None
     class_priors: ClassPriors = None
     prior_share: PriorShare = None
+    offset_share: OffsetShare = None
     loss: Literal["softmax", "sigmoid"] = Field(
         "softmax",
         description="softmax: cross-entropy, for one label per image. sigmoid: the sum over "
@@ -119,12 +128,7 @@ class GradientOptions(BalanceOptions):
     )
     learning_rate: float | None = Field(gt=0, description="Length of a step.")
     max_grad_norm: GradientNorm = 1.0
-    max_batch_grad_norm: ClippingNorm | None = Field(
-        None,
-        description="Only at epsilon inf, where no example's gradient is clipped: the mean "
-        "gradient of a step is clipped to this L2 norm, as Mehta et al. 2022 train without "
-        "privacy. Null clips nothing.",
-    )
+    max_batch_grad_norm: BatchGradientNorm = None
     init: Init = "zero"
     init_scale: float | None = Field(
         None,

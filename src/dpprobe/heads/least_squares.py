@@ -14,7 +14,8 @@ The head releases two sums over rows x of norm at most S (`clipped_row_options.R
   norm |t| |x| <= S, or S sqrt(max_labels).
 
 `gram_share` is G's share of mu^2 = 1/sigma_G^2 + 1/sigma_B^2. The weights are W = B (G* + lambda
-I)^-1 with G* from `second_order.estimate_spectrum` and lambda from `second_order.ridge_of`.
+I)^-1 with G* from `second_order.estimate_spectrum` and lambda from `second_order.ridge_of`, but at
+least the lambda of `second_order.damp_ridge`.
 
 Without noise the rows are not clipped, and lambda is `second_order.floor_ridge`.
 """
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 GRAM, TARGETS = "gram", "targets"
+# In directions that noise hides, weights are at most 1 / _HIDDEN_SHARE times those without noise:
+# their error is then no larger than that of weights 0.
+_HIDDEN_SHARE = 0.5
 
 
 class Options(RowOptions):
@@ -77,6 +81,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
     from dpprobe.heads.second_order import (
         Design,
         cross_moment,
+        damp_ridge,
         each_seed,
         estimate_spectrum,
         ridge_of,
@@ -102,6 +107,9 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
             matrix = estimate_spectrum(noisy, seed_releases.noise_deviation(GRAM))
             noise = [seed_releases.noise_multiplier(name) for name in (GRAM, TARGETS)]
             ridge = ridge_of(design, options.ridge, options.longest, noise[0], noise[1], matrix)
+            if options.ridge is None:
+                deviation = noise[0] * options.longest**2
+                ridge = damp_ridge(ridge, _HIDDEN_SHARE, deviation, design.columns)
             weights = design.make_weights(matrix.solve_ridge(right, ridge) * norm)
             if not rows.multi_label:
                 weights[:, -1] += 1 / classes

@@ -8,7 +8,7 @@ examples is a release: it has a mechanism and a share of the head's budget, and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import (
     BeforeValidator,
@@ -17,6 +17,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     SerializerFunctionWrapHandler,
     model_serializer,
+    model_validator,
 )
 from pydantic_core import CoreSchema
 
@@ -94,8 +95,24 @@ class Priced(Normalisation):
     )
 
 
+# An option of normalisations that release a mean.
+PublicRows = Annotated[
+    str | None,
+    Field(
+        min_length=1,
+        exclude_if=lambda value: value is None,
+        description="Public images of a similar kind, without labels: the name of a dataset under "
+        "public_datasets, or a file of its features through the same backbone (manifest.json, or "
+        ".npy with one row per image). The released centre is shrunk towards their mean in place "
+        "of 0, at no privacy cost. Features of private images are refused.",
+    ),
+]
+
+
 class AroundCentre(Priced):
     """Subtracts a released mean: a sum of features of norm 1, of sensitivity 1, over public n."""
+
+    public: PublicRows = None
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         return (full_batch(CENTRE, "sum of the rows, each scaled to unit norm", 1.0),)
@@ -136,7 +153,22 @@ class Whitened(AroundCentre):
         "them.",
     )
 
+    moment: Literal["released", "public"] = Field(
+        "released",
+        exclude_if=lambda value: value == "released",
+        description="Second moment by which features are mapped: released, or that of the images "
+        "of `public`, which leaves all of `share` to the centre.",
+    )
+
+    @model_validator(mode="after")
+    def _check_moment(self) -> Self:
+        if self.moment == "public" and self.public is None:
+            raise ValueError("moment: public needs `public`, a file of public features; add it")
+        return self
+
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:
+        if self.moment == "public":
+            return super().list_releases(n)
         moment = full_batch(SECOND_MOMENT, "sum of the centred rows' outer products", 1.0)
         share = self.moment_share
         return split_budget([(1 - share, super().list_releases(n)), (share, (moment,))])

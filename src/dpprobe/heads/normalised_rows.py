@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.normalisation import CENTRE, CHANNEL_DEVIATIONS, CHANNEL_MEANS, Normalisation
+from dpprobe.heads.public_rows import PublicRows, read_public_rows
 from dpprobe.heads.rows import Rows, Transform, by_channel, unit_scale
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.whitening import whitened_rows
+from dpprobe.heads.whitening import publicly_whitened_rows, whitened_rows
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.releases import Releases
 
@@ -30,19 +32,30 @@ def normalise_rows(data: TrainingSet, spec: Normalisation, releases: Releases) -
     if isinstance(spec, kinds.Channels):
         return Rows(data, Transform(spec, _channel_statistics(data, spec, releases)))
     assert isinstance(spec, kinds.AroundCentre), spec
-    centre = _release_centre(data, releases)
+    public = None
+    if spec.public is not None:
+        path = spec.public
+        read = partial(read_public_rows, "normalize.public", path, data)
+        public = data.make_once(("public", path), read)
+    centre = _release_centre(data, releases, public)
     if isinstance(spec, kinds.Whitened):
+        if spec.moment == "public":
+            assert public is not None
+            return publicly_whitened_rows(data, spec, centre, public, private=releases.plan.private)
         return whitened_rows(data, spec, centre, releases)
     return Rows(data, Transform(spec, {CENTRE: centre}))
 
 
-def _release_centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
+def _release_centre(
+    data: TrainingSet, releases: Releases, public: PublicRows | None
+) -> torch.Tensor:
     """Returns the noisy sum of rows scaled to norm 1, divided by n: float32 [d].
 
     A row adds a vector of norm at most its weight to the sum, and a row that must not contribute
-    adds nothing: sensitivity 1. The divisor n is public. The released centre is then shrunk by the
-    expected share of noise in its squared length (James and Stein 1961, positive part), which costs
-    no privacy: a centre that is noise alone would hide the classes.
+    adds nothing: sensitivity 1. The divisor n is public. The released centre is then shrunk towards
+    the mean of public rows, or towards 0, by the expected share of noise in its squared distance
+    (James and Stein 1961, positive part), which costs no privacy: a centre that is noise alone
+    would hide the classes.
     """
     total = torch.zeros(data.dimension, dtype=torch.float64, device=data.device)
     grid = releases.make_grid(1.0, data.n)
@@ -53,9 +66,11 @@ def _release_centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
             factors *= data.weights[start : start + len(block)]
         total += grid.round_to_steps(block * factors[:, None]).sum(0)
     noisy = releases.release_gaussian(CENTRE, GridSum(total[None], grid.step))[0]
-    square = float(noisy.square().sum())
     noise = data.dimension * releases.noise_deviation(CENTRE) ** 2
-    shrunk = noisy * max(0.0, 1 - noise / square) if noise > 0 else noisy
+    target = torch.zeros_like(noisy) if public is None else public.mean * data.n
+    distance = noisy - target
+    square = float(distance.square().sum())
+    shrunk = target + distance * max(0.0, 1 - noise / square) if noise > 0 else noisy
     centre = (shrunk / data.n).to(torch.float32)
     releases.show_values(CENTRE, centre[None])
     return centre

@@ -10,7 +10,13 @@ from pydantic import ConfigDict, Field, model_validator
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.facts import DataFacts
-from dpprobe.heads.normalisation import NoNormalisation, Normalize, Priced, Whitened
+from dpprobe.heads.normalisation import (
+    AroundCentre,
+    NoNormalisation,
+    Normalize,
+    Priced,
+    Whitened,
+)
 from dpprobe.options import AtMost, Options
 from dpprobe.privacy.plan import (
     LARGEST_SENSITIVITY,
@@ -20,6 +26,8 @@ from dpprobe.privacy.plan import (
     split_budget,
 )
 
+PUBLIC_ROWS = "normalize.public"  # the option of a normalisation's public file
+CLASS_OFFSETS = "class_offsets"  # the release of `heads.class_offsets`
 ClippingNorm = Annotated[float, Field(ge=SMALLEST_SENSITIVITY, le=LARGEST_SENSITIVITY)]
 
 # Accounting takes a minute for a million steps at sampling rate 2.5e-5, and ten minutes for four
@@ -74,10 +82,12 @@ class MethodOptions(Options, ABC):
                 f"normalize: {self.normalize.kind} takes a share of a privacy budget, but "
                 f"head {self.head} has no budget; write l2 or none"
             )
-        if isinstance(self.normalize, Whitened) and (files := self.public_files()):
+        # rows of `public` are whitened as the private rows are
+        files = [name for name in self.public_files() if name.rpartition(".")[2] != "public"]
+        if isinstance(self.normalize, Whitened) and files:
             raise ValueError(
                 "normalize: whitened transforms rows by released statistics, but "
-                f"{next(iter(files))} was computed from rows without this transformation; write "
+                f"{files[0]} was computed from rows without this transformation; write "
                 "normalize: centred"
             )
         return self
@@ -149,6 +159,8 @@ class MethodOptions(Options, ABC):
     def public_files(self) -> dict[str, str]:
         """Returns the files that the method declares public, by the option that names each."""
         paths = {name: getattr(self, name) for name in self.paths}
+        if isinstance(self.normalize, AroundCentre):
+            paths[PUBLIC_ROWS] = self.normalize.public
         return {name: path for name, path in paths.items() if path is not None}
 
     def input_files(self) -> tuple[str, ...]:
@@ -157,15 +169,13 @@ class MethodOptions(Options, ABC):
 
     def identity_options(self) -> dict[str, Any]:
         """Returns the options that decide the head: all but the paths of public files."""
-        return self.model_dump(mode="json", exclude=set(self.paths))
+        unnamed: dict[str, Any] = {**dict.fromkeys(self.paths, True), "normalize": {"public"}}
+        return self.model_dump(mode="json", exclude=unnamed)
 
     def fill_paths(self, *, dataset: str, backbone: str) -> Self:
         """Fills names into paths with braces; raises ConfigError for braces with anything else."""
-        changes = {}
-        for name in self.paths:
-            path = getattr(self, name)
-            if path is None:
-                continue
+        changes: dict[str, Any] = {}
+        for name, path in self.public_files().items():
             try:
                 changes[name] = path.format(dataset=dataset, backbone=backbone)
             except (KeyError, IndexError, ValueError):
@@ -173,6 +183,9 @@ class MethodOptions(Options, ABC):
                     f"{name}: {path!r}: only {{dataset}} and {{backbone}} may be in braces; "
                     "remove the others"
                 ) from None
+        if PUBLIC_ROWS in changes:
+            update = {"public": changes.pop(PUBLIC_ROWS)}
+            changes["normalize"] = self.normalize.model_copy(update=update)
         return self.model_copy(update=changes)
 
     @abstractmethod

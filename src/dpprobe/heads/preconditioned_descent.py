@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pydantic import Field
 
-from dpprobe.heads.balance import BalanceOptions, ClassPriors, ClassWeights, PriorShare
+from dpprobe.heads.balance import BalanceOptions, ClassPriors, ClassWeights, OffsetShare, PriorShare
 from dpprobe.heads.clipped_row_options import GRADIENTS, MaxRowNorm, Ridge, RowIntercept, RowOptions
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.options import AtMost
@@ -36,12 +36,14 @@ _LEAST_CURVATURE = 1e-3
 class PreconditionedDescentOptions(RowOptions, BalanceOptions):
     """Steps W <- W - rate P (g + lambda h (W - W_0)), with P the inverse of the released matrix.
 
-    h is the loss's curvature at the start, per unit of the second moment.
+    h is the loss's curvature at the start, per unit of the second moment. P = (A* + rho I)^-1, with
+    rho >= lambda by `second_order.damp_ridge`; rho = lambda if `learning_rate` is given.
     """
 
     class_weights: ClassWeights = None
     class_priors: ClassPriors = None
     prior_share: PriorShare = None
+    offset_share: OffsetShare = None
     max_row_norm: MaxRowNorm = 1.0
     intercept: RowIntercept = 0.2
     ridge: Ridge = None
@@ -57,7 +59,11 @@ class PreconditionedDescentOptions(RowOptions, BalanceOptions):
         "the start (K for a softmax); shorter if noise would drive probabilities to 0 and 1.",
     )
     step: float = Field(
-        0.6, gt=0, le=2, description="Length of a step, as a part of a Newton step."
+        0.6,
+        gt=0,
+        le=2,
+        description="Length of a step, as a part of a Newton step; shorter in directions that the "
+        "noise of the released matrix hides.",
     )
     penalised: bool = Field(
         True,
@@ -148,19 +154,23 @@ class Descent:
     def make_solver(
         self, releases: Releases, matrix: Spectrum, matrix_noise: float
     ) -> Precondition:
-        """Returns the map from g and D to (g + lambda h D) (A + lambda I)^-1, for a released A."""
-        from dpprobe.heads.second_order import ridge_of  # imports torch
+        """Returns the map from g and D to (g + lambda h D) (A + rho I)^-1, for a released A."""
+        from dpprobe.heads.second_order import damp_ridge, ridge_of  # imports torch
 
         noise = releases.plan.find_mechanism(GRADIENTS).noise_multiplier / math.sqrt(self._steps)
         longest = self.options.longest
         ridge = ridge_of(self.design, self.options.ridge, longest, matrix_noise, noise, matrix)
         penalty = ridge * self.curvature if self.options.penalised else 0.0
-        gain = matrix.noise_gain(ridge)
+        damped = ridge
+        if self.options.learning_rate is None:
+            deviation = matrix_noise * longest**2
+            damped = damp_ridge(ridge, self.options.step, deviation, self.design.columns)
+        gain = matrix.noise_gain(damped)
 
         def solve_gradients(
             _step: int, _weights: torch.Tensor, gradients: torch.Tensor, distance: torch.Tensor
         ) -> tuple[torch.Tensor, float]:
-            return matrix.solve_ridge(gradients + penalty * distance, ridge), gain
+            return matrix.solve_ridge(gradients + penalty * distance, damped), gain
 
         return solve_gradients
 

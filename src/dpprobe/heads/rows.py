@@ -15,7 +15,6 @@ from dpprobe.errors import DataError
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.normalisation import CENTRE, CHANNEL_DEVIATIONS, CHANNEL_MEANS, Normalisation
 from dpprobe.heads.training_set import SHORTEST_ROW, Cached, TrainingSet, row_lengths
-from dpprobe.options import resolve_path
 
 # The largest factor that scales centred rows to norm 1; rows nearer to the centre are rounding.
 _LONGEST_SHIFT = 2.0**40
@@ -275,20 +274,3 @@ class Rows(Cached):
         shift = torch.where(usable, unit_scale(distances), 0.0).clamp_(max=_LONGEST_SHIFT)
         self.affine = Affine(unit * shift, shift, centre)
         return distances * shift
-
-
-def read_public_rows(option: str, manifest: str, private: Rows) -> Rows:
-    """Reads the public examples that an option names, normalised like private ones.
-
-    Raises DataError for features of another dimension, StoreError for a damaged manifest or shard.
-    """
-    from dpprobe.features.feature_store import FeatureStore  # imports HDF5, which few heads need
-
-    store = FeatureStore(resolve_path(manifest))
-    if store.dimension != private.dimension:
-        raise DataError(
-            f"{option} {manifest}: its features have dimension {store.dimension}, but the private "
-            f"features have {private.dimension}; write a manifest of the same backbone"
-        )
-    labels = torch.zeros(store.rows, dtype=torch.int64)
-    return Rows(TrainingSet(store, labels, 1, device=private.device), private.transform)

@@ -457,6 +457,24 @@ def ridge_of(
     return max(rule, floor_ridge(design.columns, longest**2), least)
 
 
+def damp_ridge(ridge: float, step: float, deviation: float, columns: int) -> float:
+    """Returns rho >= lambda, so that noise on a matrix A makes no step of A* + rho overshoot.
+
+    A step multiplies the error of the weights along a direction by 1 - step (a + lambda) / (a* +
+    rho), for the eigenvalue a of A and its estimate a*. The error grows if the fraction times step
+    exceeds 2. The noise, of standard deviation s off the diagonal, hides a direction with a <= r =
+    s sqrt(d): no released eigenvector points along it (Baik, Ben Arous and Peche 2005), and a* is
+    about 0. With rho = lambda steps of 0.6 diverge, as lambda is r / 10 or little more. With rho =
+    step (lambda + r) the fraction times step is at most 1 for a = r, and at most 1.1 for any a.
+    Directions with a far above r keep the length of their steps.
+
+    Args:
+      deviation: standard deviation of the noise on the diagonal of A; 0 for none.
+    """
+    reach = deviation * math.sqrt(columns / 2)
+    return max(ridge, step * (ridge + reach))
+
+
 @dataclass(frozen=True)
 class Loss:
     """Cross-entropy of a softmax or of sigmoids per class, with gradients clipped to `clip`."""

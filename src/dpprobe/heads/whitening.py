@@ -29,6 +29,7 @@ import numpy.typing as npt
 import torch
 
 from dpprobe.heads import normalisation as kinds
+from dpprobe.heads.public_rows import PublicRows, effective_dimension
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.second_order import Design, Spectrum, UnitRows, estimate_spectrum, second_moment
 from dpprobe.heads.training_set import TrainingSet
@@ -39,6 +40,13 @@ from dpprobe.privacy.releases import Releases
 _NOISE_RIDGE = 1.0
 # Lambda with little noise or none; see `second_order.floor_ridge`.
 _LEAST_RIDGE = 0.03
+# The exponent for the second moment of public rows, and lambda over its mean eigenvalue: a milder
+# map, because directions of public rows fit private rows less well.
+PUBLIC_EXPONENT, PUBLIC_RIDGE = 0.25, 3.0
+# The largest effective dimension of public rows, as a share of d, at which their second moment is
+# used. Measured: 0.016 for a vision transformer, where it gains; 0.027 for chest X-rays and 0.085
+# for photographs through a convolutional network, where it loses (bench/results/few_patients.md).
+MOST_DIRECTIONS = 0.02
 
 
 def whitened_rows(
@@ -50,27 +58,55 @@ def whitened_rows(
     pass.
     """
     transform = Transform(spec, {kinds.CENTRE: centre})
-
-    def make_design(rows: TrainingSet) -> Design:
-        return Design(UnitRows(), Rows(rows, transform), private=releases.plan.private)
-
     with torch.inference_mode():
-        design = make_design(data)
+        design = Design(UnitRows(), Rows(data, transform), private=releases.plan.private)
         summed = second_moment(design)
         # the last row and column are those of a constant, which is 0 here
         moment = GridSum(summed.units[:-1, :-1].contiguous(), summed.step)
         released = releases.release_symmetric(kinds.SECOND_MOMENT, moment.one_seed)[0]
         deviation = releases.noise_deviation(kinds.SECOND_MOMENT)
-        matrix = compute_whitener(
-            estimate_spectrum(released, deviation), spec.exponent, noise=deviation, n=data.n
-        )
+        ridge = max(_NOISE_RIDGE * deviation, _LEAST_RIDGE) * math.sqrt(data.dimension)
+        spectrum = estimate_spectrum(released, deviation)
+        matrix = compute_whitener(spectrum, spec.exponent, ridge=ridge, n=data.n)
         releases.show_values("whitener", matrix[None])
+        return _whiten_rows(design, matrix)
 
-        def map_crops() -> list[TrainingSet]:
-            return [_map_rows(make_design(crop), matrix) for crop in data.crops]
 
-        mapped = _map_rows(design, matrix, map_crops)
-        return Rows(mapped, Transform(kinds.L2()), scoring=transform, whitener=matrix)
+def publicly_whitened_rows(
+    data: TrainingSet,
+    spec: kinds.Whitened,
+    centre: torch.Tensor,
+    public: PublicRows,
+    *,
+    private: bool,
+) -> Rows:
+    """Returns rows around a released centre [d], whitened by the second moment of public rows.
+
+    Releases nothing. Where public rows vary in many directions, rows are not whitened.
+    """
+    transform = Transform(spec, {kinds.CENTRE: centre})
+    with torch.inference_mode():
+        spectrum = data.make_once(("public spectrum", spec.public), public.estimate_spectrum)
+        rows = Rows(data, transform)
+        if effective_dimension(spectrum) >= MOST_DIRECTIONS * data.dimension:
+            return rows
+        ridge = PUBLIC_RIDGE * float(spectrum.values.mean())
+        matrix = compute_whitener(spectrum, PUBLIC_EXPONENT, ridge=ridge, n=public.data.rows)
+        return _whiten_rows(Design(UnitRows(), rows, private=private), matrix)
+
+
+def _whiten_rows(design: Design, matrix: torch.Tensor) -> Rows:
+    """Returns the rows A x / |A x| of a design's rows x."""
+    data, transform = design.rows.data, design.rows.transform
+
+    def map_crops() -> list[TrainingSet]:
+        return [
+            _map_rows(Design(UnitRows(), Rows(crop, transform), private=design.private), matrix)
+            for crop in data.crops
+        ]
+
+    mapped = _map_rows(design, matrix, map_crops)
+    return Rows(mapped, Transform(kinds.L2()), scoring=transform, whitener=matrix)
 
 
 @torch.inference_mode()
@@ -94,12 +130,8 @@ def _map_rows(
     return mapped
 
 
-def compute_whitener(moment: Spectrum, exponent: float, *, noise: float, n: int) -> torch.Tensor:
-    """Returns A, float64 [d, d], symmetric, from the estimated second moment of n units' rows.
-
-    `noise` is the standard deviation of the noise on the second moment's diagonal; 0 for none.
-    """
-    ridge = max(_NOISE_RIDGE * noise, _LEAST_RIDGE) * math.sqrt(len(moment.values))
+def compute_whitener(moment: Spectrum, exponent: float, *, ridge: float, n: int) -> torch.Tensor:
+    """Returns A, float64 [d, d], symmetric, from the estimated second moment of n units' rows."""
     factors = (moment.values + ridge) ** -exponent
     length = float((moment.values * factors.square()).sum())
     # without signal, all directions get equal factors

@@ -230,14 +230,16 @@ class Bundle:
 
 def published_options(options: MethodOptions) -> dict[str, Any]:
     """Returns a method's options with the names of public files, without their folders."""
-    values = options.model_dump(mode="json")
-    for place in options.public_files():
-        *parents, last = place.split(".")
-        block = values
-        for key in parents:
-            block = block[key]
-        block[last] = Path(block[last]).name
+    names = {path: Path(path).name for path in options.public_files().values()}
+    values: dict[str, Any] = _replace_texts(options.model_dump(mode="json"), names)
     return values
+
+
+def _replace_texts(value: Any, names: Mapping[str, str]) -> Any:
+    """Returns a value of JSON with other texts in place of some, also inside mappings."""
+    if isinstance(value, Mapping):
+        return {key: _replace_texts(each, names) for key, each in value.items()}
+    return names.get(value, value) if isinstance(value, str) else value
 
 
 def write_bundle(

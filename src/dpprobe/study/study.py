@@ -46,6 +46,7 @@ from dpprobe.study.options import (
     TrackingOptions,
     TsneOptions,
 )
+from dpprobe.study.public_features import with_public_features
 from dpprobe.study.vector_checks import vector_faults
 
 _MOST_EPSILONS = 1000
@@ -216,8 +217,8 @@ class Study(_Analysed):
 
     @model_validator(mode="before")
     @classmethod
-    def _add_rare_classes(cls, values: Any) -> Any:
-        return with_rare_classes(values)
+    def _complete_values(cls, values: Any) -> Any:
+        return with_public_features(with_rare_classes(values))
 
     @model_validator(mode="after")
     def _check_parts(self) -> Study:
@@ -237,6 +238,11 @@ class Study(_Analysed):
         ):
             raise ValueError(fault)
         for name, options in self.datasets.items():
+            if not options.has_labels():
+                raise ValueError(
+                    f"datasets.{name}: unlabelled, but heads learn from labels; move it to "
+                    "public_datasets, or remove `unlabelled`"
+                )
             if self.dataset_unit(name) == "patient" and not options.names_units():
                 raise ValueError(
                     f"privacy.unit: patient, but datasets.{name} does not name the patient of "

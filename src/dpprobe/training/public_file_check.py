@@ -29,6 +29,7 @@ from dpprobe.artifacts import read_json, sha256_file
 from dpprobe.data.table import read_info
 from dpprobe.errors import DataError, PrivacyError, StoreError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.features.public_features import ArrayFile, open_public_features
 from dpprobe.features.shard_manifest import read_manifest
 from dpprobe.features.shared_rows import MOST_SHARED, PublicRows, RowStore
 from dpprobe.features.text_embeddings import check_classes
@@ -133,11 +134,11 @@ class PrivateData:
     def check_rows(self, options: MethodOptions) -> None:
         """Reads rows of public features; raises PrivacyError if many are private examples."""
         for option, written in options.public_files().items():
-            public = _open_store(resolve_path(written))
+            public = _open_public(option, written)
             if public is not None and (origin := self._find_rows(public)):
                 raise PrivacyError(f"{option} {written}: {origin}; {_REMEDY}")
 
-    def _find_rows(self, public: FeatureStore) -> str | None:
+    def _find_rows(self, public: FeatureStore | ArrayFile) -> str | None:
         """Names the private dataset that shares many rows with public features, if any."""
         known = None
         for owner, place, private in self._list_rows():
@@ -190,6 +191,13 @@ def _read_hashes(manifest: Path) -> list[str]:
     except StoreError:
         return []  # the next reader of this file reports what is wrong with it
     return [body[name] for name in _CONTENT]
+
+
+def _open_public(option: str, written: str) -> FeatureStore | ArrayFile | None:
+    try:
+        return open_public_features(option, written)
+    except (StoreError, DataError):
+        return None  # the next reader of this file reports what is wrong with it
 
 
 def _open_store(manifest: Path) -> FeatureStore | None:

@@ -23,6 +23,7 @@ from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import EncodedImage, SplitTable, read_info
 from dpprobe.errors import DataError
 from tests.support.shards import png
+from tests.support.split_tables import write_tables
 
 DIGITS: dict[str, Any] = {"source": "sklearn", "name": "digits", "delta": 1e-4}
 
@@ -446,7 +447,18 @@ def test_each_kind_of_table_is_read(
     assert read.read_groups() == {name: columns[name] for name in given.groups}
     assert read.read_accepted() == columns.get("accepted")
     assert read.read_units() == columns.get("unit")
-    assert read.content_hashes() == digests, "without decoding, no hashes of pixels"
+    assert read.image_hashes() == digests
+    assert columns["pixels_sha256"] == [None] * len(digests), "not decoded"
+
+
+def test_pixels_that_were_not_hashed_are_hashed_when_they_are_asked_for(tmp_path: Path) -> None:
+    images = {"train": [png(number) for number in range(3)], "test": [png(9)]}
+    found = []
+    for verify in ("hash", "decode"):
+        write_tables(tmp_path, images, verify=verify)
+        found.append([SplitTable(tmp_path / f"{each}.parquet").pixel_hashes() for each in images])
+    assert found[0] == found[1]
+    assert None not in found[0][0]
 
 
 @each_kind

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ import pytest
 import yaml
 
 from dpprobe.data.dataset_preparation import prepare_dataset
+from dpprobe.data.people.companion_names import read_word
 from dpprobe.data.registry import dataset_options
+from dpprobe.data.table import SplitTable
 from dpprobe.errors import ConfigError
 from tests.support.refusals import check_tokens, refuses
+from tests.support.shards import pack, png
 from tests.support.sources import write_images, write_parquet, write_table
 from tests.unit.draft.conftest import STUDY, Desk
 
@@ -239,10 +243,101 @@ def test_the_option_changes_tables_only_if_it_is_written() -> None:
     assert plain.image_params() == words.image_params()  # a ledger has the same people
 
 
-def test_other_sources_warn(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    names = [f"{number}{end}" for number in range(12) for end in ("", "_flip")]
-    path = write_parquet(desk.folder / "a.parquet", [n % 2 for n in range(24)], name=names)
-    keys = {"source": "parquet", "train": path, "id_column": "name", "test_fraction": 0.5}
+def parquet_keys(folder: Path, names: Sequence[str], column: str) -> dict[str, Any]:
+    labels = [number // 2 % 2 for number in range(len(names))]
+    more: dict[str, Any] = {"name": names}
+    if column == "path":
+        more["image"] = [{"bytes": png(n), "path": f"{x}.png"} for n, x in enumerate(names)]
+    path = write_parquet(folder / "a.parquet", labels, **more)
+    keys = {"source": "parquet", "train": path, "test_fraction": 0.5}
+    return keys | ({"id_column": "name"} if column == "id" else {})
+
+
+def shard_keys(folder: Path, names: Sequence[str]) -> dict[str, Any]:
+    members = [
+        member
+        for number, name in enumerate(names)
+        for member in ((f"{name}.png", png(number)), (f"{name}.cls", b"%d" % (number // 2 % 2)))
+    ]
+    shard = str(pack(folder / "a.tar", members))
+    return {"source": "webdataset", "train": shard, "class_names": ["a", "b"], "test_fraction": 0.5}
+
+
+SOURCES = {
+    "paths of parquet": lambda folder, names: parquet_keys(folder, names, "path"),
+    "ids of parquet": lambda folder, names: parquet_keys(folder, names, "id"),
+    "keys of shards": shard_keys,
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_source_with_names_refuses_masks_and_warns_of_copies(
+    desk: Desk, source: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    masks = [f"p/{number:03}{end}" for number in range(12) for end in ("", "_mask")]
+    keys = SOURCES[source](desk.folder, masks)
+    with refuses(ConfigError, "companions: [mask]", "12 of 24", "companions: keep"):
+        prepared(keys)
+    assert prepared(keys | {"companions": "keep"}) == 24
+    assert prepared(keys | {"companions": ["mask"]}) == 12
+    rows = [*chain(*(read_ids(split) for split in ("train", "test")))]
+    positions = [f"row-{number:08}" for number in range(0, 24, 2)]
+    assert sorted(rows) == (positions if source == "paths of parquet" else masks[::2])
+    keys = SOURCES[source](desk.folder, [each.replace("mask", "flip") for each in masks])
+    caplog.clear()
     assert prepared(keys) == 24
     (told,) = [line for line in caplog.messages if "named like" in line]
-    check_tokens(told, "12 of 24", "flip", "unit_column")
+    check_tokens(told, "12 of 24", "companions: [flip]", "unit_column")
+
+
+def read_ids(split: str) -> list[str]:
+    return SplitTable(Path(f"tables/{split}.parquet")).read_ids()
+
+
+def test_masks_in_a_parquet_file_are_left_out_by_the_draft(desk: Desk) -> None:
+    names = [f"p/{number:03}{end}" for number in range(40) for end in ("", "_mask")]
+    keys = parquet_keys(desk.folder, names, "path")
+    drafted = desk.draft("a.parquet")
+    assert drafted.keys["companions"] == ["mask"]
+    assert {name: each[0] for name, each in drafted.counted.items()} == {"cat": 20, "dog": 20}
+    assert prepared(drafted.keys) == 40
+    undecided = {key: value for key, value in drafted.keys.items() if key != "companions"}
+    check_tokens(check_said(desk, undecided), "40", "80", "companions: [mask]", "keep")
+    options = dataset_options(keys | {"companions": ["mask"]})
+    assert sum(options.count_rows() or ()) == 40
+
+
+@pytest.mark.parametrize("place", ["masks", "Segmentation", "thumbs"])
+def test_folders_of_masks_with_other_names_are_warned_of(
+    desk: Desk, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    pictures = [f"x/{name}/images/IMG_{n}.png" for name in "ab" for n in NUMBERS]
+    write_images(desk.folder, [*pictures, *(f"x/a/{place}/{n:04}.png" for n in NUMBERS)])
+    keys: dict[str, Any] = {"source": "imagefolder", "path": "x"}
+    word = read_word(f"_{place}")
+    assert prepared(keys) == 60
+    (told,) = [line for line in caplog.messages if "companions" in line]
+    check_tokens(told, "20 of 60", f"a/{place}/0001.png", f"companions: [{word}]", "keep")
+    caplog.clear()
+    assert prepared(keys | {"companions": "keep"}) == 60
+    assert not [line for line in caplog.messages if "companions" in line]
+    assert prepared(keys | {"companions": [word]}) == 40
+
+
+def test_a_class_named_like_masks_is_warned_of_and_a_class_of_masks_is_not(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Faces with masks are pictures; the names of `mask` beside `hat` do not tell."""
+    for number, (classes, told) in enumerate(
+        {("mask", "no_mask"): 0, ("with_mask", "without_mask"): 0, ("mask", "hat"): 1}.items()
+    ):
+        root = f"x{number}"
+        write_images(
+            desk.folder, [f"{root}/{name}/{name}{n}.png" for name in classes for n in NUMBERS]
+        )
+        caplog.clear()
+        assert prepared({"source": "imagefolder", "path": root}) == 40
+        lines = [line for line in caplog.messages if "companions" in line]
+        assert len(lines) == told, lines
+        for line in lines:
+            check_tokens(line, "mask", 'exclude: ["mask"]', "companions: keep")

@@ -23,6 +23,7 @@ from dpprobe.results.cell_record import WEIGHTS_FILE
 from dpprobe.training.public_file_check import PrivateData
 from tests.support.feature_stores import write_split
 from tests.support.mechanisms import made_plan
+from tests.support.refusals import refuses
 from tests.unit.estimator.test_array_inputs import Source
 
 DIMENSION, OWN, PEOPLE, IMAGES, TRIALS = 24, 8, 30, 24, 80  # OWN: numbers of the first person
@@ -92,6 +93,19 @@ def test_membership_attack_on_a_public_covariance(
     monkeypatch.setattr(PrivateData, "check_rows", lambda *_: None)
     right = count_right_guesses(tmp_path / "private", epsilon, own_rows=True)
     assert right >= 0.9 * TRIALS  # the attack that the check prevents
+
+
+def test_public_rows_of_a_file_are_compared_with_the_private_rows(tmp_path: Path) -> None:
+    rows = draw_rows(0, member=True)
+    own, other = tmp_path / "own.npy", tmp_path / "other.npy"
+    np.save(own, np.random.default_rng(2).permutation(3 * rows))
+    np.save(other, np.random.default_rng(3).normal(size=rows.shape))
+    with refuses(PrivacyError, "public", "own.npy", "rows of the private data"):
+        fit(rows, 1.0, {"head": "auto", "public": str(own)})
+    fitted = fit(rows, 1.0, {"head": "auto", "public": str(other)})
+    assert {*fitted.fit_.file_hashes} == {str(other)}
+    with refuses(ConfigError, "public", "none.npy", "no such file"):
+        fit(rows, 1.0, {"head": "auto", "public": str(tmp_path / "none.npy")})
 
 
 def started(path: Path) -> dict[str, Any]:

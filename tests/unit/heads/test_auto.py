@@ -38,6 +38,54 @@ FACTS = st.builds(
 )
 
 
+def test_earlier_rules_are_repeated_and_not_the_current_rule() -> None:
+    """Between n mu = 50 sqrt(d) and 100 sqrt(d), rule 3 whitens and rules 1 and 2 do not."""
+    facts = DataFacts(
+        n=8000, dimension=384, classes=10, multi_label=False, epsilon=0.6, delta=1e-5, unit="image"
+    )
+    kinds = {
+        rule: auto.Options().repeat_choice(rule, facts).normalize.kind
+        for rule in (*auto_rule.EARLIER, auto_rule.RULE)
+    }
+    assert kinds == {1: "centred", 2: "centred", 3: "whitened"}
+    repeated = auto.Options().repeat_choice(2, facts)
+    assert repeated.rule == 2
+    assert auto.Options().resolve_choice(facts) == auto.Options().repeat_choice(3, facts)
+
+
+@pytest.mark.parametrize(
+    ("n", "offsets", "share", "kind", "public"),
+    [  # n mu / sqrt(d) is 4, 9, 11, 18, 60; mu from dp-accounting's Gaussian at (1, 1e-5)
+        (300, True, 0.2, "centred", ("centred", 0.04)),
+        (640, True, 0.2, "centred", ("whitened", 0.04)),
+        (790, False, 0.2, "centred", ("whitened", 0.04)),
+        (1300, False, 0.04, "centred", ("whitened", 0.04)),
+        (4300, False, 0.14, "whitened", ("whitened", 0.14)),
+    ],
+)
+def test_few_units_get_a_larger_share_offsets_and_public_rows(
+    n: int, offsets: bool, share: float, kind: str, public: tuple[str, float]
+) -> None:
+    facts = DataFacts(
+        n=n, dimension=384, classes=2, multi_label=False, epsilon=1, delta=1e-5, unit="patient"
+    )
+    options = auto.Options(balanced=True).resolve_choice(facts)
+    assert (options.normalize.kind, options.normalize.model_dump()["share"]) == (kind, share)
+    names = {each.name for each in options.list_mechanisms(n)}
+    assert ("class_offsets" in names) == offsets
+    beside = auto.Options(public="films/{backbone}.npy").resolve_choice(facts)
+    normalize = beside.normalize.model_dump()
+    assert (normalize["kind"], normalize["share"]) == public
+    released = "second_moment" in {each.name for each in beside.list_mechanisms(n)}
+    assert released == (kind == "whitened")
+    assert beside.public_files() == {"public": "films/{backbone}.npy"}
+    filled = beside.fill_paths(dataset="lesions", backbone="vit")
+    assert filled.public_files() == {"public": "films/vit.npy"}
+    assert filled.normalize.model_dump()["public"] == "films/vit.npy"
+    assert "films" not in str(filled.identity_options())
+    assert method_options(filled.model_dump(mode="json")) == filled
+
+
 @given(facts=FACTS)
 @settings(max_examples=300)
 def test_the_rule_chooses_a_head_that_fits_whatever_the_facts(facts: DataFacts) -> None:
@@ -90,15 +138,16 @@ def test_balanced_is_the_same_choice_and_a_release_of_the_frequencies(facts: Dat
     values, others = options.model_dump(mode="json"), plain.model_dump(mode="json")
     assert values.pop("balanced") is True
     assert {name: values["chosen"].pop(name) for name in SHARE} == SHARE
+    few = values["chosen"].pop("offset_share", None) == 0.1
     assert values == others
-    counts, *rest = options.list_mechanisms(facts.n)
-    assert counts.name == "class_counts"
-    assert tuple(rest) == plain.list_mechanisms(facts.n)
+    names = [each.name for each in options.list_mechanisms(facts.n)]
+    released = ["class_counts", *["class_offsets"] * few]
+    assert names == released + [each.name for each in plain.list_mechanisms(facts.n)]
     assert method_options(options.model_dump(mode="json")) == options
-    released = method.resolve_choice(facts, exact=True)
-    assert released.is_exact
-    assert released.releases_priors
-    assert released.model_dump()["balanced"] is True
+    made = method.resolve_choice(facts, exact=True)
+    assert made.is_exact
+    assert made.releases_priors
+    assert made.model_dump()["balanced"] is True
     said, plainly = (auto.describe_choice(each, facts) or {} for each in (options, plain))
     assert said == plainly | {"balanced": True}
 
@@ -109,6 +158,8 @@ def test_a_new_rule_is_another_request_and_another_identity(
     before = method_options(AUTO)
     old = before.resolve_choice(SMALL)
     asked, identity = auto.asked_options(before), old.identity_options()
+    limits = auto_rule._LIMITS[auto_rule.RULE]
+    monkeypatch.setitem(auto_rule._LIMITS, auto_rule.RULE + 1, limits)
     monkeypatch.setattr(auto, "RULE", auto_rule.RULE + 1)
     assert auto.asked_options(before) != asked
     assert before.resolve_choice(SMALL).identity_options() != identity
@@ -145,7 +196,9 @@ def test_a_fit_is_the_chosen_head_s_bit_for_bit(
     plan = plan_for(method, facts.n, 0.0 if epsilon == math.inf else 1.0)
     check_plan(method, plan)
     fitted = fit_heads(method, data, plan, [3, 4])
-    chosen = auto_rule.choose_head(facts) | (SHARE if asked is BALANCED else {})
+    chosen = auto_rule.choose_head(facts)
+    if asked is BALANCED:
+        chosen |= auto_rule.balance_options(facts, auto_rule.RULE)
     same = fit_heads(method_options(chosen), data, plan, [3, 4])
     np.testing.assert_array_equal(fitted.weights, same.weights)
     assert np.isfinite(fitted.weights).all()
@@ -153,7 +206,7 @@ def test_a_fit_is_the_chosen_head_s_bit_for_bit(
 
 
 def test_a_release_of_a_first_order_choice_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auto, "choose_head", lambda _: {"head": "momentum", "steps": 3})
+    monkeypatch.setattr(auto, "choose_head", lambda *_, **__: {"head": "momentum", "steps": 3})
     method = method_options(AUTO).resolve_choice(SMALL)
     assert not method.is_exact
     released = method_options(AUTO).resolve_choice(SMALL, exact=True)

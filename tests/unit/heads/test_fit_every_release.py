@@ -26,6 +26,7 @@ CHANNELS = {"kind": "channels", "channels": 2, "max_mean_norm": 0.7, "max_deviat
 SGD = {"head": "sgd", "steps": 2, "learning_rate": 0.5}
 PLAIN = {"normalize": "none", "max_row_norm": 30.0, "intercept": 3.0}
 SIGMOID = {"loss": "sigmoid", "init_bias": 0}
+OFFSETS = {"class_priors": "released", "offset_share": 0.1}
 CASES: dict[str, dict[str, Any]] = {
     "sgd": SGD | {"batch_size": "full", "max_grad_norm": 0.01, "init": "zero"},
     "sgd, sampled": SGD | {"batch_size": 4, "loss": "sigmoid"},
@@ -35,6 +36,8 @@ CASES: dict[str, dict[str, Any]] = {
     "momentum, exact": {"head": "momentum", "steps": 2, "engine": "exact", "loss": "sigmoid"},
     "adam, channels": {"head": "adam", "steps": 2, "normalize": CHANNELS, "learning_rate": 0.1},
     "lamb": {"head": "lamb", "steps": 2, "normalize": "l2", "class_priors": "released"},
+    "momentum, offsets": {"head": "momentum", "steps": 2, **OFFSETS},
+    "newton, offsets": {"head": "newton", "steps": 2, "normalize": "l2", **OFFSETS},
     "least_squares": {"head": "least_squares"},
     "least_squares, two labels": {"head": "least_squares", "max_labels": 2, **PLAIN},
     "prototypes": {"head": "prototypes", "max_labels": 2},
@@ -177,6 +180,10 @@ SGD_TUNED = {"head": "tuned", "base": SGD | {"batch_size": "full"}, "score_share
         (
             {"head": "adam", "class_priors": "released", "prior_share": 0.1},
             {"class_counts": 0.1, "centre": 0.9 * 0.04},
+        ),
+        (
+            {"head": "adam", **OFFSETS, "offset_share": 0.2},
+            {"class_counts": 0.02, "class_offsets": 0.2, "centre": 0.78 * 0.04},
         ),
         ({"head": "momentum", "normalize": "whitened"}, {"centre": 0.042, "second_moment": 0.098}),
         ({"head": "newton", "normalize": "none", "hessian_share": 0.4}, {"hessians": 0.4}),

@@ -292,7 +292,7 @@ def test_rates_that_are_written_need_no_rule() -> None:
 def test_auto_whitens_where_the_moment_is_worth_its_share(
     n: int, dimension: int, epsilon: float, several: bool
 ) -> None:
-    """From n mu = 100 sqrt(d) on, with mu of the Gaussian mechanism (Dong et al. 2022)."""
+    """From n mu = 50 sqrt(d) on, with mu of the Gaussian mechanism (Dong et al. 2022)."""
     delta = 1e-4
     facts = DataFacts(
         n=n,
@@ -310,13 +310,13 @@ def test_auto_whitens_where_the_moment_is_worth_its_share(
 
     mu = math.inf if epsilon == math.inf else brentq(excess, 1e-6, 50)
     signal = n * mu / math.sqrt(dimension)
-    assert abs(signal - 100) > 1, "a case in the middle would test rounding"
+    assert abs(signal - 50) > 1, "a case in the middle would test rounding"
     chosen = auto.trained_head(auto.Options().resolve_choice(facts))
-    whitens = signal >= 100 and dimension <= MOST_FEATURES
+    whitens = signal >= 50 and dimension <= MOST_FEATURES
     assert chosen.head == "momentum"
     assert chosen.normalize.kind == ("whitened" if whitens else "centred")
     assert chosen.link == ("sigmoid" if several else "softmax")
-    assert auto.asked_options(auto.Options())["rule"] == auto_rule.RULE == 2
+    assert auto.asked_options(auto.Options())["rule"] == auto_rule.RULE == 3
 
 
 # Priors
@@ -358,29 +358,29 @@ def test_noisy_counts_are_raised_to_what_noise_cannot_decide(
 
 
 @pytest.mark.parametrize("exponent", [0.5, 0.25])
-@pytest.mark.parametrize("noise", [0.0, 0.5])
+@pytest.mark.parametrize("ridge", [0.05, 0.7])
 def test_whitened_rows_have_norm_1_in_the_mean_and_loud_directions_shrink(
-    exponent: float, noise: float
+    exponent: float, ridge: float
 ) -> None:
     """A = (M + r)^-p, scaled so that the trace of A M A is n: the sum of squared norms."""
     n, values = 50, torch.tensor([9.0, 0.1]).double()
-    matrix = compute_whitener(Spectrum(values, torch.eye(2)), exponent, noise=noise, n=n)
+    matrix = compute_whitener(Spectrum(values, torch.eye(2)), exponent, ridge=ridge, n=n)
     factors = matrix.diagonal()
     assert matrix.tolist() == torch.diag(factors).tolist()
     assert float((values * factors.square()).sum()) == pytest.approx(n)
     assert factors[0] < factors[1]
-    # a ridge, which grows with the noise, keeps quiet directions from being blown up
+    # a ridge keeps quiet directions from being blown up
     ratio = float(factors[1] / factors[0])
     assert 1 < ratio < (9 / 0.1) ** exponent
-    noisier = compute_whitener(Spectrum(values, torch.eye(2)), exponent, noise=noise + 1, n=n)
+    noisier = compute_whitener(Spectrum(values, torch.eye(2)), exponent, ridge=ridge + 1, n=n)
     assert float(noisier[1, 1] / noisier[0, 0]) < ratio
     turned = torch.tensor([[0.6, -0.8], [0.8, 0.6]]).double()
-    other = compute_whitener(Spectrum(values, turned), exponent, noise=noise, n=n)
+    other = compute_whitener(Spectrum(values, turned), exponent, ridge=ridge, n=n)
     assert torch.allclose(other, turned @ matrix @ turned.T)
 
 
 def test_without_signal_rows_stay_as_they_are() -> None:
-    flat = compute_whitener(Spectrum(torch.zeros(2).double(), torch.eye(2)), 0.5, noise=0.5, n=50)
+    flat = compute_whitener(Spectrum(torch.zeros(2).double(), torch.eye(2)), 0.5, ridge=0.7, n=50)
     assert torch.allclose(flat, torch.eye(2).double())
 
 

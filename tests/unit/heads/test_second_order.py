@@ -29,6 +29,7 @@ from dpprobe.heads.second_order import (
     average_descent,
     clipped_labels,
     cross_moment,
+    damp_ridge,
     estimate_spectrum,
     floor_ridge,
     ridge_of,
@@ -272,6 +273,28 @@ def test_spectrum_estimates_the_matrix_better_than_clamping() -> None:
     oracle = float(torch.linalg.norm((clamped.vectors * best) @ clamped.vectors.T - truth))
     assert errors[0] < 0.75 * errors[1]
     assert errors[0] < 1.15 * oracle
+
+
+@pytest.mark.parametrize("part", [0.5, 1.0, 1.2, 2.0, 4.0])
+def test_no_damped_step_overshoots_far(part: float) -> None:
+    """Of one direction of A, whose eigenvalue is a part of what the noise hides."""
+    d, step, deviation = 400, 0.6, 10.0
+    hidden = deviation * math.sqrt(d / 2)
+    truth = torch.zeros(d, d, dtype=torch.float64)
+    truth[0, 0] = part * hidden
+    found = estimate_spectrum(release(truth, deviation, (5,))[0], deviation)
+    ridge = 0.1 * hidden
+    regularised = truth + ridge * torch.eye(d, dtype=torch.float64)
+
+    def longest_step(added: float) -> float:
+        """The largest part of a direction's error that a step removes; 1 removes the error."""
+        root = found.vectors.double() / (found.values + added).sqrt()
+        return step * float(torch.linalg.eigvalsh(root.T @ regularised @ root)[-1])
+
+    assert longest_step(damp_ridge(ridge, step, deviation, d)) < 1.15
+    if part == 1:
+        assert longest_step(ridge) > 2  # diverges
+    assert damp_ridge(ridge, step, 0.0, d) == ridge
 
 
 def test_spectrum_of_noise_alone_is_next_to_nothing() -> None:

@@ -181,6 +181,38 @@ def test_bounds_that_gradients_have_by_themselves_clip_nothing(
     torch.testing.assert_close(actual.values[:, :-1], plain.double(), rtol=1e-3, atol=2e-3)
 
 
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("max_grad_norm", [None, 0.7, 0.05])
+def test_newton_s_gradients_are_the_clipped_ones_and_reach_their_sensitivity(
+    loss: Any, max_grad_norm: float | None
+) -> None:
+    """One row with wrong, random and zero logits: r x^T, clipped, or divided by sqrt(K) = 2."""
+    options = newton.Options(
+        normalize="none", loss=loss, max_grad_norm=max_grad_norm, intercept=0, init_bias=1.0
+    )
+    sensitivity = options.gradient_bound
+    row = torch.tensor([[0.6, 0.0, -0.8]])
+    wrong = torch.tensor([-1.0, 1, 1, 1]) if loss == "sigmoid" else torch.tensor([-1.0, 1, 0, 0])
+    chance = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    heads = [1e3 * wrong[:, None] * row, chance, torch.zeros(4, 3)]
+    lengths = []
+    for head in heads:
+        descent = descent_of(options, row, torch.tensor([0]))
+        weights = torch.cat([head, torch.ones(4, 1)], 1)
+        summed = sum_gradients(descent.design, descent.loss, weights)
+        released = summed.divide_by(options.gradient_scale(4)).values[:, :-1]
+        logits = (head @ row[0] + 1).double()
+        p = torch.softmax(logits, 0) if loss == "softmax" else torch.sigmoid(logits)
+        plain = (p - torch.tensor([1.0, 0, 0, 0]))[:, None] * row.double()
+        if max_grad_norm is not None:
+            plain *= min(1.0, max_grad_norm / float(plain.norm()))
+        elif loss == "sigmoid":
+            plain /= 2
+        torch.testing.assert_close(released, plain, rtol=1e-3, atol=1e-4)
+        lengths.append(float(released.norm()))
+    assert 0.999 * sensitivity < max(lengths) <= sensitivity
+
+
 @pytest.mark.parametrize(
     ("several", "values"),
     [

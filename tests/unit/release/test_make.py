@@ -136,6 +136,7 @@ def test_a_release_of_copies_warns_and_does_not_count_them(
     assert "copies" not in stated
     assert "copies_of_items" in stated["not_covered"]
     assert verify_bundle(output).passed
+    earlier = ["toy"]
     for name, rows, more in (("none", 0, {}), ("of_patients", 7, {"of_patients": True})):
         caplog.clear()
         write_features(
@@ -144,7 +145,9 @@ def test_a_release_of_copies_warns_and_does_not_count_them(
             shift=float(rows),
             copies={"image": {"rows": rows, "most": 5}, "patient": {"rows": rows, "most": 5}},
         )
-        release(folder, study(folder, called=name, name=name, **more), name)
+        others = {"other_units_than": [*earlier]}
+        release(folder, study(folder, called=name, name=name, more=others, **more), name)
+        earlier.append(name)
         assert ("another patient" in caplog.text) == (rows > 0)
 
 

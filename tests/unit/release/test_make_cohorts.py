@@ -272,8 +272,8 @@ def test_key_and_hashes_are_private_and_in_no_bundle(prepared: Path) -> None:
     assert entry.booking.units is not None
     read = read_hashes(prepared / "data/toy", entry.booking.units, key.read_bytes())
     assert {part: len(values) for part, values in read.items()} == {
-        "train.images": 300,
-        "test.images": 120,
+        "train.images": 600,  # of bytes and of pixels
+        "test.images": 240,
     }
     for path in output.iterdir():
         for secret in (key.read_bytes(), entry.booking.units.encode(), b"units-"):

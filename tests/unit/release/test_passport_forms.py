@@ -340,7 +340,7 @@ STANDS_FOR_ABSENCE = {
     "How often will this data be used again, and who limits the sum?": "states no limit",
     "Does the release replace or continue another?": "names no release",
     "Are the probabilities calibrated, and at what cost?": "no calibrated",
-    "How was personal data reduced before training?": "No public rule",
+    "How was personal data reduced before training?": "states no subsample",
     "Which sites took part, whom do they trust, and how many may collude?": "names no sites",
 }
 

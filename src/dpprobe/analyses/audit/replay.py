@@ -36,13 +36,14 @@ from dpprobe.errors import ConfigError
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.auto import trained_head
 from dpprobe.heads.balance import CLASS_COUNTS, BalanceOptions
+from dpprobe.heads.class_offsets import OFFSET_CLASSES, OFFSET_HEAD
 from dpprobe.heads.feature_covariance import COVARIANCE
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions
 from dpprobe.heads.least_squares import GRAM, TARGETS
 from dpprobe.heads.newton import HESSIANS
 from dpprobe.heads.newton import Options as NewtonOptions
-from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.options import CLASS_OFFSETS, MethodOptions
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.prototypes import CLASS_SUMS
 from dpprobe.heads.public_inputs import SYNTHETIC_ROWS
@@ -176,6 +177,7 @@ class Expected:
         self._starts = np.concatenate([[0], np.cumsum(made.sizes)])
         self._plain, self._parts = ref.plain_rows(made.features), 0
         self._weights = self._means = np.zeros((0, 0))
+        self._of_class = np.zeros(0)
         self.batches: deque[Index] = deque()
         self._set_rows(self._normalise_alone())
 
@@ -187,6 +189,10 @@ class Expected:
             self._set_rows(ref.centred_rows(self._plain, values))
         elif name == kinds.CHANNEL_MEANS:
             self._means = values
+        elif name == OFFSET_HEAD:
+            self._weights = values.astype(np.float64)
+        elif name == OFFSET_CLASSES:
+            self._of_class = values.astype(np.float64)
         elif name == kinds.CHANNEL_DEVIATIONS:
             distances = (self._by_channel() - self._means[:, None]) / values[:, None]
             self._set_rows(self._plain.with_features(distances))
@@ -209,6 +215,7 @@ class Expected:
             COVARIANCE: self._sum_squares,
             HESSIANS: self._sum_squares,
             CLASS_COUNTS: self._sum_counts,
+            CLASS_OFFSETS: self._sum_offsets,
             kinds.CENTRE: self._sum_centre,
             kinds.SECOND_MOMENT: self._sum_centred_squares,
             kinds.CHANNEL_MEANS: lambda: self._sum_clipped(
@@ -273,6 +280,15 @@ class Expected:
     def _sum_counts(self) -> Sum:
         each = np.where(self._plain.usable, self._all, 0.0)[:, None] * self._hot
         return self._add_vectors(each, 1.0)
+
+    def _sum_offsets(self) -> Sum:
+        step = ref.power_of_two(1.0, ref.entry_bits(self._n))
+        whole = ref.clip_rows(self._rows, self._n, 1.0, 0.0, 1.0).entries(step)[:, :-1]
+        scores = self._multiply(whole, self._weights[:, :-1], np.full(len(self._all), step))
+        scores += self._weights[:, -1]
+        factors = np.minimum(ref.divide(1.0, ref.norms_of(scores)), 1.0) * self._all
+        factors *= self._plain.usable * (self._hot @ self._of_class)
+        return self._add_vectors(scores * factors[:, None], 1.0, ref.LOOSE)
 
     def _clip_rows(self) -> tuple[Numbers, float, Numbers, Numbers]:
         """Returns clipped rows in steps, the step, rows of norm 1, and the clipped rows' norms."""

@@ -117,11 +117,12 @@ def count_split(options: CountedRows, index: RowIndex) -> SplitCounts:
             *_list_spellings(options, index, by_file),
         ),
         warnings=tuple(name_warnings(whose or ())),
-        companions=_find_companions(index, by_file),
+        companions=count_companions(index, by_file),
     )
 
 
-def _find_companions(index: RowIndex, by_file: PatientSides) -> FoundCompanions:
+def count_companions(index: RowIndex, by_file: PatientSides) -> FoundCompanions:
+    """Finds the companions among the rows that are used."""
     if index.names is None:
         return NO_COMPANIONS
     return look_for_companions(

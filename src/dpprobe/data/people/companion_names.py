@@ -22,7 +22,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 Kind = Literal["mask", "copy", "other"]
@@ -31,46 +31,41 @@ FEWEST_BASES = 3
 SHARE = 10  # a word that is not known needs a companion for one name in so many
 
 SIZE, NUMBERED = "#x#", "(#)"  # the words of `x-150x150` and of `x (1)`
-_MASKS = frozenset(
-    {
-        "anno", "annot", "annotated", "annotation", "bbox", "contour", "gradcam", "groundtruth",
-        "gt", "heatmap", "icon", "label", "labeled", "labelled", "lowres", "mask", "masked",
-        "matte", "outline", "overlay", "overlaid", "preview", "resized", "saliency", "scaled",
-        "seg", "segm", "segment", "segmentation", "segmented", "superpixel", "thumb", "thumbnail",
-        "tn", "trimap", "truth", SIZE,
-    }
-)  # fmt: skip
-_COPIES = frozenset(
-    {
-        "aug", "augment", "augmentation", "augmented", "augm", "bright", "brightened", "brightness",
-        "blur", "blurred", "clahe", "contrast", "copia", "copie", "copy", "crop", "cropped",
-        "darkened", "deg", "degree", "dup", "duplicate", "duplicated", "edit", "edited", "elastic",
-        "enhanced", "equalized", "flip", "fliph", "fliplr", "flipped", "flipud", "flipv", "gamma",
-        "gray", "grayscale", "grey", "hflip", "hue", "invert", "inverted", "jitter", "kopie",
-        "mirror", "mirrored", "noise", "noisy", "normalised", "normalized", "patch", "processed",
-        "roi", "rot", "rotate", "rotated", "rotation", "saturation", "sharpen", "sharpened",
-        "shear", "sheared", "shift", "shifted", "transform", "transformed", "translate",
-        "translated", "vflip", "zoom", "zoomed", NUMBERED,
-    }
-)  # fmt: skip
+_MASK_WORDS = """
+    anno annot annotated annotation bbox contour gradcam groundtruth gt heatmap icon label
+    labeled labelled lowres mask masked matte outline overlay overlaid preview resized
+    saliency scaled seg segm segment segmentation segmented superpixel thumb thumbnail tn
+    trimap truth
+    """
+_MASKS = frozenset(_MASK_WORDS.split()) | {SIZE}
+_COPY_WORDS = """
+    aug augment augmentation augmented augm bright brightened brightness blur blurred clahe
+    contrast copia copie copy crop cropped darkened deg degree dup duplicate duplicated edit
+    edited elastic enhanced equalized flip fliph fliplr flipped flipud flipv gamma gray
+    grayscale grey hflip hue invert inverted jitter kopie mirror mirrored noise noisy
+    normalised normalized patch processed roi rot rotate rotated rotation saturation sharpen
+    sharpened shear sheared shift shifted transform transformed translate translated vflip
+    zoom zoomed
+    """
+_COPIES = frozenset(_COPY_WORDS.split()) | {NUMBERED}
 _KINDS: Mapping[str, Kind] = {**dict.fromkeys(_MASKS, "mask"), **dict.fromkeys(_COPIES, "copy")}
 # Words of folders beside the folder of the images; the words of many classes (crop) are not here.
 _FOLDERS = (_MASKS - {SIZE, "tn", "icon"}) | {"aug", "augmentation", "augmented"}
 _FILLER = frozenset({"data", "file", "files", "image", "images", "img", "imgs", "picture"})
 # Sides and views of a person, which are pictures of their own.
-_VIEWS = frozenset(
-    {
-        "ap", "back", "bottom", "cc", "dex", "dexter", "frontal", "front", "l", "lat", "lateral",
-        "left", "lt", "mlo", "od", "os", "ou", "pa", "r", "right", "rt", "side", "sin", "sinister",
-        "top", "view",
-    }
-)  # fmt: skip
+_VIEW_WORDS = """
+    ap back bottom cc dex dexter frontal front l lat lateral left lt mlo od os ou pa r right
+    rt side sin sinister top view
+    """
+_VIEWS = frozenset(_VIEW_WORDS.split())
 
 _TOKEN = re.compile(r"(?<!\d)\d+x\d+(?![^\W_])|\d+|[^\W\d_]+")
 _BRACKETS = re.compile(r"[\s_-]*\(\d+\)")
-_SEPARATOR = re.compile(r"[\s_\-.,()@+~\[\]]")
 _SEPARATORS = " _-.,()@+~[]\t"
+_BLANKS = "".join(filter(str.isspace, map(chr, range(0x3001))))  # no later character is blank
+_TO_BLANK = str.maketrans(dict.fromkeys(_SEPARATORS + _BLANKS, " "))
 _ONLY_MASKS = re.compile(rf"(?:(?:{'|'.join(sorted(_MASKS - {SIZE}))})s?(?![^\W\d_])[\W\d_]*)+")
+_MASK_STARTS = frozenset(word[:2] for word in _MASKS)
 _DIGITS = "0123456789"
 _CUTS = 12  # separators at the end of a name where a word may begin
 _FOLDERS_COMPARED = 10  # of the folders that have a base in common, to find the nearest
@@ -92,12 +87,12 @@ class Companions:
     pairs: tuple[Pair, ...]
 
 
-class _Name(NamedTuple):
-    """A name in the form in which names are compared."""
+class _Names(NamedTuple):
+    """Names in the form in which they are compared: the folder, stem and outer folders of each."""
 
-    folder: str
-    stem: str
-    outer: int
+    folders: list[str]
+    stems: list[str]
+    outer: Sequence[int]
 
 
 def kind_of(word: str) -> Kind:
@@ -121,6 +116,11 @@ def read_word(text: str) -> str | None:
         return None
     first, last = tokens.index(words[0]), len(tokens) - tokens[::-1].index(words[-1])
     return " ".join(tokens[first:last])
+
+
+@lru_cache(maxsize=1 << 14)
+def _is_known(token: str) -> bool:
+    return _read_token(token) in _KINDS
 
 
 def _read_token(token: str) -> str:
@@ -147,10 +147,8 @@ def find_companions(
       outer: the number of folders at the beginning of each path whose words say nothing about
         companions, because they are classes or parts.
     """
-    depths = [outer] * len(names) if isinstance(outer, int) else outer
-    listed = [_read_name(*each) for each in zip(names, depths, strict=True)]
     found: dict[str, list[Pair]] = defaultdict(list)
-    for word, pair in _list_pairs(listed):
+    for word, pair in _list_pairs(_read_names(names, outer)):
         found[word].append(pair)
     result = []
     for word, pairs in found.items():
@@ -161,27 +159,42 @@ def find_companions(
     return tuple(sorted(result, key=lambda each: (order.index(each.kind), -len(each.pairs))))
 
 
-def _read_name(name: str, outer: int) -> _Name:
-    folder, _, file = name.rpartition("/")
-    return _Name(folder, _read_stem(file), outer)
+def _read_names(names: Sequence[str], outer: int | Sequence[int]) -> _Names:
+    folders, stems = list[str](), list[str]()
+    for name in names:
+        folder, _, file = name.rpartition("/")
+        folders.append(folder)
+        stems.append(_read_stem(file))
+    depths = [outer] * len(stems) if isinstance(outer, int) else outer
+    assert len(depths) == len(stems)
+    return _Names(folders, stems, depths)
 
 
 def _read_stem(file: str) -> str:
-    stem, _, extension = file.casefold().rpartition(".")
+    folded = file.casefold()
+    stem, _, extension = folded.rpartition(".")
+    return stem if stem and _is_extension(extension) else folded
+
+
+@lru_cache(maxsize=1 << 10)
+def _is_extension(text: str) -> bool:
     # The end of a name like 1.2.840.113619 is no extension.
-    known = stem and extension.isalnum() and not extension.isdigit() and len(extension) <= 5
-    return stem if known else file.casefold()
+    return text.isalnum() and not text.isdigit() and len(text) <= 5
 
 
-def _list_pairs(names: Sequence[_Name]) -> Iterator[tuple[str, Pair]]:
-    places = _Places(names)
-    folders = _FolderPairs(names)
-    masks = {position for position, name in enumerate(names) if _is_mask(name.stem)}
+def _list_pairs(names: _Names) -> Iterator[tuple[str, Pair]]:
+    """Yields the word, companion and base of each companion: a few microseconds per name."""
+    places, folders = _Places(names), _FolderPairs(names)
+    masks = {
+        position
+        for position, stem in enumerate(names.stems)
+        if stem[:2] in _MASK_STARTS and _ONLY_MASKS.fullmatch(stem)
+    }
     pictures = _first_pictures(names, masks)
-    for position, name in enumerate(names):
-        pair = places.split_stem(name) or folders.find_base(name)
-        if pair is None and position in masks and name.folder in pictures:
-            pair = read_word(name.stem) or "", pictures[name.folder]
+    for position, (folder, stem) in enumerate(zip(names.folders, names.stems, strict=True)):
+        pair = places.split_stem(position) or folders.find_base(position)
+        if pair is None and position in masks and folder in pictures:
+            pair = read_word(stem) or "", pictures[folder]
         if pair is not None and pair[1] != position:
             yield pair[0], Pair(position, pair[1])
 
@@ -189,36 +202,66 @@ def _list_pairs(names: Sequence[_Name]) -> Iterator[tuple[str, Pair]]:
 class _Places:
     """The positions of names, by their stems and folders."""
 
-    def __init__(self, names: Sequence[_Name]) -> None:
-        self._first: dict[str, int] = {}  # stem -> the position of its first name
-        self._exact: dict[tuple[str, str], int] = {}  # (folder, stem) -> position
-        self._folders: dict[str, list[str]] = {}  # stem -> folders, if it has several
-        for position, name in enumerate(names):
-            self._exact.setdefault((name.folder, name.stem), position)
-            first = self._first.setdefault(name.stem, position)
-            if first != position and name.folder != (before := names[first].folder):
-                self._folders.setdefault(name.stem, [before]).append(name.folder)
+    def __init__(self, names: _Names) -> None:
+        self._names = names
+        # stem -> the position of its first name
+        self._first = dict(zip(names.stems[::-1], range(len(names.stems))[::-1], strict=True))
+        self._marked = _mark_separators(names.stems)
+        self._lengths = {*map(len, self._first)}  # tells most cuts apart without a copy
 
-    def split_stem(self, name: _Name) -> tuple[str, int] | None:
+    @cached_property
+    def _exact(self) -> dict[tuple[str, str], int]:
+        """The first position of each folder and stem; made only if a name has a possible base."""
+        keys = [*zip(self._names.folders, self._names.stems, strict=True)]
+        return dict(zip(keys[::-1], range(len(keys))[::-1], strict=True))
+
+    @cached_property
+    def _folders(self) -> dict[str, list[str]]:
+        """The folders of each stem that several folders have."""
+        folders, several = self._names.folders, dict[str, list[str]]()
+        for position, stem in enumerate(self._names.stems):
+            first = self._first[stem]
+            if first != position and folders[position] != folders[first]:
+                several.setdefault(stem, [folders[first]]).append(folders[position])
+        return several
+
+    def split_stem(self, position: int) -> tuple[str, int] | None:
         """Splits a name into a base, as long as possible, and a word; then a word and a base."""
-        stem, first = name.stem, self._first
-        cuts = [cut.start() for cut in _SEPARATOR.finditer(stem)]
-        for cut in reversed(cuts[-_CUTS:]):
-            if cut and stem[:cut] in first and (word := read_word(stem[cut:])) is not None:
-                base = self._nearest(stem[:cut], name.folder, anywhere=kind_of(word) != "other")
+        marked = self._marked[position]
+        cut = marked.rfind(" ")
+        if cut < 0:
+            return None
+        first, lengths = self._first, self._lengths
+        folder, stem = self._names.folders[position], self._names.stems[position]
+        for _ in range(_CUTS):
+            if cut <= 0:
+                break
+            if (
+                cut in lengths
+                and stem[:cut] in first
+                and (word := read_word(stem[cut:])) is not None
+            ):
+                base = self._nearest(stem[:cut], folder, anywhere=kind_of(word) != "other")
                 if base is not None:
                     return word, base
-        if not cuts or _read_token(stem[: cuts[0]].rstrip(_DIGITS) or "#") not in _KINDS:
+            cut = marked.rfind(" ", 0, cut)
+        cut = marked.find(" ")
+        if not _is_known(stem[:cut].rstrip(_DIGITS) or "#"):
             return None
-        for cut in cuts[:_CUTS]:
+        for _ in range(_CUTS):
+            if cut < 0:
+                break
             rest = stem[cut:].lstrip(_SEPARATORS)
             if rest in first and (word := read_word(stem[:cut])) is not None:
-                base = self._nearest(rest, name.folder, anywhere=True)
+                base = self._nearest(rest, folder, anywhere=True)
                 return word, first[rest] if base is None else base
+            cut = marked.find(" ", cut + 1)
         return None
 
     def _nearest(self, stem: str, folder: str, *, anywhere: bool) -> int | None:
         """Returns the position of a base in a folder or its outer folders, or near the folder."""
+        if self._names.folders[first := self._first[stem]] == folder:
+            return first
         here = folder
         while True:
             if (position := self._exact.get((here, stem))) is not None:
@@ -230,9 +273,17 @@ class _Places:
             return None
         several = self._folders.get(stem)
         if several is None:
-            return self._first[stem]
+            return first
         near = max(several[:_FOLDERS_COMPARED], key=lambda other: _count_shared(other, folder))
         return self._exact[near, stem]
+
+
+def _mark_separators(stems: Sequence[str]) -> list[str]:
+    """Replaces each separator by a blank, in all names at once: a call per name takes longer."""
+    marked = "\0".join(stems).translate(_TO_BLANK).split("\0")
+    if len(marked) == len(stems):
+        return marked
+    return [stem.translate(_TO_BLANK) for stem in stems]  # a name contains \0
 
 
 def _count_shared(folder: str, other: str) -> int:
@@ -241,21 +292,16 @@ def _count_shared(folder: str, other: str) -> int:
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _is_mask(stem: str) -> bool:
-    """Returns True for a name such as `mask` or `label_1`, of a mask beside the picture."""
-    return _ONLY_MASKS.fullmatch(stem) is not None
-
-
-def _first_pictures(names: Sequence[_Name], masks: Collection[int]) -> dict[str, int]:
+def _first_pictures(names: _Names, masks: Collection[int]) -> dict[str, int]:
     """Maps each folder with a name like `mask.png` to its only other name.
 
     A folder with several pictures does not say which of them the mask belongs to.
     """
-    masked = {names[position].folder for position in masks}
+    masked = {names.folders[position] for position in masks}
     pictures: dict[str, list[int]] = {}
-    for position, name in enumerate(names) if masks else ():
-        if name.folder in masked and position not in masks:
-            pictures.setdefault(name.folder, []).append(position)
+    for position, folder in enumerate(names.folders) if masks else ():
+        if folder in masked and position not in masks:
+            pictures.setdefault(folder, []).append(position)
     return {folder: each[0] for folder, each in pictures.items() if len(each) == 1}
 
 
@@ -295,55 +341,89 @@ def find_mask_folders(folders: Mapping[str, Sequence[str]]) -> dict[str, tuple[s
     return found
 
 
+def find_named_folders(
+    names: Sequence[str], *, outer: int | Sequence[int] = 0
+) -> dict[str, list[int]]:
+    """Maps words of folders, such as `masks`, to the positions of the images inside.
+
+    A folder beside folders such as `no_mask` is a class, and so is a folder beside no others.
+    `outer` is as in `find_companions`.
+    """
+    depths = [outer] * len(names) if isinstance(outer, int) else outer
+    places = [*zip((name.rpartition("/")[0] for name in names), depths, strict=True)]
+    words = {
+        (folder, depth): next(filter(None, map(read_folder, folder.split("/")[depth:])), None)
+        for folder, depth in {*places}
+    }
+    if None not in words.values():
+        return {}
+    others = {folder.casefold() for (folder, _), word in words.items() if word is None}
+    found: dict[str, list[int]] = defaultdict(list)
+    for position, place in enumerate(places):
+        if (word := words[place]) is not None:
+            found[word].append(position)
+    return {
+        word: positions
+        for word, positions in found.items()
+        if len(positions) >= FEWEST_BASES and not any(word in other for other in others)
+    }
+
+
 class _FolderPairs:
     """Pairs of equal names in folders: `masks/x.png` with `x.png` or with `images/x.png`."""
 
-    def __init__(self, names: Sequence[_Name]) -> None:
+    def __init__(self, names: _Names) -> None:
+        self._names = names
         # folder -> (the folder that contains the folder of masks, the folders inside, the word)
         self._masked: dict[tuple[str, int], tuple[str, str, str]] = {}
-        for folder, outer in {(name.folder, name.outer) for name in names}:
+        for folder, outer in {*zip(names.folders, names.outer, strict=True)}:
             parts = folder.split("/")
             words = map(read_folder, parts[outer:])
             if found := next(((at, word) for at, word in enumerate(words, outer) if word), None):
                 at, word = found
                 inside = "/".join(parts[at + 1 :])
                 self._masked[folder, outer] = "/".join(parts[:at]), inside, word
-        parents = {parent for parent, _, _ in self._masked.values()}
-        # (containing folder, folders inside, name) -> a folder between them -> position
-        self._beside: dict[tuple[str, str, str], dict[str, int]] = {}
-        known: dict[str, list[tuple[str, str, str]]] = {}  # folder -> its places beside masks
-        for position, name in enumerate(names) if parents else ():
-            if name.folder not in known:
-                known[name.folder] = [*_list_places(name.folder, parents)]
-            for parent, between, inside in known[name.folder]:
-                key = parent, inside, name.stem
-                self._beside.setdefault(key, {}).setdefault(between, position)
+        # a value of `_masked` -> stem -> the first position in folders that may have the pictures
+        self._beside = {each: dict[str, int]() for each in self._masked.values()}
+        pictures = {folder: self._list_beside(folder) for folder in {*names.folders}}
+        for position, folder in enumerate(names.folders) if self._beside else ():
+            for stems in pictures[folder]:
+                stems.setdefault(names.stems[position], position)
 
-    def find_base(self, name: _Name) -> tuple[str, int] | None:
-        if (name.folder, name.outer) not in self._masked:
+    def _list_beside(self, folder: str) -> list[dict[str, int]]:
+        """Lists the parts of `_beside` that a folder may have the pictures for.
+
+        A folder between, whose name has the word, has none: classes may be mask and no_mask.
+        """
+        if not self._beside:
+            return []
+        words = {word for *_, word in self._beside}
+        return [
+            self._beside[parent, inside, word]
+            for parent, between, inside in _list_places(folder)
+            for word in words
+            if (parent, inside, word) in self._beside and word not in between.casefold()
+        ]
+
+    def find_base(self, position: int) -> tuple[str, int] | None:
+        if not self._masked:
             return None
-        parent, inside, word = self._masked[name.folder, name.outer]
-        for between, position in self._beside.get((parent, inside, name.stem), {}).items():
-            if word not in between.casefold():  # classes may be called mask and no_mask
-                return word, position
-        return None
+        key = self._masked.get((self._names.folders[position], self._names.outer[position]))
+        base = None if key is None else self._beside[key].get(self._names.stems[position])
+        return None if key is None or base is None else (key[2], base)
 
 
-def _list_places(folder: str, parents: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Yields each folder of `parents` that contains a folder, the part below, and further parts."""
+def _list_places(folder: str) -> Iterator[tuple[str, str, str]]:
+    """Yields each folder that contains a folder, the part below, and further parts."""
     parts = folder.split("/") if folder else []
     for place in range(len(parts) + 1):
-        parent = "/".join(parts[:place])
-        if parent in parents:
-            between = parts[place] if place < len(parts) else ""
-            yield parent, between, "/".join(parts[place + 1 :])
+        between = parts[place] if place < len(parts) else ""
+        yield "/".join(parts[:place]), between, "/".join(parts[place + 1 :])
 
 
 def find_based(names: Sequence[str], *, outer: int | Sequence[int] = 0) -> list[bool]:
     """Returns True for each name with a base among the names, however few have the same word."""
-    depths = [outer] * len(names) if isinstance(outer, int) else outer
-    listed = [_read_name(*each) for each in zip(names, depths, strict=True)]
-    based = {pair.companion for _, pair in _list_pairs(listed)}
+    based = {pair.companion for _, pair in _list_pairs(_read_names(names, outer))}
     return [position in based for position in range(len(names))]
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from abc import abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -19,9 +18,11 @@ from dpprobe.data.people.companion_names import (
     find_based,
     find_companions,
     find_left_out,
+    find_named_folders,
     is_word,
     read_word,
 )
+from dpprobe.errors import ConfigError
 
 logger = logging.getLogger("dpprobe")
 
@@ -70,9 +71,12 @@ class CompanionOptions(DatasetOptions):
 
     companions: Companions = None
 
-    @abstractmethod
     def find_companions(self) -> FoundCompanions:
-        """Finds the companions among the images that are used; opens no image."""
+        """Finds the companions among the images that are used; opens no image.
+
+        Finds none if names are known only once the split tables are made.
+        """
+        return NO_COMPANIONS
 
     def judge_companions(self) -> Judgement:
         return self.find_companions().judge(self.companions)
@@ -108,14 +112,20 @@ class FoundWord:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundCompanions:
-    """The companions among the images of a dataset."""
+    """The companions among the images of a dataset.
+
+    Attributes:
+      folders: word -> number of images in folders of this name, and one of them. These images have
+        other names than all pictures, so nothing else tells that they are companions.
+    """
 
     images: int = 0
     words: tuple[FoundWord, ...] = ()
+    folders: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
     def judge(self, written: str | tuple[str, ...] | None) -> Judgement:
         """Returns what a run refuses, and what it warns of; `written` is the study's option."""
-        if written == KEEP or not self.words:
+        if written == KEEP:
             return (), ()
         masks = [each for each in self.words if each.kind == "mask"]
         others = [each for each in self.words if each.kind != "mask"]
@@ -133,9 +143,26 @@ class FoundCompanions:
                 f"companions: {self.describe('copies or variants', others)}, but each of them "
                 "counts as an image of its own. Write "
                 f"`{companions_key(words)}` to leave them out, name the common picture as the "
-                "`unit_column` of a CSV, or write `companions: keep` if they are separate images"
+                "`unit_column` of a table, or write `companions: keep` if they are separate images"
+            )
+        if self.folders:
+            count = sum(number for number, _ in self.folders.values())
+            example = next(iter(self.folders.values()))[1]
+            warnings.append(
+                f"companions: {count:,} of {count_noun(self.images, 'image')} are in folders named "
+                f"like masks or previews, such as {example}, and count as images of their own. "
+                f"Write `{companions_key([*known, *self.folders])}` to leave them out, or "
+                "`companions: keep` to use them as images"
             )
         return tuple(faults), tuple(warnings)
+
+    def refuse(self, written: str | tuple[str, ...] | None) -> None:
+        """Raises ConfigError for companions that a run refuses, and logs warnings of others."""
+        faults, warnings = self.judge(written)
+        if faults:
+            raise ConfigError("\n".join(faults))
+        for line in warnings:
+            logger.warning("%s", line)
 
     def describe(self, what: str, words: Sequence[FoundWord]) -> str:
         """Tells how many companions there are, with an example, and how many are apart."""
@@ -183,14 +210,16 @@ def look_for_companions(
     mask is never an image of its unit.
 
     Args:
+      names: empty for a row without a name, which does not count.
       sides: "train" or "test" for each row; None for a row that is left out, which does not count.
       units: the unit of each row, if a column names it.
       outer: see `companion_names.find_companions`.
     """
-    used = [row for row, side in enumerate(sides) if side is not None]
+    used = [row for row, side in enumerate(sides) if side is not None and names[row]]
+    named = [names[row] for row in used]
     depths = outer if isinstance(outer, int) else [outer[row] for row in used]
     words = []
-    for each in find_companions([names[row] for row in used], outer=depths):
+    for each in find_companions(named, outer=depths):
         pairs = [(used[pair.companion], used[pair.base]) for pair in each.pairs]
         if units is not None and each.kind != "mask":
             pairs = [(one, other) for one, other in pairs if units[one] != units[other]]
@@ -206,7 +235,13 @@ def look_for_companions(
                     example=(names[one], names[other]),
                 )
             )
-    return FoundCompanions(images=len(used), words=tuple(words))
+    known = {each.word for each in words}
+    folders = {
+        word: (len(positions), named[positions[0]])
+        for word, positions in find_named_folders(named, outer=depths).items()
+        if word not in known
+    }
+    return FoundCompanions(images=len(used), words=tuple(words), folders=folders)
 
 
 def describe_alone(

@@ -8,7 +8,6 @@ changed after preparation is refused, because the tables contain its hash.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -23,8 +22,6 @@ from dpprobe.data.sources.csv_options import ManifestOptions
 from dpprobe.data.sources.imagefolder import walk_folder
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
-
-logger = logging.getLogger("dpprobe")
 
 
 class ImageFolder(NamedTuple):
@@ -93,11 +90,7 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
 
     options.check_files()
     parts = csv_rows.read_rows(options)
-    faults, warnings = csv_rows.find_companions(options, parts).judge(options.companions)
-    if faults:
-        raise ConfigError("\n".join(faults))
-    for line in warnings:
-        logger.warning("%s", line)
+    csv_rows.find_companions(options, parts).refuse(options.companions)
     batches = csv_rows.make_batches(options, parts)
     csv_rows.write_tables(
         directory, options, parts, batches, recorded=recorded, embed=options.embed

@@ -29,7 +29,7 @@ from dpprobe.data.images.image_search import names_image
 from dpprobe.data.options import ClassUnits, DatasetOptions, Embed
 from dpprobe.data.people import class_units
 from dpprobe.data.people.alike_names import find_alike, in_words, is_text
-from dpprobe.data.people.companion_names import find_mask_folders
+from dpprobe.data.people.companion_names import FEWEST_BASES, find_mask_folders, find_named_folders
 from dpprobe.data.people.companion_options import (
     KEEP,
     CompanionOptions,
@@ -46,6 +46,7 @@ from dpprobe.options import resolve_path
 logger = logging.getLogger("dpprobe")
 
 SHOWN = 20
+NO_CLASS = "unlabelled"  # the class of all images of an unlabelled folder
 
 
 class Options(CompanionOptions, SplitOptions):
@@ -56,6 +57,12 @@ class Options(CompanionOptions, SplitOptions):
     source: Literal["imagefolder"] = "imagefolder"
     path: str = Field(min_length=1, description="Image folder, relative to the working directory.")
     exclude: tuple[str, ...] = Field((), description="Class folders to leave out.")
+    unlabelled: bool = Field(
+        False,
+        exclude_if=lambda value: not value,
+        description="Read all images below the folder, without classes. Only for a dataset under "
+        "public_datasets.",
+    )
     embed: Embed = False
     test_fraction: TestFraction = 0.2
     split_seed: SplitSeed = 0
@@ -77,12 +84,17 @@ class Options(CompanionOptions, SplitOptions):
     def has_test(self) -> bool:
         return bool(self.locate_parts())
 
+    def has_labels(self) -> bool:
+        return not self.unlabelled
+
     def locate_parts(self) -> dict[SplitName, Path]:
         """Returns the folders of the training and the test part; empty if all folders are classes.
 
         `test/test/` is the test folder if `test/` contains nothing else.
         """
         root = resolve_path(self.path)
+        if self.unlabelled:
+            return {}
         chosen = folder_parts.choose_parts(folder_parts.find_parts(list_folders(root)))
         return {split: _enter_folder(root / name) for split, name in chosen.items()}
 
@@ -129,7 +141,8 @@ class Options(CompanionOptions, SplitOptions):
     def judge_companions(self) -> Judgement:
         listing = list_images(self)
         faults, warnings = _find_companions(self, _split_rows(self, listing)).judge(self.companions)
-        return (*_mask_folder_faults(self, listing), *faults), warnings
+        named = () if self.companions == KEEP else _describe_named_folders(self, listing)
+        return (*_mask_folder_faults(self, listing), *faults), (*named, *warnings)
 
     def class_depth(self, split: str) -> int:
         """Counts the folders of an image's path down to its class."""
@@ -182,6 +195,24 @@ def _mask_folder_faults(options: Options, listing: Listing) -> Iterator[str]:
         )
 
 
+def _describe_named_folders(options: Options, listing: Listing) -> Iterator[str]:
+    """Warns of class folders named like masks, whose images have names of their own.
+
+    They may be classes, such as `mask` beside `hat` and `scarf`.
+    """
+    refused = list_mask_folders(listing)
+    names = [f"{name}/{n}" for name in listing.class_names for n in range(FEWEST_BASES)]
+    for positions in find_named_folders(names).values():
+        for name in {names[position].partition("/")[0]: None for position in positions}:
+            if name not in refused:
+                exclude = json.dumps([*options.exclude, name], ensure_ascii=False)
+                yield (
+                    f"companions: the folder {name} is read as a class, but is named like masks or "
+                    f"previews; write `exclude: {exclude}` to leave it out, or `companions: keep` "
+                    "if it is a class"
+                )
+
+
 def _describe_alone(options: Options) -> Iterator[str]:
     """Warns of images that `companions` leaves out although they are no companions."""
     listed = list_images(options.model_copy(update={"companions": None}))
@@ -207,6 +238,8 @@ def list_images(options: Options) -> Listing:
         raise ConfigError(
             f"path: no folder {options.path}; correct the path or put the images there"
         )
+    if options.unlabelled:
+        return _list_unlabelled(options, root)
     parts = options.locate_parts()
     if not parts:
         _check_names(options, list_folders(root))
@@ -247,6 +280,25 @@ def list_images(options: Options) -> Listing:
             f"class folders{f', or {remedy}' if only else ''}"
         )
     return Listing(files, tuple(sorted(files["train"])))
+
+
+def _list_unlabelled(options: Options, root: Path) -> Listing:
+    """Lists all images below a folder as one class; raises ConfigError for fewer than two."""
+    found = [
+        (folder / entry.name).relative_to(root).as_posix()
+        for folder, entries in walk_folder(root)
+        for entry in entries
+        if is_image_file(entry.path)
+    ]
+    files = {"train": {NO_CLASS: sorted(found)}}
+    if options.left_out_words():
+        files = {"train": _leave_out(options, "train", files["train"])}
+    if len(files["train"][NO_CLASS]) < 2:
+        raise ConfigError(
+            f"path: {options.path} contains {count_noun(len(found), 'image')}; add public images, "
+            "or correct the path"
+        )
+    return Listing(files, (NO_CLASS,))
 
 
 def _leave_out(

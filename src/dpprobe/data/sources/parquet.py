@@ -12,8 +12,10 @@ split.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
+from itertools import compress, count, islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -23,7 +25,13 @@ from dpprobe import artifacts
 from dpprobe.data.option_paths import Paths, each_once, list_patterns, match_files
 from dpprobe.data.options import DatasetOptions, Limit
 from dpprobe.data.people import patient_sides
+from dpprobe.data.people.alike_names import text_of
 from dpprobe.data.people.class_units import CountedRows
+from dpprobe.data.people.companion_options import (
+    CompanionOptions,
+    FoundCompanions,
+    describe_alone,
+)
 from dpprobe.data.people.group_columns import GroupColumns
 from dpprobe.data.people.patient_sides import RowIndex, UnitOptions
 from dpprobe.data.people.person_names import person_name
@@ -40,6 +48,8 @@ from dpprobe.options import real_path, resolve_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger("dpprobe")
 
 SUFFIXES = (".parquet", ".pq")
 BATCH_ROWS = 128
@@ -62,7 +72,7 @@ class AcceptedLabels(Block):
     )
 
 
-class ColumnOptions(UnitOptions):
+class ColumnOptions(CompanionOptions, UnitOptions):
     """The columns, classes and limits of parquet files in the Hugging Face image convention."""
 
     image_column: str = Field(
@@ -156,7 +166,11 @@ class Options(ColumnOptions, CountedRows):
             labels=lambda name: _read_column(self, name, self.label_column),
             units=units,
             groups=lambda name, column: _read_column(self, name, column),
+            names=lambda name: _read_names(self, name),
         )
+
+    def find_companions(self) -> FoundCompanions:
+        return self._count_split().companions
 
     def multi_label(self) -> bool:
         return _read_header(self, self._list_files("train")[0]).multi_label
@@ -170,6 +184,8 @@ class Options(ColumnOptions, CountedRows):
         return self.class_names or _read_header(self, self._list_files("train")[0]).class_names
 
     def _count_rows(self, name: SplitName) -> int:
+        if (kept := _list_kept(self, name)) is not None:
+            return sum(kept)
         rows = sum(_read_header(self, path).rows for path in self._list_files(name))
         return min(rows, getattr(self.limit, name) or rows)
 
@@ -289,6 +305,12 @@ def prepare(
     from dpprobe.data import table  # slow import: numpy and pyarrow
 
     options.check_files()
+    options.find_companions().refuse(options.companions)
+    if options.left_out_words():
+        for name in options.list_splits():
+            names = _read_names(options, name, every=True)
+            if line := describe_alone(names, options.leave_out(names)):
+                logger.warning("%s: %s", name, line)
     header = _read_header(options, options._list_files("train")[0])
     class_names = options.class_names or header.class_names
     assert class_names is not None  # check_files refuses a dataset without class names
@@ -353,8 +375,9 @@ def _make_ids(options: Options, name: SplitName) -> list[str]:
             if value is None:
                 raise DataError(f"{name} row {row}: no {options.id_column}; give every row an id")
         return [str(value) for value in values]
-    prefix = "row" if options.test is None else name
-    return [f"{prefix}-{row:08d}" for row in range(options._count_rows(name))]
+    prefix, kept = "row" if options.test is None else name, _list_kept(options, name)
+    rows = range(options._count_rows(name)) if kept is None else compress(count(), kept)
+    return [f"{prefix}-{row:08d}" for row in rows]
 
 
 def _read_column(options: Options, name: SplitName, column: str) -> list[Any]:
@@ -365,8 +388,57 @@ def _read_column(options: Options, name: SplitName, column: str) -> list[Any]:
     return values
 
 
+def _read_names(options: Options, name: SplitName, *, every: bool = False) -> list[str]:
+    """Reads the name of each image: its id if a column has ids, else its path; empty without one.
+
+    `every` also reads the names that `companions` leaves out.
+    """
+    if options.id_column is not None:
+        stream = _stream_every(options, name, [options.id_column], rows=65_536)
+        names = [text_of(value) for batch in stream for value in batch.column(0).to_pylist()]
+    else:
+        paths = _stream_paths(options, name)
+        names = [path or "" for path in islice(paths, getattr(options.limit, name))]
+    return names if every else [*compress(names, _list_kept(options, name) or repeat(True))]
+
+
+def _stream_paths(options: Options, name: SplitName) -> Iterator[str | None]:
+    """Yields the path of each image, without reading the images."""
+    import pyarrow.parquet as pq
+
+    column = options.image_column
+    for path in options._list_files(name):
+        with (
+            artifacts.explain_parquet(path, DataError, f"{path}: cannot be read"),
+            pq.ParquetFile(path) as file,
+        ):
+            for batch in file.iter_batches(65_536, columns=[f"{column}.path"]):
+                batch.validate(full=True)
+                yield from (image and image["path"] for image in batch.column(0).to_pylist())
+
+
+def _list_kept(options: Options, name: SplitName) -> list[bool] | None:
+    """Returns False for each row that `companions` leaves out; None if it leaves none out."""
+    if not options.left_out_words():
+        return None
+    return [not out for out in options.leave_out(_read_names(options, name, every=True))]
+
+
 def _stream_batches(
     options: Options, name: SplitName, columns: Sequence[str], *, rows: int = BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a split, without those that `companions` leaves out."""
+    import pyarrow as pa
+
+    kept, start = _list_kept(options, name), 0
+    for batch in _stream_every(options, name, columns, rows=rows):
+        stop = start + batch.num_rows
+        yield batch if kept is None else batch.filter(pa.array(kept[start:stop]))
+        start = stop
+
+
+def _stream_every(
+    options: Options, name: SplitName, columns: Sequence[str], *, rows: int
 ) -> Iterator[pa.RecordBatch]:
     left = getattr(options.limit, name)
     for path in options._list_files(name):

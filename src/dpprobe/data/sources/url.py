@@ -232,7 +232,7 @@ def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
     try:
         layout = options.locate_layout(downloaded)
         layout.check_files()
+        module = importlib.import_module(SOURCES[layout.source])
+        module.prepare(layout, directory, recorded=options)
     except ConfigError as error:
         raise ConfigError(f"layout: {error}") from error
-    module = importlib.import_module(SOURCES[layout.source])
-    module.prepare(layout, directory, recorded=options)

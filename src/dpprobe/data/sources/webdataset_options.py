@@ -11,6 +11,7 @@ from dpprobe.data.images import tar_shards
 from dpprobe.data.option_paths import Paths, each_once, list_patterns, match_files
 from dpprobe.data.options import Embed
 from dpprobe.data.people.alike_names import find_name_fault
+from dpprobe.data.people.companion_options import CompanionOptions
 from dpprobe.data.people.group_columns import GroupColumns
 from dpprobe.data.people.patient_sides import UnitOptions
 from dpprobe.data.train_test_split import SplitName, SplitSeed, TestFraction
@@ -18,7 +19,7 @@ from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import real_path, resolve_path
 
 
-class ShardOptions(UnitOptions):
+class ShardOptions(CompanionOptions, UnitOptions):
     """The options of tar shards, without the code that reads samples."""
 
     paths: ClassVar = ("train", "test")

@@ -17,6 +17,8 @@ from dpprobe.data.images.image_files import EXTENSIONS
 from dpprobe.data.images.tar_shards import Member, Sample
 from dpprobe.data.people import patient_sides
 from dpprobe.data.people.alike_names import hint_class, text_of
+from dpprobe.data.people.class_units import count_companions
+from dpprobe.data.people.companion_options import describe_alone
 from dpprobe.data.people.patient_sides import Fault, RowIndex
 from dpprobe.data.people.person_names import person_name
 from dpprobe.data.problems import SHOWN
@@ -32,10 +34,12 @@ logger = logging.getLogger("dpprobe")
 class Row(NamedTuple):
     """One sample: the number of its shard, the offset of its image, and its other content.
 
-    `faults` are pairs (kind of problem, detail); `label` is None if it is faulty.
+    `name` is the key, which tells of companions. `faults` are pairs (kind of problem, detail);
+    `label` is None if it is faulty.
     """
 
     shard: int
+    name: str
     id: str
     image: Member | None
     label: Any
@@ -70,7 +74,16 @@ def read_shards(options: ShardOptions) -> dict[SplitName, list[Row]]:
             passed[0][1].name,
             passed[0][0],
         )
-    return parts
+    return {name: _leave_out(options, name, rows) for name, rows in parts.items()}
+
+
+def _leave_out(options: ShardOptions, split: SplitName, rows: list[Row]) -> list[Row]:
+    """Returns the rows without those that `companions` leaves out, by the key of each row."""
+    names = [row.name for row in rows]
+    left_out = options.leave_out(names)
+    if line := describe_alone(names, left_out):
+        logger.warning("%s: %s", split, line)
+    return [row for row, out in zip(rows, left_out, strict=True) if not out]
 
 
 def _read_rows(
@@ -113,6 +126,7 @@ def _make_row(options: ShardOptions, number: int, shard: Path, sample: Sample) -
         faults.append(("label", fault))
     return Row(
         shard=number,
+        name=f"{shard.stem}/{sample.key}" if options.shard_in_id else sample.key,
         id=_make_id(options, shard, sample, fields),
         image=image,
         label=label,
@@ -211,16 +225,9 @@ def make_batches(
     options: ShardOptions, parts: Mapping[SplitName, Sequence[Row]]
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yields batches of the split tables, each with its split, in the order of the shards."""
-    units = options.unit_column and {
-        name: [row.unit for row in rows] for name, rows in parts.items()
-    }
-    index = RowIndex(
-        rows={name: len(rows) for name, rows in parts.items()},
-        ids=lambda: [row.id for row in parts["train"]],
-        labels=lambda name: [row.label for row in parts[name]],
-        units=units or None,
-    )
+    index = _make_index(options, parts)
     sides = patient_sides.assign_sides(options, index)
+    count_companions(index, sides).refuse(options.companions)
     faults = index.list_faults(sides, options.unit_column)
     for name, rows in parts.items():
         shards = options.list_shards(name)
@@ -228,6 +235,19 @@ def make_batches(
             part = slice(start, start + table.BATCH_ROWS)
             batch = _make_batch(options, rows[part], shards, faults[name][part])
             yield from table.split_batch(batch, sides[name][part])
+
+
+def _make_index(options: ShardOptions, parts: Mapping[SplitName, Sequence[Row]]) -> RowIndex:
+    units = options.unit_column and {
+        name: [row.unit for row in rows] for name, rows in parts.items()
+    }
+    return RowIndex(
+        rows={name: len(rows) for name, rows in parts.items()},
+        ids=lambda: [row.id for row in parts["train"]],
+        labels=lambda name: [row.label for row in parts[name]],
+        units=units or None,
+        names=lambda name: [row.name for row in parts[name]],
+    )
 
 
 def _make_batch(

@@ -29,7 +29,9 @@ from dpprobe.release.ledger.ledger_prices import (
     Limits,
     Spent,
     compose_bookings,
+    explain_unsure,
     group_by_split,
+    list_unsure,
     price_meetings,
     price_parts,
     refuse_excess,
@@ -82,6 +84,9 @@ class Ledger(LedgerFile):
           DataError: for a damaged line in any ledger of the data_dir, or missing unit hashes.
         """
         folder = self.path.parent
+        if units is not None:
+            # Decoding images may take hours: the ledgers are not locked yet.
+            booking = replace(booking, pixels=units.contents.pixels)
         with self._explain_errors():
             if not folder.is_dir():
                 folder.mkdir(parents=True, exist_ok=True)
@@ -102,9 +107,8 @@ class Ledger(LedgerFile):
                 refuse_same_units(
                     self.path.absolute(), others, booking, hashes, key, unlike=other_units_than
                 )
-            refuse_excess(self._add_up(added), booking, limits, ledger=str(self.path))
-            if units is not None:
                 booking = replace(booking, units=write_hashes(folder, hashes, key))
+            refuse_excess(self._add_up(added), booking, limits, ledger=str(self.path))
             number = len(content.entries) + 1
             self._append_line(content, "book", number, booking=booking.to_dict())
             return content.entries[number]
@@ -325,7 +329,10 @@ def _list_sums(bookings: Sequence[Booking], delta: float) -> list[str]:
             lines.append(
                 f"  {units[side]} of split {split}: {_format_bound(round_up(price), exact)}"
             )
-    return [*lines, f"  any unit: {_format_bound(total.epsilon, total.exact)}"]
+    lines.append(f"  any unit: {_format_bound(total.epsilon, total.exact)}")
+    if unsure := list_unsure(bookings):
+        lines += ["", explain_unsure(unsure)]
+    return lines
 
 
 def _format_bound(price: float, exact: bool) -> str:

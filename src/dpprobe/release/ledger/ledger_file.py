@@ -128,6 +128,8 @@ class Booking:
       column: the column whose values are the units; None if each image is a unit.
       same_units_as: another dataset that is declared to share units; None without a declaration.
       units: the hash that names the file of the units' hashes; None for fits of an estimator.
+      pixels: True if the hashes cover the pixels of all images; False if they do not. None if
+        unknown: for fits of an estimator, and for entries that older versions wrote.
       place: the place in a cohort chain with a horizon, by the part `cohort`; else None.
       sites: the agreement of several sites, by `SeveralSites.promise`; None for one site.
     """
@@ -141,6 +143,7 @@ class Booking:
     column: str | None = None
     same_units_as: str | None = None
     units: str | None = None
+    pixels: bool | None = None
     place: str | None = None
     sites: str | None = None
 

@@ -6,7 +6,8 @@ most its sensitivity. Mechanisms on the other side read other units' rows and ea
 which is post-processing. A unit's cost is therefore the composition of all mechanisms on the unit's
 sides. The total is the cost of the worst choice of one side per split. For a single split, the
 total is the larger of the two sides' compositions. With more than `MOST_SPLITS` two-sided splits,
-the total composes the mechanisms of all sides, which is an upper bound.
+the total composes the mechanisms of all sides, which is an upper bound. The same holds for a split
+whose images were not compared by pixels (`list_unsure`): one image may be on both of its sides.
 
 - Gaussian mechanisms without sampling or repetition compose exactly, to one Gaussian mechanism with
   mu^2 = sum of count / sigma^2. Gaussian composition also covers plans chosen after seeing earlier
@@ -99,7 +100,7 @@ def refuse_excess(
                 f"release {booking.release!r}: the total epsilon of a unit would be "
                 f"{spent.epsilon:g} at delta {delta:g} (without this release {before:g}, by "
                 f"{ledger}), above max_epsilon {max_epsilon:g}; write a smaller epsilon, or raise "
-                "max_epsilon"
+                f"max_epsilon{_explain_unsure_total(every)}"
             )
     if max_risk is not None:
         reached = max_risk.measure(bound_bookings(every, max_risk.rates, delta))
@@ -108,8 +109,40 @@ def refuse_excess(
             raise BudgetError(
                 f"release {booking.release!r}: attacks on a unit could reach {reached:g} (without "
                 f"this release {before:g}, by {ledger}), above max_risk {max_risk}. Write a "
-                "smaller epsilon, or raise max_risk"
+                f"smaller epsilon, or raise max_risk{_explain_unsure_total(every)}"
             )
+
+
+def list_unsure(bookings: Sequence[Booking]) -> list[Booking]:
+    """Lists bookings of two-sided splits whose images were not compared by pixels.
+
+    One image may be on both sides of their splits, in two file formats. Bookings of older versions
+    do not tell how images were compared; equal hashes of a later booking do.
+    """
+    compared = {each.units for each in bookings if each.pixels}
+    splits = {split for split, sides in group_by_split(bookings).items() if len(sides) > 1}
+    return [
+        each
+        for each in bookings
+        if each.split in splits
+        and each.units not in compared
+        and (each.pixels is False or (each.pixels is None and each.units is not None))
+    ]
+
+
+def explain_unsure(unsure: Sequence[Booking]) -> str:
+    """Explains why a total adds up both sides of a split, with the remedy."""
+    names = ", ".join(dict.fromkeys(each.release for each in unsure))
+    return (
+        f"Training and test images of {names} were not compared by pixels, so one image may be in "
+        "both splits. The total therefore adds up both sides. Keep split tables and images in "
+        "place: the next release of the same images compares them"
+    )
+
+
+def _explain_unsure_total(bookings: Sequence[Booking]) -> str:
+    unsure = list_unsure(bookings)
+    return f". {explain_unsure(unsure)}" if unsure else ""
 
 
 def compose_bookings(bookings: Sequence[Booking], delta: float) -> Spent:
@@ -126,14 +159,17 @@ def bound_bookings(bookings: Sequence[Booking], rates: Sequence[float], delta: f
     True positive rates are bounded at the false positive rates `rates`; only searches use `delta`.
     """
     check_delta(delta)
-    choices, _ = _list_choices(bookings)
+    choices, searched = _list_choices(bookings)
     bounds = [_bound_parts(parts, rates, delta) for parts in choices]
     return Allowed(
         balanced_accuracy=max(each.balanced_accuracy for each in bounds),
         true_positives=tuple(
             max(values) for values in zip(*(each.true_positives for each in bounds), strict=True)
         ),
-        exact=len(bounds) == 1 and bounds[0].exact and not any(part.bounded for part in choices[0]),
+        exact=searched
+        and len(bounds) == 1
+        and bounds[0].exact
+        and not any(part.bounded for part in choices[0]),
     )
 
 
@@ -154,12 +190,19 @@ def _bound_parts(parts: Sequence[Part], rates: Sequence[float], delta: float) ->
 def _list_choices(bookings: Sequence[Booking]) -> tuple[list[list[Part]], bool]:
     """Lists, for each choice of one side per split, the parts that read a unit on these sides.
 
-    Beyond `MOST_SPLITS` two-sided splits, returns one list of all parts, and False.
+    Joins the sides of splits whose images were not compared, and of all splits if more than
+    `MOST_SPLITS` have two sides. Returns False if sides were joined, as costs are then only bounds.
     """
-    sides = [list(split.values()) for split in group_by_split(bookings).values()]
-    searched = sum(len(choices) > 1 for choices in sides) <= MOST_SPLITS
-    if not searched:
-        sides = [[list(itertools.chain(*choices))] for choices in sides]
+    unsure = {each.split for each in list_unsure(bookings)}
+    splits = group_by_split(bookings)
+    few = sum(len(split) > 1 for split in splits.values()) <= MOST_SPLITS
+    sides = [
+        list(split.values())
+        if few and name not in unsure
+        else [list(itertools.chain(*split.values()))]
+        for name, split in splits.items()
+    ]
+    searched = few and not unsure
     choices = [itertools.chain.from_iterable(choice) for choice in itertools.product(*sides)]
     return [price_meetings(parts) for parts in choices], searched
 

@@ -16,17 +16,25 @@ Ledgers of two datasets are added up if bookings connect the datasets by `same_u
 or through other datasets. A booking is refused if its units are also in a ledger that is not added
 up, or if it reads an image on both sides of its split. It is refused too if a unit was on the other
 side in an earlier entry of an equal split.
+
+**Images that were not compared.** Images without hashes of their pixels may be the images of any
+other release in another file format. If the split tables have no such hashes (`verify: hash`), the
+booking decodes the images and hashes their pixels. If that fails, or the tables are missing, the
+booking says so (`Booking.pixels`). `ledger_prices` then adds up both sides of its split. Another
+dataset is refused, unless a person declares that its units are the same or different.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +46,8 @@ from dpprobe.errors import DataError, PrivacyError
 from dpprobe.release.ledger.ledger_file import Booking, Entry
 from dpprobe.study.reserved_names import LEDGER_FILE
 
+logger = logging.getLogger("dpprobe")
+
 FORMAT, FORMAT_VERSION = "dpprobe-units", 1
 KEY_FILE = "units.key"
 _KEY_BYTES, _HASH_BYTES = 32, 8
@@ -46,6 +56,13 @@ _NONE = np.zeros(0, np.uint64)
 
 # Hashes by the keys "<split>.names" and "<split>.images"; each array is sorted, without duplicates.
 Hashes = Mapping[str, npt.NDArray[np.uint64]]
+
+
+class Contents(NamedTuple):
+    """The hashes of images' bytes and pixels, by split; `pixels` is True if no hash is missing."""
+
+    images: Mapping[str, set[bytes]]
+    pixels: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,17 +77,33 @@ class Units:
     names: Mapping[str, Iterable[str]]
     tables: Path | None
 
+    @cached_property
+    def contents(self) -> Contents:
+        """The hashes of images; decodes images whose split tables have no hashes of pixels."""
+        if self.tables is None:
+            return Contents({}, pixels=False)
+        tables = {split: SplitTable(self.tables / f"{split}.parquet") for split in SPLITS}
+        bytes_only = {split: table.image_hashes() for split, table in tables.items()}
+        pixels: Mapping[str, list[bytes | None]] = {}
+        try:
+            pixels = {split: table.pixel_hashes() for split, table in tables.items()}
+        except DataError as error:
+            logger.warning("pixels of images are not compared: %s", error)
+        images = {
+            split: {each for each in (*hashes, *pixels.get(split, ())) if each is not None}
+            for split, hashes in bytes_only.items()
+        }
+        return Contents(images, pixels=bool(pixels))
+
     def hash_with(self, key: bytes) -> Hashes:
-        """Computes the units' hashes: a few microseconds per row."""
+        """Computes the units' hashes: a few microseconds per row, after `contents` is known."""
         values = {
             f"{split}.names": {
                 each.encode() for name in set(names) for each in list_spellings(name)
             }
             for split, names in self.names.items()
         }
-        if self.tables is not None:
-            tables = {split: SplitTable(self.tables / f"{split}.parquet") for split in SPLITS}
-            values |= {f"{s}.images": set(table.content_hashes()) for s, table in tables.items()}
+        values |= {f"{split}.images": images for split, images in self.contents.images.items()}
         return {part: _hash_all(key, part.partition(".")[2], values[part]) for part in values}
 
 
@@ -215,30 +248,58 @@ def refuse_same_units(
 ) -> None:
     """Refuses units that ledgers not added up have too; ignores equal names in `unlike` ledgers."""
     data = booking.identity.partition(" ")[2]  # recognises equal features without split tables
-    known = dict[Any, Hashes]()  # most entries of a dataset have equal units
+    known = dict[Any, tuple[Hashes, bool]]()  # most entries of a dataset have equal units
     for name, entry in [(each, entry) for each in others for entry in others[each]]:
-        folder, units = ledger.parent.parent / name, entry.booking.units
-        if (name, units) not in known:
-            # Entries of `PrivateClassifier` name no units: hash the dataset's current tables.
-            known[name, units] = (
-                read_hashes(folder, units, key)
-                if units
-                else Units(names={}, tables=find_tables(folder)).hash_with(key)
-            )
-        theirs = known[name, units]
+        folder, units = ledger.parent.parent / name, (name, entry.booking.units)
+        if units not in known:
+            known[units] = _find_hashes(folder, entry.booking, key)
+        theirs, pixels = known[units]
         same = bool(data) and entry.booking.identity.partition(" ")[2] == data
-        what, remedy = "images", ""
-        if not (same or share_units(hashes, theirs, "images")):
-            if name in unlike or not share_units(hashes, theirs, "names"):
-                continue
+        what, verb = "images", "are also"
+        remedy = f", or other_units_than: [{name}] if different units have the same names"
+        if same or share_units(hashes, theirs, "images"):
+            remedy = ""
+        elif name in unlike:
+            continue
+        elif share_units(hashes, theirs, "names"):
             what = "names of units"
-            remedy = f", or other_units_than: [{name}] if different units have the same names"
+        elif booking.pixels and pixels:
+            continue
+        else:
+            verb = "may also be"
+            remedy = (
+                f", or other_units_than: [{name}] if no image is in both. Their pixels were not "
+                "compared, because split tables or images are missing; with both in place, "
+                "dpprobe compares them"
+            )
         raise PrivacyError(
-            f"release {booking.release!r}: {what} of dataset {ledger.parent.name} are also in "
+            f"release {booking.release!r}: {what} of dataset {ledger.parent.name} {verb} in "
             f"entry {entry.number} of {folder / LEDGER_FILE} ({entry.booking.release}), but "
             f"the two ledgers are not added up; write `same_units_as: {name}` under "
             f"datasets.{ledger.parent.name}{remedy}"
         )
+
+
+def _find_hashes(folder: Path, booking: Booking, key: bytes) -> tuple[Hashes, bool]:
+    """Returns the hashes of an earlier booking, and True if they cover the pixels of its images.
+
+    If the booking has no hashes of pixels, the dataset's current tables may have them: tables with
+    all of the booking's images take the place of its hashes. Entries of `PrivateClassifier` name
+    no units, so their dataset's current tables count.
+    """
+    then = read_hashes(folder, booking.units, key) if booking.units else {}
+    if booking.pixels:
+        return then, True
+    tables = Units(names={}, tables=find_tables(folder))
+    now = tables.hash_with(key)
+    if booking.units is None:
+        return now, tables.contents.pixels or tables.tables is None
+    earlier, current = (
+        np.concatenate([_NONE, *(each[part] for part in each if part.endswith("images"))])
+        for each in (then, now)
+    )
+    covered = tables.contents.pixels and bool(len(earlier)) and np.isin(earlier, current).all()
+    return ({**then, **now}, True) if covered else (then, False)
 
 
 def refuse_other_unit(ledger: Path, added: Mapping[str, list[Entry]], booking: Booking) -> None:

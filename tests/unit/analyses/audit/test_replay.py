@@ -57,6 +57,8 @@ MORE: dict[str, MethodOptions] = {
     "exact_sgd_channels": head("sgd", **_EXACT, learning_rate=1.0, normalize=_CHANNELS),
     "exact_weighted": head("momentum", **_EXACT, class_weights=_THIRDS),
     "exact_balanced": head("momentum", **_EXACT, class_priors="released"),
+    "exact_offsets": head("momentum", **_EXACT, class_priors="released", offset_share=0.1),
+    "newton_offsets": head("newton", class_priors="released", offset_share=0.1),
     "opacus_sampled": head("momentum", engine="opacus", batch_size=60, steps=3),
     "sampled_often": head("sgd", batch_size=600, steps=3, learning_rate=0.1),
     "least_squares_rows": head("least_squares", normalize="none"),

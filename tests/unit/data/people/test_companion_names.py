@@ -14,18 +14,29 @@ from dpprobe.data.people.companion_names import (
     find_companions,
     find_left_out,
     find_mask_folders,
+    find_named_folders,
     kind_of,
     read_word,
 )
 
 BASES = [f"scan ({number})" for number in range(1, 6)]
-PARTS = {
-    "_mask": "mask", "_mask_1": "mask", "-Masks": "mask", "_2_mask": "mask", ".png.mask": "mask",
-    "_gt": "gt", "_segmentation": "segmentation", "_labels": "label", "_annotated": "annotated",
-    "_lesion_overlay": "overlay", "_thumb": "thumb", "-150x150": "#x#", "_flip": "flip",
-    "_rot90": "rot", "_aug_1": "aug", "_aug_3f2_9": "aug", "_transformed_0_": "transformed",
-    " - Copy": "copy", " (copy)": "copy", " (1)": "(#)", "_L_flip": "flip",
-}  # fmt: skip
+ENDS = {
+    "mask": ["_mask", "_mask_1", "-Masks", "_2_mask", ".png.mask"],
+    "gt": ["_gt"],
+    "segmentation": ["_segmentation"],
+    "label": ["_labels"],
+    "annotated": ["_annotated"],
+    "overlay": ["_lesion_overlay"],
+    "thumb": ["_thumb"],
+    "#x#": ["-150x150"],
+    "flip": ["_flip", "_L_flip"],
+    "rot": ["_rot90"],
+    "aug": ["_aug_1", "_aug_3f2_9"],
+    "transformed": ["_transformed_0_"],
+    "copy": [" - Copy", " (copy)"],
+    "(#)": [" (1)"],
+}
+PARTS = {part: word for word, parts in ENDS.items() for part in parts}
 COPIES = {"flip", "rot", "aug", "transformed", "copy", "(#)"}
 
 
@@ -151,6 +162,58 @@ def test_the_order_of_names_changes_no_count(bases: list[str], part: str) -> Non
 @pytest.mark.parametrize("text", ["_1", "", "_", "-L", "_left_2", "(", " 2024-01-01"])
 def test_numbers_and_sides_are_no_words(text: str) -> None:
     assert read_word(text) is None
+
+
+def find_slowly(names: list[str]) -> dict[str, list[tuple[int, int]]]:
+    """Tries all places at which a name of one folder may be cut, by plain loops."""
+    stems = [name.casefold() for name in names]
+    found: dict[str, list[tuple[int, int]]] = {}
+    for at, stem in enumerate(stems):
+        cuts = [place for place, letter in enumerate(stem) if letter in " _-.()"]
+        ends = [(stem[:cut], stem[cut:]) for cut in cuts[::-1] if cut]
+        starts = [(stem[cut:].lstrip(" _-.()"), stem[:cut]) for cut in cuts]
+        if not cuts or kind_of(read_word(f"_{starts[0][1]}") or "") == "other":
+            starts = []
+        for base, part in [*ends, *starts]:
+            word = read_word(part) if base in stems else None
+            if word is not None:
+                if stems.index(base) != at:
+                    found.setdefault(word, []).append((at, stems.index(base)))
+                break
+    return {
+        word: pairs
+        for word, pairs in found.items()
+        if len({base for _, base in pairs}) >= (3 if kind_of(word) != "other" else len(names) / 10)
+        and len({base for _, base in pairs}) >= 3
+    }
+
+
+PIECES = st.lists(st.sampled_from(["a", "b1", "mask", "flip", "x", "L"]), min_size=1, max_size=4)
+
+
+@given(
+    st.lists(PIECES.map("_".join), max_size=12, unique=True),
+    st.sampled_from(["", "_mask", " flip", "-x", "_b1 (1)"]),
+)
+def test_companions_of_one_folder_are_those_of_plain_loops(bases: list[str], end: str) -> None:
+    names = [*bases, *(f"{base}{end}" for base in bases if end)]
+    found = {each.word: [*each.pairs] for each in find_companions(names)}
+    assert found == find_slowly(names)
+
+
+def test_a_name_with_a_zero_character_is_a_name() -> None:
+    names = [f"a{number}{end}" for number in range(3) for end in ("", "\0", "_mask", "\0_mask")]
+    assert words(names) == {"mask": 6}
+
+
+def test_images_in_folders_of_masks_are_named() -> None:
+    pictures = [f"images/IMG_{number}.png" for number in range(5)]
+    masks = [f"masks/{number:04}.png" for number in range(3)]
+    assert find_named_folders([*pictures, *masks]) == {"mask": [5, 6, 7]}
+    assert find_named_folders([*pictures, *masks[:2]]) == {}
+    assert find_named_folders(masks) == {}
+    assert find_named_folders([*pictures, *masks], outer=1) == {}
+    assert find_named_folders([*masks, *(f"no_mask/{number}.png" for number in range(5))]) == {}
 
 
 def test_many_names_take_little_time() -> None:

@@ -25,6 +25,7 @@ from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError, DownloadError, WrongDownloadError
 from tests.support.hub_server import COMMIT, STRANGER, TOKEN, Hub, Repository, ask_only, serve
 from tests.support.misbehaving_server import make_quick
+from tests.support.refusals import refuses
 from tests.support.shards import png
 from tests.support.sources import read_folder, write_parquet
 
@@ -102,6 +103,20 @@ def test_a_repository_becomes_split_tables(hub: Hub, tmp_path: Path) -> None:
         assert hashes[f"repository/{name}"] == hashlib.sha256(FILES[name]).hexdigest()
     # What no pattern names stays where it is.
     assert "README.md" not in hub.served
+
+
+def test_masks_are_refused_and_left_out(hub: Hub, tmp_path: Path) -> None:
+    names = [f"{number}{end}.png" for number in range(ROWS // 2) for end in ("", "_mask")]
+    images = [{"bytes": png(n), "path": name} for n, name in enumerate(names)]
+    stream = io.BytesIO()
+    labels = [number // 2 % 2 for number in range(ROWS)]
+    write_parquet(stream, labels, ["leaf", "stone"], image=images)
+    hub.repositories[REPO].files[TRAIN[0]] = stream.getvalue()
+    keys: dict[str, Any] = {"train": TRAIN[0], "test": None}
+    with refuses(ConfigError, "companions: [mask]", f"{ROWS // 2} of {ROWS}"):
+        run(options_of(**keys), tmp_path)
+    tables = run(options_of(**keys, companions=["mask"]), tmp_path)
+    assert sum(table.rows for table in tables) == ROWS // 2
 
 
 def test_a_second_run_goes_on_where_the_first_gave_up(hub: Hub, tmp_path: Path) -> None:

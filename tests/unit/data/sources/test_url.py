@@ -19,6 +19,7 @@ from dpprobe.data.registry import dataset_options
 from dpprobe.data.sources import url
 from dpprobe.errors import ConfigError, DataError, WrongDownloadError
 from tests.support.misbehaving_server import Server, make_quick
+from tests.support.refusals import refuses
 from tests.support.shards import png
 
 
@@ -88,6 +89,21 @@ def test_a_zip_of_an_image_folder(server: Server, tmp_path: Path) -> None:
     assert row["image"] == {"bytes": None, "path": str(path)}
     receipt = check_receipt(tmp_path / "downloads", params=options.download_params())
     assert [file.name for file in receipt.files] == ["chest.zip"]
+
+
+def test_masks_in_an_archive_are_refused_and_left_out(server: Server, tmp_path: Path) -> None:
+    pictures = images()
+    masks = {
+        name.replace(".png", "_mask.png"): png(100 + number)
+        for number, name in enumerate(pictures)
+        if name.endswith(".png")
+    }
+    written = values(server, zipped({**pictures, **masks}))
+    with refuses(ConfigError, "layout", "companions: [mask]", "12 of 24"):
+        run(dataset_options(written), tmp_path)
+    layout = {**written["layout"], "companions": ["mask"]}
+    info = run(dataset_options({**written, "layout": layout}), tmp_path)
+    assert (info.train_rows, info.test_rows) == (8, 4)
 
 
 def test_a_manifest(server: Server, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import io
 import itertools
 import math
 import multiprocessing
+import zlib
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,10 +24,11 @@ from scipy.special import ndtr, ndtri
 from dpprobe.errors import BudgetError, DataError, PrivacyError
 from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.privacy.running_sums import Factorisation
-from dpprobe.release.ledger.ledger import Ledger
+from dpprobe.release.ledger.ledger import Ledger, describe_ledger
 from dpprobe.release.ledger.ledger_file import Booking
-from dpprobe.release.ledger.ledger_prices import Limits, bound_bookings
+from dpprobe.release.ledger.ledger_prices import Limits, bound_bookings, compose_bookings
 from dpprobe.release.ledger.ledger_units import (
+    Contents,
     Units,
     count_moved,
     count_paying_twice,
@@ -49,14 +51,27 @@ def asked(name: str, data: str = "", **more: Any) -> Booking:
     return Booking(release=name, study="clinic", identity=identity, **values)
 
 
+class Named(Units):
+    """Units whose images are known to be others."""
+
+    contents = Contents({}, pixels=True)
+
+
 def named(*train: str, test: tuple[str, ...] = ()) -> Units:
-    return Units(names={"train": train, "test": test}, tables=None)
+    return Named(names={"train": train, "test": test}, tables=None)
 
 
-def tables(folder: Path, train: list[str], test: list[str]) -> Units:
+def tables(
+    folder: Path, train: list[str], test: list[str], *, level: int = 0, verify: str = "decode"
+) -> Units:
     """Writes tables of these images, and of enough others; returns their units, without names."""
     others = [f"{folder.name} {number}" for number in range(3)]
-    write_tables(folder, {"train": [*train, *others], "test": test})
+    images = {"train": [*train, *others], "test": test}
+    encoded = {
+        split: [png(zlib.crc32(text.encode()), level) for text in texts]
+        for split, texts in images.items()
+    }
+    write_tables(folder, encoded, verify=verify)
     return Units(names={}, tables=folder)
 
 
@@ -111,7 +126,7 @@ def test_an_entry_without_hashes_is_compared_by_the_dataset_s_tables(tmp_path: P
     """As the entries of a classifier in Python, which names no units."""
     book(tmp_path, "a", asked("v1"), None)
     units = tables(tmp_path / "x", ["p"], ["r"])
-    book(tmp_path, "free", asked("w"), Units(names={}, tables=None))
+    book(tmp_path, "free", asked("w"), named())
     tables(tmp_path / "a", ["q"], ["p"])
     said = refusal_of(book, tmp_path, "b", asked("v2"), units)
     check_tokens(str(said), "images", "dataset b", "entry 1")
@@ -251,9 +266,104 @@ def test_pixels_are_compared_too(tmp_path: Path) -> None:
 
 def png(number: int, level: int) -> bytes:
     stream = io.BytesIO()
-    picture = Image.fromarray(np.full((8, 8), number, dtype=np.uint8))
+    colour = np.frombuffer(number.to_bytes(4, "big"), np.uint8)
+    picture = Image.fromarray(np.tile(colour, (8, 16)))
     picture.save(stream, "png", compress_level=level)
     return stream.getvalue()
+
+
+# The same picture with another compression, of which `verify: hash` compares no pixels.
+
+
+SPENT = part("train", gaussian(1.6))  # epsilon 2.56, and 3.80 twice
+LIMITED = Limits(delta=DELTA, max_epsilon=3.0)
+
+
+@pytest.mark.parametrize("verify", ["hash", "decode"])
+def test_a_picture_with_another_compression_does_not_pay_in_two_datasets(
+    tmp_path: Path, verify: str
+) -> None:
+    assert compose_bookings([asked("v", parts=(SPENT,))], DELTA).epsilon < 3.0
+    assert compose_bookings([asked("v", parts=(SPENT,)) for _ in "ab"], DELTA).epsilon > 3.79
+    for name, level in (("a", 0), ("b", 9)):
+        tables(tmp_path / name, ["p"], ["r" + name], level=level, verify=verify)
+    a, b = (Units(names={}, tables=tmp_path / name) for name in "ab")
+    assert not set(a.contents.images["train"]) >= set(b.contents.images["train"])
+    Ledger.of_dataset(tmp_path, "a").book_release(asked("v1", parts=(SPENT,)), LIMITED, units=a)
+    second = Ledger.of_dataset(tmp_path, "b")
+    for more in ({}, {"other_units_than": ["a"]}):
+        with refuses(PrivacyError, "images", "dataset b", "entry 1", "same_units_as: a"):
+            second.book_release(asked("v2", parts=(SPENT,)), LIMITED, units=b, **more)
+    with refuses(BudgetError, "3.79654", "max_epsilon 3"):
+        second.book_release(asked("v2", parts=(SPENT,), same_units_as="a"), LIMITED, units=b)
+
+
+@pytest.mark.parametrize("verify", ["hash", "decode"])
+def test_a_picture_with_another_compression_does_not_pay_on_both_sides(
+    tmp_path: Path, verify: str
+) -> None:
+    texts = {"train": ["p", "q", "s"], "test": ["p"]}
+    levels = {"train": 0, "test": 9}
+    encoded = {
+        split: [png(zlib.crc32(text.encode()), levels[split]) for text in texts[split]]
+        for split in texts
+    }
+    write_tables(tmp_path / "a", encoded, verify=verify)
+    units = Units(names={}, tables=tmp_path / "a")
+    with refuses(PrivacyError, "both splits", "pixels"):
+        book(tmp_path, "a", asked("v1", parts=BOTH), units)
+
+
+def test_images_that_nobody_can_compare_are_never_called_different(tmp_path: Path) -> None:
+    """Both sides are added up, as an upper bound, and another dataset is refused or declared."""
+    parts = (SPENT, part("test", gaussian(1.6)))
+    gone = Units(names={}, tables=None)  # the split tables are missing
+    ledger = Ledger.of_dataset(tmp_path, "a")
+    with refuses(BudgetError, "3.79654", "max_epsilon 3", "pixels", "both splits"):
+        ledger.book_release(asked("v1", parts=parts), LIMITED, units=gone)
+    book(tmp_path, "a", asked("v1", parts=parts), gone)
+    spent = ledger.compute_spent(DELTA)
+    assert spent.epsilon > 3.79
+    assert not spent.exact
+    assert not bound_bookings(ledger.list_bookings(), [0.001], DELTA).exact
+    check_tokens(describe_ledger(ledger, delta=DELTA), "v1", "pixels", "upper bound")
+    known = tables(tmp_path / "b", ["p"], ["r"])
+    for dataset, units in (("b", known), ("c", gone)):
+        with refuses(PrivacyError, "pixels", "same_units_as: a", "other_units_than: [a]"):
+            book(tmp_path, dataset, asked("v2"), units)
+    book(tmp_path, "b", asked("v2"), known, other_units_than=["a"])
+    same = [replace(asked("v", parts=parts), units="u", pixels=pixels) for pixels in (True, None)]
+    assert compose_bookings(same, DELTA).exact, "a later booking of equal hashes compared pixels"
+    assert not compose_bookings(same[1:], DELTA).exact, "older versions do not tell"
+    assert compose_bookings([asked("v", parts=parts)], DELTA).exact, "fits of an estimator"
+
+
+def test_undecodable_images_are_not_compared(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_tables(tmp_path, {"train": [b"x", b"y", b"z"], "test": [b"w"]})
+    contents = Units(names={}, tables=tmp_path).contents
+    assert (len(contents.images["train"]), contents.pixels) == (3, False)
+    check_tokens(caplog.text, "train row 0", "decoded")
+
+
+def test_current_tables_compare_the_images_of_an_earlier_entry(tmp_path: Path) -> None:
+    """If they have all of its images; entries of older versions do not say how they compared."""
+    units = tables(tmp_path / "a", ["p"], ["r"])
+    bare = replace(units, tables=None)
+    bytes_only = {split: {*table} for split, table in units.contents.images.items()}
+    old = type("Old", (Units,), {"contents": Contents(bytes_only, pixels=False)})
+    book(tmp_path, "a", asked("v1"), old(names={}, tables=None))
+    others = tables(tmp_path / "b", ["q"], ["s"])
+    with refuses(PrivacyError, "pixels"):
+        book(tmp_path, "b", asked("v2"), bare)
+    book(tmp_path, "b", asked("v2"), others)
+    copied = tables(tmp_path / "c", ["p"], ["t"], level=9)
+    with refuses(PrivacyError, "images", "also in entry 1"):
+        book(tmp_path, "c", asked("v3"), copied, other_units_than=["b"])
+    tables(tmp_path / "a", ["p"], ["u"])  # without one of the entry's images
+    with refuses(PrivacyError, "pixels", "other_units_than"):
+        book(tmp_path, "d", asked("v4"), tables(tmp_path / "d", ["v"], ["w"]))
 
 
 @pytest.mark.parametrize("horizon", [2, 12])

@@ -1,0 +1,191 @@
+"""Accuracy with few patients: `auto` today, with public images, and what each of its parts brings.
+
+    python bench/small_n.py RESULTS DATASET BACKBONE --public films --own 300
+
+RESULTS is the results folder of a study that extracted the features of DATASET and of its public
+datasets; `--own` adds unlabelled images of so many other patients of DATASET as public images. For
+each number of patients and epsilon, heads are trained in benchmark mode on patients drawn by each
+seed, and scored on 400 other patients. The tables replace the text between the two marks of
+bench/results/few_patients.md that name the backbone; intervals are t intervals over seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy import stats
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.public_inputs import SYNTHETIC_ROWS
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.scoring import score_rows
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.target import Target
+from dpprobe.training.plan_file import plan_method
+
+PAGE = Path(__file__).resolve().parent / "results" / "few_patients.md"
+PATIENTS, EPSILONS, DELTA, TESTED = (100, 300, 1000), (0.5, 1.0, 2.0), 1e-5, 400
+MOMENTUM: dict[str, Any] = {"head": "momentum", "class_priors": "released"}
+
+
+class Images(NamedTuple):
+    """Features [n, d] of images, with the class and the patient of each."""
+
+    features: np.ndarray
+    labels: np.ndarray
+    patients: np.ndarray
+
+    def select(self, names: np.ndarray) -> Images:
+        kept = np.isin(self.patients, names)
+        return Images(self.features[kept], self.labels[kept], self.patients[kept])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("results", type=Path, nargs="?")
+    parser.add_argument("dataset", nargs="?")
+    parser.add_argument("backbone", nargs="?")
+    parser.add_argument("--public", nargs="*", default=[], help="names of public datasets")
+    parser.add_argument("--own", type=int, default=300, help="other patients as public images")
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--picture", type=Path, help="draw the table of the page, measure nothing")
+    asked = parser.parse_args()
+    if asked.picture:
+        draw_table(PAGE.read_text(), asked.picture)
+        return
+    torch.set_num_threads(1)
+    images = read_images(asked.results / "features" / asked.dataset / asked.backbone)
+    features = asked.results / "features"
+    public = {
+        name: features / name / asked.backbone / "train/manifest.json" for name in asked.public
+    }
+    lines = list(write_tables(images, public, asked.own, asked.seeds))
+    begin = f"<!-- begin: {asked.backbone}, written by bench/small_n.py -->"
+    marks = begin, f"<!-- end: {asked.backbone} -->"
+    before, _, rest = PAGE.read_text().partition(marks[0])
+    after = rest.partition(marks[1])[2]
+    text = "\n".join([marks[0], "", *lines, "", marks[1]])
+    PAGE.write_text(before + text + after if rest else f"{before.rstrip()}\n\n{text}\n")
+
+
+def draw_table(page: str, picture: Path) -> None:
+    """Draws balanced accuracy against patients, a panel for each epsilon."""
+    import matplotlib.pyplot as plt
+
+    lines = [line.strip("|\n ").split(" | ") for line in page.splitlines() if "| " in line[:2]]
+    titles, rows = lines[0][2:], [line for line in lines if line[0][0].isdigit()]
+    figure, panels = plt.subplots(1, len(EPSILONS), figsize=(9, 3), sharey=True)
+    for panel, epsilon in zip(panels, EPSILONS, strict=True):
+        chosen = [row for row in rows if float(row[1]) == epsilon]
+        for title in ("rule 2", *titles[3:]):
+            values = [re.findall(r"[\d.]+", row[2 + titles.index(title)]) for row in chosen]
+            numbers = np.array(values, dtype=float)
+            label = "before" if title == "rule 2" else title.replace("`", "")
+            panel.errorbar(
+                range(len(chosen)), numbers[:, 0], numbers[:, 1], label=label, capsize=2, lw=1
+            )
+        panel.set_title(f"ε = {epsilon:g}")
+        panel.set_xticks(range(len(chosen)), [row[0] for row in chosen])
+        panel.set_xlabel("patients")
+        panel.grid(alpha=0.3)
+    panels[0].set_ylabel("balanced accuracy (%)")
+    panels[-1].legend(fontsize=7, loc="lower right")
+    figure.tight_layout()
+    figure.savefig(picture, metadata={"Date": None} if picture.suffix == ".svg" else None)
+
+
+def read_images(folder: Path) -> Images:
+    """Reads both splits, because each seed draws its own patients."""
+    stores = [FeatureStore(folder / split / "manifest.json") for split in ("train", "test")]
+    return Images(
+        np.concatenate([store.read() for store in stores]),
+        np.concatenate([store.labels for store in stores]),
+        np.concatenate([store.units or () for store in stores]),
+    )
+
+
+def list_methods(public: dict[str, Path]) -> dict[str, dict[str, Any]]:
+    """Returns methods by the title of their column; the first is `auto` before rule 3."""
+    balanced = {"head": "auto", "balanced": True}
+    return {
+        "rule 2": MOMENTUM | {"normalize": "centred"},
+        "larger share": MOMENTUM | {"normalize": {"kind": "centred", "share": 0.2}},
+        "mean scores": MOMENTUM | {"normalize": "centred", "offset_share": 0.1},
+        "`auto`": balanced,
+        **{f"`auto`, {name}": balanced | {"public": str(path)} for name, path in public.items()},
+    }
+
+
+def write_tables(images: Images, public: dict[str, Path], own: int, seeds: int) -> Iterator[str]:
+    titles = [*list_methods(public | {"same hospital": Path()})]
+    yield f"| patients | ε | {' | '.join(titles)} |"
+    yield "|---:|---:|" + "---:|" * len(titles)
+    for patients in PATIENTS:
+        for epsilon in EPSILONS:
+            scores: dict[str, list[tuple[float, float]]] = {title: [] for title in titles}
+            for seed in range(seeds):
+                for title, pair in score_methods(images, public, own, patients, epsilon, seed):
+                    scores[title].append(pair)
+            cells = [describe(np.asarray(pairs)) for pairs in scores.values()]
+            print(patients, epsilon, *cells, flush=True)
+            yield f"| {patients:,} | {epsilon:g} | {' | '.join(cells)} |"
+
+
+def describe(pairs: np.ndarray) -> str:
+    """Writes balanced accuracy with its interval over seeds, and the mean AUC."""
+    accuracy, area = 100 * pairs.mean(0)
+    half = stats.t.ppf(0.975, len(pairs) - 1) * 100 * stats.sem(pairs[:, 0])
+    return f"{accuracy:.1f} ± {half:.1f} ({area:.1f})"
+
+
+def score_methods(
+    images: Images, public: dict[str, Path], own: int, patients: int, epsilon: float, seed: int
+) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Yields balanced accuracy and AUC of each method's head on patients of one draw."""
+    names = np.unique(images.patients)
+    np.random.default_rng(seed).shuffle(names)
+    training, tested = images.select(names[:patients]), images.select(names[-TESTED:])
+    with tempfile.TemporaryDirectory() as folder:
+        same = Path(folder) / "same_hospital.npy"
+        np.save(same, images.select(names[patients : patients + own]).features)
+        for title, values in list_methods(public | {"same hospital": same}).items():
+            scores = fit_and_score(values, training, tested.features, epsilon, seed)
+            margin = scores[:, 1] - scores[:, 0]
+            accuracy = balanced_accuracy_score(tested.labels, margin > 0)
+            yield title, (accuracy, roc_auc_score(tested.labels, margin))
+
+
+def fit_and_score(
+    values: dict[str, Any], training: Images, tested: np.ndarray, epsilon: float, seed: int
+) -> np.ndarray:
+    units = Units.number_units(list(training.patients))
+    labels = torch.from_numpy(training.labels.astype(np.int64))
+    data = TrainingSet(
+        torch.from_numpy(training.features.astype(np.float32)),
+        labels,
+        2,
+        units=units,
+        public=SYNTHETIC_ROWS,  # this script's own features: nothing is released
+    )
+    target = Target(n=data.n, unit="patient", epsilon=epsilon, delta=DELTA)
+    facts = DataFacts.of_target(target, dimension=data.dimension, classes=2, multi_label=False)
+    method = method_options(values).resolve_choice(facts)
+    cache = Path(tempfile.gettempdir()) / "dpprobe-small-n"
+    plan = plan_method(method, target, cache=cache)
+    heads = fit_heads(method, data, plan, [seed])
+    return np.asarray(score_rows(heads, tested.astype(np.float32)))[0]
+
+
+if __name__ == "__main__":
+    main()

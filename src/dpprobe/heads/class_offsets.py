@@ -1,0 +1,92 @@
+"""Corrects a trained head's biases by one more release: the training rows' mean scores.
+
+With few units, the noise of a released centre and of the weights moves all scores of a class up or
+down, so that a head that ranks well answers almost always with one class. Frequencies of classes
+(`balance`) cannot tell, because the shift depends on the noise that was drawn.
+
+**class_offsets** [K]: for each row x, let t be its scores minus their mean over the classes,
+divided by a width B, and shortened to norm at most 1. The release is the sum of u w_y t over the
+rows, where u is the row's weight in its unit (1 / m for a row of a unit with m rows) and w_y, at
+most 1, is the weight of its class. A unit adds a vector of norm at most 1, and a null row nothing:
+sensitivity 1. The released sum over n, times B, is subtracted from the biases. B and w are
+functions of earlier releases, the weights and the priors, and composition is adaptive.
+
+- B is 1.5 |W| / sqrt(d), for weights W minus their mean over the classes: 1.5 times the norm of the
+  scores if all directions were noise. A narrow B needs little budget, and limits the step to B.
+- w_k is sqrt(p_min / p_k) with the priors p. Equal weights would aim at the median score of all
+  rows, so that a rare class is answered as often as the others; weights p_min / p_k at the middle
+  between the classes, with few units that count. bench/results/few_patients.md compares them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from dpprobe.heads.options import CLASS_OFFSETS
+from dpprobe.heads.second_order import Design, UnitRows
+from dpprobe.privacy.grid import Grid, GridSum
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from dpprobe.heads.rows import Rows
+    from dpprobe.privacy.releases import Releases
+
+OFFSET_HEAD, OFFSET_CLASSES = "offset_head", "offset_classes"
+# Norm of a row's scores that the release takes in full, over their norm if all weights were noise.
+_WIDTH = 1.5
+# Float64 rounding may lengthen a vector of norm 1 by _MARGIN, so vectors are shortened by it.
+_MARGIN = 2.0**-40
+
+
+def release_offsets(
+    weights: npt.NDArray[np.float32],
+    priors: npt.NDArray[np.float32],
+    rows: Rows,
+    releases: Releases,
+) -> npt.NDArray[np.float32]:
+    """Releases the mean scores of the classes, float32 [seeds, K], to subtract from the biases.
+
+    Args:
+      weights: float32 [seeds, K, d + 1], heads on `rows`, with shifts by the priors.
+      priors: [seeds, K].
+      rows: of norm 1, with one label each.
+    """
+    heads = torch.from_numpy(weights).double()
+    heads = (heads - heads.mean(1, keepdim=True)).to(rows.device)
+    sizes = torch.linalg.vector_norm(heads[..., :-1], dim=(1, 2))
+    widths = _WIDTH / math.sqrt(rows.dimension) * sizes
+    heads /= torch.where(widths > 0, widths, 1.0)[:, None, None]
+    frequencies = torch.from_numpy(priors).double()
+    of_class = frequencies.rsqrt()
+    of_class /= of_class.amax(1, keepdim=True)
+    releases.show_values(OFFSET_HEAD, heads)
+    releases.show_values(OFFSET_CLASSES, of_class)
+    grid = releases.make_grid(1.0, rows.n)
+    pairs = zip(heads, of_class.to(rows.device), strict=True)
+    sums = torch.stack([_sum_scores(rows, *pair, grid, releases.plan.private) for pair in pairs])
+    released = releases.release_gaussian(CLASS_OFFSETS, GridSum(sums, grid.step)).cpu()
+    counted = rows.n * (frequencies * of_class).sum(1)
+    return (released * (widths.cpu() / counted)[:, None]).to(torch.float32).numpy()
+
+
+def _sum_scores(
+    rows: Rows, head: torch.Tensor, of_class: torch.Tensor, grid: Grid, private: bool
+) -> torch.Tensor:
+    """Sums the rows' scores, each vector of norm at most 1, in steps of a grid: float64 [K]."""
+    design = Design(UnitRows(), rows, private=private)
+    factors, total = design.make_factors(head), head.new_zeros(len(head))
+    for piece, block in design.read_blocks():
+        window = slice(piece.start, piece.stop)
+        scores = design.compute_logits(block, factors)
+        norms = torch.linalg.vector_norm(scores, dim=1)
+        shares = design.unit_shares(piece) * of_class[rows.labels[window]]
+        shares *= (1 - _MARGIN) / norms.clamp(min=1)
+        usable = rows.lengths[window].isfinite()
+        scores *= torch.where(usable, shares, 0.0)[:, None]
+        total += grid.round_to_steps(scores).sum(0)
+    return total
