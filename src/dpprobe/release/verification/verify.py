@@ -90,7 +90,7 @@ def verify_bundle(
     bundle: Path,
     *,
     public_key: Path | None = None,
-    checkpoint: Path | Sequence[Path] | None = None,
+    checkpoint: str | Path | Sequence[str | Path] | None = None,
     predecessors: Sequence[Path] = (),
 ) -> Report:
     """Runs all checks of a bundle that need no private data.
@@ -226,7 +226,7 @@ def check_backbone(
     folder: Path | None,
     facts: BundleFacts | None,
     head: bool | None,
-    checkpoint: Path | Sequence[Path] | None,
+    checkpoint: str | Path | Sequence[str | Path] | None,
 ) -> None:
     """Compares preprocessing and features of the public test image, which a valid head scores."""
     parts = [one.options for one in facts.backbone.parts] if facts else [{}]
