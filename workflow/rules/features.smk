@@ -1,6 +1,9 @@
 from dpprobe.data.promise_facts import promise_facts
 from dpprobe.stage_versions import VERSIONS
 
+# A joined backbone's features are those of other backbones.
+EXTRACTED = [name for name in STUDY.backbones if not FILES.list_members(name)]
+
 
 rule extract_features:
     """Features of a frozen backbone, one shard."""
@@ -16,6 +19,7 @@ rule extract_features:
         "<benchmarks>/extract_features/{dataset}/{backbone}/{split}/shard-{shard}-of-{shards}.tsv"
     wildcard_constraints:
         dataset=names([name for name in DATASETS if name not in WHOLE]),
+        backbone=names(EXTRACTED),
         shard=r"\d{5}",
         shards=r"\d{5}",
     conda:
@@ -60,6 +64,7 @@ rule select_features:
         "<benchmarks>/select_features/{dataset}/{backbone}/{split}/shard-{shard}-of-{shards}.tsv"
     wildcard_constraints:
         dataset=names(WHOLE),
+        backbone=names(EXTRACTED),
         shard=r"\d{5}",
         shards=r"\d{5}",
     conda:
@@ -92,6 +97,8 @@ rule write_manifest:
         "<logs>/write_manifest/{dataset}/{backbone}/{split}.log",
     benchmark:
         "<benchmarks>/write_manifest/{dataset}/{backbone}/{split}.tsv"
+    wildcard_constraints:
+        backbone=names(EXTRACTED),
     conda:
         "../../envs/extraction.yaml"
     threads: 1
@@ -105,6 +112,38 @@ rule write_manifest:
         "manifest of {wildcards.dataset} {wildcards.split}, {wildcards.backbone}"
     script:
         "../../scripts/write_manifest.py"
+
+
+# A joined backbone has no shards: its manifest names the members' manifests, and readers join the rows.
+rule join_features:
+    """Manifest of a joined backbone's features, which are read from its members' shards."""
+    input:
+        members=lambda wildcards: [
+            FILES.locate_manifest(wildcards.dataset, member, wildcards.split)
+            for member in FILES.list_members(wildcards.backbone)
+        ],
+    output:
+        "<results>/features/{dataset}/{backbone}/{split}/manifest.json",
+    log:
+        "<logs>/join_features/{dataset}/{backbone}/{split}.log",
+    benchmark:
+        "<benchmarks>/join_features/{dataset}/{backbone}/{split}.tsv"
+    wildcard_constraints:
+        backbone=names([name for name in STUDY.backbones if name not in EXTRACTED]),
+    conda:
+        "../../envs/extraction.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(1000),
+        runtime=minutes(10),
+    params:
+        backbone=backbone_params,
+        dimension=lambda wildcards: STUDY.backbones[wildcards.backbone].dimension,
+        version=VERSIONS["manifest"],
+    message:
+        "joined features of {wildcards.dataset} {wildcards.split}, {wildcards.backbone}"
+    script:
+        "../../scripts/join_features.py"
 
 
 # A text encoder's embeddings of the class names are public, and the weights of a zero-shot classifier.

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe import artifacts
+from dpprobe.backbones import joined
 from dpprobe.backbones.hub_files import HubFile
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.errors import ConfigError
@@ -84,7 +85,22 @@ def read_dimensions(backbones: Mapping[str, BackboneOptions], results_dir: Path)
                 options.check_dimension(dimension)
             except ConfigError as error:
                 dimensions.faults[name] = str(error)
+    for name, options in backbones.items():
+        if isinstance(options, joined.Options):
+            _add_joined(name, options, dimensions)
     return dimensions
+
+
+def _add_joined(name: str, options: joined.Options, dimensions: Dimensions) -> None:
+    """Adds up the dimensions of a joined backbone's members, if all are known."""
+    widths = [dimensions.known[member] for member in options.of]
+    if None in widths:
+        return
+    dimensions.known[name] = total = sum(width for width in widths if width is not None)
+    try:
+        options.check_dimension(total)
+    except ConfigError as error:
+        dimensions.faults[name] = str(error)
 
 
 def _hash_options(options: BackboneOptions) -> str:

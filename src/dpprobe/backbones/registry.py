@@ -12,6 +12,7 @@ FAMILIES: dict[str, str] = {
     "convolutional": "dpprobe.backbones.convolutional",
     "external": "dpprobe.backbones.external",
     "imported": "dpprobe.backbones.imported_network",
+    "joined": "dpprobe.backbones.joined",
     "open_clip": "dpprobe.backbones.open_clip_models",
     "pixels": "dpprobe.backbones.pixels",
     "scattering": "dpprobe.backbones.scattering",

@@ -212,7 +212,9 @@ def _list_files(path: Path, values: Mapping[str, Any]) -> tuple[RecordedFile, ..
     try:
         if kind == WRITTEN_FORMAT:
             return tuple(_list_written(path, values["files"]))
-        if kind == "dpprobe-manifest":
+        if kind == "dpprobe-manifest" and "members" in values:
+            parts = []  # the members' manifests list the shards
+        elif kind == "dpprobe-manifest":
             parts = [(part["file"], part["sha256"], part["bytes"]) for part in values["shards"]]
         elif kind == "dpprobe-dataset":
             splits = values["splits"].items()

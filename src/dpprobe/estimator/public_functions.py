@@ -213,14 +213,15 @@ def verify(
     bundle: str | Path,
     *,
     public_key: str | Path | None = None,
-    checkpoint: str | Path | None = None,
+    checkpoint: str | Path | Sequence[str | Path] | None = None,
     predecessors: Sequence[str | Path] = (),
 ) -> Report:
     """Runs all checks of a bundle that need no private data.
 
     Args:
       public_key: the file with the signer's Ed25519 public key in PEM, not from the bundle.
-      checkpoint: the file with the backbone's weights, to check the backbone's features too.
+      checkpoint: the file with the backbone's weights, to check the backbone's features too;
+        several files for a joined backbone.
       predecessors: folders with the bundle's predecessors, to check the whole chain.
 
     Returns:
@@ -233,6 +234,6 @@ def verify(
     return verify_bundle(
         Path(bundle),
         public_key=None if public_key is None else Path(public_key),
-        checkpoint=None if checkpoint is None else Path(checkpoint),
+        checkpoint=checkpoint,
         predecessors=[Path(folder) for folder in predecessors],
     )

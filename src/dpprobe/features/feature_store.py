@@ -9,8 +9,9 @@ in this module refuses a file that differs from the manifest, and names the file
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -22,6 +23,7 @@ from dpprobe.artifacts import sha256_file
 from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.errors import StoreError
 from dpprobe.features.aligned_rows import empty_rows
+from dpprobe.features.joined_rows import JoinedRows
 from dpprobe.features.shard_file import (
     RowColumns,
     array_path,
@@ -64,6 +66,7 @@ class FeatureStore:
       fingerprint: the hash of all rows' content, independent of the division into shards.
       copies: counts of training examples with an earlier example's image; None if not counted.
       nulls: positions of null examples, whose features are NaN; mostly empty.
+      members: the stores that a joined backbone's features are read from; mostly empty.
     """
 
     def __init__(self, manifest: Path) -> None:
@@ -91,6 +94,16 @@ class FeatureStore:
         self._kept: npt.NDArray[np.int64] | None = None  # rows of a store without nulls
         self.shards = tuple(ShardRecord(**shard) for shard in body["shards"])
         self._compared: dict[str, tuple[int, ...]] = {}
+        self.members = tuple(self._open_member(**each) for each in body.get("members", ()))
+
+    def _open_member(self, *, manifest: str, fingerprint: str) -> FeatureStore:
+        member = FeatureStore(Path(os.path.normpath(self.path.parent / manifest)))
+        if member.fingerprint != fingerprint:
+            raise StoreError(
+                f"{member.path}: these features changed after {self.path} joined them; delete "
+                f"{self.path} and run again"
+            )
+        return member
 
     def leave_out_nulls(self) -> Self:
         """Returns the store without null examples, for results that noise does not protect."""
@@ -201,8 +214,8 @@ class FeatureStore:
             if not len(places):
                 continue
             wanted, again = np.unique(index[places] - record.start, return_inverse=True)
-            with self._open_shard(record) as file:
-                features[places] = file[array_path(None)][wanted][again]
+            with self._open_array(record, None) as array:
+                features[places] = array[wanted][again]
         return features
 
     def _layer_width(self, layer: str | None) -> int:
@@ -219,8 +232,8 @@ class FeatureStore:
         self, record: ShardRecord, rows: int | None, layer: str | None
     ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         self._layer_width(layer)
-        with self._open_shard(record) as file:
-            for start, block in stored_blocks(file[array_path(layer)], rows):
+        with self._open_array(record, layer) as array:
+            for start, block in stored_blocks(array, rows):
                 first = record.start + start
                 if self._kept is None:
                     yield first, block
@@ -232,6 +245,23 @@ class FeatureStore:
     def read_header(self, record: ShardRecord) -> ShardHeader:
         with self._open_shard(record) as file:
             return ShardHeader.from_attributes(file.attrs, str(self._shard_path(record)))
+
+    @contextmanager
+    def _open_array(
+        self, record: ShardRecord, layer: str | None
+    ) -> Iterator[h5py.Dataset | JoinedRows]:
+        """Opens the features of one shard, or of one shard of each member."""
+        if not self.members:
+            with self._open_shard(record) as file:
+                yield file[array_path(layer)]
+            return
+        number = self.shards.index(record)
+        with ExitStack() as stack:
+            parts = [
+                stack.enter_context(member._open_array(member.shards[number], None))
+                for member in self.members
+            ]
+            yield JoinedRows(parts)
 
     @contextmanager
     def _open_shard(self, record: ShardRecord) -> Iterator[h5py.File]:
@@ -261,7 +291,7 @@ class FeatureStore:
         return state
 
     def _shard_path(self, record: ShardRecord) -> Path:
-        return self.path.parent / record.file
+        return Path(os.path.normpath(self.path.parent / record.file))
 
     def _refuse_shard(self, record: ShardRecord, why: str) -> NoReturn:
         raise StoreError(

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from dpprobe import artifacts
 from dpprobe.data.table import SplitTable
 from dpprobe.errors import StoreError
+from dpprobe.features.joined_rows import JoinedRows
 from dpprobe.features.shard_header import REMEDY, ShardHeader
 from dpprobe.hdf5_files import open_hdf5
 
@@ -173,7 +174,7 @@ def array_path(layer: str | None) -> str:
 
 
 def stored_blocks(
-    features: h5py.Dataset, rows: int | None = None
+    features: h5py.Dataset | JoinedRows, rows: int | None = None
 ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
     """Yields a shard's rows in blocks of whole chunks; each block overwrites the previous block."""
     chunk = features.chunks[0]

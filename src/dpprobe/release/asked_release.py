@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dpprobe.artifacts import hash_value, sha256_file
-from dpprobe.backbones import local_folders
+from dpprobe.backbones import joined, local_folders
+from dpprobe.backbones.feature_digest import NO_PROBE
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.errors import DataError, PrivacyError
@@ -141,6 +142,26 @@ class AskedRelease:
     @cached_property
     def backbone(self) -> BackboneFacts:
         store = self.stores[0]
+        if not store.members:
+            return self._describe_backbone(store, self.options.backbone)
+        members = tuple(self._describe_backbone(each, each.backbone) for each in store.members)
+        return BackboneFacts(
+            name=self.options.backbone,
+            options=dict(store.backbone_options),
+            checkpoint=None,
+            weights_sha256=None,
+            architecture=None,
+            pretrained_tag=None,
+            trained=store.trained,
+            preprocessing={},
+            precision=members[0].precision,
+            dtype=joined.DTYPE,
+            probe=dict(NO_PROBE),
+            versions={key: value for one in members for key, value in one.versions.items()},
+            members=members,
+        )
+
+    def _describe_backbone(self, store: FeatureStore, name: str) -> BackboneFacts:
         first = store.shards[0]
         header = store.read_header(first)
         if header.precision is None or first.probe is None:
@@ -148,11 +169,11 @@ class AskedRelease:
                 f"{store.path.with_name(first.file)}: an earlier dpprobe wrote this file without "
                 "recording the precision of the forward pass; delete the file and run again"
             )
-        options = self.study.backbones[self.options.backbone]
+        options = self.study.backbones[name]
         checkpoint = getattr(options, "checkpoint", None)
         folder = local_folders.folder_name(getattr(options, "model", "")) if store.trained else None
         return BackboneFacts(
-            name=self.options.backbone,
+            name=name,
             options=dict(store.backbone_options),
             checkpoint=Path(checkpoint).name if checkpoint else folder,
             weights_sha256=store.weights_sha256,
@@ -169,7 +190,7 @@ class AskedRelease:
     def hash_backbone(self) -> str:
         store = self.stores[0]
         facts = [store.weights_sha256, dict(store.backbone_options), dict(store.preprocessing)]
-        return hash_value(facts)
+        return hash_value([*facts, *(dict(member.preprocessing) for member in store.members)])
 
     def locate_predecessor(self) -> Path | None:
         named = self.options.predecessor

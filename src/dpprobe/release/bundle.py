@@ -32,7 +32,7 @@ from dpprobe.artifacts import (
     write_json,
     write_text,
 )
-from dpprobe.backbones import external
+from dpprobe.backbones import external, joined
 from dpprobe.backbones.feature_digest import is_probe
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads.registry import method_options
@@ -108,6 +108,17 @@ class BackboneFacts(Facts):
     versions: dict[str, str] = Field(
         description="Versions of the libraries that computed the features."
     )
+    members: tuple[BackboneFacts, ...] = Field(
+        (),
+        exclude_if=lambda value: not value,
+        description="The backbones whose features, each scaled to L2 norm 1, a joined backbone "
+        "puts side by side, in this order. Absent for other backbones.",
+    )
+
+    @property
+    def parts(self) -> tuple[BackboneFacts, ...]:
+        """The members of a joined backbone; other backbones have one part, themselves."""
+        return self.members or (self,)
 
     @property
     def takes_vectors(self) -> bool:
@@ -335,14 +346,51 @@ def read_facts(folder: Path) -> BundleFacts:
     path = folder / FACTS_FILE
     read_json(path)
     facts = BundleFacts.model_validate_json(path.read_bytes(), strict=True)
-    names, backbone = facts.class_names, facts.backbone
+    names = facts.class_names
     require_true(0 < len(set(names)) == len(names), "class_names: empty, or a name appears twice")
+    for name in (facts.name, facts.study, facts.dataset):
+        _check_name(name)
+    _check_members(facts.backbone)
+    for backbone in (facts.backbone, *facts.backbone.members):
+        _check_backbone(backbone)
+    return facts
+
+
+def _check_name(name: str) -> None:
+    require_true("/" not in name and "\\" not in name, f"{name}: is a path, but must be a name")
+
+
+def _check_members(backbone: BackboneFacts) -> None:
+    """Raises DataError unless the options of a joined backbone describe its members."""
+    described = [
+        {
+            "backbone": one.name,
+            "backbone_options": one.options,
+            "trained": one.trained,
+            "weights_sha256": one.weights_sha256,
+        }
+        for one in backbone.members
+    ]
+    joins = backbone.options.get("family") == joined.FAMILY
+    require_true(
+        joins == bool(described)
+        and len({one.name for one in backbone.members}) == len(described)
+        and backbone.options.get("members", []) == described,
+        "backbone.members: must be the backbones that backbone.options names",
+    )
+    require_true(
+        all(not one.members and not one.takes_vectors for one in backbone.members)
+        and (not joins or backbone.checkpoint is None),
+        "backbone.members: each member must compute features of images by itself",
+    )
+
+
+def _check_backbone(backbone: BackboneFacts) -> None:
     if not backbone.trained:
         require_true(
             backbone.checkpoint is None, "backbone: has no trained weights, but a checkpoint"
         )
-    for name in (backbone.checkpoint or "", facts.name, facts.study, facts.dataset):
-        require_true("/" not in name and "\\" not in name, f"{name}: is a path, but must be a name")
+    _check_name(backbone.checkpoint or "")
     require_true(
         backbone.options.get("checkpoint") is None,
         "backbone.options.checkpoint: a file path, which a bundle must not contain",
@@ -353,7 +401,6 @@ def read_facts(folder: Path) -> BundleFacts:
     )
     sha256 = backbone.weights_sha256
     require_true(sha256 is None or is_hash(sha256), f"weights_sha256 {sha256}: not a SHA-256")
-    return facts
 
 
 def read_statement(folder: Path, facts: BundleFacts) -> dict[str, Any]:

@@ -31,8 +31,10 @@ def add_commands(commands: Parsers) -> None:
     backbone = argparse.ArgumentParser(add_help=False)
     backbone.add_argument(
         "--checkpoint",
+        action="append",
         type=Path,
-        help="weights of the backbone, a file or folder, if it needs them",
+        help="weights of the backbone, a file or folder, if it needs them; repeatable, for the "
+        "members of a joined backbone",
     )
     backbone.add_argument(
         "--allow-hub",
@@ -134,8 +136,10 @@ def _add_verify(commands: Parsers, parents: list[argparse.ArgumentParser]) -> No
     verify.set_defaults(run=_run_verify)
     verify.add_argument(
         "--checkpoint",
+        action="append",
         type=Path,
-        help="the backbone's weights, to check the backbone on a test image too",
+        help="the backbone's weights, to check the backbone on a test image too; repeatable, for "
+        "the members of a joined backbone",
     )
     verify.add_argument("--public-key", type=Path, help="the signer's Ed25519 public key in PEM")
     verify.add_argument(

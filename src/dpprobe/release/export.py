@@ -98,8 +98,9 @@ def _make_graph(predictor: Predictor) -> torch.nn.Module:
     if predictor.backbone.takes_vectors:
         network = torch.nn.Identity()
     if network is None:
+        families = ", ".join(str(one.options["family"]) for one in facts.backbone.parts)
         raise ConfigError(
-            f"backbone {facts.backbone.name}: {facts.backbone.options['family']} is not a "
+            f"backbone {facts.backbone.name}: {families} is not a "
             "network, but ONNX files contain networks; use `dpprobe predict`"
         )
     return _Graph(
@@ -192,7 +193,7 @@ def _describe_model(model: onnx.ModelProto, predictor: Predictor) -> None:
         "release": facts.name,
         "dpprobe": facts.dpprobe,
         "input": _describe_input(predictor),
-        "preprocessing": json.dumps(facts.backbone.preprocessing, ensure_ascii=False),
+        "preprocessing": json.dumps(_list_preprocessing(predictor), ensure_ascii=False),
         "classes": json.dumps(facts.class_names, ensure_ascii=False),
         "multi_label": json.dumps(facts.multi_label),
         "link": predictor.bundle.link,
@@ -208,11 +209,26 @@ def _describe_model(model: onnx.ModelProto, predictor: Predictor) -> None:
         model.metadata_props.add(key=key, value=value)
 
 
+def _list_preprocessing(predictor: Predictor) -> Any:
+    """Returns the preprocessing, or for a joined backbone the preprocessing of each member."""
+    backbone = predictor.facts.backbone
+    if backbone.members:
+        return {one.name: one.preprocessing for one in backbone.members}
+    return backbone.preprocessing
+
+
 def _describe_input(predictor: Predictor) -> str:
     if predictor.backbone.takes_vectors:
         facts = predictor.facts
         model = facts.backbone.architecture
         return f"float32 [batch, {facts.dimension}]: vectors of {model}, as `dpprobe predict` takes"
+    if predictor.facts.backbone.members:
+        names = ", ".join(one.name for one in predictor.facts.backbone.members)
+        return (
+            f"uint8 [batch, {_test_images(predictor).shape[1]}]: the image as each of {names} "
+            "takes it, resized and cropped as `preprocessing` says, not normalised, flattened from "
+            "[channels, height, width] and put side by side"
+        )
     channels, height, width = _test_images(predictor).shape[1:]
     return (
         f"uint8 [batch, {channels}, {height}, {width}]: images in colour mode "

@@ -30,6 +30,7 @@ from dpprobe.release.bundle import (
     SIGNATURE_FILE,
     STATEMENT_FILE,
     SUMS_FILE,
+    BackboneFacts,
     Bundle,
     bundle_digest,
     check_outside,
@@ -215,7 +216,7 @@ def _describe_file(folder: Path, place: str, name: str, media_type: str) -> Enti
 def _describe_run(read: Bundle, copies: Iterable[str]) -> list[Entity]:
     """Describes the training run; a bundle states neither its time nor who ran it."""
     facts, backbone = read.facts, read.facts.backbone
-    stated = {"version": backbone.architecture, "sha256": backbone.weights_sha256}
+    members = {f"{BACKBONE}-{one.name}": one for one in backbone.members}
     signed = {SUMS_FILE, SIGNATURE_FILE}
     return [
         {
@@ -243,9 +244,19 @@ def _describe_run(read: Bundle, copies: Iterable[str]) -> list[Entity]:
             "@type": "CreativeWork",
             "name": backbone.name,
             "description": "The frozen backbone, whose weights are not in this crate.",
-            **{key: value for key, value in stated.items() if value is not None},
+            **_state_weights(backbone),
+            **({"hasPart": _refer(members)} if members else {}),
         },
+        *(
+            {"@id": place, "@type": "CreativeWork", "name": one.name, **_state_weights(one)}
+            for place, one in members.items()
+        ),
     ]
+
+
+def _state_weights(backbone: BackboneFacts) -> dict[str, str]:
+    stated = {"version": backbone.architecture, "sha256": backbone.weights_sha256}
+    return {key: value for key, value in stated.items() if value is not None}
 
 
 def _state_values(fields: Fields) -> Iterator[Entity]:

@@ -77,7 +77,11 @@ def _dataset_marks(files: StudyFiles, place: Place) -> list[str]:
 def _comparison_manifests(files: StudyFiles, place: Place) -> list[str]:
     if place["figure"] != "by_resolution":
         return []
-    return [files.locate_manifest(place["dataset"], b, "train") for b in files.study.backbones]
+    return [
+        files.locate_manifest(place["dataset"], backbone, "train")
+        for backbone in files.study.backbones
+        if not files.list_members(backbone)  # joined images have no single size
+    ]
 
 
 PUBLISHED_PARAMS: Mapping[str, Any] = {

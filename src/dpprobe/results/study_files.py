@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dpprobe.backbones import joined
 from dpprobe.results.cell_record import CELL_FILES, CellName
 from dpprobe.results.network_record import NETWORK_FILES, NETWORKS_FOLDER, network_folder
 from dpprobe.results.search_record import SEARCHES, search_path
@@ -41,18 +42,27 @@ class StudyFiles:
         return [f"shard-{index:05d}-of-{shards:05d}.h5" for index in range(shards)]
 
     def list_shards(self, dataset: str, backbone: str, *splits: str) -> list[str]:
-        """Lists the feature shards of some splits, by default of train and test."""
+        """Lists the shards that features of some splits are read from; by default train and test.
+
+        A joined backbone's features are read from the shards of its members.
+        """
         return [
-            f"{self.results}/features/{dataset}/{backbone}/{split}/{name}"
+            f"{self.results}/features/{dataset}/{member}/{split}/{name}"
+            for member in self.list_members(backbone) or [backbone]
             for split in splits or SPLITS
             for name in self.list_shard_names()
         ]
+
+    def list_members(self, backbone: str) -> list[str]:
+        """Lists the backbones that a joined backbone names; empty for other backbones."""
+        options = self.study.backbones.get(backbone)
+        return list(options.of) if isinstance(options, joined.Options) else []
 
     def locate_manifest(self, dataset: str, backbone: str, split: str) -> str:
         return f"{self.results}/features/{dataset}/{backbone}/{split}/manifest.json"
 
     def list_features(self, dataset: str) -> list[str]:
-        return [
+        paths = [
             path
             for backbone in self.study.backbones
             for split in SPLITS
@@ -61,6 +71,7 @@ class StudyFiles:
                 self.locate_manifest(dataset, backbone, split),
             )
         ]
+        return list(dict.fromkeys(paths))
 
     def list_texts(self, dataset: str) -> list[str]:
         return [

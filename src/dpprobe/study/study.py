@@ -33,6 +33,7 @@ from dpprobe.privacy.statement_words import describe_unpriced
 from dpprobe.study import catalog
 from dpprobe.study.copies import CopyOptions
 from dpprobe.study.imbalance import imbalance_faults, with_rare_classes
+from dpprobe.study.joined_backbones import joined_faults
 from dpprobe.study.options import (
     FeatureOptions,
     FewShotOptions,
@@ -226,6 +227,8 @@ class Study(_Analysed):
                 raise ValueError(
                     f"public_datasets.{name}: also the name of a private dataset; rename one"
                 )
+        for fault in joined_faults(self.backbones):
+            raise ValueError(fault)
         private = {f"datasets.{name}": options for name, options in self.datasets.items()}
         public = {f"public_datasets.{name}": each for name, each in self.public_datasets.items()}
         for fault in vector_faults(

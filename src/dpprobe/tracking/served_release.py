@@ -44,7 +44,7 @@ class ServedRelease:
         self.folder = folder
         self.bundle = read_bundle(folder)
         self.facts = self.bundle.facts
-        self._predictors: dict[Path | None, Predictor] = {}
+        self._predictors: dict[tuple[Path, ...], Predictor] = {}
 
     def predict(self, images: pd.DataFrame, params: Mapping[str, Any] | None = None) -> Any:
         """Returns a DataFrame of the class and the probabilities of each image.
@@ -53,7 +53,8 @@ class ServedRelease:
           images: with a column `image`: paths on this machine, encoded images as bytes, or as text
             in base64. For a head of vectors, `images` has a column `vector` with lists of numbers.
           params: `checkpoint`, the file of the backbone's weights, if the bundle needs a
-            checkpoint; by default the file that DPPROBE_CHECKPOINT names.
+            checkpoint; by default the file that DPPROBE_CHECKPOINT names. A joined backbone may
+            need several files, separated as in PATH.
         """
         predictor = self._make_predictor(params or {})
         if self.facts.backbone.takes_vectors:
@@ -75,18 +76,21 @@ class ServedRelease:
             self._predictors[checkpoint] = Predictor.load_bundle(self.folder, checkpoint=checkpoint)
         return self._predictors[checkpoint]
 
-    def _find_checkpoint(self, params: Mapping[str, Any]) -> Path | None:
+    def _find_checkpoint(self, params: Mapping[str, Any]) -> tuple[Path, ...]:
         backbone = self.facts.backbone
-        if backbone.checkpoint is None:
-            return None
+        wanting = [one for one in backbone.parts if one.checkpoint is not None]
+        if not wanting:
+            return ()
         named = params.get(CHECKPOINT) or os.environ.get(CHECKPOINT_VARIABLE)
         if not named:
-            raise ConfigError(
-                f"{self.facts.name}: its backbone's weights, {backbone.checkpoint} of SHA-256 "
-                f"{backbone.weights_sha256}, are not in the bundle; set {CHECKPOINT_VARIABLE}, or "
-                f"the parameter {CHECKPOINT}, to their path"
+            files = " and ".join(
+                f"{one.checkpoint} of SHA-256 {one.weights_sha256}" for one in wanting
             )
-        return Path(named)
+            raise ConfigError(
+                f"{self.facts.name}: its backbone's weights, {files}, are not in the bundle; set "
+                f"{CHECKPOINT_VARIABLE}, or the parameter {CHECKPOINT}, to their path"
+            )
+        return tuple(map(Path, named.split(os.pathsep) if backbone.members else [named]))
 
 
 def stack_vectors(vectors: Sequence[Any], dimension: int) -> npt.NDArray[np.float32]:

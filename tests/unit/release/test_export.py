@@ -181,7 +181,8 @@ def test_a_file_says_nothing_of_this_machine(
 def test_the_described_input_has_height_before_width() -> None:
     """As PyTorch and ONNX order an image's axes; backbones may take images that are no squares."""
     backbone = Mock(takes_vectors=False, transform=lambda _: torch.zeros((3, 20, 30)))
-    described = export._describe_input(Mock(backbone=backbone))
+    predictor = Mock(backbone=backbone, **{"facts.backbone.members": ()})
+    described = export._describe_input(predictor)
     check_tokens(described, "uint8 [batch, 3, 20, 30]", "RGB")
 
 

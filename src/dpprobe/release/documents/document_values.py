@@ -28,7 +28,7 @@ from dpprobe.privacy.statement_words import (
 )
 from dpprobe.privacy.trade_off import Allowed, bound_attacks, per_hundred
 from dpprobe.privacy.unit_words import UnitWords
-from dpprobe.release.bundle import BundleFacts
+from dpprobe.release.bundle import BackboneFacts, BundleFacts
 from dpprobe.release.documents.officer_words import LIMIT, explain_delta
 from dpprobe.release.parts.part import Facts
 from dpprobe.release.stated_plans import tested_blocks
@@ -166,9 +166,8 @@ def is_weak(table: Sequence[Attack]) -> bool:
     return any(attack.false == 0.01 and attack.trained >= WEAK for attack in table)
 
 
-def base_model(facts: BundleFacts) -> str | None:
+def hub_name(backbone: BackboneFacts) -> str | None:
     """Returns the backbone's name on the Hugging Face Hub; None for weights without a Hub name."""
-    backbone = facts.backbone
     model = str(backbone.options.get("model", ""))
     if backbone.checkpoint is not None or not backbone.trained:
         return None

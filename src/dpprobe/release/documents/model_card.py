@@ -11,8 +11,8 @@ import yaml
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.release.documents.document_values import (
     RATES,
-    base_model,
     bound_best_attacks,
+    hub_name,
     markdown_environment,
     one_line,
     shared_values,
@@ -28,14 +28,14 @@ def make_card(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
     table = bound_best_attacks(statement, RATES)
     template = markdown_environment().get_template("card.md.j2")
     values = shared_values(facts, statement, table)
-    body = template.render(**values, base_model=base_model(facts), shown=CLASSES_SHOWN)
+    body = template.render(**values, hub_name=hub_name, shown=CLASSES_SHOWN)
     return f"---\n{_front_matter(facts, values)}---\n\n{body}"
 
 
 def _front_matter(facts: BundleFacts, shown: Mapping[str, Any]) -> str:
     """Writes the Hub's keys in the order of its library, which `verify` need not have."""
     task, evaluation = _name_task(facts), shown["evaluation"]
-    values: dict[str, Any] = {"base_model": base_model(facts)}
+    values: dict[str, Any] = {"base_model": _list_models(facts)}
     values["library_name"] = "dpprobe"
     values |= _license_keys(facts.card.license)
     if shown["telling"]:
@@ -47,6 +47,12 @@ def _front_matter(facts: BundleFacts, shown: Mapping[str, Any]) -> str:
         values["model-index"] = [{"name": facts.name, "results": [result]}]
     known = {key: value for key, value in values.items() if value is not None}
     return yaml.safe_dump(known, sort_keys=False, allow_unicode=True)
+
+
+def _list_models(facts: BundleFacts) -> str | list[str] | None:
+    """Returns the Hub's names of the backbone, or of the members of a joined backbone."""
+    names = [name for one in facts.backbone.parts if (name := hub_name(one)) is not None]
+    return names if len(names) > 1 else next(iter(names), None)
 
 
 def _hub_metric(shown: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,13 +90,14 @@ def verify_bundle(
     bundle: Path,
     *,
     public_key: Path | None = None,
-    checkpoint: Path | None = None,
+    checkpoint: str | Path | Sequence[str | Path] | None = None,
     predecessors: Sequence[Path] = (),
 ) -> Report:
     """Runs all checks of a bundle that need no private data.
 
-    `public_key` is the signer's key; `checkpoint` is the file of the backbone's weights, to check
-    features too. `predecessors` are earlier bundles, or folders that contain earlier bundles.
+    `public_key` is the signer's key; `checkpoint` is the file of the backbone's weights, or
+    several files for a joined backbone, to check features too. `predecessors` are earlier bundles,
+    or folders that contain earlier bundles.
     Raises DataError for a folder without a bundle, ConfigError for an unusable key.
     """
     if not any((bundle / name).exists() for name in (FACTS_FILE, STATEMENT_FILE, SUMS_FILE)):
@@ -225,15 +226,15 @@ def check_backbone(
     folder: Path | None,
     facts: BundleFacts | None,
     head: bool | None,
-    checkpoint: Path | None,
+    checkpoint: str | Path | Sequence[str | Path] | None,
 ) -> None:
     """Compares preprocessing and features of the public test image, which a valid head scores."""
-    options = facts.backbone.options if facts else {}
+    parts = [one.options for one in facts.backbone.parts] if facts else [{}]
     if facts and facts.backbone.takes_vectors:
-        detail = f"vectors of {options.get('model')}, which dpprobe does not compute"
+        detail = f"vectors of {parts[0].get('model')}, which dpprobe does not compute"
         checks.note_check("backbone", None, detail)
         return
-    cheap = options.get("family") == "pixels" and options.get("size") in _SIZES
+    cheap = all(one.get("family") == "pixels" and one.get("size") in _SIZES for one in parts)
     if checkpoint is None and not cheap:
         detail = "pass --checkpoint, or run dpprobe predict, which checks the backbone too"
         checks.note_check("backbone", None, detail)

@@ -85,7 +85,8 @@ def collect_provenance(
         dataset, backbone, split = path.parts[-4:-1]
         what = f"{split} features of {dataset}, {backbone}"
         fingerprints.append((what, "values", record["features_sha256"]))
-        weights[backbone] = record["weights_sha256"] or "no weights"
+        if "members" not in record:  # the members of a joined backbone state their weights
+            weights[backbone] = record["weights_sha256"] or "no weights"
     fingerprints += [(f"weights of {name}", "SHA-256", value) for name, value in weights.items()]
     return {
         "commit": origin.commit or "not a git checkout",

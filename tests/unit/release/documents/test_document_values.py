@@ -196,4 +196,4 @@ def test_a_base_model_is_a_name_on_the_hub(
     facts = read_facts(write_example(tmp_path / "bundle"))
     known = {"trained": True, "architecture": "resnet50", **backbone}
     changed = facts.backbone.model_copy(update=known)
-    assert document_values.base_model(facts.model_copy(update={"backbone": changed})) == model
+    assert document_values.hub_name(changed) == model
