@@ -31,7 +31,7 @@ from typing import Any
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-from dpprobe.study.reserved_names import DOWNLOADS, RELEASES, WRITTEN  # noqa: E402
+from dpprobe.study.reserved_names import COMPARISONS, DOWNLOADS, RELEASES, WRITTEN  # noqa: E402
 
 RESULTS, DATA, SNAKEMAKE = Path("results"), Path("data"), Path(".snakemake")
 SLURM_LOGS = Path("logs/slurm")
@@ -243,9 +243,9 @@ def has_no_link(path: Path) -> bool:
 
 
 def folders(folder: Path) -> Iterator[Path]:
-    """Lists the folders in a folder, but its releases."""
+    """Lists the folders in a folder, but its releases and comparisons of releases."""
     for path in sorted(folder.glob("*")):
-        if path.is_dir() and path.name != RELEASES:
+        if path.is_dir() and path.name not in (RELEASES, COMPARISONS):
             yield path
 
 
@@ -307,7 +307,11 @@ def why(path: Path) -> str | None:
     if not path.is_file():
         return None
     tree = Path(*path.parts[:2])
-    precious = RELEASES in path.parts or LEDGER.fullmatch(path.name) or path.name == BUNDLE
+    precious = (
+        {RELEASES, COMPARISONS} & {*path.parts}
+        or LEDGER.fullmatch(path.name)
+        or path.name == BUNDLE
+    )
     if precious or (tree.parent == RESULTS and tree.name in WRITTEN and holds_release(tree)):
         return "files of releases and ledgers, or beside them"
     return "files that are not certainly dpprobe's"

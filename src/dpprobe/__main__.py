@@ -17,6 +17,7 @@ from dpprobe.errors import DpprobeError
 from dpprobe.extras import naming_extras
 from dpprobe.garbage import search_rarely
 from dpprobe.release.commands import add_commands, open_release
+from dpprobe.release.compare_command import add_command as add_compare
 from dpprobe.release.parts.sites.site_commands import add_command as add_site
 from dpprobe.reporting.plan_command import add_command as add_plan
 from dpprobe.reporting.results_command import add_command as add_results
@@ -40,6 +41,7 @@ def main() -> None:
         "name", nargs="?", help="print the complete catalog entry of this dataset or backbone"
     )
     add_commands(commands)
+    add_compare(commands)
     add_run(commands)
     add_check(commands)
     add_init(commands)

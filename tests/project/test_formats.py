@@ -30,6 +30,7 @@ from dpprobe.features.shard_file import SEAL_BYTES, read_header, seal_shard
 from dpprobe.features.shard_manifest import read_manifest
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.bundle import read_bundle
+from dpprobe.release.comparison import estimate_difference
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_units import read_hashes
 from dpprobe.release.parts.cohort.measure import read_cohort
@@ -48,6 +49,7 @@ FOLDERS = {
     "dpprobe-ledger": "ledger",
     "dpprobe-units": "units",
     "dpprobe-cohort": "cohort",
+    "dpprobe-comparison": "comparison",
     "dpprobe-dataset": "dataset",
     "dpprobe-features": "features",
     "dpprobe-manifest": "features",
@@ -182,6 +184,23 @@ def test_stored_cohort_is_read() -> None:
     assert (cohort.n, cohort.steps) == (300, {"class_sums": 0.5})
     assert (described["label"], described["horizon"]) == ("2026-10", 12)
     assert described["earlier"] == {"dataset": "september", "release": "clinic_09"}
+
+
+def test_stored_comparison_is_read() -> None:
+    """Of two heads on 395 test images; the interval follows from the released number."""
+    record = read_record(
+        STORED / "comparison-1/comparison.json", kind="dpprobe-comparison", version=1
+    )
+    assert [head["name"] for head in record["heads"]] == ["digits_v1", "digits_v2"]
+    (mechanism,) = record["mechanisms"]
+    found = estimate_difference(
+        record["released"],
+        record["n"],
+        mechanism["noise_standard_deviation"],
+        disagreement=record["disagreement"],
+    )
+    assert (record["n"], record["unit"], record["entry"]) == (395, "image", 3)
+    assert (record["difference"], *record["interval"]) == pytest.approx([*found])
 
 
 def test_stored_split_tables_are_read() -> None:

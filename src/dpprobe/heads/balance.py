@@ -32,7 +32,7 @@ from pydantic import Field, model_validator
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.normalisation import L2, AroundCentre, Share
-from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.options import CLASS_OFFSETS, MethodOptions
 from dpprobe.heads.registry import HEADS
 from dpprobe.privacy.plan import Mechanism, full_batch, split_budget
 
@@ -51,7 +51,6 @@ Numbers = tuple[Annotated[float, Field(gt=0)], ...]
 Released = Literal["released"]
 
 CLASS_COUNTS = "class_counts"
-CLASS_OFFSETS = "class_offsets"
 # The share and PRIOR_FLOOR were chosen on public features (bench/results/balanced.md).
 DEFAULT_PRIOR_SHARE = 0.02
 # Counts are raised to at least PRIOR_FLOOR standard deviations of their noise. Without PRIOR_FLOOR

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from dpprobe.heads.balance import CLASS_OFFSETS
+from dpprobe.heads.options import CLASS_OFFSETS
 from dpprobe.heads.second_order import Design, UnitRows
 from dpprobe.privacy.grid import Grid, GridSum
 

@@ -27,6 +27,7 @@ from dpprobe.privacy.plan import (
 )
 
 PUBLIC_ROWS = "normalize.public"  # the option of a normalisation's public file
+CLASS_OFFSETS = "class_offsets"  # the release of `heads.class_offsets`
 ClippingNorm = Annotated[float, Field(ge=SMALLEST_SENSITIVITY, le=LARGEST_SENSITIVITY)]
 
 # Accounting takes a minute for a million steps at sampling rate 2.5e-5, and ten minutes for four

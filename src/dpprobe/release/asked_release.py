@@ -27,6 +27,7 @@ from dpprobe.release.bundle import BackboneFacts
 from dpprobe.release.counted_units import compose_test_price
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_file import Booking, Part
+from dpprobe.release.ledger.ledger_prices import Limits
 from dpprobe.release.ledger.ledger_units import Units, find_tables
 from dpprobe.release.transport import Transport
 from dpprobe.release_part_registry import load_parts, load_steps
@@ -79,13 +80,7 @@ class AskedRelease:
     @cached_property
     def promise(self) -> PromiseFacts:
         """The dataset's facts on which the guarantee depends, with the counts of copies."""
-        counted, tested = self.stores[0].promise, self.stores[1]
-        return replace(
-            self.study.dataset_promise(self.options.dataset),
-            copies=counted.copies,
-            test_copies=tested.copies,
-            copies_across=counted.copies_across,
-        )
+        return count_promise(self.study, self.options.dataset, self.stores)
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -249,39 +244,72 @@ class AskedRelease:
             release=self.name,
             study=self.study.study,
             unit=self.unit,
-            split=self._name_split(),
+            split=name_split(self.dataset, self.stores[0]),
             parts=tuple(parts),
-            identity=f"{hash_options(self, self.options)} {hash_data(self)}",
+            identity=f"{hash_options(self, self.options)} {hash_data(self.stores)}",
             column=self.promise.unit_column if self.unit == "patient" else None,
             same_units_as=self.promise.same_units_as,
             **more,
         )
 
-    def _name_split(self) -> str:
-        """Returns a key of the split: equal keys put each unit on an equal side (train or test)."""
-        split = self.dataset.public_split()
-        if split.follows_names:
-            return split.key
-        return f"{split.key}, data {self.stores[0].dataset_fingerprint}"
-
     def list_units(self) -> Units:
         """Lists the release's units, for the comparison with units of other datasets."""
         folder = self.ledger.path.parent
-        tables = find_tables(folder, fingerprint=self.stores[0].dataset_fingerprint)
-        if tables is None:
-            logger.warning(
-                "release %s: the split tables in %s are missing or belong to other data, so only "
-                "names of units are compared with other datasets, not images",
-                self.name,
-                folder,
-            )
-        named = self.dataset.public_split().names_rows
-        names = {store.split: store.units or store.ids for store in self.stores if named}
-        return Units(names=names, tables=tables)
+        return list_units(f"release {self.name}", folder, self.dataset, self.stores)
 
 
-def hash_data(task: AskedRelease) -> str:
-    return hash_value([store.fingerprint for store in task.stores])
+# what a dataset's releases and comparisons share
+
+
+def count_promise(
+    study: Study, dataset: str, stores: tuple[FeatureStore, FeatureStore]
+) -> PromiseFacts:
+    """Returns a dataset's facts on which a guarantee depends, with the counts of copies."""
+    counted, tested = stores[0].promise, stores[1]
+    return replace(
+        study.dataset_promise(dataset),
+        copies=counted.copies,
+        test_copies=tested.copies,
+        copies_across=counted.copies_across,
+    )
+
+
+def read_limits(study: Study, dataset: str) -> Limits:
+    """Returns the limits on a dataset's total, at the dataset's delta, whatever a release has."""
+    return Limits(
+        delta=study.dataset_delta(dataset),
+        max_epsilon=study.max_epsilon(dataset),
+        max_risk=study.max_risk,
+    )
+
+
+def name_split(dataset: DatasetOptions, store: FeatureStore) -> str:
+    """Returns a key of the split: equal keys put each unit on an equal side (train or test)."""
+    split = dataset.public_split()
+    if split.follows_names:
+        return split.key
+    return f"{split.key}, data {store.dataset_fingerprint}"
+
+
+def list_units(
+    of: str, folder: Path, dataset: DatasetOptions, stores: tuple[FeatureStore, FeatureStore]
+) -> Units:
+    """Lists the units of a dataset whose ledger is in `folder`; `of` names what is booked."""
+    tables = find_tables(folder, fingerprint=stores[0].dataset_fingerprint)
+    if tables is None:
+        logger.warning(
+            "%s: the split tables in %s are missing or belong to other data, so only "
+            "names of units are compared with other datasets, not images",
+            of,
+            folder,
+        )
+    named = dataset.public_split().names_rows
+    names = {store.split: store.units or store.ids for store in stores if named}
+    return Units(names=names, tables=tables)
+
+
+def hash_data(stores: tuple[FeatureStore, FeatureStore]) -> str:
+    return hash_value([store.fingerprint for store in stores])
 
 
 def hash_options(task: AskedRelease, release: ReleaseOptions) -> str:

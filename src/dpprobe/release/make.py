@@ -36,12 +36,11 @@ from dpprobe.heads.fitted import Heads
 from dpprobe.options import resolve_path
 from dpprobe.privacy.entropy import Entropy, SystemEntropy
 from dpprobe.privacy.releases import Shared
-from dpprobe.release.asked_release import AskedRelease, hash_data, hash_options
+from dpprobe.release.asked_release import AskedRelease, hash_data, hash_options, read_limits
 from dpprobe.release.bundle import BundleFacts, CardFacts, bundle_digest, published_options
 from dpprobe.release.documents.release_statement import describe_test_units, release_statement
 from dpprobe.release.leak_check import check_published
 from dpprobe.release.ledger.ledger_file import Entry, tell_of_entry
-from dpprobe.release.ledger.ledger_prices import Limits
 from dpprobe.release.packing import describe_head, pack_head
 from dpprobe.release.release_folders import ReleaseFolders
 from dpprobe.release.transport import Blocks, Draw
@@ -141,7 +140,7 @@ class ReleaseTask(AskedRelease):
                 f"release {self.name}: entry {entry.number} of {self.ledger.path} was made with "
                 "other options; a release is final: give this one another name"
             )
-        if data != hash_data(self):
+        if data != hash_data(self.stores):
             if entry.state == "open" and self.transport.resumes:
                 raise PrivacyError(
                     f"release {self.name}: its data or features changed after it was recorded as "
@@ -240,12 +239,7 @@ class ReleaseTask(AskedRelease):
     def _book(self) -> Entry:
         return self.ledger.book_release(
             self.make_booking(),
-            Limits(
-                # the limit is at the dataset's delta, whatever delta a release has
-                delta=self.study.dataset_delta(self.options.dataset),
-                max_epsilon=self.study.max_epsilon(self.options.dataset),
-                max_risk=self.study.max_risk,
-            ),
+            read_limits(self.study, self.options.dataset),
             units=self.list_units(),
             other_units_than=self.dataset.other_units_than,
             datasets=self.study.datasets,

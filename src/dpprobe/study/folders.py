@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dpprobe.options import real_path, resolve_path
-from dpprobe.study.reserved_names import DOWNLOADS, RELEASES, WRITTEN
+from dpprobe.study.reserved_names import COMPARISONS, DOWNLOADS, RELEASES, WRITTEN
 from dpprobe.study.study import Study
 
 LONGEST_NAME = 255  # bytes
@@ -51,7 +51,7 @@ def _among_others(study: Study) -> Iterator[str]:
     """Yields an error for a results_dir among the files that a study writes into `results`."""
     results, usual = _resolve_folder(study.results_dir), _resolve_folder(USUAL)
     inner = results.relative_to(usual).parts if results.is_relative_to(usual) else ()
-    taken = next((name for name in inner if name in WRITTEN | {RELEASES}), None)
+    taken = next((name for name in inner if name in WRITTEN | {RELEASES, COMPARISONS}), None)
     if taken:
         yield (
             f"results_dir: {study.results_dir}: {taken} is a name that the default study writes in "

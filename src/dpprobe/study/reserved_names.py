@@ -5,9 +5,11 @@ from __future__ import annotations
 from dpprobe.analysis_registry import FOLDERS
 
 RELEASES = "releases"
+COMPARISONS = "comparisons"  # results of `dpprobe compare`, which a rerun would pay for again
 DOWNLOADS = "downloads"  # in data_dir
 
-# All names that a study writes into results_dir except `releases`; includes MLflow's files.
+# All names that a study writes into results_dir except releases and their comparisons; includes
+# MLflow's files.
 WRITTEN = frozenset(
     {
         *FOLDERS, ".written", "backbones.json", "benchmarks", "calibration", "cells", "cuts",
@@ -17,7 +19,7 @@ WRITTEN = frozenset(
     }
 )  # fmt: skip
 # Folders of other studies in `results` must not have these names of the default study's files.
-TAKEN = WRITTEN | {RELEASES, DOWNLOADS}
+TAKEN = WRITTEN | {RELEASES, COMPARISONS, DOWNLOADS}
 
 # The ledger of a dataset, beside its split tables.
 LEDGER_FILE = "ledger.jsonl"

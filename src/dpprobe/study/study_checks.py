@@ -229,9 +229,7 @@ def release_faults(study: Study, name: str, *, multi_label: bool, classes: int |
       classes: the dataset's classes; None if unknown or not needed.
     """
     release = study.releases[name]
-    dataset, method = study.datasets[release.dataset], study.methods[release.method]
-    unit = study.dataset_unit(release.dataset)
-    faults = []
+    method, faults = study.methods[release.method], []
     if not method.private:
         faults.append(f"method {release.method}: it is not private; choose a private method")
     elif not method.is_exact and not method.tunes_network:
@@ -243,26 +241,32 @@ def release_faults(study: Study, name: str, *, multi_label: bool, classes: int |
         faults.append(
             f"method {release.method}: it takes one label per row; {_several_labels(method)}"
         )
-    promise = study.dataset_promise(release.dataset)
-    faults += [f"dataset {release.dataset}: {fault}" for fault in promise.list_promise_faults(unit)]
-    faults += [
-        (
-            f"dataset {release.dataset}: it has {shared} of {other} too, and each of the two has "
-            "its own ledger, so the costs of their releases would not be added up; remove one of "
-            f"the two, or write `same_units_as: {other}` under datasets.{release.dataset}"
-        )
-        for other, shared in shared_images(dataset, study)
-        if other != release.dataset
-        and dataset.same_units_as != other
-        and study.datasets[other].same_units_as != release.dataset
-    ]
-    data = Path(study.data_dir)
-    known = {*study.datasets, *(path.parent.name for path in data.glob(f"*/{LEDGER_FILE}"))}
-    if fault := same_units_fault(release.dataset, dataset.same_units_as, known, data):
-        faults.append(f"dataset {release.dataset}: {fault}")
+    faults += dataset_faults(study, release.dataset)
     wanted = WantedRelease(study, release, multi_label, classes)
     faults += [fault for part in load_parts().values() for fault in part.faults(wanted)]
     return [f"releases.{name}: {fault}" for fault in faults]
+
+
+def dataset_faults(study: Study, name: str) -> list[str]:
+    """Lists faults of a dataset, because of which nothing is booked in its ledger."""
+    dataset, promise = study.datasets[name], study.dataset_promise(name)
+    faults = promise.list_promise_faults(study.dataset_unit(name))
+    faults += [
+        (
+            f"it has {shared} of {other} too, and each of the two has its own ledger, so the costs "
+            "of their releases would not be added up; remove one of the two, or write "
+            f"`same_units_as: {other}` under datasets.{name}"
+        )
+        for other, shared in shared_images(dataset, study)
+        if other != name
+        and dataset.same_units_as != other
+        and study.datasets[other].same_units_as != name
+    ]
+    data = Path(study.data_dir)
+    known = {*study.datasets, *(path.parent.name for path in data.glob(f"*/{LEDGER_FILE}"))}
+    if fault := same_units_fault(name, dataset.same_units_as, known, data):
+        faults.append(fault)
+    return [f"dataset {name}: {fault}" for fault in faults]
 
 
 def same_units_fault(

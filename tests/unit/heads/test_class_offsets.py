@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads.balance import CLASS_OFFSETS
 from dpprobe.heads.class_offsets import OFFSET_CLASSES
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
+from dpprobe.heads.options import CLASS_OFFSETS
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.scoring import score_rows

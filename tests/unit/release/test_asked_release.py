@@ -137,7 +137,7 @@ def identify(task: ReleaseTask, **sites: Any) -> dict[str, Any]:
     del booking["identity"], booking["study"]
     return {
         "options": hash_options(task, task.options),
-        "data": hash_data(task),
+        "data": hash_data(task.stores),
         "patients": task.plan.patients and task.plan.patients.images,
         **{f"bind: {name}": value for name, value in binds.items()},
         **{f"term: {name}": value for name, value in agreed.items()},
@@ -241,7 +241,7 @@ def test_a_booking_has_the_plan_of_each_side_at_its_price(
     facts = (booking.release, booking.study, booking.unit, booking.column, booking.place)
     assert facts == ("first", "unit", "image", None, None)
     assert (booking.same_units_as, booking.sites, booking.units) == (None, None, None)
-    assert booking.identity == f"{hash_options(task, task.options)} {hash_data(task)}"
+    assert booking.identity == f"{hash_options(task, task.options)} {hash_data(task.stores)}"
     assert [part.side for part in booking.parts] == ["train", *(["test"] if measured else [])]
     for part in booking.parts:
         accountant = PLDAccountant(value_discretization_interval=1e-4)

@@ -100,6 +100,7 @@ def test_help_names_every_command_and_loads_nothing_heavy() -> None:
         "release-notes",
         "rollback",
         "ledger",
+        "compare",
     ):
         assert f"\n    {command} " in shown
     assert shown.endswith("[]\n")

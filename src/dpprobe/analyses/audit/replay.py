@@ -35,7 +35,7 @@ from dpprobe.analyses.audit.transcripts import Index, Release
 from dpprobe.errors import ConfigError
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.auto import trained_head
-from dpprobe.heads.balance import CLASS_COUNTS, CLASS_OFFSETS, BalanceOptions
+from dpprobe.heads.balance import CLASS_COUNTS, BalanceOptions
 from dpprobe.heads.class_offsets import OFFSET_CLASSES, OFFSET_HEAD
 from dpprobe.heads.feature_covariance import COVARIANCE
 from dpprobe.heads.fit import fit_heads
@@ -43,7 +43,7 @@ from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions
 from dpprobe.heads.least_squares import GRAM, TARGETS
 from dpprobe.heads.newton import HESSIANS
 from dpprobe.heads.newton import Options as NewtonOptions
-from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.options import CLASS_OFFSETS, MethodOptions
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.prototypes import CLASS_SUMS
 from dpprobe.heads.public_inputs import SYNTHETIC_ROWS
