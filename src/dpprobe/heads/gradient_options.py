@@ -61,14 +61,6 @@ BatchSize = Annotated[
 GradientNorm = Annotated[
     ClippingNorm, Field(description="Each example's gradient is clipped to this L2 norm.")
 ]
-BatchGradientNorm = Annotated[
-    ClippingNorm | None,
-    Field(
-        description="Only at epsilon inf, where no example's gradient is clipped: the mean "
-        "gradient of a step is clipped to this L2 norm, as Mehta et al. 2022 train without "
-        "privacy. Null clips nothing.",
-    ),
-]
 Init = Annotated[
     Literal["zero", "torch", "scaled", "lecun_normal", "file"],
     Field(
@@ -128,7 +120,12 @@ class GradientOptions(BalanceOptions):
     )
     learning_rate: float | None = Field(gt=0, description="Length of a step.")
     max_grad_norm: GradientNorm = 1.0
-    max_batch_grad_norm: BatchGradientNorm = None
+    max_batch_grad_norm: ClippingNorm | None = Field(
+        None,
+        description="Only at epsilon inf, where no example's gradient is clipped: the mean "
+        "gradient of a step is clipped to this L2 norm, as Mehta et al. 2022 train without "
+        "privacy. Null clips nothing.",
+    )
     init: Init = "zero"
     init_scale: float | None = Field(
         None,
