@@ -100,7 +100,7 @@ def test_the_sum_is_of_clipped_scores_by_unit_and_class(name: str) -> None:
             if row == NULL:
                 continue
             t = scores[row] / width
-            t *= math.sqrt(prior.min() / prior[LABELS[row]]) / max(1.0, np.linalg.norm(t))
+            t *= math.sqrt(prior.min() / prior[LABELS[row]]) / max(1.0, float(np.linalg.norm(t)))
             mean += t / len(members)
         assert np.linalg.norm(mean) <= 1
         total += mean
