@@ -124,7 +124,7 @@ def test_public_covariance_is_the_private_one_of_other_rows(
     features, labels = classes_of()
     public = 2 * torch.cat([features, features])
     rows = public.numpy()
-    monkeypatch.setattr("dpprobe.features.feature_store.FeatureStore", lambda _: Source(rows))
+    monkeypatch.setattr("dpprobe.features.public_features.FeatureStore", lambda _: Source(rows))
     options = feature_covariance.Options(
         normalize="l2", ridge=3.0, public_covariance="somewhere/manifest.json"
     )
@@ -136,7 +136,7 @@ def test_public_covariance_is_the_private_one_of_other_rows(
     assert options.paths == ("init_file", "public_covariance")
     assert options.input_files() == ("somewhere/manifest.json",)
     narrow = rows[:, :3]
-    monkeypatch.setattr("dpprobe.features.feature_store.FeatureStore", lambda _: Source(narrow))
+    monkeypatch.setattr("dpprobe.features.public_features.FeatureStore", lambda _: Source(narrow))
     with pytest.raises(DataError, match="dimension 3"):
         fit(options, features, labels, 4, noise=0.05)
 
@@ -402,7 +402,7 @@ def test_a_public_covariance_counts_as_the_units(monkeypatch: pytest.MonkeyPatch
     features, labels = classes_of(200, 9, CLASSES)
     public = classes_of(150, 9, CLASSES, seed=1)[0] / 20
     monkeypatch.setattr(
-        "dpprobe.features.feature_store.FeatureStore", lambda _: Source(public.numpy(), 37)
+        "dpprobe.features.public_features.FeatureStore", lambda _: Source(public.numpy(), 37)
     )
     units = Units.number_units([f"{index % 37}" for index in range(200)])
     options = feature_covariance.Options(normalize="none", intercept=0.0)
