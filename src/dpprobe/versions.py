@@ -42,6 +42,10 @@ VERSIONS = {
     "search": 1,
 } | analysis_registry.VERSIONS
 
+# The version in the identity, and so in the seeds, of each cell of a linear head. If some heads
+# change, raise their `MethodOptions.fit_version` and "training": jobs then train only these again.
+ALL_HEADS = 4
+
 # The environment variable with the versions at the run's start, as JSON, for the run's jobs.
 RUN_VERSIONS = "DPPROBE_VERSIONS"
 

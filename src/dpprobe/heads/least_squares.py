@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -48,6 +48,8 @@ _HIDDEN_SHARE = 0.5
 
 class Options(RowOptions):
     """Least squares; the defaults were fixed on public features (bench/results/defaults.md)."""
+
+    fit_version: ClassVar[int] = 2
 
     head: Literal["least_squares"] = "least_squares"
     ridge: Ridge = None

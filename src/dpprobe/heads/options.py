@@ -57,6 +57,8 @@ class MethodOptions(Options, ABC):
     private: ClassVar[bool] = True
     # True if a fit trains a part of the backbone too, and not a linear head alone.
     tunes_network: ClassVar[bool] = False
+    # Raised if equal options lead to another head; cells of another version are trained again.
+    fit_version: ClassVar[int] = 1
     # Options that no search may change, whatever they cost.
     FIXED: ClassVar[frozenset[str]] = frozenset({"head", "normalize", "engine"})
     # Options that hold the path of a public file, in which "{dataset}" and "{backbone}" may stand.
@@ -168,9 +170,10 @@ class MethodOptions(Options, ABC):
         return tuple(self.public_files().values())
 
     def identity_options(self) -> dict[str, Any]:
-        """Returns the options that decide the head: all but the paths of public files."""
+        """Returns what decides the head: all options but paths of public files, and the version."""
         unnamed: dict[str, Any] = {**dict.fromkeys(self.paths, True), "normalize": {"public"}}
-        return self.model_dump(mode="json", exclude=unnamed)
+        version = {"fit_version": self.fit_version} if self.fit_version > 1 else {}
+        return {**self.model_dump(mode="json", exclude=unnamed), **version}
 
     def fill_paths(self, *, dataset: str, backbone: str) -> Self:
         """Fills names into paths with braces; raises ConfigError for braces with anything else."""

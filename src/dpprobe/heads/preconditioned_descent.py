@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -39,6 +39,8 @@ class PreconditionedDescentOptions(RowOptions, BalanceOptions):
     h is the loss's curvature at the start, per unit of the second moment. P = (A* + rho I)^-1, with
     rho >= lambda by `second_order.damp_ridge`; rho = lambda if `learning_rate` is given.
     """
+
+    fit_version: ClassVar[int] = 2
 
     class_weights: ClassWeights = None
     class_priors: ClassPriors = None

@@ -25,7 +25,7 @@ from dpprobe.training.cell_task import Asked, CellTask
 from dpprobe.training.fit_inputs import FitInputs, choose_headline
 from dpprobe.training.plan_file import Plans, decide_methods, read_plans
 from dpprobe.training.public_file_check import PrivateData
-from dpprobe.versions import VERSIONS
+from dpprobe.versions import ALL_HEADS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class OpenedJob:
         place = self.inputs.place_fit(options, device)
         name = self.request.name_cell(method)
         identity = {
-            "version": VERSIONS["training"],
+            "version": ALL_HEADS,
             **name.model_dump(),
             "train": train.fingerprint,
             "test": test.fingerprint,

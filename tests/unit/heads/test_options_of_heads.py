@@ -393,3 +393,18 @@ def test_all_options_of_a_head_stand_in_its_file_and_one_other(name: str) -> Non
         for option in set(cls.model_fields) - {"head", "normalize"}
     }
     assert len(owners - {cls.__module__}) <= 1
+
+
+# Versions
+
+
+@pytest.mark.parametrize("head", ["newton", "feature_covariance", "least_squares"])
+def test_a_damped_head_has_another_identity_than_before(head: str) -> None:
+    """Also as the base of a search; all other heads keep their identity, and so their seeds."""
+    identity = method_options({"head": head}).identity_options()
+    assert identity["fit_version"] == 2
+    tuned = method_options({"head": "tuned", "base": {"head": head}}).identity_options()
+    assert tuned["base"] == identity
+    for other in ("sgd", "momentum", "prototypes", "nonprivate"):
+        options = method_options({"head": other})
+        assert options.identity_options().keys() <= options.model_dump().keys()
