@@ -111,7 +111,7 @@ def write_results() -> None:
         }
     ).write(network / "result.json", *(network / name for name in NETWORK_PAYLOAD))
     shutil.copytree(STORED / "features-2", FEATURES)
-    plans = {"format": "dpprobe-plans", "format_version": 3, "seeds": 1, "methods": {}}
+    plans = {"format": "dpprobe-plans", "format_version": 4, "seeds": 1, "methods": {}}
     write_json(
         Path("results/calibration/digits/eps-1.json"), {**plans, "sha256": hash_value(plans)}
     )

@@ -20,6 +20,7 @@ from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.entropy import SystemEntropy
+from tests.support.auto_rules import raise_rule
 from tests.support.linear_heads import plan_for
 
 AUTO = {"head": "auto"}
@@ -158,9 +159,7 @@ def test_a_new_rule_is_another_request_and_another_identity(
     before = method_options(AUTO)
     old = before.resolve_choice(SMALL)
     asked, identity = auto.asked_options(before), old.identity_options()
-    limits = auto_rule._LIMITS[auto_rule.RULE]
-    monkeypatch.setitem(auto_rule._LIMITS, auto_rule.RULE + 1, limits)
-    monkeypatch.setattr(auto, "RULE", auto_rule.RULE + 1)
+    raise_rule(monkeypatch)
     assert auto.asked_options(before) != asked
     assert before.resolve_choice(SMALL).identity_options() != identity
     with pytest.raises(ConfigError, match="head auto"):

@@ -521,7 +521,7 @@ def test_a_release_of_auto_names_the_rule_and_what_it_chose(
     assert f"auto rule {auto_rule.RULE}" in (output / "README.md").read_text()
     assert {check.name: check.passed for check in verify_bundle(output).checks}["rule of auto"]
     before = contents(output)
-    monkeypatch.setattr(auto, "choose_head", lambda _: {"head": "newton"})
+    monkeypatch.setattr(auto, "choose_head", lambda *_, **__: {"head": "newton"})
     (wrong,) = (check for check in verify_bundle(output).checks if check.passed is False)
     assert (wrong.name, "head.options" in wrong.detail) == ("rule of auto", True)
     for module in (auto, checking):

@@ -36,6 +36,7 @@ from dpprobe.training.plan_file import (
     read_plans,
     write_plans,
 )
+from tests.support.auto_rules import raise_rule
 from tests.support.training_jobs import change_job, make_job
 from tests.unit.training.test_head_job import CLASSES, DIMENSION, ROWS, Run, write_features
 
@@ -258,12 +259,12 @@ def test_a_current_cell_is_kept_and_another_rule_or_choice_makes_it_anew(
     before, other = run.contents("auto"), run.contents("sgd")
     run.train()
     assert run.contents("auto") == before
-    monkeypatch.setattr(auto, "RULE", auto_rule.RULE + 1)
+    number = raise_rule(monkeypatch)
     run.train()
     assert run.contents("auto") != before
-    assert run.record("auto")["options"]["rule"] == auto_rule.RULE + 1
+    assert run.record("auto")["options"]["rule"] == number
     fingerprint = run.record("auto")["fingerprint"]
-    monkeypatch.setattr(auto, "choose_head", lambda _: {"head": "least_squares"})
+    monkeypatch.setattr(auto, "choose_head", lambda *_, **__: {"head": "least_squares"})
     run.train()
     assert run.record("auto")["fingerprint"] != fingerprint
     assert run.record("auto")["options"]["chosen"]["head"] == "least_squares"
@@ -285,7 +286,7 @@ def test_a_choice_that_cannot_be_trained_does_not_keep_the_others(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = {"head": "sgd", "batch_size": 1000, "steps": 3}
-    monkeypatch.setattr(auto, "choose_head", lambda _: few)
+    monkeypatch.setattr(auto, "choose_head", lambda *_, **__: few)
     with pytest.raises(DpprobeError, match="auto: batch_size 1000 is above the 300"):
         run.train()
     monkeypatch.undo()

@@ -27,7 +27,7 @@ from dpprobe.analyses.audit.measure import _make_score_table, _Task, audit_cells
 from dpprobe.analyses.audit.options import AuditOptions, MembershipOptions
 from dpprobe.artifacts import hash_value, read_json, write_json
 from dpprobe.errors import DownloadError, DpprobeError, PrivacyError
-from dpprobe.heads import auto, auto_rule
+from dpprobe.heads import auto_rule
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan
 from dpprobe.heads.public_inputs import PublicInputs
@@ -38,6 +38,7 @@ from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.public_file_check import PrivateData
 from tests.support.audit_records import CONTROLS, MEMBERSHIP, WHITE_BOX
 from tests.support.audits import plan_of
+from tests.support.auto_rules import raise_rule
 from tests.support.mechanisms import best_of, gaussians, made_plan
 from tests.support.training_jobs import make_job, plan_job
 from tests.unit.training.test_head_job import CLASSES, DIMENSION, METHODS, ROWS, write_features
@@ -321,7 +322,7 @@ def test_auto_is_audited_as_the_head_that_it_chose(
     check_plan(chosen, white["plan"])
     audits.run(ATTACKED, methods=methods)
     assert len(attacks.white) == 1, "a current audit is kept"
-    monkeypatch.setattr(auto, "RULE", auto_rule.RULE + 1)
+    raise_rule(monkeypatch)
     audits.run(ATTACKED, methods=methods)
     assert len(attacks.white) == 2, "another rule may have chosen otherwise"
 
