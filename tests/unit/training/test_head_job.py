@@ -26,7 +26,6 @@ from dpprobe.results.cell_record import CELL_FILES, PAYLOAD_FILES
 from dpprobe.training.cell_task import CellTask
 from dpprobe.training.job_features import JobFeatures, read_job_features
 from dpprobe.training.tasks import OpenedJob, Request, open_job
-from dpprobe.versions import VERSIONS
 from tests.support.feature_stores import separable, write_split
 from tests.support.training_jobs import (
     change_job,
@@ -307,7 +306,10 @@ def test_what_a_cell_depends_on_makes_it_another_with_noise_of_its_own(
         note(**change)
     note("other")
     note(options=slower)
-    monkeypatch.setitem(VERSIONS, "training", 10**6)
+    monkeypatch.setattr("dpprobe.training.tasks.ALL_HEADS", 10**6)
+    note()
+    monkeypatch.undo()
+    monkeypatch.setattr(type(small), "fit_version", 10**6)
     note()
     monkeypatch.undo()
     for split in ROWS:
@@ -315,7 +317,7 @@ def test_what_a_cell_depends_on_makes_it_another_with_noise_of_its_own(
             path.unlink()
         write_features(run.folder, splits=[split], shift=0.5)
         note()
-    assert len(set(found)) == len(found) == 3 * (len(CHANGES) + 7)
+    assert len(set(found)) == len(found) == 3 * (len(CHANGES) + 8)
 
 
 def test_only_what_changed_is_trained_again(run: Run, fits: list[tuple[str, int]]) -> None:
