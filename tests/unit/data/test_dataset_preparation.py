@@ -67,7 +67,7 @@ def test_our_own_tables_are_an_input(tmp_path: Path) -> None:
         (
             pa.array([0, 1], pa.timestamp("s", "Nowhere/Town")),
             {"group_columns": ["who"]},
-            "group_who: cannot be read as text",
+            "who: cannot be read as text",
         ),
         (["x", None], {"id_column": "who"}, "train row 1: no who"),
     ],

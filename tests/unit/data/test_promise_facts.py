@@ -49,6 +49,7 @@ REASONS = {
     "is one of cells": "allow_delta_above_one_over_n",
     "is the unit that a study or an estimator names": "unit",
     "only takes back a refusal": "other_units_than",
+    "is refused for private images": "unlabelled",
 }
 PLAIN = {option for options in REASONS.values() for option in options.split()}
 

@@ -384,7 +384,12 @@ def _read_column(options: Options, name: SplitName, column: str) -> list[Any]:
     """Reads one column of a split's files, up to the limit; images would not fit into memory."""
     values: list[Any] = []
     for batch in _stream_batches(options, name, [column], rows=65_536):
-        values.extend(batch.column(0).to_pylist())
+        try:
+            values.extend(batch.column(0).to_pylist())
+        except ValueError as error:  # such as a time zone that nobody knows
+            raise DataError(
+                f"{name}: {column}: cannot be read as text ({error}); store texts"
+            ) from error
     return values
 
 
