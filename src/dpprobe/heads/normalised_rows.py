@@ -41,7 +41,7 @@ def normalise_rows(data: TrainingSet, spec: Normalisation, releases: Releases) -
     if isinstance(spec, kinds.Whitened):
         if spec.moment == "public":
             assert public is not None
-            return publicly_whitened_rows(data, spec, centre, public, private=releases.plan.private)
+            return publicly_whitened_rows(data, spec, centre, public, releases)
         return whitened_rows(data, spec, centre, releases)
     return Rows(data, Transform(spec, {CENTRE: centre}))
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -77,8 +78,7 @@ def publicly_whitened_rows(
     spec: kinds.Whitened,
     centre: torch.Tensor,
     public: PublicRows,
-    *,
-    private: bool,
+    releases: Releases,
 ) -> Rows:
     """Returns rows around a released centre [d], whitened by the second moment of public rows.
 
@@ -86,13 +86,22 @@ def publicly_whitened_rows(
     """
     transform = Transform(spec, {kinds.CENTRE: centre})
     with torch.inference_mode():
-        spectrum = data.make_once(("public spectrum", spec.public), public.estimate_spectrum)
+        make = partial(_public_whitener, public)
+        matrix = data.make_once(("public whitener", spec.public), make)
         rows = Rows(data, transform)
-        if effective_dimension(spectrum) >= MOST_DIRECTIONS * data.dimension:
+        if matrix is None:
             return rows
-        ridge = PUBLIC_RIDGE * float(spectrum.values.mean())
-        matrix = compute_whitener(spectrum, PUBLIC_EXPONENT, ridge=ridge, n=public.data.rows)
-        return _whiten_rows(Design(UnitRows(), rows, private=private), matrix)
+        releases.show_values("whitener", matrix[None])
+        return _whiten_rows(Design(UnitRows(), rows, private=releases.plan.private), matrix)
+
+
+def _public_whitener(public: PublicRows) -> torch.Tensor | None:
+    """Returns A from public rows, float64 [d, d]; None if the rows vary in many directions."""
+    spectrum = public.estimate_spectrum()
+    if effective_dimension(spectrum) >= MOST_DIRECTIONS * len(spectrum.values):
+        return None
+    ridge = PUBLIC_RIDGE * float(spectrum.values.mean())
+    return compute_whitener(spectrum, PUBLIC_EXPONENT, ridge=ridge, n=public.data.rows)
 
 
 def _whiten_rows(design: Design, matrix: torch.Tensor) -> Rows:

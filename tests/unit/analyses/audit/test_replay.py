@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from dpprobe.analyses.audit.replay import (
     bend_words,
     replay_release,
 )
+from dpprobe.heads import whitening
 from dpprobe.heads.exact_sums import ExactSums
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
@@ -118,6 +120,21 @@ def test_a_right_release_is_what_the_reference_computes(name: str, unit: str) ->
     assert replay.head_change <= (0 if ALL[name].is_exact else 1e-4)
     compared, released = replay.compared.split(" sums")[0].split(" of ")
     assert compared == released != "0"
+
+
+def test_rows_that_public_rows_whiten_are_replayed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whitening, "MOST_DIRECTIONS", 0.5)
+    generator = np.random.default_rng(0)
+    few = generator.normal(size=(200, 3)) @ generator.normal(size=(3, WIDE))
+    np.save(path := tmp_path / "public.npy", few)
+    spec = {"kind": "whitened", "public": str(path), "moment": "public"}
+    monkeypatch.setitem(ALL, "public", head("momentum", **_EXACT, normalize=spec))
+    replay, values = replayed("public")
+    assert values[SUMS] == 1
+    assert replay.head_change == 0
+    assert replayed("public", patch=lengthen_late_rows)[1][SUMS] == 0
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if "opacus" not in name])
