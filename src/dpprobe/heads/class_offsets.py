@@ -67,26 +67,27 @@ def release_offsets(
     releases.show_values(OFFSET_HEAD, heads)
     releases.show_values(OFFSET_CLASSES, of_class)
     grid = releases.make_grid(1.0, rows.n)
-    pairs = zip(heads, of_class.to(rows.device), strict=True)
-    sums = torch.stack([_sum_scores(rows, *pair, grid, releases.plan.private) for pair in pairs])
+    design = Design(UnitRows(), rows, private=releases.plan.private)
+    sums = _sum_scores(design, heads, of_class.to(rows.device), grid)
     released = releases.release_gaussian(CLASS_OFFSETS, GridSum(sums, grid.step)).cpu()
     counted = rows.n * (frequencies * of_class).sum(1)
     return (released * (widths.cpu() / counted)[:, None]).to(torch.float32).numpy()
 
 
 def _sum_scores(
-    rows: Rows, head: torch.Tensor, of_class: torch.Tensor, grid: Grid, private: bool
+    design: Design, heads: torch.Tensor, of_class: torch.Tensor, grid: Grid
 ) -> torch.Tensor:
-    """Sums the rows' scores, each vector of norm at most 1, in steps of a grid: float64 [K]."""
-    design = Design(UnitRows(), rows, private=private)
-    factors, total = design.make_factors(head), head.new_zeros(len(head))
+    """Sums the rows' scores by each head, vectors of norm at most 1: float64 [seeds, K], steps."""
+    rows, factors = design.rows, [design.make_factors(head) for head in heads]
+    totals = heads.new_zeros(heads.shape[:2])
     for piece, block in design.read_blocks():
         window = slice(piece.start, piece.stop)
-        scores = design.compute_logits(block, factors)
-        norms = torch.linalg.vector_norm(scores, dim=1)
-        shares = design.unit_shares(piece) * of_class[rows.labels[window]]
-        shares *= (1 - _MARGIN) / norms.clamp(min=1)
         usable = rows.lengths[window].isfinite()
-        scores *= torch.where(usable, shares, 0.0)[:, None]
-        total += grid.round_to_steps(scores).sum(0)
-    return total
+        for total, each, weights in zip(totals, factors, of_class, strict=True):
+            scores = design.compute_logits(block, each)
+            norms = torch.linalg.vector_norm(scores, dim=1)
+            shares = design.unit_shares(piece) * weights[rows.labels[window]]
+            shares *= (1 - _MARGIN) / norms.clamp(min=1)
+            scores *= torch.where(usable, shares, 0.0)[:, None]
+            total += grid.round_to_steps(scores).sum(0)
+    return totals
