@@ -42,6 +42,11 @@ class ArrayFile:
         return np.array(self._values[rows], dtype=np.float32)
 
 
+def open_rows(path: Path) -> FeatureStore | ArrayFile:
+    """Opens rows by the kind of their file; raises as `open_public_features` does."""
+    return ArrayFile(path) if path.suffix == ".npy" else FeatureStore(path)
+
+
 def open_public_features(
     option: str, written: str, *, dimension: int | None = None
 ) -> FeatureStore | ArrayFile:
@@ -50,8 +55,7 @@ def open_public_features(
     Raises DataError for features of another dimension than `dimension`, or for an .npy file without
     rows of numbers; StoreError for a damaged manifest or shard.
     """
-    path = resolve_path(written)
-    store = ArrayFile(path) if path.suffix == ".npy" else FeatureStore(path)
+    store = open_rows(resolve_path(written))
     if dimension is not None and store.dimension != dimension:
         raise DataError(
             f"{option} {written}: its features have dimension {store.dimension}, but the private "

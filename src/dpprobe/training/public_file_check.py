@@ -29,7 +29,7 @@ from dpprobe.artifacts import read_json, sha256_file
 from dpprobe.data.table import read_info
 from dpprobe.errors import DataError, PrivacyError, StoreError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.features.public_features import ArrayFile, open_public_features
+from dpprobe.features.public_features import ArrayFile, open_rows
 from dpprobe.features.shard_manifest import read_manifest
 from dpprobe.features.shared_rows import MOST_SHARED, PublicRows, RowStore
 from dpprobe.features.text_embeddings import check_classes
@@ -134,7 +134,7 @@ class PrivateData:
     def check_rows(self, options: MethodOptions) -> None:
         """Reads rows of public features; raises PrivacyError if many are private examples."""
         for option, written in options.public_files().items():
-            public = _open_public(option, written)
+            public = _open_rows(resolve_path(written))
             if public is not None and (origin := self._find_rows(public)):
                 raise PrivacyError(f"{option} {written}: {origin}; {_REMEDY}")
 
@@ -161,7 +161,7 @@ class PrivateData:
             for path in self._list_made("features", dataset, f"{self.backbone}/*/manifest.json"):
                 manifests.setdefault(path.resolve(), dataset)
         for path, dataset in manifests.items():
-            if (store := _open_store(path)) is not None:
+            if (store := _open_rows(path)) is not None:
                 yield f"the private dataset {dataset}", str(path), store
 
     def _find_head(self, path: Path) -> str | None:
@@ -193,17 +193,10 @@ def _read_hashes(manifest: Path) -> list[str]:
     return [body[name] for name in _CONTENT]
 
 
-def _open_public(option: str, written: str) -> FeatureStore | ArrayFile | None:
+def _open_rows(path: Path) -> FeatureStore | ArrayFile | None:
     try:
-        return open_public_features(option, written)
+        return open_rows(path)
     except (StoreError, DataError):
-        return None  # the next reader of this file reports what is wrong with it
-
-
-def _open_store(manifest: Path) -> FeatureStore | None:
-    try:
-        return FeatureStore(manifest)
-    except StoreError:
         return None  # the next reader of this file reports what is wrong with it
 
 
