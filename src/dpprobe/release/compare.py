@@ -56,6 +56,7 @@ from dpprobe.release.bundle import Bundle, bundle_digest
 from dpprobe.release.comparison import (
     DIFFERENCE,
     POWER,
+    Difference,
     comparison_mechanisms,
     estimate_difference,
     least_difference,
@@ -462,13 +463,13 @@ class ComparisonTask:
         """States which head is better, with the interval and what it covers."""
         a, b = (head["name"] for head in record["heads"])
         low, high = record["interval"]
+        better = Difference(record["difference"], low, high).better
         ends = f"{math.floor(1000 * low) / 10:+.1f} to {math.ceil(1000 * high) / 10:+.1f}"
-        if low > 0:
-            verdict = f"B ({b}) is better than A ({a})"
-        elif high < 0:
-            verdict = f"A ({a}) is better than B ({b})"
-        else:
-            verdict = f"No difference was found between A ({a}) and B ({b})"
+        verdict = {
+            1: f"B ({b}) is better than A ({a})",
+            0: f"A ({a}) is better than B ({b})",
+            None: f"No difference was found between A ({a}) and B ({b})",
+        }[better]
         unit, share = self.words, record["disagreement"]
         assumed = (
             f", if A and B disagree on at most {100 * share:g}% of them, as was assumed"
@@ -481,7 +482,7 @@ class ComparisonTask:
             f"The interval covers the noise and the choice of the {record['n']:,} test "
             f"{unit.many}{assumed}.",
         ]
-        if low <= 0 <= high:
+        if better is None:
             lines.append("This does not show that A and B are equally good.")
         return [*lines, f"{self.output}: entry {record['entry']} of {self.ledger.path}"]
 
