@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from dpprobe.study.run_command import add_study_files
+
 
 def add_command(commands: Any) -> None:
     summary = "find out with a noisy count which of two bundles is better on the test images"
@@ -22,13 +24,7 @@ def add_command(commands: Any) -> None:
     compare.add_argument("second", type=Path, metavar="B", help="folder of another release")
     words = "epsilon that each test image (or patient) pays"
     compare.add_argument("--epsilon", type=float, required=True, help=words)
-    compare.add_argument(
-        "--configfile",
-        nargs="+",
-        type=Path,
-        default=[Path("config.yaml")],
-        help="study files; if several files set a value, the last one wins; default config.yaml",
-    )
+    add_study_files(compare)
     words = "dataset of the study with the test images; default: the dataset of both bundles"
     compare.add_argument("--dataset", metavar="NAME", help=words)
     words = "name of the comparison; default: A's name, _vs_, and B's name"

@@ -58,6 +58,17 @@ def add_command(commands: Any) -> None:
     parser.set_defaults(run=lambda arguments: start_snakemake(arguments.words))
 
 
+def add_study_files(parser: argparse.ArgumentParser) -> None:
+    """Adds the option by which other commands than `dpprobe run` take the files of a study."""
+    parser.add_argument(
+        "--configfile",
+        nargs="+",
+        type=Path,
+        default=[Path(STUDY)],
+        help="study files; if several files set a value, the last one wins; default config.yaml",
+    )
+
+
 def start_snakemake(words: Sequence[str]) -> NoReturn:
     """Replaces this process by Snakemake, with the words after `dpprobe run`; does not return.
 

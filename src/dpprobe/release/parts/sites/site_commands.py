@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpprobe.errors import ConfigError, WaitingError
 from dpprobe.release.parts.sites import SitesOptions
+from dpprobe.study.run_command import add_study_files
 
 if TYPE_CHECKING:
     from dpprobe.study.study import Study
@@ -26,13 +26,7 @@ def add_command(commands: Any, open_release: Open) -> None:
     actions = site.add_subparsers(dest="action", required=True)
     asked = argparse.ArgumentParser(add_help=False)
     asked.add_argument("release", help="name of a release of the study that has `sites`")
-    asked.add_argument(
-        "--configfile",
-        nargs="+",
-        type=Path,
-        default=[Path("config.yaml")],
-        help="study files; if several files set a value, the last one wins; default config.yaml",
-    )
+    add_study_files(asked)
     summary = "create this site's key if it is missing, and write a signed offer to the other sites"
     keys = actions.add_parser("keys", parents=[asked], help=summary)
     keys.set_defaults(run=partial(_run_keys, open_release))
