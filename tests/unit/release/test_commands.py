@@ -34,7 +34,7 @@ from tests.unit.release.ledger.test_ledger import FREE, booking, gaussian, part
             {
                 "": (Path("b"), [Path("x"), Path("y")]),
                 "output": Path("o"),
-                "checkpoint": Path("w"),
+                "checkpoint": [Path("w")],
                 "device": "cpu",
                 "allow_hub": True,
                 "allow_module": False,
@@ -53,7 +53,7 @@ from tests.unit.release.ledger.test_ledger import FREE, booking, gaussian, part
             "verification.verify.verify_bundle",
             {
                 "": (Path("b"),),
-                "checkpoint": Path("w"),
+                "checkpoint": [Path("w")],
                 "public_key": Path("k"),
                 "predecessors": [Path("p"), Path("q")],
             },
@@ -63,7 +63,7 @@ from tests.unit.release.ledger.test_ledger import FREE, booking, gaussian, part
             "export.export_onnx",
             {
                 "": (Path("b"), Path("o")),
-                "checkpoint": Path("w"),
+                "checkpoint": [Path("w")],
                 "allow_hub": False,
                 "allow_module": True,
             },
