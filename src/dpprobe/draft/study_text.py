@@ -37,7 +37,7 @@ BALANCED = """\
   #   head: auto
   #   balanced: true"""
 CEILING = (
-    "The non-private baseline (ceiling) shows what privacy costs, and its results are not private. "
+    "The non-private baseline shows what privacy costs, and its results are not private. "
     "If you look at these results before you choose a release, the release keeps its epsilon. No "
     "epsilon covers the choice, and the model card says so. For a choice that epsilon covers, "
     "leave this method out, or choose on public images."

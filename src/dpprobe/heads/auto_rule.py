@@ -27,7 +27,7 @@ import math
 from typing import Any, NamedTuple
 
 from dpprobe.heads.dimension_limits import MOST_FEATURES
-from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.facts import BALANCED_METRIC, DataFacts
 from dpprobe.privacy.gaussian_mu import gaussian_mu
 
 
@@ -43,8 +43,6 @@ RULE = 3
 # Choices of earlier rules can be repeated. Rule 1 chose as rule 2 does without a metric.
 _LIMITS = {1: _Limits(100, 0, 0), 2: _Limits(100, 0, 0), RULE: _Limits(50, 15, 10)}
 EARLIER = (1, 2)
-# The metric for which all classes are equally important.
-BALANCED_METRIC = "macro_accuracy"
 
 _LARGER_SHARE, _OFFSET_SHARE = 0.2, 0.1
 # The least n mu / sqrt(d) at which public rows whiten, and the share of the centre alone.

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from dpprobe.privacy.target import Target
 
 
+# The metric for which all classes are equally important.
+BALANCED_METRIC = "macro_accuracy"
+
+
 @dataclass(frozen=True)
 class DataFacts:
     """Public facts on which the choice of a head may depend, so that choosing costs no privacy.

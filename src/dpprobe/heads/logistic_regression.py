@@ -3,7 +3,9 @@
 Features are standardised with the training set's means and standard deviations: no result is
 differentially private. Each evaluation centres the rows block by block, in the processor's cache,
 and the weights contain the scale. Rows outside a fold have weight 0. A row of a unit of m rows has
-weight 1 / m everywhere: in means, deviations, the loss and counts of correct decisions.
+weight 1 / m everywhere: in means, deviations, the loss and counts of correct decisions. In a
+balanced fit the weight is also multiplied by N / (K N_k), with the sum N of all weights and the sum
+N_k over the row's class, for K classes that occur: all classes have equal weight.
 """
 
 from __future__ import annotations
@@ -40,6 +42,14 @@ def _compute_losses(
     return losses, logs.exp_().scatter_(0, index, -1.0, reduce="add")
 
 
+def _balance_classes(weights: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Returns each row's factor, float32 [rows], with which all classes have equal weight."""
+    totals = torch.bincount(labels, weights.double())
+    present = totals > 0
+    shares = totals.sum() / (present.sum() * totals)
+    return torch.where(present, shares, 0.0)[labels].to(torch.float32)
+
+
 class Objective:
     """Mean cross-entropy + penalty / 2 |W|^2 over standardised features.
 
@@ -52,9 +62,10 @@ class Objective:
     Args:
       one_scale: divides all features by the root of their mean variance, for a handful of rows.
         With one scale per feature, the features of any two rows would become -1 and 1.
+      balanced: gives all classes equal weight; only for one label per row.
     """
 
-    def __init__(self, data: Rows, *, one_scale: bool = False) -> None:
+    def __init__(self, data: Rows, *, one_scale: bool = False, balanced: bool = False) -> None:
         self._data = data
         self._classes = data.num_classes
         self.n, self._dimension = data.n, data.dimension
@@ -63,11 +74,13 @@ class Objective:
         self._dtype = torch.float32 if devices.has_kernels(self.device) else torch.float64
         self._metric: tuple[float, Metric] | None = None
         usable = data.lengths.isfinite()
-        self._weighted = data.weights is not None or not bool(usable.all())
+        self._weighted = balanced or data.weights is not None or not bool(usable.all())
         weights = (
             torch.ones(len(data), device=self.device) if data.weights is None else data.weights
         )
         self.everyone = weights * usable
+        if balanced:
+            self.everyone *= _balance_classes(self.everyone, data.labels)
         total = float(self.everyone.sum(dtype=torch.float64))
         # The number of decisions: one per unit, or one per unit and label.
         self.decisions = total * (data.num_classes if data.multi_label else 1)

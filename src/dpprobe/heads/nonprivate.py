@@ -1,13 +1,19 @@
-"""Logistic regression with an L2 penalty, to convergence: the non-private ceiling."""
+"""Logistic regression with an L2 penalty, to convergence: the non-private baseline.
+
+A baseline must answer the same question as the private heads beside it. If a cell's headline metric
+is macro accuracy, all classes have equal weight in the loss and in the choice of the penalty.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 
+from dpprobe.errors import ConfigError
+from dpprobe.heads.facts import BALANCED_METRIC
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.options import MethodOptions
 from dpprobe.options import AtMost
@@ -35,6 +41,13 @@ class Options(MethodOptions):
     )
     folds: Annotated[int, AtMost(100, "each fold fits every penalty")] = Field(
         3, ge=2, description="Folds of the cross-validation."
+    )
+    balanced: bool | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="Give all classes equal weight in the loss and in the cross-validation. Only "
+        "for one label per image. If absent, true exactly if the dataset's headline metric is "
+        "macro_accuracy, so that the baseline optimises what is measured.",
     )
     tolerance: float = Field(
         3e-5, gt=0, description="The fit ends once no entry of the gradient is larger."
@@ -66,6 +79,16 @@ class Options(MethodOptions):
         """The tolerance and the most iterations of a fit, for `Objective.find_minimum`."""
         return self.tolerance, self.max_iterations
 
+    def follow_metric(self, metric: str, *, multi_label: bool) -> Self:
+        if self.balanced is not None or multi_label or metric != BALANCED_METRIC:
+            return self
+        return self.model_copy(update={"balanced": True})
+
+    def class_fault(self, classes: int, *, multi_label: bool) -> str | None:  # noqa: ARG002
+        if self.balanced and multi_label:
+            return "balanced needs one label per row, but these rows have several; remove it"
+        return None
+
     def link_on(self, multi_label: bool) -> Literal["softmax", "sigmoid", "none"]:
         return "sigmoid" if multi_label else "softmax"
 
@@ -81,8 +104,10 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
 
     from dpprobe.heads.logistic_regression import Objective
 
+    if fault := options.class_fault(rows.num_classes, multi_label=rows.multi_label):
+        raise ConfigError(f"head nonprivate: {fault}")
     with torch.inference_mode():
-        objective = Objective(rows)
+        objective = Objective(rows, balanced=bool(options.balanced))
         penalty = choose_penalty(objective, options)
         start = objective.zero_parameters()
         solution = objective.find_minimum(objective.everyone, penalty, start, options.stopping)
@@ -102,6 +127,8 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
 
 def choose_penalty(objective: Objective, options: Options) -> float:
     """Returns the penalty with the best accuracy over folds; of equally good ones, the largest.
+
+    Accuracy is the macro accuracy if the objective is balanced.
 
     Starts at the largest candidate and stops once accuracy has fallen by more than a standard
     error, because smaller penalties overfit more and take longer. All rows of a unit of privacy are

@@ -102,6 +102,13 @@ class MethodOptions(Options, ABC):
         """
         return self
 
+    def follow_metric(self, metric: str, *, multi_label: bool) -> MethodOptions:  # noqa: ARG002
+        """Returns the options for a cell's headline metric; only a non-private head changes.
+
+        The metric may follow from labels, and a private head must not.
+        """
+        return self
+
     @property
     def multi_label(self) -> bool:
         """True if the method supports rows with several labels."""

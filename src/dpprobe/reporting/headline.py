@@ -15,6 +15,10 @@ from dpprobe.results.uncertainty import SEED_INTERVAL
 FEW_SEEDS = 5  # with fewer seeds, half of Student's t interval is over 2.8 standard errors
 TELLING = 2.0  # smallest relevant difference from the non-private baseline, in points
 BASELINE = "the non-private baseline"
+UNEQUAL = (
+    f"It is above {BASELINE}, so the comparison may be unequal: a head without privacy that "
+    "optimises the same metric should not be worse. Compare with the method itself at ε = inf."
+)
 MAJORITY = "the majority-class baseline"
 
 
@@ -76,10 +80,12 @@ def list_doubts(best: Best) -> list[str]:
 
 
 def baseline_doubt(best: Best) -> str:
-    """Explains why a result may equal the non-private baseline; empty if the two differ."""
+    """Explains why a result may equal or exceed the non-private baseline; empty if it is below."""
     beside = best.beside_ceiling
-    if beside is None or beside.apart:
+    if beside is None:
         return ""
+    if beside.apart:
+        return UNEQUAL if beside.difference > 0 and not beside.one_seed else ""
     if beside.low is None or beside.high is None:
         return f"No interval shows whether it differs from {BASELINE}."
     interval = f"95% CI of the difference {beside.low:+.1f} to {beside.high:+.1f} points"

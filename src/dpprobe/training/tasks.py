@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dpprobe.artifacts import first_difference, sha256_file
+from dpprobe.data.options import Headline
 from dpprobe.devices import identity_device
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
@@ -113,6 +114,7 @@ class OpenedJob:
     methods: Mapping[str, MethodOptions]  # with located files, and `auto` resolved
     calibrated: Plans  # of all methods of the dataset and epsilon
     stores: tuple[FeatureStore, FeatureStore]  # train, and test without null examples
+    headline: Headline  # the metric that represents each cell
     cells: Path
     near_duplicates: Mapping[str, Any] | str  # counts of the check, or NOT_RUN
     inputs: FitInputs
@@ -164,7 +166,7 @@ class OpenedJob:
             epsilon_all_heads=self.calibrated.together[method],
             near_duplicates=self.near_duplicates,
             train=train,
-            headline=choose_headline(test, asked.metric),
+            headline=self.headline,
             published=name.folder(self.cells),
             identity=identity,
         )
@@ -210,6 +212,12 @@ def open_job(request: Request, files: JobFiles) -> OpenedJob:
         inputs,
         asked=request.asked,
     )
+    test = stores[1].leave_out_nulls()  # test results have no noise, so null examples do not count
+    headline = choose_headline(test, request.asked.metric)
+    methods = {
+        name: options.follow_metric(headline, multi_label=test.multi_label)
+        for name, options in methods.items()
+    }
     public = {}
     for name, options in methods.items():
         if name not in calibrated.failures:
@@ -219,8 +227,8 @@ def open_job(request: Request, files: JobFiles) -> OpenedJob:
         request=request,
         methods=methods,
         calibrated=calibrated,
-        # test results have no noise, so null examples do not take part
-        stores=(stores[0], stores[1].leave_out_nulls()),
+        stores=(stores[0], test),
+        headline=headline,
         cells=files.results / "cells",
         near_duplicates=check,
         inputs=inputs,

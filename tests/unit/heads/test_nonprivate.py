@@ -10,8 +10,10 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.class_weight import compute_sample_weight
 
 from dpprobe import devices
+from dpprobe.errors import ConfigError
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.logistic_regression import Objective
@@ -20,6 +22,7 @@ from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
+from dpprobe.heads.sgd import Options as Sgd
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from tests.support.linear_heads import features_of
@@ -57,9 +60,13 @@ def with_units(data: TrainingSet, names: list[str]) -> TrainingSet:
     return TrainingSet(data.features.clone(), data.labels, data.num_classes, units=units)
 
 
-def sklearn_probabilities(data: TrainingSet, penalty: float) -> np.ndarray:
+def sklearn_probabilities(
+    data: TrainingSet, penalty: float, *, balanced: bool = False
+) -> np.ndarray:
     """With weighted means, deviations and losses; of several labels, each by itself."""
     weights = None if data.weights is None else data.weights.double().numpy()
+    if balanced:
+        weights = compute_sample_weight("balanced", data.labels.numpy())
     scaler = StandardScaler()
     features = scaler.fit_transform(features_of(data).double().numpy(), sample_weight=weights)
     model = LogisticRegression(C=1 / (penalty * data.n), tol=1e-9, max_iter=10_000)
@@ -79,7 +86,7 @@ def _each_precision(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("_each_precision")
 @pytest.mark.parametrize("penalty", [1e-3, 1e-1])
-@pytest.mark.parametrize("kind", ["rows", "patients", "several"])
+@pytest.mark.parametrize("kind", ["rows", "patients", "several", "balanced"])
 def test_solution_is_scikit_learns(kind: str, penalty: float) -> None:
     data = training_set()
     if kind == "patients":
@@ -87,10 +94,15 @@ def test_solution_is_scikit_learns(kind: str, penalty: float) -> None:
     if kind == "several":
         labels = [data.labels == 1, data.labels >= 2, data.labels % 2 == 0]
         data = TrainingSet(features_of(data), torch.stack(labels, 1).to(torch.uint8), 3)
-    actual = fit(data, penalties=(penalty,), tolerance=1e-6)
+    balanced = {"balanced": True} if kind == "balanced" else {}
+    if balanced:  # class 3 is rare, and class 4 has no row
+        kept = torch.nonzero((data.labels < 3) | (torch.arange(300) < 40)).ravel()
+        data = TrainingSet(features_of(data)[kept], data.labels[kept], 5)
+    actual = fit(data, penalties=(penalty,), tolerance=1e-6, **balanced)
     scores = torch.from_numpy(score_rows(actual, features_of(data))[0])
     shares = scores.sigmoid() if data.multi_label else torch.softmax(scores, 1)
-    np.testing.assert_allclose(shares.numpy(), sklearn_probabilities(data, penalty), atol=1e-3)
+    wanted = sklearn_probabilities(data, penalty, **balanced)
+    np.testing.assert_allclose(shares.numpy()[:, : wanted.shape[1]], wanted, atol=2e-3)
 
 
 def test_one_scale_is_the_root_of_the_mean_variance() -> None:
@@ -190,3 +202,52 @@ def test_the_images_of_a_patient_are_in_one_fold() -> None:
     assert sizes.max() - sizes.min() <= 1
     alone = objective_of(training_set(7)).assign_folds(3)
     assert alone.tolist() == [0, 1, 2, 0, 1, 2, 0], "also of sorted classes"
+
+
+def test_the_penalty_of_a_balanced_fit_counts_classes_equally() -> None:
+    """The rare class decides by its recall, although its rows are a tenth of the rows."""
+    data = training_set(200)
+    kept = torch.nonzero((data.labels == 0) | (torch.arange(200) < 20)).ravel()
+    few = TrainingSet(features_of(data)[kept], data.labels[kept], 4)
+    objective = objective_of(few, balanced=True)
+    options = Options(balanced=True)
+    start = objective.zero_parameters()
+    solution = objective.find_minimum(objective.everyone, 1e-1, start, options.stopping)
+    everyone = torch.ones(len(kept), dtype=torch.bool)
+    counted = objective.count_correct(solution, everyone) / objective.decisions
+    right = score_labels(objective, solution, few) == few.labels.numpy()
+    recalls = [right[few.labels.numpy() == label].mean() for label in range(4)]
+    assert counted == pytest.approx(np.mean(recalls), abs=1e-6)
+    assert np.mean(recalls) != pytest.approx(right.mean(), abs=1e-3)
+
+
+def score_labels(objective: Objective, solution: np.ndarray, data: TrainingSet) -> np.ndarray:
+    weights = objective.raw_weights(solution)
+    scores = features_of(data).double().numpy() @ weights[:, :-1].T + weights[:, -1]
+    return np.argmax(scores, 1)
+
+
+@pytest.mark.parametrize(
+    ("metric", "several", "asked", "balanced"),
+    [
+        ("macro_accuracy", False, None, True),
+        ("macro_accuracy", False, False, False),
+        ("macro_accuracy", True, None, None),
+        ("accuracy", False, None, None),
+        ("auc", False, True, True),
+    ],
+)
+def test_the_baseline_optimises_the_headline_metric(
+    metric: str, several: bool, asked: bool | None, balanced: bool | None
+) -> None:
+    followed = Options(balanced=asked).follow_metric(metric, multi_label=several)
+    assert followed.balanced is balanced
+    assert Sgd().follow_metric(metric, multi_label=several) == Sgd()  # not even if derived
+
+
+def test_a_balanced_fit_needs_one_label() -> None:
+    data = training_set(40)
+    labels = torch.stack([data.labels == 1, data.labels >= 2], 1).to(torch.uint8)
+    several = TrainingSet(features_of(data), labels, 2)
+    with pytest.raises(ConfigError, match="nonprivate: balanced needs one label per row"):
+        fit(several, balanced=True)

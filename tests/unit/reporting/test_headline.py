@@ -100,6 +100,13 @@ def test_another_metric_is_followed_by_accuracies_with_one_label_per_image() -> 
     assert "Its accuracy" not in verdict(_best(_private(accuracy=61.0)))
 
 
+def test_a_result_above_its_baseline_is_a_sign_of_an_unequal_comparison() -> None:
+    doubt = baseline_doubt(_best(_private(95.0, both_low=92.0, both_high=97.0), free=_free(85.0)))
+    assert doubt == headline.UNEQUAL
+    assert "so the comparison may be unequal" in doubt
+    assert baseline_doubt(_best(_private(61.0), free=_free(85.0))) == ""
+
+
 def test_the_lines_on_a_dataset_are_its_own_by_epsilon() -> None:
     told: dict[str, Any] = {"constant": 60.0, "constant_accuracy": 92.0, "patients": True}
     least: dict[str, Any] = {"least_class": "ill", "least_title": "worst-class recall"}

@@ -252,6 +252,18 @@ def test_a_cell_of_auto_follows_the_metric_that_the_study_names(
         assert methods[name].resolve_choice(facts) == options, "planning finds the cell current"
 
 
+@pytest.mark.parametrize(("metric", "balanced"), [("accuracy", None), ("macro_accuracy", True)])
+def test_the_non_private_baseline_follows_the_headline_metric(
+    tmp_path: Path, calibration: Path, metric: Headline, balanced: bool | None
+) -> None:
+    write_features(tmp_path)
+    methods = {"ceiling": method_options({"head": "nonprivate", "penalties": [0.1]})}
+    job = make_job(methods=methods, metric=metric, epsilon="inf")
+    run = Run(tmp_path, job, calibration, {"image": ROWS["train"]})
+    run.train()
+    assert run.record("ceiling")["options"].get("balanced") is balanced
+
+
 def test_a_current_cell_is_kept_and_another_rule_or_choice_makes_it_anew(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

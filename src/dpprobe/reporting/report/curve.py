@@ -15,8 +15,9 @@ from dpprobe.results.best_private import Best
 def draw_curve(bests: Sequence[Best]) -> str:
     """Draws one dataset's best private results with 95% intervals; returns a data address.
 
-    The dashed line is the non-private baseline on each result's backbone. The dotted line is the
-    majority-class baseline, if within the axis. `bests` are in the order of rising epsilons.
+    The dashed line is the dataset's best non-private result: the baseline of each point's own
+    backbone would bend where the best backbone changes. The dotted line is the majority-class
+    baseline, if within the axis. `bests` are in the order of rising epsilons.
     """
     with style.use_settings():
         figure = Figure(figsize=(4.8, 2.7), layout="constrained")
@@ -29,21 +30,14 @@ def draw_curve(bests: Sequence[Best]) -> str:
         look = style.choose_looks(1)[0]
         style.draw_banded(axes, places, values, look)
         style.draw_error_bars(axes, places, values, color=look[0], linestyle="none", elinewidth=0.8)
-        baseline = [
-            (place, best.ceiling.mean)
-            for place, best in zip(places, bests, strict=True)
-            if best.ceiling is not None
-        ]
         draw_epsilon_axis(axes, scale)
-        if baseline:  # a line across the whole axes
-            left, right = axes.get_xlim()
-            ends = (left, baseline[0][1]), (right, baseline[-1][1])
-            axes.plot(
-                *zip(ends[0], *baseline, ends[1], strict=True),
+        if bests[0].highest_ceiling is not None:
+            axes.axhline(
+                bests[0].highest_ceiling.mean,
                 color=style.NEUTRAL,
                 linestyle=style.CEILING_STYLE,
                 linewidth=1,
-                label="non-private baseline",
+                label="best non-private baseline",
             )
         constant, (bottom, top) = bests[0].entry.constant, axes.get_ylim()
         if constant is not None and bottom <= constant <= top:
