@@ -370,6 +370,7 @@ def test_each_field_of_a_question_is_a_field_of_some_release(read: Bundle) -> No
         public_data=public,
         engine_limits="closed_form",
         sites=of_sites("a"),
+        options={"head": "auto", "loss": "softmax", "chosen": {"head": "sgd", "loss": "softmax"}},
     )
     weights = {"architecture": "vit", "pretrained_tag": "in21k", "weights_sha256": "ab" * 32}
     facts = stated.facts.model_copy(

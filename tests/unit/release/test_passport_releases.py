@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
+import re
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -13,8 +15,9 @@ import pytest
 import yaml
 
 from dpprobe.errors import WaitingError
-from dpprobe.release.bundle import STATEMENT_FILE
-from dpprobe.release.passport import write_passport
+from dpprobe.release.bundle import CARD_FILE, PAGE_FILE, STATEMENT_FILE, read_bundle
+from dpprobe.release.passport import QUESTIONS_FILE, write_passport
+from dpprobe.release.passport_forms import list_fields
 from dpprobe.release.verification.verify import verify_bundle
 from tests.support.deployment_registry import find_faults
 from tests.support.mechanisms import exact_epsilon
@@ -106,3 +109,32 @@ def test_another_reader_of_crates_finds_the_same(made: tuple[Callable[[Path], Pa
     assert values["n"] == (150 if kind is of_patients else 300)
     assert values.get("sites.names") == (["east", "north", "south"] if kind is of_sites else None)
     assert crate.root_dataset["license"]["name"].startswith("empty")
+
+
+# What a reader asks of each document, by the field that has the answer.
+ASKED = (
+    *("promise", "delta", "unit", "composition", "sure", "spent", "limit", "choice", "assumption"),
+    *("measured", "released", "audited", "sites", "engine_limits", "to_patients"),
+)
+
+
+def plain(text: str) -> str:
+    """A document's text without marks of HTML and Markdown, in lower case."""
+    text = html.unescape(re.sub(r"<[^>]+>", " ", text))
+    return " ".join(re.sub(r"[\\*`]", "", text).lower().split()).removesuffix(".")
+
+
+def test_documents_answer_the_same_questions_alike(
+    made: tuple[Callable[[Path], Path], Path],
+) -> None:
+    folder = made[1]
+    read = read_bundle(folder / "bundle")
+    words, facts = list_fields(read)["words"], read.facts
+    wanted = {name: words[name] for name in ASKED if words[name] is not None}
+    wanted |= {"n": f"{read.statement['n']}", "backbone": facts.backbone.name}
+    wanted |= {"head": facts.head.method, "classes": facts.class_names[0], "data": facts.dataset}
+    for name in (CARD_FILE, PAGE_FILE, f"../{QUESTIONS_FILE}"):
+        text = plain((folder / "bundle" / name).read_text(encoding="utf-8"))
+        assert {key for key, value in wanted.items() if plain(value) not in text} == set(), name
+        nobody = "empty: the bundle does not state it (bundle.json: card.intended_use)"
+        assert "wrote down no intended use" in text or nobody in text
