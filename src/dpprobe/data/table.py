@@ -551,6 +551,11 @@ class _SplitWriter:
         faults = [[(k, d) for k, d in of_row or ()] for of_row in _optional_column(batch, "faults")]
         if self._drop:
             images = list(map(self._drop_unreadable, images, faults))
+        # what cannot be read is no copy of anything
+        images = [
+            image._replace(sha256=None) if any(kind in UNREADABLE for kind, _ in found) else image
+            for image, found in zip(images, faults, strict=True)
+        ]
         labels = self._check_batch(batch, images, faults)
         self.rows += batch.num_rows
         if not self._problems:

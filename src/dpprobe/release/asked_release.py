@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dpprobe.artifacts import hash_value, sha256_file
-from dpprobe.backbones import joined, local_folders
+from dpprobe.backbones import external, joined, local_folders
 from dpprobe.backbones.feature_digest import NO_PROBE
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.promise_facts import PromiseFacts
+from dpprobe.data.sources import embeddings
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.facts import DataFacts
@@ -24,7 +25,7 @@ from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Mechanism, Patients, Plan
 from dpprobe.privacy.risk import read_budget
 from dpprobe.privacy.target import Target
-from dpprobe.release.bundle import BackboneFacts
+from dpprobe.release.bundle import ARRAY, POOL, BackboneFacts
 from dpprobe.release.counted_units import compose_test_price
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_file import Booking, Part
@@ -180,12 +181,21 @@ class AskedRelease:
             architecture=store.architecture,
             pretrained_tag=store.pretrained_tag,
             trained=store.trained,
-            preprocessing=dict(store.preprocessing),
+            preprocessing={**store.preprocessing, **self._describe_vectors(name)},
             precision=header.precision,
             dtype=header.dtype,
             probe=dict(first.probe),
             versions=dict(header.versions),
         )
+
+    def _describe_vectors(self, name: str) -> dict[str, str]:
+        """Says how files became vectors, so that new files are read in the same way."""
+        dataset, options = self.study.datasets[self.options.dataset], self.study.backbones[name]
+        if not isinstance(dataset, embeddings.Options) or not isinstance(options, external.Options):
+            return {}
+        array = dataset.vectors.get(options.choose_vectors(name, dataset.vector_names()))
+        told = {POOL: dataset.pool, ARRAY: array}
+        return {key: value for key, value in told.items() if value is not None}
 
     def hash_backbone(self) -> str:
         store = self.stores[0]

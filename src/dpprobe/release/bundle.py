@@ -65,6 +65,8 @@ BUNDLE_FILES = (*LISTED_FILES, SUMS_FILE)
 LARGEST_TEXT, LARGEST_HEAD = 16 * 2**20, 8 * 2**30
 
 WEIGHTS = "weights"
+# In the preprocessing of vectors: how patches were pooled, and the array's name in a file.
+POOL, ARRAY = "pool", "array"
 # The study's name in bundles of `PrivateClassifier`, which has no study.
 ESTIMATOR = "estimator"
 
@@ -124,6 +126,17 @@ class BackboneFacts(Facts):
     def takes_vectors(self) -> bool:
         """True if a model outside dpprobe computed the features as vectors."""
         return bool(self.options.get("family") == external.FAMILY)
+
+    @property
+    def pool(self) -> Literal["mean", "max"] | None:
+        """How the patches of an item's file became one vector; None if no file was pooled."""
+        pool: Literal["mean", "max"] | None = self.preprocessing.get(POOL)
+        return pool if self.takes_vectors else None
+
+    @property
+    def array(self) -> str | None:
+        """The name of the array with the vectors in a file; None if the study named none."""
+        return self.preprocessing.get(ARRAY) if self.takes_vectors else None
 
     @property
     def public_data(self) -> dict[str, Any]:
@@ -398,6 +411,10 @@ def _check_backbone(backbone: BackboneFacts) -> None:
     require_true(
         is_probe(backbone.probe),
         "backbone.probe: must have sha256, norm and sample of a test image's features",
+    )
+    require_true(
+        not backbone.takes_vectors or backbone.preprocessing.get(POOL) in (None, "mean", "max"),
+        "backbone.preprocessing.pool: must be mean or max",
     )
     sha256 = backbone.weights_sha256
     require_true(sha256 is None or is_hash(sha256), f"weights_sha256 {sha256}: not a SHA-256")

@@ -74,7 +74,7 @@ def _add_predict(commands: Parsers, parents: list[argparse.ArgumentParser]) -> N
         nargs="+",
         type=Path,
         help="image files, folders of images, parquet files or CSV files; for a head of vectors, "
-        ".npy files of vectors",
+        "files of vectors or folders of items",
     )
     predict.add_argument(
         "--output",

@@ -1,4 +1,4 @@
-"""Lists the images or vectors that a user names: files, folders and tables, as one list of rows.
+"""Lists the images that a user names: files, folders and tables, as one list of rows.
 
 Wrong paths and columns are reported before the first image is read. An unreadable image is an error
 of its own row only.
@@ -13,9 +13,6 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import numpy.typing as npt
 
 from dpprobe.artifacts import explain_parquet
 from dpprobe.counted_nouns import count_noun
@@ -32,13 +29,11 @@ from dpprobe.data.images.tar_shards import read_image_bytes
 from dpprobe.data.people.companion_options import warn_of_companions
 from dpprobe.data.problems import ImageError
 from dpprobe.data.sources.csv_files import SUFFIXES, open_csv, other_delimiter
-from dpprobe.data.sources.embedding_files import NumpyFile, explain_damage
 from dpprobe.data.sources.parquet_columns import read_schema, stream_columns
 from dpprobe.data.table import READ_ROWS, EncodedImage
 from dpprobe.data.usual_columns import IMAGE_COLUMNS, IMAGE_NAMES, find_usual
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.extras import OptionalModule
-from dpprobe.release.bundle import BundleFacts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +45,6 @@ logger = logging.getLogger("dpprobe")
 
 ID_COLUMN = "id"
 TABLES = (*SUFFIXES, ".parquet")
-VECTORS = ".npy"
 # Number of a table's image names that are tried with other folders and suffixes.
 SEARCHED = 20
 
@@ -305,31 +299,3 @@ def _image_value(files: ImagePaths, value: Any) -> tuple[bytes | None, str | Non
     if isinstance(value, str):
         return None, str(files.path_of(value)) if value else None, value or None
     return value, None, None
-
-
-def is_vector_file(path: Path) -> bool:
-    return path.suffix.lower() == VECTORS
-
-
-def open_vectors(path: Path, facts: BundleFacts) -> npt.NDArray[Any]:
-    """Opens a file of vectors [rows, dimension] without reading it.
-
-    Raises ConfigError for files that hold no vectors, vectors of another dimension, and a bundle
-    whose backbone reads images.
-    """
-    model = facts.backbone.architecture
-    if not facts.backbone.takes_vectors:
-        raise ConfigError(
-            f"{path}: contains vectors, but {facts.name} classifies images; name images"
-        )
-    if not path.is_file():
-        raise ConfigError(f"vectors: no file {path}; correct the path")
-    with explain_damage(path):
-        NumpyFile(path).read_headers()
-        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    if array.dtype.kind not in "fiub" or array.ndim != 2 or array.shape[1] != facts.dimension:
-        raise ConfigError(
-            f"vectors: {path}: {array.dtype} {array.shape}; the head takes numbers [rows, "
-            f"{facts.dimension}], the vectors of {model}"
-        )
-    return array

@@ -51,13 +51,12 @@ from dpprobe.release.bundle import (
     BundleFacts,
     bundle_digest,
     read_bundle,
+    read_facts,
 )
 from dpprobe.release.image_sources import (
     Source,
     find_images,
-    is_vector_file,
     open_encoded,
-    open_vectors,
 )
 from dpprobe.release.parts.monitor.compare_images import Report, Watch, read_groups
 from dpprobe.release.prediction_table import (
@@ -72,6 +71,7 @@ from dpprobe.release.prediction_table import (
     value_columns,
 )
 from dpprobe.release.probabilities import SetRule
+from dpprobe.release.vector_sources import VectorSource, find_vectors, is_vector_file
 from dpprobe.versions import code_version
 
 if TYPE_CHECKING:
@@ -83,8 +83,6 @@ Precision = Literal["float32", "bfloat16", "float16"]
 
 # Images per forward pass on a GPU, as in feature extraction.
 BATCH_SIZE = 256
-# Number of vectors that are read and scored at a time.
-_VECTORS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,18 +262,10 @@ class Predictor:
             for part in parts:
                 yield self._predict_block(part.rows, part.values, part.faults)
 
-    def predict_arrays(self, arrays: Mapping[Path, npt.NDArray[Any]]) -> Generator[Block]:
-        """Yields the predictions of vectors in order; a row's id is FILE:NUMBER."""
-        first = 0
-        for path, array in arrays.items():
-            for start in range(0, len(array), _VECTORS):
-                with np.errstate(over="ignore"):  # overflow of float32 is reported as a fault
-                    part = np.asarray(array[start : start + _VECTORS], dtype=np.float32)
-                rows = tuple(
-                    (first + place, f"{path}:{place}") for place in range(start, start + len(part))
-                )
-                yield self._predict_block(rows, part, ())
-            first += len(array)
+    def predict_source(self, source: VectorSource) -> Generator[Block]:
+        """Yields the predictions of vectors in order; an id is an item's file, or FILE:NUMBER."""
+        for rows, vectors, faults in source.read_blocks():
+            yield self._predict_block(tuple(rows), vectors, tuple(faults))
 
     def _predict_block(
         self, rows: tuple[Row, ...], features: npt.NDArray[np.float32], faults: tuple[Fault, ...]
@@ -333,7 +323,7 @@ def predict(
 
     Args:
       images: files, folders, parquet files and CSV files; see `image_sources.find_images`. For a
-        bundle of vectors, images are `.npy` files; see `image_sources.open_vectors`.
+        bundle of vectors, files of vectors or folders of items; see `vector_sources`.
       output: a CSV or parquet file; None for CSV on standard output.
       monitor: True to compare the images with the release's test images; see
         `compare_images.Watch`.
@@ -342,19 +332,19 @@ def predict(
 
     Raises ConfigError, before any image is read, if `monitor` needs tables that the release lacks.
     """
-    sources = _find_sources(images, image_column, id_column, root)
+    named = {"image_column": image_column, "id_column": id_column, "root": root}
+    sources = _find_sources(bundle, images, **named)
     check_output(output, images)
     predictor = Predictor.load_bundle(bundle, **loading)
     watch = None
     if monitor:
         watch = Watch(predictor.bundle, predictor.heads.transforms[0], read_groups(groups))
-    if sources is None:
-        arrays = {path: open_vectors(path, predictor.facts) for path in images}
-        count, blocks = sum(map(len, arrays.values())), predictor.predict_arrays(arrays)
+    count = sources.count
+    if isinstance(sources, VectorSource):
+        unit, blocks = "vectors", predictor.predict_source(sources)
     else:
-        count = sources.count
-        blocks = predictor.predict_blocks(sources.read_images(), count)
-    name, unit = predictor.facts.name, "vectors" if sources is None else "images"
+        unit, blocks = "images", predictor.predict_blocks(sources.read_images(), count)
+    name = predictor.facts.name
     origin = Origin(name, bundle_digest(bundle), code_version(), dict(predictor.thresholds))
     columns = value_columns(predictor.classes, predictor.bundle.link)
     with_sets = predictor.set_rule is not None
@@ -368,18 +358,22 @@ def predict(
     return Summary(rows=count, unreadable=tuple(unreadable), report=report)
 
 
-def _find_sources(
-    images: Sequence[Path], image_column: str | None, id_column: str | None, root: Path | None
-) -> Source | None:
-    """Finds the images that a user names; None if all inputs are files of vectors."""
-    vectors = [path for path in images if is_vector_file(path)]
-    if not vectors:
-        return find_images(images, image_column=image_column, id_column=id_column, root=root)
-    if len(vectors) < len(images) or image_column or id_column or root:
-        raise ConfigError(
-            f"{vectors[0]}: files of vectors must be the only input; leave out images and columns"
-        )
-    return None
+def _find_sources(bundle: Path, images: Sequence[Path], **columns: Any) -> Source | VectorSource:
+    """Finds the images, or for a head of vectors the vectors, that a user names."""
+    facts = read_facts(bundle)
+    if not facts.backbone.takes_vectors:
+        for path in filter(is_vector_file, images):
+            raise ConfigError(
+                f"{path}: contains vectors, but {facts.name} classifies images; name images"
+            )
+        return find_images(images, **columns)
+    for option, value in columns.items():
+        if value is not None:
+            raise ConfigError(
+                f"{option} {value}: {facts.name} classifies vectors, which have no images; remove "
+                f"{option}"
+            )
+    return find_vectors(images, facts)
 
 
 def _write_blocks(

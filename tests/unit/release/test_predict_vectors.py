@@ -12,11 +12,11 @@ import pytest
 from PIL import Image
 
 from dpprobe.__main__ import main
+from dpprobe.data.sources import embedding_files
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.release import predict as module
 from dpprobe.release.export import export_onnx
-from dpprobe.release.image_sources import is_vector_file, open_vectors
 from dpprobe.release.predict import Predictor, predict
+from dpprobe.release.vector_sources import find_vectors, is_vector_file
 from dpprobe.tracking.served_release import stack_vectors
 from tests.support.bundles import write_example
 from tests.support.classifiers import DIMENSION, make_private, make_rows
@@ -43,7 +43,7 @@ def test_a_table_has_the_answers_of_python(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a file is read in several blocks."""
-    monkeypatch.setattr(module, "_VECTORS", 50)
+    monkeypatch.setattr(embedding_files, "BLOCK_ROWS", 50)
     X = make_rows(3).X
     parts = {
         write_vectors(tmp_path / f"{place}.npy", X[rows].astype(kind)): rows
@@ -62,7 +62,7 @@ def test_a_table_has_the_answers_of_python(
     ids = [f"{path}:{row}" for path, rows in parts.items() for row in range(len(X[rows]))]
     assert table["id"].tolist() == ids
     assert table["class"].tolist() == np.array(NAMES)[values.argmax(1)].tolist()
-    blocks = predictor.predict_arrays({path: np.load(path) for path in parts})
+    blocks = predictor.predict_source(find_vectors([*parts], predictor.facts))
     assert [row for block in blocks for row in block.rows] == [*enumerate(ids)]
     assert predictor.predict_vectors(X[:0]).shape == (0, len(NAMES))
     X[[7, 4, 2], [0, -1, 1]] = np.nan, np.inf, 2e18
@@ -111,8 +111,8 @@ SHAPE = (f"[rows, {DIMENSION}]", "clip-vit")
         (np.ones((3, DIMENSION + 1)), SHAPE),
         (np.ones((3, DIMENSION - 1)), SHAPE),
         (np.ones(DIMENSION), SHAPE),
-        (np.full((3, DIMENSION), "a"), SHAPE),
-        (np.full((3, DIMENSION), 1j), SHAPE),
+        (np.full((3, DIMENSION), "a"), ("type",)),
+        (np.full((3, DIMENSION), 1j), ("type complex128",)),
         (np.array([{"a": 1}], dtype=object), ()),
     ],
 )
@@ -155,12 +155,10 @@ def test_vectors_and_images_need_their_bundles(bundle: Path, tmp_path: Path) -> 
     with refuses(ConfigError, "images"):
         predict(write_example(tmp_path / "pixels"), [vectors], output=None)
     Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
-    ((_, reason),) = predict(bundle, [tmp_path / "one.png"], output=tmp_path / "t.csv").unreadable
-    check_tokens(reason, ".npy", "vectors")
-    path = write_vectors(tmp_path / "rows.NPY.npy", make_rows(3).X)
-    opened = open_vectors(path, Predictor.load_bundle(bundle).facts)
-    assert isinstance(opened, np.memmap), "files are opened without being read"
-    assert [is_vector_file(Path(name)) for name in ("a.NPY", "a.npz")] == [True, False]
+    with refuses(ConfigError, "one.png", ".npy", "vectors"):
+        predict(bundle, [tmp_path / "one.png"], output=tmp_path / "t.csv")
+    names = ("a.NPY", "a.npz", "a.png", "a.parquet", "a.H5")
+    assert [is_vector_file(Path(name)) for name in names] == [True, True, False, False, True]
 
 
 @pytest.mark.parametrize("wrong", [[1.0], [1.0, [2.0, 3.0]], ["a", "b"], [[1.0, 2.0]], None])

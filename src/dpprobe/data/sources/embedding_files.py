@@ -7,6 +7,7 @@ columns, or `obs`. A folder may have one file per item, whose patches are pooled
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 import zipfile
@@ -14,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -44,11 +46,14 @@ if TYPE_CHECKING:
     from dpprobe.data.options import Pooling
 
 BLOCK_ROWS, _BLOCK_BYTES = 1024, 1 << 26  # the most rows, and bytes, that are read at a time
+_MOST_COMPARED = 10_000  # names among which a file with a similar name is searched for
 _LONGEST_HEADER = 10_000  # bytes of an array's header, as in NumPy
 _MOST_ARRAYS = 1000  # arrays of one .npz file, whose list is read for each of them
 NUMBERS = "fiu"  # NumPy's codes of floats and integers: neither booleans nor complex numbers
 # Names of the array that is read if a file has several arrays and the study names none.
-USUAL = ("X", "embedding", "embeddings", "features")
+USUAL = ("X", "embedding", "embeddings", "features", "feats")
+# Names of arrays that are no vectors, although they may be a file's only array.
+_NO_VECTORS = re.compile("(?i).*(coord|indic|index|label|mask|position|target|size).*|ids?|y")
 # Attributes, and endings of arrays' names, with the names of a column's codes.
 _CODE_NAMES = ("levels", "labels", "value_labels", "flag_meanings", "names", "class_names")
 _CODE_BOOKS = ("categories", "classes", "levels", "names")
@@ -74,6 +79,9 @@ class Header(NamedTuple):
     shape: tuple[int | None, ...]
     kind: str
     is_number: bool
+
+
+_NOTHING = Header((), "", is_number=False)
 
 
 class EmbeddingFile(ABC):
@@ -136,7 +144,8 @@ class EmbeddingFile(ABC):
         Raises ConfigError if the file lacks the array; lists the arrays of the file.
         """
         known = self.list_vectors()
-        name = choose_array(known) if name is None else name
+        if name is None and (name := choose_array(known)) is not None:
+            self._check_choice(name)
         if name not in known:
             there = ", ".join(filter(None, known)) or ", ".join(
                 f"{each or 'an array'} of shape {header.shape}"
@@ -148,6 +157,18 @@ class EmbeddingFile(ABC):
                 "arrays [rows, numbers] under `vectors`"
             )
         return name
+
+    def _check_choice(self, name: str) -> None:
+        """Raises ConfigError for an array that nobody named and that seems to be no vectors."""
+        shape, kind, _ = self.read_headers()[name]
+        whole = re.match("u?int|[UI][0-9]|torch.u?int", kind) is not None
+        if name in USUAL or not name or not (whole or _NO_VECTORS.fullmatch(name)):
+            return
+        raise ConfigError(
+            f"{self.path}: its only array is {name!r} of shape {shape} and type {kind}, which "
+            "seems to be no vectors; name the folder or file with vectors, or, if these are the "
+            f"vectors, write `vectors: {{NAME: {name}}}`"
+        )
 
     def read_blocks(self, names: Sequence[str]) -> Blocks:
         """Yields the blocks of `stream_blocks`, with one-line errors for damaged files.
@@ -600,26 +621,37 @@ class ItemFolder(EmbeddingFile):
       pool: how the patches of an item become one vector; None if each item has one vector.
       named: True if the study names the arrays.
       items: the names of the chosen rows' files without their endings, in the rows' order.
+      files: the only files of the folder to read; None for all.
     """
 
     def __init__(
-        self, path: Path, *, pool: Pooling | None, named: bool, items: Sequence[str] = ()
+        self,
+        path: Path,
+        *,
+        pool: Pooling | None,
+        named: bool,
+        items: Sequence[str] = (),
+        files: Sequence[Path] | None = None,
     ) -> None:
         super().__init__(path)
         self.pool = pool
         self.named = named
         self.items = items
+        self._chosen = files
 
     @cached_property
-    def _files(self) -> dict[str, Path]:
-        paths = sorted(each for each in self.path.iterdir() if each.suffix in ITEM_FORMATS)
-        return {path.name: path for path in paths}
+    def _files(self) -> dict[str, list[Path]]:
+        """The files of each item."""
+        files: dict[str, list[Path]] = {}
+        for path in list_items(self.path) if self._chosen is None else self._chosen:
+            files.setdefault(path.stem, []).append(path)
+        return files
 
     @cached_property
     def _first(self) -> tuple[Path, Mapping[str, Header]]:
         """The first readable file, with the headers of its arrays."""
         faults: list[Exception] = []
-        for path in self._files.values():
+        for path in chain.from_iterable(self._files.values()):
             try:
                 return path, _read_item_headers(path)
             except ConfigError as error:
@@ -642,11 +674,21 @@ class ItemFolder(EmbeddingFile):
 
     def _find_item(self, name: str) -> Path | None:
         """Finds an item's file; None if there is none. Raises ConfigError for several files."""
-        found = [path for suffix in ITEM_FORMATS if (path := self._files.get(f"{name}{suffix}"))]
+        found = self._files.get(name, [])
         if len(found) > 1:
             files = " and ".join(path.name for path in found)
             raise ConfigError(f"{self.path}: item {name!r} has {files}; keep one file")
         return next(iter(found), None)
+
+    def _suggest(self, name: str) -> str:
+        """Names the file that probably is the item's: without an ending, or spelt alike."""
+        wanted = {name.casefold(), name.rpartition(".")[0].casefold()}
+        alike = [stem for stem in self._files if stem.casefold() in wanted]
+        if not alike and len(self._files) <= _MOST_COMPARED:
+            alike = difflib.get_close_matches(name, self._files, n=1, cutoff=0.8)
+        if alike:
+            return f"only {self._files[alike[0]][0].name}, which has a similar name"
+        return f"such as {name}.h5"
 
     def _find_fault(self, name: str, headers: Mapping[str, Header]) -> str | None:
         """Tells how an item's array differs from what the study asks for, with the remedy."""
@@ -683,12 +725,19 @@ class ItemFolder(EmbeddingFile):
         """Returns an item's vectors; none if its file is missing or damaged."""
         if (path := self._find_item(self.items[row])) is None:
             name = self.items[row]
-            self.faults[row] = "missing", f"no file of {name!r} in {self.path}, such as {name}.h5"
+            self.faults[row] = (
+                "missing",
+                f"no file of {name!r} in {self.path}, {self._suggest(name)}",
+            )
             return []
-        file, vectors = FORMATS[path.suffix](path), []
+        file, vectors = FORMATS[path.suffix.lower()](path), []
         try:
             with explain_damage(path):
                 headers = file.read_headers()
+                if empty := [name for name in names if 0 in headers.get(name, _NOTHING).shape[:-1]]:
+                    shape = headers[empty[0]].shape
+                    self.faults[row] = "unreadable", f"{path}: no patches, shape {shape}"
+                    return []
                 fault = next(filter(None, (self._find_fault(name, headers) for name in names)), "")
                 for name in () if fault else names:
                     blocks: Iterable[Array] = (block for (block,) in file.stream_blocks([name]))
@@ -714,7 +763,12 @@ def _item_arrays(headers: Mapping[str, Header]) -> dict[str, Header]:
 
 def _read_item_headers(path: Path) -> Mapping[str, Header]:
     with explain_damage(path):
-        return FORMATS[path.suffix](path).read_headers()
+        return FORMATS[path.suffix.lower()](path).read_headers()
+
+
+def list_items(folder: Path) -> list[Path]:
+    """Lists a folder's files that may hold one item each, in the order of their names."""
+    return sorted(each for each in folder.iterdir() if each.suffix.lower() in ITEM_FORMATS)
 
 
 def pool_patches(blocks: Iterable[Array], pool: Pooling) -> Array:

@@ -44,8 +44,8 @@ CURVE = (0.0, *(step / 400 for step in range(1, 40)), *(step / 40 for step in ra
 WEAK = 0.5
 
 INTENDED_USE = (
-    "The publisher wrote down no intended use. dpprobe suggests: classifying {items} of the kind it "
-    "was trained on, to help people who check its predictions, and for research."
+    "The publisher wrote down no intended use. dpprobe suggests: classifying {items} of the kind "
+    "it was trained on, to help people who check its predictions, and for research."
 )
 LIMITS = (
     "Not a medical device, and not for decisions about people unless a person decides. What is "

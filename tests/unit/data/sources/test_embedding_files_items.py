@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -291,7 +292,7 @@ def test_no_item_chooses_the_array_of_others(tmp_path: Path, damaged: bool) -> N
 @pytest.mark.parametrize(
     ("features", "more", "said"),
     [
-        (np.zeros((0, 5)), {}, r"s3\.h5: array 'features' has the shape \(0, 5\), but an item"),
+        (np.zeros((0, 5)), {}, r"s3\.h5: no patches, shape \(0, 5\); replace the file"),
         (np.zeros((2, 3, 5)), {}, r"s3\.h5: .*shape \(2, 3, 5\), but an item needs"),
         (np.zeros((2, 4)), {}, r"s3\.h5: .*shape \(2, 4\), but 5 numbers in .*s0\.h5"),
         (np.zeros((2, 5)), {"pool": None}, r"several patches; write `pool: mean`"),
@@ -358,3 +359,69 @@ def test_pt_files_of_all_rows(tmp_path: Path, kind: torch.dtype) -> None:
     assert found.read_columns(["kind"]) == {"kind": ["1", "0", "1"]}
     ((block,),) = found.read_blocks([found.find_vectors(None)])
     assert block.tolist() == vectors.tolist()
+
+
+def with_arrays(**arrays: Array) -> Write:
+    def write(folder: Path, name: str, features: Array) -> None:  # noqa: ARG001
+        with h5py.File(folder / f"{name}.H5", "w") as file:
+            for key, values in arrays.items():
+                file[key] = values
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"coords": np.ones((3, 2), "i4")}, r"'coords' .*int32, which seems to be no vectors"),
+        ({"coords": np.ones((3, 2))}, r"'coords' .*float64, which seems to be no vectors"),
+        ({"tile_index": np.ones((3, 2), "f4")}, "'tile_index'"),
+        ({"tokens": np.ones((3, 2), "i8")}, r"int64, .*write `vectors: {NAME: tokens}`"),
+    ],
+)
+def test_an_array_that_seems_to_be_no_vectors_must_be_named(
+    tmp_path: Path, arrays: dict[str, Array], said: str
+) -> None:
+    """As in CLAM's folder of patches, one level beside its features."""
+    write = with_arrays(**arrays)
+    with pytest.raises(ConfigError, match=said):
+        prepare(tmp_path, write, make_items())
+    (name,) = arrays
+    assert (
+        len(
+            read_rows(
+                prepare(tmp_path, write, make_items(), vectors={"v": name}, duplicates="warn"), "v"
+            )
+        )
+        == 12
+    )
+
+
+def test_features_of_stamp_are_found_in_files_of_any_case(tmp_path: Path) -> None:
+    """As save_h5 of KatherLab/STAMP writes them: feats and coords."""
+    arrays = {"feats": np.full((3, 5), 2.0, "f4"), "coords": np.ones((3, 2), "f4")}
+    rows = read_rows(
+        prepare(tmp_path, with_arrays(**arrays), make_items(), duplicates="warn"), "vectors"
+    )
+    assert [row.tolist() for row in rows.values()] == [[2.0] * 5] * 12
+
+
+def test_missing_items_are_copies_of_nothing_and_the_likely_file_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    items = make_items()
+    items["S9"] = items.pop("s9")
+    (tmp_path / "x").mkdir()
+    study = options(tmp_path / "x", by_trident, items)
+    table = tmp_path / "x/x.csv"
+    table.write_text(table.read_text().replace("s3,", "s3.svs,").replace("s5,", "no,"))
+    with pytest.raises(DataError, match="3 missing images") as error:
+        dataset_preparation.prepare_dataset(study, tmp_path / "tables")
+    for said in (
+        "'s3.svs' in .*, only s3.h5",
+        "'s9' in .*, only .*h5",
+        "'no' in .*, such as no.h5",
+    ):
+        assert re.search(said, str(error.value))
+    assert "another label" not in caplog.text
+    assert "another patient" not in caplog.text
