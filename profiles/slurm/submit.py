@@ -66,6 +66,7 @@ OPTIONS = {
     "qos": "--qos={}",
 }
 LASTING = "another attempt would fail the same way"  # as `dpprobe.logs` ends the log of such a job
+TOO_MANY_CPUS = "CPU count per node"
 TOO_LARGE = re.compile("CPU count per node|node configuration|Memory specification can not")
 
 
@@ -293,11 +294,45 @@ def submit(job: Job) -> Submitted:
     if queued:
         discard([left.job for left in queued], job.name)
     forget([each.job for each in same])
+    try:
+        identifier = start(job)
+    except scheduler.SlurmError as error:
+        threads, most = int(job.properties.get("threads", 1)), 0
+        if TOO_MANY_CPUS in str(error):
+            most = largest_node(job.properties)
+        if not 0 < most < threads:
+            raise
+        print(f"slurm: {job.name}: {most} CPUs, as no node has {threads}", file=sys.stderr)
+        identifier = start(replace(job, properties={**job.properties, "threads": most}))
+    return Submitted(identifier, job.comment, time.time())
+
+
+def start(job: Job) -> str:
+    """Calls sbatch and returns the id of the job."""
     words = ["sbatch", "--parsable", f"--job-name={job.name}", f"--comment={job.comment}"]
     words += [f"--output={job.log}", "--open-mode=append", *options(job.properties)]
     script = wrapped(limited(freed(job), job.properties), job.comment.token)
-    identifier = scheduler.run(*words, text=script).strip().split(";")[0]
-    return Submitted(identifier, job.comment, time.time())
+    return scheduler.run(*words, text=script).strip().split(";")[0]
+
+
+def largest_node(job: dict[str, Any]) -> int:
+    """Returns the CPUs of the largest node of a job's partition; 0 if Slurm does not say."""
+    asked = [word for word in options(job) if word.startswith("--partition=")]
+    named = asked or [f"--partition={os.environ.get('SBATCH_PARTITION', '')}"]
+    wanted = {name for name in named[-1].partition("=")[2].split(",") if name}
+    try:
+        lines = scheduler.run("sinfo", "--all", "--noheader", "--format=%P|%c").splitlines()
+    except scheduler.SlurmError:
+        return 0
+    nodes = [line.strip().partition("|") for line in lines]
+    return max(
+        (
+            int(count.rstrip("+"))
+            for name, _, count in nodes
+            if (name.rstrip("*") in wanted if wanted else name.endswith("*"))
+        ),
+        default=0,
+    )
 
 
 def overlapping(job: Job, notes: dict[str, dict[str, Any]]) -> dict[str, str]:

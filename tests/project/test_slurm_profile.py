@@ -756,6 +756,34 @@ def test_a_refusal_is_told_at_once(slurm: Slurm) -> None:
     assert last_error(log) == "not submitted: sbatch: error: invalid partition specified: nowhere"
 
 
+@pytest.mark.parametrize(
+    ("partition", "nodes", "most"),
+    [
+        ("", ("main*|2", "main*|1+", "large|64"), 2),
+        ("large,main", ("main*|2", "large|3", "other|64"), 3),
+        ("large", ("main*|2", "large|64"), None),  # another reason: refused
+        ("", ("sinfo: error",), None),
+    ],
+)
+def test_a_job_asks_for_no_more_cpus_than_its_partition_has(
+    slurm: Slurm, partition: str, nodes: tuple[str, ...], most: int | None
+) -> None:
+    """The profile asks 4 CPUs of each job that decodes images."""
+    (slurm.bin / "sinfo").write_text(FAKE)
+    (slurm.bin / "sinfo").chmod(0o755)
+    slurm.says("sinfo", *nodes)
+    refusal = 'case "$*" in *--cpus-per-task=4*) echo "CPU count per node" >&2; exit 1;; esac\n'
+    (slurm.bin / "sbatch").write_text(FAKE.replace("\n", f"\n{refusal}", 1))
+    resources = {"mem_mb": 500, "runtime": 7, "slurm_partition": partition}
+    result = submitted(slurm, script(slurm, threads=4, resources=resources))
+    if most is None:
+        assert "not submitted" in result.stderr
+        assert "`train: 2` under set-threads" in (slurm.folder / "logs/a.log").read_text()
+        return
+    assert result.returncode == 0, result.stderr
+    assert f"{most} CPUs, as no node has 4" in result.stderr
+
+
 def test_a_job_larger_than_every_node_is_refused_once_with_the_remedy(slurm: Slurm) -> None:
     """The profile asks 4 CPUs of a node that has 2: no retry can help."""
     slurm.refuses(

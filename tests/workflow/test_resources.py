@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from dpprobe.artifacts import read_json
+from tests.conftest import REPOSITORY
 from tests.support.programs import run_program
 
 from .conftest import PREPARED, TIMEOUT, Template, WarmPython, Workspace, write_scripts
@@ -330,19 +331,37 @@ def test_only_networks_ask_slurm(
     assert not (sinfo / "questions").exists()
 
 
-def leave_out_sinfo(folder: Path) -> str:
-    """Returns this machine's PATH without Slurm's command, which some machines have."""
+SLURM = {"sbatch", "sinfo", "squeue"}
+
+
+def leave_out_slurm(folder: Path) -> str:
+    """Returns this machine's PATH without Slurm's commands, which some machines have."""
     parts = []
     for place, part in enumerate(map(Path, os.environ["PATH"].split(":"))):
-        if (part / "sinfo").exists():
+        if any((part / name).exists() for name in SLURM):
             linked = folder / f"path-{place}"
             linked.mkdir()
             for command in part.iterdir():
-                if command.name != "sinfo":
+                if command.name not in SLURM:
                     (linked / command.name).symlink_to(command)
             part = linked
         parts.append(str(part))
     return ":".join(parts)
+
+
+def test_a_machine_without_slurm_is_told_before_the_first_job(
+    workspace: Workspace,
+    networks: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", leave_out_slurm(tmp_path))
+    submit = str(REPOSITORY / "profiles/slurm/submit.py")
+    words = ["--executor", "cluster-generic", "--cluster-generic-submit-cmd", submit]
+    refused = workspace.run(networks, *words, "--jobs", "2", "data", check=False)
+    assert "this machine has no sbatch and no squeue; log in to the cluster" in refused.stdout
+    assert "Trying to restart" not in refused.stdout
+    assert not (workspace.directory / "data").exists()
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -356,7 +375,7 @@ def test_no_run_takes_a_slurm_that_says_nothing_for_one_without_gpus(
     said = "error: no controller" if fails else "command not found"
     write_scripts(sinfo, sinfo=f"echo sinfo: {said} >&2\nexit 1")
     if not fails:
-        monkeypatch.setenv("PATH", leave_out_sinfo(sinfo))
+        monkeypatch.setenv("PATH", leave_out_slurm(sinfo))
     words = ("features", *on_slurm("slurm_partition=mixed"))
     for dry in (["--dry-run"], []):
         refused = workspace.run(networks, *dry, *words, check=False)

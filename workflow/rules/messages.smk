@@ -42,6 +42,7 @@ if IS_FIRST and workflow.is_main_process:
 
 def start_run():
     """Begins a run. Local jobs are brief: their errors are on this terminal, and are printed when the run ends."""
+    check_slurm()
     check_devices()
     begin_run()
     quote_commands()

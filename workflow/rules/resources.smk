@@ -1,5 +1,6 @@
 """The memory (MB), time (minutes), threads and GPUs that jobs request; profiles/slurm/config.yaml overrides them."""
 
+import shutil
 import sys
 from functools import cache
 from pathlib import Path
@@ -206,6 +207,19 @@ def searching_minutes(wildcards, input, attempt, rulename):
     return trials * tuning_minutes(wildcards, input, attempt, rulename)
 
 
+def check_slurm():
+    """Raises StudyError if jobs would go to Slurm from a machine without Slurm's commands."""
+    command = getattr(workflow.executor_settings, "submit_cmd", None)
+    if not command or Path(command).name != "submit.py":
+        return
+    missing = [name for name in ("sbatch", "squeue") if shutil.which(name) is None]
+    if missing:
+        raise StudyError(
+            f"--profile slurm: this machine has no {' and no '.join(missing)}; log in to the cluster, or leave out "
+            "--profile slurm"
+        )
+
+
 def jobs_leave():
     """Returns True if jobs run on other machines; a dry run has no executor, so its settings decide."""
     if not workflow.dryrun:
@@ -220,6 +234,7 @@ def known_partitions():
 
     Otherwise raises StudyError, because jobs would silently run on CPUs for days.
     """
+    check_slurm()
     try:
         return ask_partitions()
     except DpprobeError as error:
