@@ -69,6 +69,16 @@ _FAULTS = re.compile(
 # A wrong study that is found late, by a function that computes a job's inputs or resources.
 _LATE_FAULTS = re.compile(r"\nError:\n  StudyError:\n    (.*?)\nWildcards:", re.DOTALL)
 _LOCKED = re.compile(r"in the following directory:\n(.+)")
+# Options with which somebody forces jobs, and other words for stages of a study.
+_FORCING = ("-f", "-F", "-R", "--force")
+_STAGES = {
+    **dict.fromkeys(("cells", "methods", "models", "train", "training"), "heads"),
+    **dict.fromkeys(("extract", "extraction", "backbones"), "features"),
+    **dict.fromkeys(("download", "prepare", "datasets"), "data"),
+    **dict.fromkeys(("mlflow", "runs", "all"), "track"),
+    **dict.fromkeys(("report", "html"), "html_report"),
+    **dict.fromkeys(("plots", "plot"), "figures"),
+}
 _NO_RULE = re.compile(r"No rule to produce (\S+)")
 # The last words of a traceback, or of an error in a rule file, with the places that led there.
 _OS_ERROR = re.compile(
@@ -218,7 +228,9 @@ class LogHandler(LogHandlerBase):
             else:
                 self._targets.add(record.rule_name)
             is_raised = RUN.is_raised(record.jobid)
-            self._reasons.update(list_reasons(record.reason, record.rule_name, is_raised=is_raised))
+            reasons = list_reasons(record.reason, record.rule_name, is_raised=is_raised)
+            # a target, which makes no file, only follows the jobs that it names
+            self._reasons.update(reasons if record.output or not self._reasons else ())
         elif event == LogEvent.JOB_FINISHED:
             self._running.pop(record.job_id, None)
         elif event == LogEvent.RUN_INFO:
@@ -372,6 +384,9 @@ def list_reasons(text: str, rule: str = "", *, is_raised: bool = False) -> list[
     known = ("Missing output files", "Input files updated by another job", "Updated input files")
     parts = [part.partition(":")[0].strip() for part in text.split(";")]
     reasons = [part.lower() for part in parts if part in known or part.endswith("last execution")]
+    if "Forced execution" in parts:  # the rules force jobs whose files somebody edited
+        forced = any(word.startswith(_FORCING) for word in sys.argv)
+        reasons.append("forced on the command line" if forced else "files were edited or replaced")
     words = "the dataset's options or files" if rule == "prepare_data" else "options of the study"
     words = "versions of stages" if is_raised else words
     return [re.sub("^params have changed.*", f"{words} have changed", each) for each in reasons]
@@ -416,6 +431,21 @@ def is_quiet_typed(words: Collection[str]) -> bool:
     return any(word.startswith(("-q", "--quiet")) for word in words)
 
 
+def suggest_target(target: str, known: Collection[str]) -> str | None:
+    """Returns the target that somebody may mean: of the same stage and dataset, or spelt alike."""
+    stage, _, rest = target.replace("-", "_").partition("_")
+    wanted = _STAGES.get(stage.lower(), stage)
+    ending = f"_{rest}" if rest else ""
+    if wanted + ending in known:
+        return wanted + ending
+    # two datasets' names may be alike, and two stages of one dataset are not
+    firsts = {name.removesuffix(ending): name for name in known if rest and name.endswith(ending)}
+    if firsts:
+        close = difflib.get_close_matches(wanted, firsts, n=1)
+        return firsts[close[0]] if close else None
+    return next(iter(difflib.get_close_matches(target, known, n=1)), None)
+
+
 def shorten_error(text: str, exception: str | None) -> str:
     """Shortens the error of a wrong study or an unwritable file to one line."""
     if exception == "StudyError" and (faults := _FAULTS.fullmatch(text.strip("\n"))):
@@ -429,8 +459,8 @@ def shorten_error(text: str, exception: str | None) -> str:
         )
     if exception == "MissingRuleException" and (target := _NO_RULE.search(text)):
         known = [rule.name for rule in RUN.workflow.rules] if RUN.workflow else []
-        close = difflib.get_close_matches(target[1], known, n=1, cutoff=0.5)
-        meant = f" write {close[0]}, or" if close else ""
+        close = suggest_target(target[1], known)
+        meant = f" write {close}, or" if close else ""
         return f"dpprobe: {target[1]}: no such target;{meant} list all with `snakemake --list`"
     if exception == "KeyboardInterrupt" or text.strip().endswith("\nKeyboardInterrupt"):
         return "dpprobe: stopped; run the same command again to resume"

@@ -281,6 +281,9 @@ ERRORS = (
             ("x/y.csv", ""),
             ("pln", "write plan, or "),
             ("paper-tables", "write paper_tables, or "),
+            ("training_digits", "write heads_digits, or "),
+            ("feature_digits", "write features_digits, or "),
+            ("fairness_digits", ""),  # not the audit, which has another purpose
             ("zzz", ""),
         )
     ),
@@ -299,7 +302,8 @@ def test_what_snakemake_says_in_many_lines_is_told_in_one(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lesions.yaml").touch()
-    rules = [SimpleNamespace(name=name) for name in ("all", "plan", "paper_tables")]
+    names = ("all", "plan", "paper_tables", "audit_digits", "features_digits", "heads_digits")
+    rules = [SimpleNamespace(name=name) for name in names]
     monkeypatch.setattr(RUN, "workflow", SimpleNamespace(rules=rules))
     line = plugin.shorten_error(text, kind)
     assert line.startswith(f"dpprobe: {told}")
@@ -316,6 +320,17 @@ def test_what_snakemake_says_in_many_lines_is_told_in_one(
 def test_a_job_runs_again_for_reasons_in_words_of_a_study(rule: str, changed: str) -> None:
     text = "Missing output files: a; Params have changed since last execution: before: 1, now: 2"
     assert plugin.list_reasons(text, rule) == ["missing output files", changed]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [((), "files were edited or replaced"), (("-R", "a"), "forced on the command line")],
+)
+def test_a_forced_job_tells_who_forced_it(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], reason: str
+) -> None:
+    monkeypatch.setattr("sys.argv", ["snakemake", "-n", *words])
+    assert plugin.list_reasons("Forced execution", "prepare_data") == [reason]
 
 
 def test_a_job_that_never_started_has_no_log_to_read(tmp_path: Path) -> None:

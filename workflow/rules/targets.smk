@@ -114,6 +114,36 @@ for dataset in STUDY.datasets:
     describe_rule(f"track_{dataset}", f"everything of {dataset}, up to its MLflow runs")
 
 
+    rule:
+        name:
+            f"data_{dataset}"
+        input:
+            later(FILES.list_tables, dataset),
+
+    describe_rule(f"data_{dataset}", f"split tables of {dataset}")
+
+    rule:
+        name:
+            f"features_{dataset}"
+        input:
+            later(FILES.list_features, dataset),
+
+    describe_rule(f"features_{dataset}", f"features of {dataset}")
+
+    rule:
+        name:
+            f"heads_{dataset}"
+        input:
+            later(FILES.list_calibrations, dataset),
+            later(FILES.list_cuts, dataset),
+            of_cells(FILES.list_searches, dataset),
+            of_cells(FILES.list_marks, dataset),
+            of_cells(FILES.list_networks, dataset),
+            of_cells(FILES.list_network_marks, dataset),
+
+    describe_rule(f"heads_{dataset}", f"cells of {dataset}, with their networks")
+
+
 # The target of a dataset in one stage, or of a release: its name, its files, and its text.
 NAMED_TARGETS = [
     *((f"audit_{of}", audit_files, of, f"audits of {of}") for of in STUDY.datasets),

@@ -17,10 +17,10 @@ sum of n unit rows over the norm of its noise.
   than the budget. A public mean makes the larger share needless.
 - Classes are balanced if a person named macro accuracy as the metric (bench/results/balanced.md).
   If classes are unequal it gains points from epsilon 0.5 on, and loses at most 0.3 below. If
-  classes are equal, which is no public fact, it costs 0.3 on average. Below 10, and with two classes
-  everywhere, the classes' mean scores are released too (`class_offsets`): with two classes, one of
-  them rare, they gain 3 points on average and cost 0.1 if the classes are equal; with ten classes
-  they cost up to 2 points above 10.
+  classes are equal, which is no public fact, it costs 0.3 on average. Below 10, and with two
+  classes everywhere, the classes' mean scores are released too (`class_offsets`). With two classes,
+  one of them rare, they gain 3 points on average, and cost 0.1 if the classes are equal. With ten
+  classes they cost up to 2 points above 10.
 """
 
 from __future__ import annotations
