@@ -441,7 +441,7 @@ def suggest_target(target: str, known: Collection[str]) -> str | None:
     # two datasets' names may be alike, and two stages of one dataset are not
     firsts = {name.removesuffix(ending): name for name in known if rest and name.endswith(ending)}
     if firsts:
-        close = difflib.get_close_matches(wanted, firsts, n=1)
+        close = difflib.get_close_matches(wanted, firsts, n=1, cutoff=0.75)
         return firsts[close[0]] if close else None
     return next(iter(difflib.get_close_matches(target, known, n=1)), None)
 

@@ -106,7 +106,7 @@ def test_a_dry_run_is_a_summary(
         rest = sum(jobs.values()) - sum(most)
         assert told == shown + [f"  and {rest} jobs of 28 other rules"] * (rules == 50)
         why_each = ("missing output files", "input files updated by another job")
-        assert why == "why: " + ", ".join(f"{reason} ({rules + 1} jobs)" for reason in why_each)
+        assert why == "why: " + ", ".join(f"{reason} ({rules} jobs)" for reason in why_each)
         assert last.endswith("add -p; to run the jobs, leave out -n")
 
 
