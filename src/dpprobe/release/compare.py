@@ -61,7 +61,7 @@ from dpprobe.release.comparison import (
     mean_frequencies,
     release_sums,
 )
-from dpprobe.release.comparison_record import RECORD_FILE, has_hash, make_record, read_whole
+from dpprobe.release.comparison_record import has_hash, make_record, read_whole
 from dpprobe.release.comparison_words import (
     describe_imbalance,
     describe_plan,
@@ -73,7 +73,7 @@ from dpprobe.release.ledger.ledger_file import Booking, Entry, Part, tell_of_ent
 from dpprobe.release.release_folders import ReleaseFolders
 from dpprobe.release.verification.verify import read_verified
 from dpprobe.results.unit_counts import unit_codes
-from dpprobe.study.reserved_names import COMPARISONS, RELEASES
+from dpprobe.study.reserved_names import COMPARISON_FILE, COMPARISONS, RELEASES
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import dataset_faults
 from dpprobe.training.fit_inputs import FitInputs, read_labels
@@ -162,7 +162,7 @@ class ComparisonTask:
 
     @property
     def output(self) -> Path:
-        return Path(self.study.results_dir) / COMPARISONS / self.name / RECORD_FILE
+        return Path(self.study.results_dir) / COMPARISONS / self.name / COMPARISON_FILE
 
     @cached_property
     def ledger(self) -> Ledger:

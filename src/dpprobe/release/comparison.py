@@ -191,7 +191,7 @@ def unit_differences(
     _check_shares(shares[:, usable], "share of right labels")
     each = np.where(usable, shares[1] - shares[0], 0.0) * weights
     if units is not None:
-        each = np.bincount(units, weights=each)
+        each = np.asarray(np.bincount(units, weights=each), dtype=np.float64)
     return np.clip(each, -1, 1)  # a sum of rounded weights may exceed 1
 
 

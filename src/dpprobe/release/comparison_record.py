@@ -13,7 +13,6 @@ from dpprobe.release.comparison import Metric, Noise, ReleasedSums, estimate_dif
 from dpprobe.release.counted_units import priced_values
 
 FORMAT, FORMAT_VERSION = "dpprobe-comparison", 1
-RECORD_FILE = "comparison.json"
 
 
 def make_record(
