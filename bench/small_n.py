@@ -3,9 +3,10 @@
     python bench/small_n.py RESULTS DATASET BACKBONE --public films --own 300
 
 RESULTS is the results folder of a study that extracted the features of DATASET and of its public
-datasets; `--own` adds unlabelled images of so many other patients of DATASET as public images. For
-each number of patients and epsilon, heads are trained in benchmark mode on patients drawn by each
-seed, and scored on 400 other patients. The tables replace the text between the two marks of
+datasets; `--own` adds unlabelled images of so many other patients of DATASET as public images, and
+`--more` one column of `auto` for each further backbone, such as a joined one. For each number of
+patients and epsilon, heads are trained in benchmark mode on patients drawn by each seed, and scored
+on 400 other patients. The tables replace the text between the two marks of
 bench/results/few_patients.md that name the backbone; intervals are t intervals over seeds.
 """
 
@@ -34,7 +35,7 @@ from dpprobe.privacy.target import Target
 from dpprobe.training.plan_file import plan_method
 
 PAGE = Path(__file__).resolve().parent / "results" / "few_patients.md"
-PATIENTS, EPSILONS, DELTA, TESTED = (100, 300, 1000), (0.5, 1.0, 2.0), 1e-5, 400
+PATIENTS, EPSILONS, DELTA, TESTED = (100, 300, 1000, 2000), (0.5, 1.0, 2.0), 1e-5, 400
 MOMENTUM: dict[str, Any] = {"head": "momentum", "class_priors": "released"}
 
 
@@ -50,18 +51,23 @@ class Images(NamedTuple):
         return Images(self.features[kept], self.labels[kept], self.patients[kept])
 
 
+Sets = dict[str, Images]  # by backbone; all have the same rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", type=Path)
     parser.add_argument("dataset")
     parser.add_argument("backbone")
     parser.add_argument("--public", nargs="*", default=[], help="names of public datasets")
+    parser.add_argument("--more", nargs="*", default=[], help="other backbones, a column each")
     parser.add_argument("--own", type=int, default=300, help="other patients as public images")
     parser.add_argument("--seeds", type=int, default=8)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    images = read_images(asked.results / "features" / asked.dataset / asked.backbone)
     features = asked.results / "features"
+    names = (asked.backbone, *asked.more)
+    images = {name: read_images(features / asked.dataset / name) for name in names}
     public = {
         name: features / name / asked.backbone / "train/manifest.json" for name in asked.public
     }
@@ -96,8 +102,9 @@ def list_methods(public: dict[str, Path]) -> dict[str, dict[str, Any]]:
     }
 
 
-def write_tables(images: Images, public: dict[str, Path], own: int, seeds: int) -> Iterator[str]:
+def write_tables(images: Sets, public: dict[str, Path], own: int, seeds: int) -> Iterator[str]:
     titles = [*list_methods(public | {"same hospital": Path()})]
+    titles += [f"`auto`, {name}" for name in [*images][1:]]
     yield f"| patients | ε | {' | '.join(titles)} |"
     yield "|---:|---:|" + "---:|" * len(titles)
     for patients in PATIENTS:
@@ -119,16 +126,22 @@ def describe(pairs: np.ndarray) -> str:
 
 
 def score_methods(
-    images: Images, public: dict[str, Path], own: int, patients: int, epsilon: float, seed: int
+    images: Sets, public: dict[str, Path], own: int, patients: int, epsilon: float, seed: int
 ) -> Iterator[tuple[str, tuple[float, float]]]:
     """Yields balanced accuracy and AUC of each method's head on patients of one draw."""
-    names = np.unique(images.patients)
+    first, *others = images
+    names = np.unique(images[first].patients)
     np.random.default_rng(seed).shuffle(names)
-    training, tested = images.select(names[:patients]), images.select(names[-TESTED:])
     with tempfile.TemporaryDirectory() as folder:
         same = Path(folder) / "same_hospital.npy"
-        np.save(same, images.select(names[patients : patients + own]).features)
-        for title, values in list_methods(public | {"same hospital": same}).items():
+        np.save(same, images[first].select(names[patients:-TESTED][:own]).features)
+        methods = list_methods(public | {"same hospital": same})
+        columns = [(title, first, values) for title, values in methods.items()]
+        columns += [(f"`auto`, {name}", name, methods["`auto`"]) for name in others]
+        for title, name, values in columns:
+            training, tested = (
+                images[name].select(of) for of in (names[:patients], names[-TESTED:])
+            )
             scores = fit_and_score(values, training, tested.features, epsilon, seed)
             margin = scores[:, 1] - scores[:, 0]
             accuracy = balanced_accuracy_score(tested.labels, margin > 0)

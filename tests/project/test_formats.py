@@ -30,7 +30,7 @@ from dpprobe.features.shard_file import SEAL_BYTES, read_header, seal_shard
 from dpprobe.features.shard_manifest import read_manifest
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.bundle import read_bundle
-from dpprobe.release.comparison import estimate_difference
+from dpprobe.release.comparison import Metric, Noise, ReleasedSums, estimate_difference
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_units import read_hashes
 from dpprobe.release.parts.cohort.measure import read_cohort
@@ -187,19 +187,19 @@ def test_stored_cohort_is_read() -> None:
 
 
 def test_stored_comparison_is_read() -> None:
-    """Of two heads on 395 test images; the interval follows from the released number."""
+    """Of two heads on 120 test images; the interval follows from the released numbers."""
     record = read_record(
         STORED / "comparison-1/comparison.json", kind="dpprobe-comparison", version=1
     )
-    assert [head["name"] for head in record["heads"]] == ["digits_v1", "digits_v2"]
-    (mechanism,) = record["mechanisms"]
+    assert [head["name"] for head in record["heads"]] == ["first", "third"]
+    squares, difference = (each["noise_standard_deviation"] for each in record["mechanisms"])
     found = estimate_difference(
-        record["released"],
-        record["n"],
-        mechanism["noise_standard_deviation"],
-        disagreement=record["disagreement"],
+        ReleasedSums(**record["released"]),
+        Noise(n=record["n"], difference=difference, squares=squares),
+        Metric(tuple(record["class_frequencies"])),
     )
-    assert (record["n"], record["unit"], record["entry"]) == (395, "image", 3)
+    assert (record["n"], record["unit"], record["entry"]) == (120, "image", 4)
+    assert record["metric"] == "macro_accuracy"
     assert (record["difference"], *record["interval"]) == pytest.approx([*found])
 
 

@@ -390,11 +390,16 @@ def make_features(study: Any, dataset: str, backbone: str) -> None:
     from dpprobe.features.extraction import extract_shard
 
     folder, files = Path(study.data_dir, dataset), study_files(study)
-    if (folder / "dataset.json").exists():
+    if members := getattr(study.backbones[backbone], "of", ()):
+        join_features(study, dataset, backbone, members)
         return
-    prepare_dataset(study.datasets[dataset], folder)
+    if not (folder / "dataset.json").exists():
+        prepare_dataset(study.datasets[dataset], folder)
     described = read_info(folder / "dataset.json")
     for split, rows in (("train", described.train_rows), ("test", described.test_rows)):
+        manifest = Path(files.locate_manifest(dataset, backbone, split))
+        if manifest.exists():
+            continue
         shard = Path(files.list_shards(dataset, backbone, split)[0])
         shard.parent.mkdir(parents=True)
         extract_shard(
@@ -411,8 +416,21 @@ def make_features(study: Any, dataset: str, backbone: str) -> None:
             device="cpu",
             precision=study.features.precision,
         )
-        manifest = Path(files.locate_manifest(dataset, backbone, split))
         write_manifest(study, dataset, described, shard, manifest, rows)
+
+
+def join_features(study: Any, dataset: str, backbone: str, members: Sequence[str]) -> None:
+    from dpprobe.features.joined_manifest import write_joined_manifest
+
+    for member in members:
+        make_features(study, dataset, member)
+    files = study_files(study)
+    for split in ("train", "test"):
+        paths = [Path(files.locate_manifest(dataset, member, split)) for member in members]
+        joined = Path(files.locate_manifest(dataset, backbone, split))
+        joined.parent.mkdir(parents=True)
+        options = study.backbones[backbone]
+        write_joined_manifest(paths, joined, backbone=backbone, options=options)
 
 
 def write_manifest(
@@ -496,6 +514,20 @@ def make_network() -> Made:
         asked=ask_images,
     )()
     return Made(made.bundle, made.inputs, checkpoint=Path(CHECKPOINT))
+
+
+def make_joined() -> Made:
+    """A head on the features of two backbones side by side."""
+    releases = {"clinic_v1": release_options("data")}
+    joined = {"family": "joined", "of": ["squares", "wavelets"]}
+    values = make_study({"data": DIGITS}, joined, COVARIANCE, releases)
+    values["backbones"] |= {"squares": PIXELS, "wavelets": SCATTERING}
+    return Made(make_release(values, "clinic_v1"), ask_images())
+
+
+def public_vectors_dataset() -> Options:
+    save_vectors(Path("files/public.npy"), draw_vectors(77, rows=90)[0])
+    return vectors_dataset()
 
 
 def make_signed() -> Made:
@@ -648,6 +680,17 @@ KINDS: dict[str, Callable[[], Made]] = {
     "auto": StudyKind(method=AUTO),
     "balanced": StudyKind(method=AUTO | {"balanced": True}),
     "priors": StudyKind(method=COVARIANCE | {"class_priors": "released"}),
+    "public": StudyKind(
+        dataset=public_vectors_dataset,
+        method={
+            "head": "momentum",
+            "engine": "exact",
+            "normalize": {"kind": "centred", "public": "files/public.npy"},
+            "class_priors": "released",
+            "offset_share": 0.1,
+        },
+    ),
+    "joined": make_joined,
     "sums": StudyKind(method={"head": "least_squares"}),
     "batches": StudyKind(method={"head": "sgd", "engine": "exact", "batch_size": 60, "steps": 4}),
     "tuned": StudyKind(

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import MEGABYTE, format_size
+from dpprobe.artifacts import MEGABYTE, format_size, read_json
 from dpprobe.counted_nouns import count_noun
 from dpprobe.doctor.recorded_files import (
     CHANGED,
@@ -25,7 +25,7 @@ from dpprobe.doctor.recorded_files import (
 from dpprobe.errors import ConfigError, DataError, DpprobeError
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import SUMS_FILE, damaged_files
-from dpprobe.study.reserved_names import LEDGER_FILE
+from dpprobe.study.reserved_names import COMPARISON_FILE, COMPARISONS, LEDGER_FILE
 from dpprobe.study.run_command import command_line, run_command, run_words
 from dpprobe.study.snapshot import Run, recent_runs
 from dpprobe.tracking.receipt import CHECKED, find_store_fault, set_aside
@@ -57,8 +57,8 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--fix",
         action="store_true",
-        help="delete damaged files, so that the next run recreates them; damaged bundles, ledgers "
-        "and downloads are not deleted",
+        help="delete damaged files, so that the next run recreates them; damaged bundles, ledgers, "
+        "comparisons and downloads are not deleted",
     )
 
 
@@ -158,6 +158,7 @@ def check_files(results: Path, data: Path | None) -> list[Checked]:
         *(each for _, each in checked.values()),
         *(each for each in _check_stores(results) if each.path not in faulty),
         *_check_releases(results, data),
+        *_check_comparisons(results, data),
     ]
 
 
@@ -229,6 +230,47 @@ def _check_releases(results: Path, data: Path | None) -> Iterator[Checked]:
                 fault = (CHANGED if there else MISSING) if path.name in damaged else None
                 by_hand = f"{remedy}: dpprobe cannot recreate a release"
                 yield Checked(path, path.stat().st_size if there else 0, fault, path, by_hand)
+
+
+def _check_comparisons(results: Path, data: Path | None) -> Iterator[Checked]:
+    """Checks the two copies of each comparison's record, which dpprobe cannot recreate."""
+    for folder in sorted((results / COMPARISONS).glob("*/")):
+        published, copies = folder / COMPARISON_FILE, sorted(folder.glob(".entry-*.json"))
+        faults = {path: _find_record_fault(path) for path in (published, *copies)}
+        whole = [path for path, fault in faults.items() if fault is None]
+        if data:  # a record of an abandoned entry is nobody's copy
+            whole = [path for path in whole if _is_counted(data, path)]
+        if faults[published] == MISSING and not (data and whole):
+            del faults[published]
+        for path, fault in faults.items():
+            copied = f"copy it from {whole[-1]}" if whole else "restore it from a backup"
+            remedy = f"{copied}: dpprobe cannot recreate a comparison"
+            if fault == MISSING:
+                remedy = "repeat its `dpprobe compare`, which restores it and spends nothing"
+            size = 0 if fault == MISSING else path.stat().st_size
+            yield Checked(path, size, fault, path, remedy)
+
+
+def _find_record_fault(path: Path) -> str | None:
+    from dpprobe.release.comparison_record import read_whole  # slow import: torch
+
+    if not path.exists():
+        return MISSING
+    try:
+        return None if read_whole(path) else CHANGED
+    except DataError as error:
+        return str(error).removeprefix(f"{path}: ").partition(";")[0]
+
+
+def _is_counted(data: Path, record: Path) -> bool:
+    """True unless the ledger's entry of a comparison's record was abandoned, or cannot be read."""
+    from dpprobe.release.ledger.ledger import Ledger  # slow import: numpy
+
+    values = read_json(record)
+    with suppress(DpprobeError):
+        entries = Ledger.of_dataset(data, values["dataset"]).read_entries()
+        return any(each.number == values["entry"] and each.is_counted for each in entries)
+    return False
 
 
 def _changed_recently(folder: Path) -> bool:

@@ -6,14 +6,17 @@ from collections.abc import Iterator
 
 from dpprobe.data.options import ClassUnits
 from dpprobe.draft.seen_dataset import Seen
-from dpprobe.draft.study_text import Draft
+from dpprobe.draft.study_text import EPSILON, Draft
 from dpprobe.planner.accuracy_plan import make_plan
-from dpprobe.planner.plan_text import beaten_words, format_span, too_few_words
-from dpprobe.planner.predicted_accuracy import Setting
+from dpprobe.planner.plan_text import (
+    beaten_words,
+    format_span,
+    public_images_words,
+    too_few_words,
+)
 from dpprobe.study.run_command import command_line
 
 MOST_SHOWN = 12
-EPSILON = 1.0
 
 
 def seen_in_words(draft: Draft) -> str:
@@ -35,6 +38,10 @@ def seen_in_words(draft: Draft) -> str:
     if changed := ", ".join(draft.list_changed_names()):
         lines.append(f"names:       {changed}; names in a study may have only a-z, 0-9 and _")
     lines += ["", *_list_expected(draft)]
+    if draft.offers_public_images:
+        lines.append(
+            f"{public_images_words(unit=seen.unit_name)}: see `public_datasets` in {draft.output}."
+        )
     return "\n".join(lines)
 
 
@@ -77,13 +84,7 @@ def _list_expected(draft: Draft) -> Iterator[str]:
     seen, n = draft.seen, draft.n
     if seen.multi_label or n < len(seen.counts):
         return
-    setting = Setting(
-        n=n,
-        classes=len(seen.counts),
-        epsilon=EPSILON,
-        delta=draft.delta,
-        dimension=draft.backbone.dimension,
-    )
+    setting = draft.setting
     plan = make_plan(
         setting, majority=seen.majority_share if seen.is_imbalanced else None, unit=seen.unit_name
     )

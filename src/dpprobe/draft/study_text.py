@@ -1,6 +1,7 @@
 """A study's YAML with comments, for a dataset and an available backbone.
 
-The text has names of classes and columns, but no counts. Delta reveals the magnitude of n units.
+The text has names of classes and columns, but no counts. Delta, and whether public images are
+offered, reveal the magnitude of n units.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import yaml
 from dpprobe.data.options import ClassUnits, Headline
 from dpprobe.draft.available_backbone import Chosen
 from dpprobe.draft.seen_dataset import SPLIT, Line, Seen, name_of
+from dpprobe.planner.predicted_accuracy import Setting, public_images_help
 from dpprobe.privacy.gaussian_mu import gaussian_mu
 from dpprobe.privacy.limits import choose_delta
 from dpprobe.privacy.noisy_totals import RESULT_CHANCE, units_for_result
@@ -26,6 +28,7 @@ from dpprobe.study.run_command import run_words
 
 WIDTH = 110
 EPSILONS = (0.5, 1, 2, 4, 8)
+EPSILON = 1.0  # of the drafted release, and of the predicted accuracy
 SEEDS = 5
 METHODS = """\
 methods:
@@ -36,6 +39,18 @@ BALANCED = """\
   # balanced: # gives rare classes equal weight, as `auto` does with `metric: macro_accuracy`
   #   head: auto
   #   balanced: true"""
+PUBLIC_IMAGES = (
+    "With so few {unit}s, public images of a similar kind may raise the accuracy. They need no "
+    "labels and cost no privacy (docs/few-patients.md). If you have some, name their folder, and "
+    "uncomment these lines and the line `public` of `auto`. Images of your own hospital are not "
+    "public."
+)
+PUBLIC_DATASETS = """\
+# public_datasets:
+#   {name}:
+#     source: imagefolder
+#     path: public/{name}
+#     unlabelled: true"""
 CEILING = (
     "The non-private baseline shows what privacy costs, and its results are not private. "
     "If you look at these results before you choose a release, the release keeps its epsilon. No "
@@ -53,10 +68,10 @@ RELEASE = """\
 #     dataset: {dataset}
 #     backbone: {backbone}
 #     method: auto
-#     epsilon: 1
+#     epsilon: {epsilon:g}
 #     # Publishes a test result with noise, whose epsilon only test {unit}s spend. The metric
 #     # follows from the public number of classes, not from the labels.{metric_words}
-#     evaluate: {{epsilon: {epsilon}, metric: {metric}}}"""
+#     evaluate: {{epsilon: {test_epsilon}, metric: {metric}}}"""
 TEST_EPSILON = 1
 FEW_CLASSES = 10  # each class's recall needs test units of the class
 # The metric of a release may depend on the number of classes, which is public.
@@ -97,6 +112,27 @@ class Draft:
     @property
     def delta(self) -> float:
         return choose_delta(self.n)
+
+    @property
+    def setting(self) -> Setting:
+        """The facts that decide the accuracy of the drafted release."""
+        return Setting(
+            n=self.n,
+            classes=len(self.seen.counts),
+            epsilon=EPSILON,
+            delta=self.delta,
+            dimension=self.backbone.dimension,
+        )
+
+    @property
+    def offers_public_images(self) -> bool:
+        return public_images_help(self.setting)
+
+    @property
+    def public_name(self) -> str:
+        """The name of the public dataset that a comment declares."""
+        name = "similar_images"
+        return f"more_{name}" if self.seen.study_name == name else name
 
     @property
     def study_name(self) -> str:
@@ -193,7 +229,12 @@ def _write_backbones(draft: Draft) -> Iterator[str]:
 
 def _write_rest(draft: Draft) -> Iterator[str]:
     name, unit = draft.seen.study_name, draft.seen.unit_name
+    if draft.offers_public_images:
+        yield from write_comment(PUBLIC_IMAGES.format(unit=unit))
+        yield PUBLIC_DATASETS.format(name=draft.public_name)
     yield METHODS
+    if draft.offers_public_images:
+        yield f"    # public: {draft.public_name}"
     if not draft.seen.multi_label:
         yield BALANCED
     yield from write_comment(CEILING, indent=2)
@@ -215,7 +256,8 @@ def _write_rest(draft: Draft) -> Iterator[str]:
         unit=unit,
         metric=metric,
         metric_words=words,
-        epsilon=TEST_EPSILON,
+        epsilon=EPSILON,
+        test_epsilon=TEST_EPSILON,
     )
     yield ""
     yield from write_comment(

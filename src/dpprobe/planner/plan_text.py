@@ -6,7 +6,12 @@ from collections.abc import Sequence
 
 from dpprobe.planner.accuracy_plan import Choice, PlanForPeople
 from dpprobe.planner.learning_curves import read_curves
-from dpprobe.planner.predicted_accuracy import Setting, n_that_would_do, too_few
+from dpprobe.planner.predicted_accuracy import (
+    Setting,
+    n_that_would_do,
+    public_images_help,
+    too_few,
+)
 from dpprobe.privacy.risk import Risk, RiskEpsilon, explain_risks
 
 
@@ -37,6 +42,8 @@ def plan_in_words(plan: PlanForPeople) -> str:
         "baseline"
         for points, n in plan.n_within.items()
     ]
+    if public_images_help(setting):
+        lines += ["", f"{public_images_words(unit=plan.unit)} (docs/few-patients.md)."]
     return "\n".join(
         [*lines, "", *write_notes(plan.choices, classes=setting.classes, unit=plan.unit)]
     )
@@ -156,6 +163,13 @@ def too_few_words(setting: Setting, would_do: int | None, *, unit: str = "image"
         f"Too few {unit}s for epsilon {setting.epsilon:g}: with {setting.n:,} {unit}s in "
         f"{setting.classes} classes a private head will hardly beat the majority-class baseline; "
         f"{remedy}"
+    )
+
+
+def public_images_words(*, unit: str = "image") -> str:
+    return (
+        f"With so few {unit}s, public images of a similar kind may raise the accuracy. They need "
+        "no labels and cost no privacy"
     )
 
 

@@ -12,6 +12,9 @@ from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPS
 
 # The message about too few units calls n enough if a head keeps this share of the lead.
 ENOUGH = 0.5
+# Below this n mu / sqrt(d) much of a released mean is noise, so `auto` gives the mean a larger
+# share, and public images may help (`heads.auto_rule`).
+_FEW_UNITS = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +145,15 @@ def too_few(setting: Setting, *, floor: float = 0.0) -> bool:
     return predict(setting).expected <= floor + read_curves().law.high[0]
 
 
+def public_images_help(setting: Setting) -> bool:
+    """Returns True if noise is so large that unlabelled public images may raise the accuracy.
+
+    If the dimension is unknown, the most favourable dimension is assumed.
+    """
+    mu = gaussian_mu(setting.epsilon, setting.delta)
+    return setting.n * mu / math.sqrt(_find_dimension(setting, read_curves().law)) < _FEW_UNITS
+
+
 def n_to_keep(setting: Setting, share: float, *, start: Start | None = None) -> int | None:
     """Returns the n from which a head keeps more than `share`; None if no measured n is enough."""
     law = read_curves().law
@@ -161,12 +173,15 @@ def _find_signal(setting: Setting, law: Law) -> float:
 
 
 def _without_n(setting: Setting, law: Law) -> float:
-    dimension = law.smallest if setting.dimension is None else setting.dimension
     return (
         law.mu * math.log(gaussian_mu(setting.epsilon, setting.delta))
-        - law.dimension * math.log(dimension)
+        - law.dimension * math.log(_find_dimension(setting, law))
         - law.classes * math.log(setting.classes)
     )
+
+
+def _find_dimension(setting: Setting, law: Law) -> int:
+    return law.smallest if setting.dimension is None else setting.dimension
 
 
 def _n_at(setting: Setting, law: Law, signal: float | None) -> int | None:

@@ -14,7 +14,6 @@ A later run of an equal comparison returns the record, and draws no noise.
 from __future__ import annotations
 
 import logging
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,27 +21,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from dpprobe.artifacts import (
     RECORD_HASH,
     atomic_path,
-    check_not_newer,
     hash_value,
-    read_whole_record,
     require_room,
     write_record,
 )
-from dpprobe.backbones.feature_digest import probes_agree
-from dpprobe.errors import ConfigError, DataError, PrivacyError
-from dpprobe.features.feature_store import FeatureStore
-from dpprobe.heads.scoring import one_head, score_rows
+from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.options import NAME_PATTERN
 from dpprobe.privacy.entropy import SystemEntropy
 from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.statement_words import format_epsilon, format_small
 from dpprobe.privacy.target import Target
 from dpprobe.privacy.unit_words import UnitWords, unit_words
 from dpprobe.release.asked_release import (
@@ -53,41 +43,47 @@ from dpprobe.release.asked_release import (
     read_limits,
 )
 from dpprobe.release.bundle import Bundle, bundle_digest
-from dpprobe.release.comparison import (
-    DIFFERENCE,
-    POWER,
-    Difference,
-    comparison_mechanisms,
-    estimate_difference,
-    least_difference,
-    release_difference,
+from dpprobe.release.compared_heads import (
+    Bundles,
+    Stores,
+    check_pair,
+    open_stores,
+    share_right,
+    stated_frequencies,
 )
-from dpprobe.release.counted_units import find_usable, priced_values
+from dpprobe.release.comparison import (
+    POWER,
+    Metric,
+    Noise,
+    ReleasedSums,
+    comparison_mechanisms,
+    least_difference,
+    mean_frequencies,
+    release_sums,
+)
+from dpprobe.release.comparison_record import has_hash, make_record, read_whole
+from dpprobe.release.comparison_words import (
+    describe_imbalance,
+    describe_plan,
+    describe_result,
+    round_up,
+)
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_file import Booking, Entry, Part, tell_of_entry
 from dpprobe.release.release_folders import ReleaseFolders
 from dpprobe.release.verification.verify import read_verified
-from dpprobe.results.metrics import right_predictions
-from dpprobe.results.study_files import StudyFiles
 from dpprobe.results.unit_counts import unit_codes
-from dpprobe.study.reserved_names import COMPARISONS, RELEASES
-from dpprobe.study.run_command import run_command
+from dpprobe.study.reserved_names import COMPARISON_FILE, COMPARISONS, RELEASES
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import dataset_faults
 from dpprobe.training.fit_inputs import FitInputs, read_labels
-from dpprobe.training.job_features import STREAMED_ROWS
 from dpprobe.training.plan_file import check_price
 
 logger = logging.getLogger("dpprobe")
 
-FORMAT, FORMAT_VERSION = "dpprobe-comparison", 1
-RECORD_FILE = "comparison.json"
-HOPELESS = 0.2  # the smallest difference in accuracy that is found is larger: nothing is learned
-_FEW_DISAGREE = 0.1  # the share of disagreement of a typical pair of heads, for the stated power
+HOPELESS = 0.2  # if heads that differ by this much are not told apart, nothing is learned
 _LONGEST_NAME = 164  # two names of releases, and `_vs_`
 _RECORD_BYTES = 100_000
-
-Stores = tuple[FeatureStore, FeatureStore]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +92,7 @@ class ComparisonTask:
 
     Attributes:
       bundles: the heads A and B.
-      disagreement: the largest share of test units on which A and B disagree; 1, or assumed.
+      macro: compare by macro accuracy, not by accuracy.
       call: the options of `dpprobe run` that name the study's files, for messages.
     """
 
@@ -105,7 +101,7 @@ class ComparisonTask:
     dataset: str
     name: str
     epsilon: float
-    disagreement: float = 1.0
+    macro: bool = False
     call: Sequence[str] = ()
 
     @classmethod
@@ -118,7 +114,7 @@ class ComparisonTask:
         epsilon: float,
         dataset: str | None = None,
         name: str | None = None,
-        disagreement: float = 1.0,
+        macro: bool = False,
         call: Sequence[str] = (),
     ) -> ComparisonTask:
         """Verifies both bundles; `dataset` and `name` follow from the bundles if absent.
@@ -128,7 +124,7 @@ class ComparisonTask:
           ConfigError: for heads that cannot be compared, or an unknown dataset.
         """
         a, b = bundles = (read_verified(first), read_verified(second))
-        _check_pair(a, b)
+        check_pair(a, b)
         if dataset is None and a.facts.dataset != b.facts.dataset:
             raise ConfigError(
                 f"{first} is from dataset {a.facts.dataset}, {second} from {b.facts.dataset}; "
@@ -146,15 +142,15 @@ class ComparisonTask:
                 f"comparison {called!r}: write --name with lower-case letters, digits and "
                 f"underscores, at most {_LONGEST_NAME} characters"
             )
-        if not 0 < disagreement <= 1:
-            raise ConfigError(f"--disagreement {disagreement:g}: write a share above 0, at most 1")
+        if macro:
+            _check_macro(bundles, chosen)
         return cls(
             study=study,
             bundles=bundles,
             dataset=chosen,
             name=called,
             epsilon=epsilon,
-            disagreement=disagreement,
+            macro=macro,
             call=call,
         )
 
@@ -166,7 +162,7 @@ class ComparisonTask:
 
     @property
     def output(self) -> Path:
-        return Path(self.study.results_dir) / COMPARISONS / self.name / RECORD_FILE
+        return Path(self.study.results_dir) / COMPARISONS / self.name / COMPARISON_FILE
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -183,38 +179,7 @@ class ComparisonTask:
     @cached_property
     def stores(self) -> tuple[Stores, Stores]:
         """The stored features of both splits, for each bundle's backbone."""
-        first, second = (self._open_stores(bundle) for bundle in self.bundles)
-        for one, other in zip(first, second, strict=True):
-            same = one.ids == other.ids and one.dataset_fingerprint == other.dataset_fingerprint
-            if not same or not np.array_equal(one.labels, other.labels):
-                raise DataError(
-                    f"{other.path}: its {one.split} rows are not those of {one.path}; run "
-                    f"`{self._features_command}`, which makes the features of one dataset again"
-                )
-        return first, second
-
-    @property
-    def _features_command(self) -> str:
-        return run_command(*self.call, targets=["features"])
-
-    def _open_stores(self, bundle: Bundle) -> Stores:
-        backbone = bundle.facts.backbone.name
-        if backbone not in self.study.backbones:
-            raise ConfigError(
-                f"{bundle.folder}: its backbone {backbone} is not in the study, which has "
-                f"{', '.join(self.study.backbones)}; add it under `backbones`"
-            )
-        files = StudyFiles(self.study, results=self.study.results_dir)
-        paths = [Path(files.locate_manifest(self.dataset, backbone, s)) for s in ("train", "test")]
-        for path in paths:
-            if not path.is_file():
-                raise DataError(
-                    f"{path}: no stored features of backbone {backbone}; run "
-                    f"`{self._features_command}`"
-                )
-        train, test = (FeatureStore(path) for path in paths)
-        _check_store(bundle, test)
-        return train, test
+        return open_stores(self.study, self.dataset, self.bundles, call=self.call)
 
     @cached_property
     def split(self) -> str:
@@ -235,39 +200,22 @@ class ComparisonTask:
         check_price(plan)
         return plan
 
-    @property
-    def _deviation(self) -> float:
-        return self.plan.find_mechanism(DIFFERENCE).noise_scale
+    @cached_property
+    def metric(self) -> Metric:
+        """The metric, with the mean of the classes' frequencies that the bundles state."""
+        return Metric(mean_frequencies(self._stated) if self.macro else ())
 
-    def _least(self, disagreement: float) -> float:
-        return least_difference(
-            self.plan.n, self._deviation, disagreement=disagreement, assumed=self.disagreement
-        )
+    @cached_property
+    def _stated(self) -> list[tuple[float, ...]]:
+        return stated_frequencies(self.bundles, self.dataset)
 
     # before anything is spent
 
     def describe_plan(self) -> list[str]:
         """Describes cost, noise and power; all numbers are public."""
-        plan, unit = self.plan, self.words
-        a, b = (bundle.facts.name for bundle in self.bundles)
-        noise = self._deviation / plan.n
-        lines = [
-            f"Is B ({b}) better than A ({a}) on the {plan.n:,} test {unit.many} of {self.dataset}?",
-            f"Cost: epsilon {format_epsilon(plan.realised_epsilon)} at delta "
-            f"{format_small(plan.delta)} for each test {unit.one}; training {unit.many} pay "
-            "nothing.",
-            f"Noise: standard deviation {self._deviation:.3g} test {unit.many}, "
-            f"{100 * noise:.2g} points of accuracy.",
-            f"Smallest difference that is found with probability {POWER:.0%} (two-sided, 5%):",
-        ]
-        for share in sorted({min(_FEW_DISAGREE, self.disagreement), self.disagreement}):
-            least = self._least(share)
-            beyond = ", so none is found" if least > share else ""
-            lines.append(
-                f"  {_up(100 * least):.1f} points if A and B disagree on {100 * share:g}% of the "
-                f"test {unit.many}{beyond}"
-            )
-        return lines
+        names = [bundle.facts.name for bundle in self.bundles]
+        lines = describe_plan(self.plan, self.metric, names, self.dataset, self.words)
+        return lines if self.macro else [*lines, *describe_imbalance(self._stated)]
 
     def check_before(self, *, anyway: bool = False) -> None:
         """Runs all checks that precede a booking; `anyway` permits a comparison without power."""
@@ -284,12 +232,13 @@ class ComparisonTask:
             )
         self._check_heads()
         self.ledger.check_room(self.make_booking(), read_limits(self.study, self.dataset))
-        if not anyway and (least := self._least(self.disagreement)) > HOPELESS:
+        least = least_difference(Noise.of_plan(self.plan), self.metric, disagreement=HOPELESS)
+        if not anyway and least > HOPELESS:
             raise PrivacyError(
-                f"{self._title}: only a difference of {_up(100 * least):.1f} points or more would "
-                f"be found with probability {POWER:.0%}, so nothing would be learned. No epsilon "
-                "was spent. Write a larger --epsilon, use more test units, assume a smaller "
-                "--disagreement from public knowledge, or add --anyway"
+                f"{self._title}: only a difference of {round_up(100 * least):.1f} points or more "
+                f"would be found with probability {POWER:.0%}, if the heads disagree on "
+                f"{HOPELESS:.0%} of the test {self.words.many}, so nothing would be learned. No "
+                "epsilon was spent. Write a larger --epsilon, use more test units, or add --anyway"
             )
 
     def _check_heads(self) -> None:
@@ -334,7 +283,7 @@ class ComparisonTask:
                 "heads": [bundle_digest(bundle.folder) for bundle in self.bundles],
                 "dataset": self.dataset,
                 "epsilon": self.epsilon,
-                "disagreement": self.disagreement,
+                "metric": self.metric.name,
                 "unit": self.unit,
                 "delta": self.study.dataset_delta(self.dataset),
             }
@@ -361,20 +310,20 @@ class ComparisonTask:
             )
         staged = self._staged(entry)
         if entry.state == "open":
-            if _read_whole(staged) is None:
+            if read_whole(staged) is None:
                 raise PrivacyError(f"{self._title}: {self.ledger.explain_open(entry)}")
             self._close_entry(entry, staged)
-        elif not _has_hash(staged, entry.digest):
-            if not _has_hash(self.output, entry.digest):
+        elif not has_hash(staged, entry.digest):
+            if not has_hash(self.output, entry.digest):
                 raise PrivacyError(
                     f"{self._title}: made (entry {entry.number} of {self.ledger.path}), but its "
                     f"record is neither {self.output} nor {staged}; restore the file with "
                     f"record hash {entry.digest}, or write another --name, which spends epsilon "
                     "again"
                 )
-            return _read_whole(self.output)
+            return read_whole(self.output)
         self._publish(staged)
-        return _read_whole(staged)
+        return read_whole(staged)
 
     def _check_listed(self) -> None:
         """Raises PrivacyError for results of this dataset that a lost ledger does not list."""
@@ -394,6 +343,7 @@ class ComparisonTask:
             codes = unit_codes(test[0].units)
         pairs = zip(self.bundles, test, strict=True)
         first, second = (share_right(bundle, store) for bundle, store in pairs)
+        weights = self.metric.weigh_labels(read_labels(test[0])) if self.macro else None
         self.output.parent.mkdir(parents=True, exist_ok=True)
         require_room(self.output.parent, _RECORD_BYTES)
         entry = self.ledger.book_release(
@@ -410,44 +360,35 @@ class ComparisonTask:
         )
         logger.info("%s: recorded as entry %d", self._title, entry.number)
         with tell_of_entry(f"{entry.number} of {self.ledger.path}"):
-            released = release_difference(first, second, codes, self.plan, SystemEntropy())
+            released = release_sums(
+                first, second, codes, self.plan, SystemEntropy(), class_weights=weights
+            )
             staged = self._staged(entry)
             write_record(staged, self._make_record(released, entry))
             self._close_entry(entry, staged)
             self._publish(staged)
-        record = _read_whole(staged)
+        record = read_whole(staged)
         assert record is not None
         return record
 
-    def _make_record(self, released: float, entry: Entry) -> dict[str, Any]:
-        found = estimate_difference(
-            released, self.plan.n, self._deviation, disagreement=self.disagreement
+    def _make_record(self, released: ReleasedSums, entry: Entry) -> dict[str, Any]:
+        return make_record(
+            self.bundles,
+            self.metric,
+            self.plan,
+            released,
+            name=self.name,
+            study=self.study.study,
+            dataset=self.dataset,
+            unit=self.unit,
+            entry=entry.number,
         )
-        return {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
-            "name": self.name,
-            "study": self.study.study,
-            "dataset": self.dataset,
-            "heads": [
-                {"name": bundle.facts.name, "sha256": bundle_digest(bundle.folder)}
-                for bundle in self.bundles
-            ],
-            "entry": entry.number,
-            "metric": "accuracy",
-            "unit": self.unit,
-            **priced_values(self.plan),
-            "disagreement": self.disagreement,
-            "released": released,
-            "difference": found.value,
-            "interval": [found.low, found.high],
-        }
 
     def _staged(self, entry: Entry) -> Path:
         return self.output.with_name(f".entry-{entry.number}.json")
 
     def _close_entry(self, entry: Entry, staged: Path) -> None:
-        record = _read_whole(staged)
+        record = read_whole(staged)
         assert record is not None
         try:
             self.ledger.close_entry(entry.number, record[RECORD_HASH])
@@ -460,105 +401,21 @@ class ComparisonTask:
             temporary.write_bytes(staged.read_bytes())
 
     def describe_result(self, record: Mapping[str, Any]) -> list[str]:
-        """States which head is better, with the interval and what it covers."""
-        a, b = (head["name"] for head in record["heads"])
-        low, high = record["interval"]
-        better = Difference(record["difference"], low, high).better
-        ends = f"{math.floor(1000 * low) / 10:+.1f} to {math.ceil(1000 * high) / 10:+.1f}"
-        verdict = {
-            1: f"B ({b}) is better than A ({a})",
-            0: f"A ({a}) is better than B ({b})",
-            None: f"No difference was found between A ({a}) and B ({b})",
-        }[better]
-        unit, share = self.words, record["disagreement"]
-        assumed = (
-            f", if A and B disagree on at most {100 * share:g}% of them, as was assumed"
-            if share < 1
-            else ""
-        )
-        lines = [
-            f"{verdict}: accuracy of B minus A {100 * record['difference']:+.1f} points (95% CI "
-            f"{ends}).",
-            f"The interval covers the noise and the choice of the {record['n']:,} test "
-            f"{unit.many}{assumed}.",
-        ]
-        if better is None:
-            lines.append("This does not show that A and B are equally good.")
-        return [*lines, f"{self.output}: entry {record['entry']} of {self.ledger.path}"]
+        """States which head is better, and where the record and the booking are."""
+        booked = f"{self.output}: entry {record['entry']} of {self.ledger.path}"
+        return [*describe_result(record, self.words), booked]
 
 
-def share_right(bundle: Bundle, store: FeatureStore) -> npt.NDArray[np.float64]:
-    """Returns the share of each row's labels that a head has right, [rows]; NaN for null rows."""
-    heads = one_head(bundle.weights, bundle.arrays, bundle.facts.head.read_options().normalize)
-    labels, shares = read_labels(store), np.full(store.rows, np.nan)
-    for start, block in store.read_blocks(STREAMED_ROWS):
-        scores = score_rows(heads, block)[0]
-        if bundle.calibration is not None:
-            scores = bundle.calibration.rescale(scores)
-        stop = start + len(block)
-        right = right_predictions(scores, labels[start:stop], link=bundle.link)
-        each = right.reshape(len(right), -1).mean(axis=1)
-        shares[start:stop] = np.where(find_usable(scores), each, np.nan)
-    return shares
-
-
-def _check_pair(first: Bundle, second: Bundle) -> None:
-    ours, theirs = first.facts, second.facts
-    if (ours.class_names, ours.multi_label) != (theirs.class_names, theirs.multi_label):
+def _check_macro(bundles: Bundles, dataset: str) -> None:
+    """Raises ConfigError unless heads have one label per image and state classes' frequencies."""
+    if bundles[0].facts.multi_label:
         raise ConfigError(
-            f"{first.folder} has classes {_name_classes(first)}, {second.folder} has "
-            f"{_name_classes(second)}; compare heads of the same classes in the same order"
+            "--metric macro_accuracy: it needs one label per image, but these heads have several; "
+            "write --metric accuracy"
         )
-    if bundle_digest(first.folder) == bundle_digest(second.folder):
-        raise ConfigError(f"{second.folder}: the same head as {first.folder}; name another bundle")
-
-
-def _name_classes(bundle: Bundle) -> str:
-    names = bundle.facts.class_names
-    more = "" if len(names) <= 5 else f" and {len(names) - 5} more"
-    return f"{', '.join(names[:5])}{more}"
-
-
-def _check_store(bundle: Bundle, store: FeatureStore) -> None:
-    """Raises DataError unless a store has the features that a bundle's head was trained on."""
-    facts, first = bundle.facts, store.shards[0]
-    backbone = facts.backbone
-    fault = None
-    if store.weights_sha256 != backbone.weights_sha256:
-        fault = f"weights have SHA-256 {store.weights_sha256}, not {backbone.weights_sha256}"
-    elif store.dimension != facts.dimension:
-        fault = f"dimension is {store.dimension}, not {facts.dimension}"
-    elif store.preprocessing != backbone.preprocessing:
-        fault = "preprocessing differs"
-    elif store.read_header(first).dtype != backbone.dtype:
-        fault = f"features are stored as {store.read_header(first).dtype}, not {backbone.dtype}"
-    elif first.probe is None or not probes_agree(first.probe, backbone.probe):
-        fault = "features of the test image differ"
-    elif (tuple(store.class_names), store.multi_label) != (facts.class_names, facts.multi_label):
-        fault = "classes differ"
-    if fault:
-        raise DataError(
-            f"{store.path}: not features for {bundle.folder}: {fault}; extract features with the "
-            "backbone of the bundle"
+    if not stated_frequencies(bundles, dataset):
+        raise ConfigError(
+            "--metric macro_accuracy: neither bundle states the classes' frequencies in "
+            f"{dataset}; compare a release with `class_priors` or with `balanced: true`, or write "
+            "--metric accuracy"
         )
-
-
-def _read_whole(path: Path) -> Mapping[str, Any] | None:
-    """Reads a comparison's record; None if missing or damaged, DataError for a newer version."""
-    try:
-        record = read_whole_record(path)
-    except (OSError, ValueError):
-        return None
-    if not (isinstance(record, dict) and record.get("format") == FORMAT and RECORD_HASH in record):
-        return None
-    check_not_newer(path, record, kind=FORMAT, version=FORMAT_VERSION)
-    return record
-
-
-def _has_hash(path: Path, digest: str | None) -> bool:
-    record = _read_whole(path)
-    return record is not None and record[RECORD_HASH] == digest
-
-
-def _up(points: float) -> float:
-    return math.ceil(10 * points - 1e-9) / 10

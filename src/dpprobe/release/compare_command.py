@@ -30,12 +30,11 @@ def add_command(commands: Any) -> None:
     words = "name of the comparison; default: A's name, _vs_, and B's name"
     compare.add_argument("--name", help=words)
     compare.add_argument(
-        "--disagreement",
-        type=float,
-        default=1.0,
-        metavar="SHARE",
-        help="assume, from public knowledge, that A and B disagree on at most this share of the "
-        "test images, for a shorter interval; default: assume nothing",
+        "--metric",
+        choices=("accuracy", "macro_accuracy"),
+        default="accuracy",
+        help="macro_accuracy counts all classes equally, by the class frequencies that the bundles "
+        "state; default: accuracy",
     )
     words = "print cost, noise and power, and spend nothing"
     compare.add_argument("--plan", action="store_true", help=words)
@@ -55,7 +54,7 @@ def _run_compare(arguments: argparse.Namespace) -> int:
         epsilon=arguments.epsilon,
         dataset=arguments.dataset,
         name=arguments.name,
-        disagreement=arguments.disagreement,
+        macro=arguments.metric == "macro_accuracy",
         call=("--configfile", *map(str, arguments.configfile)),
     )
     if (record := task.find_earlier()) is not None:

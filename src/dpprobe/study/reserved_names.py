@@ -23,3 +23,5 @@ TAKEN = WRITTEN | {RELEASES, COMPARISONS, DOWNLOADS}
 
 # The ledger of a dataset, beside its split tables.
 LEDGER_FILE = "ledger.jsonl"
+# The record of a comparison, in its folder below COMPARISONS.
+COMPARISON_FILE = "comparison.json"

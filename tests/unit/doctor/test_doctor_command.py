@@ -661,6 +661,35 @@ def releases_and_ledgers() -> Calls:
     )
 
 
+def records_of_comparisons() -> Calls:
+    shutil.copy(STORED / "ledger-1/ledger.jsonl", "data/digits")  # entry 1 is abandoned, 2 closed
+    folder = Path("results/comparisons/a_vs_b")
+    record = folder / "comparison.json"
+    stored = {"format": "dpprobe-comparison", "format_version": 1, "dataset": "digits"}
+    staged = {number: folder / f".entry-{number}.json" for number in (1, 2)}
+    for number, path in staged.items():
+        write_record(path, stored | {"entry": number})
+    shutil.copy(staged[2], record)
+    yield Told()
+    record.unlink()
+    restored = "missing; repeat its `dpprobe compare`, which restores it and spends nothing"
+    yield Told(FIX, 1, (f"{record}: {restored}",))
+    staged[2].unlink()
+    yield Told()  # of an abandoned entry: to compare again would spend epsilon
+    write_record(staged[2], stored | {"entry": 2})
+    shutil.copy(staged[2], record)
+    truncate(record)
+    kept = "dpprobe cannot recreate a comparison"
+    yield Told(FIX, 1, (f"{record}: {CHANGED}copy it from {staged[2]}: {kept}",))
+    flip(staged[2])
+    backup = f"{CHANGED}restore it from a backup: {kept}"
+    yield Told(FIX, 1, tuple(f"{path}: {backup}" for path in (staged[2], record)))
+    newer = stored | {"entry": 2, "format_version": 2}
+    write_record(record, newer)
+    write_record(staged[2], newer)
+    yield Told((), 1, tuple(f"{path}: " for path in (staged[2], record)))
+
+
 def folders_without_results() -> Calls:
     Path("empty").mkdir()
     yield Told(
@@ -814,6 +843,7 @@ SCENES = [
     files_of_a_newer_dpprobe,
     downloads_and_cached_noise,
     releases_and_ledgers,
+    records_of_comparisons,
     folders_without_results,
     results_of_other_runs,
     other_spellings,

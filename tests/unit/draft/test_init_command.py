@@ -85,6 +85,7 @@ def taken(desk: Desk, file: str) -> Study:
     entry = r"(?m)^( *)# (\w+:(?: #.*)?(?:\n\1#   .*)+)"
     text = re.sub(entry, lambda m: re.sub(rf"(?m)^{m[1]}# ", m[1], m[0]), text)
     (desk.folder / file).write_text(text)
+    desk.images("public/similar_images")
     return desk.study(file)
 
 

@@ -14,6 +14,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from dpprobe.draft.study_text import format_number, write_comment, write_entry
+from dpprobe.errors import ConfigError
 from dpprobe.privacy.limits import choose_delta
 from tests.unit.draft.conftest import Desk, lesions
 
@@ -118,3 +119,40 @@ def test_names_that_a_study_cannot_have_are_told(desk: Desk) -> None:
     assert (study.study, [*study.datasets]) == ("24_b", ["my_lesions"])
     desk.images("plain/a", "plain/b", count=30)
     assert "names:" not in desk.init("plain")
+
+
+@pytest.mark.parametrize("place", ["lesions", "similar_images"])
+@pytest.mark.parametrize("balanced", [True, False])
+def test_the_public_images_that_a_comment_declares_are_accepted(
+    desk: Desk, place: str, balanced: bool
+) -> None:
+    """`Desk.study` refuses what `dpprobe check` refuses."""
+    desk.images(f"{place}/a", count=30 if balanced else 90)
+    desk.images(f"{place}/b", count=30)
+    drafted = desk.draft(place)
+    assert "`public_datasets` in study.yaml" in drafted.said
+    assert not drafted.study.public_datasets
+    (block,) = re.findall(r"(?m)^# public_datasets:\n(?:# .*\n)+", drafted.text)
+    text = drafted.text.replace(block, re.sub("(?m)^# ", "", block))
+    text = re.sub("(?m)^    # public: ", "    public: ", text)
+    desk.file("study.yaml", text)
+    ((name, public),) = yaml.safe_load(text)["public_datasets"].items()
+    with pytest.raises(ConfigError, match=public["path"]):
+        desk.study("study.yaml")
+    desk.images(f"{public['path']}/films")
+    study = desk.study("study.yaml")
+    assert list(study.public_datasets) == [name] != list(study.datasets)
+    (file,) = study.methods["auto"].public_files().values()
+    assert f"features/{name}/" in file
+    assert desk.run("check", "study.yaml").startswith("study.yaml: 6 cells; ")
+
+
+def test_enough_images_need_no_public_images(desk: Desk) -> None:
+    """At mu 0.27 and 512 features, from 15 sqrt(512) / 0.27 = 1,264 training units on."""
+    desk.file("0.jpg")
+    for rows, offered in ((1500, True), (1700, False)):
+        desk.table("t.csv", [{"file": f"{n}.jpg", "y": "ab"[n % 2]} for n in range(rows)])
+        drafted = desk.draft("t.csv")
+        assert ("\n# public_datasets:\n" in drafted.text) == offered
+        assert ("\n    # public: " in drafted.text) == offered
+        assert ("public images of a similar kind" in drafted.said) == offered

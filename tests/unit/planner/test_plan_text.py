@@ -171,3 +171,10 @@ def test_of_more_classes_than_were_measured_nothing_is_warned() -> None:
     few = {"n": 2 * most, "dimension": None, "epsilons": [0.01], "delta": 1e-5}
     assert too_few_warning(classes=most, **few) is not None  # type: ignore[arg-type]
     assert too_few_warning(classes=most + 1, **few) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("n", "told"), [(300, True), (3000, False)])
+def test_public_images_are_mentioned_where_they_may_help(n: int, told: bool) -> None:
+    """Of 1,280 features at mu 0.27, the limit of 15 sqrt(d) / mu is 2,000 units."""
+    text = plan_in_words(made(setting=SETTING.with_n(n), unit="patient"))
+    assert ("docs/few-patients.md" in text) == told

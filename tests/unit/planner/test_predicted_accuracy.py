@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from dpprobe.errors import ConfigError
+from dpprobe.heads.auto_rule import choose_head
+from dpprobe.heads.facts import DataFacts
 from dpprobe.planner.learning_curves import read_curves
 from dpprobe.planner.predicted_accuracy import (
     Kept,
@@ -19,6 +21,7 @@ from dpprobe.planner.predicted_accuracy import (
     n_that_would_do,
     n_to_keep,
     predict,
+    public_images_help,
 )
 
 SETTING = Setting(n=3000, classes=4, epsilon=1.0, dimension=1280)
@@ -149,3 +152,29 @@ def test_more_noise_is_as_a_smaller_mu(n: int) -> None:
     law = read_curves().law
     doubled = predict(SETTING.with_n(round(n * 2**law.mu)), noise=2.0)
     assert doubled.expected == pytest.approx(predict(SETTING.with_n(n)).expected, abs=2e-3)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 8.0])
+@pytest.mark.parametrize("dimension", [64, 512, 1280])
+def test_public_images_help_where_auto_gives_the_centre_a_larger_share(
+    dimension: int, epsilon: float
+) -> None:
+    helped = []
+    for n in (round(20 * 1.3**step) for step in range(30)):
+        setting = Setting(n=n, classes=2, epsilon=epsilon, dimension=dimension)
+        facts = DataFacts(
+            n=n,
+            dimension=dimension,
+            classes=2,
+            multi_label=False,
+            epsilon=epsilon,
+            delta=setting.delta,
+            unit="image",
+        )
+        larger = choose_head(facts)["normalize"] == {"kind": "centred", "share": 0.2}
+        assert public_images_help(setting) == larger
+        helped.append(larger)
+    assert helped[0]
+    assert not helped[-1]
+    unknown = Setting(n=300, classes=2, epsilon=epsilon)
+    assert public_images_help(unknown) == public_images_help(replace(unknown, dimension=64))

@@ -18,7 +18,8 @@ from dpprobe.features.feature_store import FeatureStore
 from dpprobe.privacy.releases import Releases
 from dpprobe.release.bundle import bundle_digest, read_bundle, write_sums
 from dpprobe.release.commands import open_release
-from dpprobe.release.compare import ComparisonTask, share_right
+from dpprobe.release.compare import ComparisonTask
+from dpprobe.release.compared_heads import share_right
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_prices import compose_bookings
 from dpprobe.study.study import Study
@@ -107,17 +108,16 @@ def test_a_comparison_is_booked_closed_and_stored(made: tuple[Path, Study]) -> N
     assert entry.booking.units == ledger(folder).read_entries()[0].booking.units
     # test units pay for exactly the noise that was drawn, training units nothing
     (part,) = entry.booking.parts
-    (mechanism,) = part.mechanisms
-    (stated,) = record["mechanisms"]
     assert part.side == "test"
-    assert stated["noise_standard_deviation"] == mechanism.noise_scale
-    assert mechanism.sensitivity == stated["sensitivity"] == 1
+    for mechanism, stated in zip(part.mechanisms, record["mechanisms"], strict=True):
+        assert stated["noise_standard_deviation"] == mechanism.noise_scale
+        assert mechanism.sensitivity == stated["sensitivity"] == 1
     assert (part.epsilon, part.delta) == (record["epsilon"], record["delta"])
     assert part.epsilon <= record["epsilon_target"] == 1
     assert compose_bookings(ledger(folder).list_bookings(), 1e-4).epsilon == before.epsilon
     # what the record says follows from the released number
     assert record["n"] == N
-    assert record["difference"] == pytest.approx(record["released"] / N)
+    assert record["difference"] == pytest.approx(record["released"]["difference"] / N)
     assert record["interval"][0] < record["difference"] < record["interval"][1]
     digests = [bundle_digest(bundle(folder, name)) for name in METHODS]
     assert [head["sha256"] for head in record["heads"]] == digests
@@ -146,9 +146,51 @@ def test_the_released_number_is_the_sum_plus_noise(
         rows = store.read() / np.linalg.norm(store.read(), axis=1, keepdims=True)
         scores = rows @ read.weights[:, :-1].T + read.weights[:, -1]
         right.append(scores.argmax(axis=1) == store.labels)
-    (noise,) = seen
-    assert record["released"] - noise == pytest.approx(right[1].sum() - right[0].sum(), abs=1e-3)
-    assert abs(noise) > 1e-9
+    squares, total = (
+        record["released"][name] - noise
+        for name, noise in zip(("squares", "difference"), seen, strict=True)
+    )
+    assert total == pytest.approx(right[1].sum() - right[0].sum(), abs=1e-3)
+    assert squares == pytest.approx((right[1] != right[0]).sum(), abs=1e-3)
+    assert min(map(abs, seen)) > 1e-9
+
+
+def test_a_macro_accuracy_has_the_frequencies_that_bundles_state(
+    released: tuple[Path, Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a head that releases them, and of one that does not; the sum by a plain loop."""
+    shutil.copytree(released[0], tmp_path, dirs_exist_ok=True)
+    of = study(tmp_path, name="third", method="balanced", allow_useless=True)
+    with refuses(ConfigError, "macro_accuracy", "frequencies", "toy"):
+        open_task(tmp_path, of, macro=True)
+    open_release(of, "third").run()
+    seen: list[float] = []
+    add = Releases.release_gaussian
+
+    def release(self: Any, name: str, sums: Any) -> Any:
+        noisy = add(self, name, sums)
+        seen.append(float((noisy - sums.values)[0, 0]))
+        return noisy
+
+    monkeypatch.setattr(Releases, "release_gaussian", release)
+    record = compare(tmp_path, of, "first", "third", macro=True)
+    stated = read_bundle(bundle(tmp_path, "third")).facts.head.class_priors
+    assert stated is not None
+    assert (record["metric"], record["class_frequencies"]) == ("macro_accuracy", list(stated))
+    store = FeatureStore(tmp_path / "results/features/toy/pixels/test/manifest.json")
+    heads = [read_bundle(bundle(tmp_path, name)) for name in ("first", "third")]
+    first, third = (share_right(each, store) for each in heads)
+    total = sum(
+        (b - a) * min(stated) / stated[label]
+        for a, b, label in zip(first, third, store.labels, strict=True)
+    )
+    noisy = record["released"]["difference"]
+    assert noisy - seen[1] == pytest.approx(total, abs=1e-3)
+    assert record["difference"] == pytest.approx(noisy / N / 3 / min(stated))
+    told = open_task(tmp_path, of, "first", "third", macro=True).describe_result(record)
+    check_tokens("\n".join(told), "macro accuracy", "frequencies")
+    with refuses(PrivacyError, "entry 4", "--name"):
+        compare(tmp_path, of, "first", "third")
 
 
 def test_the_same_comparison_is_returned_and_another_adds(made: tuple[Path, Study]) -> None:
@@ -181,12 +223,12 @@ def test_a_crash_before_noise_leaves_an_open_entry(
 ) -> None:
     folder, of = made
 
-    def crash(*_: Any) -> float:
+    def crash(*_: Any, **__: Any) -> float:
         assert ledger(folder).read_entries()[-1].state == "open"
         raise DataError("the power failed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpprobe.release.compare.release_difference", crash)
+        patch.setattr("dpprobe.release.compare.release_sums", crash)
         with refuses(DataError, "the power failed", "Entry 3"):
             compare(folder, of)
     assert ledger(folder).read_entries()[-1].is_counted
@@ -211,7 +253,7 @@ def test_a_crash_after_noise_is_finished_without_new_noise(
             compare(folder, of)
     (staged,) = (folder / "results/comparisons/first_vs_second").glob(".entry-*.json")
     wanted = parse_record(staged.read_bytes())
-    monkeypatch.setattr("dpprobe.release.compare.release_difference", crash)
+    monkeypatch.setattr("dpprobe.release.compare.release_sums", crash)
     assert compare(folder, of) == wanted
     assert ledger(folder).read_entries()[-1].state == "closed"
     assert (staged.parent / "comparison.json").read_bytes() == staged.read_bytes()
@@ -288,9 +330,6 @@ def test_delta_above_one_over_n_is_refused(made: tuple[Path, Study]) -> None:
     [
         ({"dataset": "other"}, ("other", "toy", "--dataset")),
         ({"name": "../x"}, ("../x", "--name")),
-        ({"disagreement": 0.0}, ("--disagreement 0",)),
-        ({"disagreement": 1.1}, ("--disagreement 1.1",)),
-        ({"disagreement": math.nan}, ("--disagreement",)),
     ],
 )
 def test_wrong_options_are_refused(
@@ -396,11 +435,10 @@ def test_images_on_both_sides_and_moving_splits_are_refused(
 
 def test_a_comparison_without_power_needs_a_word(made: tuple[Path, Study]) -> None:
     task = open_task(*made, epsilon=0.1)
-    with refuses(PrivacyError, "--anyway", "--epsilon", "--disagreement", "No epsilon"):
+    with refuses(PrivacyError, "--anyway", "--epsilon", "No epsilon"):
         task.check_before()
     task.check_before(anyway=True)
-    few = open_task(*made, epsilon=5.0, disagreement=0.1)
-    few.check_before()
+    open_task(*made, epsilon=5.0).check_before()
 
 
 def test_null_rows_are_right_for_no_head(made: tuple[Path, Study]) -> None:
@@ -428,7 +466,7 @@ def test_the_command_plans_compares_and_returns(
     words = ("compare", bundle(folder, "first"), bundle(folder, "second"), "--epsilon", 1)
     assert run_main(monkeypatch, *words, "--plan", "--anyway") == 0
     planned = capsys.readouterr().out
-    check_tokens(planned, "epsilon 1", "120", "10%", "100%", "80%")
+    check_tokens(planned, "epsilon 1", "120", "10%", "30%", "80%")
     assert len(ledger(folder).read_entries()) == 2
     assert run_main(monkeypatch, *words, "--anyway") == 0
     shown = capsys.readouterr().out
@@ -455,7 +493,8 @@ def test_the_verdict_is_that_of_the_interval(
 ) -> None:
     task = open_task(*made)
     heads = [{"name": name} for name in METHODS]
-    record = {"heads": heads, "n": 120, "entry": 3, "interval": interval, "disagreement": 0.2}
+    record = {"heads": heads, "n": 120, "entry": 3, "interval": interval}
+    record["metric"] = "accuracy"
     said = "\n".join(task.describe_result({**record, "difference": sum(interval) / 2}))
-    for token in (*tokens, "20%"):
+    for token in tokens:
         assert token in said

@@ -19,14 +19,20 @@ from dpprobe.privacy.entropy import SEEDED, SystemEntropy
 from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Plan, full_batch
 from dpprobe.privacy.target import Target
-from dpprobe.release import comparison
 from dpprobe.release.comparison import (
+    DIFFERENCE,
+    SQUARES,
     Difference,
+    Metric,
+    Noise,
+    ReleasedSums,
     comparison_mechanisms,
     estimate_difference,
     least_difference,
-    release_difference,
-    sum_differences,
+    mean_frequencies,
+    release_sums,
+    sum_units,
+    unit_differences,
 )
 from dpprobe.release.counted_units import weigh_rows
 from tests.support.mechanisms import made_plan
@@ -39,12 +45,18 @@ def plan_of(n: int, *, noise: float = 1e-3, unit: str = "image") -> Plan:
     return made_plan(comparison_mechanisms(), n, noise=noise, unit=unit)
 
 
-def total(first: Any, second: Any, units: Any) -> float:
-    """The sum without noise, in units."""
+def sums(first: Any, second: Any, units: Any, classes: Any = 1.0) -> tuple[float, float]:
+    """Both sums without noise, in units."""
     codes = np.array(units)
     n = len(set(units))
-    weights = weigh_rows(codes, len(codes), plan_of(n, unit="patient"))
-    return float(sum_differences(np.array(first), np.array(second), weights, n).values[0, 0])
+    weights = weigh_rows(codes, len(codes), plan_of(n, unit="patient")) * classes
+    each = unit_differences(np.array(first), np.array(second), weights, codes)
+    total, squares = (float(sum_units(values, n).values[0, 0]) for values in (each, each**2))
+    return total, squares
+
+
+def total(first: Any, second: Any, units: Any) -> float:
+    return sums(first, second, units)[0]
 
 
 # rows of two heads: shares of right labels, or a null row, and the row's unit
@@ -52,18 +64,21 @@ SHARES = st.one_of(st.sampled_from([0.0, 1.0, math.nan]), st.floats(0, 1))
 ROWS = st.lists(st.tuples(SHARES, SHARES, st.integers(0, 5)), min_size=1, max_size=40)
 
 
-@given(ROWS)
-def test_no_unit_moves_the_sum_by_more_than_one(rows: list[tuple[float, float, int]]) -> None:
+@given(ROWS, st.floats(0, 1))
+def test_no_unit_moves_a_sum_by_more_than_one(
+    rows: list[tuple[float, float, int]], weight: float
+) -> None:
     first, second, numbers = map(np.array, zip(*rows, strict=True))
     units = np.unique(numbers, return_inverse=True)[1].tolist()
-    whole = total(first, second, units)
-    assert math.isfinite(whole)
+    classes = np.where(np.arange(len(units)) % 2, weight, 1.0)
+    whole = np.array(sums(first, second, units, classes))
+    assert np.isfinite(whole).all()
     for unit in set(units):
         null = np.array(units) == unit
         for head in (first, second):
             less = np.where(null, math.nan, head)
             pair = (less, second) if head is first else (first, less)
-            assert abs(whole - total(*pair, units)) <= 1
+            assert (abs(whole - sums(*pair, units, classes)) <= 1).all()
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 49, 1000, 99_991])
@@ -76,8 +91,10 @@ def test_a_unit_of_any_size_adds_one_at_most(size: int) -> None:
 
 def test_the_images_of_a_patient_are_averaged() -> None:
     first, second = [0.0, 0.0, 0.0, 1.0, 0.0], [1.0, 1.0, 0.0, 1.0, 0.0]
-    assert total(first, second, [0, 0, 0, 0, 1]) == 0.5
-    assert total(first, second, [0, 1, 2, 3, 4]) == 2
+    assert sums(first, second, [0, 0, 0, 0, 1]) == (0.5, 0.25)
+    assert sums(first, second, [0, 1, 2, 3, 4]) == (2, 2)
+    # two images of a class of weight 1/4 of four images: (1/4 + 1/4) / 4
+    assert sums(first, second, [0, 0, 0, 0, 1], np.array([0.25, 0.25, 1, 1, 1])) == (1 / 8, 1 / 64)
 
 
 def test_null_rows_and_rows_without_a_label_add_nothing() -> None:
@@ -93,35 +110,37 @@ def test_what_leaves_is_a_whole_number_of_steps() -> None:
     """So that no low bit of it tells what was added: `privacy.releases` refuses any other sum."""
     shares = np.random.default_rng(0).random((2, 30))
     first, second = shares
-    grid = sum_differences(first, second, np.ones(30), 30)
+    grid = sum_units(unit_differences(first, second, np.ones(30), None), 30)
     assert grid.units.item() == int(grid.units.item())
     assert math.log2(grid.step) == int(math.log2(grid.step))
-    noisy = release_difference(first, second, None, plan_of(30, noise=3.0), SystemEntropy())
-    assert noisy / grid.step == int(noisy / grid.step)
+    noisy = release_sums(first, second, None, plan_of(30, noise=3.0), SystemEntropy())
+    assert all(each / grid.step == int(each / grid.step) for each in noisy)
 
 
-def test_noise_has_the_deviation_of_the_plan() -> None:
-    noise, draws = 4.0, 1500
+def test_noise_has_the_deviations_of_the_plan() -> None:
+    """The squares have a fifth of mu^2, so that their noise is twice the other noise."""
+    plan, draws = plan_of(6, noise=4.0), 1500
     entropies = (SystemEntropy() for _ in range(draws))
     ones = np.ones(6)
-    drawn = np.array(
-        [release_difference(ones, ones, None, plan_of(6, noise=noise), each) for each in entropies]
-    )
-    assert abs(drawn.mean()) < 5 * noise / math.sqrt(draws)
-    assert drawn.std() == pytest.approx(noise, rel=5 / math.sqrt(2 * draws))
+    drawn = np.array([release_sums(ones, ones, None, plan, each) for each in entropies])
+    for column, name in zip(drawn.T, (DIFFERENCE, SQUARES), strict=True):
+        noise = plan.find_mechanism(name).noise_scale
+        assert noise == {DIFFERENCE: 4.0, SQUARES: 8.0}[name]
+        assert abs(column.mean()) < 5 * noise / math.sqrt(draws)
+        assert column.std() == pytest.approx(noise, rel=5 / math.sqrt(2 * draws))
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-5), (0.5, 1e-4), (2.0, 1e-6)])
 def test_epsilon_is_that_of_a_gaussian_mechanism(
     tmp_path: Path, epsilon: float, delta: float
 ) -> None:
-    """In closed form (Balle and Wang 2018, theorem 8), with mu = 1 / sigma, and by a library."""
+    """In closed form (Balle and Wang 2018, theorem 8), of both releases, and by a library."""
     plan = calibrate(
         comparison_mechanisms(), Target(n=500, epsilon=epsilon, delta=delta), cache=tmp_path
     )
-    (mechanism,) = plan.mechanisms
-    assert (mechanism.sensitivity, mechanism.count, mechanism.sample_rate) == (1, 1, 1)
-    sigma = mechanism.noise_scale
+    for mechanism in plan.mechanisms:
+        assert (mechanism.sensitivity, mechanism.count, mechanism.sample_rate) == (1, 1, 1)
+    sigma = 1 / math.hypot(*(1 / mechanism.noise_scale for mechanism in plan.mechanisms))
     for price, rel in ((plan.realised_epsilon, 1e-4), (epsilon, 0.02)):
         above = norm.cdf(0.5 / sigma - price * sigma)
         below = math.exp(price) * norm.cdf(-0.5 / sigma - price * sigma)
@@ -136,59 +155,104 @@ def test_refused() -> None:
     ones, plan = np.ones(4), plan_of(4)
     other = made_plan([full_batch("accuracy", "a sum", 1.0)], 4)
     with refuses(PrivacyError, "difference"):
-        release_difference(ones, ones, None, other, SEEDED)
+        release_sums(ones, ones, None, other, SEEDED)
     with refuses(PrivacyError, "n = 4"):
-        release_difference(np.ones(5), np.ones(5), None, plan, SEEDED)
+        release_sums(np.ones(5), np.ones(5), None, plan, SEEDED)
     with refuses(PrivacyError, "n = 4", "patient"):
-        release_difference(ones, ones, np.array([0, 0, 1, 2]), plan_of(4, unit="patient"), SEEDED)
+        release_sums(ones, ones, np.array([0, 0, 1, 2]), plan_of(4, unit="patient"), SEEDED)
     with refuses(PrivacyError, "0 to 1"):
-        release_difference(ones, 1.5 * ones, None, plan, SEEDED)
+        release_sums(ones, 1.5 * ones, None, plan, SEEDED)
+    with refuses(PrivacyError, "weight", "0 to 1"):
+        release_sums(ones, ones, None, plan, SEEDED, class_weights=1.5 * ones)
     with refuses(PrivacyError, 4, 3):
-        release_difference(ones, np.ones(3), None, plan, SEEDED)
+        release_sums(ones, np.ones(3), None, plan, SEEDED)
     silent = made_plan(comparison_mechanisms(), 4, noise=0.0)
     with refuses(PrivacyError, "not private"):
-        release_difference(ones, ones, None, silent, SEEDED)
+        release_sums(ones, ones, None, silent, SEEDED)
 
 
-@pytest.mark.parametrize("disagree", [0.05, 0.3, 1.0])
+def draw_sums(
+    n: int, noise: Noise, disagree: float, share: float, frequencies: tuple[float, ...]
+) -> list[ReleasedSums]:
+    """Draws comparisons: units of random classes, in which heads disagree on `disagree` of each.
+
+    `share` of the units on which heads disagree are the second head's.
+    """
+    draws, generator = 20_000, np.random.default_rng(1)
+    classes = generator.multinomial(n, frequencies or (1.0,), draws)
+    weights = min(frequencies or (1.0,)) / np.array(frequencies or (1.0,))
+    differing = generator.binomial(classes, disagree)
+    better = 2 * generator.binomial(differing, share) - differing
+    total = better @ weights + generator.normal(0, noise.difference, draws)
+    squares = differing @ weights**2 + generator.normal(0, noise.squares, draws)
+    return [ReleasedSums(*pair) for pair in zip(total.tolist(), squares.tolist(), strict=True)]
+
+
+FREQUENCIES = [(), (0.2, 0.8), (0.1, 0.3, 0.6)]
+
+
+@pytest.mark.parametrize("disagree", [0.01, 0.05, 0.3, 1.0])
 @pytest.mark.parametrize("share", [0.5, 0.8])
-@pytest.mark.parametrize("noise", [1.0, 30.0])
+@pytest.mark.parametrize("deviation", [1.0, 30.0])
+@pytest.mark.parametrize("frequencies", FREQUENCIES)
 def test_the_interval_covers_the_true_difference(
-    disagree: float, share: float, noise: float
+    disagree: float, share: float, deviation: float, frequencies: tuple[float, ...]
 ) -> None:
-    """`share` of the units on which heads disagree are the second head's; 95% and more cover."""
-    n, draws, generator = 400, 20_000, np.random.default_rng(1)
+    """In 95% and more. Every class has the same difference, which is that of the recalls' mean."""
+    noise, metric = Noise(n=400, difference=deviation, squares=2 * deviation), Metric(frequencies)
     true = disagree * (2 * share - 1)
-    differing = generator.binomial(n, disagree, draws)
-    sums = 2 * generator.binomial(differing, share) - differing
-    noisy = sums + generator.normal(0, noise, draws)
-    for assumed in {1.0, disagree}:
-        ends = [estimate_difference(one, n, noise, disagreement=assumed) for one in noisy]
-        covered = np.mean([one.low <= true <= one.high for one in ends])
-        assert covered > 0.95 - 4 * math.sqrt(0.05 * 0.95 / draws)
+    drawn = draw_sums(400, noise, disagree, share, frequencies)
+    ends = [estimate_difference(one, noise, metric) for one in drawn]
+    covered = np.mean([one.low <= true <= one.high for one in ends])
+    assert covered > 0.95 - 4 * math.sqrt(0.05 * 0.95 / len(drawn))
 
 
-@pytest.mark.parametrize("disagree", [0.2, 0.5])
-@pytest.mark.parametrize("assumed", [None, 1.0])
+@pytest.mark.parametrize("disagree", [0.1, 0.4])
+@pytest.mark.parametrize("frequencies", FREQUENCIES)
 def test_the_least_difference_is_found_in_four_of_five_comparisons(
-    disagree: float, assumed: float | None
+    disagree: float, frequencies: tuple[float, ...]
 ) -> None:
-    """Of draws whose disagreement is the stated one, so that chances are a little higher."""
-    n, noise, draws, generator = 2000, 20.0, 20_000, np.random.default_rng(2)
-    assumed = assumed or disagree
-    least = least_difference(n, noise, disagreement=disagree, assumed=assumed)
+    """Chances are a little higher, because the bounds of the noise hold together."""
+    noise, metric = Noise(n=2000, difference=5.0, squares=10.0), Metric(frequencies)
+    least = least_difference(noise, metric, disagreement=disagree)
     assert least < disagree
-    differing = generator.binomial(n, disagree, draws)
-    sums = 2 * generator.binomial(differing, (1 + least / disagree) / 2) - differing
-    noisy = sums + generator.normal(0, noise, draws)
-    ends = [estimate_difference(one, n, noise, disagreement=assumed) for one in noisy]
-    assert 0.79 < np.mean([one.better == 1 for one in ends]) < 0.86
+    drawn = draw_sums(2000, noise, disagree, (1 + least / disagree) / 2, frequencies)
+    found = np.mean([estimate_difference(one, noise, metric).better == 1 for one in drawn])
+    assert 0.79 < found < 0.92
+
+
+def test_squares_shorten_the_interval_of_heads_that_mostly_agree() -> None:
+    """Without them E d^2 may be 1: 1.96 sqrt(1 / n + (noise / n)^2), with all of the budget."""
+    for n, mu in ((100, 0.27), (400, 0.27), (5000, 0.27), (400, 1.0)):
+        noise = Noise(n=n, difference=1 / mu / math.sqrt(0.8), squares=1 / mu / math.sqrt(0.2))
+        drawn = draw_sums(n, noise, 0.1, 0.5, ())
+        ends = [estimate_difference(one, noise, Metric()) for one in drawn]
+        width = np.mean([one.high - one.low for one in ends])
+        assert width < 0.7 * 2 * 1.96 * math.sqrt(1 / n + (1 / mu / n) ** 2)
 
 
 def test_equal_heads_are_told_apart_in_one_of_twenty_comparisons_at_most() -> None:
-    noisy = np.random.default_rng(3).normal(0, 25.0, 20_000)
-    found = [estimate_difference(one, 300, 25.0, disagreement=1e-9).better for one in noisy]
-    assert np.mean([each is not None for each in found]) == pytest.approx(0.05, abs=0.007)
+    noise = Noise(n=300, difference=25.0, squares=50.0)
+    drawn = draw_sums(300, noise, 0.0, 0.5, ())
+    found = [estimate_difference(one, noise, Metric()).better for one in drawn]
+    assert np.mean([each is not None for each in found]) < 0.05
+
+
+def test_a_macro_accuracy_counts_classes_equally() -> None:
+    """The exact frequencies: the mean of the classes' recalls, by a plain loop."""
+    generator = np.random.default_rng(4)
+    labels = np.repeat([0, 1, 2], [50, 150, 300])
+    first, second = (generator.random((2, 500)) < 0.6).astype(float)
+    metric = Metric((0.1, 0.3, 0.6))
+    each = unit_differences(first, second, metric.weigh_labels(labels), None)
+    noise = Noise(n=500, difference=1e-9, squares=1e-9)
+    found = estimate_difference(ReleasedSums(each.sum(), (each**2).sum()), noise, metric)
+    recalls = [np.mean((second - first)[labels == label]) for label in range(3)]
+    assert found.value == pytest.approx(np.mean(recalls))
+    assert metric.name == "macro_accuracy"
+    assert metric.weights == pytest.approx([1, 1 / 3, 1 / 6])
+    assert metric.mean_square == pytest.approx(0.1 + 0.3 / 9 + 0.6 / 36)
+    assert mean_frequencies([(0.1, 0.9), (0.3, 0.7)]) == pytest.approx((0.2, 0.8))
 
 
 @pytest.mark.parametrize(
@@ -201,10 +265,12 @@ def test_a_head_is_better_if_the_interval_leaves_out_zero(
     assert Difference(sum(ends) / 2, *ends).better == better
 
 
-@given(st.floats(-1e4, 1e4), st.integers(1, 1000), st.floats(1e-3, 1e3), st.floats(1e-3, 1))
+@given(st.floats(-1e4, 1e4), st.floats(-1e4, 1e4), st.integers(1, 1000), st.floats(1e-3, 1e3))
 def test_ends_are_in_order_and_differences_of_shares(
-    released: float, n: int, deviation: float, share: float
+    total: float, squares: float, n: int, deviation: float
 ) -> None:
-    found = estimate_difference(released, n, deviation, disagreement=share)
-    assert -1 <= found.low <= found.value <= found.high <= 1
-    assert comparison.least_difference(n, deviation, disagreement=share) > 0
+    noise = Noise(n=n, difference=deviation, squares=2 * deviation)
+    for metric in map(Metric, FREQUENCIES):
+        found = estimate_difference(ReleasedSums(total, squares), noise, metric)
+        assert -1 <= found.low <= found.value <= found.high <= 1
+        assert least_difference(noise, metric, disagreement=0.3) > 0

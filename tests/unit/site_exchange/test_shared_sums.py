@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from scipy.stats import norm
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.public_inputs import SYNTHETIC_ROWS
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.entropy import SEEDED
@@ -267,7 +269,11 @@ def make_plan(options: Any, *, n: int = ROWS, unit: str = "image") -> Plan:
     return made_plan(options.list_mechanisms(n), n, 2.0, unit=unit, selection=selection)
 
 
-def split_rows(sizes: list[int], patients: np.ndarray | None = None) -> list[TrainingSet]:
+def split_rows(
+    sizes: list[int],
+    patients: np.ndarray | None = None,
+    **public: Any,
+) -> list[TrainingSet]:
     features, labels = draw_rows()
     edges = np.cumsum([0, *sizes])
     assert edges[-1] == ROWS
@@ -280,6 +286,7 @@ def split_rows(sizes: list[int], patients: np.ndarray | None = None) -> list[Tra
             CLASSES,
             units=None if names is None else Units.number_units(names[start:stop]),
             agreed_n=total,
+            **public,
         )
         for start, stop in itertools.pairwise(edges)
     ]
@@ -294,6 +301,29 @@ def test_a_trusted_aggregator_trains_the_bits_of_one_place(head: str, sizes: lis
     pooled = fit_heads(options, split_rows([ROWS])[0], plan, [5])
     assert together.weights.tobytes() == pooled.weights.tobytes()
     assert together.steps == pooled.steps
+
+
+@pytest.mark.parametrize("moment", [None, "public", "released"])
+def test_sites_with_one_public_file_train_the_bits_of_one_place(
+    tmp_path: Path, moment: str | None
+) -> None:
+    """The released mean is shrunk towards the public mean, and the public rows may whiten."""
+    public = tmp_path / "public.npy"
+    draw = np.random.default_rng(8).normal(2, 1, size=(90, DIMENSION))
+    np.save(public, draw.astype(np.float32))
+    around: dict[str, Any] = {"kind": "whitened" if moment else "centred", "public": str(public)}
+    if moment == "public":
+        around["moment"] = "public"
+    head = HEADS["whitened"] | {"normalize": around}
+    options = method_options(head)
+    plan = make_plan(options)
+    parts = split_rows([100, 90, 50], public=SYNTHETIC_ROWS)
+    together = fit_together(options, parts, plan, 5, colluders=None)
+    pooled = fit_heads(options, split_rows([ROWS], public=SYNTHETIC_ROWS)[0], plan, [5])
+    assert together.weights.tobytes() == pooled.weights.tobytes()
+    np.save(public, (draw + 5).astype(np.float32))
+    other = fit_heads(options, split_rows([ROWS], public=SYNTHETIC_ROWS)[0], plan, [5])
+    assert other.weights.tobytes() != pooled.weights.tobytes()
 
 
 def test_patients_of_several_sites_are_the_units_of_one_place() -> None:

@@ -31,6 +31,7 @@ Only a signature protects a bundle against the following undetectable changes:
 - Another number of test units of an AUC or a macro accuracy is undetectable, as are another number
   of cells in a choice, another public seed and fraction of the split, and other names of sites, of
   cohorts and of an earlier cohort's release.
+- Another hash of a public file is undetectable without the file.
 - Other documents are undetectable if bundle.json names another version of dpprobe as their writer.
 - A larger total of the ledger, or another entry number, is undetectable.
 

@@ -6,7 +6,8 @@ import json
 import shutil
 import signal
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpprobe.artifacts import sha256_file
 from dpprobe.errors import ConfigError, PrivacyError, WaitingError
+from dpprobe.heads.registry import method_options
 from dpprobe.privacy.accountants import compute_epsilon
 from dpprobe.privacy.releases import add_rounded_noise
 from dpprobe.release import bundle
+from dpprobe.release.make import ReleaseTask
 from dpprobe.release.parts.sites import several_sites
 from dpprobe.release.parts.sites.several_sites import SeveralSites
 from dpprobe.release.verification.verify import verify_bundle
@@ -87,6 +91,50 @@ def test_three_sites_make_one_verified_release(
         before = (site.task().output / "head.safetensors").read_bytes()
         site.task().run()
         assert (site.task().output / "head.safetensors").read_bytes() == before
+
+
+def with_public_file(site: Site, rows: np.ndarray) -> ReleaseTask:
+    """A site's release of a head around public rows, with its own copy of their file."""
+    path = site.folder / "films.npy"
+    np.save(path, rows.astype(np.float32))
+    task = site.task()
+    around = {"kind": "centred", "public": str(path)}
+    head = method_options({"head": "feature_covariance", "normalize": around, "steps": 2})
+    methods = {**task.study.methods, "covariance": head}
+    return replace(task, study=task.study.model_copy(update={"methods": methods}))
+
+
+def test_three_sites_with_one_public_file_make_one_release(tmp_path: Path) -> None:
+    """Each has its own copy, of one hash."""
+    rows = np.random.default_rng(3).normal(size=(50, DIMENSION))
+    tasks = {}
+    sites = make_sites(tmp_path, method="covariance")
+    for site in sites:
+        tasks[site.name] = with_public_file(site, rows)
+        tasks[site.name].make_offer()
+    for _ in range(20):
+        for site in sites:
+            with suppress(WaitingError):
+                with_public_file(site, rows).run()
+    bundles = [bundle.read_bundle(task.output) for task in tasks.values()]
+    assert len({read.weights.tobytes() for read in bundles}) == 1
+    assert failed(verify_bundle(bundles[0].folder)) == []
+    assert sha256_file(tmp_path / "east/films.npy") in json.dumps(bundles[0].statement)
+
+
+def test_a_site_with_another_public_file_is_refused_before_anything_is_booked(
+    tmp_path: Path,
+) -> None:
+    sites = make_sites(tmp_path, method="covariance")
+    rows = np.random.default_rng(3).normal(size=(50, DIMENSION))
+    others = {"north": rows + 1e-6}
+    tasks = [with_public_file(site, others.get(site.name, rows)) for site in sites]
+    for task in tasks:
+        task.make_offer()
+    for task, site in zip(tasks, sites, strict=True):
+        with refuses(PrivacyError, "north", "public files"):
+            task.run()
+        assert site.ledger.read_entries() == []
 
 
 def agree(sites: list[Site], **changes: Any) -> None:
