@@ -12,6 +12,7 @@ from dpprobe.results.network_record import NETWORK_FILES, NETWORKS_FOLDER, netwo
 from dpprobe.results.search_record import SEARCHES, search_path
 from dpprobe.study.cuts import study_cuts
 from dpprobe.study.network_methods import searched_methods
+from dpprobe.study.reserved_names import locate_features
 from dpprobe.study.study import Cell, Study
 
 SPLITS = ("train", "test")
@@ -59,7 +60,7 @@ class StudyFiles:
         return list(options.of) if isinstance(options, joined.Options) else []
 
     def locate_manifest(self, dataset: str, backbone: str, split: str) -> str:
-        return f"{self.results}/features/{dataset}/{backbone}/{split}/manifest.json"
+        return locate_features(self.results, dataset, backbone, split)
 
     def list_features(self, dataset: str) -> list[str]:
         paths = [

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dpprobe.study.reserved_names import locate_features
+
 # The option of head `auto`, and of the normalisations that release a mean.
 _KEY = "public"
 
@@ -17,7 +19,7 @@ def with_public_features(values: Any) -> Any:
     if not isinstance(methods, Mapping) or not isinstance(names, Mapping):
         return values
     results = values.get("results_dir", "results")
-    places = {name: f"{results}/features/{name}/{{backbone}}/train/manifest.json" for name in names}
+    places = {name: locate_features(results, name, "{backbone}", "train") for name in names}
     changed = {name: _replace_names(method, places) for name, method in methods.items()}
     return {**values, "methods": changed}
 

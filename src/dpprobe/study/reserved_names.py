@@ -25,3 +25,8 @@ TAKEN = WRITTEN | {RELEASES, COMPARISONS, DOWNLOADS}
 LEDGER_FILE = "ledger.jsonl"
 # The record of a comparison, in its folder below COMPARISONS.
 COMPARISON_FILE = "comparison.json"
+
+
+def locate_features(results: str, dataset: str, backbone: str, split: str) -> str:
+    """Returns the path of the manifest of a split's features."""
+    return f"{results}/features/{dataset}/{backbone}/{split}/manifest.json"

@@ -478,23 +478,3 @@ def test_the_command_plans_compares_and_returns(
     assert len(ledger(folder).read_entries()) == 3
     refused = run_main(monkeypatch, *words[:-1], 0.1, "--name", "less")
     check_tokens(str(refused), "--anyway")
-
-
-@pytest.mark.parametrize(
-    ("interval", "tokens"),
-    [
-        ([0.0104, 0.0896], ("B (second) is better", "+1.0 to +9.0")),
-        ([-0.0896, -0.0104], ("A (first) is better", "-9.0 to -1.0")),
-        ([-0.0104, 0.0896], ("No difference", "-1.1 to +9.0", "equally good")),
-    ],
-)
-def test_the_verdict_is_that_of_the_interval(
-    made: tuple[Path, Study], interval: list[float], tokens: tuple[str, ...]
-) -> None:
-    task = open_task(*made)
-    heads = [{"name": name} for name in METHODS]
-    record = {"heads": heads, "n": 120, "entry": 3, "interval": interval}
-    record["metric"] = "accuracy"
-    said = "\n".join(task.describe_result({**record, "difference": sum(interval) / 2}))
-    for token in tokens:
-        assert token in said

@@ -10,10 +10,9 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.statement import NOT_PUBLISHED, Declared, Statement
 from dpprobe.release.bundle import ESTIMATOR, BundleFacts, published_options
+from dpprobe.release.earlier_bundles import FORMAT, NEWEST
 from dpprobe.release_part_registry import ALWAYS_STATED, STATED_IF_ASKED
 
-FORMAT = "dpprobe-release-statement"
-FORMAT_VERSION = 3
 # The backbone in a statement before the user names the model that computed the rows.
 _UNNAMED = {"backbone": "vectors", "trained": True, "weights_sha256": None}
 
@@ -66,7 +65,7 @@ def release_statement(
     return {
         **values,
         "format": FORMAT,
-        "format_version": FORMAT_VERSION,
+        "format_version": NEWEST,
         "multi_label": facts is not None and facts.multi_label,
         **{name: blocks.get(name) for name in ALWAYS_STATED},
         **({"parts": facts.hash_parts()} if facts else {}),
