@@ -49,6 +49,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Has the end of Python find all objects, of which Triton would print pages if they stayed."""
+    gc.unfreeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Fails a test that hangs, such as at a pipe that nobody writes to."""
