@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe import artifacts
-from dpprobe.data.table import SplitTable
 from dpprobe.errors import StoreError
 from dpprobe.features.joined_rows import JoinedRows
 from dpprobe.features.shard_header import REMEDY, ShardHeader
@@ -27,6 +26,8 @@ from dpprobe.hdf5_files import open_hdf5
 
 if TYPE_CHECKING:
     import h5py
+
+    from dpprobe.data.table import SplitTable
 
 READ_BYTES = 16 << 20
 CACHE_BYTES = 16 << 20

@@ -311,3 +311,18 @@ def _relative_cost(mechanisms: Sequence[Mechanism]) -> float:
         mechanism.count * (mechanism.sample_rate / mechanism.noise_multiplier) ** 2
         for mechanism in mechanisms
     )
+
+
+def check_mechanisms(plan: Plan, wanted: Sequence[Mechanism]) -> None:
+    """Raises PrivacyError unless a plan is private and has mechanisms, up to one noise factor."""
+    first = plan.mechanisms[0].noise_multiplier / wanted[0].noise_multiplier
+    same = len(plan.mechanisms) == len(wanted) and all(
+        replace(planned, noise_multiplier=1.0) == replace(item, noise_multiplier=1.0)
+        and math.isclose(planned.noise_multiplier, first * item.noise_multiplier, rel_tol=1e-9)
+        for planned, item in zip(plan.mechanisms, wanted, strict=True)
+    )
+    if not (same and plan.private and plan.selection is None):
+        names = ", ".join(item.name for item in wanted)
+        raise PrivacyError(
+            f"the plan of the test units is not private, or not for {names}; calibrate a plan"
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,7 +16,7 @@ from dpprobe.heads.fitted import Heads
 from dpprobe.heads.scoring import score_rows
 from dpprobe.privacy.grid import Grid
 from dpprobe.privacy.noise_calibration import price_plan
-from dpprobe.privacy.plan import Mechanism, Plan
+from dpprobe.privacy.plan import Mechanism, Plan, check_mechanisms
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.statement import mechanism_values
 from dpprobe.release.transport import Draw
@@ -42,21 +41,6 @@ def open_releases(draw: Draw, plan: Plan, wanted: Sequence[Mechanism]) -> Releas
     if len(seeds) != 1:
         raise PrivacyError(f"{wanted[0].name}: {len(seeds)} heads share one epsilon; pass one head")
     return Releases(plan, seeds, torch.device("cpu"), entropy=entropy, shared=draw.shared)
-
-
-def check_mechanisms(plan: Plan, wanted: Sequence[Mechanism]) -> None:
-    """Raises PrivacyError unless a plan is private and has mechanisms, up to one noise factor."""
-    first = plan.mechanisms[0].noise_multiplier / wanted[0].noise_multiplier
-    same = len(plan.mechanisms) == len(wanted) and all(
-        replace(planned, noise_multiplier=1.0) == replace(item, noise_multiplier=1.0)
-        and math.isclose(planned.noise_multiplier, first * item.noise_multiplier, rel_tol=1e-9)
-        for planned, item in zip(plan.mechanisms, wanted, strict=True)
-    )
-    if not (same and plan.private and plan.selection is None):
-        names = ", ".join(item.name for item in wanted)
-        raise PrivacyError(
-            f"the plan of the test units is not private, or not for {names}; calibrate a plan"
-        )
 
 
 def compose_test_price(*plans: Plan | None) -> Plan | None:

@@ -22,12 +22,12 @@ from dpprobe.privacy.limits import (
     round_up,
 )
 from dpprobe.privacy.noise_calibration import price_of_group, price_plan, second_opinions
-from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
+from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection, check_mechanisms
 from dpprobe.privacy.risk import list_risk_faults
 from dpprobe.privacy.statement import mechanism_values, require_gaussian
 from dpprobe.privacy.statement_words import format_epsilon
 from dpprobe.privacy.unit_words import UnitWords
-from dpprobe.release.counted_units import check_mechanisms, price_together
+from dpprobe.release.counted_units import price_together
 from dpprobe.release.stated_values import (
     Values,
     read_block,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from pathlib import Path
+
 from dpprobe.analysis_registry import FOLDERS
 
 RELEASES = "releases"
@@ -30,3 +33,21 @@ COMPARISON_FILE = "comparison.json"
 def locate_features(results: str, dataset: str, backbone: str, split: str) -> str:
     """Returns the path of the manifest of a split's features."""
     return f"{results}/features/{dataset}/{backbone}/{split}/manifest.json"
+
+
+def same_units_fault(
+    dataset: str, other: str | None, known: Collection[str], data_dir: Path
+) -> str | None:
+    """Explains why a dataset cannot share units with another dataset; None if it can.
+
+    Args:
+      other: the dataset's `same_units_as`.
+      known: the datasets of the study, and those with a ledger in `data_dir`.
+    """
+    if other is None or (other != dataset and other in known):
+        return None
+    return (
+        f"same_units_as: {other}: write the name of another dataset of the study, or with releases "
+        f"in {data_dir}. Before the other dataset's first release, write `same_units_as: "
+        f"{dataset}` under it instead"
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +30,7 @@ from dpprobe.study.network_methods import network_faults
 from dpprobe.study.options import ReleaseOptions
 from dpprobe.study.public_file_checks import PublicFiles
 from dpprobe.study.release_data import release_delta_fault, release_delta_warning
-from dpprobe.study.reserved_names import LEDGER_FILE
+from dpprobe.study.reserved_names import LEDGER_FILE, same_units_fault
 from dpprobe.study.study import Study
 
 
@@ -267,24 +267,6 @@ def dataset_faults(study: Study, name: str) -> list[str]:
     if fault := same_units_fault(name, dataset.same_units_as, known, data):
         faults.append(fault)
     return [f"dataset {name}: {fault}" for fault in faults]
-
-
-def same_units_fault(
-    dataset: str, other: str | None, known: Collection[str], data_dir: Path
-) -> str | None:
-    """Explains why a dataset cannot share units with another dataset; None if it can.
-
-    Args:
-      other: the dataset's `same_units_as`.
-      known: the datasets of the study, and those with a ledger in `data_dir`.
-    """
-    if other is None or (other != dataset and other in known):
-        return None
-    return (
-        f"same_units_as: {other}: write the name of another dataset of the study, or with releases "
-        f"in {data_dir}. Before the other dataset's first release, write `same_units_as: "
-        f"{dataset}` under it instead"
-    )
 
 
 def _warn_of_unmeasured(study: Study, name: str) -> list[str]:

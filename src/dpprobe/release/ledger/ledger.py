@@ -45,8 +45,7 @@ from dpprobe.release.ledger.ledger_units import (
     write_hashes,
 )
 from dpprobe.site_exchange.site_folder import has_sent, lock_folder, site_folder
-from dpprobe.study.reserved_names import LEDGER_FILE
-from dpprobe.study.study_checks import same_units_fault
+from dpprobe.study.reserved_names import LEDGER_FILE, same_units_fault
 
 logger = logging.getLogger("dpprobe")
 
