@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dpprobe.heads.fitted import Fitted, Record
-from dpprobe.heads.gradient_options import UnitRowOptions
+from dpprobe.heads.gradient_options import PublicHeadFile, UnitRowOptions
 from dpprobe.heads.optimiser import Optimiser
 
 if TYPE_CHECKING:
@@ -34,8 +34,26 @@ class Options(UnitRowOptions):
     rows: 2 (1 + beta) / h with the loss's curvature h, as the rows' second moment is at most 1.
     """
 
+    paths: ClassVar[tuple[str, ...]] = (*UnitRowOptions.paths, "public_head")
+
     head: Literal["momentum"] = "momentum"
     beta: float = Field(0.9, ge=0, lt=1, description="Share of the velocity that each step keeps.")
+    public_head: PublicHeadFile = None
+
+    @model_validator(mode="after")
+    def _check_public_head(self) -> Self:
+        if self.public_head is None:
+            return self
+        if self.init_file is not None:
+            raise ValueError(
+                f"public_head {self.public_head} and init_file {self.init_file}: write only one"
+            )
+        if not self.has_unit_rows:
+            raise ValueError(
+                f"public_head: it needs rows of norm 1, but normalize is {self.normalize.kind}; "
+                "write normalize: l2, centred or whitened"
+            )
+        return self
 
     def choose_rate(self, steps: int, *, noise: float, classes: int, **_: float) -> float:
         largest = 1 + self.intercept**2
@@ -66,8 +84,15 @@ class Momentum(Optimiser):
 
 
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
-    from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
+    # late imports: planning imports this module without torch
+    from dpprobe.heads import gradient_steps, public_head
 
+    start, optimiser = None, partial(Momentum, beta=options.beta)
+    if options.public_head is not None:
+        head = public_head.read_public_head(options, rows, releases)
+        start = head.start_weights(options.constant)
+        if head.along > 1:
+            optimiser = partial(public_head.PublicHeadMomentum, beta=options.beta, head=head)
     return gradient_steps.take_gradient_steps(
-        options, rows, releases, partial(Momentum, beta=options.beta), record=record
+        options, rows, releases, optimiser, start=start, record=record
     )
