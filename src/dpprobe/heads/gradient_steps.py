@@ -72,9 +72,7 @@ def take_gradient_steps(
     if options.engine == "exact" and releases.plan.private:
         from dpprobe.heads import exact_engine  # loads compiled functions, which takes time
 
-        return exact_engine.train(
-            options, rows, releases, optimiser(), start=start, record=record
-        )
+        return exact_engine.train(options, rows, releases, optimiser(), start=start, record=record)
     mechanism = releases.plan.find_mechanism(GRADIENTS)
     history = History(rows, mechanism.sample_rate, record, options.link)
     clip, sigmoid = releases.sensitivity(GRADIENTS), options.loss == "sigmoid"

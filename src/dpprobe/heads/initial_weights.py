@@ -87,9 +87,7 @@ def weights_from_file(
             f"{option} {path}: cannot be read ({error}); name a safetensors file"
         ) from None
     if "weights" not in tensors:
-        raise ConfigError(
-            f'{option} {path}: it contains {sorted(tensors)}; add a tensor "weights"'
-        )
+        raise ConfigError(f'{option} {path}: it contains {sorted(tensors)}; add a tensor "weights"')
     weights = tensors["weights"].to(torch.float64).numpy()
     if weights.shape not in ((classes, dimension), (classes, dimension + 1)):
         raise ConfigError(

@@ -13,9 +13,8 @@ the public head as such weights, of norm 1. Steps are multiplied by a matrix wit
   at most 3. So images can exchange classes, or correct one, at little noise.
 - 1 for all other directions.
 
-The start is twice the standard deviation of the noise that all steps add along U. So with few units
-the head answers as the public head does, although noise alone would turn 1 of 40 such starts
-around. With more units, or a larger epsilon, start and factors fade. Without noise, the public head
+The start is 2.5 standard deviations of the noise that all steps add along U. So with few units the
+head answers as the public head does: noise alone turns 1 of 160 such starts around. With more units, or a larger epsilon, start and factors fade. Without noise, the public head
 changes nothing. bench/results/few_patients.md compares other factors, starts and mixtures.
 """
 
@@ -23,7 +22,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -39,7 +37,7 @@ from dpprobe.privacy.releases import Releases
 
 OPTION = "public_head"
 # Standard deviations of the noise along U at which a fit starts.
-_START = 2.0
+_START = 2.5
 # The largest factor of steps on the features that the public head reads.
 _WITHIN = 3.0
 # The least mean square distance of unit rows from a released centre, which noise may make too long.
