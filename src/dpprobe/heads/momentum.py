@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.gradient_options import PublicHeadFile, UnitRowOptions
-from dpprobe.heads.optimiser import Optimiser
+from dpprobe.heads.optimiser import MakeOptimiser, Optimiser
 
 if TYPE_CHECKING:
     import torch
@@ -87,7 +87,8 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
     # late imports: planning imports this module without torch
     from dpprobe.heads import gradient_steps, public_head
 
-    start, optimiser = None, partial(Momentum, beta=options.beta)
+    start = None
+    optimiser: MakeOptimiser = partial(Momentum, beta=options.beta)
     if options.public_head is not None:
         head = public_head.read_public_head(options, rows, releases)
         start = head.start_weights(options.constant)

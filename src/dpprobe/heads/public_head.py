@@ -14,8 +14,9 @@ the public head as such weights, of norm 1. Steps are multiplied by a matrix wit
 - 1 for all other directions.
 
 The start is 2.5 standard deviations of the noise that all steps add along U. So with few units the
-head answers as the public head does: noise alone turns 1 of 160 such starts around. With more units, or a larger epsilon, start and factors fade. Without noise, the public head
-changes nothing. bench/results/few_patients.md compares other factors, starts and mixtures.
+head answers as the public head does: noise alone turns 1 of 160 such starts around. With more
+units, or a larger epsilon, start and factors fade. Without noise, the public head changes nothing.
+bench/results/few_patients.md compares other factors, starts and mixtures.
 """
 
 from __future__ import annotations
