@@ -15,6 +15,7 @@ from dpprobe.heads.optimiser import MakeOptimiser, Optimiser
 if TYPE_CHECKING:
     import torch
 
+    from dpprobe.heads.public_head import PublicHead
     from dpprobe.heads.rows import Rows
     from dpprobe.privacy.releases import Releases
 
@@ -83,17 +84,29 @@ class Momentum(Optimiser):
         weights.add_(velocity, alpha=-rate)
 
 
+class StretchedMomentum(Momentum):
+    """Heavy-ball steps by gradients that a public head stretches."""
+
+    def __init__(self, *, beta: float, head: PublicHead) -> None:
+        super().__init__(beta=beta)
+        self._head = head
+
+    def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
+        super().step(weights, self._head.stretch(gradient), rate)
+
+
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     # late imports: planning imports this module without torch
-    from dpprobe.heads import gradient_steps, public_head
+    from dpprobe.heads import gradient_steps
+    from dpprobe.heads.public_head import read_public_head
 
     start = None
     optimiser: MakeOptimiser = partial(Momentum, beta=options.beta)
     if options.public_head is not None:
-        head = public_head.read_public_head(options, rows, releases)
+        head = read_public_head(options.public_head, options, rows, releases, beta=options.beta)
         start = head.start_weights(options.constant)
         if head.along > 1:
-            optimiser = partial(public_head.PublicHeadMomentum, beta=options.beta, head=head)
+            optimiser = partial(StretchedMomentum, beta=options.beta, head=head)
     return gradient_steps.take_gradient_steps(
         options, rows, releases, optimiser, start=start, record=record
     )

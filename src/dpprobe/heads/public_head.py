@@ -27,9 +27,8 @@ from dataclasses import dataclass
 import torch
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads.gradient_options import GRADIENTS, step_noise
+from dpprobe.heads.gradient_options import GRADIENTS, UnitRowOptions, step_noise
 from dpprobe.heads.initial_weights import weights_from_file
-from dpprobe.heads.momentum import Momentum, Options
 from dpprobe.heads.normalisation import CENTRE
 from dpprobe.heads.rows import Rows
 from dpprobe.heads.schedules import rate_of
@@ -77,24 +76,15 @@ class PublicHead:
         return rest + (self.within - 1) * within + self.along * along
 
 
-class PublicHeadMomentum(Momentum):
-    """Heavy-ball steps by gradients that a public head stretches."""
-
-    def __init__(self, *, beta: float, head: PublicHead) -> None:
-        super().__init__(beta=beta)
-        self._head = head
-
-    def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
-        super().step(weights, self._head.stretch(gradient), rate)
-
-
-def read_public_head(options: Options, rows: Rows, releases: Releases) -> PublicHead:
+def read_public_head(
+    written: str, options: UnitRowOptions, rows: Rows, releases: Releases, *, beta: float
+) -> PublicHead:
     """Reads the file of `public_head` for a fit; raises ConfigError for a file that does not fit.
 
-    The file's weights are for features of norm 1, as all text embeddings are.
+    The file's weights are for features of norm 1, as all text embeddings are. `beta` is the share
+    of the velocity that each step keeps.
     """
-    assert options.public_head is not None
-    path = str(resolve_path(options.public_head))
+    path = str(resolve_path(written))
     values = weights_from_file(path, rows.num_classes, rows.dimension, option=OPTION)
     weights = torch.from_numpy(values).to(rows.device)
     weights = rows.fitted_weights(_around_centre(options, weights, rows))
@@ -102,14 +92,16 @@ def read_public_head(options: Options, rows: Rows, releases: Releases) -> Public
     size = float(torch.linalg.vector_norm(weights))
     if size == 0:
         raise ConfigError(
-            f"{OPTION} {options.public_head}: all classes have equal weights, so it cannot "
+            f"{OPTION} {written}: all classes have equal weights, so it cannot "
             "distinguish them; write a head that can, or remove it"
         )
     direction = weights / size
     steps = releases.plan.find_mechanism(GRADIENTS).count
     rate = rate_of(options, rows, releases)
-    along = max(1.0, options.choose_rate(steps, noise=0.0, classes=rows.num_classes) / rate)
-    deviation = along * rate * step_noise(releases) * _accumulated_noise(options.beta, steps)
+    classes, dimension = rows.num_classes, rows.dimension
+    longest = options.choose_rate(steps, noise=0.0, classes=classes, dimension=dimension)
+    along = max(1.0, longest / rate)
+    deviation = along * rate * step_noise(releases) * _accumulated_noise(beta, steps)
     return PublicHead(
         direction=direction,
         features=_span_features(direction),
@@ -119,7 +111,7 @@ def read_public_head(options: Options, rows: Rows, releases: Releases) -> Public
     )
 
 
-def _around_centre(options: Options, weights: torch.Tensor, rows: Rows) -> torch.Tensor:
+def _around_centre(options: UnitRowOptions, weights: torch.Tensor, rows: Rows) -> torch.Tensor:
     """Converts a head on rows u of norm 1 to a head on centred rows (u - c) / |u - c|.
 
     |u - c| is replaced by its root mean square, sqrt(1 - |c|^2). A softmax ignores what all classes
