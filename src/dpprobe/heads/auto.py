@@ -22,6 +22,7 @@ from dpprobe.heads.auto_rule import RULE, balance_options, choose_head
 from dpprobe.heads.balance import DEFAULT_PRIOR_SHARE
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.gradient_options import PublicHeadFile
 from dpprobe.heads.normalisation import NoNormalisation, Normalize, PublicRows
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS, AnyMethod, method_options
@@ -38,7 +39,7 @@ _NOT_CHOSEN = ("auto", "nonprivate", "tuned")
 class Options(MethodOptions):
     """A head and options chosen by a rule from public facts."""
 
-    paths: ClassVar[tuple[str, ...]] = ("public",)
+    paths: ClassVar[tuple[str, ...]] = ("public", "public_head")
 
     head: Literal["auto"] = "auto"
     balanced: bool | None = Field(
@@ -51,6 +52,7 @@ class Options(MethodOptions):
         "a release in `evaluate`.",
     )
     public: PublicRows = None
+    public_head: PublicHeadFile = None
     # The rule writes the three fields below; the schema of a study leaves them out.
     normalize: SkipJsonSchema[Normalize] = NoNormalisation()
     rule: SkipJsonSchema[int | None] = None
@@ -93,7 +95,7 @@ class Options(MethodOptions):
         """Returns the choice of the current rule or one of `auto_rule.EARLIER`."""
         if fault := self.class_fault(facts.classes, multi_label=facts.multi_label):
             raise ConfigError(f"head auto: {fault}")
-        values = choose_head(facts, rule, public=self.public)
+        values = choose_head(facts, rule, **self._public_options)
         if self.balanced is not None:
             balance = {"class_priors": None, "offset_share": None}
             values |= balance_options(facts, rule) if self.balanced else balance
@@ -101,11 +103,15 @@ class Options(MethodOptions):
         if exact and not chosen.is_exact:
             chosen = method_options({**chosen.model_dump(mode="json"), "engine": "exact"})
         balanced = chosen.releases_priors or self.balanced
-        return type(self)(balanced=balanced, public=self.public, rule=rule, chosen=chosen)
+        return type(self)(balanced=balanced, **self._public_options, rule=rule, chosen=chosen)
+
+    @property
+    def _public_options(self) -> dict[str, str | None]:
+        return {name: getattr(self, name) for name in self.paths}
 
     def public_files(self) -> dict[str, str]:
-        """Returns the file once, although the chosen head names it too."""
-        return {} if self.public is None else {"public": self.public}
+        """Returns each file once, although the chosen head names it too."""
+        return {name: path for name, path in self._public_options.items() if path is not None}
 
     def identity_options(self) -> dict[str, Any]:
         values = super().identity_options()

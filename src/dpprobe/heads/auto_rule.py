@@ -51,16 +51,23 @@ _LARGER_SHARE, _OFFSET_SHARE, _OFFSET_SHARE_OF_TWO = 0.2, 0.1, 0.05
 _LEAST_PUBLIC_SIGNAL, _CENTRE_SHARE = 5.0, 0.04
 
 
-def choose_head(facts: DataFacts, rule: int = RULE, *, public: str | None = None) -> dict[str, Any]:
+def choose_head(
+    facts: DataFacts,
+    rule: int = RULE,
+    *,
+    public: str | None = None,
+    public_head: str | None = None,
+) -> dict[str, Any]:
     """Returns the options of the head to train, on full batches: a pure function of the facts.
 
-    `public` names a file of public rows, if the study has one.
+    `public` names a file of public rows, `public_head` a public head, if the study has one.
     """
     balanced = facts.metric == BALANCED_METRIC and not facts.multi_label
     return {
         "head": "momentum",
         "normalize": _choose_normalisation(facts, _LIMITS[rule], public),
         "loss": "sigmoid" if facts.multi_label else "softmax",
+        **({} if public_head is None else {"public_head": public_head}),
         **(balance_options(facts, rule) if balanced else {}),
     }
 

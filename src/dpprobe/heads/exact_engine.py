@@ -55,6 +55,7 @@ def train(
     releases: Releases,
     optimiser: Optimiser,
     *,
+    start: torch.Tensor | None = None,
     record: Record | None = None,
 ) -> Fitted:
     """Trains all seeds' heads in parallel, by exact sums and noise; see `take_gradient_steps`.
@@ -76,7 +77,7 @@ def train(
         pool = stack.enter_context(ThreadPoolExecutor(threads)) if threads > 1 else None
         # each of the pool's threads multiplies small chunks, for which BLAS must not start more
         stack.enter_context(threadpool_limits(1, user_api="blas"))
-        training = ExactTraining(options, rows, releases, optimiser, pool)
+        training = ExactTraining(options, rows, releases, optimiser, pool, start=start)
         progress = stack.enter_context(
             Progress(mechanism.count, label=f"{options.head}, exact: train", unit="steps")
         )
@@ -104,6 +105,8 @@ class ExactTraining:
         releases: Releases,
         optimiser: Optimiser,
         pool: Executor | None,
+        *,
+        start: torch.Tensor | None = None,
     ) -> None:
         mechanism = releases.plan.find_mechanism(GRADIENTS)
         self.taken, self._sample_rate = 0, mechanism.sample_rate
@@ -113,6 +116,8 @@ class ExactTraining:
         self._rates = learning_rates(options, mechanism.count, rate_of(options, rows, releases))
         self._mixing = mixing_rates(options, mechanism.count)
         self._weights = initial_weights(options, rows, releases.seeds, releases.entropy).double()
+        if start is not None:
+            self._weights += start.to(self._weights)
         self.average = self._weights if self._mixing is None else self._weights.clone()
         # Steps change `_parameters`; biases are the last column times the constant.
         self._constant = options.constant

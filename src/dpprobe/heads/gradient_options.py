@@ -81,6 +81,19 @@ InitFile = Annotated[
         "names of dataset and backbone.",
     ),
 ]
+# The option of heads that a public head helps.
+PublicHeadFile = Annotated[
+    str | None,
+    Field(
+        min_length=1,
+        exclude_if=lambda value: value is None,
+        description="A head that needs no private image: `text`, the text embeddings of the class "
+        'names by the same backbone; or a safetensors file with the tensor "weights" of init_file, '
+        "for features of norm 1. Training starts at the public head and takes larger steps along "
+        "it, at no privacy cost. With few images the head answers as the public head does, and "
+        "with many the public head fades.",
+    ),
+]
 # Other programs' words for batches that are no Poisson samples.
 OTHER_BATCHES = ("sampling", "shuffle", "replacement", "without_replacement", "drop_last")
 

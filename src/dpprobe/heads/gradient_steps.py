@@ -52,9 +52,12 @@ def take_gradient_steps(
     releases: Releases,
     optimiser: MakeOptimiser,
     *,
+    start: torch.Tensor | None = None,
     record: Record | None = None,
 ) -> Fitted:
     """Trains by the plan: draws batches, sums clipped gradients, adds noise, steps the optimiser.
+
+    `start` [classes, d + 1] is added to the initial weights of all seeds.
 
     Noisy sums are divided by the public expected batch size. On the CPU each seed has its own
     Poisson batches, and seeds train side by side on PyTorch's threads; heads on full batches share
@@ -69,7 +72,7 @@ def take_gradient_steps(
     if options.engine == "exact" and releases.plan.private:
         from dpprobe.heads import exact_engine  # loads compiled functions, which takes time
 
-        return exact_engine.train(options, rows, releases, optimiser(), record=record)
+        return exact_engine.train(options, rows, releases, optimiser(), start=start, record=record)
     mechanism = releases.plan.find_mechanism(GRADIENTS)
     history = History(rows, mechanism.sample_rate, record, options.link)
     clip, sigmoid = releases.sensitivity(GRADIENTS), options.loss == "sigmoid"
@@ -82,7 +85,15 @@ def take_gradient_steps(
         pool = stack.enter_context(ThreadPoolExecutor(threads)) if threads > 1 else None
         side_by_side = len(groups) > 1
         trainings = [
-            Training(options, gradients, releases, seeds, optimiser, None if side_by_side else pool)
+            Training(
+                options,
+                gradients,
+                releases,
+                seeds,
+                optimiser,
+                None if side_by_side else pool,
+                start=start,
+            )
             for seeds in groups
         ]
         progress = stack.enter_context(
@@ -130,20 +141,24 @@ class Training:
         seeds: Sequence[int],
         optimiser: MakeOptimiser,
         pool: Executor | None,
+        *,
+        start: torch.Tensor | None = None,
     ) -> None:
         mechanism, rows = releases.plan.find_mechanism(GRADIENTS), gradients[0].rows
-        start = initial_weights(options, rows, seeds)
-        size = start[0].numel()
+        begun = initial_weights(options, rows, seeds)
+        if start is not None:
+            begun += start.to(begun)
+        size = begun[0].numel()
         self.taken = 0
         self._native = is_native(rows)
-        self._shape = start.shape
+        self._shape = begun.shape
         self._weights, self._release = (self._make_buffer(rows.device) for _ in range(2))
-        self._view_heads(self._weights).copy_(start)
+        self._view_heads(self._weights).copy_(begun)
         # The optimiser changes `_parameters`; biases are the last column times the constant.
         self._constant = options.constant
         self._parameters = self._view_heads(self._weights)
         if self._constant != 1:
-            self._parameters = start.clone()
+            self._parameters = begun.clone()
             self._parameters[..., -1] /= self._constant
         self._rates = learning_rates(options, mechanism.count, rate_of(options, rows, releases))
         self._mixing = mixing_rates(options, mechanism.count)

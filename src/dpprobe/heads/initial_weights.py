@@ -53,7 +53,8 @@ def sized_weights(
             head[:, :-1] = truncated_normal(generator, (classes, dimension))
             head[:, :-1] /= math.sqrt(dimension)
     if options.init == "file":
-        (path,) = options.input_files()
+        path = options.init_file
+        assert path is not None, "`check_start` requires it"
         scale = 1.0 if options.init_scale is None else options.init_scale
         start[:] = scale * weights_from_file(path, classes, dimension)
     if options.init_bias is not None:
@@ -71,30 +72,30 @@ def truncated_normal(
     return values / _TRUNCATED
 
 
-def weights_from_file(path: str, classes: int, dimension: int) -> npt.NDArray[np.float64]:
+def weights_from_file(
+    path: str, classes: int, dimension: int, *, option: str = "init_file"
+) -> npt.NDArray[np.float64]:
     """Reads public weights [classes, d + 1]; biases are 0 if the file has none.
 
     Raises ConfigError if the weights do not fit, PrivacyError if they are from private images.
     """
-    check_unmarked(Path(path), option="init_file", written=path)
+    check_unmarked(Path(path), option=option, written=path)
     try:
         tensors = load_file(path)
     except (OSError, SafetensorError, ValueError) as error:
         raise ConfigError(
-            f"init_file {path}: cannot be read ({error}); name a safetensors file"
+            f"{option} {path}: cannot be read ({error}); name a safetensors file"
         ) from None
     if "weights" not in tensors:
-        raise ConfigError(
-            f'init_file {path}: it contains {sorted(tensors)}; add a tensor "weights"'
-        )
+        raise ConfigError(f'{option} {path}: it contains {sorted(tensors)}; add a tensor "weights"')
     weights = tensors["weights"].to(torch.float64).numpy()
     if weights.shape not in ((classes, dimension), (classes, dimension + 1)):
         raise ConfigError(
-            f"init_file {path}: weights have shape {list(weights.shape)}; write [{classes}, "
+            f"{option} {path}: weights have shape {list(weights.shape)}; write [{classes}, "
             f"{dimension}], or one more column for the biases"
         )
     if not np.isfinite(weights).all():
-        raise ConfigError(f"init_file {path}: some weights are not finite; write finite weights")
+        raise ConfigError(f"{option} {path}: some weights are not finite; write finite weights")
     if weights.shape[1] == dimension:
         weights = np.pad(weights, ((0, 0), (0, 1)))
     return weights

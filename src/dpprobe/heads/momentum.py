@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dpprobe.heads.fitted import Fitted, Record
-from dpprobe.heads.gradient_options import UnitRowOptions
-from dpprobe.heads.optimiser import Optimiser
+from dpprobe.heads.gradient_options import PublicHeadFile, UnitRowOptions
+from dpprobe.heads.optimiser import MakeOptimiser, Optimiser
 
 if TYPE_CHECKING:
     import torch
 
+    from dpprobe.heads.public_head import PublicHead
     from dpprobe.heads.rows import Rows
     from dpprobe.privacy.releases import Releases
 
@@ -34,8 +35,26 @@ class Options(UnitRowOptions):
     rows: 2 (1 + beta) / h with the loss's curvature h, as the rows' second moment is at most 1.
     """
 
+    paths: ClassVar[tuple[str, ...]] = (*UnitRowOptions.paths, "public_head")
+
     head: Literal["momentum"] = "momentum"
     beta: float = Field(0.9, ge=0, lt=1, description="Share of the velocity that each step keeps.")
+    public_head: PublicHeadFile = None
+
+    @model_validator(mode="after")
+    def _check_public_head(self) -> Self:
+        if self.public_head is None:
+            return self
+        if self.init_file is not None:
+            raise ValueError(
+                f"public_head {self.public_head} and init_file {self.init_file}: write only one"
+            )
+        if not self.has_unit_rows:
+            raise ValueError(
+                f"public_head: it needs rows of norm 1, but normalize is {self.normalize.kind}; "
+                "write normalize: l2, centred or whitened"
+            )
+        return self
 
     def choose_rate(self, steps: int, *, noise: float, classes: int, **_: float) -> float:
         largest = 1 + self.intercept**2
@@ -65,9 +84,29 @@ class Momentum(Optimiser):
         weights.add_(velocity, alpha=-rate)
 
 
-def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
-    from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
+class StretchedMomentum(Momentum):
+    """Heavy-ball steps by gradients that a public head stretches."""
 
+    def __init__(self, *, beta: float, head: PublicHead) -> None:
+        super().__init__(beta=beta)
+        self._head = head
+
+    def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
+        super().step(weights, self._head.stretch(gradient), rate)
+
+
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
+    # late imports: planning imports this module without torch
+    from dpprobe.heads import gradient_steps
+    from dpprobe.heads.public_head import read_public_head
+
+    start = None
+    optimiser: MakeOptimiser = partial(Momentum, beta=options.beta)
+    if options.public_head is not None:
+        head = read_public_head(options.public_head, options, rows, releases, beta=options.beta)
+        start = head.start_weights(options.constant)
+        if head.along > 1:
+            optimiser = partial(StretchedMomentum, beta=options.beta, head=head)
     return gradient_steps.take_gradient_steps(
-        options, rows, releases, partial(Momentum, beta=options.beta), record=record
+        options, rows, releases, optimiser, start=start, record=record
     )

@@ -84,8 +84,9 @@ class MethodOptions(Options, ABC):
                 f"normalize: {self.normalize.kind} takes a share of a privacy budget, but "
                 f"head {self.head} has no budget; write l2 or none"
             )
-        # rows of `public` are whitened as the private rows are
-        files = [name for name in self.public_files() if name.rpartition(".")[2] != "public"]
+        # rows of `public`, and a public head, are mapped as the private rows are
+        mapped = ("public", "public_head")
+        files = [name for name in self.public_files() if name.rpartition(".")[2] not in mapped]
         if isinstance(self.normalize, Whitened) and files:
             raise ValueError(
                 "normalize: whitened transforms rows by released statistics, but "

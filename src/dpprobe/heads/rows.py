@@ -181,6 +181,13 @@ class Rows(Cached):
         out[..., :-1] = (weights[..., :-1].double() @ self._whitener).to(weights.dtype)
         return out
 
+    def fitted_weights(self, weights: torch.Tensor) -> torch.Tensor:
+        """Converts heads on rows normalised by `scoring` to heads on these rows, float64."""
+        out = weights.double().clone()
+        if self._whitener is not None:  # symmetric
+            out[..., :-1] = torch.linalg.solve(self._whitener.double(), out[..., :-1].mT).mT
+        return out
+
     def read_blocks(self, bytes_per_row: int = 0, *, raw: bool = False) -> Iterator[Block]:
         """Yields the rows in order, in blocks of about `training_set.block_bytes`.
 

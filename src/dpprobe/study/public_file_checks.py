@@ -31,7 +31,8 @@ class PublicFiles:
         """Checks a method's public files for every dataset and backbone of the study.
 
         Raises:
-          ConfigError: if braces in a path have no known name, or a path lies among private data.
+          ConfigError: if braces in a path have no known name, a path lies among private data, or
+            names text embeddings by a backbone that reads no text.
         """
         study, options = self._study, self._study.methods[method]
         if not options.public_files():
@@ -45,6 +46,12 @@ class PublicFiles:
             .items()
         }
         for option, path in sorted(written):
+            backbone = self._silent_texts.get(Path(path))
+            if backbone is not None and option.endswith("public_head"):
+                raise ConfigError(
+                    f"{option}: backbone {backbone} reads no text; write a backbone of family "
+                    "open_clip, or a file"
+                )
             if place := self._describe_place(path):
                 raise ConfigError(
                     f"{option}: {path}: it is in {place}, so it may hold private data; name "
@@ -93,6 +100,17 @@ class PublicFiles:
             view / "features" / name
             for view in _path_views(self._results_folder)
             for name in self._study.public_datasets
+        }
+
+    @cached_property
+    def _silent_texts(self) -> dict[Path, str]:
+        """Maps files of text embeddings that no job writes to backbones that read no text."""
+        features = self._results_folder / "features"
+        return {
+            features / dataset / name / TEXT_FILE: name
+            for name, backbone in self._study.backbones.items()
+            if not backbone.reads_text
+            for dataset in self._study.datasets
         }
 
     @cached_property

@@ -169,6 +169,17 @@ def test_weights_of_a_backbone_are_public(path: str, fault: str | None) -> None:
         assert "\n" not in line
 
 
+def test_text_stands_for_the_embeddings_of_the_class_names() -> None:
+    method = {"head": "auto", "public_head": "text"}
+    study = load_study(STUDY | {"methods": {"some": method}, "results_dir": "made"})
+    some = study.methods["some"].fill_paths(dataset="digits", backbone="clip")
+    assert some.public_files() == {"public_head": "made/features/digits/clip/text.safetensors"}
+    line = told(method)
+    assert line.startswith("config: methods.some: public_head: backbone pixels reads no text;")
+    clip = {"clip": {"family": "open_clip", "model": "ViT-B-32-quickgelu", "pretrained": "openai"}}
+    assert told(method, backbones=clip) == "accepted"
+
+
 def test_links_hide_nothing(tmp_path: Path) -> None:
     make(OF_DIGITS)
     Path("manifest.json").symlink_to(tmp_path / OF_DIGITS)

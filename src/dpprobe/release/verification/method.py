@@ -133,7 +133,7 @@ def check_rule(
 def _check_rule(options: Auto, plan: Plan, bundle: BundleFacts, values: Values) -> tuple[str, bool]:
     facts = data_facts(options, plan, bundle, values)
     assert options.rule is not None, "only a decided choice has a head"
-    asked = Auto(balanced=options.balanced, public=options.public)
+    asked = Auto(balanced=options.balanced, public=options.public, public_head=options.public_head)
     expected = asked.repeat_choice(options.rule, facts, exact=True)
     require_same("head.options", expected.model_dump(mode="json"), options.model_dump(mode="json"))
     return f"rule {options.rule} chooses these options from public facts only", True

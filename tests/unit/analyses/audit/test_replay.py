@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from safetensors.numpy import save_file
 from scipy.special import expit, softmax
 from scipy.stats import kstest
 
@@ -135,6 +136,19 @@ def test_rows_that_public_rows_whiten_are_replayed_too(
     assert values[SUMS] == 1
     assert replay.head_change == 0
     assert replayed("public", patch=lengthen_late_rows)[1][SUMS] == 0
+
+
+def test_steps_along_a_public_head_are_replayed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = np.random.default_rng(0).normal(size=(CLASSES, WIDE)).astype(np.float32)
+    save_file({"weights": weights}, path := tmp_path / "head.safetensors")
+    method = head("auto", public_head=str(path)).resolve_choice(FACTS)
+    monkeypatch.setitem(ALL, "public_head", method)
+    replay, values = replayed("public_head")
+    assert values == {SUMS: 1, NOISE: 1, BATCHES: 1}
+    assert replay.head_change <= 1e-4
+    assert replayed("public_head", patch=lengthen_late_rows)[1][SUMS] == 0
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if "opacus" not in name])

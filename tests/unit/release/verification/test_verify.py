@@ -17,8 +17,9 @@ from jinja2 import UndefinedError
 from pydantic import ValidationError
 from safetensors.numpy import save, save_file
 
-from dpprobe.artifacts import read_json, write_json
+from dpprobe.artifacts import read_json, sha256_file, write_json
 from dpprobe.errors import ConfigError, DataError, DpprobeError
+from dpprobe.heads.auto import Options as Auto
 from dpprobe.privacy import statement_words
 from dpprobe.privacy.limits import round_up
 from dpprobe.privacy.noise_calibration import calibrate, price_of_group, price_plan, second_opinions
@@ -505,6 +506,22 @@ def test_a_release_with_a_public_file_passes(tmp_path: Path) -> None:
     assert [*read_json(folder / files.STATEMENT_FILE)["public_files"]] == ["start.safetensors"]
     edited(folder, files.STATEMENT_FILE, lambda values: values.update(public_files={}))
     assert "statement" in failed(verify_bundle(folder))
+
+
+def test_the_rule_of_auto_is_repeated_with_a_public_head(tmp_path: Path) -> None:
+    release_study.write_features(tmp_path)
+    path = tmp_path / "public-place/words.safetensors"
+    path.parent.mkdir()
+    save_file({"weights": np.eye(3, 7, dtype=np.float32)}, path)
+    made = release_study.study(tmp_path)
+    methods = {**made.methods, "covariance": Auto(public_head=str(path))}
+    folder = release_study.release(tmp_path, made.model_copy(update={"methods": methods}))
+    assert failed(verify_bundle(folder)) == []
+    assert all(b"public-place" not in file.read_bytes() for file in folder.iterdir())
+    statement = read_json(folder / files.STATEMENT_FILE)
+    assert statement["public_files"] == {"words.safetensors": sha256_file(path)}
+    edited(folder, files.STATEMENT_FILE, lambda values: values["options"].pop("public_head"))
+    assert failed(verify_bundle(folder))
 
 
 def test_a_plan_that_costs_a_little_more_than_its_target_fails(original: Path) -> None:
