@@ -32,6 +32,7 @@ class Import:
     imported: str
     line: int
     within_function: bool
+    for_types: bool = False
 
 
 def rooms(repository: Path) -> list[str]:
@@ -65,6 +66,8 @@ def imports_of(module: str, path: Path, known: dict[str, Path]) -> Iterator[Impo
         node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     inside = {id(node) for function in functions for node in ast.walk(function)}
+    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and _names_types(node)]
+    typed = {id(node) for block in blocks for part in block.body for node in ast.walk(part)}
     for node in ast.walk(tree):
         names = []
         if isinstance(node, ast.Import):
@@ -75,7 +78,12 @@ def imports_of(module: str, path: Path, known: dict[str, Path]) -> Iterator[Impo
             names = [name if name in known else str(node.module) for name in whole]
         for name in names:
             if name in known:
-                yield Import(module, name, getattr(node, "lineno", 0), id(node) in inside)
+                line, within = getattr(node, "lineno", 0), id(node) in inside
+                yield Import(module, name, line, within, for_types=id(node) in typed)
+
+
+def _names_types(block: ast.If) -> bool:
+    return isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
 
 
 @pytest.fixture(scope="module")
@@ -185,3 +193,40 @@ def test_every_unit_test_is_named_after_its_module(repository: Path) -> None:
         if not any((folder / f"{name}.py").is_file() for name in names):
             strays.append(path.relative_to(unit).as_posix())
     assert strays == []
+
+
+# What somebody reads to trust one door: the most lines of the modules that it imports when it runs,
+# also within functions. An edge that breaks a limit is a decision: raise the limit, and say why.
+DOORS = {
+    "release.ledger.ledger": 10_100,
+    "release.verification.verify": 29_100,
+    "release.predict": 20_500,
+    "release.bundle": 6_400,
+    "features.feature_store": 4_100,
+    "heads.fit": 12_400,
+    "training.head_job": 29_900,
+    "estimator.private_classifier": 36_600,
+    "estimator.budget": 12_300,
+    "privacy.releases": 4_400,
+    "privacy.statement": 3_700,
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_no_door_has_more_behind_it_than_its_limit(
+    repository: Path, imports: list[Import], door: str
+) -> None:
+    known = modules(repository)
+    needs: dict[str, set[str]] = {}
+    for item in imports:
+        if not item.for_types:
+            needs.setdefault(item.importer, set()).add(item.imported)
+    found, left = set(), [f"{ROOT}.{door}"]
+    while left:
+        module = left.pop()
+        if module in known and module not in found:
+            found.add(module)
+            left += [*needs.get(module, ()), module.rpartition(".")[0]]
+    lines = sum(len(known[module].read_text().splitlines()) for module in found)
+    assert lines <= DOORS[door], f"{door}: {len(found)} files"
+    assert lines > 0.9 * DOORS[door], "lower the limit"

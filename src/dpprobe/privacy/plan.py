@@ -326,3 +326,9 @@ def check_mechanisms(plan: Plan, wanted: Sequence[Mechanism]) -> None:
         raise PrivacyError(
             f"the plan of the test units is not private, or not for {names}; calibrate a plan"
         )
+
+
+def state_together(plan: Plan, together: Plan | None) -> float | None:
+    """Returns what a part costs a test unit together with other parts; None for a part alone."""
+    alone = together is None or together.mechanisms == plan.mechanisms
+    return None if alone or together is None else together.realised_epsilon

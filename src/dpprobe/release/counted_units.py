@@ -57,12 +57,6 @@ def compose_test_price(*plans: Plan | None) -> Plan | None:
     return replace(together, realised_epsilon=price_plan(together))
 
 
-def price_together(plan: Plan, together: Plan | None) -> float | None:
-    """Returns what a part costs a test unit together with other parts; None for a part alone."""
-    alone = together is None or together.mechanisms == plan.mechanisms
-    return None if alone or together is None else together.realised_epsilon
-
-
 def priced_values(plan: Plan) -> dict[str, Any]:
     """Returns the facts of a statement block that describe its privacy cost to test units."""
     return {

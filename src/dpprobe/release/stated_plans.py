@@ -22,12 +22,18 @@ from dpprobe.privacy.limits import (
     round_up,
 )
 from dpprobe.privacy.noise_calibration import price_of_group, price_plan, second_opinions
-from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection, check_mechanisms
+from dpprobe.privacy.plan import (
+    Mechanism,
+    Patients,
+    Plan,
+    Selection,
+    check_mechanisms,
+    state_together,
+)
 from dpprobe.privacy.risk import list_risk_faults
 from dpprobe.privacy.statement import mechanism_values, require_gaussian
 from dpprobe.privacy.statement_words import format_epsilon
 from dpprobe.privacy.unit_words import UnitWords
-from dpprobe.release.counted_units import price_together
 from dpprobe.release.stated_values import (
     Values,
     read_block,
@@ -234,7 +240,7 @@ def price_tested(tested: Plan) -> float:
 
 def check_together(tested: Plan, together: Plan | None, stated: object) -> None:
     """Checks what a part costs a test unit together with the release's other parts."""
-    computed = price_together(tested, together)
+    computed = state_together(tested, together)
     require_true(
         agree(computed, stated, CHECK_TOLERANCE),
         f"together: {stated!r} is stated, but {computed!r} is computed",

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy.plan import Mechanism, Plan, Selection
+from dpprobe.privacy.plan import Mechanism, Plan, Selection, state_together
 from dpprobe.release import counted_units
 from tests.support.refusals import check_tokens, refusal_of, refuses
 from tests.support.shown_scores import draw_of, head, of_test_rows
@@ -114,11 +114,11 @@ def test_all_that_reads_the_test_units_is_priced_together_as_another_library_doe
 
 def test_a_price_together_is_that_of_all_plans_and_none_of_one_alone() -> None:
     one = plan_of(gaussian(5.0, name="a"), realised_epsilon=0.9)
-    assert counted_units.price_together(one, one) is None
-    assert counted_units.price_together(one, None) is None
+    assert state_together(one, one) is None
+    assert state_together(one, None) is None
     more = (*one.mechanisms, gaussian(9.0))
     both = replace(one, mechanisms=more, epsilon=2.0, realised_epsilon=1.25)
-    assert counted_units.price_together(one, both) == 1.25
+    assert state_together(one, both) == 1.25
 
 
 def test_a_statement_s_block_has_the_plan_s_numbers() -> None:

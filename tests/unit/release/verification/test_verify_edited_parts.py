@@ -13,11 +13,11 @@ import pytest
 
 from dpprobe.artifacts import read_json
 from dpprobe.privacy.noise_calibration import calibrate
-from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.plan import Plan, state_together
 from dpprobe.privacy.target import Target
 from dpprobe.release import bundle, stated_plans
 from dpprobe.release.checks import Checks
-from dpprobe.release.counted_units import compose_test_price, price_together
+from dpprobe.release.counted_units import compose_test_price
 from dpprobe.release.parts.calibration import measure as calibrated
 from dpprobe.release.parts.cohort import measure as cohorts
 from dpprobe.release.parts.evaluation import measure as results
@@ -139,11 +139,11 @@ def measure_parts(folder: Path, kind: str) -> tuple[dict[str, Any], dict[str, An
     elif own:
         wanted = calibrated.calibration_mechanisms(classes=classes, multi_label=False)
         parts.append(planned(wanted, own))
-        together = price_together(parts[1], compose_test_price(*parts))
+        together = state_together(parts[1], compose_test_price(*parts))
         blocks["calibration"] = calibrated.calibrate_head(draw, parts[1], together=together)
     if monitored:
         parts.append(planned(monitor_mechanisms(unusual=True), 2.0))
-        together = price_together(parts[-1], compose_test_price(*parts))
+        together = state_together(parts[-1], compose_test_price(*parts))
         blocks["monitor"] = monitor_head(
             draw, parts[-1], probe_norm=1.5, link="softmax", calibration=None, together=together
         )

@@ -32,7 +32,7 @@ from scipy.special import logit, softmax
 
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.privacy.grid import GridSum
-from dpprobe.privacy.plan import Mechanism, Plan, full_batch, split_budget
+from dpprobe.privacy.plan import Mechanism, Plan, full_batch, split_budget, state_together
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.unit_words import UnitWords
 from dpprobe.release.bundle import BundleFacts
@@ -44,7 +44,6 @@ from dpprobe.release.counted_units import (
     find_usable,
     label_counts,
     open_releases,
-    price_together,
     priced_values,
     score_test_rows,
     weights_of_rows,
@@ -251,7 +250,7 @@ class Steps(PartSteps):
         plans = self.task.plans
         if plan := plans.get("calibration"):
             together = self.task.compose_price("evaluation", "calibration")
-            return calibrate_head(draw, plan, together=price_together(plan, together))
+            return calibrate_head(draw, plan, together=state_together(plan, together))
         evaluation = draw.blocks["evaluation"]
         assert evaluation is not None
         return calibrate_from_counts(evaluation, plans["evaluation"])

@@ -27,7 +27,7 @@ from dpprobe.heads.normalisation import Normalisation
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.scoring import Link, apply_link
 from dpprobe.privacy.grid import GridSum
-from dpprobe.privacy.plan import Mechanism, Plan, full_batch
+from dpprobe.privacy.plan import Mechanism, Plan, full_batch, state_together
 from dpprobe.privacy.unit_words import UnitWords, words_of_statement
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.release.counted_units import (
@@ -35,7 +35,6 @@ from dpprobe.release.counted_units import (
     count_steps,
     find_usable,
     open_releases,
-    price_together,
     priced_values,
     score_test_rows,
     weights_of_rows,
@@ -204,7 +203,7 @@ class Steps(PartSteps):
             probe_norm=self.task.backbone.probe["norm"],
             calibration=Calibration.from_block(calibrated) if calibrated else None,
             link="softmax" if calibrated else link,
-            together=price_together(plan, self.task.test_price),
+            together=state_together(plan, self.task.test_price),
         )
 
 
