@@ -154,10 +154,13 @@ def check_files(results: Path, data: Path | None) -> list[Checked]:
         checked = {path: pair for path, pair in checked.items() if pair[0] not in again}
         checked |= {each.path: (record, each) for record, each in _check_records(again, folders)}
     faulty = {path for path, (_, each) in checked.items() if each.fault}
+    releases = [*_check_releases(results, data)]
+    damaged_bundles = {each.path.parent for each in releases if each.fault}
     return [
         *(each for _, each in checked.values()),
         *(each for each in _check_stores(results) if each.path not in faulty),
-        *_check_releases(results, data),
+        *releases,
+        *(each for each in _check_places(results, data) if each.path not in damaged_bundles),
     ]
 
 
@@ -229,6 +232,19 @@ def _check_releases(results: Path, data: Path | None) -> Iterator[Checked]:
                 fault = (CHANGED if there else MISSING) if path.name in damaged else None
                 by_hand = f"{remedy}: dpprobe cannot recreate a release"
                 yield Checked(path, path.stat().st_size if there else 0, fault, path, by_hand)
+
+
+def _check_places(results: Path, data: Path | None) -> Iterator[Checked]:
+    """Checks that each bundle is in the folder of its name, and that its ledger lists it."""
+    # slow import: numpy
+    from dpprobe.release.release_folders import list_lacking, list_misplaced
+
+    for folder, name in list_misplaced(results / "releases"):
+        remedy = f"move it to {folder.with_name(name)}, if nobody renamed it on purpose"
+        yield Checked(folder, 0, f"holds the release {name!r:.60}", folder, remedy)
+    with suppress(DpprobeError):  # a damaged ledger is named by itself
+        for lacking in list_lacking(results / "releases", data) if data else ():
+            yield Checked(lacking.folder, 0, lacking.fault, lacking.folder, lacking.remedy)
 
 
 def _changed_recently(folder: Path) -> bool:
