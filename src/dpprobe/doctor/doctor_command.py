@@ -25,6 +25,7 @@ from dpprobe.doctor.recorded_files import (
 from dpprobe.errors import ConfigError, DataError, DpprobeError
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import SUMS_FILE, damaged_files
+from dpprobe.shown_text import one_line
 from dpprobe.study.reserved_names import LEDGER_FILE
 from dpprobe.study.run_command import command_line, run_command, run_words
 from dpprobe.study.snapshot import Run, recent_runs
@@ -89,7 +90,7 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
     for each in damaged:
         made_again, remedy = _treat_damage(each, results, data, run, fix=arguments.fix)
         left += not made_again
-        print(f"{each.path}: {each.fault}; {remedy}")
+        print(one_line(f"{each.path}: {each.fault}; {remedy}"))
     if arguments.fix:
         with suppress(OSError):
             (results / "tracking" / CHECKED).unlink()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dpprobe.artifacts import write_json, write_text
 from dpprobe.errors import ConfigError
 from dpprobe.release.bundle import RELEASES_FOLDER
-from dpprobe.shown_text import printable
+from dpprobe.shown_text import one_line, printable
 from dpprobe.study.reserved_names import LEDGER_FILE
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ def _run_predict(arguments: argparse.Namespace) -> int:
     if summary.report and report:
         write_json(report, {"bundle": arguments.bundle.name, **summary.report.to_dict()})
     for name, reason in summary.unreadable[:SHOWN_UNREADABLE]:
-        print(f"dpprobe: {printable(f'{name}: {reason}')}", file=sys.stderr)
+        print(f"dpprobe: {one_line(f'{name}: {reason}')}", file=sys.stderr)
     if not summary.unreadable:
         return 0
     unread = len(summary.unreadable)

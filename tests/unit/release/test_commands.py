@@ -174,7 +174,9 @@ def answering(monkeypatch: pytest.MonkeyPatch, function: str, answer: Any) -> No
 def test_twenty_unreadable_images_are_listed_and_all_are_counted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], unread: int
 ) -> None:
-    faults = tuple((f"{number}.png\x1b", f"bad {number}") for number in range(unread))
+    faults = tuple(
+        (f"{number}.png\x1b\ndpprobe: all read", f"bad {number}") for number in range(unread)
+    )
     answering(monkeypatch, "predict.predict", Summary(rows=30, unreadable=faults))
     assert run_main(monkeypatch, "predict", "b", "x") == (3 if unread else 0)
     printed, told = capsys.readouterr()
