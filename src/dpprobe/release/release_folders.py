@@ -131,8 +131,9 @@ def list_lacking(releases: Path, data: Path, dataset: str | None = None) -> list
     known |= {str(entry.digest) for ledger in every for entry in ledger.read_entries()}
     for folder, facts in bundles.items():
         named = _read_object(folder / STATEMENT_FILE).get("predecessor")
-        digest = str(named.get("sha256")) if isinstance(named, dict) else None
-        if facts.get("dataset") in ledgers and digest is not None and digest not in known:
+        if facts.get("dataset") not in ledgers or not isinstance(named, dict):
+            continue
+        if (digest := str(named.get("sha256"))) not in known:
             known.add(digest)
             fault = f"replaces {named.get('name')!r:.60}, which no ledger in {data} lists"
             lacking.append(Lacking(folder, fault, _RESTORE_OR_COPY))

@@ -108,7 +108,8 @@ def test_an_enhanced_file_keeps_rescale_and_window_in_functional_groups(group: s
         return [dataset]
 
     def enhanced(**fields: list[Dataset]) -> np.ndarray:
-        return shades(NumberOfFrames=1, **{f"{group}FunctionalGroupsSequence": item(**fields)})
+        groups: dict[str, Any] = {f"{group}FunctionalGroupsSequence": item(**fields)}
+        return shades(NumberOfFrames=1, **groups)
 
     rescale = {"PixelValueTransformationSequence": item(RescaleSlope=2, RescaleIntercept=-1024)}
     center = {"WindowCenter": [50, 7], "WindowWidth": [2000, 9], "VOILUTFunction": "LINEAR_EXACT"}
@@ -120,7 +121,7 @@ def test_an_enhanced_file_keeps_rescale_and_window_in_functional_groups(group: s
     )
     blank = {"FrameVOILUTSequence": item(WindowCenter=None, WindowWidth=None)}
     np.testing.assert_array_equal(enhanced(**blank), linear(wide, 0, 4095))
-    two = {f"{group}FunctionalGroupsSequence": item(**window) * 2}
+    two: dict[str, Any] = {f"{group}FunctionalGroupsSequence": item(**window) * 2}
     with pytest.raises(ImageError, match="rescale or window values cannot be used"):
         shades(NumberOfFrames=1, **two)
 
