@@ -13,7 +13,7 @@ from typing import NoReturn
 from dpprobe.artifacts import explain_unwritable
 from dpprobe.doctor.doctor_command import add_command as add_doctor
 from dpprobe.draft.init_command import add_command as add_init
-from dpprobe.errors import DpprobeError
+from dpprobe.errors import LASTING, DpprobeError
 from dpprobe.extras import naming_extras
 from dpprobe.garbage import search_rarely
 from dpprobe.release.commands import add_commands, open_release
@@ -66,10 +66,17 @@ def main() -> None:
         if error.errno == errno.ENAMETOOLONG:  # any command may look up a path that is too long
             path = printable(str(error.filename)[:60])
             sys.exit(f"dpprobe: {path}...: this path is too long; correct it")
-        if (explained := explain_unwritable(error)) is None:
+        explained: object = explain_unwritable(error)
+        if explained is None and error.filename and error.errno in {errno.EEXIST, *LASTING}:
+            explained = f"{error.filename}: {os.strerror(error.errno)}; correct this path"
+        if explained is None:
             raise
         _close_output()
-        sys.exit(f"dpprobe: {explained}")
+        sys.exit(f"dpprobe: {printable(str(explained))}")
+    except RuntimeError as error:
+        if not str(error).startswith("Symlink loop"):  # of Path.resolve
+            raise
+        sys.exit(f"dpprobe: {printable(str(error))}: a link that leads to itself; correct the path")
     except KeyboardInterrupt:
         print("dpprobe: stopped", file=sys.stderr)
         sys.exit(130)  # the status that shells report for Ctrl-C

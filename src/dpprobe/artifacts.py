@@ -24,7 +24,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dpprobe.errors import DataError, DiskError, DpprobeError
+from dpprobe.errors import LASTING, DataError, DiskError, DpprobeError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -44,6 +44,18 @@ ABSENT = "nothing"
 _DEEPEST = 32  # levels of brackets in JSON from outside
 LARGEST_TEXT = 1 << 28  # bytes of a JSON file; larger ones are not dpprobe's, and fill memory
 _ALWAYS_READ, _MOST_EXPANSION = 1 << 28, 100
+_LONGEST_HEADER = 1 << 22  # bytes of a safetensors header, of some ten thousand tensors
+# First bytes of files that are sometimes saved in place of images or weights.
+_KINDS = {
+    b"\xff\xd8\xff": "a JPEG image",
+    b"\x89PNG": "a PNG image",
+    b"GIF8": "a GIF image",
+    b"%PDF": "a PDF document",
+    b"<!": "a web page, such as an error or a login page",
+    b"<h": "a web page, such as an error or a login page",
+    b"version https://git-lfs": "a pointer of Git LFS in place of the file itself",
+}
+_SPACES = dict.fromkeys(map(ord, "\t\r\n"), " ")
 _TOO_LARGE = errno.EOVERFLOW  # a file too large to read; EFBIG is a file too large to write
 # The last keys of a record: sizes and hashes of the files beside it, and the hash of the record's
 # text. Functions that read records remove the keys of sizes and hashes.
@@ -77,7 +89,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         flush_to_disk(path.parent)
     except Exception as error:
         number = _find_error_number(error)
-        if number not in UNWRITABLE:
+        if number not in {*UNWRITABLE, *LASTING}:
             raise
         named = getattr(error, "filename", None) or str(temporary)
         wanted = str(path) if named == str(temporary) else named
@@ -304,6 +316,7 @@ def read_arrays(
     from safetensors import SafetensorError, safe_open  # late, as `make clean` has no libraries
 
     require_plain_file(path, largest)
+    require_short_header(path)
     try:
         with safe_open(path, framework="numpy") as file:
             described: dict[str, Any] = parse_strict((file.metadata() or {})["dpprobe"])
@@ -347,6 +360,25 @@ def require_proportion(path: Path, name: str, promised: int) -> None:
             f"{name!r:.60} needs {format_size(promised)}, but the file has {format_size(size)}, "
             f"less than 1/{_MOST_EXPANSION}; if the file is right, write it without compression"
         )
+
+
+def require_short_header(path: Path) -> None:
+    """Raises OSError for a safetensors file whose header takes minutes to read."""
+    require_plain_file(path)
+    with path.open("rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+    # the library itself refuses a header that is longer than its file
+    if _LONGEST_HEADER < size <= path.stat().st_size:
+        raise OSError(f"a header of {size:,} bytes, more than {_LONGEST_HEADER:,}")
+
+
+def name_kind(start: bytes) -> str | None:
+    """Names the kind of a file by its first bytes, without quoting them; None if unknown."""
+    known = (words for first, words in _KINDS.items() if start.startswith(first))
+    if (kind := next(known, None)) is not None or not start:
+        return kind if start else "empty"
+    printed = start.isascii() and start.decode().translate(_SPACES).isprintable()
+    return "a text" if printed else None
 
 
 def read_record(path: Path, *, kind: str, version: int) -> dict[str, Any]:

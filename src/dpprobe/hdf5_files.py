@@ -7,10 +7,13 @@ datasets are checked before the caller reads the first value.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from dpprobe.artifacts import require_plain_file, require_proportion
 from dpprobe.extras import OptionalModule
@@ -20,7 +23,10 @@ if TYPE_CHECKING:
 else:
     h5py = OptionalModule("h5py")
 
-_MOST_LINKS = 100_000  # groups and datasets of one file; more would take minutes to check
+# Groups and datasets of one file, and levels of groups; more would take minutes to check.
+_MOST_LINKS, _DEEPEST = 100_000, 32
+_LONGEST_TEXT = 1 << 20
+_BLOCK_BYTES, _FEWEST_ROWS, _MOST_ROWS = 1 << 28, 8, 1024  # of texts that are read at a time
 
 
 @contextmanager
@@ -36,10 +42,12 @@ def open_hdf5(path: Path, **options: Any) -> Iterator[h5py.File]:
 
 
 def _check_links(path: Path, file: h5py.File) -> None:
-    pending, count = [file.id], 0
+    pending, count = [(file.id, 1)], 0
     seen = {h5py.h5o.get_info(file.id).addr}
     while pending:
-        group = pending.pop()
+        group, level = pending.pop()
+        if level > _DEEPEST:
+            raise OSError(f"it has more than {_DEEPEST} levels of groups")
         for name in group:
             count += 1
             if count > _MOST_LINKS:
@@ -52,11 +60,34 @@ def _check_links(path: Path, file: h5py.File) -> None:
                 continue
             seen.add(place)
             if isinstance(member, h5py.h5g.GroupID):
-                pending.append(member)
+                pending.append((member, level + 1))
             elif isinstance(member, h5py.h5d.DatasetID):
                 dataset = h5py.Dataset(member)
                 if dataset.external is not None or dataset.is_virtual:
                     raise OSError(
                         f"{shown!r} has its numbers in other files; copy the array into the file"
                     )
-                require_proportion(path, shown, dataset.nbytes)
+                chunk = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
+                require_proportion(path, shown, max(dataset.nbytes, chunk))
+
+
+def read_column(dataset: h5py.Dataset) -> np.ndarray:
+    """Reads a column; raises OSError for texts that are long, or far larger than the file.
+
+    Many rows may share one text of the file, so its rows alone do not tell the memory they need.
+    """
+    if dataset.dtype.kind != "O":
+        return np.asarray(dataset[:])
+    path, rows, total = Path(dataset.file.filename), len(dataset), 0
+    if h5py.check_string_dtype(dataset.dtype) is None:
+        raise OSError(f"{dataset.name!r:.60} has neither numbers nor texts")
+    # A text may be as long as the file.
+    step = min(max(_BLOCK_BYTES // path.stat().st_size, _FEWEST_ROWS), _MOST_ROWS)
+    values = np.empty(rows, dtype=object)
+    for start in range(0, rows, step):
+        block = values[start : start + step] = dataset[start : start + step]
+        lengths = [len(text) for text in block]
+        if max(lengths) > _LONGEST_TEXT:
+            raise OSError(f"{dataset.name!r:.60}: a text of more than {_LONGEST_TEXT:,} bytes")
+        require_proportion(path, dataset.name, total := total + sum(lengths))
+    return values

@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 import re
 from contextlib import suppress
+from pathlib import PurePath
 from typing import IO, Any
 
 # Control characters except tabs and line ends, marks that reverse text, and lone surrogates.
 _NOT_SHOWN = re.compile(
     "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+_LINE_ENDS = re.compile("[\t\n]")
 # A formula's first character, at the start of a cell or after a character that may divide cells.
 _FORMULA = re.compile(r"(?:^|(?<=[;\t\r\n]))(?=[=@+\-\t\r＝＠＋－])")
 _NUMBER = re.compile(r"[+-]?[\d.,]+(?:[eE][+-]?\d+)?%?|[+-]?(?:inf|nan)|[+-]", re.ASCII)
@@ -23,6 +25,11 @@ _NUMBER = re.compile(r"[+-]?[\d.,]+(?:[eE][+-]?\d+)?%?|[+-]?(?:inf|nan)|[+-]", r
 def printable(text: str) -> str:
     """Returns a text with an escape such as `\\x1b` for each character that is not shown."""
     return _NOT_SHOWN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def one_line(text: str) -> str:
+    """Returns a printable text on one line, for a name that must not look like several lines."""
+    return _LINE_ENDS.sub(lambda match: repr(match[0])[1:-1], printable(text))
 
 
 def spreadsheet_text(text: str) -> str:
@@ -55,6 +62,11 @@ class Terminal:
 
 
 def _show_record(record: logging.LogRecord) -> bool:
+    if isinstance(record.args, tuple) and str(record.msg) != "%s":  # values in a sentence
+        record.args = tuple(
+            one_line(str(each)) if isinstance(each, str | PurePath) else each
+            for each in record.args
+        )
     with suppress(TypeError, ValueError):  # handlers report arguments that do not fit the message
         if (text := printable(message := record.getMessage())) != message:
             record.msg, record.args = text, ()

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,12 +63,30 @@ def test_an_unknown_word_is_refused_by_all_commands_but_run(
     assert err.splitlines()[-1].endswith("error: unrecognized arguments: --odd")
 
 
-def test_an_error_for_people_is_a_line(command: Callable[..., Any]) -> None:
+def test_an_error_for_people_is_a_line(
+    command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert command("plan", ends=ConfigError("epsilon: wrong")) == "dpprobe: epsilon: wrong"
     long = OSError(errno.ENAMETOOLONG, "File name too long", "y" * 90)
     told = str(command("plan", ends=long))
     assert told.startswith("dpprobe: yyyy")
     assert told.endswith("...: this path is too long; correct it")
+    lasting = {
+        errno.ENOTDIR: "Not a directory",
+        errno.ENOENT: "No such file or directory",
+        errno.EISDIR: "Is a directory",
+        errno.EEXIST: "File exists",
+    }
+    for number, text in lasting.items():
+        told = str(command("plan", ends=OSError(number, text, "/dev/null/\x1b")))
+        assert told == f"dpprobe: /dev/null/\\x1b: {text}; correct this path"
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    for folder in ("/", ".", "loop"):
+        assert f"{folder}: no bundle in this folder" in str(command("rollback", folder))
+    with pytest.raises(RuntimeError) as looped:
+        Path("loop/x").resolve()
+    assert "leads to itself; correct" in str(command("plan", ends=looped.value))
     with pytest.raises(OSError, match="Errno 5. x"):
         command("plan", ends=OSError(5, "x"))
 

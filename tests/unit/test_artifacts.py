@@ -10,6 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,13 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from dpprobe import artifacts
-from dpprobe.artifacts import atomic_path, write_text
+from dpprobe.artifacts import (
+    atomic_path,
+    pack_tensors,
+    read_arrays,
+    require_short_header,
+    write_text,
+)
 from dpprobe.errors import DiskError
 
 
@@ -185,6 +192,17 @@ def test_each_changed_byte_of_a_record_shows(tmp_path: Path) -> None:
     for cut in range(len(content)):
         with pytest.raises(ValueError, match="not valid JSON|changed after it was written"):
             artifacts.parse_values(content[:cut])
+
+
+def test_a_long_header_of_safetensors_is_not_read(tmp_path: Path) -> None:
+    """The library would take minutes; a header longer than its file is the library's to refuse."""
+    path = tmp_path / "x.safetensors"
+    path.write_bytes((2**22 + 1).to_bytes(8, "little") + b" " * (2**22 + 1))
+    for read in (require_short_header, partial(read_arrays, kind="x", version=1)):
+        with pytest.raises(OSError, match="a header of 4,194,305 bytes"):
+            read(path)
+    path.write_bytes(pack_tensors({"x": np.zeros(3)}, {}))
+    require_short_header(path)
 
 
 def test_a_record_of_before_is_read_without_a_hash(tmp_path: Path) -> None:

@@ -25,27 +25,14 @@ _PLACES = (
 )  # fmt: skip
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.", "backbone.", "encoder.")
 _REMEDY = "name a .safetensors file, or a .pth file with a state_dict"
-# First bytes of files that are sometimes saved in place of weights.
-_OTHERS = {
-    b"\xff\xd8\xff": "a JPEG image",
-    b"\x89PNG": "a PNG image",
-    b"GIF8": "a GIF image",
-    b"%PDF": "a PDF document",
-    b"<!": "a web page, such as an error or a login page",
-    b"<h": "a web page, such as an error or a login page",
-    b"version https://git-lfs": "a pointer of Git LFS in place of the file itself",
-}
 
 
 def check_kind(path: Path) -> None:
     """Raises ConfigError if the first bytes show that a file contains no weights."""
     with path.open("rb") as stream:
         start = stream.read(32)
-    kind = next((words for first, words in _OTHERS.items() if start.startswith(first)), None)
-    if not start:
-        kind = "empty"
-    elif kind is None and start.isascii() and start.decode().replace("\n", " ").isprintable():
-        kind = "a text"  # weights are binary files, zip archives or pickles
+    # weights are binary files, zip archives or pickles
+    kind = artifacts.name_kind(start)
     if kind:
         raise ConfigError(f"checkpoint: {path}: this is {kind}, not a file of weights; {_REMEDY}")
 
@@ -58,6 +45,8 @@ def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
 
     check_kind(path)
     try:
+        if path.suffix == ".safetensors":
+            artifacts.require_short_header(path)
         if shapes and path.suffix == ".safetensors":
             state = clean_state_dict(_read_header(path))
         else:

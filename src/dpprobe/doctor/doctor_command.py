@@ -25,6 +25,7 @@ from dpprobe.doctor.recorded_files import (
 from dpprobe.errors import ConfigError, DataError, DpprobeError
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import SUMS_FILE, damaged_files
+from dpprobe.shown_text import one_line
 from dpprobe.study.reserved_names import COMPARISON_FILE, COMPARISONS, LEDGER_FILE
 from dpprobe.study.run_command import command_line, run_command, run_words
 from dpprobe.study.snapshot import Run, recent_runs
@@ -89,7 +90,7 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
     for each in damaged:
         made_again, remedy = _treat_damage(each, results, data, run, fix=arguments.fix)
         left += not made_again
-        print(f"{each.path}: {each.fault}; {remedy}")
+        print(one_line(f"{each.path}: {each.fault}; {remedy}"))
     if arguments.fix:
         with suppress(OSError):
             (results / "tracking" / CHECKED).unlink()
@@ -154,10 +155,13 @@ def check_files(results: Path, data: Path | None) -> list[Checked]:
         checked = {path: pair for path, pair in checked.items() if pair[0] not in again}
         checked |= {each.path: (record, each) for record, each in _check_records(again, folders)}
     faulty = {path for path, (_, each) in checked.items() if each.fault}
+    releases = [*_check_releases(results, data)]
+    damaged_bundles = {each.path.parent for each in releases if each.fault}
     return [
         *(each for _, each in checked.values()),
         *(each for each in _check_stores(results) if each.path not in faulty),
-        *_check_releases(results, data),
+        *releases,
+        *(each for each in _check_places(results, data) if each.path not in damaged_bundles),
         *_check_comparisons(results, data),
     ]
 
@@ -271,6 +275,19 @@ def _is_counted(data: Path, record: Path) -> bool:
         entries = Ledger.of_dataset(data, values["dataset"]).read_entries()
         return any(each.number == values["entry"] and each.is_counted for each in entries)
     return False
+
+
+def _check_places(results: Path, data: Path | None) -> Iterator[Checked]:
+    """Checks that each bundle is in the folder of its name, and that its ledger lists it."""
+    # slow import: numpy
+    from dpprobe.release.release_folders import list_lacking, list_misplaced
+
+    for folder, name in list_misplaced(results / "releases"):
+        remedy = f"move it to {folder.with_name(name)}, if nobody renamed it on purpose"
+        yield Checked(folder, 0, f"holds the release {name!r:.60}", folder, remedy)
+    with suppress(DpprobeError):  # a damaged ledger is named by itself
+        for lacking in list_lacking(results / "releases", data) if data else ():
+            yield Checked(lacking.folder, 0, lacking.fault, lacking.folder, lacking.remedy)
 
 
 def _changed_recently(folder: Path) -> bool:

@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from dpprobe.artifacts import require_short_header
 from dpprobe.errors import ConfigError
 from dpprobe.heads.gradient_options import INIT_DEVIATION, GradientOptions
 from dpprobe.heads.rows import Rows
@@ -79,8 +80,9 @@ def weights_from_file(
 
     Raises ConfigError if the weights do not fit, PrivacyError if they are from private images.
     """
-    check_unmarked(Path(path), option=option, written=path)
     try:
+        require_short_header(Path(path))
+        check_unmarked(Path(path), option=option, written=path)
         tensors = load_file(path)
     except (OSError, SafetensorError, ValueError) as error:
         raise ConfigError(

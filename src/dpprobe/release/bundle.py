@@ -57,6 +57,7 @@ CARD_FILE = "README.md"
 PAGE_FILE = "release.html"
 SUMS_FILE = "SHA256SUMS"
 SIGNATURE_FILE = "SHA256SUMS.sig"
+RELEASES_FOLDER = "releases"  # of a results_dir: the folder of each release has its name
 
 # The files that SHA256SUMS lists, in the order of its lines.
 LISTED_FILES = (CARD_FILE, FACTS_FILE, HEAD_FILE, STATEMENT_FILE, PAGE_FILE)

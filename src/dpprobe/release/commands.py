@@ -6,17 +6,20 @@ import argparse
 import sys
 from collections.abc import Sequence
 from datetime import date
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpprobe.artifacts import write_json, write_text
 from dpprobe.errors import ConfigError
-from dpprobe.shown_text import printable
+from dpprobe.release.bundle import RELEASES_FOLDER
+from dpprobe.shown_text import one_line, printable
 from dpprobe.study.reserved_names import LEDGER_FILE
 
 if TYPE_CHECKING:
     from dpprobe.release.ledger.ledger import Ledger
     from dpprobe.release.make import ReleaseTask
+    from dpprobe.release.release_folders import Lacking
     from dpprobe.study.study import Study
 
 SOME_UNREADABLE = 3  # exit status of `predict`
@@ -281,7 +284,7 @@ def _run_predict(arguments: argparse.Namespace) -> int:
     if summary.report and report:
         write_json(report, {"bundle": arguments.bundle.name, **summary.report.to_dict()})
     for name, reason in summary.unreadable[:SHOWN_UNREADABLE]:
-        print(f"dpprobe: {printable(f'{name}: {reason}')}", file=sys.stderr)
+        print(f"dpprobe: {one_line(f'{name}: {reason}')}", file=sys.stderr)
     if not summary.unreadable:
         return 0
     unread = len(summary.unreadable)
@@ -415,7 +418,27 @@ def _run_ledger(arguments: argparse.Namespace) -> int:
     if arguments.abandon is not None:
         ledger.abandon_entry(arguments.abandon, arguments.reason)
     print(describe_ledger(ledger, delta=arguments.delta))
-    return 0
+    lacking = _list_lacking(arguments.folder)
+    for each in lacking:
+        print(f"\nThe ledger is too short. {each.folder}: {each.fault}; {each.remedy}")
+    return int(bool(lacking))
+
+
+def _list_lacking(folder: Path) -> list[Lacking]:
+    """Looks for releases that the ledger of a dataset does not list, in the results of its studies.
+
+    These are results of recent runs in the working folder, and results beside the data_dir.
+    """
+    # slow to import, and `dpprobe --help` must be fast
+    from dpprobe.release.release_folders import list_lacking
+    from dpprobe.study.snapshot import recent_runs
+
+    data = folder.resolve().parent
+    results = [run.results.resolve() for run in recent_runs() if run.data.resolve() == data]
+    results += [path for place in ("results", "results/*") for path in data.parent.glob(place)]
+    releases = {path / RELEASES_FOLDER for path in results}
+    found = (list_lacking(each, data, folder.resolve().name) for each in sorted(releases))
+    return [*chain.from_iterable(found)]
 
 
 def _open_ledger(folder: Path) -> Ledger:

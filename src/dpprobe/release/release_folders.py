@@ -8,13 +8,27 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from dpprobe.artifacts import PARTIAL_SUFFIX, atomic_path, read_json
 from dpprobe.errors import PrivacyError
-from dpprobe.release.bundle import FACTS_FILE, SUMS_FILE, bundle_digest, damaged_files
+from dpprobe.release.bundle import (
+    FACTS_FILE,
+    STATEMENT_FILE,
+    SUMS_FILE,
+    bundle_digest,
+    damaged_files,
+)
+from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_file import Entry
+from dpprobe.study.reserved_names import LEDGER_FILE
 
 logger = logging.getLogger("dpprobe")
+
+_RESTORE_OR_COPY = (
+    "restore the ledger, which records the spent budget; or copy the ledger of the other data into "
+    "a folder of data_dir, if it read other data"
+)
 
 
 @dataclass(frozen=True)
@@ -47,18 +61,9 @@ class ReleaseFolders:
 
     def check_listed(self, dataset: str, entries: Sequence[Entry]) -> None:
         """Raises PrivacyError for a bundle that a lost or replaced ledger does not list."""
-        known = {entry.digest for entry in entries}
-        for sums in self.output.parent.glob(f"*/{SUMS_FILE}"):
-            try:
-                of = read_json(sums.with_name(FACTS_FILE)).get("dataset")
-            except (OSError, ValueError, AttributeError):
-                continue  # not a usable bundle
-            if of == dataset and bundle_digest(sums.parent) not in known:
-                raise PrivacyError(
-                    f"{sums.parent}: a release from {of} that {self.ledger} does not list; "
-                    "restore the ledger, which records the spent budget; or move the bundle "
-                    "elsewhere if it belongs to other data"
-                )
+        for folder in list_unlisted(self.output.parent, dataset, entries):
+            fault, remedy = explain_unlisted(dataset, self.ledger)
+            raise PrivacyError(f"{folder}: {fault}; {remedy}")
 
     def explain_lost(self, entry: Entry) -> str:
         return (
@@ -90,3 +95,97 @@ class ReleaseFolders:
                     shutil.copyfile(ready[name], temporary)
         self.touch_files()
         logger.info("release %s: %s", self.name, self.output)
+
+
+class Lacking(NamedTuple):
+    """A bundle that shows that a ledger is too short: it, or its predecessor, is not listed."""
+
+    folder: Path
+    fault: str
+    remedy: str
+
+
+def list_lacking(releases: Path, data: Path, dataset: str | None = None) -> list[Lacking]:
+    """Lists bundles whose ledger lists neither them, nor the predecessor that they name.
+
+    Any ledger of the data_dir may list a predecessor. Raises DataError for a damaged ledger.
+
+    Args:
+      releases: the folder of a study's bundles.
+      data: the study's data_dir.
+      dataset: looks at this dataset's bundles alone.
+    """
+    bundles = {sums.parent: _read_bundle_facts(sums.parent) for sums in _list_sums(releases)}
+    made_from = {str(facts["dataset"]) for facts in bundles.values() if "dataset" in facts}
+    ledgers = {
+        name: Ledger(data / name / LEDGER_FILE)
+        for name in sorted(made_from if dataset is None else made_from & {dataset})
+    }
+    lacking = [
+        Lacking(folder, *explain_unlisted(name, ledger.path))
+        for name, ledger in ledgers.items()
+        for folder in list_unlisted(releases, name, ledger.read_entries())
+    ]
+    every = [Ledger(path) for path in data.glob(f"*/{LEDGER_FILE}")]
+    known = {bundle_digest(folder) for folder in bundles}
+    known |= {str(entry.digest) for ledger in every for entry in ledger.read_entries()}
+    for folder, facts in bundles.items():
+        named = _read_object(folder / STATEMENT_FILE).get("predecessor")
+        if facts.get("dataset") not in ledgers or not isinstance(named, dict):
+            continue
+        if (digest := str(named.get("sha256"))) not in known:
+            known.add(digest)
+            fault = f"replaces {named.get('name')!r:.60}, which no ledger in {data} lists"
+            lacking.append(Lacking(folder, fault, _RESTORE_OR_COPY))
+    return lacking
+
+
+def list_misplaced(releases: Path) -> list[tuple[Path, str]]:
+    """Lists folders that hold a release of another name, with this name."""
+    named = ((sums.parent, _read_bundle_facts(sums.parent)) for sums in _list_sums(releases))
+    return [
+        (folder, str(facts["name"]))
+        for folder, facts in named
+        if facts.get("name", folder.name) != folder.name and not folder.name.startswith(".")
+    ]
+
+
+def list_unlisted(releases: Path, dataset: str, entries: Sequence[Entry]) -> list[Path]:
+    """Lists the bundles of a dataset in a folder, each once, that no entry of its ledger lists."""
+    known = {entry.digest for entry in entries}
+    # written before the entry is closed
+    staged = {f".{e.booking.release}.entry-{e.number}.staged" for e in entries if not e.digest}
+    unlisted: dict[str, Path] = {}
+    for sums in _list_sums(releases):
+        folder, digest = sums.parent, bundle_digest(sums.parent)
+        ours = _read_bundle_facts(folder).get("dataset") == dataset
+        if ours and digest not in known and folder.name not in staged:
+            unlisted.setdefault(digest, folder)
+    return list(unlisted.values())
+
+
+def explain_unlisted(dataset: str, ledger: Path) -> tuple[str, str]:
+    """Returns the fault of an unlisted bundle, and the remedy."""
+    return f"a release from {dataset} that {ledger} does not list", (
+        "restore the ledger, which records the spent budget; or move the bundle elsewhere if it "
+        "belongs to other data"
+    )
+
+
+def _list_sums(releases: Path) -> list[Path]:
+    """Lists the files of hashes of a folder's bundles, those of staged copies last."""
+    found = sorted(releases.glob(f"*/{SUMS_FILE}"))
+    return sorted(found, key=lambda path: path.parent.name.startswith("."))
+
+
+def _read_bundle_facts(folder: Path) -> dict[str, Any]:
+    return _read_object(folder / FACTS_FILE)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """Reads a JSON object of a bundle; empty if it cannot be used."""
+    try:
+        values = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}

@@ -17,6 +17,7 @@ from dpprobe.wrong_keys_and_values import check_extent
 
 _NUMBERS, _LONGEST_NUMBER = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"), 100
 _LARGEST_STUDY, _LONG_STUDY, _MOST_NODES, _DEEPEST = 1 << 22, 1 << 17, 100_000, 100
+_MERGE = "tag:yaml.org,2002:merge"
 _FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Whole numbers that YAML reads by another base than ten: 010 is 8, and 1:30 is 90.
 _OTHER_BASE = re.compile(r"[-+]?(?:0[0-7_]+|[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?)")
@@ -79,8 +80,13 @@ def parse_yaml(path: Path) -> yaml.Node | None:
         # the fast loader accepts more than Snakemake's, such as tabs
         loader = yaml.SafeLoader if len(text) < _LONG_STUDY else _FAST_LOADER
         root = yaml.compose(text, Loader=loader)
+        merged: dict[int, int] = {}
         for node in _list_nodes(root) if root else ():
             _check_number(path, node)
+            if _count_merged(node, merged) > _MOST_NODES:
+                raise ConfigError(
+                    f"{path}: `<<` merges more than {_MOST_NODES:,} keys; write fewer"
+                )
         check_extent(yaml.load(text, Loader=loader), str(path))
         return root
     except yaml.MarkedYAMLError as error:
@@ -100,6 +106,22 @@ def _check_extent(path: Path, text: str) -> None:
             raise ConfigError(f"{path}: brackets nested too deeply to be read; remove some")
         if count > _MOST_NODES:
             raise ConfigError(f"{path}: more than {_MOST_NODES:,} keys and values; write fewer")
+
+
+def _count_merged(node: yaml.Node, known: dict[int, int], levels: int = 0) -> int:
+    """Counts the keys of a mapping as loaders do, again for each merge (`<<`) of other mappings."""
+    if levels > _DEEPEST:
+        return _MOST_NODES + 1
+    if isinstance(node, yaml.SequenceNode):
+        return sum(_count_merged(each, known, levels + 1) for each in node.value) if levels else 0
+    if not isinstance(node, yaml.MappingNode):
+        return 0
+    if id(node) not in known:
+        merges = (value for key, value in node.value if key.tag == _MERGE)
+        known[id(node)] = len(node.value) + sum(
+            _count_merged(value, known, levels + 1) for value in merges
+        )
+    return known[id(node)]
 
 
 def _check_number(path: Path, node: yaml.Node) -> None:

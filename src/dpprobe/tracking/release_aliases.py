@@ -18,7 +18,7 @@ from mlflow.entities.model_registry import ModelVersion
 
 from dpprobe.artifacts import read_json
 from dpprobe.errors import DataError, TrackingError
-from dpprobe.release.bundle import bundle_digest
+from dpprobe.release.bundle import SUMS_FILE, bundle_digest
 from dpprobe.tracking.receipt import find_store_fault
 from dpprobe.tracking.store import search_all
 from dpprobe.tracking.writer import Destination, open_writer
@@ -44,6 +44,8 @@ def roll_back(bundle: Path, *, undo: bool = False) -> str:
       TrackingError: if no earlier version exists, or MLflow cannot be reached.
     """
     folder = bundle.absolute()
+    if not (folder / SUMS_FILE).is_file() or len(folder.parents) < 2:
+        raise DataError(f"{bundle}: no bundle in this folder; name a bundle in results_dir")
     results, digest = folder.parents[1], bundle_digest(folder)
     receipt = results / "tracking/releases" / f"{folder.name}.json"
     if not receipt.is_file() or find_store_fault(receipt):

@@ -202,7 +202,7 @@ NO_PATIENT = (
 FAULTS: dict[str, tuple[Spoil, tuple[str, str], str]] = {
     "truncated": (content(noise(4)[:-100]), UNREADABLE, "no end marker"),
     "empty": (content(b""), UNREADABLE, "it is empty"),
-    "page": (content(b"<!DOCTYPE html><p>"), UNREADABLE, "it begins with b'<!DOCTYPE html><'"),
+    "page": (content(b"<!DOCTYPE html><p>"), UNREADABLE, "it is a web page"),
     "animation": (content(animation()), UNREADABLE, "2 images in one file"),
     "no file": (change(path="none.jpg"), MISSING, "cannot be read (No such file or directory)"),
     "capitals": (

@@ -32,6 +32,8 @@ from dpprobe.artifacts import (
 from dpprobe.doctor import doctor_command, recorded_files
 from dpprobe.doctor.recorded_files import _OWN_HASH, read_recorded
 from dpprobe.features.shard_header import FORMAT_VERSION as SHARDS_VERSION
+from dpprobe.release.bundle import bundle_digest, write_sums
+from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.results.cell_record import PAYLOAD_FILES, read_cell
 from dpprobe.results.network_record import PAYLOAD_FILES as NETWORK_PAYLOAD
 from dpprobe.results.network_record import NetworkRecord
@@ -42,6 +44,7 @@ from tests.conftest import REPOSITORY
 from tests.support.cell_files import write_cell
 from tests.support.command_line import run_main
 from tests.support.stored_releases import unpack_release
+from tests.unit.release.ledger.test_ledger import FREE, booking, gaussian, part
 
 STORED = REPOSITORY / "tests/stored"
 CELL = "results/cells/digits/pixels/sgd/eps-1"
@@ -611,20 +614,55 @@ def downloads_and_cached_noise() -> Calls:
     )
 
 
+def list_release(bundle: Path) -> Ledger:
+    """Writes a ledger that lists a bundle alone."""
+    ledger = Ledger(Path("data", read_json(bundle / "bundle.json")["dataset"], "ledger.jsonl"))
+    entry = ledger.book_release(booking("clinic_v1", part("train", gaussian(5.0))), FREE)
+    ledger.close_entry(entry.number, bundle_digest(bundle))
+    return ledger
+
+
+def bundles_that_the_ledger_lacks() -> Calls:
+    """After a backup of the ledger was restored, its loss, and an exchange of folders."""
+    bundle = Path("results/releases/clinic_v1")
+    shutil.copytree(unpack_release(Path("stored")), bundle)
+    ledger = list_release(bundle)
+    yield Told()
+    bundle.rename(other := bundle.with_name("clinic_v2"))
+    yield Told((), 1, (f"{other}: holds the release 'clinic_v1'; move it to {bundle}, if",))
+    other.rename(bundle)
+    whole = ledger.path.read_bytes()
+    short = f"{bundle}: a release from data that {ledger.path} does not list; restore the ledger"
+    for kept in (whole.splitlines(keepends=True)[0], b"", None):  # booked alone, empty, deleted
+        ledger.path.write_bytes(kept or b"")
+        if kept is None:
+            ledger.path.unlink()
+        yield Told(FIX, 1, (short,))
+    ledger.path.write_bytes(whole)
+    statement = read_json(bundle / "privacy.json")
+    named = {"name": "clinic_v0", "sha256": "0" * 64}
+    write_json(bundle / "privacy.json", {**statement, "predecessor": named})
+    write_sums(bundle)
+    ledger.path.unlink()
+    list_release(bundle)
+    yield Told((), 1, (f"{bundle}: replaces 'clinic_v0', which no ledger in data lists; restore",))
+
+
 def releases_and_ledgers() -> Calls:
-    bundle = Path("results/releases/lesions")
+    bundle = Path("results/releases/clinic_v1")
     stored = unpack_release(Path("stored"))
+    list_release(stored)
     shutil.copytree(stored, bundle)
     (bundle / "SHA256SUMS").unlink()
     (bundle / "README.md").unlink()
     yield Told()  # on its way to its place
-    bundle.with_name(".lesions.done").touch()
+    bundle.with_name(".clinic_v1.done").touch()
     yield Told((), 1, (f"{bundle}/SHA256SUMS: missing; {FROM_BACKUP}",))
     shutil.copytree(stored, bundle, dirs_exist_ok=True)
     shutil.copytree(bundle, bundle.with_name("second"))
     flip(bundle.with_name("second") / "README.md")
     second = f"results/releases/second/README.md: {CHANGED}{FROM_BACKUP}"
-    staged = bundle.with_name(".lesions.entry-1.staged")
+    staged = bundle.with_name(".clinic_v1.entry-1.staged")
     shutil.copytree(bundle, staged)
     shutil.copy(STORED / "ledger-1/ledger.jsonl", "data/digits")
     yield Told((), 1, (second,))
@@ -844,6 +882,7 @@ SCENES = [
     downloads_and_cached_noise,
     releases_and_ledgers,
     records_of_comparisons,
+    bundles_that_the_ledger_lacks,
     folders_without_results,
     results_of_other_runs,
     other_spellings,

@@ -9,14 +9,16 @@ from typing import Any, NoReturn
 
 import pytest
 
-from dpprobe.artifacts import read_json
+from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import ConfigError
+from dpprobe.release.bundle import bundle_digest
 from dpprobe.release.checks import Check
 from dpprobe.release.checks import Report as Checked
 from dpprobe.release.export import Exported
 from dpprobe.release.ledger.ledger import Ledger, describe_ledger
 from dpprobe.release.parts.monitor import compare_images as monitor
 from dpprobe.release.predict import Summary
+from dpprobe.study.snapshot import FOLDER, RUN_KEY
 from tests.support.bundles import write_example
 from tests.support.command_line import run_main
 from tests.support.refusals import check_tokens
@@ -172,7 +174,9 @@ def answering(monkeypatch: pytest.MonkeyPatch, function: str, answer: Any) -> No
 def test_twenty_unreadable_images_are_listed_and_all_are_counted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], unread: int
 ) -> None:
-    faults = tuple((f"{number}.png\x1b", f"bad {number}") for number in range(unread))
+    faults = tuple(
+        (f"{number}.png\x1b\ndpprobe: all read", f"bad {number}") for number in range(unread)
+    )
     answering(monkeypatch, "predict.predict", Summary(rows=30, unreadable=faults))
     assert run_main(monkeypatch, "predict", "b", "x") == (3 if unread else 0)
     printed, told = capsys.readouterr()
@@ -254,6 +258,9 @@ def test_an_export_tells_both_differences_and_the_input(
     assert second == "input: uint8 [batch]"
 
 
+RUNS = {"results_dir": "runs", "data_dir": "tables"}
+
+
 @pytest.fixture
 def booked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     """The ledger of data/toy: an entry that is closed and two open ones; data/other has none."""
@@ -279,6 +286,29 @@ def test_a_ledger_is_described_and_an_entry_abandoned(
     assert [entry.state for entry in booked.read_entries()] == ["closed", "open", "abandoned"]
     assert booked.read_entries()[2].reason == "the job died"
     assert capsys.readouterr().out == f"{describe_ledger(booked, delta=None)}\n", "as it is then"
+
+
+@pytest.mark.parametrize("results", ["results", "results/study", "runs"])
+def test_a_ledger_that_lacks_a_release_is_called_too_short(
+    tmp_path: Path,
+    booked: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    results: str,
+) -> None:
+    bundle = write_example(tmp_path / results / "releases/lesions_v1")
+    dataset = read_json(bundle / "bundle.json")["dataset"]
+    ledger = booked.path.parents[1].rename("tables") / dataset / "ledger.jsonl"
+    ledger.parent.mkdir()
+    ledger.touch()
+    write_json(FOLDER / "a.json", {RUN_KEY: {"study": RUNS, "call": []}})
+    assert run_main(monkeypatch, "ledger", f"tables/{dataset}") == 1
+    said = capsys.readouterr().out
+    check_tokens(said, "no release is recorded", f"releases/lesions_v1: a release from {dataset}")
+    number = Ledger(ledger).book_release(booking("v1", part("train", gaussian(5.0))), FREE).number
+    Ledger(ledger).close_entry(number, bundle_digest(bundle))
+    assert run_main(monkeypatch, "ledger", f"tables/{dataset}") == 0
+    assert "too short" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

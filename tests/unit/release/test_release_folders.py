@@ -30,15 +30,17 @@ def test_a_bundle_that_no_entry_lists_is_found_among_others(
         "f": '{"dataset": "toy"}',
         "b": '{"dataset": "toy"}',
         "z": '{"dataset": "toy"}',
+        ".open.entry-1.staged": '{"dataset": "toy"}',  # its entry is not closed yet
     }.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "SHA256SUMS").write_text(name)
         if facts is not None:
             (tmp_path / name / "bundle.json").write_text(facts)
-        if name != unlisted:
+        if name not in (unlisted, ".open.entry-1.staged"):
             known.append(SimpleNamespace(digest=bundle_digest(tmp_path / name)))
     folders = ReleaseFolders("first", tmp_path / "first", tmp_path / "ledger.jsonl")
-    entries: Any = [SimpleNamespace(digest=None), *known]
+    waiting = SimpleNamespace(digest=None, number=1, booking=SimpleNamespace(release="open"))
+    entries: Any = [waiting, *known]
     said = refusal_of(folders.check_listed, "toy", entries)
     assert (said is None) == (unlisted is None)
     if unlisted:

@@ -39,6 +39,14 @@ REFUSED: list[tuple[str | bytes, str, str]] = [
     ("a: [.b, ..]\nb: *.c\n", ":2:5", "put the value in quotes"),
     ("a: 'b\n", ":2:1", "close the quote"),
     ("a: !!python/object:x y\n", ":1:4", "remove the tag, or put the value in quotes"),
+    # 9^12 keys by merges, and a mapping that merges itself
+    (
+        "a0: &a0 {k: 1}\n"
+        + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 13)),
+        "",
+        "`<<` merges more than 100,000 keys; write fewer",
+    ),
+    ("a: &a {<<: *a}\n", "", "`<<` merges more than"),
     ("a: 2020-13-45\n", "", "month must be in 1..12"),
     ("a: b\0\n", "", "not YAML (unacceptable character #x0000"),
     ("[" * 3000, "", "brackets nested too deeply to be read; remove some"),

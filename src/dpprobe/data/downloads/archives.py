@@ -208,6 +208,7 @@ def _is_ignored(name: str) -> bool:
 def _extract_zip(archive: Path, folder: Path) -> None:
     with zipfile.ZipFile(archive) as packed:
         members = [member for member in packed.infolist() if not _is_ignored(member.filename)]
+        _check_size(archive, sum(member.file_size for member in members))
         with Progress(len(members), label=f"unpack {archive.name}", unit="files") as progress:
             for member in members:
                 _check_place(archive, member.filename)
@@ -215,9 +216,25 @@ def _extract_zip(archive: Path, folder: Path) -> None:
                 progress.advance_by(1)
 
 
+def _list_members(archive: Path, packed: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    size = 0
+    for member in packed:
+        _check_size(archive, size := size + tarfile.BLOCKSIZE + member.size)
+        if not _is_ignored(member.name):
+            yield member
+
+
+def _check_size(archive: Path, size: int) -> None:
+    """Refuses an archive whose files, of `size` bytes, are out of proportion to its own size."""
+    try:
+        artifacts.require_proportion(archive, "all files together", size)
+    except OSError as error:
+        raise DataError(f"{archive}: {error}") from None
+
+
 def _extract_tar(archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as packed:
-        members = [member for member in packed.getmembers() if not _is_ignored(member.name)]
+        members = list(_list_members(archive, packed))
         with Progress(len(members), label=f"unpack {archive.name}", unit="files") as progress:
             for member in members:
                 _check_place(archive, member.name)

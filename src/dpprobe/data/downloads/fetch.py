@@ -56,6 +56,7 @@ PERMANENT = {
 ATTEMPTS = 6
 WAIT = wait_exponential_jitter(max=60)
 LONGEST_REQUEST = 600.0  # the longest wait, in seconds, that a server may request by Retry-After
+MOST_UNSTATED = 10**11  # bytes taken from a server that does not state the file's size
 TIMEOUT = 60.0  # seconds to wait for a connection, or for the next byte
 
 
@@ -354,6 +355,12 @@ def _receive_body(response: requests.Response, wanted: _Wanted, partial: _Partia
     with Progress(total, label=label, unit="MB", interval=5.0 if total else math.inf) as progress:
         partial.write(first)
         for chunk in chunks:
+            if not total and partial.size > MOST_UNSTATED:
+                raise WrongDownloadError(
+                    f"{wanted.file_and_url}: more than {format_size(MOST_UNSTATED)}, and the "
+                    "server does not say how many; download it by hand, and name its folder "
+                    f"under `downloads`; then delete {partial.path}"
+                )
             partial.write(chunk)
             progress.advance_by((partial.size - start) // MEGABYTE - progress.done)
 

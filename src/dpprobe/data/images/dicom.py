@@ -2,7 +2,8 @@
 
 Grey values are scaled by the file's rescale slope and intercept (or modality table). The file's
 first window (or value-of-interest table) maps the window's dark end to 0 and bright end to 255.
-Without a window, the image's smallest and largest value become 0 and 255. Images in MONOCHROME1,
+Without a window, the image's smallest and largest value become 0 and 255. Enhanced files keep
+these fields in functional groups, which are read for their one frame. Images in MONOCHROME1,
 whose small values are bright, are inverted; padding is black. Decoding costs no privacy, because an
 image's pixels depend on this image alone.
 
@@ -42,7 +43,14 @@ _TAGS = (
     "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames",
     "Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation",
     "ModalityLUTSequence", "VOILUTSequence", "ExtendedOffsetTable", "ExtendedOffsetTableLengths",
+    "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence",
 )  # fmt: skip
+# Sequences inside functional groups, with the fields that they have in place of the file's own
+# (DICOM PS3.3, C.7.6.16.2.9 and C.7.6.16.2.10).
+_FRAME_FIELDS = {
+    "PixelValueTransformationSequence": ("RescaleSlope", "RescaleIntercept"),
+    "FrameVOILUTSequence": ("WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence"),
+}
 _GREY = ("MONOCHROME1", "MONOCHROME2")
 # Beyond any pixel value, so that a window maps _FAR to its bright end and -_FAR to its dark end.
 _FAR = 1e30
@@ -204,6 +212,7 @@ def _compute_shades(
     import numpy as np
     from pydicom.pixels.processing import apply_modality_lut
 
+    _take_frame_fields(dataset)
     _drop_blanks(dataset)
     if dataset.get("RescaleSlope") == 0:
         raise ValueError("a slope of 0, which makes all values equal")
@@ -232,6 +241,24 @@ def _compute_shades(
     if dataset.PhotometricInterpretation == "MONOCHROME1":
         shades = 1 - shades
     return np.where(shown, np.clip(shades, 0, 1), 0)
+
+
+def _take_frame_fields(dataset: Dataset) -> None:
+    """Moves an enhanced file's rescale and window from the functional groups of its one frame.
+
+    A field is in the group that all frames share, or in the group of the frame, never in both.
+    """
+    shared, frames = (
+        dataset.get(f"{which}FunctionalGroupsSequence") or [] for which in ("Shared", "PerFrame")
+    )
+    if len(shared) > 1 or len(frames) > 1:
+        raise ValueError("functional groups of several frames")
+    for name, fields in _FRAME_FIELDS.items():
+        for group in (*frames, *shared):
+            for item in (group.get(name) or [])[:1]:
+                for field in fields:
+                    if field in item:
+                        dataset[field] = item[field]
 
 
 def _read_padding(dataset: Dataset) -> list[Any]:

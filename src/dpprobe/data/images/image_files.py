@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from dpprobe.artifacts import require_plain_file
+from dpprobe.artifacts import name_kind, require_plain_file
 from dpprobe.data.images.dicom import MAGIC, PREAMBLE, is_dicom, looks_bare, open_dicom
 from dpprobe.data.images.whole_files import is_cut_tiff, open_whole
 from dpprobe.data.people.alike_names import fold_name
@@ -250,7 +250,8 @@ def _describe_start(data: bytes) -> str:
         return "TIFF of unusual pixels; convert it to 8 or 16 bits of grey or colours"
     if looks_bare(data):
         return "perhaps DICOM without its preamble: rewrite the file with dcmconv or pydicom"
-    return f"it begins with {data[:16]!r}"
+    # no byte is quoted, because a path from a stranger may name any file of this machine
+    return f"it is {name_kind(data[:32]) or 'of an unknown format'}"
 
 
 def _check_mode(picture: Image.Image) -> None:

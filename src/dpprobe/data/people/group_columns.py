@@ -146,7 +146,7 @@ def bin_name(value: str, bins: Sequence[float]) -> str:
     if value.lower() in BLANKS:
         return ""
     number = float(value)
-    if not math.isfinite(number):
+    if not value.isascii() or not math.isfinite(number):  # float() reads digits of other scripts
         raise ValueError(f"{value!r} is not a finite number")
     place = bisect.bisect_right(bins, number)
     if place == 0:

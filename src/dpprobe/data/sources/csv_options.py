@@ -91,7 +91,7 @@ def _read_names(value: Any) -> Any:
 
 def _place_label(item: tuple[str, Any]) -> tuple[bool, int, str]:
     """Returns a label's sort key: whole numbers by value, then other labels as text."""
-    number = re.fullmatch(r"[+-]?\d{1,18}", item[0])
+    number = re.fullmatch(r"[+-]?[0-9]{1,18}", item[0])
     return number is None, int(item[0]) if number else 0, item[0]
 
 

@@ -38,11 +38,13 @@ from dpprobe.data.sources.path_template import fill_template, template_parts
 from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
+from dpprobe.time_limits import limited_time
 
 logger = logging.getLogger("dpprobe")
 
 BATCH_ROWS = 128
 SHOWN = 5
+_MATCHING, _MATCHING_ROW = 10.0, 1e-3  # seconds to match a pattern: per file, and per row
 LINE = "\0line"  # a name that no column of a file can have, because it contains NUL
 # Codes of faulty labels. Valid codes: a class's number, or 0 and 1 if rows have several labels.
 UNCERTAIN, BLANK, OTHER, DROP = -1, -2, -3, -4
@@ -280,7 +282,12 @@ def _read_split(
     frame = _read_file(options, file, columns | {extract.column for extract in used.values()})
     options.check_length(name, len(frame))
     for column, extract in used.items():
-        values = frame[extract.column].str.extract(extract.pattern, expand=False)
+        with limited_time(
+            _MATCHING + _MATCHING_ROW * len(frame),
+            f"extract.{column}: {file}: {extract.pattern!r} needs too long; write a pattern "
+            "without a repetition inside another repetition, such as (a+)+",
+        ):
+            values = frame[extract.column].str.extract(extract.pattern, expand=False)
         if values.isna().any():
             row = frame[values.isna()].iloc[0]
             raise ConfigError(
@@ -393,7 +400,8 @@ def _parse_label(options: TableOptions, column: str, text: str) -> int:
     if text.lower() in BLANKS:
         return {"zeros": 0, "drop": DROP, "error": BLANK}[options.missing]
     try:
-        number = float(TRUTH.get(text.lower(), text))
+        # float() also reads digits of other scripts
+        number = float(TRUTH.get(text.lower(), text if text.isascii() else ""))
     except ValueError:
         return OTHER
     if number == -1:

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe.artifacts import require_plain_file, require_proportion
+from dpprobe.artifacts import require_plain_file, require_proportion, require_short_header
 from dpprobe.data.option_paths import match_files
 from dpprobe.data.people.alike_names import text_of
 from dpprobe.data.sources.parquet_columns import (
@@ -36,7 +36,7 @@ from dpprobe.data.sources.parquet_columns import (
     stream_columns,
 )
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.hdf5_files import open_hdf5
+from dpprobe.hdf5_files import open_hdf5, read_column
 
 if TYPE_CHECKING:
     import h5py
@@ -322,8 +322,10 @@ class SafetensorsFile(EmbeddingFile):
     def _open_file(self) -> Iterator[Any]:
         from safetensors import safe_open
 
-        with explain_damage(self.path), safe_open(self.path, framework="np") as tensors:
-            yield tensors
+        with explain_damage(self.path):
+            require_short_header(self.path)
+            with safe_open(self.path, framework="np") as tensors:
+                yield tensors
 
     def read_headers(self) -> dict[str, Header]:
         headers = {}
@@ -572,10 +574,10 @@ def _read_obs(column: Any) -> list[str]:
     if not hasattr(column, "dtype"):
         if "codes" in column:
             return decode(column["codes"][:], _read_obs(column["categories"]), column.name)
-        texts, mask = _read_obs(column["values"]), column["mask"][:].tolist()
+        texts, mask = _read_obs(column["values"]), read_column(column["mask"]).tolist()
         return ["" if missing else text for text, missing in zip(texts, mask, strict=True)]
     if column.dtype.kind not in "iu":
-        return _write_texts(column[:])
+        return _write_texts(read_column(column))
     if (names := _find_code_names(column)) is None:
         return _write_texts(column[:])
     return decode(column[:], names, column.name)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Mapping, Sequence
 
+_WIDEST = 255  # characters, as many as a file's name can have
 # The text before a column, the column (None after the last column), and the column's format.
 Part = tuple[str, str | None, str]
 
@@ -24,6 +26,8 @@ def template_parts(template: str) -> list[Part]:
                 raise ValueError(
                     "write a column in braces, with a colon and a format if needed: {column:.2}"
                 )
+            if any(int(width) > _WIDEST for width in re.findall(r"\d{1,9}", form)):
+                raise ValueError(f"a width or precision above {_WIDEST}")
             format("", form)
     except ValueError as error:
         raise ValueError(f"{template!r} is not a path template ({error}); correct it") from None

@@ -54,6 +54,7 @@ from dpprobe.release.bundle import (
     HEAD_FILE,
     LISTED_FILES,
     PAGE_FILE,
+    RELEASES_FOLDER,
     STATEMENT_FILE,
     SUMS_FILE,
     Bundle,
@@ -201,6 +202,11 @@ def check_hashes(folder: Path) -> tuple[str, bool]:
 
 def read_facts(folder: Path) -> tuple[str, BundleFacts]:
     facts = bundles.read_facts(folder)
+    place = folder.resolve()
+    require_true(
+        place.name == facts.name or place.parent.name != RELEASES_FOLDER,
+        f"{folder} holds the release {facts.name}; move it to {place.with_name(facts.name)}",
+    )
     return f"release {facts.name} of {facts.dataset}, by dpprobe {facts.dpprobe}", facts
 
 

@@ -17,6 +17,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from dpprobe import artifacts
 from dpprobe.data.downloads import archives
 from dpprobe.errors import DataError
 from tests.support.sources import read_folder
@@ -178,6 +179,22 @@ def test_a_damaged_or_hostile_archive_is_refused(
     text = refused(archive)
     assert said in text
     assert ("Do not trust this archive" in text) == (OUTSIDE in said or said == LEADS_OUT)
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar.gz", ".tar.xz"])
+def test_files_out_of_proportion_to_their_archive_are_not_unpacked(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, files = tmp_path / f"data{suffix}", {"zeros": bytes(10**6)}
+    archive = path if suffix == ".zip" else make_tar(path, files)
+    if suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+            packed.writestr("zeros", files["zeros"])
+    assert archive.stat().st_size < 10**4
+    monkeypatch.setattr(artifacts, "_ALWAYS_READ", 10**5)
+    assert "less than 1/100" in refused(archive)
+    monkeypatch.undo()
+    archives.extract_archive(archive, tmp_path / "data")  # small files may have any proportion
 
 
 def test_a_link_that_stays_inside_is_kept(tmp_path: Path) -> None:

@@ -183,6 +183,19 @@ def test_faults_that_may_pass_are_tried_three_times(
     succeeds(server, path)
 
 
+def test_a_server_without_end_is_left(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloads, "MOST_UNSTATED", 1000)
+    monkeypatch.setattr(downloads, "CHUNK_BYTES", 4096)
+    url = server.put("/data.zip", CONTENT, faults=[Unsized()])
+    assert "more than 1000 bytes, and the server does not say how many" in refused(
+        url, path, error=WrongDownloadError
+    )
+    assert sum(files(path).values()) <= 2 * 4096
+    succeeds(server, path)  # with its length stated
+
+
 @pytest.mark.parametrize(
     ("status", "remedy"),
     [

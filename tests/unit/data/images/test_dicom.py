@@ -99,6 +99,33 @@ def test_the_window_is_of_rescaled_values() -> None:
     np.testing.assert_array_equal(shown, linear(VALUES.astype(np.int32) - 1024, -950, 1050))
 
 
+@pytest.mark.parametrize("group", ["Shared", "PerFrame"])
+def test_an_enhanced_file_keeps_rescale_and_window_in_functional_groups(group: str) -> None:
+    def item(**fields: Any) -> list[Dataset]:
+        dataset = Dataset()
+        for name, value in fields.items():
+            setattr(dataset, name, value)
+        return [dataset]
+
+    def enhanced(**fields: list[Dataset]) -> np.ndarray:
+        groups: dict[str, Any] = {f"{group}FunctionalGroupsSequence": item(**fields)}
+        return shades(NumberOfFrames=1, **groups)
+
+    rescale = {"PixelValueTransformationSequence": item(RescaleSlope=2, RescaleIntercept=-1024)}
+    center = {"WindowCenter": [50, 7], "WindowWidth": [2000, 9], "VOILUTFunction": "LINEAR_EXACT"}
+    window = {"FrameVOILUTSequence": item(**center)}
+    wide = VALUES.astype(np.int32)
+    np.testing.assert_array_equal(enhanced(**window), linear(wide, -950, 1050))
+    np.testing.assert_array_equal(
+        enhanced(**window, **rescale), linear(wide * 2 - 1024, -950, 1050)
+    )
+    blank = {"FrameVOILUTSequence": item(WindowCenter=None, WindowWidth=None)}
+    np.testing.assert_array_equal(enhanced(**blank), linear(wide, 0, 4095))
+    two: dict[str, Any] = {f"{group}FunctionalGroupsSequence": item(**window) * 2}
+    with pytest.raises(ImageError, match="rescale or window values cannot be used"):
+        shades(NumberOfFrames=1, **two)
+
+
 @pytest.mark.parametrize("function", ["LINEAR", "LINEAR_EXACT", "SIGMOID"])
 @pytest.mark.parametrize("signed", [False, True])
 def test_windows_are_those_of_pydicom(function: str, signed: bool) -> None:

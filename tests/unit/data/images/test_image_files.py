@@ -233,9 +233,11 @@ def test_negatives_are_other_pictures_and_too_few_bits_are_refused() -> None:
         (b"MM\0*" + bytes(90), "TIFF of unusual"),
         (b"", "it is empty"),
         (b"\0\0\0\x18ftypheix" + bytes(90), "HEIC or a video"),
-        (b"<html>404, not found", "it begins with b'<html>404, not f'"),
+        (b"<html>404, not found", "it is a web page"),
+        (b"SECRET=xyzzy\n\t" + bytes(18), "^(?!.*(SECRET|xyzzy)).*of an unknown format"),
+        (b"SECRET=xyzzy\n\t", "^(?!.*(SECRET|xyzzy)).*it is a text"),
         (b"\x08\0\x1f" + bytes(90), "perhaps DICOM"),
-        (b"\2\0 " + bytes(90), "it begins with b"),
+        (b"\2\0 " + bytes(90), "it is of an unknown format"),
         (encoded(noise(), "JPEG")[:-2] + b"\xff\2\0\2\xff\xd9", r"byte \d+ is no part of a JPEG"),
     ],
 )

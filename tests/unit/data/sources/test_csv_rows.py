@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -275,11 +276,12 @@ def test_several_labels_follow_their_policies(uncertain: Any, missing: str) -> N
 
 
 def test_faults_of_several_labels_name_column_and_policy() -> None:
-    found = batch(table(HEADER, "a,1,-1,x", "b,,1,x", "c,yes,0,x"), **SEVERAL)
+    found = batch(table(HEADER, "a,1,-1,x", "b,,1,x", "c,yes,0,x", "d,１,0,x"), **SEVERAL)
     assert [detail for faults in found["faults"] for _, detail in faults] == [
         "age is -1, uncertain, and `uncertain` is error (ones, zeros or drop would accept it)",
         "kind is blank, and `missing` is error (zeros or drop would accept it)",
         "kind is 'yes', which is not 1, 0, true, false, -1 or blank",
+        "kind is '１', which is not 1, 0, true, false, -1 or blank",
     ]
 
 
@@ -418,6 +420,16 @@ def test_an_extracted_column_is_what_the_pattern_finds() -> None:
         r"match '\(a\)'; correct one of them",
     ):
         read(extract={"part": {"column": "path", "pattern": "(a)"}}, group_columns=["part"])
+
+
+def test_a_pattern_that_tries_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv_rows, "_MATCHING", 0.3)
+    earlier = signal.getsignal(signal.SIGALRM)
+    content = f"{HEADER}\n{'a' * 60}!,cat,7,x\n{DOG}\n"
+    part = {"column": "path", "pattern": r"^((?:\w+)+)$"}
+    with pytest.raises(ConfigError, match=r"extract.part: a.csv: .*needs too long; write"):
+        read(content, extract={"part": part}, group_columns=["part"])
+    assert signal.getsignal(signal.SIGALRM) is earlier
 
 
 def join(by: Any, *columns: str, **more: Any) -> dict[str, Any]:

@@ -29,3 +29,10 @@ def test_other_templates_are_refused(template: str) -> None:
     with pytest.raises(ValueError, match="is not a path template .*; correct it") as caught:
         template_parts(template)
     assert repr(template) in str(caught.value)
+
+
+@pytest.mark.parametrize("form", [">2000000000", ".256", ">９９９"])
+def test_a_width_of_more_than_a_name_is_refused(form: str) -> None:
+    with pytest.raises(ValueError, match="width or precision above 255"):
+        template_parts(f"{{a:{form}}}")
+    assert len(fill_template(template_parts("{a:>255}"), {"a": "1"})) == 255

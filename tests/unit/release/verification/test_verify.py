@@ -381,6 +381,13 @@ def test_another_n_of_a_head_that_samples_or_another_engine_fails(tmp_path: Path
     assert "engine" in failed(verify_bundle(folder)), "its releases are not exact"
 
 
+def test_a_release_in_another_release_s_folder_fails(bundle: Path, tmp_path: Path) -> None:
+    name = read_json(bundle / "bundle.json")["name"]
+    for folder, passed in ((f"releases/{name}", True), ("releases/other", False), ("mine", True)):
+        place = shutil.copytree(bundle, tmp_path / "results" / folder)
+        assert find_check(place, "bundle.json").passed is passed
+
+
 def test_a_study_s_folder_is_answered_with_its_bundles(bundle: Path, tmp_path: Path) -> None:
     study = tmp_path / "results"
     (study / "releases").mkdir(parents=True)

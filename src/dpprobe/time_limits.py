@@ -1,0 +1,38 @@
+"""Ends work that may take longer than anyone waits, such as regular expressions of strangers."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from dpprobe.errors import ConfigError
+
+
+@contextmanager
+def limited_time(seconds: float, fault: str) -> Iterator[None]:
+    """Raises ConfigError with `fault` if the `with` block takes longer.
+
+    Only a process's main thread can be interrupted; the block is not limited in other threads.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> NoReturn:
+        raise ConfigError(fault)
+
+    earlier = signal.signal(signal.SIGALRM, stop)
+    started = time.monotonic()
+    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, earlier)
+        if left:  # the caller's own timer goes on
+            passed = time.monotonic() - started
+            signal.setitimer(signal.ITIMER_REAL, max(left - passed, 1e-3))
