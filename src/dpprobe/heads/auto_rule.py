@@ -19,6 +19,8 @@ sum of n unit rows over the norm of its noise.
   If classes are unequal it gains points from epsilon 0.5 on, and loses at most 0.3 below. If
   classes are equal, which is no public fact, it costs 0.3 on average. Below 10, the classes' mean
   scores are released too (`class_offsets`).
+- A student on public images is tried below 20, if a person asked for it. Above, students lose, so
+  that their count would be paid for nothing.
 """
 
 from __future__ import annotations
@@ -32,11 +34,12 @@ from dpprobe.privacy.gaussian_mu import gaussian_mu
 
 
 class _Limits(NamedTuple):
-    """Limits on n mu / sqrt(d): of whitening, of a larger share of the centre, of offsets."""
+    """Limits on n mu / sqrt(d): of whitening, a larger share of the centre, offsets, students."""
 
     whiten_from: float
     larger_share_below: float
     offsets_below: float
+    student_below: float = 20
 
 
 RULE = 3
@@ -69,6 +72,11 @@ def balance_options(facts: DataFacts, rule: int) -> dict[str, Any]:
     """Returns the options that balance the chosen head's classes."""
     offsets = _signal_of(facts) < _LIMITS[rule].offsets_below
     return {"class_priors": "released", **({"offset_share": _OFFSET_SHARE} if offsets else {})}
+
+
+def may_have_student(facts: DataFacts, rule: int) -> bool:
+    """True if a student on public images is tried where a person asked for one."""
+    return _signal_of(facts) < _LIMITS[rule].student_below
 
 
 def _choose_normalisation(

@@ -11,6 +11,7 @@ from pydantic import Field
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.gradient_options import UnitRowOptions
 from dpprobe.heads.optimiser import Optimiser
+from dpprobe.heads.student_options import StudentOptions, StudentShare
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +27,7 @@ _PART = 0.9
 _LOGIT_NOISE, _MANY_LOGIT_NOISE = 1.0, 0.5
 
 
-class Options(UnitRowOptions):
+class Options(StudentOptions, UnitRowOptions):
     """DP-SGD with momentum: v = beta v + g, w = w - learning_rate v.
 
     By default the head takes 40 steps on the full batch from zero weights, with the usual beta of
@@ -36,6 +37,7 @@ class Options(UnitRowOptions):
 
     head: Literal["momentum"] = "momentum"
     beta: float = Field(0.9, ge=0, lt=1, description="Share of the velocity that each step keeps.")
+    student_share: StudentShare = None
 
     def choose_rate(self, steps: int, *, noise: float, classes: int, **_: float) -> float:
         largest = 1 + self.intercept**2

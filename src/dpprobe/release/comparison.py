@@ -1,12 +1,7 @@
 """Compares the accuracy of two heads on private units by one noisy count.
 
-**Mechanism.** A row's difference is its share of labels that the second head has right, minus the
-share that the first head has right: with one label, 1 if only the second head is right, -1 if only
-the first is. A unit's difference is the mean of its rows' differences. The sum over units is
-released. A unit adds a number in [-1, 1] and null rows add 0, so the sum has sensitivity 1. Both
-heads may be any earlier releases, because composition is adaptive. The sum is a whole number of
-steps of a public grid. Differences are rounded towards zero, which never lengthens them, so the
-epsilon is exact (`privacy.releases`).
+**Mechanism.** The sum over units of `heads.accuracy_difference`, of sensitivity 1, is released with
+noise. It is a whole number of steps of a public grid, so the epsilon is exact (`privacy.releases`).
 
 **Interval.** The estimate is the noisy sum divided by the public n. Its variance is the noise's
 variance plus a sampling variance. A difference d of a unit has E d^2 of at most the share q of
@@ -32,12 +27,11 @@ import numpy.typing as npt
 import torch
 from scipy.special import ndtri
 
-from dpprobe.errors import PrivacyError
+from dpprobe.heads.accuracy_difference import sum_differences
 from dpprobe.privacy.entropy import Entropy
-from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism, Plan, full_batch
 from dpprobe.privacy.releases import Releases
-from dpprobe.release.counted_units import check_mechanisms, count_steps, weigh_rows
+from dpprobe.release.counted_units import check_mechanisms, weigh_rows
 from dpprobe.results.bootstrap import CONFIDENCE
 
 Floats = npt.NDArray[np.float64]
@@ -91,27 +85,6 @@ def release_difference(
     noisy = float(releases.release_gaussian(DIFFERENCE, total)[0, 0])
     releases.check_counts()
     return noisy
-
-
-def sum_differences(first: Floats, second: Floats, weights: Floats, n: int) -> GridSum:
-    """Sums rows' weighted differences, [1, 1]: sensitivity 1, since null rows add 0.
-
-    Weights are those of `weigh_rows`. Raises PrivacyError for shares outside [0, 1].
-    """
-    if not (len(first) == len(second) == len(weights)):
-        raise PrivacyError(
-            f"comparison: {len(first)} and {len(second)} rows of two heads, but {len(weights)} "
-            "weights; pass the same rows"
-        )
-    shares = np.stack([first, second])
-    usable = ~np.isnan(shares).any(axis=0)
-    if not ((shares[:, usable] >= 0) & (shares[:, usable] <= 1)).all():
-        raise PrivacyError(
-            "comparison: a share of right labels lies outside 0 to 1; nothing is released"
-        )
-    each = np.where(usable, shares[1] - shares[0], 0.0) * weights
-    steps, step = count_steps(each, n)
-    return GridSum(torch.tensor([[steps.sum()]], dtype=torch.float64), step)
 
 
 def estimate_difference(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from dpprobe.errors import PrivacyError
+from dpprobe.heads.accuracy_difference import sum_differences
 from dpprobe.privacy.accountants import compute_epsilon
 from dpprobe.privacy.entropy import SEEDED, SystemEntropy
 from dpprobe.privacy.noise_calibration import calibrate
@@ -26,7 +27,6 @@ from dpprobe.release.comparison import (
     estimate_difference,
     least_difference,
     release_difference,
-    sum_differences,
 )
 from dpprobe.release.counted_units import weigh_rows
 from tests.support.mechanisms import made_plan
