@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from dpprobe.heads.fitted import Fitted, Record
-from dpprobe.heads.gradient_options import UnitRowOptions
 from dpprobe.heads.optimiser import Optimiser
 from dpprobe.heads.student_options import StudentOptions, StudentShare
 
@@ -27,7 +26,7 @@ _PART = 0.9
 _LOGIT_NOISE, _MANY_LOGIT_NOISE = 1.0, 0.5
 
 
-class Options(StudentOptions, UnitRowOptions):
+class Options(StudentOptions):
     """DP-SGD with momentum: v = beta v + g, w = w - learning_rate v.
 
     By default the head takes 40 steps on the full batch from zero weights, with the usual beta of

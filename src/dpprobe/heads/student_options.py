@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from dpprobe.heads.fitted import STUDENT_GAIN
+from dpprobe.heads.gradient_options import UnitRowOptions
 from dpprobe.heads.normalisation import AroundCentre, Share
-from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Mechanism, Plan, full_batch, split_budget
 
 _DEVIATIONS = 2.0
@@ -25,8 +25,8 @@ StudentShare = Annotated[
 ]
 
 
-class StudentOptions(MethodOptions):
-    """A linear head that a student on public images may replace."""
+class StudentOptions(UnitRowOptions):
+    """A head of gradient steps that a student on public images may replace."""
 
     student_share: StudentShare = None
 
