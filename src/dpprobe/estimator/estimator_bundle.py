@@ -58,6 +58,7 @@ def state_benchmark(fit: Fit) -> dict[str, Any]:
         private_choices=fit.method.private_choices,
         priced_normalisation=fit.method.normalize.priced,
         released_priors=fit.method.releases_priors,
+        released_gain=fit.method.has_student,
         engine_limits=fit.method.engine_limits,
         chosen_from=describe_choice(fit.method, fit.facts),
     ).to_dict()

@@ -253,6 +253,10 @@ class Options(GradientOptions):
                 "class_priors: released is possible only for linear heads; write public numbers, "
                 "or remove class_priors"
             )
+        if self.probe and self.probe.method.has_student:
+            raise ValueError(
+                "student_share: a student replaces linear heads only; remove it from the probe"
+            )
         if self.tune == "head" and self.backbone_rate != 1:
             raise ValueError("backbone_rate has no effect with `tune: head`; remove it")
         if self.engine == "opacus":

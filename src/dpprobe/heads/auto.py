@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads.auto_rule import RULE, balance_options, choose_head
+from dpprobe.heads.auto_rule import RULE, balance_options, choose_head, may_have_student
 from dpprobe.heads.balance import DEFAULT_PRIOR_SHARE
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Fitted, Record
@@ -26,6 +26,7 @@ from dpprobe.heads.gradient_options import PublicHeadFile
 from dpprobe.heads.normalisation import NoNormalisation, Normalize, PublicRows
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS, AnyMethod, method_options
+from dpprobe.heads.student_options import StudentShare
 from dpprobe.privacy.plan import Mechanism, Selection
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Options(MethodOptions):
     )
     public: PublicRows = None
     public_head: PublicHeadFile = None
+    student_share: StudentShare = None
     # The rule writes the three fields below; the schema of a study leaves them out.
     normalize: SkipJsonSchema[Normalize] = NoNormalisation()
     rule: SkipJsonSchema[int | None] = None
@@ -60,6 +62,11 @@ class Options(MethodOptions):
 
     @model_validator(mode="after")
     def _check_chosen(self) -> Self:
+        if self.student_share is not None and self.public is None:
+            raise ValueError(
+                f"student_share {self.student_share:g}: a student needs public images; write "
+                "`public`, or remove student_share"
+            )
         if self.chosen is None:
             if self.normalize != NoNormalisation():
                 raise ValueError(
@@ -99,11 +106,14 @@ class Options(MethodOptions):
         if self.balanced is not None:
             balance = {"class_priors": None, "offset_share": None}
             values |= balance_options(facts, rule) if self.balanced else balance
+        if self.student_share is not None and may_have_student(facts, rule):
+            values["student_share"] = self.student_share
         chosen = method_options(values)
         if exact and not chosen.is_exact:
             chosen = method_options({**chosen.model_dump(mode="json"), "engine": "exact"})
         balanced = chosen.releases_priors or self.balanced
-        return type(self)(balanced=balanced, **self._public_options, rule=rule, chosen=chosen)
+        asked = {"student_share": self.student_share, **self._public_options}
+        return type(self)(balanced=balanced, **asked, rule=rule, chosen=chosen)
 
     @property
     def _public_options(self) -> dict[str, str | None]:
@@ -152,7 +162,13 @@ class Options(MethodOptions):
     def releases_priors(self) -> bool:
         return bool(self.balanced)
 
+    @property
+    def has_student(self) -> bool:
+        return self.chosen is not None and self.chosen.has_student
+
     def class_fault(self, classes: int, *, multi_label: bool) -> str | None:  # noqa: ARG002
+        if self.student_share is not None and multi_label:
+            return "student_share needs one label per row, but these rows have several; remove it"
         if self.balanced and multi_label:
             return "balanced needs one label per row, but these rows have several; remove it"
         return None

@@ -21,6 +21,8 @@ sum of n unit rows over the norm of its noise.
   classes everywhere, the classes' mean scores are released too (`class_offsets`). With two classes,
   one of them rare, they gain 3 points on average, and cost 0.1 if the classes are equal. With ten
   classes they cost up to 2 points above 10.
+- A student on public images is tried below 20, if a person asked for it. Above, students lose, so
+  that their count would be paid for nothing.
 """
 
 from __future__ import annotations
@@ -34,11 +36,12 @@ from dpprobe.privacy.gaussian_mu import gaussian_mu
 
 
 class _Limits(NamedTuple):
-    """Limits on n mu / sqrt(d): of whitening, of a larger share of the centre, of offsets."""
+    """Limits on n mu / sqrt(d): of whitening, a larger share of the centre, offsets, students."""
 
     whiten_from: float
     larger_share_below: float
     offsets_below: float
+    student_below: float = 20
 
 
 RULE = 3
@@ -80,6 +83,11 @@ def balance_options(facts: DataFacts, rule: int) -> dict[str, Any]:
     if limit and facts.classes == 2:
         return {"class_priors": "released", "offset_share": _OFFSET_SHARE_OF_TWO}
     return {"class_priors": "released"}
+
+
+def may_have_student(facts: DataFacts, rule: int) -> bool:
+    """True if a student on public images is tried where a person asked for one."""
+    return _signal_of(facts) < _LIMITS[rule].student_below
 
 
 def _choose_normalisation(

@@ -30,6 +30,12 @@ def dimension_fault(options: MethodOptions, dimension: int) -> str | None:
             f"moment, which dpprobe computes for up to {MOST_FEATURES}; write normalize: "
             "centred, or choose a backbone with fewer features"
         )
+    if options.has_student and dimension > MOST_FEATURES:
+        return (
+            f"student_share: {dimension} features are too many: a student needs their covariance, "
+            f"which dpprobe computes for up to {MOST_FEATURES}; remove student_share, or choose a "
+            "backbone with fewer features"
+        )
     for name in ("groups", "channels"):
         count = getattr(normalize, name, 1)
         if dimension % count:

@@ -19,6 +19,7 @@ from dpprobe.heads.joint_fits import cohort_fault, sites_fault
 from dpprobe.heads.normalised_rows import normalise_rows
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.student import compare_student
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.entropy import SEEDED, Entropy
 from dpprobe.privacy.plan import Plan
@@ -112,8 +113,12 @@ def _fit_group(
         rows = normalise_rows(data, method.normalize, releases)
         fit = fit_balanced(method, rows, releases, record=_make_recorder(record, rows))
         weights = rows.scored_weights(torch.from_numpy(fit.weights).to(data.device))
+        fit = replace(fit, weights=weights.cpu().numpy())
+        if method.has_student:
+            scored = rows if rows.transform is rows.scoring else Rows(data, rows.scoring)
+            fit = compare_student(trained_head(method), fit, scored, releases)
     releases.check_counts()
-    return replace(fit, weights=weights.cpu().numpy()), rows.scoring
+    return fit, rows.scoring
 
 
 def _join_fits(fits: list[Fitted], seeds: Sequence[int], transforms: list[Transform]) -> Heads:
@@ -125,6 +130,7 @@ def _join_fits(fits: list[Fitted], seeds: Sequence[int], transforms: list[Transf
         for row in part.history
     ]
     priors = [part.priors for part in fits if part.priors is not None]
+    gains = [part.gains for part in fits if part.gains is not None]
     return Heads(
         weights=np.concatenate([part.weights for part in fits]),
         seeds=tuple(seeds),
@@ -133,6 +139,7 @@ def _join_fits(fits: list[Fitted], seeds: Sequence[int], transforms: list[Transf
         history=history,
         chosen=tuple(choice for part in fits for choice in part.chosen),
         priors=np.concatenate(priors) if priors else None,
+        gains=np.concatenate(gains) if gains else None,
     )
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # The name of released priors in files.
 CLASS_PRIORS = "class_priors"
+STUDENT_GAIN = "student_gain"  # a student's noisy gain, also the name of its release
 TYPICAL = "typical_directions"  # the name of `Heads.typical` in files
 # Values by name, one per seed.
 Values = Mapping[str, "Sequence[float] | np.ndarray"]
@@ -37,6 +38,8 @@ class Fitted:
         Training losses are not private.
       chosen: for each seed the choice of a search, JSON-compatible; empty without a search.
       priors: float32 [seeds, classes], released class frequencies, whose logs biases subtract.
+      gains: float32 [seeds, 2], the released gain of a student on public images, and the threshold
+        above which the student replaced the head; see `heads.student`.
     """
 
     weights: npt.NDArray[np.float32]
@@ -44,6 +47,7 @@ class Fitted:
     history: list[dict[str, Any]] = field(default_factory=list)
     chosen: tuple[Mapping[str, Any], ...] = ()
     priors: npt.NDArray[np.float32] | None = None
+    gains: npt.NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,5 +71,5 @@ class Heads(Fitted):
             name: np.stack([transform.arrays[name].cpu().numpy() for transform in self.transforms])
             for name in self.transforms[0].arrays
         }
-        more = {CLASS_PRIORS: self.priors, TYPICAL: self.typical}
+        more = {CLASS_PRIORS: self.priors, STUDENT_GAIN: self.gains, TYPICAL: self.typical}
         return arrays | {name: values for name, values in more.items() if values is not None}

@@ -32,6 +32,11 @@ def sites_fault(method: MethodOptions, n: int = 10_000) -> str | None:
         )
     if method.priced_selection(n) is not None:
         return f"head {method.head}: sites cannot search together; write the head to train"
+    if method.has_student:
+        return (
+            "student_share: sites cannot train a student together, because rounding would give "
+            "each site another one; remove it"
+        )
     if any(each.sample_rate < 1 for each in method.list_mechanisms(n)):
         return (
             f'head {method.head}: sites add up sums of all rows; write `batch_size: "full"`, or '

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.gradient_options import PublicHeadFile, UnitRowOptions
 from dpprobe.heads.optimiser import MakeOptimiser, Optimiser
+from dpprobe.heads.student_options import StudentOptions, StudentShare
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +28,7 @@ _PART = 0.9
 _LOGIT_NOISE, _MANY_LOGIT_NOISE = 1.0, 0.5
 
 
-class Options(UnitRowOptions):
+class Options(StudentOptions):
     """DP-SGD with momentum: v = beta v + g, w = w - learning_rate v.
 
     By default the head takes 40 steps on the full batch from zero weights, with the usual beta of
@@ -40,6 +41,7 @@ class Options(UnitRowOptions):
     head: Literal["momentum"] = "momentum"
     beta: float = Field(0.9, ge=0, lt=1, description="Share of the velocity that each step keeps.")
     public_head: PublicHeadFile = None
+    student_share: StudentShare = None
 
     @model_validator(mode="after")
     def _check_public_head(self) -> Self:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.normalisation import CENTRE, CHANNEL_DEVIATIONS, CHANNEL_MEANS, Normalisation
-from dpprobe.heads.public_rows import PublicRows, read_public_rows
+from dpprobe.heads.public_rows import PublicRows, share_public_rows
 from dpprobe.heads.rows import Rows, Transform, by_channel, unit_scale
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.heads.whitening import publicly_whitened_rows, whitened_rows
@@ -32,11 +31,7 @@ def normalise_rows(data: TrainingSet, spec: Normalisation, releases: Releases) -
     if isinstance(spec, kinds.Channels):
         return Rows(data, Transform(spec, _channel_statistics(data, spec, releases)))
     assert isinstance(spec, kinds.AroundCentre), spec
-    public = None
-    if spec.public is not None:
-        path = spec.public
-        read = partial(read_public_rows, "normalize.public", path, data)
-        public = data.make_once(("public", path), read)
+    public = share_public_rows(spec, data)
     centre = _release_centre(data, releases, public)
     if isinstance(spec, kinds.Whitened):
         if spec.moment == "public":

@@ -157,6 +157,11 @@ class MethodOptions(Options, ABC):
         return False
 
     @property
+    def has_student(self) -> bool:
+        """True if a student on public images may replace the trained head."""
+        return False
+
+    @property
     def running_sums(self) -> tuple[str, ...] | None:
         """The releases whose sums add up over cohorts; None if cohorts cannot form a chain."""
         return None

@@ -7,11 +7,12 @@ computed once for each fit.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from dpprobe.errors import DataError
-from dpprobe.heads.normalisation import CENTRE, Centred
+from dpprobe.heads.normalisation import CENTRE, AroundCentre, Centred
 from dpprobe.heads.rows import Rows, Transform, unit_scale
 from dpprobe.heads.second_order import Design, Spectrum, UnitRows, estimate_spectrum, second_moment
 from dpprobe.heads.training_set import TrainingSet
@@ -60,6 +61,15 @@ def read_public_rows(option: str, path: str, private: TrainingSet) -> PublicRows
         scale = unit_scale(data.lengths[start : start + len(block)]).double()
         total += (block.double() * (scale / _STEP)[:, None]).round_().sum(0)
     return PublicRows(data, total * (_STEP / int(usable.sum())))
+
+
+def share_public_rows(spec: AroundCentre, private: TrainingSet) -> PublicRows | None:
+    """Returns the public rows of a normalisation, read once per training set; None without any."""
+    path = spec.public
+    if path is None:
+        return None
+    read = partial(read_public_rows, "normalize.public", path, private)
+    return private.make_once(("public", path), read)
 
 
 def effective_dimension(spectrum: Spectrum) -> float:

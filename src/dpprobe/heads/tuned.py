@@ -143,10 +143,16 @@ class Options(MethodOptions):
             )
         for values in list_corners(self.search):
             try:
-                if self.make_trial(values).releases_priors:
+                trial = self.make_trial(values)
+                if trial.releases_priors:
                     raise ValueError(
                         f"search: {spell_options(values)}: class_priors: released does not "
                         "work in a search; write public numbers, or remove it"
+                    )
+                if trial.has_student:
+                    raise ValueError(
+                        f"search: {spell_options(values)}: student_share does not work in a "
+                        "search; remove it"
                     )
             except ValidationError as error:
                 reason = explain_first(error)

@@ -81,6 +81,7 @@ class Statement:
       priced_normalisation: True if the head's normalisation released statistics of the rows.
       engine_limits: the name of an engine that is not exact; None for exact releases.
       released_priors: True if the head released the frequencies of its classes.
+      released_gain: True if the head released the gain of a student on public images.
       declared: the public files that the head started from or used.
       network: True if a part of the backbone was trained with the head.
       chosen_from: the `rule` that chose `head` and options, if any, and its public facts.
@@ -103,6 +104,7 @@ class Statement:
     priced_normalisation: bool
     engine_limits: str | None
     released_priors: bool = False
+    released_gain: bool = False
     declared: Declared | None = None
     network: bool = False
     chosen_from: Mapping[str, Any] | None = None
@@ -191,6 +193,7 @@ class Statement:
         outputs = ["network" if self.network else "weights"]
         outputs += ["normalisation"] * self.priced_normalisation
         outputs += ["class_frequencies"] * self.released_priors
+        outputs += ["student_gain"] * self.released_gain
         return outputs + ["best_trial"] * bool(self.plan.selection)
 
     def _list_not_covered(self) -> list[str]:

@@ -150,6 +150,20 @@ class BackboneFacts(Facts):
         }
 
 
+class StudentFacts(Facts):
+    """The release that decided if a student on public images replaced the head."""
+
+    gain: float = Field(
+        description="How many more units of privacy the student had right than the head, on the "
+        "training images, with noise; by weight of their classes if the head balances classes."
+    )
+    threshold: float = Field(
+        description="Two standard deviations of the noise on `gain`; above it, the student "
+        "replaces the head."
+    )
+    used: bool = Field(description="True if the weights are the student's.")
+
+
 class HeadFacts(Facts):
     """The trained head."""
 
@@ -166,6 +180,12 @@ class HeadFacts(Facts):
         exclude_if=lambda value: value is None,
         description="Noisy class frequencies among the training images; the head answers as if "
         "classes were equally frequent. Absent if no class frequencies were released.",
+    )
+    student: StudentFacts | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="Whether a student on public images replaced the trained head. Absent if no "
+        "student was tried.",
     )
     link: Literal["softmax", "sigmoid", "none"] = Field(
         description="Function that turns scores into probabilities; `none` leaves scores unchanged."

@@ -43,6 +43,7 @@ import torch
 from scipy.special import ndtri
 
 from dpprobe.errors import PrivacyError
+from dpprobe.heads.accuracy_difference import weigh_differences
 from dpprobe.privacy.entropy import Entropy
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism, Plan, full_batch, split_budget
@@ -181,15 +182,7 @@ def unit_differences(
 
     Rows' weights add up to at most 1 in a unit. Raises PrivacyError for shares outside [0, 1].
     """
-    if not (len(first) == len(second) == len(weights)):
-        raise PrivacyError(
-            f"comparison: {len(first)} and {len(second)} rows of two heads, but {len(weights)} "
-            "weights; pass the same rows"
-        )
-    shares = np.stack([first, second])
-    usable = ~np.isnan(shares).any(axis=0)
-    _check_shares(shares[:, usable], "share of right labels")
-    each = np.where(usable, shares[1] - shares[0], 0.0) * weights
+    each = weigh_differences(first, second, weights)
     if units is not None:
         each = np.asarray(np.bincount(units, weights=each), dtype=np.float64)
     return np.clip(each, -1, 1)  # a sum of rounded weights may exceed 1

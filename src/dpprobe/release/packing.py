@@ -17,6 +17,7 @@ from dpprobe.release.bundle import (
     PAGE_FILE,
     BundleFacts,
     HeadFacts,
+    StudentFacts,
     published_options,
     write_bundle,
     write_sums,
@@ -35,8 +36,13 @@ def describe_head(
         method=method,
         chosen=dict(heads.chosen[0]) if heads.chosen else None,
         class_priors=None if heads.priors is None else tuple(heads.priors[0].tolist()),
+        student=None if heads.gains is None else _describe_student(*heads.gains[0].tolist()),
         link=options.link_on(multi_label),
     )
+
+
+def _describe_student(gain: float, threshold: float) -> StudentFacts:
+    return StudentFacts(gain=gain, threshold=threshold, used=gain > threshold)
 
 
 def pack_head(

@@ -146,7 +146,8 @@ class CellRecord(Record):
       constant_accuracy: the accuracy of the majority-class baseline.
       auc_labels: labels that have both values in the test split.
       seeds: for each seed its `index`, metrics, `halves` of the headline (`halves.py`) and classes
-        `never_predicted`; also the values that a search has `chosen`, and released `class_priors`.
+        `never_predicted`; also the values that a search has `chosen`, released `class_priors`, and
+        whether a `student` replaced the head.
       files: SHA-256 of each other file of the cell.
       seconds: duration of training all seeds; None if it would reveal a random number of trials.
     """

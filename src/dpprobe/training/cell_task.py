@@ -33,7 +33,7 @@ from dpprobe.errors import DataError, DiskError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.auto import describe_choice
 from dpprobe.heads.fit_device import FitPlace
-from dpprobe.heads.fitted import CLASS_PRIORS
+from dpprobe.heads.fitted import CLASS_PRIORS, STUDENT_GAIN
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
@@ -152,6 +152,7 @@ class CellTask:
             private_choices=self.options.private_choices,
             priced_normalisation=self.options.normalize.priced,
             released_priors=self.options.releases_priors,
+            released_gain=self.options.has_student,
             engine_limits=self.options.engine_limits,
             network=self.options.tunes_network,
             chosen_from=describe_choice(self.options, facts),
@@ -319,6 +320,9 @@ def _evaluate_seeds(
     if (priors := contents.arrays.get(CLASS_PRIORS)) is not None:
         for seed, each in zip(seeds, priors, strict=True):
             seed[CLASS_PRIORS] = each.tolist()
+    if (gains := contents.arrays.get(STUDENT_GAIN)) is not None:
+        for seed, (gain, threshold) in zip(seeds, gains.tolist(), strict=True):
+            seed["student"] = {"gain": gain, "threshold": threshold, "used": gain > threshold}
     summary = uncertainty.summarise_records(
         seeds,
         correct=metrics.right_predictions(contents.scores[0], labels, link=link),

@@ -89,6 +89,25 @@ def test_few_units_get_a_larger_share_offsets_and_public_rows(
     assert method_options(filled.model_dump(mode="json")) == filled
 
 
+@pytest.mark.parametrize(("n", "tried"), [(1400, True), (1500, False)])
+@pytest.mark.parametrize("rule", [auto_rule.RULE, *auto_rule.EARLIER])
+def test_a_student_is_tried_below_20_where_a_person_asks_for_one(
+    n: int, tried: bool, rule: int
+) -> None:
+    """mu is 0.268 at epsilon 1, so n mu = 20 sqrt(d) at n = 1463."""
+    facts = DataFacts(
+        n=n, dimension=384, classes=2, multi_label=False, epsilon=1, delta=1e-5, unit="image"
+    )
+    asked = auto.Options(public="films.npy", student_share=0.05)
+    options = asked.repeat_choice(rule, facts, exact=True)
+    assert options.has_student == tried
+    assert ("student_gain" in {each.name for each in options.list_mechanisms(n)}) == tried
+    assert method_options(options.model_dump(mode="json")) == options
+    assert not auto.Options(public="films.npy").repeat_choice(rule, facts).has_student
+    with pytest.raises(ConfigError, match="student_share"):
+        asked.repeat_choice(rule, replace(facts, multi_label=True))
+
+
 @given(facts=FACTS)
 @settings(max_examples=300)
 def test_the_rule_chooses_a_head_that_fits_whatever_the_facts(facts: DataFacts) -> None:

@@ -148,6 +148,7 @@ def test_what_is_measured_protects_test_units_alone(fact: dict[str, Any], names:
             {"options": FREQUENCIES | {"normalize": "centred"}},
             ["weights", "normalisation", "class_frequencies"],
         ),
+        ({"released_gain": True}, ["weights", "student_gain"]),
         ({"options": TUNED, "selection": SEARCH}, ["weights", "best_trial"]),
     ],
 )

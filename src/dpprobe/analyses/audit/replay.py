@@ -39,6 +39,7 @@ from dpprobe.heads.balance import CLASS_COUNTS, BalanceOptions
 from dpprobe.heads.class_offsets import OFFSET_CLASSES, OFFSET_HEAD
 from dpprobe.heads.feature_covariance import COVARIANCE
 from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.fitted import STUDENT_GAIN
 from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions
 from dpprobe.heads.least_squares import GRAM, TARGETS
 from dpprobe.heads.newton import HESSIANS
@@ -48,6 +49,7 @@ from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.prototypes import CLASS_SUMS
 from dpprobe.heads.public_inputs import SYNTHETIC_ROWS
 from dpprobe.heads.rows import Transform
+from dpprobe.heads.student import STUDENT_CLASSES, STUDENT_HEADS
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.heads.tuned import Options as TunedOptions
 from dpprobe.privacy.entropy import SeededEntropy
@@ -178,6 +180,7 @@ class Expected:
         self._plain, self._parts = ref.plain_rows(made.features), 0
         self._weights = self._means = np.zeros((0, 0))
         self._of_class = np.zeros(0)
+        self._pair = np.zeros((2, 0, 0))
         self.batches: deque[Index] = deque()
         self._set_rows(self._normalise_alone())
 
@@ -187,11 +190,14 @@ class Expected:
             self._weights = values.astype(np.float64)
         elif name == kinds.CENTRE:
             self._set_rows(ref.centred_rows(self._plain, values))
+            self._centred = self._rows
         elif name == kinds.CHANNEL_MEANS:
             self._means = values
         elif name == OFFSET_HEAD:
             self._weights = values.astype(np.float64)
-        elif name == OFFSET_CLASSES:
+        elif name == STUDENT_HEADS:
+            self._pair = values.astype(np.float64)
+        elif name in (OFFSET_CLASSES, STUDENT_CLASSES):
             self._of_class = values.astype(np.float64)
         elif name == kinds.CHANNEL_DEVIATIONS:
             distances = (self._by_channel() - self._means[:, None]) / values[:, None]
@@ -216,6 +222,7 @@ class Expected:
             HESSIANS: self._sum_squares,
             CLASS_COUNTS: self._sum_counts,
             CLASS_OFFSETS: self._sum_offsets,
+            STUDENT_GAIN: self._sum_gains,
             kinds.CENTRE: self._sum_centre,
             kinds.SECOND_MOMENT: self._sum_centred_squares,
             kinds.CHANNEL_MEANS: lambda: self._sum_clipped(
@@ -281,11 +288,22 @@ class Expected:
         each = np.where(self._plain.usable, self._all, 0.0)[:, None] * self._hot
         return self._add_vectors(each, 1.0)
 
-    def _sum_offsets(self) -> Sum:
+    def _score_rows(self, rows: ref.Rows, head: Numbers) -> Numbers:
         step = ref.power_of_two(1.0, ref.entry_bits(self._n))
-        whole = ref.clip_rows(self._rows, self._n, 1.0, 0.0, 1.0).entries(step)[:, :-1]
-        scores = self._multiply(whole, self._weights[:, :-1], np.full(len(self._all), step))
-        scores += self._weights[:, -1]
+        whole = ref.clip_rows(rows, self._n, 1.0, 0.0, 1.0).entries(step)[:, :-1]
+        return self._multiply(whole, head[:, :-1], np.full(len(self._all), step)) + head[:, -1]
+
+    def _sum_gains(self) -> Sum:
+        """Sums by how much more often the second head of a pair is right than the first."""
+        right = [
+            self._hot[np.arange(len(self._hot)), self._score_rows(self._centred, head).argmax(1)]
+            for head in self._pair
+        ]
+        shares = self._all * self._plain.usable * (self._hot @ self._of_class)
+        return self._add_vectors(((right[1] - right[0]) * shares)[:, None], 1.0)
+
+    def _sum_offsets(self) -> Sum:
+        scores = self._score_rows(self._rows, self._weights)
         factors = np.minimum(ref.divide(1.0, ref.norms_of(scores)), 1.0) * self._all
         factors *= self._plain.usable * (self._hot @ self._of_class)
         return self._add_vectors(scores * factors[:, None], 1.0, ref.LOOSE)

@@ -57,6 +57,7 @@ def release_statement(
         private_choices=options.private_choices,
         priced_normalisation=options.normalize.priced,
         released_priors=options.releases_priors,
+        released_gain=options.has_student,
         engine_limits=options.engine_limits,
         chosen_from=chosen_from,
         test_units=test_units,

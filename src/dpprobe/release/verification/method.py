@@ -18,12 +18,20 @@ from dpprobe.heads.auto import Options as Auto
 from dpprobe.heads.auto import trained_head
 from dpprobe.heads.auto_rule import EARLIER, RULE
 from dpprobe.heads.fit import check_plan
-from dpprobe.heads.fitted import CLASS_PRIORS
+from dpprobe.heads.fitted import CLASS_PRIORS, STUDENT_GAIN
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.search_space import Range
+from dpprobe.heads.student_options import gain_threshold
 from dpprobe.heads.tuned import Options as Tuned
 from dpprobe.privacy.plan import Plan
-from dpprobe.release.bundle import HEAD_FILE, WEIGHTS, BundleFacts, mark_head, published_options
+from dpprobe.release.bundle import (
+    HEAD_FILE,
+    WEIGHTS,
+    BundleFacts,
+    StudentFacts,
+    mark_head,
+    published_options,
+)
 from dpprobe.release.checks import Checks
 from dpprobe.release.documents.rewritten_documents import data_facts
 from dpprobe.release.earlier_bundles import take_options
@@ -50,6 +58,10 @@ def read_options(facts: BundleFacts) -> tuple[str, MethodOptions]:
     require_true(
         (head.class_priors is not None) == options.releases_priors,
         f"head.{CLASS_PRIORS}: present or absent, contrary to the options",
+    )
+    require_true(
+        (head.student is not None) == options.has_student,
+        "head.student: present or absent, contrary to the options",
     )
     if isinstance(options, Tuned):
         _check_chosen(options, head.chosen)
@@ -133,7 +145,8 @@ def check_rule(
 def _check_rule(options: Auto, plan: Plan, bundle: BundleFacts, values: Values) -> tuple[str, bool]:
     facts = data_facts(options, plan, bundle, values)
     assert options.rule is not None, "only a decided choice has a head"
-    asked = Auto(balanced=options.balanced, public=options.public, public_head=options.public_head)
+    names = ("balanced", "public", "public_head", "student_share")
+    asked = Auto(**{name: getattr(options, name) for name in names})
     expected = asked.repeat_choice(options.rule, facts, exact=True)
     require_same("head.options", expected.model_dump(mode="json"), options.model_dump(mode="json"))
     return f"rule {options.rule} chooses these options from public facts only", True
@@ -148,6 +161,7 @@ def check_head(
         WEIGHTS: (len(facts.class_names), facts.dimension + 1),
         **_expected_arrays(options.normalize, facts.dimension),
         **({CLASS_PRIORS: (len(facts.class_names),)} if options.releases_priors else {}),
+        **({STUDENT_GAIN: (2,)} if options.has_student else {}),
     }
     for reader in readers:
         shapes |= reader.list_arrays(values, plan, options, facts)
@@ -162,6 +176,8 @@ def check_head(
     _check_tensors(tensors, shapes)
     if options.releases_priors:
         _check_priors(tensors[CLASS_PRIORS], facts.head.class_priors or ())
+    if facts.head.student is not None:
+        _check_student(tensors[STUDENT_GAIN], facts.head.student, plan)
     for reader in readers:
         reader.check_arrays(tensors)
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
@@ -183,6 +199,14 @@ def _check_priors(priors: Array, stated: Sequence[float]) -> None:
         f"{CLASS_PRIORS}: not class frequencies above 0 with sum 1",
     )
     require_same(f"head.{CLASS_PRIORS}", priors.tolist(), list(stated))
+
+
+def _check_student(released: Array, stated: StudentFacts, plan: Plan) -> None:
+    """Checks that the released gain, the plan's noise and the choice of the head agree."""
+    threshold = float(np.float32(gain_threshold(plan)))
+    require_same("head.student.threshold", threshold, stated.threshold)
+    require_same(f"head.{STUDENT_GAIN}", released.tolist(), [stated.gain, stated.threshold])
+    require_same("head.student.used", stated.gain > stated.threshold, stated.used)
 
 
 def _expected_arrays(spec: kinds.Normalisation, dimension: int) -> dict[str, tuple[int, ...]]:

@@ -29,7 +29,7 @@ from dpprobe.analyses.audit.replay import (
     bend_words,
     replay_release,
 )
-from dpprobe.heads import whitening
+from dpprobe.heads import accuracy_difference, student, whitening
 from dpprobe.heads.exact_sums import ExactSums
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
@@ -149,6 +149,26 @@ def test_steps_along_a_public_head_are_replayed_too(
     assert values == {SUMS: 1, NOISE: 1, BATCHES: 1}
     assert replay.head_change <= 1e-4
     assert replayed("public_head", patch=lengthen_late_rows)[1][SUMS] == 0
+
+
+@pytest.mark.parametrize("kind", ["centred", "whitened"])
+def test_gains_of_students_are_replayed_too(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(path := tmp_path / "public.npy", np.random.default_rng(0).normal(size=(200, WIDE)))
+    spec = {"kind": kind, "public": str(path)}
+    balance = {"class_priors": "released", "student_share": 0.1}
+    options = {**_EXACT, **(balance if kind == "centred" else {"student_share": 0.1})}
+    monkeypatch.setitem(ALL, "student", head("momentum", **options, normalize=spec))
+    for unit in N:
+        assert replayed("student", unit)[1] == {SUMS: 1, NOISE: 1, BATCHES: 1}
+    counted = accuracy_difference.sum_differences
+
+    def count_whole_rows(first: Any, second: Any, weights: Any, n: int) -> GridSum:
+        return counted(first, second, np.ones_like(weights), n)
+
+    monkeypatch.setattr(student, "sum_differences", count_whole_rows)
+    assert replayed("student", "patient")[1][SUMS] == 0
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if "opacus" not in name])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from huggingface_hub import EvalResult, ModelCard
 
-from dpprobe.release.bundle import CardFacts
+from dpprobe.release.bundle import CardFacts, StudentFacts
 from dpprobe.release.documents.model_card import make_card
 from tests.support.bundles import LEDGER, PRIORS
 from tests.support.refusals import check_tokens
@@ -165,6 +165,14 @@ SAID: dict[str, tuple[dict[str, Any], list[str]]] = {
     "priors": (
         {"head": {"class_priors": tuple(PRIORS.tolist())}},
         ["naevus 70.00%, melanoma 25.00%, keratosis 5.00%"],
+    ),
+    "student": (
+        {"head": {"student": StudentFacts(gain=41.3, threshold=38.0, used=True)}},
+        ["This bundle has\nthe student.", "was 41.3;", "above 38.0,"],
+    ),
+    "no student": (
+        {"head": {"student": StudentFacts(gain=-2.5, threshold=38.0, used=False)}},
+        ["This bundle has\nthe trained head.", "was -2.5;"],
     ),
     "labels": (
         {"multi_label": True},

@@ -16,6 +16,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.release import bundle, stated_plans
 from dpprobe.release.verification import method
 from tests.support.bundles import PRIORS, write_example
+from tests.support.mechanisms import made_plan
 from tests.support.refusals import check_tokens, refusal_of, refuses
 from tests.unit.release.verification.test_verify import BALANCED, SAMPLED
 
@@ -98,6 +99,35 @@ def test_class_frequencies_are_there_exactly_if_they_were_released(
     for options, priors in ((BALANCED, None), (SAMPLED, (0.5, 0.5))):
         with refuses(DataError, "head.class_priors"):
             method.read_options(stating(facts, options, class_priors=priors))
+
+
+FILMS = {"kind": "centred", "public": "films.npy"}
+STUDENT = {"head": "momentum", "engine": "exact", "normalize": FILMS, "student_share": 0.04}
+
+
+def test_a_student_is_stated_exactly_if_it_was_tried(facts: bundle.BundleFacts) -> None:
+    told = bundle.StudentFacts(gain=3.0, threshold=2.0, used=True)
+    method.read_options(stating(facts, STUDENT, student=told))
+    for options, student in ((STUDENT, None), (SAMPLED, told)):
+        with refuses(DataError, "head.student"):
+            method.read_options(stating(facts, options, student=student))
+
+
+def test_gain_threshold_and_the_head_that_was_used_agree() -> None:
+    plan = made_plan(method_options(STUDENT).list_mechanisms(500), 500)
+    least = float(np.float32(2 * plan.find_mechanism("student_gain").noise_multiplier))
+    for gain, used in ((least + 1, True), (least - 1, False), (-9.0, False)):
+        released = np.array([gain, least], np.float32)
+        told = bundle.StudentFacts(gain=float(released[0]), threshold=least, used=used)
+        method._check_student(released, told, plan)
+        wrong = [
+            ({"used": not used}, released),
+            ({"threshold": least / 2}, np.array([gain, least / 2], np.float32)),
+            ({"gain": gain + 0.5}, released),
+        ]
+        for change, tensor in wrong:
+            with pytest.raises(DataError, match=r"head\.student"):
+                method._check_student(tensor, told.model_copy(update=change), plan)
 
 
 def test_auto_is_no_head_before_it_has_chosen(facts: bundle.BundleFacts) -> None:
