@@ -172,7 +172,7 @@ SAID: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "no student": (
         {"head": {"student": StudentFacts(gain=-2.5, threshold=38.0, used=False)}},
-        ["This bundle has\nthe trained head.", "was -2.5;"],
+        ["This bundle has\nthe trained head.", "-2.5;"],
     ),
     "labels": (
         {"multi_label": True},
