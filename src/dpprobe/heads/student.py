@@ -75,10 +75,11 @@ def compare_student(method: MethodOptions, fit: Fitted, rows: Rows, releases: Re
     design = Design(UnitRows(), rows, private=releases.plan.private)
     labels = rows.labels.cpu().numpy()
     shares = np.ones(len(rows)) if rows.weights is None else rows.weights.double().cpu().numpy()
-    sums = [
-        sum_differences(*_find_right(design, pair, labels), shares * each[labels], rows.n)
-        for pair, each in zip(pairs, of_class, strict=True)
-    ]
+    sums = []
+    for pair, each in zip(pairs, of_class, strict=True):
+        head_right, student_right = _find_right(design, pair, labels)
+        weights = shares * each[labels]
+        sums.append(sum_differences(head_right, student_right, weights, rows.n))
     units = torch.cat([each.units for each in sums]).to(rows.device)
     noisy = releases.release_gaussian(STUDENT_GAIN, GridSum(units, sums[0].step))
     least = gain_threshold(releases.plan)

@@ -46,9 +46,9 @@ from dpprobe.errors import PrivacyError
 from dpprobe.heads.accuracy_difference import weigh_differences
 from dpprobe.privacy.entropy import Entropy
 from dpprobe.privacy.grid import GridSum
-from dpprobe.privacy.plan import Mechanism, Plan, full_batch, split_budget
+from dpprobe.privacy.plan import Mechanism, Plan, check_mechanisms, full_batch, split_budget
 from dpprobe.privacy.releases import Releases
-from dpprobe.release.counted_units import check_mechanisms, count_steps, weigh_rows
+from dpprobe.release.counted_units import count_steps, weigh_rows
 from dpprobe.results.bootstrap import CONFIDENCE
 
 Floats = npt.NDArray[np.float64]

@@ -96,7 +96,10 @@ def test_a_student_is_the_discriminant_of_its_teacher_s_labels(sharpness: float)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     bad = np.array([[math.nan] * 5, [math.inf] * 5, [0.0] * 5, [1e30] * 5], np.float32)
     data = TrainingSet(
-        Source(np.concatenate([bad, rows])), torch.zeros(84, dtype=torch.int64), 1, warn=lambda _: 0
+        Source(np.concatenate([bad, rows])),
+        torch.zeros(84, dtype=torch.int64),
+        1,
+        warn=lambda _: None,
     )
     student = train_student(head, Rows(data, Transform(L2()))).astype(np.float64)
     labels = np.stack(
@@ -210,7 +213,12 @@ def test_a_unit_moves_the_count_by_one_at_most(
         seen = Deciding(through=False)
         features[20:] = rows
         data = TrainingSet(
-            features.clone(), targets, CLASSES, units=units, public=SYNTHETIC_ROWS, warn=lambda _: 0
+            features.clone(),
+            targets,
+            CLASSES,
+            units=units,
+            public=SYNTHETIC_ROWS,
+            warn=lambda _: None,
         )
         fit_heads(method, data, plan_for(method, units.count, 1.0), [1], observer=seen)
         sums.append(float(seen.sums[STUDENT_GAIN][0][0]))

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy.plan import Mechanism, Plan, Selection, state_together
+from dpprobe.privacy.plan import Mechanism, Plan, Selection, check_mechanisms, state_together
 from dpprobe.release import counted_units
 from tests.support.refusals import check_tokens, refusal_of, refuses
 from tests.support.shown_scores import draw_of, head, of_test_rows
@@ -32,7 +32,7 @@ def plan_of(*mechanisms: Mechanism, n: int = 100, **more: Any) -> Plan:
 
 
 def refused(plan: Plan, wanted: tuple[Mechanism, ...]) -> bool:
-    said = refusal_of(counted_units.check_mechanisms, plan, wanted)
+    said = refusal_of(check_mechanisms, plan, wanted)
     if said is not None:
         check_tokens(said, "plan", ", ".join(item.name for item in wanted))
     return said is not None

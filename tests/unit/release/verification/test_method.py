@@ -120,7 +120,7 @@ def test_gain_threshold_and_the_head_that_was_used_agree() -> None:
         released = np.array([gain, least], np.float32)
         told = bundle.StudentFacts(gain=float(released[0]), threshold=least, used=used)
         method._check_student(released, told, plan)
-        wrong = [
+        wrong: list[tuple[dict[str, Any], Any]] = [
             ({"used": not used}, released),
             ({"threshold": least / 2}, np.array([gain, least / 2], np.float32)),
             ({"gain": gain + 0.5}, released),
