@@ -55,7 +55,8 @@ def describe_photographs(
     """
     import timm
     import torch  # slow import: torch
-    from timm.data import create_transform, resolve_model_data_config
+    from timm.data.config import resolve_model_data_config
+    from timm.data.transforms_factory import create_transform
 
     from dpprobe.backbones.checkpoints import unwrap_names
 
@@ -89,7 +90,7 @@ def _load_photographs() -> dict[str, Image.Image]:
 
 
 def _name_classes(row: torch.Tensor) -> str:
-    from timm.data import ImageNetInfo
+    from timm.data.imagenet_info import ImageNetInfo
 
     info, top = ImageNetInfo(), row.topk(_SHOWN)
     return ", ".join(

@@ -360,13 +360,13 @@ def predict(
             counted = list(counted)
             none = np.empty((0, len(columns)), np.float32)
             shares = shares.estimate(np.concatenate([none, *(one.values for one in counted)]))
-        named = shares.name_shares(predictor.classes) if shares else None
+        shown = shares.name_shares(predictor.classes) if shares else None
         thresholds = dict(predictor.thresholds)
-        origin = Origin(name, bundle_digest(bundle), code_version(), thresholds, named)
+        origin = Origin(name, bundle_digest(bundle), code_version(), thresholds, shown)
         with open_predictions(output, columns, origin, with_sets=with_sets) as write:
             unreadable = _write_blocks(predictor, counted, write, shares)
     report = None if watch is None else watch.compare()
-    found = named if prevalence == "estimate" else None
+    found = shown if prevalence == "estimate" else None
     return Summary(rows=count, unreadable=tuple(unreadable), report=report, prevalence=found)
 
 

@@ -47,7 +47,7 @@ def test_sisters_have_equal_tensors_and_other_features(
         networks[1].load_state_dict(networks[0].state_dict())
         with torch.inference_mode():
             rows = [each(torch.rand(1, 3, 224, 224, generator=seeded())) for each in networks]
-        assert torch.allclose(*rows, rtol=1e-4, atol=1e-6) == (not are_sisters)
+        assert torch.allclose(rows[0], rows[1], rtol=1e-4, atol=1e-6) == (not are_sisters)
     assert (other in list_sisters(f"{one}.a_tag")) == bool(are_sisters)
     assert (one in list_sisters(other)) == bool(are_sisters)
 
