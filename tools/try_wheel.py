@@ -39,7 +39,8 @@ def main() -> None:
             head="least_squares",
         )
         head.fit(vectors, labels)
-        head.save_bundle(bundle, dataset="tried", model="tried", each_by_itself=True)
+        told = {"each_by_itself": True, "pretrained": False}
+        head.save_bundle(bundle, dataset="tried", model="tried", **told)
         print(call("verify", bundle))
         np.save(given, np.eye(3, 8))
         rows = [line for line in call("predict", bundle, given).splitlines() if "tried_v1" in line]

@@ -214,7 +214,9 @@ X = centres + 0.1 * np.random.default_rng(0).standard_normal(centres.shape)
 budget = dpprobe.Budget(max_epsilon=8, delta=1e-5)
 head = dpprobe.PrivateClassifier(epsilon=8, classes=range(3), budget=budget, head="least_squares")
 head.fit(X, np.arange(300) % 3)
-head.save_bundle("releases/blobs_v1", dataset="blobs", model="blobs", each_by_itself=True)
+head.save_bundle(
+    "releases/blobs_v1", dataset="blobs", model="blobs", each_by_itself=True, pretrained=False
+)
 np.save("vectors.npy", np.eye(3, 8))
 ended = []
 for command in sys.argv[1:]:

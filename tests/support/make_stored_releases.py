@@ -605,7 +605,9 @@ def fit_rows(unit: Literal["row", "group"]) -> Made:
         budget=dpprobe.Budget(max_epsilon=1.0, delta=1e-5),
     )
     head.fit(rows, names, groups=people if unit == "group" else None)
-    head.save_bundle("rows_v1", dataset="rows", model="made-up vectors", each_by_itself=True)
+    head.save_bundle(
+        "rows_v1", dataset="rows", model="made-up vectors", each_by_itself=True, pretrained=True
+    )
     return Made(Path("rows_v1"), ask_vectors())
 
 

@@ -31,6 +31,11 @@ def check_kind(path: Path) -> None:
     """Raises ConfigError if the first bytes show that a file contains no weights."""
     with path.open("rb") as stream:
         start = stream.read(32)
+    if path.suffix.lower() == ".onnx":
+        raise ConfigError(
+            f"checkpoint: {path}: this is an ONNX network, not a file of weights; compute vectors "
+            f"with it for `source: embeddings`, or {_REMEDY}"
+        )
     # weights are binary files, zip archives or pickles
     kind = artifacts.name_kind(start)
     if kind:
@@ -74,7 +79,7 @@ def _find_tensors(values: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
     return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
 
 
-def _unwrap_names(
+def unwrap_names(
     given: dict[str, torch.Tensor], wanted: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
     """Removes prefixes that wrappers gave all names, until some names match the model's."""
@@ -109,7 +114,7 @@ def load_weights(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, n
     model.reset_classifier(0)
     wanted = model.state_dict()
     classifiers |= {each.rpartition(".")[0] for each in before - wanted.keys()}
-    state = _unwrap_names(dict(state), model.state_dict())
+    state = unwrap_names(dict(state), model.state_dict())
     given = {
         each: value
         for each, value in state.items()
@@ -124,7 +129,7 @@ def fill_model(
 ) -> None:
     """Fills a network with weights; raises ConfigError if names or shapes of tensors differ."""
     wanted = model.state_dict()
-    given = _unwrap_names(state, wanted)
+    given = unwrap_names(state, wanted)
     if fault := _compare_tensors(given, wanted):
         raise ConfigError(f"checkpoint: {path}: these are not weights of {name}: {fault}; {remedy}")
     if not any(value.is_meta for value in given.values()):  # tensors on "meta" have only shapes

@@ -6,7 +6,7 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,6 +26,7 @@ from dpprobe.backbones.options import (
     suggest_names,
 )
 from dpprobe.backbones.registry import backbone_options
+from dpprobe.backbones.sister_models import list_sisters
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
@@ -162,10 +163,11 @@ class Options(NetworkOptions):
         written = self.preprocessing.model_dump(exclude_none=True)
         assumed = [name for name in _TRAINED_WITH if name not in written]
         pooling = self._warn_of_pooling()
+        others = [*pooling, *self._warn_of_sisters()]
         if self.checkpoint is None or not assumed:
-            return pooling
+            return others
         return [
-            *pooling,
+            *others,
             f"{self.checkpoint}: preprocessing {', '.join(assumed)} and further model_args are "
             f"assumed to be timm's for {self.model}. Wrong values cost accuracy: compare with the "
             "training, and write its values under preprocessing, and model_args such as pad_type",
@@ -182,6 +184,23 @@ class Options(NetworkOptions):
             f"timm's features of {architecture[0]} are the mean of the patch tokens, but its "
             "authors use the class token. Write `model_args: {global_pool: token}` for the class "
             "token, or `global_pool: avg` to keep the mean without this warning"
+        ]
+
+    def _warn_of_sisters(self) -> list[str]:
+        """Warns if a checkpoint also fits other architectures, and no file beside it names one."""
+        if self.checkpoint is None or self.model.startswith(local_folders.PREFIX):
+            return []
+        name, sisters = self.model.partition(".")[0], list_sisters(self.model)
+        path = resolve_path(self.checkpoint)
+        stated = {file.name: named for file, _, named in _read_configs(path, "") if named}
+        if not sisters or name in stated.values():
+            return []
+        named = [f"{file} names {value}. " for file, value in stated.items() if value in sisters]
+        return [
+            f"{self.checkpoint}: its tensors fit {name}, and also {' and '.join(sisters)}, which "
+            f"computes other features of them without an error. {''.join(named)}Compare with the "
+            f"training, or with what `dpprobe init --checkpoint` shows. If {name} is right, write "
+            f'{{"architecture": "{name}"}} into {path.with_suffix(".json").name} beside the file'
         ]
 
     def _read_architecture(self) -> str:
@@ -207,6 +226,20 @@ class Options(NetworkOptions):
         return values if self.checkpoint is None else values | {"pretrained": None}
 
 
+def _read_configs(path: Path, default: str) -> Iterator[tuple[Path, dict[str, Any], str]]:
+    """Yields files that state facts about a checkpoint, with values and architecture."""
+    for file in (path.with_suffix(".json"), path.with_name("config.json")):
+        try:
+            values = artifacts.read_json(file)
+        except (OSError, ValueError):
+            continue
+        if isinstance(values, dict):
+            inner = values.get("pretrained_cfg")
+            inner = inner if isinstance(inner, dict) else {}
+            named = values.get("architecture", inner.get("architecture", default))
+            yield file, values, str(named).partition(".")[0]
+
+
 def read_stated_config(path: Path, model: str) -> dict[str, Any] | None:
     """Reads a model's preprocessing and arguments from a file in its checkpoint's folder.
 
@@ -214,16 +247,9 @@ def read_stated_config(path: Path, model: str) -> dict[str, Any] | None:
     Returns the file, and the options `preprocessing` and `model_args`; None without a file for the
     model. Raises ConfigError if a value is invalid.
     """
-    for file in (path.with_suffix(".json"), path.with_name("config.json")):
-        try:
-            values = artifacts.read_json(file)
-        except (OSError, ValueError):
-            continue
-        stated = values.get("pretrained_cfg", values) if isinstance(values, dict) else None
-        if not isinstance(stated, dict):
-            continue
-        architecture = values.get("architecture", stated.get("architecture", model))
-        if str(architecture).partition(".")[0] != model.partition(".")[0]:
+    for file, values, architecture in _read_configs(path, model):
+        stated = values.get("pretrained_cfg", values)
+        if architecture != model.partition(".")[0] or not isinstance(stated, dict):
             continue
         given = {key: stated[key] for key in _STATED if key in stated}
         match stated.get("input_size"):

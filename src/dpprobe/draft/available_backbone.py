@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from dpprobe.backbones.hub_files import OPEN_CLIP_WEIGHTS, TIMM_WEIGHTS, is_cach
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.projection import USUAL_WIDTH
 from dpprobe.backbones.registry import FAMILIES
+from dpprobe.backbones.sister_models import describe_photographs, list_sisters
 from dpprobe.backbones.timm_models import known_architectures, read_stated_config
 from dpprobe.draft.seen_dataset import name_of
 from dpprobe.errors import ConfigError
@@ -28,6 +29,7 @@ class Chosen:
 
     Attributes:
       dimension: features per image; None if unknown.
+      seen: how each architecture that fits the checkpoint names two photographs, one line each.
     """
 
     name: str
@@ -35,24 +37,27 @@ class Chosen:
     comment: str
     dimension: int | None
     pretrained: bool
+    seen: tuple[str, ...] = ()
 
 
-def choose_backbone(checkpoint: str | None, model: str | None) -> Chosen:
+def choose_backbone(checkpoint: str | None, model: str | None, size: int | None = None) -> Chosen:
     """Chooses a backbone whose weights are on this machine, or a backbone without weights.
 
     Args:
       checkpoint: a file of weights of a timm model.
       model: timm's name of the model; if None, derived from the file's name.
+      size: pixels of a side of the images that enter the model; None for the model's own.
 
     Raises ConfigError if the file is missing, has no weights, or has weights of another model.
     """
     if checkpoint is not None:
-        return _of_checkpoint(checkpoint, model)
-    if model is not None:
-        raise ConfigError(
-            f"--model {model}: --model names the network of --checkpoint; add --checkpoint with "
-            "its weights"
-        )
+        return _of_checkpoint(checkpoint, model, size)
+    for option, value in (("--model", model), ("--size", size)):
+        if value is not None:
+            raise ConfigError(
+                f"{option} {value}: {option} is for the network of --checkpoint; add --checkpoint "
+                "with its weights"
+            )
     fetched = _find_fetched()
     if fetched is None:
         return _choose_scattering()
@@ -80,7 +85,7 @@ def _choose_scattering() -> Chosen:
     )
 
 
-def _of_checkpoint(checkpoint: str, model: str | None) -> Chosen:
+def _of_checkpoint(checkpoint: str, model: str | None, size: int | None) -> Chosen:
     path = Path(checkpoint).expanduser()
     if not path.is_file():
         raise ConfigError(f"--checkpoint {checkpoint}: no such file; correct the path")
@@ -89,6 +94,10 @@ def _of_checkpoint(checkpoint: str, model: str | None) -> Chosen:
     stated = read_stated_config(path, model)
     if stated is not None:
         keys |= {name: stated[name] for name in ("model_args", "preprocessing") if stated[name]}
+    if size is not None:
+        if size < 1:
+            raise ConfigError(f"--size {size}: write 1 pixel or more, such as 224")
+        keys["preprocessing"] = {**keys.get("preprocessing", {}), "size": size}
     options = _make_options(keys)
     options.check_files()
     with tempfile.TemporaryDirectory() as folder:
@@ -100,20 +109,40 @@ def _of_checkpoint(checkpoint: str, model: str | None) -> Chosen:
         keys=keys,
         comment="Features are the input of the network's classifier, so its training classes do "
         "not matter. The network must not be trained on your private images. "
-        + (_describe_assumed(model) if stated is None else f"Preprocessing: see {stated['file']}."),
+        + (
+            _describe_assumed(model, size)
+            if stated is None
+            else f"Preprocessing: see {stated['file']}."
+        ),
         dimension=known.known["network"],
         pretrained=True,
+        seen=tuple(_compare_sisters(path, model, keys.get("model_args", {}))),
     )
 
 
-def _describe_assumed(model: str) -> str:
+def _compare_sisters(path: Path, model: str, arguments: dict[str, Any]) -> Iterator[str]:
+    """Yields what a checkpoint's architectures see in two photographs, or why nothing is shown."""
+    names = [model.partition(".")[0], *list_sisters(model)]
+    if len(names) == 1:
+        return
+    from dpprobe.backbones.checkpoints import NUMPY_SUFFIXES, read_state  # slow import: torch
+
+    state = {} if path.suffix in NUMPY_SUFFIXES else read_state(path)
+    lines = list(describe_photographs(names, state, arguments))
+    yield from lines or [
+        "Photographs cannot tell which architecture is right: the file has no classifier of "
+        "ImageNet's 1,000 classes for the model's own image size"
+    ]
+
+
+def _describe_assumed(model: str, size: int | None) -> str:
     from timm.data.config import resolve_data_config  # slow import: torch
     from timm.models import get_pretrained_cfg
 
     config = get_pretrained_cfg(model)
     known = resolve_data_config(pretrained_cfg=config.to_dict()) if config else {}
     values = [f"{name} {known[name]}" for name in ("mean", "std", "interpolation") if known]
-    values += [f"size {known['input_size'][-1]}"] if known else []
+    values += [f"size {known['input_size'][-1]}"] if known and size is None else []
     return (
         f"Assumed, because the file states no preprocessing: timm's for {model}"
         + (f" ({', '.join(values)})" if values else "")

@@ -44,6 +44,12 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     parser.add_argument("--checkpoint", metavar="FILE", help="weights file of a timm model")
     parser.add_argument("--model", metavar="NAME", help="timm's name of the model of --checkpoint")
+    parser.add_argument(
+        "--size",
+        type=int,
+        metavar="PIXELS",
+        help="size of the images that enter the network of --checkpoint; smaller is faster",
+    )
     columns = parser.add_argument_group("columns of a CSV or parquet file, if guesses are wrong")
     for option, metavar, words in (
         ("--label", "COLUMN", "column with the labels"),
@@ -73,7 +79,7 @@ def _run_init(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{error.filename}: {error.strerror}; correct its permissions") from None
     output = arguments.output or Path(f"{seen.study_name}.yaml")
     check_output(output, seen, force=arguments.force)
-    backbone = choose_backbone(arguments.checkpoint, arguments.model)
+    backbone = choose_backbone(arguments.checkpoint, arguments.model, arguments.size)
     draft = make_draft(seen, backbone, output, list_words(arguments))
     text = study_text(draft)
     study = load_study(yaml.safe_load(text))
@@ -86,6 +92,8 @@ def _run_init(arguments: argparse.Namespace) -> int:
     print(seen_in_words(draft))
     for warning in [*warnings, *rare]:
         print(f"warning:     {warning}")
+    for line in backbone.seen:
+        print(f"             {line}")
     for fault in refused:
         print(f"refused:     {fault}")
     if refused:
@@ -100,7 +108,7 @@ def _run_init(arguments: argparse.Namespace) -> int:
 
 def list_words(arguments: argparse.Namespace) -> list[str]:
     """Lists the words of a command that writes the study again."""
-    names = ("label", "image", "patient", "root", "checkpoint", "model", "output")
+    names = ("label", "image", "patient", "root", "checkpoint", "model", "size", "output")
     given = {f"--{name}": getattr(arguments, name) for name in names}
     options = (word for name, value in given.items() if value for word in (name, str(value)))
     return ["dpprobe", "init", arguments.place, *options]

@@ -210,9 +210,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         dataset: str,
         model: str,
         each_by_itself: bool,
+        pretrained: bool,
         version: str | None = None,
         weights_sha256: str | None = None,
-        pretrained: bool = True,
         sign_key: str | Path | None = None,
         card: Mapping[str, str] | None = None,
     ) -> Path:
@@ -223,9 +223,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
           dataset: the name of the private data.
           model: the name of the model that computed the rows of X.
           each_by_itself: True declares that each row was computed from its own item alone.
+          pretrained: True declares that the model was trained, on public data with neither the
+            private items nor near-duplicates of them; False, that no data went into the model.
           version: the version of the model.
           weights_sha256: the hash of the model's weights, if known.
-          pretrained: True if the model was trained on data; these data must be public.
           sign_key: the file with an Ed25519 private key in PEM, to sign the bundle.
           card: `license`, `intended_use`, `limits` and `contact`, texts for the model card.
 

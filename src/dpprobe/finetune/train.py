@@ -214,6 +214,20 @@ class _Run:
                 f"{count}; nothing is released"
             )
         self._check_finite()
+        self._warn_of_loss()
+
+    def _warn_of_loss(self) -> None:
+        """Warns if training raised the loss, where a history of it is recorded."""
+        losses = [each["train_loss"] for each in self.history if "train_loss" in each]
+        if losses and losses[-1] > losses[0]:
+            logger.warning(
+                "%s: training raised the loss from %.3g to %.3g at learning_rate %g; write a "
+                "smaller learning_rate",
+                self.options.head,
+                losses[0],
+                losses[-1],
+                self.options.learning_rate,
+            )
 
     def _add_record(self) -> None:
         if self.record is None:

@@ -171,11 +171,12 @@ class Objective:
             slope,
         )
         if failure is not None:
-            reason = "no step lowered the loss beyond rounding; the result is usable"
+            level, reason = logging.INFO, "no step lowered the loss beyond rounding"
             if failure == 1:
-                reason = f"after max_iterations {max_iterations}; the result is usable but may be "
-                reason += "too low: write more iterations"
-            logger.warning(
+                level = logging.WARNING
+                reason = f"max_iterations {max_iterations}; accuracy may be too low: write more"
+            logger.log(
+                level,
                 "nonprivate: penalty %g ended early (largest slope %.1e, wanted %.1e): %s",
                 penalty,
                 slope,

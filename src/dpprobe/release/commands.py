@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import date
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dpprobe.artifacts import write_json, write_text
 from dpprobe.errors import ConfigError
@@ -91,6 +91,14 @@ def _add_predict(commands: Parsers, parents: list[argparse.ArgumentParser]) -> N
         default=[],
         metavar="CLASS=VALUE",
         help="predict CLASS if its probability is at least VALUE; repeatable",
+    )
+    predict.add_argument(
+        "--prevalence",
+        action="append",
+        default=[],
+        metavar="CLASS=VALUE",
+        help="give probabilities for a place where CLASS has this frequency, for a release with "
+        "class priors; repeatable; or `estimate`, from the images themselves",
     )
     predict.add_argument(
         "--coverage",
@@ -275,10 +283,14 @@ def _run_predict(arguments: argparse.Namespace) -> int:
     summary = predict(
         arguments.bundle,
         arguments.images,
-        thresholds=_read_thresholds(arguments.threshold),
+        thresholds=_read_values("--threshold", arguments.threshold, "lesion=0.3"),
+        prevalence=_read_prevalence(arguments.prevalence),
         groups=arguments.monitor_groups,
         **{name: words[name] for name in named},
     )
+    if summary.prevalence:
+        shares = ", ".join(f"{name} {share:.3g}" for name, share in summary.prevalence.items())
+        print(f"dpprobe: {printable(f'estimated prevalence: {shares}')}", file=sys.stderr)
     for line in summary.report.list_lines() if summary.report else ():
         print(f"dpprobe: {printable(line)}", file=sys.stderr)
     if summary.report and report:
@@ -297,20 +309,26 @@ def _run_predict(arguments: argparse.Namespace) -> int:
     return SOME_UNREADABLE
 
 
-def _read_thresholds(words: Sequence[str]) -> dict[str, float]:
+def _read_prevalence(words: Sequence[str]) -> dict[str, float] | Literal["estimate"] | None:
+    if "estimate" not in words:
+        return _read_values("--prevalence", words, "lesion=0.02") or None
+    if len(words) > 1:
+        raise ConfigError("--prevalence estimate: estimates all classes; write it alone")
+    return "estimate"
+
+
+def _read_values(option: str, words: Sequence[str], example: str) -> dict[str, float]:
     """Reads CLASS=VALUE for each class; a class may contain an equals sign."""
-    thresholds: dict[str, float] = {}
+    values: dict[str, float] = {}
     for word in words:
         name, _, value = word.rpartition("=")
-        if name in thresholds:
-            raise ConfigError(f"--threshold {word}: {name} already has a threshold; write only one")
+        if name in values:
+            raise ConfigError(f"{option} {word}: {name} already has a value; write only one")
         try:
-            thresholds[name] = float(value if name else "")
+            values[name] = float(value if name else "")
         except ValueError:
-            raise ConfigError(
-                f"--threshold {word}: write CLASS=VALUE, such as lesion=0.3"
-            ) from None
-    return thresholds
+            raise ConfigError(f"{option} {word}: write CLASS=VALUE, such as {example}") from None
+    return values
 
 
 def _run_verify(arguments: argparse.Namespace) -> int:

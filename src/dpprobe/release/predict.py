@@ -51,7 +51,6 @@ from dpprobe.release.bundle import (
     BundleFacts,
     bundle_digest,
     read_bundle,
-    read_facts,
 )
 from dpprobe.release.image_sources import (
     Source,
@@ -70,6 +69,7 @@ from dpprobe.release.prediction_table import (
     open_predictions,
     value_columns,
 )
+from dpprobe.release.prevalence import Asked, Prevalence
 from dpprobe.release.probabilities import SetRule
 from dpprobe.release.vector_sources import VectorSource, find_vectors, is_vector_file
 from dpprobe.versions import code_version
@@ -90,11 +90,13 @@ class Summary:
     """The number of rows that `predict` wrote, and the id and fault of each unusable image.
 
     `report` compares the images with the release's test images, if `monitor` was requested.
+    `prevalence` has the class frequencies that `prevalence="estimate"` found.
     """
 
     rows: int
     unreadable: tuple[tuple[str, str], ...]
     report: Report | None = None
+    prevalence: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,6 +314,7 @@ def predict(
     root: Path | None = None,
     monitor: bool = False,
     groups: Path | None = None,
+    prevalence: Asked | None = None,
     **loading: Any,
 ) -> Summary:
     """Writes the predictions of a release on images, one row per image, in the images' order.
@@ -328,12 +331,16 @@ def predict(
       monitor: True to compare the images with the release's test images; see
         `compare_images.Watch`.
       groups: a CSV file with columns id and group, for `monitor`.
+      prevalence: class frequencies to which probabilities are adapted, or "estimate"; see
+        `prevalence.Prevalence`. An estimate needs all predictions in memory.
       loading: options of `Predictor.load_bundle`.
 
     Raises ConfigError, before any image is read, if `monitor` needs tables that the release lacks.
     """
     named = {"image_column": image_column, "id_column": id_column, "root": root}
-    sources = _find_sources(bundle, images, **named)
+    read = read_bundle(bundle)
+    shares = None if prevalence is None else Prevalence.of_bundle(read, prevalence)
+    sources = _find_sources(read.facts, images, **named)
     check_output(output, images)
     predictor = Predictor.load_bundle(bundle, **loading)
     watch = None
@@ -345,22 +352,28 @@ def predict(
     else:
         unit, blocks = "images", predictor.predict_blocks(sources.read_images(), count)
     name = predictor.facts.name
-    origin = Origin(name, bundle_digest(bundle), code_version(), dict(predictor.thresholds))
     columns = value_columns(predictor.classes, predictor.bundle.link)
     with_sets = predictor.set_rule is not None
-    with (
-        open_predictions(output, columns, origin, with_sets=with_sets) as write,
-        Progress(count, label=f"predict {name}", unit=unit) as progress,
-        closing(blocks),
-    ):
-        unreadable = _write_blocks(predictor, blocks, write, progress, watch)
+    with Progress(count, label=f"predict {name}", unit=unit) as progress, closing(blocks):
+        counted: Iterable[Block] = _count_blocks(blocks, progress, watch)
+        if shares and prevalence == "estimate":
+            counted = list(counted)
+            none = np.empty((0, len(columns)), np.float32)
+            shares = shares.estimate(np.concatenate([none, *(one.values for one in counted)]))
+        shown = shares.name_shares(predictor.classes) if shares else None
+        thresholds = dict(predictor.thresholds)
+        origin = Origin(name, bundle_digest(bundle), code_version(), thresholds, shown)
+        with open_predictions(output, columns, origin, with_sets=with_sets) as write:
+            unreadable = _write_blocks(predictor, counted, write, shares)
     report = None if watch is None else watch.compare()
-    return Summary(rows=count, unreadable=tuple(unreadable), report=report)
+    found = shown if prevalence == "estimate" else None
+    return Summary(rows=count, unreadable=tuple(unreadable), report=report, prevalence=found)
 
 
-def _find_sources(bundle: Path, images: Sequence[Path], **columns: Any) -> Source | VectorSource:
+def _find_sources(
+    facts: BundleFacts, images: Sequence[Path], **columns: Any
+) -> Source | VectorSource:
     """Finds the images, or for a head of vectors the vectors, that a user names."""
-    facts = read_facts(bundle)
     if not facts.backbone.takes_vectors:
         for path in filter(is_vector_file, images):
             raise ConfigError(
@@ -376,21 +389,26 @@ def _find_sources(bundle: Path, images: Sequence[Path], **columns: Any) -> Sourc
     return find_vectors(images, facts)
 
 
-def _write_blocks(
-    predictor: Predictor,
-    blocks: Iterable[Block],
-    write: Write,
-    progress: Progress,
-    watch: Watch | None,
-) -> list[tuple[str, str]]:
-    """Writes all predictions and counts them in `watch`; returns the faults of unusable inputs."""
-    unreadable: list[tuple[str, str]] = []
+def _count_blocks(
+    blocks: Iterable[Block], progress: Progress, watch: Watch | None
+) -> Iterator[Block]:
+    """Yields blocks without their features, which only `watch` reads."""
     for block in blocks:
-        write(_list_predictions(block, predictor))
         if watch is not None:
             watch.add_rows([name for _, name in block.rows], block.values, block.features)
-        unreadable += [(fault.row[1], fault.reason) for fault in block.faults]
         progress.advance_by(len(block.rows) + len(block.faults))
+        yield replace(block, features=block.features[:0])
+
+
+def _write_blocks(
+    predictor: Predictor, blocks: Iterable[Block], write: Write, shares: Prevalence | None
+) -> list[tuple[str, str]]:
+    """Writes all predictions; returns the faults of unusable inputs."""
+    unreadable: list[tuple[str, str]] = []
+    for block in blocks:
+        values = shares.adapt(block.values) if shares else block.values
+        write(_list_predictions(replace(block, values=values), predictor))
+        unreadable += [(fault.row[1], fault.reason) for fault in block.faults]
     return unreadable
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -58,12 +58,21 @@ class Origin(NamedTuple):
     Attributes:
       bundle: the release's name.
       bundle_sha256: the SHA-256 of the bundle's SHA256SUMS, as in the ledger.
+      prevalence: the class frequencies to which probabilities were adapted; None if they were not.
     """
 
     bundle: str
     bundle_sha256: str
     dpprobe: str
     thresholds: Mapping[str, float]
+    prevalence: Mapping[str, float] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the values by name, without an absent prevalence."""
+        values = self._asdict()
+        if self.prevalence is None:
+            del values["prevalence"]
+        return values
 
 
 def check_thresholds(
@@ -182,9 +191,10 @@ def name_set(
 def _csv_rows(stream: IO[str], columns: Sequence[str], origin: Origin, with_sets: bool) -> Write:
     rows = csv.writer(stream, lineterminator="\n")
     more = ["set", "abstain"] if with_sets else []
-    rows.writerow(["id", "class", *columns, *more, "error", *Origin._fields])
-    thresholds = SEPARATOR.join(f"{name}={value}" for name, value in origin.thresholds.items())
-    constant = [*origin[:-1], spreadsheet_text(thresholds)]
+    rows.writerow(["id", "class", *columns, *more, "error", *origin.to_dict()])
+    constant = [
+        each if isinstance(each, str) else _join_values(each) for each in origin.to_dict().values()
+    ]
 
     def write_rows(predictions: Sequence[Prediction]) -> None:
         for one in predictions:
@@ -199,6 +209,10 @@ def _csv_rows(stream: IO[str], columns: Sequence[str], origin: Origin, with_sets
     return write_rows
 
 
+def _join_values(values: Mapping[str, float]) -> str:
+    return spreadsheet_text(SEPARATOR.join(f"{name}={value}" for name, value in values.items()))
+
+
 @contextmanager
 def _parquet_rows(
     path: Path, columns: Sequence[str], origin: Origin, with_sets: bool
@@ -206,7 +220,7 @@ def _parquet_rows(
     fields = [("id", pa.string()), ("class", pa.string())]
     fields += [(name, pa.float32()) for name in columns]
     fields += [("set", pa.string()), ("abstain", pa.bool_())] if with_sets else []
-    metadata = {METADATA_KEY: json.dumps(origin._asdict())}
+    metadata = {METADATA_KEY: json.dumps(origin.to_dict())}
     schema = pa.schema([*fields, ("error", pa.string())], metadata=metadata)
 
     def make_table(predictions: Sequence[Prediction]) -> pa.Table:

@@ -26,6 +26,7 @@ NO_WEIGHTS: dict[str, tuple[bytes, str]] = {
     "g.pth": (b"version https://git-lfs.x\n", "this is a pointer of Git LFS in place of the file"),
     "h.pth": (b"", "this is empty"),
     "i.safetensors": (b"the weights\nare elsewhere", "this is a text"),
+    "k.onnx": (b"\x08\x08\x12\x07pytorch", "this is an ONNX network, .*`source: embeddings`"),
     "j.safetensors": (bytes(range(200)), r"no weights can be read from it \(.+\)"),
 }
 

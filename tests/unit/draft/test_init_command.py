@@ -135,6 +135,7 @@ REFUSED = {
     "x --checkpoint none.pth": ["--checkpoint none.pth: no such file", "correct the path"],
     "x --checkpoint w.pth": ["--checkpoint w.pth: its name does not begin with", "--model"],
     "x --model resnet18": ["--model resnet18: ", "add --checkpoint with its weights"],
+    "x --size 98": ["--size 98: ", "add --checkpoint with its weights"],
     "0.TAR": ["0.TAR: a tar file", "`source: webdataset`", "unpack"],
     "0.tar.gz": ["0.tar.gz: a tar file", "`source: webdataset`"],
 }
@@ -176,6 +177,7 @@ def test_the_command_has_each_option_that_was_given() -> None:
     parser = argparse.ArgumentParser()
     init_command.add_command(parser.add_subparsers())
     given = ["--label k", "--image i", "--patient p", "--root r", "--checkpoint w", "--model m"]
+    given.append("--size 98")
     words = ["init", "t.csv", *" ".join(given).split(), "--output", "o.yaml"]
     program, *command = init_command.list_words(parser.parse_args(words))
     assert program == "dpprobe"

@@ -33,7 +33,8 @@ NAMES = ["keratosis", "melanoma", "naevus"]
 
 
 def save(fitted: PrivateClassifier, folder: Path, **changes: Any) -> Path:
-    values = {"dataset": "lesions", "model": "clip-vit", "each_by_itself": True, **changes}
+    told = {"each_by_itself": True, "pretrained": True}
+    values = {"dataset": "lesions", "model": "clip-vit", **told, **changes}
     return fitted.save_bundle(folder, **values)
 
 

@@ -298,7 +298,11 @@ def test_a_store_brings_the_names_of_its_patients(unit: Any, tmp_path: Path) -> 
     unpromised = {"images": None, "epsilon": None}
     assert head.privacy_["patients"] == (unpromised if unit == "image" else None)
     folder = head.save_bundle(
-        tmp_path / "bundle", dataset="clinic", model="pixels", each_by_itself=True
+        tmp_path / "bundle",
+        dataset="clinic",
+        model="pixels",
+        each_by_itself=True,
+        pretrained=False,
     )
     assert verify_bundle(folder).passed
 

@@ -392,6 +392,20 @@ def test_records_are_of_what_would_be_returned_then(
     assert watched.history[-1]["train_loss"] == pytest.approx(float(loss), rel=1e-5)
 
 
+@pytest.mark.parametrize(("rate", "worse"), [(0.05, False), (1e4, True)])
+def test_a_loss_that_rose_names_the_learning_rate(
+    rate: float, *, worse: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = network_options(learning_rate=rate, steps=40)
+    losses = [one["train_loss"] for one in train(options, noise=0.0, record=no_record).history]
+    assert (losses[-1] > losses[0]) == worse
+    assert ("write a smaller learning_rate" in caplog.text) == worse
+
+
+def no_record(step: int, network: FineTunedNetwork) -> dict[str, float]:  # noqa: ARG001
+    return {}
+
+
 def test_divergence_names_the_learning_rate() -> None:
     options = network_options(learning_rate=1e38, steps=40, max_grad_norm=1e4)
     with pytest.raises(ConfigError, match="diverged at learning_rate 1e\\+38.*write a smaller"):

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import OptimizeResult
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.class_weight import compute_sample_weight
 
 from dpprobe import devices
 from dpprobe.errors import ConfigError
+from dpprobe.heads import logistic_regression
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.logistic_regression import Objective
@@ -251,3 +253,17 @@ def test_a_balanced_fit_needs_one_label() -> None:
     several = TrainingSet(features_of(data), labels, 2)
     with pytest.raises(ConfigError, match="nonprivate: balanced needs one label per row"):
         fit(several, balanced=True)
+
+
+@pytest.mark.parametrize(("status", "level"), [(1, "WARNING"), (2, "INFO")])
+def test_only_a_fit_with_too_few_iterations_asks_for_something(
+    status: int, level: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SciPy's status 2: no step lowered the loss."""
+    ended = OptimizeResult(success=False, status=status, x=np.zeros(4 * 13))
+    monkeypatch.setattr(logistic_regression, "minimize", lambda *_, **__: ended)
+    caplog.set_level("INFO", logger="dpprobe")
+    fit(training_set(), penalties=(0.1,))
+    said = [each for each in caplog.records if "ended early" in each.message]
+    assert {each.levelname for each in said} == {level}
+    assert ("write more" in said[0].message) == (level == "WARNING")

@@ -31,7 +31,7 @@ from tests.unit.release.ledger.test_ledger import FREE, booking, gaussian, part
         (
             "predict b x y --output o --checkpoint w --device cpu --allow-hub --image-column i "
             "--root r --id-column n --coverage 0.99 --abstain-below 0.5 --threshold a=b=0.3 "
-            "--threshold c=1 --monitor --monitor-groups g",
+            "--threshold c=1 --monitor --monitor-groups g --prevalence a=b=0.02",
             "predict.predict",
             {
                 "": (Path("b"), [Path("x"), Path("y")]),
@@ -46,6 +46,7 @@ from tests.unit.release.ledger.test_ledger import FREE, booking, gaussian, part
                 "coverage": 0.99,
                 "abstain_below": 0.5,
                 "thresholds": {"a=b": 0.3, "c": 1.0},
+                "prevalence": {"a=b": 0.02},
                 "monitor": True,
                 "groups": Path("g"),
             },
@@ -144,6 +145,8 @@ def test_a_folder_that_is_no_bundle_is_told_in_a_line(
             (f"--threshold {each}", (f"--threshold {each}", "CLASS=VALUE"))
             for each in ("a", "0.3", "=0.3", "a=", "a=0,3")
         ),
+        ("--prevalence a", ("--prevalence a", "CLASS=VALUE")),
+        ("--prevalence a=0.1 --prevalence estimate", ("--prevalence estimate", "alone")),
         ("--threshold a=0.1 --threshold a=0.2", ("--threshold a=0.2",)),
         ("--monitor-report r.json", ("--monitor-report", "need --monitor")),
         ("--monitor-groups g.csv", ("--monitor-groups", "need --monitor")),

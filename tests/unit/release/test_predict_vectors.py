@@ -31,7 +31,8 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     X, y = make_rows()
     fitted = make_private(classes=NAMES).fit(X, np.array(NAMES)[y])
     folder = tmp_path_factory.mktemp("releases") / "lesions_v1"
-    return fitted.save_bundle(folder, dataset="lesions", model="clip-vit", each_by_itself=True)
+    told: dict[str, Any] = {"each_by_itself": True, "pretrained": True}
+    return fitted.save_bundle(folder, dataset="lesions", model="clip-vit", **told)
 
 
 def write_vectors(path: Path, values: Any) -> Path:

@@ -169,7 +169,7 @@ def test_a_parquet_file_has_types_and_its_origin_once(tmp_path: Path, with_sets:
         *(("probability_a", pa.float32()), ("probability_b", pa.float32())),
         *(*sets, ("error", pa.string())),
     ]
-    assert json.loads(table.schema.metadata[b"dpprobe"]) == ORIGIN._asdict()
+    assert json.loads(table.schema.metadata[b"dpprobe"]) == ORIGIN.to_dict()
     rows = table.to_pylist()
     assert [row["id"] for row in rows] == [each.id for each in ROWS], "as they are"
     assert [row["class"] for row in rows] == ["a", None, "b", "=b"]

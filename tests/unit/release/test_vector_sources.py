@@ -30,7 +30,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return (
         make_private()
         .fit(X, y)
-        .save_bundle(folder, dataset="lesions", model="uni", each_by_itself=True)
+        .save_bundle(folder, dataset="lesions", model="uni", each_by_itself=True, pretrained=True)
     )
 
 

@@ -1,0 +1,107 @@
+"""Writes src/dpprobe/backbones/timm_sisters.txt: timm's architectures that a checkpoint confuses.
+
+A line has architectures whose tensors have equal names and shapes, without the classifier, but
+which compute other features of equal weights and images; `=` joins architectures of equal features.
+Takes about an hour of one core and 20 GB of memory. Run it for each new version of timm.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import timm
+import torch
+
+TABLE = Path(__file__).parents[1] / "src/dpprobe/backbones/timm_sisters.txt"
+# Larger networks are left out.
+MOST_WEIGHTS = 2e9
+# Largest relative difference of features that only rounding explains.
+ROUNDING = 1e-4
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def read_shapes(name: str) -> Shapes | None:
+    """Returns the names and shapes of an architecture's tensors; None without a classifier."""
+    with torch.device("meta"):
+        model = timm.create_model(name)
+    if not hasattr(model, "reset_classifier"):
+        return None
+    model.reset_classifier(0)
+    return tuple(sorted((key, tuple(value.shape)) for key, value in model.state_dict().items()))
+
+
+def group_by_shapes(names: Sequence[str]) -> list[list[str]]:
+    groups: dict[Shapes, list[str]] = defaultdict(list)
+    for name in names:
+        if shapes := read_shapes(name):
+            groups[shapes].append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def split_by_features(names: Sequence[str]) -> Iterator[list[str]]:
+    """Yields the architectures of a group that compute equal features."""
+    torch.manual_seed(0)
+    first = timm.create_model(names[0], num_classes=0).eval()
+    if sum(each.numel() for each in first.parameters()) > MOST_WEIGHTS:
+        return
+    state = {key: _fill(key, value) for key, value in first.state_dict().items()}
+    size = first.pretrained_cfg["input_size"]
+    images = torch.rand(2, *size) * 2 - 1
+    found: list[tuple[torch.Tensor | None, list[str]]] = []
+    for name in names:
+        features = _compute(name, state, images)
+        for other, equal in found:
+            if features is not None and other is not None and _agree(features, other):
+                equal.append(name)
+                break
+        else:
+            found.append((features, [name]))
+    yield from (equal for _, equal in found)
+
+
+def _fill(key: str, value: torch.Tensor) -> torch.Tensor:
+    """Replaces usual starting values of vectors, which hide layers, by random numbers."""
+    if value.ndim != 1 or not value.is_floating_point():
+        return value
+    if key.endswith(("weight", "gamma", "gamma_1", "gamma_2", "running_var", "scale")):
+        return torch.rand_like(value) + 0.5
+    return value + 0.1 * torch.randn_like(value)
+
+
+@torch.inference_mode()
+def _compute(
+    name: str, state: dict[str, torch.Tensor], images: torch.Tensor
+) -> torch.Tensor | None:
+    """Computes an architecture's features; None if it does not take images of this size."""
+    for arguments in ({"img_size": images.shape[-1]}, {}):
+        try:
+            model = timm.create_model(name, num_classes=0, **arguments).eval()
+            model.load_state_dict(state)
+            features: torch.Tensor = model(images)
+        except (AssertionError, RuntimeError, TypeError, ValueError):
+            continue
+        return features
+    return None
+
+
+def _agree(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and bool((one - other).norm() <= ROUNDING * other.norm())
+
+
+def write_table(groups: Sequence[Sequence[str]]) -> None:
+    lines = [f"timm {timm.__version__}"]
+    for group in groups:
+        parts = list(split_by_features(group))
+        print(*("=".join(part) for part in parts), flush=True)
+        if len(parts) > 1:
+            lines.append(" ".join("=".join(part) for part in parts))
+    TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    write_table(group_by_shapes(timm.list_models()))
