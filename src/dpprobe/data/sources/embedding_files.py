@@ -672,13 +672,15 @@ class ItemFolder(EmbeddingFile):
         """Returns the folder with the files of rows as items."""
         return ItemFolder(self.path, pool=self.pool, named=self.named, items=ids)
 
-    def _find_item(self, name: str) -> Path | None:
-        """Finds an item's file; None if there is none. Raises ConfigError for several files."""
+    def _find_item(self, name: str) -> Path | tuple[str, str]:
+        """Finds an item's file; returns a fault if there is none or several."""
         found = self._files.get(name, [])
+        if not found:
+            return "missing", f"no file of {name!r} in {self.path}, {self._suggest(name)}"
         if len(found) > 1:
             files = " and ".join(path.name for path in found)
-            raise ConfigError(f"{self.path}: item {name!r} has {files}; keep one file")
-        return next(iter(found), None)
+            return "item", f"{self.path}: item {name!r} has {files}; keep one file"
+        return found[0]
 
     def _suggest(self, name: str) -> str:
         """Names the file that probably is the item's: without an ending, or spelt alike."""
@@ -722,13 +724,14 @@ class ItemFolder(EmbeddingFile):
             yield block
 
     def _pool_item(self, row: int, names: Sequence[str]) -> list[Array]:
-        """Returns an item's vectors; none if its file is missing or damaged."""
-        if (path := self._find_item(self.items[row])) is None:
-            name = self.items[row]
-            self.faults[row] = (
-                "missing",
-                f"no file of {name!r} in {self.path}, {self._suggest(name)}",
-            )
+        """Returns an item's vectors; none if its file has a fault.
+
+        Files of another kind than the study says are of the kind `item`, so that `unreadable:
+        drop` does not hide them.
+        """
+        path = self._find_item(self.items[row])
+        if isinstance(path, tuple):
+            self.faults[row] = path
             return []
         file, vectors = FORMATS[path.suffix.lower()](path), []
         try:
@@ -748,7 +751,7 @@ class ItemFolder(EmbeddingFile):
             self.faults[row] = "unreadable", str(error)
             return []
         if fault:
-            raise ConfigError(f"{path}: {fault}")
+            self.faults[row] = "item", f"{path}: {fault}"
         return vectors
 
 
