@@ -13,7 +13,7 @@ import re
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe.artifacts import require_plain_file, require_proportion
+from dpprobe.counted_nouns import count_noun
 from dpprobe.data.option_paths import match_files
 from dpprobe.data.people.alike_names import text_of
 from dpprobe.data.sources.parquet_columns import (
@@ -79,6 +80,11 @@ class Header(NamedTuple):
     shape: tuple[int | None, ...]
     kind: str
     is_number: bool
+
+    def describe(self, name: str) -> str:
+        """Returns an array's name, shape and type, as for a person; * for any length."""
+        shape = ", ".join("*" if length is None else f"{length}" for length in self.shape)
+        return f"{name or 'array'} [{shape}] of {self.kind}"
 
 
 _NOTHING = Header((), "", is_number=False)
@@ -160,10 +166,10 @@ class EmbeddingFile(ABC):
 
     def _check_choice(self, name: str) -> None:
         """Raises ConfigError for an array that nobody named and that seems to be no vectors."""
-        shape, kind, _ = self.read_headers()[name]
-        whole = re.match("u?int|[UI][0-9]|torch.u?int", kind) is not None
-        if name in USUAL or not name or not (whole or _NO_VECTORS.fullmatch(name)):
+        header = self.read_headers()[name]
+        if name in USUAL or not name or seems_vectors(name, header):
             return
+        shape, kind, _ = header
         raise ConfigError(
             f"{self.path}: its only array is {name!r} of shape {shape} and type {kind}, which "
             "seems to be no vectors; name the folder or file with vectors, or, if these are the "
@@ -184,6 +190,12 @@ def choose_array(names: Collection[str]) -> str | None:
     """Returns the only name, or the first of `USUAL` among several; None if there is none."""
     usual = (name for name in USUAL if name in names)
     return next(iter(names if len(names) == 1 else usual), None)
+
+
+def seems_vectors(name: str, header: Header) -> bool:
+    """Returns False for whole numbers, and for names that vectors do not have."""
+    whole = re.match("u?int|[UI][0-9]|torch.u?int", header.kind) is not None
+    return not whole and _NO_VECTORS.fullmatch(name) is None
 
 
 @contextmanager
@@ -671,6 +683,26 @@ class ItemFolder(EmbeddingFile):
     def choose_items(self, ids: Sequence[str]) -> ItemFolder:
         """Returns the folder with the files of rows as items."""
         return ItemFolder(self.path, pool=self.pool, named=self.named, items=ids)
+
+    def holds_patches(self, name: str) -> bool:
+        """Returns True if a readable file has several patches in an array."""
+        for path in chain.from_iterable(self._files.values()):
+            with suppress(ConfigError):
+                shape = _read_item_headers(path).get(name, _NOTHING).shape
+                if math.prod(length or 0 for length in shape[:-1]) > 1:
+                    return True
+        return False
+
+    def describe_names(self, ids: Collection[str]) -> str:
+        """Compares the names of items and files: how many items have a file, and which have not."""
+        lacking = [name for name in ids if name not in self._files]
+        told = f"{len(ids) - len(lacking):,} of {count_noun(len(ids), 'item')} have a file"
+        if lacking:
+            more = f" and {len(lacking) - 1:,} more" if len(lacking) > 1 else ""
+            told += f"; not {lacking[0]!r}{more} ({self._suggest(lacking[0])})"
+        if other := len(self._files.keys() - set(ids)):
+            told += f"; {count_noun(other, 'file')} of no item"
+        return told
 
     def _find_item(self, name: str) -> Path | tuple[str, str]:
         """Finds an item's file; returns a fault if there is none or several."""
