@@ -566,7 +566,7 @@ def _check_backbone(
     if dimension is not None:
         _check_dimension(bundle, facts, loaded, dimension)
     here = json.loads(json.dumps(dict(loaded.preprocessing)))  # with lists for tuples, like JSON
-    there = facts.preprocessing
+    there = facts.loaded_preprocessing
     if here != there:
         key = next(key for key in {**there, **here} if there.get(key) != here.get(key))
         fault = f"preprocessing has {key} {here.get(key)} here, but {there.get(key)} in the release"

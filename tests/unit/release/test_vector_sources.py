@@ -15,7 +15,7 @@ from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.release.asked_release import AskedRelease
 from dpprobe.release.bundle import BundleFacts, read_facts
-from dpprobe.release.predict import Predictor
+from dpprobe.release.predict import Predictor, _check_backbone
 from dpprobe.release.vector_sources import VectorSource, find_vectors
 from tests.support.classifiers import DIMENSION, make_private, make_rows
 from tests.support.refusals import refuses
@@ -74,6 +74,17 @@ def test_items_are_pooled_as_in_training(
     blocks = list(predictor.predict_source(find_vectors([tmp_path], facts)))
     values = np.concatenate([block.values for block in blocks])
     np.testing.assert_array_equal(values, predictor.predict_vectors(np.array(wanted, "f4")))
+
+
+def test_a_release_of_pooled_items_is_loaded(bundle: Path) -> None:
+    """A backbone of vectors knows nothing of files, so these facts are not compared with it."""
+    loaded, facts = (
+        Predictor.load_bundle(bundle).backbone,
+        trained_on(bundle, pool="max", array="x"),
+    )
+    _check_backbone(bundle, facts.backbone, loaded, DIMENSION)
+    with refuses(DataError, "preprocessing has size"):
+        _check_backbone(bundle, trained_on(bundle, size="8").backbone, loaded, DIMENSION)
 
 
 def test_a_damaged_or_empty_item_is_an_error_of_its_row(bundle: Path, tmp_path: Path) -> None:
