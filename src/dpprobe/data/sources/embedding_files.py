@@ -121,6 +121,18 @@ class EmbeddingFile(ABC):
             headers = self.read_headers().items()
         return tuple(name for name, header in headers if len(header.shape) == 1)
 
+    def explain_array(self, name: str) -> str | None:
+        """Tells why an array is no column, with the code that makes one; None without the array."""
+        header = self.read_headers().get(name)
+        if header is None or len(header.shape) == 1:
+            return None
+        several = len(header.shape) == 2 and header.shape[1] != 1
+        code = f"{name}.argmax(axis=1)` for labels one-hot" if several else f"{name}.ravel()`"
+        return (
+            f"array {header.describe(name)} has not one value per row, as a column needs; write "
+            f"`{name} = {code}, and save the file again"
+        )
+
     def list_vectors(self) -> dict[str, Shape]:
         """Lists the arrays of vectors, by their names in the file.
 
@@ -286,6 +298,13 @@ class NumpyFile(EmbeddingFile):
         return _write_texts(values)
 
     def _read_array(self, name: str) -> Array:
+        with self._open_array(name) as stream:
+            if _read_numpy_header(stream)[2].hasobject:
+                raise ConfigError(
+                    f"{self.path}: array {name!r} has Python objects, which are not read because "
+                    f"they may run code; write `{name} = {name}.astype(str)`, or for numbers "
+                    "`.astype(float)`, and save the file again"
+                )
         with self._open_array(name) as stream:
             return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
 
@@ -561,6 +580,12 @@ class AnnDataFile(Hdf5File):
         written = name or "X"
         with self._open_file() as file:
             kind = file[written].attrs.get("encoding-type") if written in file else None
+        if kind == "dataframe":
+            key = written.removeprefix("obsm/")
+            raise ConfigError(
+                f"{self.path}: vectors {written!r}: a data frame, not an array; write "
+                f"`adata.obsm[{key!r}] = adata.obsm[{key!r}].to_numpy()`, and save the file again"
+            )
         if kind in ("csr_matrix", "csc_matrix") and (name or not self.list_vectors()):
             raise ConfigError(
                 f"{self.path}: vectors {written!r}: a sparse matrix, mostly of counts; save "
