@@ -195,6 +195,8 @@ def _read_rows(
     classifier: Any, X: Any, y: Any
 ) -> tuple[npt.NDArray[np.float32] | RowSource, npt.NDArray[Any]]:
     """Returns the rows (a new array, or the source of the rows) and the labels."""
+    if getattr(getattr(y, "dtype", None), "kind", None) == "T":  # unknown to scikit-learn
+        y = np.array(y.tolist(), dtype=object)
     check_labels(y, classifier.classes)
     if (source := find_source(X)) is not None:
         classifier.n_features_in_ = source.dimension

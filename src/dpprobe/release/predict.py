@@ -121,6 +121,12 @@ class Predictor:
     thresholds: Mapping[str, float]
     set_rule: SetRule | None = None
 
+    def __new__(cls, *arguments: Any, **_: Any) -> Predictor:
+        """Refuses a bundle's path, which `load_bundle` takes."""
+        if arguments:
+            raise TypeError(f"write Predictor.load_bundle({arguments[0]!r:.200})")
+        return super().__new__(cls)
+
     @classmethod
     def load_bundle(
         cls,
