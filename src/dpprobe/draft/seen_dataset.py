@@ -226,10 +226,20 @@ def count_classes(
         multi_label=multi_label,
         notes=(
             *notes,
+            *_repeat_notes(index.ids()),
             *chain(*options.judge_units()),
             *rare_notes(counts, multi_label=multi_label),
         ),
     )
+
+
+def _repeat_notes(ids: Sequence[str]) -> list[str]:
+    counts = Counter(ids)
+    if (repeated := len(ids) - len(counts)) == 0:
+        return []
+    first = next(name for name, count in counts.items() if count > 1)
+    rows = "1 row repeats" if repeated == 1 else f"{repeated:,} rows repeat"
+    return [f"{rows} an id, such as {first}, at which a run stops; keep one row per image"]
 
 
 def check_counts(counts: Mapping[str, int], place: str) -> None:
