@@ -11,6 +11,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import timm
 import torch
@@ -27,7 +28,7 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 def read_shapes(name: str) -> Shapes | None:
     """Returns the names and shapes of an architecture's tensors; None without a classifier."""
     with torch.device("meta"):
-        model = timm.create_model(name)
+        model: Any = timm.create_model(name)
     if not hasattr(model, "reset_classifier"):
         return None
     model.reset_classifier(0)
@@ -45,7 +46,7 @@ def group_by_shapes(names: Sequence[str]) -> list[list[str]]:
 def split_by_features(names: Sequence[str]) -> Iterator[list[str]]:
     """Yields the architectures of a group that compute equal features."""
     torch.manual_seed(0)
-    first = timm.create_model(names[0], num_classes=0).eval()
+    first: Any = timm.create_model(names[0], num_classes=0).eval()
     if sum(each.numel() for each in first.parameters()) > MOST_WEIGHTS:
         return
     state = {key: _fill(key, value) for key, value in first.state_dict().items()}
@@ -77,9 +78,10 @@ def _compute(
     name: str, state: dict[str, torch.Tensor], images: torch.Tensor
 ) -> torch.Tensor | None:
     """Computes an architecture's features; None if it does not take images of this size."""
-    for arguments in ({"img_size": images.shape[-1]}, {}):
+    attempts: list[dict[str, Any]] = [{"img_size": images.shape[-1]}, {}]
+    for arguments in attempts:
         try:
-            model = timm.create_model(name, num_classes=0, **arguments).eval()
+            model: Any = timm.create_model(name, num_classes=0, **arguments).eval()
             model.load_state_dict(state)
             features: torch.Tensor = model(images)
         except (AssertionError, RuntimeError, TypeError, ValueError):

@@ -23,6 +23,9 @@ KINDS: dict[str, tuple[str, str, str]] = {
     "missing": ("missing image", "missing images", "restore the file or leave the image out"),
     "unreadable": (
         "unreadable image", "unreadable images", "replace the file or leave the image out"),
+    "item": (
+        "file of other vectors", "files of other vectors",
+        "save them as the other items, or correct the study"),
     "id": ("id missing or twice", "ids missing or twice", "give every row its own id"),
     "label": (
         "label without a class", "labels without a class",
@@ -52,6 +55,8 @@ KINDS: dict[str, tuple[str, str, str]] = {
 NOTES = {"copy": "training image that appears twice", "null": "unreadable, so a null example"}
 # Kinds of problems whose rows become null examples with `unreadable: drop`.
 UNREADABLE = ("missing", "unreadable")
+# Kinds of problems of rows without content, which are copies of nothing.
+WITHOUT_CONTENT = (*UNREADABLE, "item")
 
 
 class ImageError(DataError):

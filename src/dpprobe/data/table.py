@@ -50,7 +50,7 @@ from dpprobe.data.images.image_files import (
 from dpprobe.data.images.tar_shards import read_image_bytes
 from dpprobe.data.people.alike_names import find_name_fault
 from dpprobe.data.people.group_columns import GROUP_PREFIX
-from dpprobe.data.problems import KINDS, UNREADABLE, ImageError, Problems
+from dpprobe.data.problems import KINDS, UNREADABLE, WITHOUT_CONTENT, ImageError, Problems
 from dpprobe.errors import DataError
 from dpprobe.extras import OptionalModule
 from dpprobe.progress import Progress
@@ -553,7 +553,9 @@ class _SplitWriter:
             images = list(map(self._drop_unreadable, images, faults))
         # what cannot be read is no copy of anything
         images = [
-            image._replace(sha256=None) if any(kind in UNREADABLE for kind, _ in found) else image
+            image._replace(sha256=None)
+            if any(kind in WITHOUT_CONTENT for kind, _ in found)
+            else image
             for image, found in zip(images, faults, strict=True)
         ]
         labels = self._check_batch(batch, images, faults)

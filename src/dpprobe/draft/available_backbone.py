@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from dpprobe.backbones.projection import USUAL_WIDTH
 from dpprobe.backbones.registry import FAMILIES
 from dpprobe.backbones.sister_models import describe_photographs, list_sisters
 from dpprobe.backbones.timm_models import known_architectures, read_stated_config
-from dpprobe.draft.seen_dataset import name_of
+from dpprobe.draft.seen_dataset import ItemVectors, name_of
 from dpprobe.errors import ConfigError
 from dpprobe.options import options_class
 from dpprobe.study import catalog
@@ -30,6 +30,7 @@ class Chosen:
     Attributes:
       dimension: features per image; None if unknown.
       seen: how each architecture that fits the checkpoint names two photographs, one line each.
+      asked: options that only a person can confirm, which the study has as comments.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Chosen:
     dimension: int | None
     pretrained: bool
     seen: tuple[str, ...] = ()
+    asked: Mapping[str, Any] = field(default_factory=dict)
 
 
 def choose_backbone(checkpoint: str | None, model: str | None, size: int | None = None) -> Chosen:
@@ -69,6 +71,22 @@ def choose_backbone(checkpoint: str | None, model: str | None, size: int | None 
         comment=f"{entry['title']}, trained on {entry['trained_on']}. Its weights are in this "
         "machine's Hugging Face cache. The network must not be trained on your private images.",
         dimension=entry["dimension"],
+        pretrained=True,
+    )
+
+
+def ask_for_vectors(vectors: ItemVectors) -> Chosen:
+    """Drafts a backbone of vectors, whose declaration a person must make."""
+    return Chosen(
+        name=vectors.name,
+        keys={"family": "external"},
+        asked={"model": vectors.name, "each_by_itself": True},
+        comment="Which model computed the vectors, and did it compute each vector from its own "
+        "item alone? The privacy guarantee fails if the vectors were whitened, centred, z-scored, "
+        "batch-corrected or reduced by PCA with statistics of these items, or if the model was "
+        "fine-tuned on them (docs/embeddings.md). Write the model's name, which is published with "
+        "every head. If you can declare the last line, remove the number sign before both lines.",
+        dimension=vectors.dimension,
         pretrained=True,
     )
 

@@ -38,6 +38,8 @@ class Wishes:
     image: str | None = None
     patient: str | None = None
     root: str | None = None
+    table: str | None = None
+    vectors: str | None = None
 
     def check_columns(self, columns: Collection[str], place: str) -> None:
         for option in ("label", "image", "patient"):
@@ -55,16 +57,38 @@ def look_at_csv(place: str, wishes: Wishes) -> Seen:
     Raises ConfigError if a named column does not exist, or no column names existing images.
     """
     path = Path(place).expanduser()
-    raw, columns = _read_table(path)
+    raw, columns = read_table(path)
     wishes.check_columns(columns, place)
-    label = wishes.label or guesses.guess_label(columns)
-    labels = [] if label else guesses.guess_labels(columns)
-    if label is None and not labels:
-        raise guesses.no_label(columns, place)
+    label, labels = choose_labels(columns, wishes, place)
     root = Path(wishes.root).expanduser() if wishes.root else None
     start, images = _find_images(columns, table=path, root=root, column=wishes.image)
     unit = guesses.find_unit(columns, wishes.patient)
     keys = _place_keys(start, path, raw.delimiter) | images
+    drafted, notes = draft_columns(columns, label, labels, unit, place)
+    keys |= drafted | _split_keys(columns, path)
+    options = make_options(place, keys)
+    assert isinstance(options, csv_manifest.Options)
+    return count_classes(options, place, keys, notes)
+
+
+def choose_labels(columns: Columns, wishes: Wishes, place: str) -> tuple[str | None, list[str]]:
+    """Returns the column of labels, or else two or more columns of one label each."""
+    label = wishes.label or guesses.guess_label(columns)
+    labels = [] if label else guesses.guess_labels(columns)
+    if label is None and not labels:
+        raise guesses.no_label(columns, place)
+    return label, labels
+
+
+def draft_columns(
+    columns: Columns,
+    label: str | None,
+    labels: list[str],
+    unit: guesses.UnitColumn | None,
+    place: str,
+) -> tuple[dict[str, Line], list[str]]:
+    """Drafts the options of labels, patients and groups, with notes on them."""
+    keys: dict[str, Line] = {}
     notes = []
     if label is not None:
         names = guesses.class_names(columns[label], label, place)
@@ -87,13 +111,10 @@ def look_at_csv(place: str, wishes: Wishes) -> Seen:
         )
     notes += guesses.unit_notes(columns, unit)
     notes += guesses.uncertain_notes(columns, labels or [str(label)])
-    keys |= _split_keys(columns, path)
-    options = make_options(place, keys)
-    assert isinstance(options, csv_manifest.Options)
-    return count_classes(options, place, keys, notes)
+    return keys, notes
 
 
-def _read_table(path: Path) -> tuple[ManifestOptions, Columns]:
+def read_table(path: Path) -> tuple[ManifestOptions, Columns]:
     """Reads the values of all columns, with the delimiter of the header."""
     # Options are not validated, because labels and classes are not known yet.
     raw = csv_manifest.Options.model_construct(root=str(path.parent), train=path.name)
@@ -174,6 +195,14 @@ def _first_value(columns: Columns, name: str) -> str:
 
 
 def _split_keys(columns: Columns, path: Path) -> dict[str, Line]:
+    if keys := draft_split(columns):
+        return keys
+    other = find_test_file(path)
+    return {} if other is None else {"test": Line(value=other.name)}
+
+
+def draft_split(columns: Columns) -> dict[str, Line]:
+    """Drafts the options of a column of splits; empty if there is none."""
     if split := guesses.guess_split(columns):
         name, train, test = split
         return {
@@ -181,5 +210,4 @@ def _split_keys(columns: Columns, path: Path) -> dict[str, Line]:
             "train_values": Line(value=train),
             "test_values": Line(value=test),
         }
-    other = find_test_file(path)
-    return {} if other is None else {"test": Line(value=other.name)}
+    return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from dpprobe import artifacts
 from dpprobe.errors import ConfigError
 from dpprobe.extras import require_extra
 
+WISHES = ("label", "image", "patient", "root", "table", "vectors")
 VECTORS = (
     ".npy",
     ".npz",
@@ -33,7 +35,8 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "place",
         nargs="?",
-        help="folder with one folder per class, CSV with one row per image, or parquet file",
+        help="folder with one folder per class, CSV with one row per image, parquet file, or "
+        "folder of vectors with one file per item",
     )
     parser.add_argument(
         "--output",
@@ -53,9 +56,11 @@ def add_command(commands: Any) -> None:
     columns = parser.add_argument_group("columns of a CSV or parquet file, if guesses are wrong")
     for option, metavar, words in (
         ("--label", "COLUMN", "column with the labels"),
-        ("--image", "COLUMN", "column with the images or their paths"),
+        ("--image", "COLUMN", "column with the images, their paths, or the names of items"),
         ("--patient", "COLUMN", "column with the patient of each image"),
         ("--root", "FOLDER", "folder that the paths in a CSV are relative to"),
+        ("--table", "FILE", "CSV with one row per item, for a folder of vectors"),
+        ("--vectors", "ARRAY", "array of the vectors in each file of a folder"),
     ):
         columns.add_argument(option, metavar=metavar, help=words)
 
@@ -65,7 +70,7 @@ def _run_init(arguments: argparse.Namespace) -> int:
     # imported late, to keep `dpprobe --help` quick
     import yaml
 
-    from dpprobe.draft.available_backbone import choose_backbone
+    from dpprobe.draft.available_backbone import ask_for_vectors, choose_backbone
     from dpprobe.draft.init_output import seen_in_words
     from dpprobe.draft.study_text import make_draft, study_text
     from dpprobe.study.class_split_checks import class_split_faults
@@ -79,10 +84,20 @@ def _run_init(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{error.filename}: {error.strerror}; correct its permissions") from None
     output = arguments.output or Path(f"{seen.study_name}.yaml")
     check_output(output, seen, force=arguments.force)
-    backbone = choose_backbone(arguments.checkpoint, arguments.model, arguments.size)
+    if seen.vectors is None:
+        backbone = choose_backbone(arguments.checkpoint, arguments.model, arguments.size)
+    elif arguments.checkpoint or arguments.model or arguments.size:
+        raise ConfigError(
+            f"--checkpoint, --model, --size: {seen.place} has vectors, which a model computed "
+            "already; leave them out, and name this model in the study"
+        )
+    else:
+        backbone = ask_for_vectors(seen.vectors)
     draft = make_draft(seen, backbone, output, list_words(arguments))
     text = study_text(draft)
-    study = load_study(yaml.safe_load(text))
+    values = yaml.safe_load(text)
+    values["backbones"][backbone.name] |= backbone.asked  # check all but what a person must confirm
+    study = load_study(values)
     warnings = check_study(study, check_classes=False)
     refused, rare = class_split_faults(study, seen.study_name, draft.class_units)
     try:
@@ -96,6 +111,12 @@ def _run_init(arguments: argparse.Namespace) -> int:
         print(f"             {line}")
     for fault in refused:
         print(f"refused:     {fault}")
+    if backbone.asked:
+        print(
+            f"confirm:     backbones.{backbone.name}: which model computed the vectors, and each "
+            f"from its own item alone? Complete these lines in {output}; until then `check` and a "
+            "run refuse it"
+        )
     if refused:
         print(
             f"\nCorrect {output} before you run it: a run stops at each line that begins with "
@@ -108,7 +129,7 @@ def _run_init(arguments: argparse.Namespace) -> int:
 
 def list_words(arguments: argparse.Namespace) -> list[str]:
     """Lists the words of a command that writes the study again."""
-    names = ("label", "image", "patient", "root", "checkpoint", "model", "size", "output")
+    names = (*WISHES, "checkpoint", "model", "size", "output")
     given = {f"--{name}": getattr(arguments, name) for name in names}
     options = (word for name, value in given.items() if value for word in (name, str(value)))
     return ["dpprobe", "init", arguments.place, *options]
@@ -122,6 +143,7 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
     from dpprobe.data.sources import csv_files, parquet
     from dpprobe.draft.csv_guesses import Wishes, look_at_csv
     from dpprobe.draft.folder_guesses import WRITE_SHARDS, look_at_folder
+    from dpprobe.draft.item_guesses import find_folder, holds_items, look_at_items
     from dpprobe.draft.parquet_guesses import look_at_parquet
 
     if not arguments.place:
@@ -135,8 +157,9 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
         rename = f"convmv -r -f latin1 -t utf8 --notest {name}"
         raise ConfigError(f"{name} is not UTF-8; rename it, such as by `{rename}`")
     path = Path(place).expanduser()
-    named = ("label", "image", "patient", "root")
-    wishes = Wishes(**{name: getattr(arguments, name) for name in named})
+    wishes = Wishes(**{name: getattr(arguments, name) for name in WISHES})
+    if path.is_dir() and (wishes.table or holds_items(path)):
+        return look_at_items(place, wishes)
     if path.is_dir():
         if wishes != Wishes():
             raise ConfigError(
@@ -148,8 +171,18 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
         raise ConfigError(f"{place}: no such folder or file; {_suggest_paths(path)}")
     if tar_shards.is_tar(path):
         raise ConfigError(f"{place}: a tar file; {WRITE_SHARDS}")
+    if wishes.table or wishes.vectors:
+        raise ConfigError(
+            f"{place}: --table and --vectors are for a folder of vectors with one file per item; "
+            "name the folder, or leave them out"
+        )
     if path.name.lower().endswith(csv_files.SUFFIXES):
-        return look_at_csv(place, wishes)
+        try:
+            return look_at_csv(place, wishes)
+        except ConfigError:
+            if (folder := find_folder(path)) is None:
+                raise
+            return look_at_items(str(folder), replace(wishes, table=place))
     if path.name.lower().endswith(parquet.SUFFIXES):
         return look_at_parquet(place, wishes)
     if path.name.lower().endswith(VECTORS):

@@ -23,7 +23,10 @@ def seen_in_words(draft: Draft) -> str:
     seen = draft.seen
     kind = "labels" if seen.multi_label else "classes"
     whose = "" if seen.patients is None else f" of {seen.patients:,} patients"
-    lines = [f"{seen.place}: {seen.images:,} images{whose}, {len(seen.counts)} {kind}", ""]
+    lines = [
+        f"{seen.place}: {seen.images:,} {seen.example_name}s{whose}, {len(seen.counts)} {kind}",
+        "",
+    ]
     lines += _list_counts(seen, draft.class_units)
     lines += [
         "",
@@ -32,7 +35,7 @@ def seen_in_words(draft: Draft) -> str:
     ]
     lines += _describe_imbalance(seen)
     dimension = draft.backbone.dimension
-    size = "" if dimension is None else f", {dimension:,} features per image"
+    size = "" if dimension is None else f", {dimension:,} features per {seen.example_name}"
     lines.append(f"backbone:    {draft.backbone.name}{size}")
     lines += [f"note:        {note}" for note in seen.notes]
     if changed := ", ".join(draft.list_changed_names()):
@@ -59,7 +62,8 @@ def _list_counts(seen: Seen, units: ClassUnits) -> Iterator[str]:
         sides = f"{units.train[name]:>9,} train, {units.test[name]:,} test"
         whose = "" if seen.patients is None else " patients"
         counted = f" (count as {units.test_shares[name]:.1f})" if units.test_shares else ""
-        yield f"  {name:{width}}  {seen.counts[name]:>9,} images:{sides}{whose}{counted}{mark}"
+        total = f"{seen.counts[name]:>9,} {seen.example_name}s"
+        yield f"  {name:{width}}  {total}:{sides}{whose}{counted}{mark}"
     if units.test_shares:
         yield "  In a release's test, a patient with images of several classes counts in parts."
 
@@ -110,7 +114,7 @@ def _list_expected(draft: Draft) -> Iterator[str]:
     words += ["--delta", f"{draft.delta:g}"]
     if setting.dimension:
         words += ["--d", f"{setting.dimension}"]
-    if seen.unit_name != "image":
+    if seen.patients is not None:
         words += ["--unit", seen.unit_name]
     if seen.is_imbalanced:
         words += ["--majority", f"{seen.majority_share:.3f}"]

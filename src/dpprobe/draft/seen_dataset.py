@@ -53,6 +53,14 @@ SPLIT = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class ItemVectors:
+    """The vectors of a folder of item files: a name for their backbone, and their length."""
+
+    name: str
+    dimension: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Seen:
     """A dataset that `init` inspected.
 
@@ -64,6 +72,8 @@ class Seen:
       by_patient: number of patients by class, where the images of a patient share a weight of 1;
         None without patients or with several labels.
       notes: what a person should know or do, one line each.
+      table: the table of a folder of item files, which names the study.
+      vectors: the backbone of item files; None for images.
     """
 
     place: str
@@ -74,14 +84,20 @@ class Seen:
     by_patient: Mapping[str, float] | None = None
     multi_label: bool = False
     notes: tuple[str, ...] = ()
+    table: str | None = None
+    vectors: ItemVectors | None = None
 
     @property
     def study_name(self) -> str:
-        return study_name(Path(self.place))
+        return study_name(Path(self.table or self.place))
+
+    @property
+    def example_name(self) -> str:
+        return "image" if self.vectors is None else "item"
 
     @property
     def unit_name(self) -> str:
-        return "image" if self.patients is None else "patient"
+        return self.example_name if self.patients is None else "patient"
 
     @property
     def largest_class(self) -> str:
@@ -210,10 +226,20 @@ def count_classes(
         multi_label=multi_label,
         notes=(
             *notes,
+            *_repeat_notes(index.ids()),
             *chain(*options.judge_units()),
             *rare_notes(counts, multi_label=multi_label),
         ),
     )
+
+
+def _repeat_notes(ids: Sequence[str]) -> list[str]:
+    counts = Counter(ids)
+    if (repeated := len(ids) - len(counts)) == 0:
+        return []
+    first = next(name for name, count in counts.items() if count > 1)
+    rows = "1 row repeats" if repeated == 1 else f"{repeated:,} rows repeat"
+    return [f"{rows} an id, such as {first}, at which a run stops; keep one row per image"]
 
 
 def check_counts(counts: Mapping[str, int], place: str) -> None:

@@ -141,7 +141,7 @@ class Draft:
 
     def list_changed_names(self) -> list[str]:
         """Lists the study's names that differ from the names of the data and of the file."""
-        place = Path(self.seen.place).expanduser().resolve()
+        place = Path(self.seen.table or self.seen.place).expanduser().resolve()
         given = {place.name if place.is_dir() else place.stem: self.seen.study_name}
         given[self.output.stem] = self.study_name
         return [f"{new} (from {old})" for old, new in given.items() if old != new]
@@ -215,6 +215,8 @@ def _write_backbones(draft: Draft) -> Iterator[str]:
     yield f"  {backbone.name}:"
     for key, value in backbone.keys.items():
         yield from write_entry(key, value, indent=4)
+    for key, value in backbone.asked.items():
+        yield from (f"    # {line}" for line in write_entry(key, value, indent=0))
     if not backbone.pretrained:
         yield from write_comment(
             "A better backbone, if its weights can be downloaded (or use your own file: "

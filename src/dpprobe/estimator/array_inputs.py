@@ -271,6 +271,8 @@ def number_labels(labels: npt.NDArray[Any], classes: Sequence[Hashable]) -> npt.
 def number_groups(groups: Any, rows: int) -> Units:
     """Returns units by names of groups; raises PrivacyError for missing or equal-valued names."""
     refuse_masks("groups", groups)
+    if not isinstance(groups, list | tuple):  # texts of HDF5 cannot be read as objects directly
+        groups = np.asarray(groups)
     values = np.asarray(groups, dtype=object)
     if values.shape != (rows,):
         raise PrivacyError(

@@ -41,6 +41,8 @@ from dpprobe.heads.training_set import RowSource, TrainingSet
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Plan
 
+MANY_LOST = 0.1  # the share of rows without usable values from which a fit is refused
+
 
 def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any, raw: Any) -> None:
     """Trains a head and sets a `PrivateClassifier`'s attributes; see `PrivateClassifier.fit`.
@@ -74,9 +76,10 @@ def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any, raw: Any) -> No
         num_classes=len(planned.classes),
         units=planned.units,
         public=compare_public_files(planned.method, rows, class_names),
-        warn=warn_caller,
+        warn=lambda _: None,  # `_judge_missing` tells more
     )
-    _ = data.lengths  # warns of unusable rows; late, as warnings may be errors
+    # A result of `read_features` may have null examples, which its study accepted.
+    _judge_missing(data, accepted=classifier.missing == "null" or isinstance(X, FeatureStore))
     if classifier.budget is None:
         seed = _draw_seed(classifier.random_state)
         heads = fit_heads(planned.method, data, planned.plan, [seed], entropy=SEEDED)
@@ -107,6 +110,24 @@ def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any, raw: Any) -> No
             f"{budget.compute_spent().epsilon:g} at delta {budget.delta:g}; the limit is "
             f"{budget.describe_limit()}"
         )
+
+
+def _judge_missing(data: TrainingSet, *, accepted: bool) -> None:
+    """Warns of rows that count as zeros; raises ArrayError for many, unless they are accepted."""
+    lost = int(data.lengths.isinf().sum())
+    if not lost:
+        return
+    share = lost / data.rows
+    told = (
+        f"X: {share:.1%} of the rows ({lost:,} of {data.rows:,}) have NaN, infinity, huge or tiny "
+        "values, and count as rows of zeros"
+    )
+    if share >= MANY_LOST and not accepted:
+        raise ArrayError(
+            f"{told}, which teach nothing; nothing was spent. Put constants that are public in "
+            'place of the values, or write missing="null"'
+        )
+    warn_caller(told)
 
 
 def _warn_of_positions() -> None:
@@ -174,6 +195,8 @@ def _read_rows(
     classifier: Any, X: Any, y: Any
 ) -> tuple[npt.NDArray[np.float32] | RowSource, npt.NDArray[Any]]:
     """Returns the rows (a new array, or the source of the rows) and the labels."""
+    if getattr(getattr(y, "dtype", None), "kind", None) == "T":  # unknown to scikit-learn
+        y = np.array(y.tolist(), dtype=object)
     check_labels(y, classifier.classes)
     if (source := find_source(X)) is not None:
         classifier.n_features_in_ = source.dimension

@@ -31,6 +31,7 @@ class Parameters(Protocol):
     budget: Budget | None
     benchmark: bool
     random_state: int | np.random.RandomState | None
+    missing: Literal["refuse", "null"]
 
 
 def check_parameters(classifier: Parameters) -> None:
@@ -40,6 +41,8 @@ def check_parameters(classifier: Parameters) -> None:
     """
     if classifier.unit not in Plan.UNITS:
         raise ConfigError(f"unit {classifier.unit!r}: write row or group, or image or patient")
+    if classifier.missing not in ("refuse", "null"):
+        raise ConfigError(f"missing {classifier.missing!r}: write refuse or null")
     epsilon = read_target(classifier.epsilon)
     if classifier.delta is not None:
         read_number("delta", classifier.delta)

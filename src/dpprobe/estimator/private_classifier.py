@@ -66,9 +66,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         in `FrozenEstimator`, so that the pipeline does not fit them again. Steps that scikit-learn
         tags as stateless, such as `Normalizer`, need not be listed. List here also your own classes
         whose `fit` calls this estimator, and packages whose workers call it, such as "joblib".
-
-    Rows with NaN, infinity or huge values count as rows of zeros, as in a study, with a warning. A
-    private fit cannot refuse such rows, because an error would reveal that one exists.
+      missing: "refuse", or "null". Rows with NaN, infinity or huge values count as rows of zeros,
+        as in a study, and a warning states their share. "refuse" raises an error before anything
+        is spent if they are a tenth of all rows or more; "null" accepts any share. The error and
+        the warning depend on the data and no epsilon covers them, so do not publish them.
 
     Attributes:
       classes_: [classes], sorted, as tools of scikit-learn assume.
@@ -98,6 +99,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         benchmark: bool = False,
         random_state: int | np.random.RandomState | None = None,
         public_steps: Sequence[str] = (),
+        missing: Literal["refuse", "null"] = "refuse",
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -108,6 +110,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         self.benchmark = benchmark
         self.random_state = random_state
         self.public_steps = public_steps
+        self.missing = missing
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

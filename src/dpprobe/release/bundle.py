@@ -129,6 +129,12 @@ class BackboneFacts(Facts):
         return bool(self.options.get("family") == external.FAMILY)
 
     @property
+    def loaded_preprocessing(self) -> dict[str, Any]:
+        """The preprocessing that a loaded backbone has; without how files became vectors."""
+        told = (POOL, ARRAY) if self.takes_vectors else ()
+        return {key: value for key, value in self.preprocessing.items() if key not in told}
+
+    @property
     def pool(self) -> Literal["mean", "max"] | None:
         """How the patches of an item's file became one vector; None if no file was pooled."""
         pool: Literal["mean", "max"] | None = self.preprocessing.get(POOL)

@@ -103,7 +103,7 @@ def _check_store(bundle: Bundle, store: FeatureStore) -> None:
         fault = f"weights have SHA-256 {store.weights_sha256}, not {backbone.weights_sha256}"
     elif store.dimension != facts.dimension:
         fault = f"dimension is {store.dimension}, not {facts.dimension}"
-    elif store.preprocessing != backbone.preprocessing:
+    elif store.preprocessing != backbone.loaded_preprocessing:
         fault = "preprocessing differs"
     elif store.read_header(first).dtype != backbone.dtype:
         fault = f"features are stored as {store.read_header(first).dtype}, not {backbone.dtype}"

@@ -123,6 +123,12 @@ class Predictor:
     thresholds: Mapping[str, float]
     set_rule: SetRule | None = None
 
+    def __new__(cls, *arguments: Any, **_: Any) -> Predictor:
+        """Refuses a bundle's path, which `load_bundle` takes."""
+        if arguments:
+            raise TypeError(f"write Predictor.load_bundle({arguments[0]!r:.200})")
+        return super().__new__(cls)
+
     @classmethod
     def load_bundle(
         cls,
@@ -584,7 +590,7 @@ def _check_backbone(
     if dimension is not None:
         _check_dimension(bundle, facts, loaded, dimension)
     here = json.loads(json.dumps(dict(loaded.preprocessing)))  # with lists for tuples, like JSON
-    there = facts.preprocessing
+    there = facts.loaded_preprocessing
     if here != there:
         key = next(key for key in {**there, **here} if there.get(key) != here.get(key))
         fault = f"preprocessing has {key} {here.get(key)} here, but {there.get(key)} in the release"

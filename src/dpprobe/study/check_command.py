@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from dpprobe.counted_nouns import count_noun
+from dpprobe.data.sources import embeddings
 from dpprobe.errors import ConfigError
 from dpprobe.extras import require_extra
 from dpprobe.shown_text import printable
@@ -54,9 +55,18 @@ def _run_check(arguments: argparse.Namespace) -> int:
     words = [] if default else ["--configfile", *map(str, arguments.files)]
     print(f"{named}: {count_noun(len(study.list_cells()), 'cell')}; run: {run_command(*words)}")
     print(UNREAD)
+    for line in list_vectors(study):
+        print(line)
     for line in (*list_limits(study), *list_tested(study)):
         print(line)
     return 0
+
+
+def list_vectors(study: Study) -> Iterator[str]:
+    """Yields the arrays of each dataset of vectors, and how many of its items have files."""
+    for name, options in study.datasets.items():
+        if isinstance(options, embeddings.Options):
+            yield from (f"{name}: {line}" for line in options.describe_vectors())
 
 
 def list_limits(study: Study) -> Iterator[str]:

@@ -167,6 +167,8 @@ def _check_class_split(study: Study, name: str, dataset: DatasetOptions, report:
     counts = dataset.count_class_units() if name == first else None
     if counts is not None:
         errors, warnings = class_split_faults(study, name, counts)
+        if errors and isinstance(whole, CountedRows) and (wrong := whole.judge_labels()):
+            errors = [wrong, *errors]  # the counts follow from the labels
         report.errors += [f"config: datasets.{name}: {fault}" for fault in errors]
         report.warnings += [f"datasets.{name}: {warning}" for warning in warnings]
 

@@ -165,7 +165,7 @@ def test_photographs_tell_which_of_two_fitting_architectures_is_right(
     folder: Desk, classes: int
 ) -> None:
     """A classifier that always sees a daisy, class 985, does so in both architectures."""
-    network = timm.create_model("test_efficientnet_ln", num_classes=classes)
+    network: Any = timm.create_model("test_efficientnet_ln", num_classes=classes)
     with torch.no_grad():
         network.classifier.bias[985 % classes] += 100
     save_file(network.state_dict(), folder.folder / "w.safetensors")

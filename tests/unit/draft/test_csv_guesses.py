@@ -393,3 +393,15 @@ def test_images_are_found_by_the_first_row_that_names_one(scans: Desk) -> None:
     frame = rows_of(label=half)
     frame.loc[:3, "file"] = ""
     assert scans.draft(write(scans, frame)).keys["path_column"] == "file"
+
+
+@pytest.mark.parametrize(
+    ("copies", "said"), [(0, None), (1, "1 row repeats"), (3, "3 rows repeat")]
+)
+def test_rows_that_repeat_an_id_are_told(desk: Desk, copies: int, said: str | None) -> None:
+    rows = lesions()
+    for row in rows:
+        desk.file(row["file"])
+    desk.table("x.csv", [*rows, *rows[:copies]])
+    told = [note for note in desk.draft("x.csv").notes() if "an id" in note]
+    assert [note.partition(" an id")[0] for note in told] == ([said] if said else [])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -79,3 +81,17 @@ def test_rows_are_streamed_if_they_are_many_and_all_are_used(
         assert isinstance(read, torch.Tensor) == in_memory
         whole = read.numpy() if isinstance(read, torch.Tensor) else array_inputs.read_source(read)
         np.testing.assert_array_equal(whole, rows)
+
+
+def test_texts_of_any_storage_are_read(tmp_path: Path) -> None:
+    """StringDType and texts of HDF5, which neither scikit-learn nor NumPy reads directly."""
+    X, y = make_rows()
+    texts = np.array([f"c{label}" for label in y])
+    names = [f"p{row // 2}" for row in range(len(X))]
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["groups"] = np.array(names, "S")
+        plain = make_benchmark(classes=None, unit="group").fit(X, texts, groups=names)
+        other = make_benchmark(classes=None, unit="group").fit(
+            X, texts.astype(np.dtypes.StringDType()), groups=file["groups"]
+        )
+    np.testing.assert_array_equal(plain.coef_, other.coef_)

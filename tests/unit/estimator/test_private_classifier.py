@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import get_scorer
 from sklearn.utils import get_tags
@@ -112,12 +113,31 @@ def test_unusable_rows_warn_before_anything_is_spent(budget: Any) -> None:
     classifier = make_private(budget=budget) if budget else make_benchmark()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(UserWarning, match="rows with NaN"):
+        with pytest.raises(UserWarning, match="rows .* have NaN"):
             classifier.fit(X, y)
     assert budget is None or budget.compute_spent().entries == 0
-    with pytest.warns(UserWarning, match="rows with NaN") as caught:
+    with pytest.warns(UserWarning, match="rows .* have NaN") as caught:
         classifier.fit(X, y)
     assert caught[0].filename == __file__
+
+
+def test_many_unusable_rows_are_refused_unless_they_are_accepted() -> None:
+    X, y = make_rows()
+    lost = math.ceil(len(X) / 10)
+    X[: lost - 1] = math.nan
+    budget = make_budget(max_epsilon=9.0)
+    with pytest.warns(UserWarning, match=rf"X: 9.6% of the rows \({lost - 1} of {len(X)}\)"):
+        make_private(budget=budget).fit(X, y)
+    X[lost - 1] = math.inf
+    for classifier in (make_private(budget=budget), make_benchmark()):
+        with refuses(ValueError, f"10.0% of the rows ({lost} of {len(X)})", 'missing="null"'):
+            classifier.fit(X, y)
+    assert budget.compute_spent().entries == 1
+    accepting = clone(make_benchmark().set_params(missing="null"))
+    with pytest.warns(UserWarning, match="10.0% of the rows"):
+        accepting.fit(X, y)
+    with refuses(ConfigError, "missing 'zeros'"):
+        make_benchmark(missing="zeros").fit(X, y)
 
 
 def test_a_warning_of_the_sum_loses_no_head() -> None:
@@ -280,7 +300,7 @@ FAST = {"head": "momentum", "normalize": "l2", "steps": 5}
 
 
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
-    [PrivateClassifier(benchmark=True, head=FAST, random_state=0)]
+    [PrivateClassifier(benchmark=True, head=FAST, random_state=0, missing="null")]
 )
 def test_benchmark_mode_passes_every_check(estimator: Any, check: Callable[[Any], None]) -> None:
     assert not get_tags(estimator).non_deterministic
@@ -313,7 +333,7 @@ BUDGET = Budget(max_epsilon=1e5, delta=1e-3)
 
 
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
-    [Unseeded(epsilon=100.0, head=FAST, classes=LISTED, budget=BUDGET)],
+    [Unseeded(epsilon=100.0, head=FAST, classes=LISTED, budget=BUDGET, missing="null")],
     expected_failed_checks=lambda _: CANNOT_PASS,
     xfail_strict=False,  # two draws may agree
 )

@@ -167,3 +167,8 @@ def test_a_served_row_that_is_no_vector_is_named(wrong: Any) -> None:
     assert stack_vectors([[1, 2], (3, 4.5)], 2).tolist() == [[1.0, 2.0], [3.0, 4.5]]
     with refuses(DataError, "row 1", "2 numbers"):
         stack_vectors([[1.0, 2.0], wrong], 2)
+
+
+def test_the_constructor_names_what_loads_a_bundle(bundle: Path) -> None:
+    with refuses(TypeError, f"Predictor.load_bundle({bundle!r})"):
+        Predictor(bundle)  # type: ignore[call-arg, arg-type]

@@ -15,7 +15,7 @@ from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.release.asked_release import AskedRelease
 from dpprobe.release.bundle import BundleFacts, read_facts
-from dpprobe.release.predict import Predictor
+from dpprobe.release.predict import Predictor, _check_backbone
 from dpprobe.release.vector_sources import VectorSource, find_vectors
 from tests.support.classifiers import DIMENSION, make_private, make_rows
 from tests.support.refusals import refuses
@@ -76,6 +76,17 @@ def test_items_are_pooled_as_in_training(
     np.testing.assert_array_equal(values, predictor.predict_vectors(np.array(wanted, "f4")))
 
 
+def test_a_release_of_pooled_items_is_loaded(bundle: Path) -> None:
+    """A backbone of vectors knows nothing of files, so these facts are not compared with it."""
+    loaded, facts = (
+        Predictor.load_bundle(bundle).backbone,
+        trained_on(bundle, pool="max", array="x"),
+    )
+    _check_backbone(bundle, facts.backbone, loaded, DIMENSION)
+    with refuses(DataError, "preprocessing has size"):
+        _check_backbone(bundle, trained_on(bundle, size="8").backbone, loaded, DIMENSION)
+
+
 def test_a_damaged_or_empty_item_is_an_error_of_its_row(bundle: Path, tmp_path: Path) -> None:
     for name, patches in make_slides().items():
         by_trident(tmp_path, name, patches)
@@ -102,8 +113,8 @@ def test_what_training_did_not_take_is_refused(bundle: Path, tmp_path: Path) -> 
         with refuses(ConfigError, tmp_path / name, *said):
             find_vectors([tmp_path / name], facts)
     (tmp_path / "s1.h5").unlink()
-    with refuses(ConfigError, "s0.h5", "several patches"):
-        read_all(find_vectors([tmp_path], single))
+    _, _, faults = read_all(find_vectors([tmp_path], single))
+    assert "several patches" in faults[str(tmp_path / "s0.h5")]
     with refuses(ConfigError, "no rows"):
         find_vectors([], single)
 

@@ -307,3 +307,33 @@ def test_a_release_never_gets_a_choice_of_split_that_tells_of_labels(
 ) -> None:
     (line,) = told(made, tested=UNTESTED, released=released)
     assert ("the choice tells of labels" in line) == (released is None)
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (
+            ["-1"],
+            "200 rows have labels that are no class: '-1' (a.csv line 2); -1 often marks hidden",
+        ),
+        (
+            ["0=benign", "1=malignant"],
+            "'1=malignant' (a.csv line 3); write only the part behind `=`",
+        ),
+        (["true", "false"], "write the name of each label: `class_names: {'true': NAME, 'false'"),
+        (["Benign"], "correct the labels, or class_names (write 'benign' in the file"),
+        (["v", "w", "x", "y", "z"], "'x' (a.csv line 4) and 2 other texts; correct the labels"),
+    ],
+)
+def test_labels_that_are_no_class_are_told_before_counts(
+    tmp_path: Path, labels: list[str], said: str
+) -> None:
+    dataset = clinic(tmp_path, [])
+    kinds = [labels[number % len(labels)] for number in range(200)]
+    lines = [f"{n}.jpg,{kind},p{n}" for n, kind in enumerate(kinds)]
+    (tmp_path / "a.csv").write_text("\n".join(["file,kind,who", *lines]))
+    with pytest.raises(ConfigError) as told:
+        check_study(load_study(STUDY | {"datasets": {"clinic": dataset}}))
+    first, second = str(told.value).splitlines()[:2]
+    assert said in first
+    assert "no training patient" in second

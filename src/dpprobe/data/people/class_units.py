@@ -15,19 +15,20 @@ from typing import TypeVar
 
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.options import ClassUnits, DatasetOptions
-from dpprobe.data.people.alike_names import text_of
+from dpprobe.data.people.alike_names import hint_class, text_of
 from dpprobe.data.people.companion_options import (
     NO_COMPANIONS,
     FoundCompanions,
     look_for_companions,
 )
-from dpprobe.data.people.group_columns import find_spellings
+from dpprobe.data.people.group_columns import TRUTH, find_spellings
 from dpprobe.data.people.patient_sides import Fault, RowIndex, UnitOptions, assign_sides
 from dpprobe.data.people.patient_sides import Sides as PatientSides
 from dpprobe.data.people.person_names import name_warnings
 from dpprobe.data.problems import KINDS
 from dpprobe.data.train_test_split import SplitName
 
+TEXTS_SHOWN = 3  # texts of labels that are no class
 RARE = 5  # a class with fewer units (or images) is too small to learn or test
 FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)  # test fractions that a message compares
 Sides = Counter[tuple[str | None, int]]  # (side, class number) -> units
@@ -42,6 +43,7 @@ class SplitCounts:
       faults: what a run refuses in the names of units and groups; one line each.
       warnings: lines about names of units that a run accepts with a warning.
       companions: the images that are companions of others by name.
+      label_fault: a line on labels that are no class; None if there are none.
     """
 
     rows: tuple[int, int]
@@ -50,6 +52,7 @@ class SplitCounts:
     faults: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     companions: FoundCompanions = NO_COMPANIONS
+    label_fault: str | None = None
 
 
 _counted: dict[tuple[object, ...], SplitCounts] = {}
@@ -79,6 +82,10 @@ class CountedRows(UnitOptions):
         """Returns what a run will refuse in names of units and groups, and warn of."""
         counts = self._count_split()
         return counts.faults, counts.warnings
+
+    def judge_labels(self) -> str | None:
+        """Returns a line on labels that are no class; None if there are none."""
+        return self._count_split().label_fault
 
     def _count_split(self) -> SplitCounts:
         """Counts rows and units of a split, and caches the counts until options or files change."""
@@ -118,7 +125,43 @@ def count_split(options: CountedRows, index: RowIndex) -> SplitCounts:
         ),
         warnings=tuple(name_warnings(whose or ())),
         companions=count_companions(index, by_file),
+        label_fault=None if names is None else _describe_wrong_labels(index, names),
     )
+
+
+def _describe_wrong_labels(index: RowIndex, names: Sequence[str]) -> str | None:
+    """Tells of labels that are no class: some of their texts and places, and a remedy."""
+    found: list[tuple[str, str]] = []
+    for split in index.rows:
+        if index.wrong_labels is not None:
+            found += index.wrong_labels(split)
+            continue
+        for row, label in enumerate(index.labels(split)):
+            if isinstance(label, int) and not 0 <= label < len(names):
+                found.append((str(label), f"{split} row {row}"))
+    if not found:
+        return None
+    first = dict(reversed(found))
+    texts = list(dict.fromkeys(text for text, _ in found))
+    shown = ", ".join(f"{text!r} ({first[text]})" for text in texts[:TEXTS_SHOWN])
+    more = f" and {len(texts) - TEXTS_SHOWN:,} other texts" if len(texts) > TEXTS_SHOWN else ""
+    told = "row has a label that is" if len(found) == 1 else "rows have labels that are"
+    return f"{len(found):,} {told} no class: {shown}{more}; {_mend_labels(texts, names)}"
+
+
+def _mend_labels(texts: Sequence[str], names: Sequence[str]) -> str:
+    if any(text in ("-1", "-1.0") for text in texts):
+        return (
+            "-1 often marks hidden labels, as in the test split of a public challenge: use a split "
+            "with labels, or leave these rows out"
+        )
+    if any(text.rpartition("=")[2].strip() in names for text in texts if "=" in text):
+        return "write only the part behind `=`, such as by `extract`"
+    if all(text.lower() in TRUTH for text in texts):
+        written = ", ".join(f"'{text}': NAME" for text in texts)
+        return f"write the name of each label: `class_names: {{{written}}}`"
+    hint = next(filter(None, (hint_class(text, names) for text in texts)), "")
+    return f"correct the labels, or class_names{hint}"
 
 
 def count_companions(index: RowIndex, by_file: PatientSides) -> FoundCompanions:

@@ -28,6 +28,8 @@ BLANKS = frozenset({"", "<na>", "na", "n/a", "nan", "nat", "none", "null", "unkn
 # Texts that spreadsheets write in place of a value that cannot be computed.
 SHEET_ERRORS = frozenset({"#div/0!", "#n/a", "#name?", "#null!", "#num!", "#ref!", "#value!"})
 # Spellings of 1 and 0 in columns of labels, in any case.
+ADULT = 10  # years; bins from here on have no range of infants
+OLDEST = 120  # years; a larger age is a mistake or a code
 TRUTH = {"true": 1, "false": 0}
 
 
@@ -61,6 +63,17 @@ class Group(Block):
             raise ValueError(f"{list(value)}: limits must ascend; sort them")
         return value
 
+    def _holds_ages(self) -> bool:
+        return re.search(r"(?i)(?<![a-z])age(?![a-z])", self.column.replace("_", " ")) is not None
+
+    def _is_odd_age(self, text: str) -> bool:
+        """Returns True for more years than people live, and for 0 in ranges of adults."""
+        try:
+            age = float(text)
+        except ValueError:
+            return False
+        return age > OLDEST or (age == 0 and min(self.bins) >= ADULT)
+
     def read_values(self, values: Any, faults: Sequence[list[tuple[str, str]]]) -> Any:
         """Returns a column's values (a list or Arrow array) unchanged, in lower case, or as ranges.
 
@@ -77,7 +90,8 @@ class Group(Block):
         for fault, text in zip(faults, texts, strict=True):
             try:
                 ranges.append(bin_name(text, self.bins))
-                if text.startswith("-") and self.bins[0] > 0:
+                negative = text.startswith("-") and self.bins[0] > 0
+                if negative or (self._holds_ages() and self._is_odd_age(text)):
                     warn_of_code(self.column, text, f"falls into {ranges[-1]}")
             except ValueError:
                 fault.append(("value", f"{self.column} is {text!r}, which is not a number"))

@@ -92,6 +92,8 @@ class RowIndex:
       units: the unit of each row, if a column names it.
       groups: returns a split's values of a source column that `group_columns` names.
       names: returns a split's paths of images; None if rows have no paths.
+      wrong_labels: returns the texts of a split's labels that are no class, each with its place;
+        None if labels are numbers.
     """
 
     rows: Mapping[SplitName, int]
@@ -100,6 +102,7 @@ class RowIndex:
     units: Mapping[SplitName, Sequence[str]] | None
     groups: Callable[[SplitName, str], Sequence[Any]] = lambda *_: ()
     names: Callable[[SplitName], Sequence[str]] | None = None
+    wrong_labels: Callable[[SplitName], Sequence[tuple[str, str]]] | None = None
 
     def list_faults(self, sides: Sides, column: str | None) -> dict[SplitName, list[list[Fault]]]:
         """Lists the problems of each row's unit, which `column` names; none without units."""

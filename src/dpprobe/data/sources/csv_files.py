@@ -70,7 +70,10 @@ def check_columns(options: TableOptions, split: SplitName) -> None:
                     f"{where}.columns: {column!r} is already a column; remove it from this list"
                 )
             known.append(column)
+    other = options.open_columns(file)
     for column, option in options.list_columns().items():
+        if other and column not in known and (fault := other.explain_array(column)):
+            raise ConfigError(f"{option}: {file}: {fault}")
         _require_column(option, file, column, known)
 
 

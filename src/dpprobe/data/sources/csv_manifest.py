@@ -39,6 +39,9 @@ class ImageFolder(NamedTuple):
         paths = [(file.relative_to(self.root) if inside else file).as_posix() for file in files]
         return dict.fromkeys(names, sorted(paths))
 
+    def explain_array(self, name: str) -> None:
+        """A folder of images has no arrays."""
+
 
 class Options(ManifestOptions, CountedRows):
     """A CSV manifest: one row per image, with columns for its path, its label and its groups."""

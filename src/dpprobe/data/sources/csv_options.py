@@ -111,6 +111,8 @@ class ColumnFile(Protocol):
 
     def read_columns(self, names: Collection[str]) -> dict[str, list[str]]: ...
 
+    def explain_array(self, name: str) -> str | None: ...
+
 
 class TableOptions(UnitOptions):
     """The options of a table with one row per example; an example is an image or vectors."""

@@ -83,7 +83,23 @@ def _make_index(options: TableOptions, parts: Mapping[SplitName, ManifestRows]) 
         units=units or None,
         groups=lambda name, column: parts[name].frame[column].tolist(),
         names=_path_names(options, parts),
+        wrong_labels=lambda name: _list_wrong_labels(options, parts[name]),
     )
+
+
+def _list_wrong_labels(options: TableOptions, rows: ManifestRows) -> list[tuple[str, str]]:
+    """Lists the labels that are no class, each with its file and line."""
+    columns = options.label_columns or (options.label_column or "",)
+    texts, lines = [rows.frame[name].tolist() for name in columns], rows.frame[LINE].tolist()
+    counted = _count_by(rows.file)
+    return [
+        (texts[label][row], f"{rows.file} {counted} {lines[row]}")
+        for row, label in np.argwhere(rows.codes == OTHER).tolist()
+    ]
+
+
+def _count_by(file: str) -> str:
+    return "line" if file.lower().endswith(SUFFIXES) else "row"
 
 
 def _path_names(
@@ -115,7 +131,7 @@ def find_companions(
 
 def _columns_that_decide(options: TableOptions) -> set[str]:
     """Returns the columns of groups, and those that determine which rows are train or test."""
-    single = {options.label_column, options.split_column, options.unit_column}
+    single = {options.label_column, options.split_column, options.unit_column, options.id_column}
     if options.unit_column is None and not options.has_test():
         single |= {options.id_column} if options.id_column else {*options.path_columns()}
     named = {column for column in single if column is not None}
@@ -508,7 +524,7 @@ def make_batch(
         further = patient_sides.list_faults(patients, mistaken, options.unit_column)
         for fault, more in zip(faults, further, strict=True):
             fault += more
-    counted = "line" if rows.file.lower().endswith(SUFFIXES) else "row"
+    counted = _count_by(rows.file)
     return table.make_batch(
         ids=_make_ids(options, rows),
         labels=labels,

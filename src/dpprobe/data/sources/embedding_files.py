@@ -13,7 +13,7 @@ import re
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe.artifacts import require_plain_file, require_proportion, require_short_header
+from dpprobe.counted_nouns import count_noun
 from dpprobe.data.option_paths import match_files
 from dpprobe.data.people.alike_names import text_of
 from dpprobe.data.sources.parquet_columns import (
@@ -80,6 +81,11 @@ class Header(NamedTuple):
     kind: str
     is_number: bool
 
+    def describe(self, name: str) -> str:
+        """Returns an array's name, shape and type, as for a person; * for any length."""
+        shape = ", ".join("*" if length is None else f"{length}" for length in self.shape)
+        return f"{name or 'array'} [{shape}] of {self.kind}"
+
 
 _NOTHING = Header((), "", is_number=False)
 
@@ -114,6 +120,18 @@ class EmbeddingFile(ABC):
         with explain_damage(self.path):
             headers = self.read_headers().items()
         return tuple(name for name, header in headers if len(header.shape) == 1)
+
+    def explain_array(self, name: str) -> str | None:
+        """Tells why an array is no column, with the code that makes one; None without the array."""
+        header = self.read_headers().get(name)
+        if header is None or len(header.shape) == 1:
+            return None
+        several = len(header.shape) == 2 and header.shape[1] != 1
+        code = f"{name}.argmax(axis=1)` for labels one-hot" if several else f"{name}.ravel()`"
+        return (
+            f"array {header.describe(name)} has not one value per row, as a column needs; write "
+            f"`{name} = {code}, and save the file again"
+        )
 
     def list_vectors(self) -> dict[str, Shape]:
         """Lists the arrays of vectors, by their names in the file.
@@ -160,10 +178,10 @@ class EmbeddingFile(ABC):
 
     def _check_choice(self, name: str) -> None:
         """Raises ConfigError for an array that nobody named and that seems to be no vectors."""
-        shape, kind, _ = self.read_headers()[name]
-        whole = re.match("u?int|[UI][0-9]|torch.u?int", kind) is not None
-        if name in USUAL or not name or not (whole or _NO_VECTORS.fullmatch(name)):
+        header = self.read_headers()[name]
+        if name in USUAL or not name or seems_vectors(name, header):
             return
+        shape, kind, _ = header
         raise ConfigError(
             f"{self.path}: its only array is {name!r} of shape {shape} and type {kind}, which "
             "seems to be no vectors; name the folder or file with vectors, or, if these are the "
@@ -184,6 +202,12 @@ def choose_array(names: Collection[str]) -> str | None:
     """Returns the only name, or the first of `USUAL` among several; None if there is none."""
     usual = (name for name in USUAL if name in names)
     return next(iter(names if len(names) == 1 else usual), None)
+
+
+def seems_vectors(name: str, header: Header) -> bool:
+    """Returns False for whole numbers, and for names that vectors do not have."""
+    whole = re.match("u?int|[UI][0-9]|torch.u?int", header.kind) is not None
+    return not whole and _NO_VECTORS.fullmatch(name) is None
 
 
 @contextmanager
@@ -274,6 +298,13 @@ class NumpyFile(EmbeddingFile):
         return _write_texts(values)
 
     def _read_array(self, name: str) -> Array:
+        with self._open_array(name) as stream:
+            if _read_numpy_header(stream)[2].hasobject:
+                raise ConfigError(
+                    f"{self.path}: array {name!r} has Python objects, which are not read because "
+                    f"they may run code; write `{name} = {name}.astype(str)`, or for numbers "
+                    "`.astype(float)`, and save the file again"
+                )
         with self._open_array(name) as stream:
             return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
 
@@ -551,6 +582,12 @@ class AnnDataFile(Hdf5File):
         written = name or "X"
         with self._open_file() as file:
             kind = file[written].attrs.get("encoding-type") if written in file else None
+        if kind == "dataframe":
+            key = written.removeprefix("obsm/")
+            raise ConfigError(
+                f"{self.path}: vectors {written!r}: a data frame, not an array; write "
+                f"`adata.obsm[{key!r}] = adata.obsm[{key!r}].to_numpy()`, and save the file again"
+            )
         if kind in ("csr_matrix", "csc_matrix") and (name or not self.list_vectors()):
             raise ConfigError(
                 f"{self.path}: vectors {written!r}: a sparse matrix, mostly of counts; save "
@@ -674,13 +711,35 @@ class ItemFolder(EmbeddingFile):
         """Returns the folder with the files of rows as items."""
         return ItemFolder(self.path, pool=self.pool, named=self.named, items=ids)
 
-    def _find_item(self, name: str) -> Path | None:
-        """Finds an item's file; None if there is none. Raises ConfigError for several files."""
+    def holds_patches(self, name: str) -> bool:
+        """Returns True if a readable file has several patches in an array."""
+        for path in chain.from_iterable(self._files.values()):
+            with suppress(ConfigError):
+                shape = _read_item_headers(path).get(name, _NOTHING).shape
+                if math.prod(length or 0 for length in shape[:-1]) > 1:
+                    return True
+        return False
+
+    def describe_names(self, ids: Collection[str]) -> str:
+        """Compares the names of items and files: how many items have a file, and which have not."""
+        lacking = [name for name in ids if name not in self._files]
+        told = f"{len(ids) - len(lacking):,} of {count_noun(len(ids), 'item')} have a file"
+        if lacking:
+            more = f" and {len(lacking) - 1:,} more" if len(lacking) > 1 else ""
+            told += f"; not {lacking[0]!r}{more} ({self._suggest(lacking[0])})"
+        if other := len(self._files.keys() - set(ids)):
+            told += f"; {count_noun(other, 'file')} of no item"
+        return told
+
+    def _find_item(self, name: str) -> Path | tuple[str, str]:
+        """Finds an item's file; returns a fault if there is none or several."""
         found = self._files.get(name, [])
+        if not found:
+            return "missing", f"no file of {name!r} in {self.path}, {self._suggest(name)}"
         if len(found) > 1:
             files = " and ".join(path.name for path in found)
-            raise ConfigError(f"{self.path}: item {name!r} has {files}; keep one file")
-        return next(iter(found), None)
+            return "item", f"{self.path}: item {name!r} has {files}; keep one file"
+        return found[0]
 
     def _suggest(self, name: str) -> str:
         """Names the file that probably is the item's: without an ending, or spelt alike."""
@@ -724,13 +783,14 @@ class ItemFolder(EmbeddingFile):
             yield block
 
     def _pool_item(self, row: int, names: Sequence[str]) -> list[Array]:
-        """Returns an item's vectors; none if its file is missing or damaged."""
-        if (path := self._find_item(self.items[row])) is None:
-            name = self.items[row]
-            self.faults[row] = (
-                "missing",
-                f"no file of {name!r} in {self.path}, {self._suggest(name)}",
-            )
+        """Returns an item's vectors; none if its file has a fault.
+
+        Files of another kind than the study says are of the kind `item`, so that `unreadable:
+        drop` does not hide them.
+        """
+        path = self._find_item(self.items[row])
+        if isinstance(path, tuple):
+            self.faults[row] = path
             return []
         file, vectors = FORMATS[path.suffix.lower()](path), []
         try:
@@ -750,7 +810,7 @@ class ItemFolder(EmbeddingFile):
             self.faults[row] = "unreadable", str(error)
             return []
         if fault:
-            raise ConfigError(f"{path}: {fault}")
+            self.faults[row] = "item", f"{path}: {fault}"
         return vectors
 
 

@@ -171,6 +171,37 @@ class Options(TableOptions, CountedRows):
         names: Mapping[str, str | None] = self.vectors or {ONLY: None}
         return {name: file.find_vectors(where) for name, where in names.items()}
 
+    def describe_vectors(self) -> Iterator[str]:
+        """Yields a line per file or folder: its arrays, and how many items of the table it has.
+
+        Compares the names of files, and reads no vectors.
+        """
+        from dpprobe.data.sources import csv_rows  # slow imports: numpy and pandas
+        from dpprobe.data.sources.embedding_files import ItemFolder
+
+        for split in self.list_splits():
+            file = self.open_vectors(split)
+            headers = file.read_headers()
+            arrays = [
+                headers[where].describe(where) for where in self.locate_vectors(split).values()
+            ]
+            told = f"{getattr(self, split)}: {', '.join(arrays)}"
+            if isinstance(file, ItemFolder):
+                parts = csv_rows.load_columns(self, {*self.list_columns()}, quiet=True)
+                ids = [
+                    name
+                    for part, rows in parts.items()
+                    if self._uses_file(part, split)
+                    for name in rows.frame[self.id_column]
+                ]
+                pooled = f", pooled by {self.pool}" if self.pool else ""
+                told += f" in each file{pooled}; {file.describe_names(ids)}"
+            yield told
+
+    def _uses_file(self, part: SplitName, split: SplitName) -> bool:
+        """Returns True if a part's rows have their vectors in a split's file."""
+        return part == split or (self.test is None and split == "train")
+
     def _vector_path(self, split: SplitName) -> Path:
         return self.locate_path(getattr(self, split))
 

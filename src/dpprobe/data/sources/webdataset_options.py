@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import ClassVar
 
@@ -119,6 +120,11 @@ class ShardOptions(CompanionOptions, UnitOptions):
             matches = tar_shards.list_tars(path) if folder else match_files(path)
             if not matches:
                 place = f"in the folder {pattern}" if folder else pattern
+                if "{" in pattern and ".." in pattern:
+                    raise ConfigError(
+                        f"{name}: no .tar file {pattern}: braces are not read; write "
+                        f"{re.sub('{[^}]*}', '*', pattern)}, or a list of shards"
+                    )
                 raise ConfigError(
                     f"{name}: no .tar file {place}; correct the path or put the shards there"
                 )

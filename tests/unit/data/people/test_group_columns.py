@@ -93,6 +93,24 @@ def test_a_negative_number_in_a_range_of_positive_ones_is_told(
 
 
 @pytest.mark.parametrize(
+    ("column", "value", "told"),
+    [
+        ("age", "411", True),
+        ("patient_age", "0", True),
+        ("age", "87", False),
+        ("dosage", "411", False),
+        ("age", "", False),
+    ],
+)
+def test_ages_that_nobody_has_are_told(
+    column: str, value: str, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    group_columns.warn_of_code.cache_clear()
+    Group(column=column, bins=(18, 60)).read_values([value], [[]])
+    assert [f"{column}: {value} may be a code" in line for line in caplog.messages] == [True] * told
+
+
+@pytest.mark.parametrize(
     ("text", "code"),
     [
         ("-1", True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -181,3 +182,31 @@ def test_value_labels_of_images_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match="value labels of R's haven"):
         options.check_files()
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (np.eye(2)[[0, 1] * 10], "array kind [20, 2] of float64 .*kind.argmax(axis=1)` for labels"),
+        (np.array([["a"], ["b"]] * 10), "array kind [20, 1] of <U1 .*`kind = kind.ravel()`"),
+        (np.array(["a", "b"] * 10, object), "'kind' has Python objects.*kind.astype(str)`"),
+    ],
+)
+def test_labels_of_another_shape_or_kind_name_the_line_that_helps(
+    tmp_path: Path, labels: Any, said: str
+) -> None:
+    np.savez(tmp_path / "x.npz", X=np.ones((20, 4), "f4"), kind=labels)
+    given = {"source": "embeddings", "root": str(tmp_path), "train": "x.npz"}
+    options: Any = dataset_options(given | {"label_column": "kind", "class_names": ["a", "b"]})
+    pattern = ".*".join(map(re.escape, said.split(".*")))
+    with pytest.raises(ConfigError, match=pattern):
+        options.check_files() or options.count_class_units()
+
+
+def test_a_data_frame_in_obsm_names_the_line_that_helps(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5ad", "w") as file:
+        file.create_group("obs")
+        file.create_group("obsm/uni").attrs["encoding-type"] = "dataframe"
+    file = open_embeddings(tmp_path / "x.h5ad", option="train")
+    with pytest.raises(ConfigError, match=r"data frame.*adata\.obsm\['uni'\]\.to_numpy\(\)"):
+        file.find_vectors("obsm/uni")

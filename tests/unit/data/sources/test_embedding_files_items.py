@@ -207,7 +207,7 @@ def test_hostile_items_are_refused_in_a_line(tmp_path: Path, write: Write, said:
     with pytest.raises((ConfigError, DataError)) as raised:
         prepare(tmp_path, write_item, make_items())
     (line,) = str(raised.value).splitlines()
-    row = "" if write is of_texts else "train row 1 (id s3): x.csv line 5: "
+    row = "train row 1 (id s3): x.csv line 5: "
     assert line.startswith(f"{row}{tmp_path / 'in' / 's3'}.{said}")
 
 
@@ -282,7 +282,7 @@ def test_no_item_chooses_the_array_of_others(tmp_path: Path, damaged: bool) -> N
     if damaged:
         assert len(read_rows(prepare(tmp_path, with_x, items, unreadable="drop"), "vectors")) == 11
     else:
-        with pytest.raises(ConfigError, match=r"'features' in .*s0\.h5, but 'features', 'X' here"):
+        with pytest.raises(DataError, match=r"'features' in .*s0\.h5, but 'features', 'X' here"):
             prepare(tmp_path, with_x, items, unreadable="drop")
     named = prepare(tmp_path, with_x, items, unreadable="drop", vectors={"vectors": "features"})
     rows = read_rows(named, "vectors")
@@ -319,8 +319,19 @@ def test_faulty_items_are_named(
 def test_items_in_two_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     by_slide2vec(tmp_path / "in", "s3", np.ones((2, 5)))
-    with pytest.raises(ConfigError, match=r"in: item 's3' has s3\.h5 and s3\.pt; keep one file"):
+    with pytest.raises(DataError, match=r"in: item 's3' has s3\.h5 and s3\.pt; keep one file"):
         prepare(tmp_path, by_trident, make_items())
+
+
+@pytest.mark.parametrize("unreadable", ["error", "drop"])
+def test_all_faulty_items_are_told_together(tmp_path: Path, unreadable: str) -> None:
+    items = make_items() | {"s3": np.zeros((2, 4)), "s4": np.zeros((2, 5), bool)}
+    (tmp_path / "in").mkdir()
+    by_slide2vec(tmp_path / "in", "s5", np.ones((2, 5)))
+    with pytest.raises(DataError) as told:
+        prepare(tmp_path, by_trident, items, unreadable=unreadable)
+    for said in (r"3 files of other vectors", r"s3\.h5: .*4\), but 5", "s4.*bool", "s5.*keep one"):
+        assert re.search(said, str(told.value)), (said, told.value)
 
 
 def test_rows_that_are_left_out_need_no_file(tmp_path: Path) -> None:
