@@ -198,17 +198,17 @@ def test_every_unit_test_is_named_after_its_module(repository: Path) -> None:
 # What somebody reads to trust one door: the most lines of the modules that it imports when it runs,
 # also within functions. An edge that breaks a limit is a decision: raise the limit, and say why.
 DOORS = {
-    "release.ledger.ledger": 10_100,
-    "release.verification.verify": 29_100,
-    "release.predict": 20_500,
-    "release.bundle": 6_400,
-    "features.feature_store": 4_100,
-    "heads.fit": 12_400,
-    "training.head_job": 29_900,
-    "estimator.private_classifier": 36_600,
-    "estimator.budget": 12_300,
+    "release.ledger.ledger": 10_300,
+    "release.verification.verify": 30_000,
+    "release.predict": 21_100,
+    "release.bundle": 6_500,
+    "features.feature_store": 4_200,
+    "heads.fit": 12_900,
+    "training.head_job": 30_400,
+    "estimator.private_classifier": 37_200,
+    "estimator.budget": 12_500,
     "privacy.releases": 4_400,
-    "privacy.statement": 3_700,
+    "privacy.statement": 3_800,
 }
 
 

@@ -168,7 +168,8 @@ def _promise_one(statement: Facts, unit: UnitWords) -> str:
     kind = "network" if what == "network" else "head"
     which = f"the {kind}" if _count_heads(statement) == 1 else f"any one of the {kind}s"
     names = _sentences()["outputs"]
-    with_them = f", with {' and '.join(names[each] for each in beside)}," if beside else ""
+    told = [unit.fill(names[each]) for each in beside]
+    with_them = f", with {' and '.join(told)}," if beside else ""
     return (
         f"The {names[what]} of {which}{with_them} are {_pair(statement, 'epsilon_target')}-"
         f"differentially private with respect to replacing the rows of {unit.whole} by null rows "

@@ -14,7 +14,7 @@ from typing import Any
 from dpprobe.errors import DataError
 from dpprobe.privacy.statement import NOT_PUBLISHED
 
-FORMAT, NEWEST = "dpprobe-release-statement", 3
+FORMAT, FORMAT_VERSION = "dpprobe-release-statement", 3
 
 Facts = Mapping[str, Any]
 
@@ -59,12 +59,12 @@ def read_statement_facts(values: Facts, *, estimator: bool) -> dict[str, Any]:
     for a version that this dpprobe does not know.
     """
     kind, version = values.get("format"), values.get("format_version")
-    if kind != FORMAT or version not in (2, NEWEST):
+    if kind != FORMAT or version not in (2, FORMAT_VERSION):
         raise DataError(
             f"privacy.json: {kind!r} of version {version!r}, but this dpprobe reads {FORMAT} of "
-            f"versions 2 and {NEWEST}; use the dpprobe that wrote it, or a newer one"
+            f"versions 2 and {FORMAT_VERSION}; use the dpprobe that wrote it, or a newer one"
         )
-    return dict(values) if version == NEWEST else _take_facts(values, estimator=estimator)
+    return dict(values) if version == FORMAT_VERSION else _take_facts(values, estimator=estimator)
 
 
 def _take_facts(values: Facts, *, estimator: bool) -> dict[str, Any]:

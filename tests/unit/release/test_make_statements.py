@@ -220,3 +220,27 @@ def check_head(read: bundle.Bundle, options: Mapping[str, Any]) -> None:
         assert (words in text) == wanted, words
     subsample = "subsample" in read.statement["public_data"]
     assert subsample == ("subsample" in options.get("more", {}))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_release_with_a_student_is_verified_and_tells_what_was_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    write_features(tmp_path)
+    films = (
+        np.random.default_rng(seed).normal(size=(200, release_study.DIMENSION)).astype(np.float32)
+    )
+    np.save(path := tmp_path / "films.npy", films)
+    options: dict[str, Any] = {"head": "momentum", "engine": "exact", "student_share": 0.1}
+    options["normalize"] = {"kind": "centred", "public": str(path)}
+    monkeypatch.setitem(release_study.METHODS, "student", options)
+    folder = release(tmp_path, study(tmp_path, method="student", epsilon=8))
+    checks = verify_bundle(folder).checks
+    assert [check.detail for check in checks if check.passed is False] == []
+    read = bundle.read_bundle(folder)
+    student = read.facts.head.student
+    assert student is not None
+    assert student.used == (student.gain > student.threshold)
+    assert read.statement["outputs"] == ["weights", "normalisation", "student_gain"]
+    card = " ".join((folder / bundle.CARD_FILE).read_text(encoding="utf-8").split())
+    assert "how many more training images a student had right" in card

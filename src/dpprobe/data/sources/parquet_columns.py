@@ -135,6 +135,8 @@ def label_feature(schema: pa.Schema, column: str, path: Path) -> dict[str, Any]:
     feature: Any = read_metadata(written, path) if written else {}
     for key in ("info", "features", column):
         feature = feature.get(key, {}) if isinstance(feature, dict) else {}
+    if isinstance(feature, list) and len(feature) == 1:  # the old form of a list of a feature
+        return {"feature": feature[0]}
     return feature if isinstance(feature, dict) else {}
 
 

@@ -10,7 +10,7 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.statement import NOT_PUBLISHED, Declared, Statement
 from dpprobe.release.bundle import ESTIMATOR, BundleFacts, published_options
-from dpprobe.release.earlier_bundles import FORMAT, NEWEST
+from dpprobe.release.earlier_bundles import FORMAT, FORMAT_VERSION
 from dpprobe.release_part_registry import ALWAYS_STATED, STATED_IF_ASKED
 
 # The backbone in a statement before the user names the model that computed the rows.
@@ -66,7 +66,7 @@ def release_statement(
     return {
         **values,
         "format": FORMAT,
-        "format_version": NEWEST,
+        "format_version": FORMAT_VERSION,
         "multi_label": facts is not None and facts.multi_label,
         **{name: blocks.get(name) for name in ALWAYS_STATED},
         **({"parts": facts.hash_parts()} if facts else {}),

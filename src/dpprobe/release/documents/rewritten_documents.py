@@ -23,7 +23,7 @@ from dpprobe.release.bundle import (
 from dpprobe.release.documents.model_card import make_card
 from dpprobe.release.documents.page import make_page
 from dpprobe.release.documents.release_statement import release_statement
-from dpprobe.release.earlier_bundles import NEWEST
+from dpprobe.release.earlier_bundles import FORMAT_VERSION
 from dpprobe.release.stated_plans import CHECK_TOLERANCE, agree, read_plan, tested_blocks
 from dpprobe.release.stated_values import (
     Values,
@@ -65,7 +65,7 @@ def check_facts(
         "public_files: the SHA-256 of a public file of the options is missing",
     )
     derived = derive_statement(values, plan, options, facts)
-    added = set() if values["format_version"] == NEWEST else ADDED_TO_EARLIER
+    added = set() if values["format_version"] == FORMAT_VERSION else ADDED_TO_EARLIER
     other = set(derived) ^ (set(values) | added)
     require_true(not other, f"keys missing or unknown: {', '.join(sorted(map(str, other)))}")
     derived["options"] = facts.head.options  # which may lack options that are newer
@@ -146,7 +146,7 @@ def _test_units(values: Values) -> Values | None:
     read_whole("test_units.n", said["n"])
     for block in tested_blocks(values):
         require_same("test_units.n", block["n"], said["n"])
-    if values["format_version"] == NEWEST:  # version 2 said the rest in sentences
+    if values["format_version"] == FORMAT_VERSION:  # version 2 said the rest in sentences
         known = said["compared"] in ([], ["bytes"], ["bytes", "pixels"])
         require_true(known, f"test_units.compared: {said['compared']!r} is no comparison")
         _check_split(said["split"])
