@@ -264,7 +264,7 @@ class Study(_Analysed):
         self._check_names("papers.base", filter(None, [self.papers.base]), self.methods)
         few = self.few_shot.backbones if self.few_shot else None
         self._check_names("few_shot.backbones", few or (), self.backbones)
-        if self.few_shot and not self.few_shot_backbones():
+        if self.few_shot and few is None and not self.few_shot_backbones():
             raise ValueError(
                 "few_shot: no backbone has a text encoder, so no probe would be trained; name "
                 f"backbones, such as `backbones: [{next(iter(self.backbones))}]`, or remove "

@@ -57,6 +57,7 @@ STATEMENTS: list[dict[str, Any]] = [
     {"options": BATCHES, "epsilon": math.inf},
     {"options": FREQUENCIES | {"normalize": "centred"}},
     {"options": TUNED, "selection": SEARCH},
+    {"released_gain": True},
     {"copies": COPIES},
     {"declared": BY_FILE, "chosen_from": RULE, "test_units": TESTED | {"compared": None}},
     {
