@@ -111,7 +111,7 @@ def test_only_readers_that_check_a_study_read_it(repository: Path) -> None:
         if "load_study(" in line and "def " not in line
     }
     assert callers == {
-        "src/dpprobe/draft/init_command.py: study = load_study(yaml.safe_load(text))",
+        "src/dpprobe/draft/init_command.py: study = load_study(values)",
         "src/dpprobe/study/check_command.py: study = load_study(values)",
         "src/dpprobe/study/snapshot.py: study = load_study(values)",  # of a run that was checked
         "workflow/rules/common.smk: STUDY = load_study(config)",  # in a job of that run
