@@ -49,6 +49,9 @@ def verdict(best: Best) -> str:
         for name, value in references
         if value is not None
     ]
+    if best.ceiling is not None and best.highest_ceiling not in (None, best.ceiling):
+        highest = f"%; {best.highest_ceiling.mean:.1f}% on the best backbone)"
+        beside[0] = f"{beside[0].removesuffix('%)')}{highest}"
     return (
         f"At ε = {budget_in_full(best.head_epsilon)} the best private head reaches "
         f"{best.entry.mean:.1f}% "

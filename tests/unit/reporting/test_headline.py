@@ -85,6 +85,17 @@ def test_the_verdict_states_the_result_beside_both_baselines(
     assert verdict(_best(entry, free=free)) == words
 
 
+def test_a_better_baseline_on_another_backbone_is_told() -> None:
+    entries = {
+        ("d", 1.0, "x", "m"): _private(),
+        ("d", math.inf, "x", "free"): _free(),
+        ("d", math.inf, "y", "free"): _free(95.0),
+    }
+    (best,) = best_private(made_grid(entries), {})
+    said = "24.0 points below the non-private baseline (85.0%; 95.0% on the best backbone) and"
+    assert said in verdict(best)
+
+
 def test_another_metric_is_followed_by_accuracies_with_one_label_per_image() -> None:
     entry = _private(accuracy=90.0, constant=50.0, constant_accuracy=92.0)
     words = verdict(_best(entry, free=_free(accuracy=95.0), measure=AUC))
