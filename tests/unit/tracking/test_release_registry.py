@@ -452,7 +452,7 @@ def test_weights_are_taken_from_the_param_then_the_environment(
     model = pyfunc.load_model(f"models:/{MODEL}@released")
     for _ in range(2):
         model.predict(pd.DataFrame({"image": [str(images[0])]}), params=params)
-    assert [call.kwargs for call in load.call_args_list] == [{"checkpoint": Path(wanted)}]
+    assert [call.kwargs for call in load.call_args_list] == [{"checkpoint": (Path(wanted),)}]
 
 
 def test_several_labels_and_scores_are_named(bundle: Path) -> None:
