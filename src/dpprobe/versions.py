@@ -28,7 +28,7 @@ VERSIONS = {
     "text": 2,
     "overlap": 2,
     "calibration": 7,
-    "training": 6,
+    "training": 5,
     "statement": 7,  # statements and metrics: cells are written again, with unchanged heads
     "summary": 10,
     "figures": 11,
