@@ -177,6 +177,9 @@ def record_difference(record, cell):
                     metric=STUDY.datasets[cell.dataset].metric,
                 )
             )
+        options = options.follow_metric(
+            record["headline"], multi_label=record["multi_label"]
+        )
         return find_disagreement(
             record,
             options=dumped(options),

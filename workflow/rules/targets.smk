@@ -113,7 +113,6 @@ for dataset in STUDY.datasets:
 
     describe_rule(f"track_{dataset}", f"everything of {dataset}, up to its MLflow runs")
 
-
     rule:
         name:
             f"data_{dataset}"
