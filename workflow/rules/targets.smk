@@ -115,22 +115,6 @@ for dataset in STUDY.datasets:
 
     rule:
         name:
-            f"data_{dataset}"
-        input:
-            later(FILES.list_tables, dataset),
-
-    describe_rule(f"data_{dataset}", f"split tables of {dataset}")
-
-    rule:
-        name:
-            f"features_{dataset}"
-        input:
-            later(FILES.list_features, dataset),
-
-    describe_rule(f"features_{dataset}", f"features of {dataset}")
-
-    rule:
-        name:
             f"heads_{dataset}"
         input:
             later(FILES.list_calibrations, dataset),
@@ -145,6 +129,14 @@ for dataset in STUDY.datasets:
 
 # The target of a dataset in one stage, or of a release: its name, its files, and its text.
 NAMED_TARGETS = [
+    *(
+        (f"data_{of}", FILES.list_tables, of, f"split tables of {of}")
+        for of in STUDY.datasets
+    ),
+    *(
+        (f"features_{of}", FILES.list_features, of, f"features of {of}")
+        for of in STUDY.datasets
+    ),
     *((f"audit_{of}", audit_files, of, f"audits of {of}") for of in STUDY.datasets),
     *(
         (f"imbalance_{of}", imbalance_outputs, of, f"rare classes of {of}")

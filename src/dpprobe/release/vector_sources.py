@@ -46,7 +46,8 @@ class _Part:
         for (array,) in self.file.read_blocks([self.array]):
             places = range(start, start + len(array))
             rows = [(first + place, self._name_row(place)) for place in places]
-            faults = {place: why for place, (_, why) in self.file.faults.items() if place in places}
+            known = self.file.faults
+            faults = {place: known[place][1] for place in places if place in known}
             kept = [row for place, row in zip(places, rows, strict=True) if place not in faults]
             usable = np.array([place not in faults for place in places], bool)
             reasons = [Fault(rows[place - start], why) for place, why in faults.items()]

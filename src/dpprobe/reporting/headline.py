@@ -40,18 +40,18 @@ def _name_units(entry: Entry) -> str:
 def verdict(best: Best) -> str:
     """States the result of a dataset's best private head at one epsilon."""
     interval = f" (95% CI {best_interval(best)})" if best_interval(best) else ""
+    elsewhere = ""
+    if best.highest_ceiling is not None and best.highest_ceiling is not best.ceiling:
+        elsewhere = f"; {best.highest_ceiling.mean:.1f}% on the best backbone"
     references = (
-        (BASELINE, best.ceiling.mean if best.ceiling else None),
-        (MAJORITY, best.entry.constant),
+        (BASELINE, best.ceiling.mean if best.ceiling else None, elsewhere),
+        (MAJORITY, best.entry.constant, ""),
     )
     beside = [
-        f"{_say_difference(best.entry.mean - value)} {name} ({value:.1f}%)"
-        for name, value in references
+        f"{_say_difference(best.entry.mean - value)} {name} ({value:.1f}%{more})"
+        for name, value, more in references
         if value is not None
     ]
-    if best.ceiling is not None and best.highest_ceiling not in (None, best.ceiling):
-        highest = f"%; {best.highest_ceiling.mean:.1f}% on the best backbone)"
-        beside[0] = f"{beside[0].removesuffix('%)')}{highest}"
     return (
         f"At ε = {budget_in_full(best.head_epsilon)} the best private head reaches "
         f"{best.entry.mean:.1f}% "

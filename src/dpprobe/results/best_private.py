@@ -95,11 +95,6 @@ def best_private(grid: Grid, zero_shot: Mapping[tuple[str, str], tuple[str, floa
     best: dict[tuple[str, float], Entry] = {}
     for row, _, entry in private:
         best[row] = max(best.get(row, entry), entry, key=lambda result: result.mean)
-    ceilings: dict[str, dict[str, Entry]] = {}  # by dataset and backbone
-    for (dataset, _, backbone, _), entry in grid.entries.items():
-        if entry.ceiling:
-            known = ceilings.setdefault(dataset, {}).get(backbone, entry)
-            ceilings[dataset][backbone] = max(known, entry, key=lambda result: result.mean)
     return [
         Best(
             dataset=dataset,
@@ -109,8 +104,14 @@ def best_private(grid: Grid, zero_shot: Mapping[tuple[str, str], tuple[str, floa
             backbone=backbone,
             method=method,
             entry=entry,
-            ceiling=ceilings.get(dataset, {}).get(backbone),
-            highest_ceiling=best_result(ceilings.get(dataset, {}).values()),
+            ceiling=best_ceiling(
+                other
+                for (of, _, name, _), other in grid.entries.items()
+                if (of, name) == (dataset, backbone)
+            ),
+            highest_ceiling=best_ceiling(
+                other for (of, *_), other in grid.entries.items() if of == dataset
+            ),
             zero_shot=_best_zero_shot(dataset, grid.measures[dataset], zero_shot),
             choice=grid.choices[dataset, epsilon],
         )
