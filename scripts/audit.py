@@ -7,6 +7,7 @@ from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0], snakemake.output):
+        from dpprobe.analyses.audit.audit_record import AUDITS
         from dpprobe.analyses.audit.measure import audit_cells
         from dpprobe.analyses.audit.options import AuditOptions
         from dpprobe.devices import limit_threads
@@ -20,8 +21,7 @@ if __name__ == "__main__":
             AuditOptions.model_validate(params.options),
             train=Path(snakemake.input.train),
             plans=Path(snakemake.input.plans),
-            # <audits>/<dataset>/<backbone>/.eps-<epsilon>.done
-            audits=Path(snakemake.output.done).parents[2],
+            audits=Path(study.results_dir, AUDITS),
             private_datasets=list(study.datasets),
             device=study.device,
             memory_mb=study.features.memory_mb,

@@ -16,7 +16,8 @@ if __name__ == "__main__":
             name=snakemake.wildcards.release,
             train=Path(snakemake.input.train),
             test=Path(snakemake.input.test),
-            output=Path(snakemake.output.bundle[0]).parent,
+            # the mark is .<release>.done, beside the folder of the bundle
+            output=Path(snakemake.output[0]).with_name(snakemake.wildcards.release),
             cache=Path(snakemake.params.calibration),
             audit=Path(snakemake.input.audit) if snakemake.input.audit else None,
             benchmark=Path(snakemake.input.benchmark[0]) if snakemake.input.benchmark else None,

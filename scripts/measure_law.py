@@ -25,5 +25,4 @@ if __name__ == "__main__":
             seed=params.seed,
             device=study.device,
         )
-        # <layers>/<dataset>/<backbone>/law.json
-        task.measure_law(Path(snakemake.output.record).parents[2], threads=snakemake.threads)
+        task.measure_law(threads=snakemake.threads)

@@ -12,7 +12,7 @@ if __name__ == "__main__":
         params = snakemake.params
         results = Path(snakemake.output[0]).parents[2]
         register_release(
-            Path(snakemake.input.bundle[0]).parent,
+            results / "releases" / snakemake.wildcards.release,
             Destination.of_results(
                 results, uri=params.uri, study=params.study, receipt=Path(snakemake.output[0])
             ),

@@ -55,6 +55,7 @@ KINDS = frozenset(
         ".lock",
         ".log",
         ".md",
+        ".npy",
         ".parquet",
         ".partial",
         ".png",

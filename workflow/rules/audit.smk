@@ -1,12 +1,10 @@
-from dpprobe.analyses.audit.audit_record import AUDITS
 from dpprobe.heads.auto import asked_options
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.stage_versions import VERSIONS
 
 
 # One job audits every method of a (dataset, backbone, epsilon), because a small audit takes less time than starting
-# Python. An audit trains its own heads. As in training, up-to-date records are reused (`update`), and the job's mark is
-# missing if a method failed.
+# Python. An audit trains its own heads. As in training, audits that the store has are linked into the outputs.
 rule audit_cells:
     """Audits of private heads: lower bounds on epsilon, one job per epsilon."""
     input:
@@ -20,8 +18,7 @@ rule audit_cells:
         plans="<results>/calibration/{dataset}/eps-{epsilon}.json",
         public=method_files,
     output:
-        cells=update(audit_outputs(audited_methods(private=True))),
-        done=touch(f"<results>/{AUDITS}/{{dataset}}/{{backbone}}/.eps-{{epsilon}}.done"),
+        audit_outputs(audited_methods(private=True)),
     log:
         "<logs>/audit_cells/{dataset}/{backbone}/eps-{epsilon}.log",
     benchmark:
@@ -65,8 +62,7 @@ rule audit_cells:
 use rule audit_cells as audit_cells_without_privacy with:
     """Audits of heads without a privacy budget."""
     output:
-        cells=update(audit_outputs(audited_methods(INFINITE))),
-        done=touch(f"<results>/{AUDITS}/{{dataset}}/{{backbone}}/.eps-{{epsilon}}.done"),
+        audit_outputs(audited_methods(INFINITE)),
     wildcard_constraints:
         epsilon=names(
             sorted({cell.epsilon for cell in AUDITED_CELLS} & {INFINITE}),

@@ -8,13 +8,14 @@ from dpprobe.artifacts import explain_unwritable, read_whole_record
 from dpprobe.heads.auto import is_undecided
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import nominal_epsilon
+from dpprobe.release.bundle import BUNDLE_FILES
 from dpprobe.results.cell_record import (
-    CELL_FILES,
     METRICS_FILE,
     CellName,
     find_disagreement,
     recorded_facts,
 )
+from dpprobe.result_store import keep_published
 from dpprobe.study.network_methods import head_methods
 from dpprobe.study.study import Cell
 from dpprobe.stage_versions import (
@@ -30,8 +31,8 @@ from snakemake_logger_plugin_dpprobe import RUN as RAISED_RUN
 # Caches for each job if its files are complete, because Snakemake plans several times.
 WHOLE_JOBS = {}
 TOLD = {}
-# Rules whose outputs cannot be recreated: releases, and files on other servers.
-KEPT_RULES = {rule_name("make_release"), rule_name("download_data")}
+# The rule whose outputs cannot be recreated, because they are files on other servers.
+KEPT_RULES = {rule_name("download_data")}
 
 
 def changed_outputs(jobs):
@@ -44,6 +45,16 @@ def changed_outputs(jobs):
     return {
         file for job in jobs if not WHOLE_JOBS.get(job, True) for file in job.output
     }
+
+
+def keep_results(dag):
+    """Links results of jobs that will run into the store, because Snakemake deletes the outputs of these jobs."""
+    if workflow.dryrun:
+        return
+    for job in dag.needrun_jobs():
+        if namespace_of(job.rule) and job.rule.name in STORED:
+            for path in job.output:
+                keep_published(Path(STUDY.results_dir), Path(path))
 
 
 def tell_first(problem, first):
@@ -105,52 +116,48 @@ def cells_stay(job):
     )
     methods = [getattr(job.wildcards, "method", None)]
     return all(
-        cell_stays(
-            Cell(dataset, backbone, method, epsilon), os.path.exists(job.output.done)
-        )
+        cell_stays(Cell(dataset, backbone, method, epsilon))
         for method in (methods if methods[0] else head_methods(STUDY, epsilon))
     )
 
 
 def network_stays(job):
     """Returns True if a seed's network is complete and its record has the study's options."""
-    path, cell = Path(job.output.files[0]), wildcards_cell(job.wildcards)
+    path, cell = Path(job.output[0]), wildcards_cell(job.wildcards)
     options = located_method(cell.method, cell.dataset, cell.backbone)
     try:
         written = read_whole_record(path)["options"]
         return not parameters_count() or written == dumped(options)
     except ValueError as error:
-        if done := os.path.exists(job.output.done):
-            tell_first("damaged networks", f"{path.parent} first: {error}")
-        return not done
+        tell_first("damaged networks", f"{path.parent} first: {error}")
+        return False
     except (OSError, KeyError, TypeError):
         return True  # Snakemake reports missing files, and the job reports faulty files
 
 
-def cell_stays(cell, done):
-    """Returns True if a finished cell of a job is complete and agrees with the study.
+def release_stays(job):
+    """Returns True if no file of a release's bundle is missing."""
+    bundle = Path(STUDY.results_dir, "releases", job.wildcards.release)
+    lost = [name for name in BUNDLE_FILES if not (bundle / name).exists()]
+    if lost and os.path.exists(job.output[0]):
+        tell_first("files of releases are missing and", f"{bundle / lost[0]} first")
+    return not lost
 
-    Compares names and sizes of files, and the record's own hash; `dpprobe doctor` compares all bytes.
+
+def cell_stays(cell):
+    """Returns True if the record of a cell has its own hash and agrees with the study.
+
+    `dpprobe doctor` compares all bytes.
     """
     cell = CellName(**cell._asdict())
-    folder = cell.folder(f"{STUDY.results_dir}/cells")
-    path = folder / METRICS_FILE
-    if done:
-        try:
-            files = set(os.listdir(folder))
-        except OSError:
-            return False  # no message for a cell that does not exist yet, such as a new method's
-        if lost := [name for name in CELL_FILES if name not in files]:
-            tell_first("files of cells are missing and", f"{folder}/{lost[0]} first")
-            return False
+    path = cell.folder(f"{STUDY.results_dir}/cells") / METRICS_FILE
     try:
         record = read_whole_record(path)
         if record["cell"] != cell.model_dump():
             raise ValueError("the record of another cell")
     except ValueError as error:
-        if done:
-            tell_first("damaged cells", f"{path} first: {error}")
-        return not done
+        tell_first("damaged cells", f"{path} first: {error}")
+        return False
     except (OSError, KeyError, TypeError, AttributeError):
         return True  # the job that reads the file says what is wrong with it
     difference = record_difference(record, cell) if parameters_count() else None
@@ -198,8 +205,21 @@ CHECKS = {
     "train_heads_without_privacy": cells_stay,
     "gather_networks": cells_stay,
     "tune_network": network_stays,
+    "make_release": release_stays,
     "track": runs_stay,
     "write_study_run": runs_stay,
     "track_release": runs_stay,
+}
+STORED = {
+    rule_name(name)
+    for name in (
+        "train_heads",
+        "train_heads_without_privacy",
+        "gather_networks",
+        "tune_network",
+        "audit_cells",
+        "audit_cells_without_privacy",
+        "measure_law",
+    )
 }
 CHECKS = {rule_name(name): check for name, check in CHECKS.items()}

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from dpprobe.analyses.audit import list_audit_marks, list_audited
+from dpprobe.analyses.audit import list_audited
 from dpprobe.analyses.audit.audit_record import (
     AUDIT_SUFFIXES,
     AUDITS,
@@ -16,7 +16,6 @@ from dpprobe.analyses.audit.audit_record import (
 from dpprobe.analyses.imbalance import list_imbalance_records, list_imbalanced
 from dpprobe.analyses.representation_law import (
     law_datasets,
-    list_law_marks,
     list_law_networks,
     list_law_records,
 )
@@ -26,8 +25,8 @@ from dpprobe.errors import ConfigError
 from dpprobe.heads.auto import asked_options, is_undecided
 from dpprobe.options import resolve_path
 from dpprobe.privacy.limits import INFINITE
-from dpprobe.release.bundle import BUNDLE_FILES, SUMS_FILE
-from dpprobe.results.cell_record import NAMED_FILES
+from dpprobe.release.bundle import SUMS_FILE
+from dpprobe.results.cell_record import CELL_FILES
 from dpprobe.results.network_record import (
     NETWORK_FILES,
     NETWORKS_FOLDER,
@@ -308,7 +307,7 @@ def cell_outputs(methods):
     return expand(
         "<results>/cells/{dataset}/{backbone}/{method}/eps-{epsilon}/{file}",
         method=methods or ["none"],
-        file=NAMED_FILES,
+        file=CELL_FILES,
         allow_missing=True,
     )
 
@@ -397,7 +396,7 @@ def audit_files(dataset):
         if cell.dataset == dataset
         for suffix in AUDIT_SUFFIXES
     ]
-    return [*records, *list_audit_marks(FILES, dataset)]
+    return records
 
 
 def imbalance_outputs(dataset):
@@ -436,18 +435,9 @@ def law_networks_paths(wildcards):
     ]
 
 
-def law_networks_marks(wildcards):
-    """The marks of the jobs that train the measured networks."""
-    folders = [
-        network_folder(f"<results>/{NETWORKS_FOLDER}", cell, 0)
-        for cell in law_cells(wildcards)
-    ]
-    return [f"{folder.parent}/.{folder.name}.done" for folder in folders]
-
-
 def law_outputs(dataset):
     made = exhibit_paths(dataset, names=("write_law_tables", "plot_law"))
-    return [*list_law_records(FILES, dataset), *list_law_marks(FILES, dataset), *made]
+    return [*list_law_records(FILES, dataset), *made]
 
 
 def metric_of(wildcards):
@@ -501,12 +491,12 @@ def released_files(wildcards):
 
 
 def released_predecessor(wildcards):
-    """The file of hashes of the bundle that a release replaces; a bundle of this study is made first."""
+    """What a release replaces: the file of hashes of a bundle, or the mark of this study's own release."""
     before = STUDY.releases[wildcards.release].predecessor
     if before is None:
         return []
     if before in STUDY.releases:
-        return f"<results>/releases/{before}/{SUMS_FILE}"
+        return f"<results>/releases/.{before}.done"
     return str(resolve_path(before) / SUMS_FILE)
 
 
@@ -519,9 +509,8 @@ def tracked_predecessor(wildcards):
 
 
 def release_paths(release):
-    """All outputs of a release: bundle, mark of the job, and version in MLflow's registry."""
+    """All outputs of a release: mark of the job, and version in MLflow's registry."""
     return [
-        *(f"<results>/releases/{release}/{name}" for name in BUNDLE_FILES),
         f"<results>/releases/.{release}.done",
         f"<results>/tracking/releases/{release}.json",
     ]

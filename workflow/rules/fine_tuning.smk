@@ -1,5 +1,5 @@
 from dpprobe.data.promise_facts import promise_facts
-from dpprobe.results.cell_record import NAMED_FILES
+from dpprobe.results.cell_record import CELL_FILES
 from dpprobe.results.network_record import NETWORK_FILES
 from dpprobe.study.network_methods import network_methods
 from dpprobe.stage_versions import VERSIONS
@@ -65,7 +65,7 @@ rule cuts:
 
 
 # One job trains a network of one seed, so that several GPUs train in parallel; another job makes the cell of all seeds.
-# As in training, files are marked with update() and up-to-date files are reused; a failed job leaves no mark.
+# As in training, a network that the store has is linked into the outputs.
 rule tune_network:
     """A fine-tuned network of one seed."""
     input:
@@ -80,15 +80,10 @@ rule tune_network:
         choice=searched_values,
         public=network_files,
     output:
-        files=update(
-            expand(
-                "<results>/networks/{dataset}/{backbone}/{method}/eps-{epsilon}/seed-{index}/{file}",
-                file=NETWORK_FILES,
-                allow_missing=True,
-            )
-        ),
-        done=touch(
-            "<results>/networks/{dataset}/{backbone}/{method}/eps-{epsilon}/.seed-{index}.done"
+        expand(
+            "<results>/networks/{dataset}/{backbone}/{method}/eps-{epsilon}/seed-{index}/{file}",
+            file=NETWORK_FILES,
+            allow_missing=True,
         ),
     log:
         "<logs>/tune_network/{dataset}/{backbone}/{method}/eps-{epsilon}/seed-{index}.log",
@@ -124,7 +119,6 @@ rule gather_networks:
     """A cell of the fine-tuned networks of all seeds."""
     input:
         networks=lambda wildcards: FILES.list_networks([wildcards_cell(wildcards)]),
-        marks=lambda wildcards: FILES.list_network_marks([wildcards_cell(wildcards)]),
         train="<results>/features/{dataset}/{backbone}/train/manifest.json",
         test="<results>/features/{dataset}/{backbone}/test/manifest.json",
         shards=feature_shards,
@@ -134,14 +128,11 @@ rule gather_networks:
         public=network_files,
         overlap=overlap_counts,
     output:
-        cells=update(
-            expand(
-                "<results>/cells/{dataset}/{backbone}/{method}/eps-{epsilon}/{file}",
-                file=NAMED_FILES,
-                allow_missing=True,
-            )
+        expand(
+            "<results>/cells/{dataset}/{backbone}/{method}/eps-{epsilon}/{file}",
+            file=CELL_FILES,
+            allow_missing=True,
         ),
-        done=touch("<results>/cells/{dataset}/{backbone}/{method}/.eps-{epsilon}.done"),
     log:
         "<logs>/gather_networks/{dataset}/{backbone}/{method}/eps-{epsilon}.log",
     benchmark:

@@ -11,9 +11,6 @@ rule compare_rare_classes:
             rare_cells(wildcards.dataset, wildcards.backbone),
             [METRICS_FILE, PREDICTIONS_FILE],
         ),
-        marks=lambda wildcards: FILES.list_marks(
-            rare_cells(wildcards.dataset, wildcards.backbone)
-        ),
         infos=lambda wildcards: expand(
             "<data>/{name}/dataset.json", name=with_rare(wildcards.dataset)
         ),

@@ -1,11 +1,10 @@
-from dpprobe.release.bundle import BUNDLE_FILES
 from dpprobe.results.cell_record import METRICS_FILE
 from dpprobe.stage_versions import VERSIONS
 
 
-# One job makes a release. A release is final and costs its epsilon for good. No job deletes files of a release
-# (`update`), and a job keeps an existing release. The ledger in data_dir decides which releases are made; a mark only
-# tells Snakemake that a release's job is done.
+# One job makes a release. A release is final and costs its epsilon for good. Snakemake deletes outputs, so the bundle is
+# none, and a job keeps an existing release. The ledger in data_dir decides which releases are made; a mark only tells
+# Snakemake that a release's job is done, and a bundle without a file runs the job again (`release_stays`).
 rule make_release:
     """A head to publish; costs its epsilon for good."""
     input:
@@ -25,16 +24,8 @@ rule make_release:
         ),
         # `ancient`: changes of these inputs do not change the bundle of a final release.
         predecessor=ancient(released_predecessor),
-        marks=lambda wildcards: FILES.list_marks(benchmark_cells(wildcards.release)),
     output:
-        bundle=update(
-            expand(
-                "<results>/releases/{release}/{file}",
-                file=BUNDLE_FILES,
-                allow_missing=True,
-            )
-        ),
-        done=touch("<results>/releases/.{release}.done"),
+        touch("<results>/releases/.{release}.done"),
     log:
         "<logs>/make_release/{release}.log",
     conda:

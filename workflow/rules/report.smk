@@ -1,4 +1,5 @@
 from dpprobe.artifacts import hash_value
+from dpprobe.results.cell_record import METRICS_FILE, STATEMENT_FILE
 from dpprobe.stage_versions import VERSIONS
 
 # The tables that the report can show.
@@ -16,8 +17,9 @@ rule write_report:
     input:
         **section_inputs(),
         summaries=rules.summaries.input,
-        # the jobs' marks stand for the privacy statements of all cells
-        marks=of_cells(FILES.list_marks),
+        cells=lambda wildcards: FILES.list_cells(
+            FILES.list_study_cells(), [METRICS_FILE, STATEMENT_FILE]
+        ),
         infos=expand("<data>/{dataset}/dataset.json", dataset=STUDY.datasets),
         manifests=expand(
             "<results>/features/{dataset}/{backbone}/{split}/manifest.json",

@@ -11,11 +11,9 @@ rule measure_law:
         test="<data>/{dataset}/test.parquet",
         weights=backbone_files,
         networks=law_networks_paths,
-        marks=law_networks_marks,
     output:
-        # as in training, up-to-date results are reused, and a failed job leaves no mark
-        record=update(f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/law.json"),
-        done=touch(f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/.law.done"),
+        # as in training, laws that the store has are linked
+        f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/law.json",
     log:
         "<logs>/measure_law/{dataset}/{backbone}.log",
     benchmark:

@@ -19,7 +19,6 @@ from snakemake_interface_executor_plugins.utils import format_cli_arg
 
 from dpprobe.devices import put_python_on_path
 from dpprobe.run_marks import lock_in_turn
-from dpprobe.study.run_command import NO_OBJECT_STORE
 from snakemake_logger_plugin_dpprobe.failures import has_lasting_error
 
 # Snakemake 9.14 has one class, which later versions divide.
@@ -29,45 +28,6 @@ PersistenceBase = (
 
 
 include: "module_use.smk"
-
-
-def is_result(path):
-    """Returns True for a file of the study's results; a workflow that uses these rules may have others."""
-    return path.resolve().is_relative_to(Path(STUDY.results_dir).resolve())
-
-
-def unless_result(backup):
-    """Makes no backup of results: a job replaces its cells itself, file by file, after all cells are trained."""
-    return lambda persistence, path: (
-        None if is_result(path) else backup(persistence, path)
-    )
-
-
-def unless_there(restore):
-    """Treats an existing result marked with update() as restored."""
-    return lambda persistence, path: (
-        path.exists() if is_result(path) else restore(persistence, path)
-    )
-
-
-# A backup of every cell takes disk and time and, on a full disk, ends the whole run or truncates a cell when restored.
-# If jobs run elsewhere, the main process finds no backup after a failure, and would delete finished cells.
-# Upstream: snakemake/snakemake#3843 deletes files marked with update() that have no backup.
-# Tests: tests/workflow/test_remote_jobs.py::test_a_job_that_never_started_leaves_finished_cells_alone,
-# tests/workflow/test_errors.py::test_a_failed_job_over_finished_cells_does_not_pass_for_done,
-# tests/slurm/test_slurm.py::test_a_failed_job_leaves_finished_cells_alone
-if IS_FIRST:
-    PersistenceBase.backup_output = unless_result(PersistenceBase.backup_output)
-    PersistenceBase.restore_output = unless_there(PersistenceBase.restore_output)
-
-
-# In an object store, Snakemake would delete finished cells of a failed job, and would not fetch cells before a job
-# (docs/storage.md).
-if (
-    workflow.storage_settings.default_storage_provider
-    or workflow.storage_settings.default_storage_prefix
-):
-    raise StudyError(f"--default-storage-provider: {NO_OBJECT_STORE}")
 
 
 STARTED = time.time()
@@ -221,6 +181,7 @@ def look_before(plan):
         dag.forcefiles.update(changed_outputs(dag.jobs))
         await plan(dag, *arguments, **options)
         tell_raised(dag)
+        keep_results(dag)
 
     return update_needrun
 

@@ -1,6 +1,6 @@
 # One tidy table of each dataset's cells, and tables for readers.
 
-from dpprobe.results.cell_record import METRICS_FILE
+from dpprobe.results.cell_record import METRICS_FILE, STATEMENT_FILE
 from dpprobe.stage_versions import VERSIONS
 
 
@@ -10,7 +10,10 @@ rule summarise:
         metrics=lambda wildcards: FILES.list_cells(
             FILES.list_study_cells(wildcards.dataset), [METRICS_FILE]
         ),
-        marks=of_dataset_cells(FILES.list_marks),
+        # what choosing the best head costs
+        statements=lambda wildcards: FILES.list_cells(
+            FILES.list_study_cells(wildcards.dataset), [STATEMENT_FILE]
+        ),
     output:
         "<results>/summary/{dataset}.parquet",
     log:

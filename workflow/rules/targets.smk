@@ -43,16 +43,14 @@ rule heads:
         rules.calibrations.input,
         rules.cuts.input,
         rules.searches.input,
-        of_cells(FILES.list_marks),
+        of_cells(FILES.list_cells),
         of_cells(FILES.list_networks),
-        of_cells(FILES.list_network_marks),
 
 
 rule networks:
     """Fine-tuned networks of every seed."""
     input:
         of_cells(FILES.list_networks),
-        of_cells(FILES.list_network_marks),
 
 
 rule summaries:
@@ -97,11 +95,10 @@ for dataset in STUDY.datasets:
             later(FILES.list_texts, dataset),
             later(FILES.list_overlaps, dataset),
             later(FILES.list_calibrations, dataset),
-            of_cells(FILES.list_marks, dataset),
+            of_cells(FILES.list_cells, dataset),
             later(FILES.list_cuts, dataset),
             of_cells(FILES.list_searches, dataset),
             of_cells(FILES.list_networks, dataset),
-            of_cells(FILES.list_network_marks, dataset),
             later(audit_files, dataset),
             *(later(dataset_outputs, analysis, dataset) for analysis in MEASURED),
             later(partial(list_law_records, FILES), dataset),
@@ -120,9 +117,8 @@ for dataset in STUDY.datasets:
             later(FILES.list_calibrations, dataset),
             later(FILES.list_cuts, dataset),
             of_cells(FILES.list_searches, dataset),
-            of_cells(FILES.list_marks, dataset),
+            of_cells(FILES.list_cells, dataset),
             of_cells(FILES.list_networks, dataset),
-            of_cells(FILES.list_network_marks, dataset),
 
     describe_rule(f"heads_{dataset}", f"cells of {dataset}, with their networks")
 

@@ -1,7 +1,6 @@
-from dpprobe.analyses.audit import list_audit_marks, list_audit_records
+from dpprobe.analyses.audit import list_audit_records
 from dpprobe.analyses.audit.audit_record import RECORD_SUFFIX
 from dpprobe.analyses.fairness import list_fairness_files
-from dpprobe.release.bundle import BUNDLE_FILES
 from dpprobe.stage_versions import VERSIONS
 
 # Figures that MLflow shows in the run of a dataset, beside the t-SNE plot of each backbone.
@@ -18,10 +17,8 @@ TRACKED_FIGURES = (
 rule track:
     """MLflow runs of a dataset."""
     input:
-        # the jobs' marks stand for all files of cells
-        marks=of_dataset_cells(FILES.list_marks),
+        cells=of_dataset_cells(FILES.list_cells),
         audits=lambda wildcards: list_audit_records(FILES, wildcards.dataset),
-        audit_marks=lambda wildcards: list_audit_marks(FILES, wildcards.dataset),
         info="<data>/{dataset}/dataset.json",
         fairness=lambda wildcards: list_fairness_files(
             FILES, wildcards.dataset, [RECORD_SUFFIX]
@@ -97,11 +94,7 @@ rule write_study_run:
 rule track_release:
     """MLflow run of a release."""
     input:
-        bundle=expand(
-            "<results>/releases/{release}/{file}",
-            file=BUNDLE_FILES,
-            allow_missing=True,
-        ),
+        made="<results>/releases/.{release}.done",
         predecessor=ancient(tracked_predecessor),
     output:
         "<results>/tracking/releases/{release}.json",

@@ -3,9 +3,8 @@ from dpprobe.study.network_methods import head_methods
 from dpprobe.stage_versions import VERSIONS
 
 
-# One job trains every method of a (dataset, backbone, epsilon). Cells are marked with update(), so they still exist
-# when the job starts, and up-to-date cells are reused. After a failed job, Snakemake records the old cells as new. But
-# a failed job's mark, a plain output, is missing, so the next run trains stale cells.
+# One job trains every method of a (dataset, backbone, epsilon). Snakemake deletes the cells before the job starts and
+# after it failed; the job links each cell that the store in <results>/.cells has (`dpprobe.result_store`).
 rule train_heads:
     """Private heads of one dataset, backbone and epsilon."""
     input:
@@ -16,8 +15,7 @@ rule train_heads:
         public=method_files,
         overlap=overlap_counts,
     output:
-        cells=update(cell_outputs(private_methods())),
-        done=touch("<results>/cells/{dataset}/{backbone}/.eps-{epsilon}.done"),
+        cell_outputs(private_methods()),
     log:
         "<logs>/train_heads/{dataset}/{backbone}/eps-{epsilon}.log",
     benchmark:
@@ -55,8 +53,7 @@ rule train_heads:
 use rule train_heads as train_heads_without_privacy with:
     """Heads without a privacy budget: non-private baselines, and private methods at epsilon inf."""
     output:
-        cells=update(cell_outputs(head_methods(STUDY, INFINITE))),
-        done=touch("<results>/cells/{dataset}/{backbone}/.eps-{epsilon}.done"),
+        cell_outputs(head_methods(STUDY, INFINITE)),
     wildcard_constraints:
         epsilon=INFINITE,
     priority: 2

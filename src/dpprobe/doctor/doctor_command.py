@@ -25,6 +25,8 @@ from dpprobe.doctor.recorded_files import (
 from dpprobe.errors import ConfigError, DataError, DpprobeError
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import SUMS_FILE, damaged_files
+from dpprobe.result_store import FOLDER as STORE
+from dpprobe.result_store import list_unpublished
 from dpprobe.shown_text import one_line
 from dpprobe.study.reserved_names import COMPARISON_FILE, COMPARISONS, LEDGER_FILE
 from dpprobe.study.run_command import command_line, run_command, run_words
@@ -114,6 +116,12 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
             f"{unrecorded[0]}. Copy {results / WRITTEN_FOLDER} too, which a copy without dot files "
             f"leaves out, or run `{run_command(*(run.call if run else ()))}`, which makes files "
             "without records again"
+        )
+    if former := list_unpublished(results):
+        size = sum(path.stat().st_size for folder in former for path in folder.iterdir())
+        print(
+            f"{results / STORE}: {count_noun(len(former), 'result')} of former options or of failed "
+            f"jobs, {format_size(size)}; to free the space delete this folder, all other files stay"
         )
     if damaged and run is None:
         print(f"no run in this folder wrote {results}: add --configfile FILE to the commands")

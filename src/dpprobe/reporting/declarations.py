@@ -70,8 +70,8 @@ def _compared_cells(files: StudyFiles, place: Place) -> list[Cell]:
     return files.list_study_cells(*compared_datasets(study))
 
 
-def _dataset_marks(files: StudyFiles, place: Place) -> list[str]:
-    return files.list_marks(files.list_study_cells(place["dataset"]))
+def _dataset_records(files: StudyFiles, place: Place) -> list[str]:
+    return files.list_cells(files.list_study_cells(place["dataset"]), [METRICS_FILE])
 
 
 def _comparison_manifests(files: StudyFiles, place: Place) -> list[str]:
@@ -105,7 +105,7 @@ OPTION = Exhibit(
     kind="figure",
     files={"": "figures/{dataset}/by_{option}"},
     make="dpprobe.reporting.figures.options:plot_option",
-    needs={"marks": waits(_dataset_marks)},
+    needs={"records": waits(_dataset_records)},
     words="results of {dataset} by {option}",
     category="Options",
     subcategory="{option}",
@@ -117,7 +117,7 @@ COMPARISON = Exhibit(
     kind="figure",
     files={"": "figures/{dataset}/{figure}"},
     make="dpprobe.reporting.figures.datasets:plot_comparison",
-    needs={"marks": waits(_dataset_marks), "manifests": many(_comparison_manifests)},
+    needs={"records": waits(_dataset_records), "manifests": many(_comparison_manifests)},
     words="{figure} of {dataset}",
     category="Backbones and labels",
     subcategory="{figure}",
@@ -143,7 +143,6 @@ DATASETS = Exhibit(
         "metrics": many(
             lambda files, place: files.list_cells(_compared_cells(files, place), [METRICS_FILE])
         ),
-        "marks": waits(lambda files, place: files.list_marks(_compared_cells(files, place))),
     },
     words="figure of all datasets: {figure}",
     category="Datasets",
@@ -192,7 +191,7 @@ TIME_COST = Exhibit(
     kind="figure",
     files={"": "figures/{dataset}/time_cost"},
     make="dpprobe.reporting.figures.time_cost:plot_time_cost",
-    needs={"marks": waits(_dataset_marks)},
+    needs={"records": waits(_dataset_records)},
     words="results of {dataset} by the seconds they take",
     category="Methods",
     places=_time_cost_places,
@@ -227,7 +226,6 @@ PAPERS = Exhibit(
         "metrics": waits(
             lambda files, _place: files.list_cells(files.list_study_cells(), [METRICS_FILE])
         ),
-        "marks": waits(lambda files, _place: files.list_marks(files.list_study_cells())),
         "zero_shot": waits(lambda files, _place: files.list_zero_shot_records()),
         "few_shot": waits(lambda files, _place: files.list_few_shot_records()),
     },

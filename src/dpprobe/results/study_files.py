@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from dpprobe.backbones import joined
 from dpprobe.results.cell_record import CELL_FILES, CellName
@@ -126,10 +125,6 @@ class StudyFiles:
             for name in names
         ]
 
-    def list_network_marks(self, cells: Iterable[Cell]) -> list[str]:
-        folders = [Path(path).parent for path in self.list_networks(cells, NETWORK_FILES[:1])]
-        return [f"{folder.parent}/.{folder.name}.done" for folder in folders]
-
     def list_cells(self, cells: Iterable[Cell], names: Sequence[str] = CELL_FILES) -> list[str]:
         return [
             f"{self.results}/cells/{cell.dataset}/{cell.backbone}/{cell.method}"
@@ -137,16 +132,6 @@ class StudyFiles:
             for cell in cells
             for name in names
         ]
-
-    def list_marks(self, cells: Iterable[Cell]) -> list[str]:
-        """Lists the files that mark jobs of training cells as finished."""
-        marks = set()
-        for cell in cells:
-            # each method that trains networks has its own job, the other methods share one
-            method = f"{cell.method}/" if self.study.methods[cell.method].tunes_network else ""
-            folder = f"{self.results}/cells/{cell.dataset}/{cell.backbone}"
-            marks.add(f"{folder}/{method}.eps-{cell.epsilon}.done")
-        return sorted(marks)
 
     def list_zero_shot(self, dataset: str) -> list[str]:
         return [

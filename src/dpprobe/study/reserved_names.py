@@ -15,10 +15,10 @@ DOWNLOADS = "downloads"  # in data_dir
 # MLflow's files.
 WRITTEN = frozenset(
     {
-        *FOLDERS, ".written", "backbones.json", "benchmarks", "calibration", "cells", "cuts",
-        "features", "figures", "logs", "mlartifacts", "mlflow.db", "mlflow.db-shm", "mlflow.db-wal",
-        "mlflow.lock", "networks", "overlap", "report.html", "searches", "summary", "tables",
-        "tracking",
+        *FOLDERS, ".cells", ".written", "backbones.json", "benchmarks", "calibration", "cells",
+        "cuts", "features", "figures", "logs", "mlartifacts", "mlflow.db", "mlflow.db-shm",
+        "mlflow.db-wal", "mlflow.lock", "networks", "overlap", "report.html", "searches", "summary",
+        "tables", "tracking",
     }
 )  # fmt: skip
 # Folders of other studies in `results` must not have these names of the default study's files.

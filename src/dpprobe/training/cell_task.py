@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpprobe.artifacts import (
-    PARTIAL_SUFFIX,
-    atomic_path,
-    flush_to_disk,
     hash_value,
     read_bounded,
     read_json,
@@ -39,8 +34,10 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.statement import Declared, Statement
 from dpprobe.privacy.target import Target
+from dpprobe.result_store import locate_partial, locate_stored, publish_files
 from dpprobe.results import metrics, uncertainty
 from dpprobe.results.cell_record import (
+    CELL_FILES,
     METRICS_FILE,
     PAYLOAD_FILES,
     STATEMENT_FILE,
@@ -90,7 +87,7 @@ class CellTask:
       place: the devices of the fit, "auto" as in the study.
       near_duplicates: the counts of the near-duplicate check against public data, or NOT_RUN.
       headline: the metric that represents the cell.
-      published: the cell's folder.
+      results: the study's results folder, with the store of finished cells.
       identity: all that decides a cell's contents; the cell's fingerprint and seeds derive from it.
     """
 
@@ -103,15 +100,20 @@ class CellTask:
     near_duplicates: Mapping[str, Any] | str
     train: FeatureStore
     headline: Headline
-    published: Path
+    results: Path
     identity: Mapping[str, Any]
 
     @property
-    def staged(self) -> Path:
-        """The folder where the complete cell waits until it is published."""
-        return self.published.with_name(f".{self.published.name}.staged")
+    def published(self) -> Path:
+        """The cell's folder among the results."""
+        return self.name.folder(self.results / "cells")
 
     @property
+    def stored(self) -> Path:
+        """The cell's folder in the store."""
+        return locate_stored(self.results, self.fingerprint)
+
+    @cached_property
     def fingerprint(self) -> str:
         return hash_value(self.identity)
 
@@ -161,41 +163,33 @@ class CellTask:
         return dict(json.loads(json.dumps(values.to_dict(), allow_nan=False)))
 
     def is_current(self) -> bool:
-        return self.find_finished() is not None
-
-    def find_finished(self) -> Path | None:
-        """Returns the folder of the up-to-date cell, staged or published; None if it is stale."""
-        for folder in (self.staged, self.published):
-            record = whole_cell(folder, self.fingerprint)
-            if (
-                record
-                and not disagrees_with(record, self)
-                and [seed["index"] for seed in record.seeds] == list(range(self.asked.seeds))
-                and record.headline == self.headline
-                and record.metric_named == (self.asked.metric is not None)
-                and read_json(folder / STATEMENT_FILE) == self.statement
-            ):
-                return folder
-        return None
+        """Returns True if the store has the cell with all seeds, evaluated as the study asks."""
+        record = whole_cell(self.stored, self.fingerprint)
+        return (
+            record is not None
+            and not disagrees_with(record, self)
+            and [seed["index"] for seed in record.seeds] == list(range(self.asked.seeds))
+            and record.headline == self.headline
+            and record.metric_named == (self.asked.metric is not None)
+            and read_json(self.stored / STATEMENT_FILE) == self.statement
+        )
 
     def find_reusable(self) -> CellContents | None:
         """Returns the results, per seed, of an earlier run with the cell's fingerprint, or None."""
         from dpprobe.training.cell_contents import read_contents  # late: imports pyarrow
 
-        for folder in (self.staged, self.published):
-            if record := whole_cell(folder, self.fingerprint):
-                return read_contents(folder, record)
-        return None
+        record = whole_cell(self.stored, self.fingerprint)
+        return None if record is None else read_contents(self.stored, record)
 
-    def stage_cell(self, contents: CellContents, features: JobFeatures) -> None:
-        """Writes a cell to its staging folder; raises DiskError if the disk is full for an hour."""
-        self.staged.parent.mkdir(parents=True, exist_ok=True)
+    def store_cell(self, contents: CellContents, features: JobFeatures) -> None:
+        """Writes a cell to the store; raises DiskError if the disk is full for an hour."""
+        self.stored.parent.mkdir(parents=True, exist_ok=True)
         needed = contents.weights.nbytes + contents.scores.nbytes + RECORDS_BYTES
         when_there_is_room(
-            self.staged.parent, needed, lambda: self._write_staged(contents, features)
+            self.stored.parent, needed, lambda: self._write_stored(contents, features)
         )
 
-    def _write_staged(self, contents: CellContents, features: JobFeatures) -> None:
+    def _write_stored(self, contents: CellContents, features: JobFeatures) -> None:
         from dpprobe.training.cell_contents import write_contents  # late, as above
 
         shutil.rmtree(self._partial_folder, ignore_errors=True)
@@ -210,45 +204,27 @@ class CellTask:
                 self._partial_folder / METRICS_FILE,
                 *(self._partial_folder / name for name in PAYLOAD_FILES),
             )
-            shutil.rmtree(self.staged, ignore_errors=True)
-            self._partial_folder.replace(self.staged)
+            shutil.rmtree(self.stored, ignore_errors=True)
+            self._partial_folder.replace(self.stored)
         finally:
             shutil.rmtree(self._partial_folder, ignore_errors=True)
 
     def publish_cell(self) -> None:
-        """Moves a staged cell to its final folder, or marks the published cell as seen by this run.
+        """Links the files of the stored cell into its final folder.
 
-        Raises DiskError if a staged cell's files have changed since they were written.
+        Raises DiskError if the cell's files have changed since they were written.
         """
-        folder = self.find_finished()
-        if folder is None:
+        if not self.is_current():
             raise DiskError(
-                f"{self.staged}: the files in this folder changed between writing and reading, "
+                f"{self.stored}: the files in this folder changed between writing and reading, "
                 "which happens on mounted buckets that do not rename folders at once; choose a "
                 "results_dir on another file system: docs/storage.md"
             )
-        files = (*PAYLOAD_FILES, METRICS_FILE)
-        if folder == self.published:
-            logger.info(
-                "%s: reused, because nothing that it depends on has changed", self.name.method
-            )
-            for name in files:
-                os.utime(self.published / name)
-        else:
-            self.published.mkdir(parents=True, exist_ok=True)
-            # All files are copied before any is renamed, so a full disk leaves the old cell. The
-            # record is renamed last.
-            with ExitStack() as stack:
-                for name in reversed(files):
-                    temporary = stack.enter_context(atomic_path(self.published / name))
-                    shutil.copyfile(self.staged / name, temporary)
-                    flush_to_disk(temporary)
-        shutil.rmtree(self.staged, ignore_errors=True)
-        shutil.rmtree(self._partial_folder, ignore_errors=True)
+        publish_files(self.stored, self.published, CELL_FILES)
 
     @property
     def _partial_folder(self) -> Path:
-        return self.staged.with_name(self.staged.name + PARTIAL_SUFFIX)
+        return locate_partial(self.stored)
 
     def _make_record(self, contents: CellContents, features: JobFeatures) -> CellRecord:
         plan = self.plan

@@ -70,7 +70,7 @@ def _train_all(tasks: Sequence[CellTask], features: JobFeatures) -> dict[str, Ex
 
 
 def _train_cell(task: CellTask, features: JobFeatures) -> None:
-    """Trains a cell's missing seeds, and stages the complete cell."""
+    """Trains a cell's missing seeds, and stores the complete cell."""
     earlier = task.find_reusable()
     done = earlier.indices if earlier else ()
     missing = [index for index in range(task.asked.seeds) if index not in done]
@@ -78,7 +78,7 @@ def _train_cell(task: CellTask, features: JobFeatures) -> None:
         logger.info("%s: training seeds %s", task.name.method, ", ".join(map(str, missing)))
     trained = _fit_seeds(task, features, missing) if missing else None
     contents = merge_seeds([part for part in (earlier, trained) if part], task.asked.seeds)
-    task.stage_cell(contents, features)
+    task.store_cell(contents, features)
 
 
 def _fit_seeds(task: CellTask, features: JobFeatures, indices: Sequence[int]) -> CellContents:

@@ -18,6 +18,7 @@ from dpprobe.backbones.options import BackboneOptions
 from dpprobe.errors import DpprobeError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.privacy.private_mark import check_unmarked
+from dpprobe.result_store import locate_stored, publish_files
 from dpprobe.results.network_record import (
     NETWORK_FILES,
     NetworkRecord,
@@ -72,19 +73,19 @@ class NetworkFiles(JobFiles):
 
 
 def keep_network(opened: OpenedJob, files: NetworkFiles, *, index: int, device: str) -> bool:
-    """Returns True if a seed's network is up to date, and marks its files as seen by this run."""
+    """Returns True if the store has a seed's network, and links its files into their folder."""
     task = network_task(opened, files, device=device)
     folder = files.network(task.name.key, index)
-    record = whole_network_record(folder)
-    if record is None or not is_of(record, task, index, folder):
+    stored = locate_stored(files.results, task.fingerprint, index=index)
+    record = whole_network_record(stored)
+    if record is None or not is_of(record, task, index, stored):
         return False
     logger.info(
         "%s: seed %d reused, because nothing that it depends on has changed",
         task.name.method,
         index,
     )
-    for name in NETWORK_FILES:
-        (folder / name).touch()
+    publish_files(stored, folder, NETWORK_FILES)
     # A job that was killed just after publishing its network has left a checkpoint.
     shutil.rmtree(checkpoint_folder(folder), ignore_errors=True)
     return True

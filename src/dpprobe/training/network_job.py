@@ -1,9 +1,9 @@
 """The job of one network: a seed of a cell whose method trains a part of the backbone.
 
-Each seed's network has its own folder, which is reused while all that decides the network is
-unchanged. If a seed is missing or damaged, only that seed is trained. `tuned_networks` makes a cell
-from the seeds' networks. A killed job continues from its last checkpoint, which is in a hidden
-folder beside the network's folder.
+Each seed's network is kept in the store (`dpprobe.result_store`), and is reused while all that
+decides the network is unchanged. If a seed is missing or damaged, only that seed is trained.
+`tuned_networks` makes a cell from the seeds' networks. A killed job continues from its last
+checkpoint, which is in a hidden folder beside the network's folder.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,14 +21,7 @@ import numpy.typing as npt
 import torch
 from safetensors.torch import save
 
-from dpprobe.artifacts import (
-    PARTIAL_SUFFIX,
-    atomic_path,
-    flush_to_disk,
-    sha256_file,
-    when_there_is_room,
-    write_json,
-)
+from dpprobe.artifacts import sha256_file, when_there_is_room, write_json
 from dpprobe.devices import limit_threads, resolve_device
 from dpprobe.errors import DataError
 from dpprobe.finetune.checkpoint import Checkpoints
@@ -45,6 +37,7 @@ from dpprobe.heads.tuned import with_norms
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.private_mark import mark_metadata
 from dpprobe.privacy.releases import Releases
+from dpprobe.result_store import locate_partial, locate_stored, publish_files
 from dpprobe.results import metrics
 from dpprobe.results.network_record import (
     HISTORY_FILE,
@@ -173,8 +166,7 @@ def _tune_network(
     if not ranks.leads:
         return
     releases.check_counts()
-    _publish_network(
-        folder,
+    _keep_network(
         task=task,
         index=index,
         chosen=files.chosen,
@@ -182,6 +174,9 @@ def _tune_network(
         statistics=transform_state(network),
         scores=scores_of(network, material.test, rows=limits.physical_batch),
         seconds=round(time.monotonic() - started, 3),
+    )
+    publish_files(
+        locate_stored(files.results, task.fingerprint, index=index), folder, NETWORK_FILES
     )
     shutil.rmtree(checkpoints.folder, ignore_errors=True)
 
@@ -227,8 +222,7 @@ def scores_of(
     return np.ascontiguousarray(scores)
 
 
-def _publish_network(
-    folder: Path,
+def _keep_network(
     *,
     task: CellTask,
     index: int,
@@ -238,14 +232,15 @@ def _publish_network(
     scores: npt.NDArray[np.float32],
     seconds: float,
 ) -> None:
-    """Writes a network beside its folder, then renames its files, the record last."""
+    """Writes a network to the store."""
     options = task.options.model_dump(mode="json")
     tensors = {name: value.contiguous() for name, value in trained.state.items()}
     content = save(
         {**tensors, **statistics}, metadata=mark_metadata(task.name.model_dump(), options)
     )
-    part = folder.with_name(f".{folder.name}{PARTIAL_SUFFIX}")
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    stored = locate_stored(task.results, task.fingerprint, index=index)
+    part = locate_partial(stored)
+    stored.parent.mkdir(parents=True, exist_ok=True)
 
     def write_files() -> None:
         shutil.rmtree(part, ignore_errors=True)
@@ -266,10 +261,6 @@ def _publish_network(
             files={name: sha256_file(part / name) for name in PAYLOAD_FILES},
         ).write(part / RECORD_FILE, *(part / name for name in PAYLOAD_FILES))
 
-    when_there_is_room(folder.parent, len(content) + scores.nbytes + _RECORDS_BYTES, write_files)
-    folder.mkdir(exist_ok=True)
-    for name in reversed(NETWORK_FILES):  # the record is renamed last
-        with atomic_path(folder / name) as temporary:
-            (part / name).replace(temporary)
-            flush_to_disk(temporary)
-    shutil.rmtree(part)
+    when_there_is_room(stored.parent, len(content) + scores.nbytes + _RECORDS_BYTES, write_files)
+    shutil.rmtree(stored, ignore_errors=True)
+    part.replace(stored)

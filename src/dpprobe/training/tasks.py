@@ -76,7 +76,7 @@ class JobFiles:
 
     Attributes:
       plans: the file with the plans of all methods of the dataset and epsilon.
-      results: the study's results; finished cells wait in hidden folders beside final folders.
+      results: the study's results, with the store of finished cells.
       private: all private datasets of the study; no public file may be made from them.
       data: the folder of all split tables, if this machine may have split tables.
       overlap: the file with the counts of a near-duplicate check, if the check was run.
@@ -115,7 +115,7 @@ class OpenedJob:
     calibrated: Plans  # of all methods of the dataset and epsilon
     stores: tuple[FeatureStore, FeatureStore]  # train, and test without null examples
     headline: Headline  # the metric that represents each cell
-    cells: Path
+    results: Path
     near_duplicates: Mapping[str, Any] | str  # counts of the check, or NOT_RUN
     inputs: FitInputs
     private: PrivateData
@@ -167,7 +167,7 @@ class OpenedJob:
             near_duplicates=self.near_duplicates,
             train=train,
             headline=self.headline,
-            published=name.folder(self.cells),
+            results=self.results,
             identity=identity,
         )
 
@@ -229,7 +229,7 @@ def open_job(request: Request, files: JobFiles) -> OpenedJob:
         calibrated=calibrated,
         stores=(stores[0], test),
         headline=headline,
-        cells=files.results / "cells",
+        results=files.results,
         near_duplicates=check,
         inputs=inputs,
         private=private,

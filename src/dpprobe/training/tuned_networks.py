@@ -52,7 +52,7 @@ def gather_networks(opened: OpenedJob, files: NetworkFiles) -> None:
         features = read_job_features(
             opened.inputs, opened.stores[1], device="cpu", memory_mb=0, headline=task.headline
         )
-        task.stage_cell(_read_contents(folders, records), features)
+        task.store_cell(_read_contents(folders, records), features)
     task.publish_cell()
 
 

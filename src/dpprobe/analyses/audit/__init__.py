@@ -14,7 +14,7 @@ from dpprobe.analyses.audit.audit_record import AUDITS, RECORD_SUFFIX, audit_pat
 from dpprobe.analyses.audit.bounds import epsilon_lower_bound
 from dpprobe.analyses.audit.options import AuditOptions
 from dpprobe.artifacts import read_json
-from dpprobe.exhibits.exhibit import Exhibit, Place, many, one, waits
+from dpprobe.exhibits.exhibit import Exhibit, Place, many, one
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import budget_words
 from dpprobe.results.cell_record import CEILING_HEAD
@@ -98,15 +98,6 @@ def list_audit_records(files: StudyFiles, dataset: str) -> list[str]:
     return [locate_audit(files, cell) for cell in list_audited(files.study, dataset)]
 
 
-def list_audit_marks(files: StudyFiles, dataset: str) -> list[str]:
-    """Lists the empty files `.eps-<epsilon>.done` that mark jobs of a dataset's audits as done."""
-    jobs = {cell[1::2] for cell in list_audited(files.study, dataset)}
-    return [
-        f"{files.results}/{AUDITS}/{dataset}/{backbone}/.eps-{epsilon}.done"
-        for backbone, epsilon in sorted(jobs)
-    ]
-
-
 def _promised_audits(study: Study) -> list[Cell]:
     return [cell for cell in list_audited(study) if cell.epsilon != INFINITE]
 
@@ -134,7 +125,6 @@ AUDIT = Exhibit(
     files={"": "figures/{dataset}/audit"},
     needs={
         "audits": many(lambda files, place: list_audit_records(files, place["dataset"])),
-        "marks": waits(lambda files, place: list_audit_marks(files, place["dataset"])),
     },
     make=f"{PACKAGE}.show:plot_audit",
     words="claims and bounds of audits, {dataset}",
@@ -191,7 +181,6 @@ ANALYSIS = Analysis(
         make=f"{PACKAGE}.show:make_section",
         needs={
             "audits": many(of_datasets(list_audit_records)),
-            "audit_marks": waits(of_datasets(list_audit_marks)),
         },
         place=-1,
         figures={

@@ -44,6 +44,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.accountants import gaussian_mu, is_gaussian
 from dpprobe.privacy.plan import Plan, plan_identity
 from dpprobe.privacy.randomness import cell_seed
+from dpprobe.result_store import locate_stored, publish_files
 from dpprobe.results.cell_record import CellName
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.public_file_check import PrivateData
@@ -124,6 +125,8 @@ def audit_cells(
         failure = DpprobeError("\n".join(f"{method}: {why}" for method, why in reasons.items()))
         failure.passes = any(map(may_pass, errors.values()))
         raise failure
+    for task in tasks:
+        task.publish_audit()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,13 +165,36 @@ class _Task:
         return {key: value for key, value in self.identity.items() if key not in ("rows", "device")}
 
     def is_current(self) -> bool:
-        """Returns True if there is a readable record with an up-to-date fingerprint."""
+        """Returns True if the store has a readable record of the audit, and its scores."""
+        record, scores = self._stored_files
         try:
-            record = AuditRecord.read(audit_path(self.audits, self.name.key, RECORD_SUFFIX))
+            fingerprint = AuditRecord.read(record).fingerprint
         except DataError:
             return False
-        scores = audit_path(self.audits, self.name.key, SCORES_SUFFIX)
-        return record.fingerprint == hash_value(self.identity) and scores.is_file()
+        return fingerprint == self.fingerprint and scores.is_file()
+
+    def publish_audit(self) -> None:
+        """Links the files of the stored audit into their final folder."""
+        names = [path.name for path in self._stored_files]
+        publish_files(
+            self._stored_files[0].parent,
+            audit_path(self.audits, self.name.key, RECORD_SUFFIX).parent,
+            names,
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return hash_value(self.identity)
+
+    @property
+    def _stored_files(self) -> tuple[Path, Path]:
+        """The record and the scores in the store."""
+        folder = locate_stored(self.audits.parent, self.fingerprint)
+        record, scores = (
+            folder / audit_path(self.audits, self.name.key, suffix).name
+            for suffix in (RECORD_SUFFIX, SCORES_SUFFIX)
+        )
+        return record, scores
 
     def audit_cell(self, rows: TrainingSet | None) -> None:
         parts: dict[str, Any] = {"white_box": None, "controls": [], "membership": None}
@@ -200,9 +226,9 @@ class _Task:
             )
             scores.append(columns)
         record = self._make_record(parts)
-        scores_file = audit_path(self.audits, self.name.key, SCORES_SUFFIX)
+        record_file, scores_file = self._stored_files
         write_table(scores_file, _make_score_table(scores))
-        record.write(audit_path(self.audits, self.name.key, RECORD_SUFFIX), scores_file)
+        record.write(record_file, scores_file)
         if record.white_box:
             logger.info(
                 "%s: epsilon is at least %.3g at confidence %g; the claim is %.3g",
@@ -216,7 +242,7 @@ class _Task:
         return AuditRecord.model_validate(
             {
                 **self.name.model_dump(),
-                "fingerprint": hash_value(self.identity),
+                "fingerprint": self.fingerprint,
                 "claim": claim_of_plan(self.plan),
                 "plan": self.plan.to_dict(),
                 **parts,

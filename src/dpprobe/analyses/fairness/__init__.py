@@ -239,7 +239,6 @@ ANALYSIS = Analysis(
                     list_cells(files.study, place), [PREDICTIONS_FILE]
                 )
             ),
-            "marks": waits(lambda files, place: files.list_marks(list_cells(files.study, place))),
         },
         outputs={
             "record": f"{FAIRNESS}/{{dataset}}/{{backbone}}{RECORD_SUFFIX}",

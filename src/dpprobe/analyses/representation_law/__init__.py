@@ -21,7 +21,7 @@ from dpprobe.analyses.representation_law.law_record import (
 )
 from dpprobe.analyses.representation_law.options import RepresentationLawOptions
 from dpprobe.counted_nouns import count_noun
-from dpprobe.exhibits.exhibit import SUMMARY, Exhibit, Place, many, one, waits
+from dpprobe.exhibits.exhibit import SUMMARY, Exhibit, Place, many, one
 from dpprobe.exhibits.published import published_digest
 from dpprobe.finetune.options import TuneLora
 from dpprobe.heads.options import MethodOptions
@@ -134,22 +134,12 @@ def list_law_records(files: StudyFiles, dataset: str) -> list[str]:
     return [locate_law(files, place) for place in places if place["dataset"] == dataset]
 
 
-def _locate_mark(record: str) -> str:
-    return f"{record.rpartition('/')[0]}/.law.done"
-
-
-def list_law_marks(files: StudyFiles, dataset: str) -> list[str]:
-    """Lists the empty files `.law.done` that mark jobs of a dataset's laws as done."""
-    return [*map(_locate_mark, list_law_records(files, dataset))]
-
-
 LAW_FIGURES = Exhibit(
     name="plot_law",
     kind="figure",
     files={"": tuple(f"figures/{{dataset}}/{name}_{{backbone}}" for name in MEASURE_FIGURES)},
     needs={
         "record": one(locate_law),
-        "mark": waits(lambda files, place: [_locate_mark(locate_law(files, place))]),
     },
     make=f"{PACKAGE}.show:plot_law",
     words="representation laws of {dataset}, {backbone}",
@@ -164,7 +154,6 @@ LAW_TABLE_FILES = Exhibit(
     files={"": tuple(f"tables/{{dataset}}_{name}" for name in LAW_TABLES)},
     needs={
         "records": many(lambda files, place: list_law_records(files, place["dataset"])),
-        "marks": waits(lambda files, place: list_law_marks(files, place["dataset"])),
         "summary": SUMMARY,
     },
     make=f"{PACKAGE}.law_tables:make_law_tables",
@@ -204,7 +193,6 @@ ANALYSIS = Analysis(
         make=f"{PACKAGE}.show:make_section",
         needs={
             "laws": many(of_datasets(list_law_records)),
-            "law_marks": waits(of_datasets(list_law_marks)),
         },
         place=2,
         figures={

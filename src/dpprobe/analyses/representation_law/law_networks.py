@@ -14,7 +14,13 @@ import torch
 from safetensors.torch import load_file
 
 from dpprobe.analyses.representation_law import describe_tuning
-from dpprobe.analyses.representation_law.law_record import LawRecord, Split, law_path
+from dpprobe.analyses.representation_law.law_record import (
+    LAW_FILE,
+    LAYERS,
+    LawRecord,
+    Split,
+    law_path,
+)
 from dpprobe.analyses.representation_law.measure import SPLITS, Rows, Subject, law_job, tap_blocks
 from dpprobe.analyses.representation_law.options import RepresentationLawOptions
 from dpprobe.artifacts import hash_value, sha256_file
@@ -32,6 +38,7 @@ from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.rows import Transform
 from dpprobe.privacy.randomness import cell_seed, open_stream
+from dpprobe.result_store import locate_stored, publish_files
 from dpprobe.results.network_record import (
     NETWORKS_FOLDER,
     RECORD_FILE,
@@ -65,7 +72,7 @@ class LawTask:
     seed: int
     device: str
 
-    def measure_law(self, folder: Path, *, threads: int) -> None:
+    def measure_law(self, *, threads: int) -> None:
         """Measures the laws of the frozen and fine-tuned networks, unless they are up to date.
 
         Raises:
@@ -73,8 +80,13 @@ class LawTask:
           DataError: naming an image that cannot be read.
         """
         fingerprint = self._hash_inputs()
-        if self._keep_laws(folder, fingerprint):
-            return
+        stored = locate_stored(self.results, fingerprint) / LAW_FILE
+        if not self._is_stored(stored, fingerprint):
+            self._measure_networks(stored, fingerprint, threads=threads)
+        published = law_path(self.results / LAYERS, self.dataset, self.backbone_name)
+        publish_files(stored.parent, published.parent, [LAW_FILE])
+
+    def _measure_networks(self, stored: Path, fingerprint: str, *, threads: int) -> None:
         limit_threads(threads)
         # The options `layers` and `token` are cleared, because `tap_blocks` adds its own hooks.
         loaded = loading.load_backbone(
@@ -103,7 +115,7 @@ class LawTask:
         law_job(
             subjects,
             {split: self._read_rows(tables[split], loaded) for split in SPLITS},
-            folder,
+            stored,
             dataset=self.dataset,
             backbone=self.backbone_name,
             shuffles=self.options.shuffles,
@@ -112,21 +124,18 @@ class LawTask:
             fingerprint=fingerprint,
         )
 
-    def _keep_laws(self, folder: Path, fingerprint: str) -> bool:
-        """Returns True if the laws are up to date; then also renews the record's timestamp."""
-        path = law_path(folder, self.dataset, self.backbone_name)
+    def _is_stored(self, stored: Path, fingerprint: str) -> bool:
+        """Returns True if the store has the record of the laws."""
         try:
-            record = LawRecord.read(path)
+            if LawRecord.read(stored).fingerprint != fingerprint:
+                return False
         except DataError:
-            return False
-        if record.fingerprint != fingerprint:
             return False
         logger.info(
             "laws of %s, %s: reused, because no input has changed",
             self.dataset,
             self.backbone_name,
         )
-        path.touch()
         return True
 
     def _folder_of(self, method: str, epsilon: str) -> Path:

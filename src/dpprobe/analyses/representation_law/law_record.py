@@ -13,6 +13,7 @@ from typing import Literal
 from dpprobe.records import Record, RecordPart
 
 LAYERS = "layers"  # the folder of all records, <folder>/<dataset>/<backbone>/law.json
+LAW_FILE = "law.json"
 # Tables of a dataset: tables/<dataset>_<name>.csv and .md.
 LAW_TABLES = ("representation_law", "accuracy_by_blocks")
 
@@ -130,7 +131,7 @@ class LawRecord(Record):
 
 
 def law_path(folder: Path | str, dataset: str, backbone: str) -> Path:
-    return Path(folder, dataset, backbone, "law.json")
+    return Path(folder, dataset, backbone, LAW_FILE)
 
 
 def read_laws(paths: Iterable[Path]) -> list[LawRecord]:

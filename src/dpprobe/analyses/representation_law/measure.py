@@ -33,7 +33,6 @@ from dpprobe.analyses.representation_law.law_record import (
     NetworkLaws,
     Series,
     Split,
-    law_path,
 )
 from dpprobe.backbones.network_forward import Tapped, Token, find_blocks
 from dpprobe.devices import is_gpu
@@ -125,7 +124,7 @@ def block_features(network: Tapped, images: torch.Tensor, *, device: str) -> lis
 def law_job(
     subjects: Sequence[Subject],
     rows: Mapping[Split, Rows],
-    folder: Path,
+    path: Path,
     *,
     dataset: str,
     backbone: str,
@@ -134,7 +133,10 @@ def law_job(
     device: str,
     fingerprint: str,
 ) -> LawRecord:
-    """Measures the laws of all networks of one (dataset, backbone), the frozen network first."""
+    """Measures the laws of all networks of one (dataset, backbone), and writes them to `path`.
+
+    The frozen network is the first.
+    """
     started = time.monotonic()
     labels = {split: rows[split].labels for split in SPLITS}
     identity = {"use": "representation law", "dataset": dataset, "study_seed": seed}
@@ -173,7 +175,7 @@ def law_job(
             "seconds": round(time.monotonic() - started, 3),
         }
     )
-    record.write(law_path(folder, dataset, backbone))
+    record.write(path)
     return record
 
 

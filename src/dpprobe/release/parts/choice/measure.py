@@ -187,7 +187,7 @@ def _not_private(
 
 
 def _is_exposed(study: Study, cell: Cell) -> bool:
-    method = study.methods.get(cell.method)
+    method = study.methods.get(cell.method.partition(results_there.FORMER)[0])
     if cell.epsilon == INFINITE:
         return True
     return method is not None and bool(not method.private or method.private_choices)

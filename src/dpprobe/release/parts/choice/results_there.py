@@ -1,23 +1,33 @@
 """Reads all results of a dataset's units in a study's results folder, also of earlier studies.
 
 A study's file changes, and results stay: a cell that the study no longer lists may have been looked
-at. A folder of a dataset that the study no longer lists counts too, because nothing says that its
-units are others.
+at, also one of former options, which is only in the store. A folder of a dataset that the study no
+longer lists counts too, because nothing says that its units are others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from dpprobe.analysis_registry import load_analyses
+from dpprobe.artifacts import read_bounded
 from dpprobe.errors import DpprobeError
 from dpprobe.privacy.accountants import Fits
+from dpprobe.result_store import list_unpublished
 from dpprobe.results.best_head_price import fits_of_statement
-from dpprobe.results.cell_record import STATEMENT_FILE, read_statement
+from dpprobe.results.cell_record import (
+    METRICS_FILE,
+    STATEMENT_FILE,
+    parse_cell,
+    read_statement,
+)
 from dpprobe.study.study import Cell, Study
 from dpprobe.study.study_checks import shared_images
+
+FORMER = " of former options "  # between a method's name and the start of a stored cell's key
 
 
 def list_sharing(study: Study, dataset: str, joined: Collection[str] = ()) -> list[str]:
@@ -54,13 +64,23 @@ def list_unlisted(study: Study) -> list[str]:
 
 
 def read_cells(study: Study, datasets: Sequence[str]) -> Iterator[tuple[Cell, Fits | None]]:
-    """Yields the cells in the results folder; None if a cell is not private or has no statement."""
+    """Yields the cells in the results folder, then cells that only the store has.
+
+    None stands for the fits of a cell that is not private or has no statement.
+    """
     for dataset in datasets:
         for folder in sorted(Path(study.results_dir, "cells", dataset).glob("*/[!.]*/eps-*")):
             if folder.is_dir() and any(folder.iterdir()):
                 backbone, method, epsilon = folder.parts[-3:]
                 cell = Cell(dataset, backbone, method, epsilon.removeprefix("eps-"))
                 yield cell, _read_fits(folder / STATEMENT_FILE)
+    for stored in list_unpublished(Path(study.results_dir)):
+        with suppress(OSError, ValueError, DpprobeError):
+            name = parse_cell(read_bounded(stored / METRICS_FILE)).cell
+            if name.dataset in datasets:
+                former = f"{name.method}{FORMER}{stored.name[:8]}"
+                cell = Cell(name.dataset, name.backbone, former, name.epsilon)
+                yield cell, _read_fits(stored / STATEMENT_FILE)
 
 
 def _read_fits(path: Path) -> Fits | None:
