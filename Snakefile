@@ -12,7 +12,9 @@ from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod
 from snakemake.utils import min_version
 
-min_version("9.14.8")  # earlier versions of Snakemake lose defaults in remote jobs
+min_version(
+    "9.20.0"
+)  # earlier versions give a module's rules the paths of the workflow that uses it
 
 for package in ("dpprobe", "snakemake_executor_plugin_cluster_generic"):
     if find_spec(package) is None:
@@ -55,6 +57,7 @@ if IMAGE.split() == [IMAGE] or (
 
 
 include: "workflow/rules/snakemake_fixes.smk"
+include: "workflow/rules/storage.smk"
 include: "workflow/rules/common.smk"
 include: "workflow/rules/run.smk"
 include: "workflow/rules/changed_files.smk"

@@ -154,7 +154,7 @@ class LogHandler(LogHandlerBase):
         self._tells_waits = self._brief and Quietness.PROGRESS not in quiet
         if self._brief:
             quiet.add(Quietness.PROGRESS)
-        names = inspect.signature(DefaultFilter).parameters  # Snakemake 9.14 has fewer
+        names = inspect.signature(DefaultFilter).parameters  # Snakemake 9.20 has fewer
         options = {name: getattr(settings, name) for name in names}
         self._filter = DefaultFilter(**options | {"quiet": quiet})
         self._formatter = _Formatter(quiet, settings.show_failed_logs)

@@ -36,7 +36,9 @@ KEPT_RULES = {rule_name("download_data")}
 
 
 def changed_outputs(jobs):
-    """The outputs of jobs whose files changed, or disagree with the study."""
+    """The outputs of jobs whose files changed, or disagree with the study; none of a storage provider's."""
+    if IN_STORAGE:
+        return set()
     for job in jobs:
         known = job.output and job.log and job.rule.name not in KEPT_RULES
         if known and namespace_of(job.rule) and job not in WHOLE_JOBS:
@@ -49,7 +51,7 @@ def changed_outputs(jobs):
 
 def keep_results(dag):
     """Links results of jobs that will run into the store, because Snakemake deletes the outputs of these jobs."""
-    if workflow.dryrun:
+    if workflow.dryrun or IN_STORAGE:
         return
     for job in dag.needrun_jobs():
         if namespace_of(job.rule) and job.rule.name in STORED:

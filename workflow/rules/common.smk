@@ -231,7 +231,8 @@ def download_receipt(wildcards):
     if wildcards.dataset in WHOLE:
         return []
     needed = DATASETS[wildcards.dataset].download_params() is not None
-    return f"<data>/downloads/{wildcards.dataset}/receipt.json" if needed else []
+    receipt = f"<data>/downloads/{wildcards.dataset}/receipt.json"
+    return on_this_machine(receipt) if needed else []
 
 
 def whole_tables(wildcards):
@@ -249,7 +250,7 @@ def source_files(wildcards):
         return []
     files = DATASETS[wildcards.dataset].input_files()
     return [
-        ancient(file) if Path(file).is_dir() else file
+        on_this_machine(ancient(file) if Path(file).is_dir() else file)
         for file in files
         if not is_wildcard(file)
     ]

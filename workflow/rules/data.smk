@@ -6,7 +6,7 @@ from dpprobe.stage_versions import VERSIONS
 rule download_data:
     """Downloaded files of a dataset."""
     output:
-        "<data>/downloads/{dataset}/receipt.json",
+        on_this_machine("<data>/downloads/{dataset}/receipt.json"),
     log:
         "<logs>/download_data/{dataset}.log",
     benchmark:
@@ -43,6 +43,8 @@ rule prepare_data:
         "<benchmarks>/prepare_data/{dataset}.tsv"
     wildcard_constraints:
         dataset=names(DATASETS),
+    # with a storage provider, images are on Snakemake's own machine
+    localrule: IN_STORAGE
     conda:
         "../../envs/extraction.yaml"
     # Every image is decoded once, as a test.

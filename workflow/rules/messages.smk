@@ -54,7 +54,7 @@ def start_run():
 def end_run():
     """Notes the success, and removes figures and tables that the study no longer has."""
     TOLD_RUN.note_success()
-    files = [os.path.abspath(file) for file in workflow.overwrite_configfiles or []]
+    files = list(map(os.path.abspath, GIVEN_FILES))
     study = [STUDY.study, os.getcwd(), *files]
     if removed := remove_dropped(Path(STUDY.results_dir), study, shown_files()):
         print("dpprobe:", describe_removed(removed), file=sys.stderr)
@@ -70,8 +70,8 @@ def before(act, block):
     return both
 
 
-# A workflow may use these rules as a module. Snakemake then runs only the workflow's onstart and onsuccess blocks, and
-# Snakemake 9.14 only the module's. So the rules have no such blocks, and act before the blocks that Snakemake has read.
+# A workflow may use these rules as a module. Snakemake then runs only the workflow's onstart and onsuccess blocks. So the
+# rules have no such blocks, and act before the blocks that Snakemake has read.
 # Upstream: snakemake/snakemake#3920, snakemake/snakemake#4050
 # Test: tests/workflow/test_modules.py::test_a_module_runs_beside_the_rules_and_blocks_of_its_workflow
 @cache

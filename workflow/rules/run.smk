@@ -11,6 +11,9 @@ from dpprobe.run_marks import MARKED, find_other_runs, mark_run
 from dpprobe.study.snapshot import SNAPSHOT_FILE, take_snapshot
 from dpprobe.versions import RUN_VERSIONS, VERSIONS
 
+# The study's files on the command line; jobs read the snapshot in their place.
+GIVEN_FILES = list(workflow.overwrite_configfiles or [])
+
 
 def option_text(value):
     if isinstance(value, (dict, list)):
@@ -22,7 +25,7 @@ def snakemake_call():
     """The arguments of `snakemake` that run this study from the working directory."""
     snakefile = Path(os.path.relpath(workflow.main_snakefile))
     here = snakefile == Path("Snakefile") and not IS_MODULE
-    files = [os.path.relpath(file) for file in workflow.overwrite_configfiles or []]
+    files = list(map(os.path.relpath, GIVEN_FILES))
     given = public_addresses(dict(workflow.config_settings.config))
     values = [f"{key}={option_text(value)}" for key, value in given.items()]
     return [
@@ -43,7 +46,8 @@ RUN_FOLDERS = [
 
 def tell_scripts(snapshot, versions):
     """Gives the run's initial facts to the scripts of jobs, by environment variables."""
-    folders = list(map(str, dict.fromkeys(RUN_FOLDERS)))
+    # files in a storage provider change only by jobs
+    folders = [] if IN_STORAGE else list(map(str, dict.fromkeys(RUN_FOLDERS)))
     os.environ[MARKED] = json.dumps(folders)
     os.environ[SNAPSHOT_FILE] = str(snapshot)
     os.environ[RUN_VERSIONS] = json.dumps(versions)
@@ -53,12 +57,13 @@ if IS_FIRST and workflow.is_main_process:
     SNAPSHOT = take_snapshot(config, STUDY, call=CALL)
     start_jobs_with(SNAPSHOT)
 elif RUN:
-    tell_scripts(workflow.overwrite_configfiles[0], RUN["versions"])
+    tell_scripts(GIVEN_FILES[-1], RUN["versions"])
     with suppress(OSError):
         os.utime(os.environ[SNAPSHOT_FILE])  # the snapshot is in use
 
 
 def begin_run():
+    end_from_thread()
     tell_scripts(SNAPSHOT.path, VERSIONS)
     # marks come before the search for other runs, so that one of two simultaneous runs sees the other
     mark_run(RUN_FOLDERS)

@@ -1,30 +1,22 @@
 # Workarounds for faults of Snakemake, each with its upstream thread and its test.
 
 import shlex
+import signal
 import threading
 import time
 from pathlib import Path
 from subprocess import CalledProcessError
 
-from snakemake import persistence
 from snakemake.dag import DAG
 from snakemake.exceptions import WorkflowError
 from snakemake.jobs import Job
-from snakemake.rules import Rule
-from snakemake.scheduling.job_scheduler import JobScheduler
-from snakemake.settings.types import RerunTrigger
-from snakemake.spawn_jobs import SpawnedJobArgsFactory
+from snakemake.persistence import PersistenceBase
+from snakemake.settings.types import RerunTrigger, SharedFSUsage
 from snakemake_executor_plugin_cluster_generic import Executor
-from snakemake_interface_executor_plugins.utils import format_cli_arg
 
 from dpprobe.devices import put_python_on_path
 from dpprobe.run_marks import lock_in_turn
 from snakemake_logger_plugin_dpprobe.failures import has_lasting_error
-
-# Snakemake 9.14 has one class, which later versions divide.
-PersistenceBase = (
-    getattr(persistence, "PersistenceBase", None) or persistence.Persistence
-)
 
 
 include: "module_use.smk"
@@ -49,35 +41,6 @@ def unless_lasting(restart_times):
 # tests/workflow/test_remote_jobs.py::test_a_job_that_never_started_leaves_finished_cells_alone
 if IS_FIRST:
     Job.restart_times = property(unless_lasting(Job.restart_times.fget))
-
-
-def own_pathvars(pathvars):
-    """Expands <data> and the like in a rule of these files by their own folders."""
-
-    def find_pathvars(rule):
-        namespace = namespace_of(rule)
-        return namespace["MODIFIER"].pathvars if namespace else pathvars(rule)
-
-    return find_pathvars
-
-
-# In a module, Snakemake 9.14 expands what an input function returns by the pathvars of the workflow that uses the module.
-# Upstream: no thread is known; later versions keep the pathvars of each rule.
-# Test: tests/workflow/test_modules.py::test_a_deployed_workflow_plans_the_default_study, by `make test-snakemake`
-if IS_FIRST and IS_MODULE:
-    Rule.pathvars = property(own_pathvars(Rule.pathvars.fget), Rule.pathvars.fset)
-
-
-async def leave_to_main_process(persistence, job):
-    """Records nothing when a job ends."""
-
-
-# A job on a cluster would record its files as complete, without inputs and parameters. If the main process had ended
-# before, the next run would treat the files as up to date after any change.
-# Upstream: snakemake/snakemake#857 leaves the clean-up to the main process; no thread about records is known.
-# Test: tests/workflow/test_remote_jobs.py::test_what_nobody_noted_down_is_not_taken_for_current
-if IS_FIRST and workflow.remote_exec:
-    PersistenceBase.finished = leave_to_main_process
 
 
 def ended_by_signal(error):
@@ -139,38 +102,44 @@ def parameters_count():
     return RerunTrigger.PARAMS in workflow.rerun_triggers
 
 
+# A job on a cluster would record its files as complete, without inputs and parameters. If the main process had ended
+# before, the next run would treat the files as up to date after any change. So jobs have records of their own.
+# Test: tests/workflow/test_remote_jobs.py::test_what_nobody_noted_down_is_not_taken_for_current
+if IS_FIRST and workflow.remote_exec:
+    settings = workflow.storage_settings
+    settings.shared_fs_usage = frozenset(settings.shared_fs_usage) - {
+        SharedFSUsage.PERSISTENCE
+    }
+
+
 # A remote job would read the files of --configfile when it starts, while the main process records the parameters of its
 # plan. So results of options edited in between would count as results of the old options.
-# Upstream: no thread is known; spawned jobs get the names of study files (get_configfiles_arg), not their content.
 # Tests: tests/workflow/test_snapshot.py
 def start_jobs_with(snapshot):
-    """Makes remote jobs read the snapshot in place of the study's files.
+    """Makes the snapshot the study file of jobs.
 
     A workflow that uses these rules as a module may have more in its files than the study, so that its jobs read both.
     """
-    files = (workflow.overwrite_configfiles or []) if IS_MODULE else []
-
-    def snapshot_argument(factory):
-        snapshot.write()
-        return format_cli_arg("--configfiles", [*files, snapshot.path])
-
-    SpawnedJobArgsFactory.get_configfiles_arg = snapshot_argument
+    files = list(workflow.overwrite_configfiles or []) if IS_MODULE else []
+    workflow.config_settings.configfiles = [*files, snapshot.path]
+    workflow.configfiles.append(
+        snapshot.path
+    )  # sources that jobs without a shared disk get
 
 
-def apart_from_signals(exit_gracefully):
-    """Takes the scheduler's lock in a new thread, as a signal's handler runs in a thread that may hold the lock."""
+def end_from_thread():
+    """Takes the scheduler's lock in a new thread, as a signal's handler runs in a thread that may hold the lock.
 
-    def exit_in_thread(*arguments):
-        threading.Thread(target=exit_gracefully, args=arguments).start()
+    Otherwise, a SIGTERM blocks the run forever if the scheduler holds its lock at this moment, such as when a job ends.
+    Test: tests/workflow/test_failures.py::test_a_signal_meets_a_scheduler_that_holds_its_lock
+    """
+    handler = signal.getsignal(signal.SIGTERM)
 
-    return exit_in_thread
+    def handle(*arguments):
+        threading.Thread(target=handler, args=arguments).start()
 
-
-# A SIGTERM blocks the run forever if the scheduler holds its lock at this moment, such as when a job ends.
-# Upstream: no thread is known; Snakemake 9.27 has the fault in JobScheduler.exit_gracefully.
-# Test: tests/workflow/test_failures.py::test_a_signal_meets_a_scheduler_that_holds_its_lock
-if IS_FIRST:
-    JobScheduler.exit_gracefully = apart_from_signals(JobScheduler.exit_gracefully)
+    if callable(handler):
+        signal.signal(signal.SIGTERM, handle)
 
 
 def look_before(plan):
@@ -181,7 +150,10 @@ def look_before(plan):
         dag.forcefiles.update(changed_outputs(dag.jobs))
         await plan(dag, *arguments, **options)
         tell_raised(dag)
+        check_storage(dag.needrun_jobs())
         keep_results(dag)
+        if not workflow.dryrun:
+            SNAPSHOT.write()
 
     return update_needrun
 

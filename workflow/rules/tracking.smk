@@ -42,6 +42,7 @@ rule track:
         "<logs>/track/{dataset}.log",
     benchmark:
         "<benchmarks>/track/{dataset}.tsv"
+    localrule: IN_STORAGE
     conda:
         "../../envs/report.yaml"
     threads: 1
@@ -74,6 +75,7 @@ rule write_study_run:
         "<logs>/write_study_run.log",
     benchmark:
         "<benchmarks>/write_study_run.tsv"
+    localrule: IN_STORAGE
     conda:
         "../../envs/report.yaml"
     threads: 1
@@ -102,6 +104,7 @@ rule track_release:
         "<logs>/track_release/{release}.log",
     benchmark:
         "<benchmarks>/track_release/{release}.tsv"
+    localrule: IN_STORAGE
     conda:
         "../../envs/report.yaml"
     threads: 1

@@ -120,7 +120,7 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
     if former := list_unpublished(results):
         size = sum(path.stat().st_size for folder in former for path in folder.iterdir())
         print(
-            f"{results / STORE}: {count_noun(len(former), 'result')} of former options or of failed "
+            f"{results / STORE}: {count_noun(len(former), 'result')} of former options or failed "
             f"jobs, {format_size(size)}; to free the space delete this folder, all other files stay"
         )
     if damaged and run is None:

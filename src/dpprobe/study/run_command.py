@@ -34,12 +34,6 @@ ALL_CORES = ("--cores", "all")
 NO_PROFILE = "none"  # Snakemake's name for no profile
 _DIRECTORY = re.compile(r"(?:--directory(?:=|$)|-d=?)(.*)", re.DOTALL)
 _PROFILE = re.compile(r"--profile(?:=|$)(.*)", re.DOTALL)
-_STORE_OPTIONS = ("--default-storage-provider", "--default-storage-prefix")
-# `dpprobe run` refuses stores before Snakemake asks for a plugin; rules refuse stores too.
-NO_OBJECT_STORE = (
-    "data and results must be on a file system; mount the bucket, and run in one of its folders "
-    "without this option: docs/storage.md"
-)
 
 
 def add_command(commands: Any) -> None:
@@ -72,13 +66,10 @@ def add_study_files(parser: argparse.ArgumentParser) -> None:
 def start_snakemake(words: Sequence[str]) -> NoReturn:
     """Replaces this process by Snakemake, with the words after `dpprobe run`; does not return.
 
-    Raises ConfigError if workflow or study file is missing or wrong, or for an object store.
+    Raises ConfigError if workflow or study file is missing or wrong.
     """
     require_extra("workflow", "dpprobe run")
     here = Path.cwd()
-    for option in _STORE_OPTIONS:
-        if any(word.partition("=")[0] == option for word in words):
-            raise ConfigError(f"{option}: {NO_OBJECT_STORE}")
     root = workflow_root(here)
     if not (root / "Snakefile").is_file():
         raise ConfigError(

@@ -27,6 +27,8 @@ from dpprobe.versions import VERSIONS, describe_edit
 RUN_KEY = "_run"
 FOLDER = Path(".snakemake", "dpprobe")
 SNAPSHOT_FILE = "DPPROBE_SNAPSHOT"  # the variable that tells a job's script where the snapshot is
+# The variable with the folder of a storage provider's local copies, for jobs and their scripts.
+LOCAL_COPIES = "DPPROBE_LOCAL_COPIES"
 _RENAMED = "DPPROBE_RENAMED_RULES"  # the variable with the names of rules that a workflow renames
 DAYS = 30  # a snapshot is removed this many days after the last start of a job that uses it
 
@@ -104,12 +106,37 @@ def check_run(recorded: Mapping[str, Any], study: Study) -> None:
 
 
 def run_study(values: Mapping[str, Any]) -> Study:
-    """Reads the study in a job's script; raises ConfigError if it differs from the snapshot."""
+    """Reads the study in a job's script; raises ConfigError if it differs from the snapshot.
+
+    With a storage provider, the study's folders are those of local copies.
+    """
     study = load_study(values)
     path = os.environ.get(SNAPSHOT_FILE)
     if path and Path(path).is_file():
         check_run(json.loads(Path(path).read_text(encoding="utf-8"))[RUN_KEY], study)
+    if copies := os.environ.get(LOCAL_COPIES):
+        folders = ("results_dir", "data_dir")
+        study = study.model_copy(
+            update={name: f"{copies}/{getattr(study, name)}" for name in folders}
+        )
     return study
+
+
+def locate_local_copies(folder: Path | str, provider: str, prefix: str) -> str:
+    """Returns the folder in which Snakemake copies a storage provider's files for jobs.
+
+    Args:
+      folder: Snakemake's `--local-storage-prefix`.
+      prefix: Snakemake's `--default-storage-prefix`, a path or an address.
+    """
+    inside = prefix.rpartition("://")[2].strip("/")
+    return "/".join(part for part in (str(folder), provider, inside) if part)
+
+
+def leave_local_copies(folder: Path) -> Path:
+    """Returns a folder of a study on Snakemake's own machine, from the folder of local copies."""
+    copies = os.environ.get(LOCAL_COPIES)
+    return folder.relative_to(copies) if copies else folder
 
 
 def note_renamed(name: str, original: str) -> None:

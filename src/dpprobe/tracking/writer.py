@@ -26,6 +26,7 @@ from dpprobe.errors import TrackingError
 from dpprobe.progress import Progress
 from dpprobe.results.cell_record import check_file
 from dpprobe.study.options import sqlite_file
+from dpprobe.study.snapshot import leave_local_copies
 from dpprobe.tracking.moved_store import set_moved_aside
 from dpprobe.tracking.receipt import (
     RECEIPT_FORMAT,
@@ -288,7 +289,11 @@ class Destination:
 
     @classmethod
     def of_results(cls, results: Path, *, uri: str | None, **more: Any) -> Destination:
-        """Returns the store at `uri`, by default the database in `results`."""
+        """Returns the store at `uri`, by default the database in `results`.
+
+        With a storage provider, tracking runs on Snakemake's own machine, which has the database.
+        """
+        results = leave_local_copies(results)
         return cls(
             uri=uri or f"sqlite:///{results / 'mlflow.db'}",
             artifact_root=results / "mlartifacts",
