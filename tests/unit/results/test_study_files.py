@@ -25,32 +25,27 @@ def test_each_stage_s_files_lie_in_its_folder() -> None:
     assert files.list_summaries() == ["r/summary/digits.parquet"]
 
 
-def test_cells_share_the_mark_of_their_job() -> None:
+def test_cells_have_files_by_their_names() -> None:
     files = StudyFiles(load_study(STUDY), results="r")
     cells = files.list_study_cells("digits")
     assert cells is files.list_study_cells("digits")  # of thousands of cells computed once
     named = files.list_cells(cells, ["metrics.json"])
     assert "r/cells/digits/pixels/sgd/eps-0.5/metrics.json" in named
     assert len(named) == len(cells)
-    assert files.list_marks(cells) == [
-        "r/cells/digits/pixels/.eps-0.5.done",
-        "r/cells/digits/pixels/.eps-1.done",
-        "r/cells/digits/pixels/.eps-inf.done",
-    ]
-    assert files.list_networks(cells) == files.list_network_marks(cells) == []
+    assert set(named) < set(files.list_cells(cells))
+    assert len(files.list_cells(cells)) == 5 * len(cells)
+    assert files.list_networks(cells) == []
 
 
-def test_networks_have_files_and_marks_for_each_seed() -> None:
+def test_networks_have_files_for_each_seed() -> None:
     tuned = changed("methods.tuned", {"head": "fine_tune", "tune": "head"})
     files = StudyFiles(load_study(tuned | {"seeds": 2}), results="r")
     cells = [cell for cell in files.list_study_cells() if cell.method == "tuned"][:1]
-    assert files.list_marks(cells) == ["r/cells/digits/pixels/tuned/.eps-0.5.done"]
     folder = "r/networks/digits/pixels/tuned/eps-0.5"
     assert files.list_networks(cells, ["result.json"]) == [
         f"{folder}/seed-0/result.json",
         f"{folder}/seed-1/result.json",
     ]
-    assert files.list_network_marks(cells) == [f"{folder}/.seed-0.done", f"{folder}/.seed-1.done"]
 
 
 SEVERAL = STUDY | {
@@ -110,14 +105,12 @@ def test_cells_of_some_datasets_are_not_those_of_others() -> None:
     assert files.list_study_cells() == files.list_study_cells("digits", "wine") == digits + wine
 
 
-def test_a_networks_search_cut_and_mark_are_its_own() -> None:
+def test_a_networks_search_and_cut_are_its_own() -> None:
     study = STUDY | {"backbones": {"vit": VIT}, "epsilons": [10], "features": {"shards": 2}}
     methods = STUDY["methods"] | {"net": SEARCHED, "blocks": NET}
     files = StudyFiles(load_study(study | {"methods": methods}), results="r")
     cells = files.list_study_cells()
     assert files.list_searches(cells) == ["r/searches/digits/vit/net/eps-10.json"]
-    assert "r/cells/digits/vit/net/.eps-10.done" in files.list_marks(cells)
-    assert "r/cells/digits/vit/.eps-10.done" in files.list_marks(cells)
     cuts = [
         f"r/cuts/digits/vit/blocks-2/{split}/{name}"
         for split in ("train", "test")

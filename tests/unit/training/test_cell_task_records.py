@@ -26,6 +26,7 @@ from dpprobe.data.options import headline_metric
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Patients
+from dpprobe.results.cell_record import CELL_FILES
 from dpprobe.training.cell_contents import CellContents, merge_seeds
 from dpprobe.training.cell_task import CellTask
 from dpprobe.training.job_features import JobFeatures, read_job_features
@@ -114,8 +115,8 @@ def open_task(run: Run, **changes: Any) -> tuple[CellTask, JobFeatures]:
 
 
 def stage(task: CellTask, features: JobFeatures, contents: CellContents) -> dict[str, Any]:
-    task.stage_cell(contents, features)
-    record: dict[str, Any] = read_json(task.staged / "metrics.json")
+    task.store_cell(contents, features)
+    record: dict[str, Any] = read_json(task.stored / "metrics.json")
     return record
 
 
@@ -161,7 +162,7 @@ def test_without_a_budget_a_record_has_no_epsilon(tmp_path: Path, calibration: P
     absent = ("delta", "noise_multiplier", "realised_epsilon", "accountant")
     assert [record[name] for name in absent] == [None] * 4
     assert (record["private"], record["n"]) == (False, TRAIN)
-    statement = read_json(task.staged / "privacy.json")
+    statement = read_json(task.stored / "privacy.json")
     assert statement["private"] is False
 
 
@@ -218,7 +219,7 @@ def test_patients_are_counted_in_both_splits(tmp_path: Path, calibration: Path) 
     record = stage(task, features, contents)
     assert record["units"] == {"train": 20, "test": 8}
     assert (record["unit"], record["n"]) == ("patient", 20)
-    table = pq.read_table(task.staged / "predictions.parquet")
+    table = pq.read_table(task.stored / "predictions.parquet")
     assert table["unit"].to_pylist() == [row // 3 for row in range(TEST)] * 2
 
 
@@ -239,7 +240,7 @@ def test_the_files_have_what_was_made(tmp_path: Path, calibration: Path) -> None
     task, features = open_task(run_of(tmp_path, calibration, FULL))
     contents = made(task)
     stage(task, features, contents)
-    table = pq.read_table(task.staged / "predictions.parquet")
+    table = pq.read_table(task.stored / "predictions.parquet")
     assert table.column_names == ["seed_index", "id", "label", "scores", "sex"]
     assert [str(table.schema.field(name).type) for name in ("seed_index", "label")] == [
         "int32",
@@ -252,9 +253,9 @@ def test_the_files_have_what_was_made(tmp_path: Path, calibration: Path) -> None
     assert table["sex"].to_pylist() == SEX * 2
     scores = np.array(table["scores"].to_pylist(), np.float32)
     np.testing.assert_array_equal(scores, contents.scores.reshape(-1, 3))
-    history = pq.read_table(task.staged / "history.parquet")
+    history = pq.read_table(task.stored / "history.parquet")
     assert history.to_pylist() == contents.history
-    with safe_open(task.staged / "heads.safetensors", framework="numpy") as stream:
+    with safe_open(task.stored / "heads.safetensors", framework="numpy") as stream:
         mark = json.loads(stream.metadata()["dpprobe"])
         assert list(stream.keys()) == ["weights"]
     assert mark["private_rows"] == task.name.model_dump()
@@ -265,7 +266,8 @@ def test_a_staged_cell_reads_back_as_it_was_made(
     tmp_path: Path, calibration: Path, options: dict[str, Any]
 ) -> None:
     task, features = open_task(run_of(tmp_path, calibration, options))
-    assert (task.find_finished(), task.find_reusable()) == (None, None)
+    assert not task.is_current()
+    assert task.find_reusable() is None
     contents = made(task)
     record = stage(task, features, contents)
     again = task.find_reusable()
@@ -288,9 +290,9 @@ def test_a_cell_is_current_for_its_own_seeds_metric_and_identity_alone(
 ) -> None:
     task, features = open_task(run_of(tmp_path, calibration, FULL))
     stage(task, features, made(task))
-    assert task.find_finished() == task.staged
+    assert task.is_current()
     task.publish_cell()
-    assert task.find_finished() == task.published
+    assert sorted(path.name for path in task.published.iterdir()) == sorted(CELL_FILES)
     for other in (
         replace(task, asked=replace(task.asked, seeds=3)),
         replace(task, asked=replace(task.asked, metric="macro_accuracy")),

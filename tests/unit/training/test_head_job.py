@@ -16,6 +16,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from dpprobe import artifacts
+from dpprobe.artifacts import read_json
 from dpprobe.errors import DataError, DiskError, DpprobeError, PrivacyError, may_pass
 from dpprobe.features import text_embeddings
 from dpprobe.heads.fit import fit_heads
@@ -70,9 +71,11 @@ class Run:
         job = self.job
         return self.folder / "cells" / job.dataset / job.backbone / method / f"eps-{job.epsilon}"
 
-    def staged(self, method: str) -> Path:
-        cell = self.cell(method)
-        return cell.with_name(f".{cell.name}.staged")
+    def stored(self, method: str) -> list[Path]:
+        """The folders of a method's cells in the store."""
+        records = sorted(self.folder.glob(".cells/*/metrics.json"))
+        methods = {path.parent: read_json(path)["cell"]["method"] for path in records}
+        return [folder for folder, of in methods.items() if of == method]
 
     def read(self, method: str, name: str) -> dict[str, Any]:
         values: dict[str, Any] = json.loads((self.cell(method) / f"{name}.json").read_text())
@@ -349,18 +352,21 @@ def test_one_method_s_failure_keeps_the_others_work(
     with pytest.raises(DpprobeError, match=r"small: .*made to fail"):
         run.train()
     assert not run.cell("full").exists(), "nothing is published by a job that failed"
-    assert (run.staged("full") / "metrics.json").is_file()
+    assert len(run.stored("full")) == 1
+    assert run.stored("small") == []
     run.train()
     assert trained == ["30", "full", "30"]
     for method in METHODS:
         assert run.record(method)["cell"]["method"] == method
-        assert not run.staged(method).exists()
+        (stored,) = run.stored(method)
+        for name in CELL_FILES:
+            assert (stored / name).samefile(run.cell(method) / name), "linked, not copied"
 
 
 def unfinished(run: Run) -> list[str]:
     """What is neither input nor a published cell."""
     paths = [str(path.relative_to(run.folder)) for path in run.folder.rglob("*")]
-    return [path for path in paths if "partial" in path or "staged" in path]
+    return [path for path in paths if "partial" in path]
 
 
 def test_a_cell_without_room_leaves_what_was_finished(
@@ -393,13 +399,13 @@ def test_a_file_system_that_loses_what_was_written_is_told(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a mounted bucket, where a renamed folder may have its files' content of before."""
-    staged = CellTask.stage_cell
+    store = CellTask.store_cell
 
-    def stage_and_lose(task: CellTask, *contents: Any) -> None:
-        staged(task, *contents)
-        (task.staged / "metrics.json").write_text("{")
+    def store_and_lose(task: CellTask, *contents: Any) -> None:
+        store(task, *contents)
+        (task.stored / "metrics.json").write_text("{")
 
-    monkeypatch.setattr(CellTask, "stage_cell", stage_and_lose)
+    monkeypatch.setattr(CellTask, "store_cell", store_and_lose)
     with pytest.raises(DiskError, match="changed between writing and reading.*storage.md"):
         run.train()
     assert not run.cell("small").exists()
@@ -418,25 +424,28 @@ def test_a_disk_that_fills_up_at_the_end_leaves_the_old_cell(
         if len(copies) == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
 
+    def refuse_link(*_: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
     with monkeypatch.context() as patched:
-        patched.setattr("dpprobe.training.cell_task.shutil.copyfile", copy)
+        patched.setattr("dpprobe.result_store.os.link", refuse_link)
+        patched.setattr("dpprobe.result_store.shutil.copyfile", copy)
         with pytest.raises(OSError, match="No space left"):
             run.train(seeds=3)
     assert run.contents("small") == before
-    assert [path for path in unfinished(run) if "partial" in path] == []
+    assert unfinished(run) == []
     fits.clear()
     run.train(seeds=4)
-    assert sorted(fits) == [("30", 1), ("full", 1)], "the staged cell has three"
+    assert sorted(fits) == [("30", 1), ("full", 1)], "the stored cell has three"
     assert len(run.record("small")["seeds"]) == 4
 
 
 def test_a_half_published_cell_is_published_again(run: Run, fits: list[tuple[str, int]]) -> None:
     run.train()
     before = run.contents("full")
-    # as if the process had been killed after the first rename of a retrained cell
-    run.cell("full").rename(run.staged("full"))
-    run.cell("full").mkdir()
-    (run.cell("full") / "heads.safetensors").write_bytes(before["heads.safetensors"])
+    for name in CELL_FILES:  # as if the process had been killed after the first rename of a cell
+        if name != "heads.safetensors":
+            (run.cell("full") / name).unlink()
     fits.clear()
     run.train()
     assert fits == []
@@ -492,7 +501,7 @@ def test_only_work_that_pays_has_the_gpu_s_cells_and_noise(
     run.train("cpu")
     assert run.record("full")["fingerprint"] == on_cpu["fingerprint"]
     assert seeds_of(run, "full") == seeds
-    assert places == ["cpu", "cuda", "cpu"]
+    assert places == ["cpu", "cuda"], "the CPU's cells are still in the store"
 
 
 def test_a_gpu_s_finished_cells_are_kept_where_there_is_none(
@@ -535,7 +544,8 @@ def test_an_exact_cell_is_equal_with_a_gpu(
     fingerprint = run.record("full")["fingerprint"]
     run.train("auto")
     assert found == ["cpu"]
-    (run.cell("full") / "metrics.json").unlink()
+    for stored in run.stored("full"):
+        (stored / "metrics.json").unlink()
     run.train("auto")
     assert found == ["cpu", "cuda"]
     assert places == ["cpu", "cpu"]

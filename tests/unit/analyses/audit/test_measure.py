@@ -179,17 +179,20 @@ def test_attacks_on_real_rows_have_the_device_of_their_fit(
 
 def test_current_audits_are_kept_and_others_made_anew(audits: _Audits, attacks: _Attacks) -> None:
     audits.run(AuditOptions(runs=20), methods={"full": METHODS["full"]})
-    before = audits.path("full").stat().st_mtime_ns
+    before = audits.path("full").stat().st_ino
     audits.run(AuditOptions(runs=20))
-    assert audits.path("full").stat().st_mtime_ns == before
+    assert audits.path("full").stat().st_ino == before
     assert len(attacks.white) == 2
     for more in ({}, {"confidence": 0.9}, {"confidence": 0.9, "controls": True}):
         attacks.white.clear()
         changed = AuditOptions(runs=30, **more)
         audits.run(changed)
         assert len(attacks.white) == 2
-    audits.path("full", SCORES_SUFFIX).unlink()
-    audits.path("small").write_text("{}")
+    stored = audits.folder / ".cells"
+    for folder in stored.iterdir():
+        if audits.path("full").samefile(next(folder.glob("*.json"))):
+            next(folder.glob(f"*{SCORES_SUFFIX}")).unlink()
+    audits.path("small").write_text("{}")  # a link, whose bytes are the store's
     attacks.white.clear()
     audits.run(changed)
     assert len(attacks.white) == 2
@@ -273,11 +276,11 @@ def test_a_method_that_fails_leaves_the_others_audited(audits: _Audits, attacks:
         with pytest.raises(DpprobeError, match=f"^{words}$") as caught:
             audits.run(AuditOptions(runs=20))
         assert caught.value.passes == ("full" in failures), "one of them may pass"
-    assert audits.record("full").white_box is not None
     assert not audits.path("small").exists()
     attacks.failures = {}
     audits.run(AuditOptions(runs=20))
-    assert len(attacks.white) == 2
+    assert audits.record("full").white_box is not None
+    assert len(attacks.white) == 2, "the other method's audit was stored"
 
     def leave_out(path: Path) -> None:
         record = {key: value for key, value in read_json(path).items() if key != "sha256"}

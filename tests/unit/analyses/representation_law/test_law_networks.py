@@ -117,7 +117,7 @@ def _measure(
     tmp_path: Path, tables: dict[Any, Path], backbone: Any, networks: list[Cell], **options: Any
 ) -> LawRecord:
     task = _task(tmp_path, tables, backbone, networks, **options)
-    task.measure_law(tmp_path / "layers", threads=1)
+    task.measure_law(threads=1)
     return LawRecord.read(law_path(tmp_path / "layers", "digits", "net"))
 
 

@@ -101,7 +101,7 @@ def make_laws(tmp_path: Path, *more: measure.Subject, rows: int = 300, **changes
     return measure.law_job(
         subjects,
         {"train": _rows(rows, seed=0), "test": _rows(rows // 2, seed=1)},
-        tmp_path,
+        tmp_path / "law.json",
         dataset="made_up",
         backbone="tokens",
         device="cpu",
