@@ -53,13 +53,17 @@ HIDDEN = (
     "Assuming unrestricted shared filesystem usage",
     "Touching output file ",
     "Complete log(s): ",
+    "Uploading source archive",
+    "Storing in storage: ",
+    "Finished upload.",
+    "Retrieving from storage: ",
+    "Finished download.",
+    "Removing local copy of storage file: ",
     "Shutting down, ",
     "Exiting because a job execution failed.",
     "RuleException:\nCalledProcessError in file",
     "WorkflowError:\nAt least one job did not complete successfully.",
 )
-# A line per cell that says what Snakemake has not done: see unless_there in snakemake_fixes.smk.
-RESTORED = "Restored previous version of"
 # Resources that nobody sets, or that say another one again in another unit.
 UNSHOWN = {"tmpdir", "mem", "mem_mib", "disk", "disk_mb", "disk_mib", "_cores", "_nodes"}
 INTERRUPTED = "Terminating processes on user request"
@@ -257,8 +261,6 @@ class LogHandler(LogHandlerBase):
             return shown or event == LogEvent.ERROR or record.levelno >= logging.WARNING
         if event == LogEvent.JOB_INFO and not record.output:
             return False  # a target, with hundreds of files that it names
-        if text.startswith(RESTORED):
-            return False
         if not self._brief:
             return bool(self._filter.filter(record))
         if event == LogEvent.PROGRESS:

@@ -57,7 +57,7 @@ def test_what_nobody_noted_down_is_not_taken_for_current(
     assert workspace.planned(small, "data", "--rerun-incomplete")["prepare_data"] == 1
 
 
-def test_a_job_that_never_started_leaves_finished_cells_alone(
+def test_a_job_that_never_started_leaves_what_was_trained(
     workspace: Workspace, small: dict[str, Any], template: Template
 ) -> None:
     template(workspace, small, "heads")
@@ -81,8 +81,11 @@ def test_a_job_that_never_started_leaves_finished_cells_alone(
         "dpprobe: heads of digits, pixels, epsilon 2: Detected 1 oom_kill event",
         f"  log: {scheduler_log}",
     ]
-    assert contents(cell) == before
     assert workspace.planned(small, "heads")["train_heads"] == 1
+    small["seed"] = 0  # Snakemake deleted the cell, and the store has it
+    workspace.run(small, "heads")
+    assert contents(cell) == before
+    assert "sgd: reused" in log.read_text()
 
 
 # A signal ends it the first twelve times, and the next time the shell that ran it says so.

@@ -49,12 +49,11 @@ def changed_outputs(jobs):
     }
 
 
-def keep_results(dag):
-    """Links results of jobs that will run into the store, because Snakemake deletes the outputs of these jobs."""
-    if workflow.dryrun or IN_STORAGE:
-        return
-    for job in dag.needrun_jobs():
-        if namespace_of(job.rule) and job.rule.name in STORED:
+def ready_jobs(jobs):
+    """Writes what jobs read of the run, and links their earlier results into the store before Snakemake deletes them."""
+    SNAPSHOT.write()
+    for job in jobs:
+        if job.rule.name in STORED and namespace_of(job.rule) and not IN_STORAGE:
             for path in job.output:
                 keep_published(Path(STUDY.results_dir), Path(path))
 

@@ -38,7 +38,7 @@ def unless_lasting(restart_times):
 # A damaged shard or an impossible price would be retried `retries` times, each time with more memory and time.
 # Upstream: snakemake/snakemake#2441 asks for a decision by the job's log.
 # Tests: tests/workflow/test_errors.py::test_an_error_that_stays_is_not_tried_again,
-# tests/workflow/test_remote_jobs.py::test_a_job_that_never_started_leaves_finished_cells_alone
+# tests/workflow/test_remote_jobs.py::test_a_job_that_never_started_leaves_what_was_trained
 if IS_FIRST:
     Job.restart_times = property(unless_lasting(Job.restart_times.fget))
 
@@ -151,9 +151,8 @@ def look_before(plan):
         await plan(dag, *arguments, **options)
         tell_raised(dag)
         check_storage(dag.needrun_jobs())
-        keep_results(dag)
         if not workflow.dryrun:
-            SNAPSHOT.write()
+            ready_jobs(dag.needrun_jobs())
 
     return update_needrun
 

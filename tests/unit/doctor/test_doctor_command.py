@@ -93,12 +93,10 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write_results() -> None:
     for epsilon in ("1", "2"):
         record_cell(write_cell(Path("results"), method="sgd", epsilon=epsilon))
-    Path("results/cells/digits/pixels/.eps-1.done").touch()
     network = Path(NETWORK)
     network.mkdir(parents=True)
     for name in NETWORK_PAYLOAD:
         (network / name).write_bytes(name.encode() * 9)
-    network.with_name(".seed-0.done").touch()
     NetworkRecord.model_validate(
         {
             "cell": {"dataset": "digits", "backbone": "pixels", "method": "tune", "epsilon": "1"},
@@ -468,13 +466,14 @@ FROM_BACKUP = "restore the bundle from a backup: dpprobe cannot recreate a relea
 
 
 def run_is_at_work() -> Calls:
-    shutil.copytree(CELL, Path(CELL).with_name(".eps-1.staged"))
-    truncate(Path(CELL).with_name(".eps-1.staged") / "heads.safetensors")
+    stored = Path("results/.cells/.f.partial")
+    shutil.copytree(CELL, stored)
+    truncate(stored / "heads.safetensors")
     Path(CELL, ".metrics.json.0a1b2c3d.partial").write_text("{")
     Path(FEATURES, ".shard-00000-of-00002.h5.0a1b2c3d.partial").write_text("half")
     started = Path("results/cells/digits/pixels/sgd/eps-4")
     started.mkdir()
-    (started / "heads.safetensors").write_bytes(b"published first")
+    (started / ".heads.safetensors.0a1b2c3d.partial").write_bytes(b"published first")
     yield Told()
     truncate(Path(CELL, "heads.safetensors"))
     Path(".snakemake/locks").mkdir()

@@ -1,0 +1,95 @@
+"""Runs whose data and results are in a storage provider, and whose jobs share no disk."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import WarmPython, Workspace, contents, copy_code, on_cluster
+
+pytestmark = pytest.mark.skipif(shutil.which("rsync") is None, reason="the plugin needs rsync")
+
+# Runs a job in an empty folder, with the sources and the snapshot that Snakemake gives to jobs elsewhere.
+SUBMIT = """
+folder=$(mktemp -d {jobs}/XXXXXX)
+cp -r {code}/* $folder
+mkdir $folder/.snakemake
+cp -r .snakemake/dpprobe $folder/.snakemake
+cd $folder
+{job} >job.log 2>&1 && touch done
+basename $folder
+"""
+STATUS = "test -e {jobs}/$1/done && echo success || echo failed"
+
+
+@pytest.fixture(scope="module")
+def storage(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Workspace, Path]:
+    """A working directory with the code, and the folder of the provider."""
+    root = tmp_path_factory.mktemp("storage")
+    directory = copy_code(repository, root / "code")
+    shutil.rmtree(directory / "src")  # jobs import the installed package
+    return Workspace(repository=directory, directory=directory), root / "bucket"
+
+
+def words(bucket: Path, *, elsewhere: bool = True) -> list[str]:
+    """The options of a run in the provider; `elsewhere` runs each job in an empty folder."""
+    options = ["--default-storage-provider", "fs", "--default-storage-prefix", str(bucket)]
+    options += ["--shared-fs-usage", "none"]
+    if elsewhere:
+        code, jobs = bucket.with_name("sources"), bucket.with_name("jobs")
+        jobs.mkdir(exist_ok=True)
+        submit = SUBMIT.format(jobs=jobs, code=code, job=WarmPython.job())
+        options += on_cluster(bucket.parent, submit, STATUS.format(jobs=jobs))
+    return options
+
+
+def test_a_study_needs_no_shared_disk(
+    storage: tuple[Workspace, Path], small: dict[str, Any], tmp_path: Path
+) -> None:
+    workspace, bucket = storage
+    shutil.copytree(workspace.directory, bucket.with_name("sources"))
+    targets = ("heads", "summaries", "figures", "html_report")
+    workspace.run(small, *targets, *words(bucket))
+    assert not (workspace.directory / "results/cells").exists()
+    cell = bucket / "results/cells/digits/pixels/sgd/eps-2"
+    assert (bucket / "results/report.html").is_file()
+    again = workspace.run(small, *targets, *words(bucket))
+    assert "Nothing to be done" in again.stdout
+
+    on_disk = Workspace(repository=workspace.repository, directory=tmp_path)
+    on_disk.run(small, "heads")
+    for name in ("heads.safetensors", "predictions.parquet", "privacy.json"):
+        assert (cell / name).read_bytes() == (on_disk.cell("sgd", "2") / name).read_bytes()
+
+    # a job that fails leaves the cells of other jobs
+    diverging = {"head": "sgd", "steps": 9, "learning_rate": 1e38, "max_grad_norm": 1e6}
+    before = contents(cell)
+    failing = small | {"epsilons": [2, 4], "methods": {"sgd": small["methods"]["sgd"]}}
+    workspace.run(failing, "heads", *words(bucket))
+    failing["methods"]["bad"] = diverging
+    failing["epsilons"] = [2, 4, 8]
+    failed = workspace.run(failing, "heads", "--until", "calibrate", *words(bucket))
+    assert contents(cell) == before
+    failed = workspace.run(failing, "heads", "--keep-going", *words(bucket), check=False)
+    assert failed.returncode
+    assert (bucket / "results/calibration/digits/eps-8.json").is_file()
+
+
+def test_releases_refuse_a_storage_provider(
+    storage: tuple[Workspace, Path], small: dict[str, Any]
+) -> None:
+    workspace, bucket = storage
+    small["releases"] = {
+        "first": {"dataset": "digits", "backbone": "pixels", "method": "sgd", "epsilon": 2}
+    }
+    options = words(bucket, elsewhere=False)
+    result = workspace.run(small, "release_first", *options, check=False)
+    assert result.returncode
+    assert "releases need a ledger with locks" in result.stdout
+    assert not (bucket / "data/digits/ledger.jsonl").exists()
+    small["results_dir"] = str(bucket / "absolute")
+    result = workspace.run(small, "data", *options, check=False)
+    assert "is an absolute path; write results_dir and data_dir relative" in result.stdout
