@@ -28,6 +28,7 @@ STUDY, CALL = SimpleNamespace(study="scripts", results_dir="results"), []
 # other rule files' parts of a run, which scripts have no need of
 check_devices = check_slurm = lambda: None
 begin_run = lambda: end_from_thread()
+GIVEN_FILES, IN_STORAGE = [], False
 check_storage = ready_jobs = lambda jobs: None
 shown_files = list
 changed_outputs = lambda jobs: []

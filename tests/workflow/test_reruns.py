@@ -100,7 +100,8 @@ def cut_short(path: Path) -> None:
 
 
 OF_CELL = "are made again, results/cells/digits/pixels/sgd/eps-2"
-LOST, DAMAGED = f"missing and {OF_CELL}/{{}}", f"dpprobe: damaged cells {OF_CELL}/metrics.json"
+LOST = "Missing output files: results/cells/digits/pixels/sgd/eps-2/{}"
+DAMAGED = f"dpprobe: damaged cells {OF_CELL}/metrics.json"
 DAMAGES: tuple[tuple[str, Callable[[Path], None], str], ...] = (
     *(
         (name, Path.unlink, LOST.format(name))
@@ -116,7 +117,7 @@ DAMAGES: tuple[tuple[str, Callable[[Path], None], str], ...] = (
 def test_a_plain_run_makes_lost_files_edited_records_and_files_of_another_size_again(
     trained: Workspace, small: dict[str, Any]
 ) -> None:
-    """Snakemake knows of two files of a cell, and asks for none of them once others are made."""
+    """A stage asks for every file of a cell, also once others are made."""
     trained.run(small, "heads")
     cell = trained.cell("sgd", "2")
     before = without_time(cell)

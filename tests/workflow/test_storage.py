@@ -12,7 +12,7 @@ from .conftest import WarmPython, Workspace, contents, copy_code, on_cluster
 
 pytestmark = pytest.mark.skipif(shutil.which("rsync") is None, reason="the plugin needs rsync")
 
-# Runs a job in an empty folder, with the sources and the snapshot that Snakemake gives to jobs elsewhere.
+# Runs a job in an empty folder, with the sources and the snapshot that Snakemake gives to a job.
 SUBMIT = """
 folder=$(mktemp -d {jobs}/XXXXXX)
 cp -r {code}/* $folder
@@ -65,17 +65,16 @@ def test_a_study_needs_no_shared_disk(
         assert (cell / name).read_bytes() == (on_disk.cell("sgd", "2") / name).read_bytes()
 
     # a job that fails leaves the cells of other jobs
-    diverging = {"head": "sgd", "steps": 9, "learning_rate": 1e38, "max_grad_norm": 1e6}
     before = contents(cell)
-    failing = small | {"epsilons": [2, 4], "methods": {"sgd": small["methods"]["sgd"]}}
-    workspace.run(failing, "heads", *words(bucket))
-    failing["methods"]["bad"] = diverging
-    failing["epsilons"] = [2, 4, 8]
-    failed = workspace.run(failing, "heads", "--until", "calibrate", *words(bucket))
-    assert contents(cell) == before
-    failed = workspace.run(failing, "heads", "--keep-going", *words(bucket), check=False)
+    small["epsilons"] = [2, 4]
+    fails = on_cluster(bucket.parent, "echo 17", "echo failed")
+    options = [*words(bucket, elsewhere=False), *fails]
+    failed = workspace.run(small, "heads", *options, check=False)
     assert failed.returncode
-    assert (bucket / "results/calibration/digits/eps-8.json").is_file()
+    assert "Error in rule calibrate" in failed.stdout
+    assert contents(cell) == before
+    planned = workspace.planned(small, "heads", *words(bucket))
+    assert (planned["calibrate"], planned["train_heads"]) == (1, 1)
 
 
 def test_releases_refuse_a_storage_provider(

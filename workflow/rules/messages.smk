@@ -18,6 +18,10 @@ def print_results():
     """Prints the run's results and where to find more, or possible next steps."""
     jobs = list(workflow.dag.jobs)
     sys.stdout.flush()
+    if IN_STORAGE:
+        prefix = workflow.storage_settings.default_storage_prefix
+        print(f"done; the results are in {prefix.rstrip('/')}/{STUDY.results_dir}")
+        return
     if any(job.rule.name == rule_name("summarise") for job in jobs):
         subprocess.run(
             [sys.executable, "-m", "dpprobe", "results", STUDY.results_dir], check=False
@@ -54,6 +58,8 @@ def start_run():
 def end_run():
     """Notes the success, and removes figures and tables that the study no longer has."""
     TOLD_RUN.note_success()
+    if IN_STORAGE:
+        return
     files = list(map(os.path.abspath, GIVEN_FILES))
     study = [STUDY.study, os.getcwd(), *files]
     if removed := remove_dropped(Path(STUDY.results_dir), study, shown_files()):
