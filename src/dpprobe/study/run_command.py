@@ -86,7 +86,7 @@ def start_snakemake(words: Sequence[str]) -> NoReturn:
             "pip install --editable"
         )
     typed = snakemake_words(words, root, here)
-    _check_files(typed, here)
+    check_files(typed, here)
     is_default = not _names_study(words) and typed[-1] == str(root / STUDY)
     if is_default and (studies := _list_studies(_directory(words, here))):
         line = command_line("dpprobe", "run", *words, "--configfile", studies[0])
@@ -128,7 +128,7 @@ def _single_values(words: Sequence[str], option: re.Pattern[str]) -> list[str]:
     return [match[1] or following for word, following in pairs if (match := option.fullmatch(word))]
 
 
-def _check_files(words: Sequence[str], here: Path) -> None:
+def check_files(words: Sequence[str], here: Path) -> None:
     """Raises ConfigError, naming file and line, for a study's file that is missing or not YAML."""
     from dpprobe.study.yaml_file import check_yaml, written_path  # late, for a fast `--help`
 
@@ -137,7 +137,7 @@ def _check_files(words: Sequence[str], here: Path) -> None:
         files.append(str(default))
     for file in files:
         if not (here / file).exists():
-            raise ConfigError(missing_study(file, here))
+            raise ConfigError(_explain_missing(file, here))
         if (here / file).is_dir():
             raise ConfigError(f"--configfile {file}: a folder; write the file of a study")
         check_yaml(written_path((here / file).absolute()))
@@ -153,8 +153,10 @@ def _list_studies(folder: Path) -> list[str]:
     return sorted(changed, key=lambda name: (-changed[name], name))
 
 
-def missing_study(file: str, here: Path = Path()) -> str:
+def _explain_missing(file: str, here: Path) -> str:
     """Explains that a study's file is missing, with the most similar name of the folder."""
+    if (here / file).is_symlink():
+        return f"--configfile {file}: a link that leads to no file; correct the link"
     return (
         f"--configfile {file}: no such file; correct it{similar_study(file, here)} (targets stand "
         "before --configfile, which takes all words that follow)"
