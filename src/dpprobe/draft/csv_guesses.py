@@ -18,6 +18,7 @@ from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.column_guesses import Column, Columns
 from dpprobe.draft.seen_dataset import Line, Seen, count_classes, make_options
 from dpprobe.errors import ConfigError
+from dpprobe.options import resolve_path
 
 _PUBLIC_NAMES = (
     "Class names, read from the labels. Every head publishes the class names. If only the private "
@@ -56,11 +57,11 @@ def look_at_csv(place: str, wishes: Wishes) -> Seen:
 
     Raises ConfigError if a named column does not exist, or no column names existing images.
     """
-    path = Path(place).expanduser()
+    path = resolve_path(place)
     raw, columns = read_table(path)
     wishes.check_columns(columns, place)
     label, labels = choose_labels(columns, wishes, place)
-    root = Path(wishes.root).expanduser() if wishes.root else None
+    root = resolve_path(wishes.root) if wishes.root else None
     start, images = _find_images(columns, table=path, root=root, column=wishes.image)
     unit = guesses.find_unit(columns, wishes.patient)
     keys = _place_keys(start, path, raw.delimiter) | images

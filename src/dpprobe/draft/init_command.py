@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from dpprobe import artifacts
 from dpprobe.errors import ConfigError
 from dpprobe.extras import require_extra
+from dpprobe.options import resolve_path
+from dpprobe.output_paths import check_output_path
 
 WISHES = ("label", "image", "patient", "root", "table", "vectors")
 VECTORS = (
@@ -156,7 +158,7 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
         name = f"${repr(os.fsencode(place))[1:]}"  # as bash reads bytes
         rename = f"convmv -r -f latin1 -t utf8 --notest {name}"
         raise ConfigError(f"{name} is not UTF-8; rename it, such as by `{rename}`")
-    path = Path(place).expanduser()
+    path = resolve_path(place)
     wishes = Wishes(**{name: getattr(arguments, name) for name in WISHES})
     if path.is_dir() and (wishes.table or holds_items(path)):
         return look_at_items(place, wishes)
@@ -168,6 +170,11 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
             )
         return look_at_folder(place)
     if not path.is_file():
+        if os.path.lexists(path):
+            raise ConfigError(
+                f"{place}: neither a folder nor a plain file, but a device, a pipe or a link that "
+                "leads to no file; name another"
+            )
         raise ConfigError(f"{place}: no such folder or file; {_suggest_paths(path)}")
     if tar_shards.is_tar(path):
         raise ConfigError(f"{place}: a tar file; {WRITE_SHARDS}")
@@ -202,15 +209,13 @@ def check_output(output: Path, seen: Seen, *, force: bool) -> None:
         raise ConfigError(
             f"--output {output}: not the name of a YAML file; write a name that ends in .yaml"
         )
+    check_output_path(output, "--output")
     if output.exists() and not force:
         raise ConfigError(
             f"{output}: the file exists; name another file with --output, or overwrite it with "
             "--force"
         )
-    folder = next(path for path in output.absolute().parents if path.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ConfigError(f"--output {output}: {folder} cannot be written; name another folder")
-    images = Path(seen.place).expanduser().resolve()
+    images = resolve_path(seen.place).resolve()
     if not images.is_dir():
         return
     if Path.cwd().is_relative_to(images):

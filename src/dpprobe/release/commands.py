@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dpprobe.artifacts import write_json, write_text
 from dpprobe.errors import ConfigError
+from dpprobe.output_paths import check_output_path
 from dpprobe.release.bundle import RELEASES_FOLDER
 from dpprobe.shown_text import one_line, printable
 from dpprobe.study.reserved_names import LEDGER_FILE
@@ -262,9 +263,8 @@ def _run_predict(arguments: argparse.Namespace) -> int:
     report = arguments.monitor_report
     if (report or arguments.monitor_groups) and not arguments.monitor:
         raise ConfigError("--monitor-report, --monitor-groups: need --monitor; add it")
-    if report and (report.is_dir() or not report.parent.is_dir()):
-        raise ConfigError(f"--monitor-report {report}: name a file in a folder that exists")
     if report:
+        check_output_path(report, "--monitor-report")
         check_outside(report)
     words = vars(arguments)
     named = (
@@ -354,13 +354,15 @@ def _run_explain(arguments: argparse.Namespace) -> int:
     output = arguments.output
     if output is not None and output.suffix not in (".html", ".md"):
         raise ConfigError(f"--output {output}: write a name that ends in .html or .md")
+    if output is not None:
+        check_output_path(output, "--output")
+        check_outside(output)
     written = explain_bundle(
         read_verified(arguments.bundle), page=output is not None and output.suffix == ".html"
     )
     if output is None:
         print(written, end="")
     else:
-        check_outside(output)
         write_text(output, written)
     return 0
 
@@ -392,6 +394,7 @@ def _run_passport(arguments: argparse.Namespace) -> int:
     from dpprobe.release.verification.verify import read_verified
 
     if path := arguments.write_answers:
+        check_output_path(path, "--write-answers")
         if arguments.answers or arguments.output:
             raise ConfigError(
                 "--write-answers: writes only the form; remove --answers and --output, or write "

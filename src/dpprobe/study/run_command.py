@@ -166,7 +166,12 @@ def _explain_missing(file: str, here: Path) -> str:
 def similar_study(file: str, here: Path = Path()) -> str:
     """Names the file of a study that was probably meant; empty if there is none."""
     places = (here, here / "config")
-    known = [path.relative_to(here).as_posix() for at in places for path in at.glob("*.y*ml")]
+    known = [
+        path.relative_to(here).as_posix()
+        for at in places
+        for path in at.glob("*.y*ml")
+        if path.is_file()
+    ]
     close = difflib.get_close_matches(file, known, n=1) or _list_studies(here)
     return f", as in {close[0]}" if close else ""
 
