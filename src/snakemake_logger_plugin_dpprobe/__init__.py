@@ -33,6 +33,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from dpprobe.artifacts import explain_unwritable, file_system, format_size
 from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import ConfigError
+from dpprobe.shown_text import printable
 from dpprobe.study.run_command import check_files
 from snakemake_logger_plugin_dpprobe.failures import Failures, read_status, read_wait
 
@@ -330,11 +331,14 @@ class LogHandler(LogHandlerBase):
             causes = self._failures.describe_all(workflow, is_stopped=bool(stopped))
             if stopped:
                 causes.append("dpprobe: stopped; run the same command again to resume")
-            print(*causes, sep="\n", end="\n" if causes else "", file=sys.stderr)
+            print(*map(printable, causes), sep="\n", end="\n" if causes else "", file=sys.stderr)
 
 
 class _Formatter(DefaultFormatter):  # type: ignore[misc]
-    """Snakemake's, but jobs are jobs in all lines."""
+    """Snakemake's, but jobs are jobs in all lines, and names execute nothing on a terminal."""
+
+    def format(self, record: LogRecord) -> str:
+        return printable(super().format(record))
 
     def format_progress(self, msg: dict[str, Any]) -> str:
         return str(super().format_progress(msg)).replace(" steps ", " jobs ")

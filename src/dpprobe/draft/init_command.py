@@ -14,6 +14,7 @@ from dpprobe.errors import ConfigError
 from dpprobe.extras import require_extra
 from dpprobe.options import resolve_path
 from dpprobe.output_paths import check_output_path
+from dpprobe.shown_text import join_lines, one_line
 
 WISHES = ("label", "image", "patient", "root", "table", "vectors")
 VECTORS = (
@@ -108,24 +109,24 @@ def _run_init(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--output {output}: {error.strerror}; name another folder") from None
     print(seen_in_words(draft))
     for warning in [*warnings, *rare]:
-        print(f"warning:     {warning}")
+        print(one_line(f"warning:     {warning}"))
     for line in backbone.seen:
-        print(f"             {line}")
+        print(one_line(f"             {line}"))
     for fault in refused:
-        print(f"refused:     {fault}")
+        print(one_line(f"refused:     {fault}"))
     if backbone.asked:
-        print(
+        told = (
             f"confirm:     backbones.{backbone.name}: which model computed the vectors, and each "
             f"from its own item alone? Complete these lines in {output}; until then `check` and a "
             "run refuse it"
         )
+        print(one_line(told))
     if refused:
-        print(
-            f"\nCorrect {output} before you run it: a run stops at each line that begins with "
-            "`refused`."
-        )
-    print(f"\nWrote {output}, which has none of the counts above: these counts are private.")
-    print(f"Read the file, then run:  {command_line(*draft.run_words)}")
+        told = f"Correct {output} before you run it: a run stops at each line that begins with "
+        print(join_lines(["", f"{told}`refused`."]))
+    ready = f"Wrote {output}, which has none of the counts above: these counts are private."
+    following = f"Read the file, then run:  {command_line(*draft.run_words)}"
+    print(join_lines(["", ready, following]))
     return 0
 
 

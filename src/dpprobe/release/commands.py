@@ -14,7 +14,7 @@ from dpprobe.artifacts import write_json, write_text
 from dpprobe.errors import ConfigError
 from dpprobe.output_paths import check_output_path
 from dpprobe.release.bundle import RELEASES_FOLDER
-from dpprobe.shown_text import one_line, printable
+from dpprobe.shown_text import join_lines, one_line
 from dpprobe.study.reserved_names import LEDGER_FILE
 
 if TYPE_CHECKING:
@@ -290,9 +290,9 @@ def _run_predict(arguments: argparse.Namespace) -> int:
     )
     if summary.prevalence:
         shares = ", ".join(f"{name} {share:.3g}" for name, share in summary.prevalence.items())
-        print(f"dpprobe: {printable(f'estimated prevalence: {shares}')}", file=sys.stderr)
+        print(f"dpprobe: {one_line(f'estimated prevalence: {shares}')}", file=sys.stderr)
     for line in summary.report.list_lines() if summary.report else ():
-        print(f"dpprobe: {printable(line)}", file=sys.stderr)
+        print(f"dpprobe: {one_line(line)}", file=sys.stderr)
     if summary.report and report:
         write_json(report, {"bundle": arguments.bundle.name, **summary.report.to_dict()})
     for name, reason in summary.unreadable[:SHOWN_UNREADABLE]:
@@ -341,7 +341,7 @@ def _run_verify(arguments: argparse.Namespace) -> int:
         checkpoint=arguments.checkpoint,
         predecessors=arguments.predecessor,
     )
-    print("\n".join(report.list_checks() if arguments.all else report.summarize()))
+    print(join_lines(report.list_checks() if arguments.all else report.summarize()))
     return 0 if report.passed else 1
 
 

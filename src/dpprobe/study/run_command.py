@@ -23,6 +23,7 @@ from dpprobe.devices import USER_PATH
 from dpprobe.errors import ConfigError
 from dpprobe.extras import require_extra
 from dpprobe.resources import is_clone, project_root
+from dpprobe.shown_text import one_line
 
 # Environment variable: tells a script in Snakemake's conda environment which dpprobe to install.
 ROOT = "DPPROBE_ROOT"
@@ -90,7 +91,8 @@ def start_snakemake(words: Sequence[str]) -> NoReturn:
     is_default = not _names_study(words) and typed[-1] == str(root / STUDY)
     if is_default and (studies := _list_studies(_directory(words, here))):
         line = command_line("dpprobe", "run", *words, "--configfile", studies[0])
-        print(f"dpprobe: runs the default study; to run {studies[0]}: {line}", file=sys.stderr)
+        told = f"dpprobe: runs the default study; to run {studies[0]}: {line}"
+        print(one_line(told), file=sys.stderr)
     command = [sys.executable, "-m", "snakemake", *typed]
     sys.stdout.flush()
     os.execve(sys.executable, command, make_environment(root, os.environ))
