@@ -76,6 +76,7 @@ def _run_init(arguments: argparse.Namespace) -> int:
     from dpprobe.draft.available_backbone import ask_for_vectors, choose_backbone
     from dpprobe.draft.init_output import seen_in_words
     from dpprobe.draft.study_text import make_draft, study_text
+    from dpprobe.features.extraction_time import describe_times
     from dpprobe.study.class_split_checks import class_split_faults
     from dpprobe.study.run_command import command_line
     from dpprobe.study.study_checks import check_study
@@ -110,6 +111,8 @@ def _run_init(arguments: argparse.Namespace) -> int:
     print(seen_in_words(draft))
     for warning in [*warnings, *rare]:
         print(one_line(f"warning:     {warning}"))
+    for line in describe_times(study):
+        print(one_line(f"time:        {line}"))
     for line in backbone.seen:
         print(one_line(f"             {line}"))
     for fault in refused:

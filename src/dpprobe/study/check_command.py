@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from dpprobe.backbones.feature_dimensions import read_dimensions
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.sources import embeddings
 from dpprobe.errors import ConfigError
@@ -53,9 +54,13 @@ def _run_check(arguments: argparse.Namespace) -> int:
     named = " ".join(map(str, arguments.files))
     default = arguments.files == [Path(STUDY)]
     words = [] if default else ["--configfile", *map(str, arguments.files)]
+    from dpprobe.features.extraction_time import describe_times  # reads studies itself
+
     cells = count_noun(len(study.list_cells()), "cell")
     lines = [f"{named}: {cells}; run: {run_command(*words)}", UNREAD]
     lines += [*list_vectors(study), *list_limits(study), *list_tested(study)]
+    hub_files = read_dimensions(study.backbones, Path(study.results_dir)).hub_files
+    lines += describe_times(study, hub_files)
     print(join_lines(lines))
     return 0
 

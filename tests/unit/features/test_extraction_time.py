@@ -1,0 +1,141 @@
+"""The time of an extraction is told before a run, if it is long."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+
+from dpprobe.backbones.backbone import Runtime
+from dpprobe.backbones.hub_files import HubFile
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.features import extraction_time
+from dpprobe.features.extraction_time import (
+    FEWEST_IMAGES,
+    Rate,
+    describe_time,
+    describe_times,
+    format_duration,
+    time_network,
+)
+from dpprobe.study.reserved_names import locate_features
+from dpprobe.study.study_file import load_study
+from tests.support.shards import png
+from tests.support.small_study import STUDY
+
+SLOW = [Rate(per_second=0.5, device="cpu", side=518), Rate(per_second=4, device="cpu", side=224)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (10, "1 minute"),
+        (610, "10 minutes"),
+        (5400, "90 minutes"),
+        (5500, "2 hours"),
+        (36 * 3600, "36 hours"),
+        (60 * 3600, "2 days"),
+    ],
+)
+def test_a_duration_has_the_unit_that_people_use(seconds: float, told: str) -> None:
+    assert format_duration(seconds) == told
+
+
+def test_only_long_extractions_are_told() -> None:
+    """At 1 image in 2 seconds, 149 images take less than 5 minutes."""
+    assert describe_time(149, SLOW) is None
+    assert describe_time(10_000, []) is None
+    line = describe_time(5_400, SLOW)
+    assert line is not None
+    assert "5,400 images takes about 3 hours on the processors of this machine" in line
+    assert "about 22 minutes with images of 224 instead of 518 pixels" in line
+    on_gpu = [Rate(per_second=0.5, device="cuda:0", side=518)]
+    assert str(describe_time(5_400, on_gpu)).endswith(
+        "3 hours on this machine's GPU, as measured now"
+    )
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    torch.save(timm.create_model("test_vit").state_dict(), tmp_path / "test_vit.pth")
+    return tmp_path / "test_vit.pth"
+
+
+def network(weights: Path, **preprocessing: Any) -> dict[str, Any]:
+    return {
+        "family": "timm",
+        "model": "test_vit",
+        "checkpoint": str(weights),
+        "preprocessing": preprocessing,
+    }
+
+
+def test_a_network_is_timed_also_at_a_smaller_size(
+    weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extraction_time, "_PATIENCE", 300)
+    run: Callable[..., Any] = subprocess.run
+    monkeypatch.setattr(extraction_time, "_SMALLER_PATIENCE", 300)
+    asked: list[dict[str, Any]] = []
+
+    def run_here(*words: Any, **named: Any) -> Any:
+        asked.append(json.loads(named["input"]))
+        return run(*words, **named)
+
+    monkeypatch.setattr(subprocess, "run", run_here)
+    runtime = Runtime(device="cpu", precision="float32")
+    rates = list(extraction_time._measure_rates(network(weights, size=480), runtime))
+    assert [rate.side for rate in rates] == [480, 224]
+    assert [rate.device for rate in rates] == ["cpu", "cpu"]
+    # a fifth of the pixels: at least 1.5 times the images, also on a busy machine
+    assert rates[1].per_second > 1.5 * rates[0].per_second > 0
+    (alone,) = time_network(backbone_options(network(weights, size=160)), runtime)
+    assert alone.side == 160
+    assert asked[0]["device"] == "cpu"
+    weights.write_bytes(b"no weights")
+    assert time_network(backbone_options(network(weights)), runtime) == []
+
+
+def test_networks_with_many_images_and_weights_here_are_timed(
+    tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed: list[str] = []
+
+    def time_one(options: Any, runtime: Runtime) -> list[Rate]:
+        assert runtime.device == "cpu"
+        timed.append(options.model)
+        return SLOW
+
+    monkeypatch.setattr(extraction_time, "time_network", time_one)
+    for dataset, count in {"few": FEWEST_IMAGES // 4, "many": FEWEST_IMAGES}.items():
+        for name in ("cat", "dog"):
+            (tmp_path / dataset / name).mkdir(parents=True)
+            for number in range(count):
+                (tmp_path / dataset / name / f"{number}.png").write_bytes(png(number))
+    source = {"source": "imagefolder", "path": str(tmp_path / "many")}
+    values = {
+        **STUDY,
+        "results_dir": str(tmp_path / "results"),
+        "device": "cpu",
+        "backbones": {"vit": network(weights), "pixels": {"family": "pixels"}},
+        "datasets": {"many": source, "few": {**source, "path": str(tmp_path / "few")}},
+    }
+    study = load_study(values)
+    (line,) = describe_times(study)
+    assert line.startswith("backbones.vit: many: extracting the features of 400 images takes about")
+    assert timed == ["test_vit"]
+    fetched = {"vit": [HubFile("weights", "no/such-repository", ("model.safetensors",))]}
+    assert list(describe_times(study, fetched)) == []
+    for split in ("train", "test"):
+        path = Path(locate_features(study.results_dir, "many", "vit", split))
+        path.parent.mkdir(parents=True)
+        path.touch()
+    assert list(describe_times(study)) == []
+    assert timed == ["test_vit"]
