@@ -76,8 +76,8 @@ def _run_init(arguments: argparse.Namespace) -> int:
     from dpprobe.draft.available_backbone import ask_for_vectors, choose_backbone
     from dpprobe.draft.init_output import seen_in_words
     from dpprobe.draft.study_text import make_draft, study_text
-    from dpprobe.features.extraction_time import describe_times
     from dpprobe.study.class_split_checks import class_split_faults
+    from dpprobe.study.extraction_times import describe_times
     from dpprobe.study.run_command import command_line
     from dpprobe.study.study_checks import check_study
     from dpprobe.study.study_file import load_study

@@ -13,25 +13,19 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from dpprobe.backbones.backbone import Backbone, Runtime
-from dpprobe.backbones.hub_files import HubFile, is_cached
 from dpprobe.backbones.loading import load_backbone, resolve_runtime
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.counted_nouns import count_noun
 from dpprobe.devices import is_gpu
 from dpprobe.errors import ConfigError
-from dpprobe.results.study_files import StudyFiles
-from dpprobe.study.study import Study
 
-FEWEST_IMAGES = 200  # fewer images take no hours with any network
 SHORT_SECONDS = 300  # shorter extractions are not told
 SMALLER_SIZE = 224  # pixels of a side, at which a network of larger images is timed as well
 _PATIENCE = 30  # seconds until a network's timing is given up
@@ -53,35 +47,6 @@ class Rate:
     per_second: float
     device: str
     side: int
-
-
-def describe_times(
-    study: Study, hub_files: Mapping[str, Sequence[HubFile]] = MappingProxyType({})
-) -> Iterator[str]:
-    """Yields a line for each dataset and network whose features take long and are not there yet.
-
-    Times the networks whose weights are on this machine. Yields nothing about a network that cannot
-    be loaded, which extraction reports.
-
-    Args:
-      hub_files: files that loading fetches from the Hub if they are not cached, by backbone.
-    """
-    files, splits = StudyFiles(study, results=study.results_dir), ("train", "test")
-    for name, options in study.backbones.items():
-        rows = {}
-        for dataset, source in study.all_datasets().items():
-            counts = source.used_rows()
-            made = (Path(files.locate_manifest(dataset, name, split)) for split in splits)
-            if counts is not None and not all(path.exists() for path in made):
-                rows[dataset] = counts[0] * (1 + options.stored_crops) + counts[1]
-        cached = all(is_cached(one.repository, one.names) for one in hub_files.get(name, ()))
-        if not (options.network and cached) or max(rows.values(), default=0) < FEWEST_IMAGES:
-            continue
-        runtime = Runtime(device=study.device, precision=study.features.precision)
-        rates = time_network(options, runtime)
-        for dataset, count in rows.items():
-            if line := describe_time(count, rates):
-                yield f"backbones.{name}: {dataset}: {line}"
 
 
 def describe_time(images: int, rates: list[Rate]) -> str | None:
@@ -157,7 +122,7 @@ def _measure_rates(values: Mapping[str, Any], runtime: Runtime) -> Iterator[Rate
 
 def _measure_rate(options: BackboneOptions, runtime: Runtime) -> Rate:
     """Passes one image per processor through a network, or one batch on a GPU."""
-    from dpprobe.backbones.feature_digest import probe_image
+    from dpprobe.backbones.feature_digest import probe_image  # heavy: Pillow
 
     runtime = resolve_runtime(runtime)
     backbone = load_backbone(options, runtime=runtime)
@@ -172,7 +137,7 @@ def _measure_rate(options: BackboneOptions, runtime: Runtime) -> Rate:
 
 def _time_processors(backbone: Backbone, image: Any) -> tuple[float, int]:
     """Times one pass on each processor at once, as extraction computes; loading made a pass."""
-    from dpprobe.features.extraction_pipeline import in_order
+    from dpprobe.features.extraction_pipeline import in_order  # heavy: torch
 
     count = len(os.sched_getaffinity(0))
     started = time.monotonic()

@@ -17,6 +17,7 @@ from dpprobe.errors import ConfigError
 from dpprobe.extras import require_extra
 from dpprobe.shown_text import join_lines, show_message
 from dpprobe.study.dimension_checks import check_dimensions
+from dpprobe.study.extraction_times import describe_times
 from dpprobe.study.run_command import STUDY, run_command, similar_study
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import check_study
@@ -54,8 +55,6 @@ def _run_check(arguments: argparse.Namespace) -> int:
     named = " ".join(map(str, arguments.files))
     default = arguments.files == [Path(STUDY)]
     words = [] if default else ["--configfile", *map(str, arguments.files)]
-    from dpprobe.features.extraction_time import describe_times  # reads studies itself
-
     cells = count_noun(len(study.list_cells()), "cell")
     lines = [f"{named}: {cells}; run: {run_command(*words)}", UNREAD]
     lines += [*list_vectors(study), *list_limits(study), *list_tested(study)]

@@ -13,21 +13,14 @@ import timm
 import torch
 
 from dpprobe.backbones.backbone import Runtime
-from dpprobe.backbones.hub_files import HubFile
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.features import extraction_time
 from dpprobe.features.extraction_time import (
-    FEWEST_IMAGES,
     Rate,
     describe_time,
-    describe_times,
     format_duration,
     time_network,
 )
-from dpprobe.study.reserved_names import locate_features
-from dpprobe.study.study_file import load_study
-from tests.support.shards import png
-from tests.support.small_study import STUDY
 
 SLOW = [Rate(per_second=0.5, device="cpu", side=518), Rate(per_second=4, device="cpu", side=224)]
 
@@ -101,41 +94,3 @@ def test_a_network_is_timed_also_at_a_smaller_size(
     assert asked[0]["device"] == "cpu"
     weights.write_bytes(b"no weights")
     assert time_network(backbone_options(network(weights)), runtime) == []
-
-
-def test_networks_with_many_images_and_weights_here_are_timed(
-    tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    timed: list[str] = []
-
-    def time_one(options: Any, runtime: Runtime) -> list[Rate]:
-        assert runtime.device == "cpu"
-        timed.append(options.model)
-        return SLOW
-
-    monkeypatch.setattr(extraction_time, "time_network", time_one)
-    for dataset, count in {"few": FEWEST_IMAGES // 4, "many": FEWEST_IMAGES}.items():
-        for name in ("cat", "dog"):
-            (tmp_path / dataset / name).mkdir(parents=True)
-            for number in range(count):
-                (tmp_path / dataset / name / f"{number}.png").write_bytes(png(number))
-    source = {"source": "imagefolder", "path": str(tmp_path / "many")}
-    values = {
-        **STUDY,
-        "results_dir": str(tmp_path / "results"),
-        "device": "cpu",
-        "backbones": {"vit": network(weights), "pixels": {"family": "pixels"}},
-        "datasets": {"many": source, "few": {**source, "path": str(tmp_path / "few")}},
-    }
-    study = load_study(values)
-    (line,) = describe_times(study)
-    assert line.startswith("backbones.vit: many: extracting the features of 400 images takes about")
-    assert timed == ["test_vit"]
-    fetched = {"vit": [HubFile("weights", "no/such-repository", ("model.safetensors",))]}
-    assert list(describe_times(study, fetched)) == []
-    for split in ("train", "test"):
-        path = Path(locate_features(study.results_dir, "many", "vit", split))
-        path.parent.mkdir(parents=True)
-        path.touch()
-    assert list(describe_times(study)) == []
-    assert timed == ["test_vit"]
