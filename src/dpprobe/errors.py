@@ -31,7 +31,9 @@ class DpprobeError(Exception):
     passes = False
 
     def __str__(self) -> str:
-        return show_message(self.args[0] if len(self.args) == 1 else super().__str__())
+        single = len(self.args) == 1 and isinstance(self.args[0], str)  # perhaps `Lines`
+        message = self.args[0] if single else super().__str__()
+        return show_message(message)
 
 
 class ConfigError(DpprobeError):

@@ -57,7 +57,7 @@ def end_run():
     files = [os.path.abspath(file) for file in workflow.overwrite_configfiles or []]
     study = [STUDY.study, os.getcwd(), *files]
     if removed := remove_dropped(Path(STUDY.results_dir), study, shown_files()):
-        print("dpprobe:", describe_removed(removed), file=sys.stderr)
+        tell(describe_removed(removed))
 
 
 def before(act, block):
