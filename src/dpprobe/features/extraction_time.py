@@ -49,11 +49,19 @@ class Rate:
     side: int
 
 
-def describe_time(images: int, rates: list[Rate]) -> str | None:
+def describe_time(images: int, rates: list[Rate] | None) -> str | None:
     """Returns how long a network's features take, and how long at a smaller size.
 
-    Returns None if they take less than `SHORT_SECONDS`, or nothing was measured.
+    Returns None if they take less than `SHORT_SECONDS`, or the network cannot be loaded.
+
+    Args:
+      rates: the result of `time_network`.
     """
+    if rates is None:
+        return (
+            f"the network was not timed within {_PATIENCE} seconds, so extracting the features of "
+            f"{images:,} images may take hours"
+        )
     if not rates or (seconds := images / rates[0].per_second) < SHORT_SECONDS:
         return None
     place = "this machine's GPU" if is_gpu(rates[0].device) else "the processors of this machine"
@@ -79,26 +87,29 @@ def format_duration(seconds: float) -> str:
     return count_noun(max(1, round(seconds / length)), unit)
 
 
-def time_network(options: BackboneOptions, runtime: Runtime) -> list[Rate]:
+def time_network(options: BackboneOptions, runtime: Runtime) -> list[Rate] | None:
     """Times a network in a process of its own, and at `SMALLER_SIZE` if its images are larger.
 
-    Returns nothing if the network cannot be loaded, or only after `_PATIENCE` seconds.
+    Returns no rate if the network cannot be loaded, and None if it takes over `_PATIENCE` seconds.
     """
     asked = {
         "options": options.model_dump(mode="json"),
         "device": runtime.device,
         "precision": runtime.precision,
     }
-    with suppress(OSError, subprocess.SubprocessError, ValueError, IndexError):
-        ended = subprocess.run(
-            [sys.executable, "-m", "dpprobe.features.extraction_time"],
-            input=json.dumps(asked),
-            capture_output=True,
-            encoding="utf-8",
-            timeout=_PATIENCE,
-            env={**os.environ, "HF_HUB_OFFLINE": "1"},
-            check=True,
-        )
+    with suppress(OSError, subprocess.CalledProcessError, ValueError, IndexError):
+        try:
+            ended = subprocess.run(
+                [sys.executable, "-m", "dpprobe.features.extraction_time"],
+                input=json.dumps(asked),
+                capture_output=True,
+                encoding="utf-8",
+                timeout=_PATIENCE,
+                env={**os.environ, "HF_HUB_OFFLINE": "1"},
+                check=True,
+            )
+        except subprocess.TimeoutExpired:
+            return None
         return [Rate(**rate) for rate in json.loads(ended.stdout.splitlines()[-1])]
     return []
 

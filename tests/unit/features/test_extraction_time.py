@@ -92,5 +92,9 @@ def test_a_network_is_timed_also_at_a_smaller_size(
     (alone,) = time_network(backbone_options(network(weights, size=160)), runtime)
     assert alone.side == 160
     assert asked[0]["device"] == "cpu"
+    monkeypatch.setattr(extraction_time, "_PATIENCE", 0.01)
+    assert (late := time_network(backbone_options(network(weights)), runtime)) is None
+    assert "not timed within 0.01 seconds" in str(describe_time(400, late))
+    monkeypatch.setattr(extraction_time, "_PATIENCE", 300)
     weights.write_bytes(b"no weights")
     assert time_network(backbone_options(network(weights)), runtime) == []
