@@ -89,7 +89,9 @@ def test_a_network_is_timed_also_at_a_smaller_size(
     assert [rate.device for rate in rates] == ["cpu", "cpu"]
     # a fifth of the pixels: at least 1.5 times the images, also on a busy machine
     assert rates[1].per_second > 1.5 * rates[0].per_second > 0
-    (alone,) = time_network(backbone_options(network(weights, size=160)), runtime) or ()
+    timed = time_network(backbone_options(network(weights, size=160)), runtime)
+    assert timed is not None
+    (alone,) = timed
     assert alone.side == 160
     assert asked[0]["device"] == "cpu"
     monkeypatch.setattr(extraction_time, "_PATIENCE", 0.01)
