@@ -21,7 +21,7 @@ from dpprobe.release.compare_command import add_command as add_compare
 from dpprobe.release.parts.sites.site_commands import add_command as add_site
 from dpprobe.reporting.plan_command import add_command as add_plan
 from dpprobe.reporting.results_command import add_command as add_results
-from dpprobe.shown_text import Terminal, printable
+from dpprobe.shown_text import Terminal, one_line
 from dpprobe.study import catalog
 from dpprobe.study.check_command import add_command as add_check
 from dpprobe.study.run_command import add_command as add_run
@@ -64,7 +64,7 @@ def main() -> None:
         sys.exit(f"dpprobe: {error}")
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:  # any command may look up a path that is too long
-            path = printable(str(error.filename)[:60])
+            path = one_line(str(error.filename)[:60])
             sys.exit(f"dpprobe: {path}...: this path is too long; correct it")
         explained: object = explain_unwritable(error)
         if explained is None and error.filename and error.errno in {errno.EEXIST, *LASTING}:
@@ -72,11 +72,11 @@ def main() -> None:
         if explained is None:
             raise
         _close_output()
-        sys.exit(f"dpprobe: {printable(str(explained))}")
+        sys.exit(f"dpprobe: {one_line(str(explained))}")
     except RuntimeError as error:
         if not str(error).startswith("Symlink loop"):  # of Path.resolve
             raise
-        sys.exit(f"dpprobe: {printable(str(error))}: a link that leads to itself; correct the path")
+        sys.exit(f"dpprobe: {one_line(str(error))}: a link that leads to itself; correct the path")
     except KeyboardInterrupt:
         print("dpprobe: stopped", file=sys.stderr)
         sys.exit(130)  # the status that shells report for Ctrl-C
@@ -87,7 +87,7 @@ def _run_command(parser: argparse.ArgumentParser) -> int:
     arguments, words = parser.parse_known_args()
     arguments.words = words
     if words and arguments.command != "run":
-        parser.error(f"unrecognized arguments: {' '.join(words)}")
+        parser.error(one_line(f"unrecognized arguments: {' '.join(words)}"))
     if "run" in arguments:
         _show_progress()
         with naming_extras():

@@ -434,8 +434,8 @@ def first_difference(first: Any, second: Any, place: str = "") -> Difference | N
 def write_table(path: Path, table: pa.Table) -> None:
     import pyarrow.parquet as pq  # late and heavy: each start of Snakemake imports this module
 
-    with atomic_path(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+    with atomic_path(path) as temporary, temporary.open("wb") as stream:  # pyarrow needs UTF-8
+        pq.write_table(table, stream, compression="zstd")
 
 
 def read_table(path: Path) -> pa.Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from dpprobe.shown_text import printable
+from dpprobe.shown_text import show_message
 
 # The system's path errors that stay until the user corrects the path; a retry may cure all others.
 LASTING = {
@@ -31,7 +31,9 @@ class DpprobeError(Exception):
     passes = False
 
     def __str__(self) -> str:
-        return printable(super().__str__())
+        single = len(self.args) == 1 and isinstance(self.args[0], str)  # perhaps `Lines`
+        message = self.args[0] if single else super().__str__()
+        return show_message(message)
 
 
 class ConfigError(DpprobeError):

@@ -97,7 +97,7 @@ def job_log(path: str | Path, outputs: Iterable[str | Path] = ()) -> Iterator[No
         record.finish()
     except DpprobeError as error:
         beside = explain_missing_file(error)
-        _log_error(f"{error}; {beside}" if beside else str(error), written, terminal)
+        _log_error(str(error) + (f"; {beside}" if beside else ""), written, terminal)
         if not beside and not may_pass(error):
             written.append_text(f"{LASTING}\n")
         sys.exit(1)

@@ -1,13 +1,16 @@
 """Writes names from outside so that neither terminals nor spreadsheets execute them.
 
 Names of files, classes and columns may contain escape sequences, which can retitle a terminal or
-hide lines. They may also begin like formulas, which a spreadsheet would compute.
+hide lines, and line ends, which make one message look like several. They may also begin like
+formulas, which a spreadsheet would compute. Messages are escaped where they are shown, in errors
+and in the log; only `Lines` have several lines.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import PurePath
 from typing import IO, Any
@@ -30,6 +33,25 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """Returns a printable text on one line, for a name that must not look like several lines."""
     return _LINE_ENDS.sub(lambda match: repr(match[0])[1:-1], printable(text))
+
+
+class Lines(str):
+    """A message of several lines, each of which is printable; made by `join_lines`."""
+
+    __slots__ = ()
+
+    def __add__(self, text: str) -> Lines:
+        return Lines(f"{self}{one_line(text)}")
+
+
+def join_lines(lines: Iterable[str]) -> Lines:
+    """Joins messages to one of several lines; escapes line ends in each that is no `Lines`."""
+    return Lines("\n".join(map(show_message, lines)))
+
+
+def show_message(text: str) -> str:
+    """Returns a message as it is shown: on one line, unless it is made of several."""
+    return text if isinstance(text, Lines) else one_line(text)
 
 
 def spreadsheet_text(text: str) -> str:
@@ -62,9 +84,11 @@ class Terminal:
 
 
 def _show_record(record: logging.LogRecord) -> bool:
-    if isinstance(record.args, tuple) and str(record.msg) != "%s":  # values in a sentence
+    if isinstance(record.args, tuple):
         record.args = tuple(
-            one_line(str(each)) if isinstance(each, str | PurePath) else each
+            show_message(each if isinstance(each, str) else str(each))
+            if isinstance(each, str | PurePath | BaseException)
+            else each
             for each in record.args
         )
     with suppress(TypeError, ValueError):  # handlers report arguments that do not fit the message

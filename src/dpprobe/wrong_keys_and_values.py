@@ -22,6 +22,7 @@ from dpprobe.options import (
     takes_key,
     written_keys,
 )
+from dpprobe.shown_text import join_lines
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 _REMEDY = "remove it or correct its spelling"
@@ -65,7 +66,7 @@ def validate_options(cls: type[OptionsT], values: Mapping[str, Any], where: str)
         return cls.model_validate(dict(values))
     except ValidationError as error:
         lines = [f"{where}: {line}" for line in _explain_all(error.errors(), values, cls)]
-        raise ConfigError("\n".join(lines)) from None
+        raise ConfigError(join_lines(lines)) from None
 
 
 def read_options(

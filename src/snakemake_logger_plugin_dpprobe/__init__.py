@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from logging import LogRecord
@@ -32,7 +32,9 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from dpprobe.artifacts import explain_unwritable, file_system, format_size
 from dpprobe.counted_nouns import count_noun
-from dpprobe.study.run_command import missing_study
+from dpprobe.errors import ConfigError
+from dpprobe.shown_text import printable
+from dpprobe.study.run_command import check_files
 from snakemake_logger_plugin_dpprobe.failures import Failures, read_status, read_wait
 
 PROGRESS_SECONDS = 10  # at least, between two lines that count finished jobs
@@ -72,6 +74,8 @@ _FAULTS = re.compile(
 )
 # A wrong study that is found late, by a function that computes a job's inputs or resources.
 _LATE_FAULTS = re.compile(r"\nError:\n  StudyError:\n    (.*?)\nWildcards:", re.DOTALL)
+# Snakemake's words for a study's file that it cannot read, also in a traceback of its code.
+_UNREAD_STUDY = ("load_configfile", "\nConfig file ")
 _LOCKED = re.compile(r"in the following directory:\n(.+)")
 # Options with which somebody forces jobs, and other words for stages of a study.
 _FORCING = ("-f", "-F", "-R", "--force")
@@ -329,11 +333,14 @@ class LogHandler(LogHandlerBase):
             causes = self._failures.describe_all(workflow, is_stopped=bool(stopped))
             if stopped:
                 causes.append("dpprobe: stopped; run the same command again to resume")
-            print(*causes, sep="\n", end="\n" if causes else "", file=sys.stderr)
+            print(*map(printable, causes), sep="\n", end="\n" if causes else "", file=sys.stderr)
 
 
 class _Formatter(DefaultFormatter):  # type: ignore[misc]
-    """Snakemake's, but jobs are jobs in all lines."""
+    """Snakemake's, but jobs are jobs in all lines, and names execute nothing on a terminal."""
+
+    def format(self, record: LogRecord) -> str:
+        return printable(super().format(record))
 
     def format_progress(self, msg: dict[str, Any]) -> str:
         return str(super().format_progress(msg)).replace(" steps ", " jobs ")
@@ -433,6 +440,15 @@ def is_quiet_typed(words: Collection[str]) -> bool:
     return any(word.startswith(("-q", "--quiet")) for word in words)
 
 
+def find_file_fault(words: Sequence[str]) -> str | None:
+    """Returns why the study's files on a command line are not read; None if they are."""
+    try:
+        check_files(words, Path.cwd())
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
 def suggest_target(target: str, known: Collection[str]) -> str | None:
     """Returns the target that somebody may mean: of the same stage and dataset, or spelt alike."""
     stage, _, rest = target.replace("-", "_").partition("_")
@@ -450,6 +466,8 @@ def suggest_target(target: str, known: Collection[str]) -> str | None:
 
 def shorten_error(text: str, exception: str | None) -> str:
     """Shortens the error of a wrong study or an unwritable file to one line."""
+    if any(mark in text for mark in _UNREAD_STUDY) and (fault := find_file_fault(sys.argv[1:])):
+        return f"dpprobe: {fault}"
     if exception == "StudyError" and (faults := _FAULTS.fullmatch(text.strip("\n"))):
         return f"dpprobe: {faults[1]}"
     if exception == "InputFunctionException" and (faults := _LATE_FAULTS.search(text)):
@@ -471,8 +489,6 @@ def shorten_error(text: str, exception: str | None) -> str:
         error = OSError(errno.EACCES, "", denied[1])
     elif raised := _OS_ERROR.search(text):
         error = OSError(int(raised[1]), raised[2], raised[3])
-        if "load_configfile" in text and error.errno == errno.ENOENT:
-            return f"dpprobe: {missing_study(raised[3])}"
     if error and (refused := explain_unwritable(error)):
         return f"dpprobe: {refused}"
     return text

@@ -12,6 +12,8 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from snakemake.common.configfile import load_configfile
+from snakemake.exceptions import format_exception_to_string
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 from snakemake_interface_logger_plugins.tests import MockOutputSettings
@@ -240,11 +242,6 @@ NO_ACCESS = "no access (Permission denied); correct the permissions of the file 
 # What Snakemake calls an error, what it says, and what dpprobe makes of it.
 ERRORS = (
     (
-        "FileNotFoundError",
-        f"{IN_CONFIG}FileNotFoundError: [Errno 2] No such file: 'lesion.yaml'\n",
-        "--configfile lesion.yaml: no such file; correct it, as in lesions.yaml",
-    ),
-    (
         "OSError",
         f"{IN_CONFIG}OSError: [Errno 28] No space left: '/some/notes'\n",
         "/some/notes: cannot be written (No space left on device); free space or have the quota",
@@ -301,11 +298,45 @@ def test_what_snakemake_says_in_many_lines_is_told_in_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, text: str, told: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "lesions.yaml").touch()
     names = ("all", "plan", "paper_tables", "audit_digits", "features_digits", "heads_digits")
     rules = [SimpleNamespace(name=name) for name in names]
     monkeypatch.setattr(RUN, "workflow", SimpleNamespace(rules=rules))
     line = plugin.shorten_error(text, kind)
+    assert line.startswith(f"dpprobe: {told}")
+    assert len(line.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"a: 1\n# caf\xe9\n", "lesion.yaml:2: byte 0xe9 is not UTF-8; save the file as UTF-8"),
+        ("a: 1\n".encode("utf-16"), "lesion.yaml:1: byte 0xff is not UTF-8; save the file as"),
+        (b"a:\n\t- 1\n", "lesion.yaml:2: a tab, but YAML accepts only spaces"),
+        (b"a: 2024-13-40\n", "lesion.yaml: not YAML (month must be in 1..12)"),
+        (b"- a\n", "lesion.yaml: no mapping; write a study"),
+        (b"", "lesion.yaml: empty; write a study"),
+        ("folder", "--configfile lesion.yaml: a folder; write the file of a study"),
+        ("link", "--configfile lesion.yaml: a link that leads to no file; correct the link"),
+        (None, "--configfile lesion.yaml: no such file; correct it, as in lesions.yaml"),
+    ],
+)
+def test_a_study_that_snakemake_cannot_read_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | str | None, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["snakemake", "-n", "--configfile", "lesion.yaml"])
+    (tmp_path / "lesions.yaml").touch()
+    study = tmp_path / "lesion.yaml"
+    if isinstance(content, bytes):
+        study.write_bytes(content)
+    elif content == "folder":
+        study.mkdir()
+    elif content == "link":
+        study.symlink_to(study.name)
+    with pytest.raises(Exception, match=r".") as caught:
+        load_configfile(study.name)
+    text = format_exception_to_string(caught.value)
+    line = plugin.shorten_error(text, type(caught.value).__name__)
     assert line.startswith(f"dpprobe: {told}")
     assert len(line.splitlines()) == 1
 

@@ -1,7 +1,6 @@
 """Finds jobs that must run again because their files changed or disagree with the study."""
 
 import os
-import sys
 from pathlib import Path
 
 from dpprobe.artifacts import explain_unwritable, read_whole_record
@@ -61,7 +60,7 @@ def ready_jobs(jobs):
 def tell_first(problem, first):
     """Logs the first file that is recreated because of a problem."""
     if TOLD.setdefault(problem, first) == first:
-        print(f"dpprobe: {problem} are made again, {first}", file=sys.stderr)
+        tell(f"{problem} are made again, {first}")
 
 
 def tell_raised(dag):
@@ -80,7 +79,7 @@ def tell_raised(dag):
                 RAISED_RUN.note_raised(job)
     for line in describe_raised(jobs):
         if line not in TOLD:
-            print(f"dpprobe: {line}", file=sys.stderr)
+            tell(line)
             TOLD[line] = line
 
 

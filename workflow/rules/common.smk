@@ -33,6 +33,7 @@ from dpprobe.results.network_record import (
     network_folder,
 )
 from dpprobe.results.study_files import StudyFiles
+from dpprobe.shown_text import one_line
 from dpprobe.study.check_command import load_checked
 from dpprobe.study.imbalance import rare_classes
 from dpprobe.study.network_methods import head_methods, network_options
@@ -102,6 +103,11 @@ wildcard_constraints:
     split="train|test",
     epsilon=names(STUDY.job_epsilons()),
     release=names(STUDY.releases),
+
+
+def tell(text):
+    """Writes a line to the terminal, in which names stay; by one write, so that no line of a job splits it."""
+    sys.stderr.write(one_line(f"dpprobe: {text}") + "\n")
 
 
 def dumped(options):

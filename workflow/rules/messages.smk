@@ -63,7 +63,7 @@ def end_run():
     files = list(map(os.path.abspath, GIVEN_FILES))
     study = [STUDY.study, os.getcwd(), *files]
     if removed := remove_dropped(Path(STUDY.results_dir), study, shown_files()):
-        print("dpprobe:", describe_removed(removed), file=sys.stderr)
+        tell(describe_removed(removed))
 
 
 def before(act, block):

@@ -1,7 +1,6 @@
 """The memory (MB), time (minutes), threads and GPUs that jobs request; profiles/slurm/config.yaml overrides them."""
 
 import shutil
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -239,7 +238,7 @@ def known_partitions():
         return ask_partitions()
     except DpprobeError as error:
         if STUDY.device == "cuda":
-            print(f"dpprobe: {error}: jobs request GPUs unchecked", file=sys.stderr)
+            tell(f"{error}: jobs request GPUs unchecked")
             return None
         raise StudyError(
             f"device: {STUDY.device}: {error}, so no partition is known to have GPUs; repair sinfo, or write "
@@ -375,8 +374,7 @@ def check_devices():
     if lack and insists:
         raise StudyError(f"device: cuda: {lack}; write auto or cpu")
     if lack:
-        # one write, so that no line of the first job splits the text
-        sys.stderr.write(f"dpprobe: {lack}: networks run on the CPU\n")
+        tell(f"{lack}: networks run on the CPU")
 
 
 def runs_network(job):

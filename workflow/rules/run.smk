@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -68,10 +67,9 @@ def begin_run():
     # marks come before the search for other runs, so that one of two simultaneous runs sees the other
     mark_run(RUN_FOLDERS)
     for other in find_other_runs(RUN_FOLDERS):
-        print(
-            f"dpprobe: warning: {other.describe()}: jobs of both fail where they replace a file that the other reads; "
-            "wait for that run, or give each study folders of its own",
-            file=sys.stderr,
+        tell(
+            f"warning: {other.describe()}: jobs of both fail where they replace a file that the other reads; "
+            "wait for that run, or give each study folders of its own"
         )
     SNAPSHOT.write()
     SNAPSHOT.remove_older()

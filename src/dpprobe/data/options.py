@@ -16,6 +16,7 @@ from dpprobe.data.subsample import Subsample
 from dpprobe.errors import ConfigError
 from dpprobe.options import Name, Options, real_path, resolve_path
 from dpprobe.privacy.limits import SMALLEST_DELTA
+from dpprobe.shown_text import join_lines
 
 
 class Expected(Options):
@@ -368,7 +369,7 @@ class DatasetOptions(Options, ABC):
             return self.count_rows()
         sizes = self.class_rows()
         if sizes is not None and (faults := self.subsample.list_faults(sizes)):
-            raise ConfigError("\n".join(f"subsample: {fault}" for fault in faults))
+            raise ConfigError(join_lines(f"subsample: {fault}" for fault in faults))
         each, classes, rows = self.subsample.per_class, self.count_classes(), self.count_rows()
         if each is None or classes is None or rows is None or self.names_units():
             return None

@@ -12,7 +12,7 @@ from typing import Any
 
 from dpprobe import artifacts
 from dpprobe.errors import DataError
-from dpprobe.shown_text import spreadsheet_text
+from dpprobe.shown_text import join_lines, spreadsheet_text
 
 FILE_NAME = "problems.csv"
 COLUMNS = ("split", "row", "id", "path", "problem", "detail")
@@ -135,7 +135,7 @@ class Problems:
             lines += [f"  {line}" for line in self._shown[kind]]
             if count > SHOWN:
                 lines.append(f"  and {count - SHOWN} more")
-        return DataError("\n".join(lines))
+        return DataError(join_lines(lines))
 
     def _open_writer(self) -> Any:
         temporary = self._stack.enter_context(artifacts.atomic_path(self.path))

@@ -22,6 +22,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from dpprobe.errors import DataError
 from dpprobe.options import Options
+from dpprobe.shown_text import join_lines
 
 _DIGEST_BITS = 256
 
@@ -122,7 +123,7 @@ class Subsample(Options):
             members[label].add(name)
         sizes = {each: len(rows) for each, rows in zip(class_names, members, strict=True)}
         if faults := self.list_faults(sizes):
-            raise DataError("\n".join(f"subsample: {fault}" for fault in faults))
+            raise DataError(join_lines(f"subsample: {fault}" for fault in faults))
         kept = [
             self._choose_members(each, members[place]) for place, each in enumerate(class_names)
         ]

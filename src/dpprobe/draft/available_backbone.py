@@ -17,7 +17,7 @@ from dpprobe.backbones.sister_models import describe_photographs, list_sisters
 from dpprobe.backbones.timm_models import known_architectures, read_stated_config
 from dpprobe.draft.seen_dataset import ItemVectors, name_of
 from dpprobe.errors import ConfigError
-from dpprobe.options import options_class
+from dpprobe.options import options_class, resolve_path
 from dpprobe.study import catalog
 
 HUB = "https://huggingface.co/"
@@ -104,7 +104,7 @@ def _choose_scattering() -> Chosen:
 
 
 def _of_checkpoint(checkpoint: str, model: str | None, size: int | None) -> Chosen:
-    path = Path(checkpoint).expanduser()
+    path = resolve_path(checkpoint)
     if not path.is_file():
         raise ConfigError(f"--checkpoint {checkpoint}: no such file; correct the path")
     model = model or _model_of(path)

@@ -18,6 +18,7 @@ from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.column_guesses import Column, Columns
 from dpprobe.draft.seen_dataset import Line, Seen, count_classes, make_options
 from dpprobe.errors import ConfigError
+from dpprobe.options import resolve_path
 
 _PUBLIC_NAMES = (
     "Class names, read from the labels. Every head publishes the class names. If only the private "
@@ -56,12 +57,12 @@ def look_at_csv(place: str, wishes: Wishes) -> Seen:
 
     Raises ConfigError if a named column does not exist, or no column names existing images.
     """
-    path = Path(place).expanduser()
+    path = resolve_path(place)
     raw, columns = read_table(path)
     wishes.check_columns(columns, place)
     label, labels = choose_labels(columns, wishes, place)
-    root = Path(wishes.root).expanduser() if wishes.root else None
-    start, images = _find_images(columns, table=path, root=root, column=wishes.image)
+    root = resolve_path(wishes.root) if wishes.root else None
+    start, images = _find_images(columns, raw, table=path, root=root, column=wishes.image)
     unit = guesses.find_unit(columns, wishes.patient)
     keys = _place_keys(start, path, raw.delimiter) | images
     drafted, notes = draft_columns(columns, label, labels, unit, place)
@@ -154,7 +155,7 @@ def _place_keys(start: Path, path: Path, delimiter: str | None) -> dict[str, Lin
 
 
 def _find_images(
-    columns: Columns, *, table: Path, root: Path | None, column: str | None
+    columns: Columns, raw: ManifestOptions, *, table: Path, root: Path | None, column: str | None
 ) -> tuple[Path, dict[str, Line]]:
     """Finds the images that a column names; returns the root of their paths, and their option.
 
@@ -177,7 +178,9 @@ def _find_images(
     for name in candidates:
         first = _first_value(columns, name)
         if paths := search_images([first] if first else [], roots):
-            before = paths.before.replace("{", "{{").replace("}", "}}")
+            if paths.before:
+                paths = paths.spread(_read_values(raw, table, name))
+            before = paths.pattern.replace("{", "{{").replace("}", "}}")
             template = Line(value=f"{before}{{{name}}}{paths.after}")
             added = paths.before or paths.after
             keys = {"path_template": template} if added else {"path_column": Line(value=name)}
@@ -188,6 +191,13 @@ def _find_images(
         f"{table}: column {candidates[0]} names {first!r}, which is not under "
         f"{join_roots(roots)}{hint}; name the folder with --root, or another column with --image"
     )
+
+
+def _read_values(raw: ManifestOptions, table: Path, column: str) -> set[str]:
+    """Reads all values of a column, of which `Column` may keep the first only."""
+    with csv_files.open_rows(raw, table.name) as rows:
+        place = [name.strip() for name in next(rows)].index(column)
+        return {row[place].strip() for row in rows if len(row) > place} - {""}
 
 
 def _first_value(columns: Columns, name: str) -> str:

@@ -14,6 +14,7 @@ from dpprobe.data.sources import csv_files, imagefolder, parquet
 from dpprobe.data.sources.folder_parts import find_parts
 from dpprobe.draft.seen_dataset import Line, Seen, check_counts, draft_companions, rare_notes
 from dpprobe.errors import ConfigError
+from dpprobe.options import resolve_path
 
 TABLES = (*csv_files.SUFFIXES, *parquet.SUFFIXES)
 WRITE_SHARDS = (
@@ -27,7 +28,7 @@ def look_at_folder(place: str) -> Seen:
 
     Raises ConfigError if the folder's layout is not a layout that a study can read.
     """
-    root = Path(place).expanduser()
+    root = resolve_path(place)
     options = imagefolder.Options(path=place)
     try:
         _check_layout(root, place)
@@ -101,7 +102,7 @@ def _describe_exclude(keys: Mapping[str, Line]) -> list[str]:
 
 
 def _list_parts(options: imagefolder.Options) -> list[str]:
-    root = Path(options.path).expanduser()
+    root = resolve_path(options.path)
     return [f"{part.relative_to(root)}/<class>/" for part in options.locate_parts().values()]
 
 

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 from dpprobe import artifacts
 from dpprobe.errors import ConfigError
 from dpprobe.extras import require_extra
+from dpprobe.options import resolve_path
+from dpprobe.output_paths import check_output_path
+from dpprobe.shown_text import join_lines, one_line
 
 WISHES = ("label", "image", "patient", "root", "table", "vectors")
 VECTORS = (
@@ -74,6 +77,7 @@ def _run_init(arguments: argparse.Namespace) -> int:
     from dpprobe.draft.init_output import seen_in_words
     from dpprobe.draft.study_text import make_draft, study_text
     from dpprobe.study.class_split_checks import class_split_faults
+    from dpprobe.study.extraction_times import describe_times
     from dpprobe.study.run_command import command_line
     from dpprobe.study.study_checks import check_study
     from dpprobe.study.study_file import load_study
@@ -106,24 +110,26 @@ def _run_init(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--output {output}: {error.strerror}; name another folder") from None
     print(seen_in_words(draft))
     for warning in [*warnings, *rare]:
-        print(f"warning:     {warning}")
+        print(one_line(f"warning:     {warning}"))
+    for line in describe_times(study):
+        print(one_line(f"time:        {line}"))
     for line in backbone.seen:
-        print(f"             {line}")
+        print(one_line(f"             {line}"))
     for fault in refused:
-        print(f"refused:     {fault}")
+        print(one_line(f"refused:     {fault}"))
     if backbone.asked:
-        print(
+        told = (
             f"confirm:     backbones.{backbone.name}: which model computed the vectors, and each "
             f"from its own item alone? Complete these lines in {output}; until then `check` and a "
             "run refuse it"
         )
+        print(one_line(told))
     if refused:
-        print(
-            f"\nCorrect {output} before you run it: a run stops at each line that begins with "
-            "`refused`."
-        )
-    print(f"\nWrote {output}, which has none of the counts above: these counts are private.")
-    print(f"Read the file, then run:  {command_line(*draft.run_words)}")
+        told = f"Correct {output} before you run it: a run stops at each line that begins with "
+        print(join_lines(["", f"{told}`refused`."]))
+    ready = f"Wrote {output}, which has none of the counts above: these counts are private."
+    following = f"Read the file, then run:  {command_line(*draft.run_words)}"
+    print(join_lines(["", ready, following]))
     return 0
 
 
@@ -156,7 +162,7 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
         name = f"${repr(os.fsencode(place))[1:]}"  # as bash reads bytes
         rename = f"convmv -r -f latin1 -t utf8 --notest {name}"
         raise ConfigError(f"{name} is not UTF-8; rename it, such as by `{rename}`")
-    path = Path(place).expanduser()
+    path = resolve_path(place)
     wishes = Wishes(**{name: getattr(arguments, name) for name in WISHES})
     if path.is_dir() and (wishes.table or holds_items(path)):
         return look_at_items(place, wishes)
@@ -168,6 +174,11 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
             )
         return look_at_folder(place)
     if not path.is_file():
+        if os.path.lexists(path):
+            raise ConfigError(
+                f"{place}: neither a folder nor a plain file, but a device, a pipe or a link that "
+                "leads to no file; name another"
+            )
         raise ConfigError(f"{place}: no such folder or file; {_suggest_paths(path)}")
     if tar_shards.is_tar(path):
         raise ConfigError(f"{place}: a tar file; {WRITE_SHARDS}")
@@ -202,15 +213,13 @@ def check_output(output: Path, seen: Seen, *, force: bool) -> None:
         raise ConfigError(
             f"--output {output}: not the name of a YAML file; write a name that ends in .yaml"
         )
+    check_output_path(output, "--output")
     if output.exists() and not force:
         raise ConfigError(
             f"{output}: the file exists; name another file with --output, or overwrite it with "
             "--force"
         )
-    folder = next(path for path in output.absolute().parents if path.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ConfigError(f"--output {output}: {folder} cannot be written; name another folder")
-    images = Path(seen.place).expanduser().resolve()
+    images = resolve_path(seen.place).resolve()
     if not images.is_dir():
         return
     if Path.cwd().is_relative_to(images):

@@ -14,6 +14,7 @@ from dpprobe.planner.plan_text import (
     public_images_words,
     too_few_words,
 )
+from dpprobe.shown_text import join_lines
 from dpprobe.study.run_command import command_line
 
 MOST_SHOWN = 12
@@ -45,7 +46,7 @@ def seen_in_words(draft: Draft) -> str:
         lines.append(
             f"{public_images_words(unit=seen.unit_name)}: see `public_datasets` in {draft.output}."
         )
-    return "\n".join(lines)
+    return join_lines(lines)
 
 
 def _list_counts(seen: Seen, units: ClassUnits) -> Iterator[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from dpprobe.data.images.image_files import is_helper
 from dpprobe.data.sources import csv_files, embeddings
 from dpprobe.data.sources.embedding_files import (
+    ITEM_FORMATS,
     ItemFolder,
     choose_array,
     list_items,
@@ -34,6 +35,7 @@ from dpprobe.draft.seen_dataset import (
     name_of,
 )
 from dpprobe.errors import ConfigError
+from dpprobe.options import resolve_path
 
 
 def holds_items(folder: Path) -> bool:
@@ -55,9 +57,14 @@ def look_at_items(place: str, wishes: Wishes) -> Seen:
 
     Raises ConfigError if no table or column names the files, or several arrays may be the vectors.
     """
-    folder = Path(place).expanduser()
+    folder = resolve_path(place)
+    if not list_items(folder):
+        raise ConfigError(
+            f"--table {wishes.table}: {place} has no file of an item's vectors "
+            f"({', '.join(ITEM_FORMATS)}); leave out --table, or name a folder of vectors"
+        )
     table = wishes.table or _find_table(place, folder)
-    path = Path(table).expanduser()
+    path = resolve_path(table)
     if not path.is_file() or not path.name.lower().endswith(csv_files.SUFFIXES):
         raise ConfigError(
             f"--table {table}: no table; name a file that ends in {', '.join(csv_files.SUFFIXES)}"

@@ -17,6 +17,7 @@ from dpprobe.draft.column_guesses import Column
 from dpprobe.draft.csv_guesses import Wishes
 from dpprobe.draft.seen_dataset import Line, Seen, check_counts, count_classes, make_options
 from dpprobe.errors import ConfigError
+from dpprobe.options import resolve_path
 
 NUMBERED = (
     "The file has no class names: these are the numbers of its labels. Replace each number by a "
@@ -30,7 +31,7 @@ def look_at_parquet(place: str, wishes: Wishes) -> Seen:
 
     Raises ConfigError if a study could not read the file's images or labels.
     """
-    path = Path(place).expanduser()
+    path = resolve_path(place)
     names, columns = _read_table(path, wishes)
     wishes.check_columns(names, place)
     if wishes.root is not None:

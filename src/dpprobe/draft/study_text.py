@@ -20,6 +20,7 @@ import yaml
 from dpprobe.data.options import ClassUnits, Headline
 from dpprobe.draft.available_backbone import Chosen
 from dpprobe.draft.seen_dataset import SPLIT, Line, Seen, name_of
+from dpprobe.options import resolve_path
 from dpprobe.planner.predicted_accuracy import Setting, public_images_help
 from dpprobe.privacy.gaussian_mu import gaussian_mu
 from dpprobe.privacy.limits import choose_delta
@@ -141,7 +142,7 @@ class Draft:
 
     def list_changed_names(self) -> list[str]:
         """Lists the study's names that differ from the names of the data and of the file."""
-        place = Path(self.seen.table or self.seen.place).expanduser().resolve()
+        place = resolve_path(self.seen.table or self.seen.place).resolve()
         given = {place.name if place.is_dir() else place.stem: self.seen.study_name}
         given[self.output.stem] = self.study_name
         return [f"{new} (from {old})" for old, new in given.items() if old != new]
@@ -277,7 +278,7 @@ def _write_rest(draft: Draft) -> Iterator[str]:
 
 def _choose_folder(top: str, name: str, seen: Seen) -> str:
     """Returns a folder for results or data that is outside the folder of the images."""
-    images = Path(seen.place).expanduser().resolve()
+    images = resolve_path(seen.place).resolve()
     inside = Path(top, name).resolve().is_relative_to(images)
     return f"{f'dpprobe_{top}' if inside else top}/{name}"
 

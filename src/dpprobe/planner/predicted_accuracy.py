@@ -9,6 +9,7 @@ from dpprobe.errors import ConfigError
 from dpprobe.planner.learning_curves import Law, read_curves
 from dpprobe.privacy.gaussian_mu import gaussian_mu
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
+from dpprobe.shown_text import join_lines
 
 # The message about too few units calls n enough if a head keeps this share of the lead.
 ENOUGH = 0.5
@@ -53,7 +54,7 @@ class Setting:
                 f"delta {self.delta:g}: outside {SMALLEST_DELTA:g} to 1; write a delta below 1 / n"
             )
         if faults:
-            raise ConfigError("\n".join(faults))
+            raise ConfigError(join_lines(faults))
 
     def with_n(self, n: int) -> Setting:
         return replace(self, n=n)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dpprobe.artifacts import write_json, write_text
 from dpprobe.errors import ConfigError
+from dpprobe.output_paths import check_output_path
 from dpprobe.release.bundle import RELEASES_FOLDER
-from dpprobe.shown_text import one_line, printable
+from dpprobe.shown_text import join_lines, one_line
 from dpprobe.study.reserved_names import LEDGER_FILE
 
 if TYPE_CHECKING:
@@ -262,9 +263,8 @@ def _run_predict(arguments: argparse.Namespace) -> int:
     report = arguments.monitor_report
     if (report or arguments.monitor_groups) and not arguments.monitor:
         raise ConfigError("--monitor-report, --monitor-groups: need --monitor; add it")
-    if report and (report.is_dir() or not report.parent.is_dir()):
-        raise ConfigError(f"--monitor-report {report}: name a file in a folder that exists")
     if report:
+        check_output_path(report, "--monitor-report")
         check_outside(report)
     words = vars(arguments)
     named = (
@@ -290,9 +290,9 @@ def _run_predict(arguments: argparse.Namespace) -> int:
     )
     if summary.prevalence:
         shares = ", ".join(f"{name} {share:.3g}" for name, share in summary.prevalence.items())
-        print(f"dpprobe: {printable(f'estimated prevalence: {shares}')}", file=sys.stderr)
+        print(f"dpprobe: {one_line(f'estimated prevalence: {shares}')}", file=sys.stderr)
     for line in summary.report.list_lines() if summary.report else ():
-        print(f"dpprobe: {printable(line)}", file=sys.stderr)
+        print(f"dpprobe: {one_line(line)}", file=sys.stderr)
     if summary.report and report:
         write_json(report, {"bundle": arguments.bundle.name, **summary.report.to_dict()})
     for name, reason in summary.unreadable[:SHOWN_UNREADABLE]:
@@ -341,7 +341,7 @@ def _run_verify(arguments: argparse.Namespace) -> int:
         checkpoint=arguments.checkpoint,
         predecessors=arguments.predecessor,
     )
-    print("\n".join(report.list_checks() if arguments.all else report.summarize()))
+    print(join_lines(report.list_checks() if arguments.all else report.summarize()))
     return 0 if report.passed else 1
 
 
@@ -354,13 +354,15 @@ def _run_explain(arguments: argparse.Namespace) -> int:
     output = arguments.output
     if output is not None and output.suffix not in (".html", ".md"):
         raise ConfigError(f"--output {output}: write a name that ends in .html or .md")
+    if output is not None:
+        check_output_path(output, "--output")
+        check_outside(output)
     written = explain_bundle(
         read_verified(arguments.bundle), page=output is not None and output.suffix == ".html"
     )
     if output is None:
         print(written, end="")
     else:
-        check_outside(output)
         write_text(output, written)
     return 0
 
@@ -392,6 +394,7 @@ def _run_passport(arguments: argparse.Namespace) -> int:
     from dpprobe.release.verification.verify import read_verified
 
     if path := arguments.write_answers:
+        check_output_path(path, "--write-answers")
         if arguments.answers or arguments.output:
             raise ConfigError(
                 "--write-answers: writes only the form; remove --answers and --output, or write "

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from dpprobe.shown_text import join_lines
 from dpprobe.study.run_command import add_study_files
 
 
@@ -59,10 +60,10 @@ def _run_compare(arguments: argparse.Namespace) -> int:
     )
     if (record := task.find_earlier()) is not None:
         print("This comparison was made before. Nothing is spent.")
-        print("\n".join(task.describe_result(record)))
+        print(join_lines(task.describe_result(record)))
         return 0
-    print("\n".join(task.describe_plan()), flush=True)
+    print(join_lines(task.describe_plan()), flush=True)
     task.check_before(anyway=arguments.anyway or arguments.plan)
     if not arguments.plan:
-        print("\n".join(task.describe_result(task.run())))
+        print(join_lines(task.describe_result(task.run())))
     return 0

@@ -23,6 +23,7 @@ from dpprobe.backbones.feature_digest import probe_image
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.scoring import Link, apply_link, compute_scores
+from dpprobe.output_paths import check_output_path
 from dpprobe.release.bundle import check_outside
 from dpprobe.release.predict import Predictor
 
@@ -63,8 +64,9 @@ def export_onnx(bundle: Path, output: Path, **loading: Any) -> Exported:
     Raises ConfigError for a backbone that is no network or too large. Raises DataError, and leaves
     no file, if the ONNX output differs from the release's.
     """
-    if output.suffix.lower() != SUFFIX or output.is_dir():
+    if output.suffix.lower() != SUFFIX:
         raise ConfigError(f"output: {output}: write the name of a file that ends in {SUFFIX}")
+    check_output_path(output, "output:")
     check_outside(output)
     load = partial(Predictor.load_bundle, bundle, device="cpu", **loading)
     predictor = load(precision="float32")

@@ -247,7 +247,7 @@ def _find_files(table: Path, names: Sequence[str], root: Path | None) -> ImagePa
             f"images: {table}: none of its images exists, such as {names[0]!r} under "
             f"{join_roots(roots)}; name the folder where the paths start with --root"
         )
-    return paths
+    return paths.spread(names)
 
 
 def _of_parquet(

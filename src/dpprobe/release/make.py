@@ -45,6 +45,7 @@ from dpprobe.release.packing import describe_head, pack_head
 from dpprobe.release.release_folders import ReleaseFolders
 from dpprobe.release.transport import Blocks, Draw
 from dpprobe.release.usefulness import check_usefulness
+from dpprobe.shown_text import join_lines
 from dpprobe.study.release_data import release_delta_fault, release_delta_warning
 from dpprobe.study.study_checks import release_faults
 from dpprobe.training.job_features import JobFeatures, read_job_features
@@ -187,7 +188,7 @@ class ReleaseTask(AskedRelease):
             self.study, self.name, multi_label=store.multi_label, classes=store.num_classes
         )
         if faults:
-            raise ConfigError("\n".join(faults))
+            raise ConfigError(join_lines(faults))
 
     def _check_all(self) -> Blocks:
         """Runs the checks that need no features; returns the statement blocks known so far."""

@@ -21,6 +21,7 @@ from typing import Any
 
 from dpprobe.artifacts import flush_to_disk, sha256_file, write_json, write_text
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.output_paths import check_output_path
 from dpprobe.release.bundle import (
     BUNDLE_FILES,
     CARD_FILE,
@@ -104,13 +105,15 @@ def write_passport(
     read = read_verified(bundle, public_key=public_key)
     fields = list_fields(read, read_answers(read, answers) if answers else None)
     folder = output or bundle.resolve().with_name(f"{bundle.resolve().name}.passport")
-    check_outside(folder / CRATE_FILE)
     empty = folder.is_dir() and not any(folder.iterdir())
     if folder.is_symlink() or (folder.exists() and not empty):
         raise ConfigError(
             f"--output {folder}: already exists, and is not overwritten; delete it, or name "
             "another folder"
         )
+    if not empty:
+        check_output_path(folder, "--output")
+    check_outside(folder / CRATE_FILE)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as place:
         made = Path(place) / "passport"

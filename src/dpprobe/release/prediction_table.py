@@ -17,6 +17,7 @@ from dpprobe.artifacts import atomic_path
 from dpprobe.backbones.options import suggest_names
 from dpprobe.errors import ConfigError
 from dpprobe.extras import OptionalModule
+from dpprobe.output_paths import check_output_path
 from dpprobe.release.bundle import BundleFacts, check_outside
 from dpprobe.release.probabilities import SetRule
 from dpprobe.shown_text import spreadsheet_text
@@ -147,8 +148,7 @@ def check_output(output: Path | None, inputs: Sequence[Path]) -> None:
         return
     if output.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"output: {output}: write a name that ends in {' or '.join(SUFFIXES)}")
-    if output.is_dir():
-        raise ConfigError(f"output: {output} is a folder; name a file in it")
+    check_output_path(output, "output:")
     check_outside(output)
     for path in inputs:
         if output.exists() and path.exists() and output.samefile(path):
@@ -230,7 +230,10 @@ def _parquet_rows(
         sets = zip(*(each or (None, None) for each in held), strict=True) if with_sets else ()
         return pa.table([ids, labels, *values.T, *sets, errors], schema=schema)
 
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+    with (
+        path.open("wb") as stream,  # pyarrow itself opens only names in UTF-8
+        pq.ParquetWriter(stream, schema, compression="zstd") as writer,
+    ):
         pending: list[Prediction] = []
 
         def write_rows(predictions: Sequence[Prediction]) -> None:

@@ -145,13 +145,11 @@ def _find_array(path: Path, file: EmbeddingFile, facts: BundleFacts) -> str:
     known, wanted = file.list_vectors(), facts.backbone.array
     array = choose_array(known) if wanted is None else wanted
     if array not in known or known[array].dimension not in (None, facts.dimension):
-        there = ", ".join(
-            f"{name or 'an array'} of shape {header.shape}"
-            for name, header in file.read_headers().items()
-        )
+        there = file.describe_arrays() or "nothing"
         named = "" if wanted is None else f" in the array {wanted!r}"
+        code = None if array in known else file.suggest_vectors(wanted)
         raise ConfigError(
-            f"{path}: {there or 'nothing'}; the head takes numbers [rows, {facts.dimension}]"
-            f"{named}, the vectors of {facts.backbone.architecture}"
+            f"{path}: {there}; the head takes numbers [rows, {facts.dimension}]"
+            f"{named}, the vectors of {facts.backbone.architecture}" + (f"; {code}" if code else "")
         )
     return array

@@ -22,6 +22,7 @@ from dpprobe.results.best_private import (
 )
 from dpprobe.results.cautions import list_cautions
 from dpprobe.results.summary import Grid, read_grid
+from dpprobe.shown_text import join_lines
 from dpprobe.study.run_command import command_line
 
 LINES = 25
@@ -45,7 +46,7 @@ def describe_study(folder: Path, summaries: Sequence[Path]) -> str:
     verdicts = _keep_blocks(blocks, room - 2 - _FEWEST_ROWS, folder)
     table = _make_table(grid, bests, chosen, room - len(verdicts), folder)
     parts = [table, verdicts, *([notes] if notes else []), commands]
-    return "\n\n".join("\n".join(lines) for lines in parts)
+    return "\n\n".join(map(join_lines, parts))
 
 
 def _name(grid: Grid, dataset: str) -> str:

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dpprobe.output_paths import check_output_path
+
 
 def add_command(commands: Any) -> None:
     summary = "predict accuracy from images, classes and budget, with public learning curves"
@@ -50,6 +52,8 @@ def _run_plan(arguments: argparse.Namespace) -> int:
     from dpprobe.planner.plan_text import plan_in_words
     from dpprobe.planner.predicted_accuracy import Setting
 
+    if arguments.figure:
+        check_output_path(arguments.figure, "--figure")
     setting = Setting(
         n=arguments.n,
         classes=arguments.classes,

@@ -10,12 +10,14 @@ from typing import Any
 
 import yaml
 
+from dpprobe.backbones.feature_dimensions import read_dimensions
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.sources import embeddings
 from dpprobe.errors import ConfigError
 from dpprobe.extras import require_extra
-from dpprobe.shown_text import printable
+from dpprobe.shown_text import join_lines, show_message
 from dpprobe.study.dimension_checks import check_dimensions
+from dpprobe.study.extraction_times import describe_times
 from dpprobe.study.run_command import STUDY, run_command, similar_study
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import check_study
@@ -53,12 +55,12 @@ def _run_check(arguments: argparse.Namespace) -> int:
     named = " ".join(map(str, arguments.files))
     default = arguments.files == [Path(STUDY)]
     words = [] if default else ["--configfile", *map(str, arguments.files)]
-    print(f"{named}: {count_noun(len(study.list_cells()), 'cell')}; run: {run_command(*words)}")
-    print(UNREAD)
-    for line in list_vectors(study):
-        print(line)
-    for line in (*list_limits(study), *list_tested(study)):
-        print(line)
+    cells = count_noun(len(study.list_cells()), "cell")
+    lines = [f"{named}: {cells}; run: {run_command(*words)}", UNREAD]
+    lines += [*list_vectors(study), *list_limits(study), *list_tested(study)]
+    hub_files = read_dimensions(study.backbones, Path(study.results_dir)).hub_files
+    lines += describe_times(study, hub_files)
+    print(join_lines(lines))
     return 0
 
 
@@ -124,7 +126,7 @@ def load_checked(values: Mapping[str, Any], lines: StudyLines, *, network: bool 
         study = load_study(values)
         warnings = [*check_study(study), *check_dimensions(study, network=network)]
     for warning in warnings:
-        print(f"dpprobe: warning: {printable(warning)}", file=sys.stderr)
+        print(f"dpprobe: warning: {show_message(warning)}", file=sys.stderr)
     return study
 
 

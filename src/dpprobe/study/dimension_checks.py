@@ -8,6 +8,7 @@ from dpprobe.backbones.feature_dimensions import read_dimensions
 from dpprobe.backbones.hub_files import describe_missing
 from dpprobe.errors import ConfigError
 from dpprobe.heads.dimension_limits import dimension_fault
+from dpprobe.shown_text import join_lines
 from dpprobe.study.few_rows import few_rows_warnings
 from dpprobe.study.network_methods import blocks_faults
 from dpprobe.study.study import Study
@@ -38,7 +39,7 @@ def check_dimensions(study: Study, *, network: bool = False) -> list[str]:
         ]
     faults += blocks_faults(study, dimensions.blocks)
     if faults:
-        raise ConfigError("\n".join(f"config: {fault}" for fault in faults))
+        raise ConfigError(join_lines(f"config: {fault}" for fault in faults))
     missing = [
         f"backbones.{name}: {text}"
         for name, files in dimensions.hub_files.items()

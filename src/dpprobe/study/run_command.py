@@ -23,6 +23,7 @@ from dpprobe.devices import USER_PATH
 from dpprobe.errors import ConfigError
 from dpprobe.extras import require_extra
 from dpprobe.resources import is_clone, project_root
+from dpprobe.shown_text import one_line
 
 # Environment variable: tells a script in Snakemake's conda environment which dpprobe to install.
 ROOT = "DPPROBE_ROOT"
@@ -77,11 +78,12 @@ def start_snakemake(words: Sequence[str]) -> NoReturn:
             "pip install --editable"
         )
     typed = snakemake_words(words, root, here)
-    _check_files(typed, here)
+    check_files(typed, here)
     is_default = not _names_study(words) and typed[-1] == str(root / STUDY)
     if is_default and (studies := _list_studies(_directory(words, here))):
         line = command_line("dpprobe", "run", *words, "--configfile", studies[0])
-        print(f"dpprobe: runs the default study; to run {studies[0]}: {line}", file=sys.stderr)
+        told = f"dpprobe: runs the default study; to run {studies[0]}: {line}"
+        print(one_line(told), file=sys.stderr)
     command = [sys.executable, "-m", "snakemake", *typed]
     sys.stdout.flush()
     os.execve(sys.executable, command, make_environment(root, os.environ))
@@ -119,7 +121,7 @@ def _single_values(words: Sequence[str], option: re.Pattern[str]) -> list[str]:
     return [match[1] or following for word, following in pairs if (match := option.fullmatch(word))]
 
 
-def _check_files(words: Sequence[str], here: Path) -> None:
+def check_files(words: Sequence[str], here: Path) -> None:
     """Raises ConfigError, naming file and line, for a study's file that is missing or not YAML."""
     from dpprobe.study.yaml_file import check_yaml, written_path  # late, for a fast `--help`
 
@@ -128,7 +130,7 @@ def _check_files(words: Sequence[str], here: Path) -> None:
         files.append(str(default))
     for file in files:
         if not (here / file).exists():
-            raise ConfigError(missing_study(file, here))
+            raise ConfigError(_explain_missing(file, here))
         if (here / file).is_dir():
             raise ConfigError(f"--configfile {file}: a folder; write the file of a study")
         check_yaml(written_path((here / file).absolute()))
@@ -144,8 +146,10 @@ def _list_studies(folder: Path) -> list[str]:
     return sorted(changed, key=lambda name: (-changed[name], name))
 
 
-def missing_study(file: str, here: Path = Path()) -> str:
+def _explain_missing(file: str, here: Path) -> str:
     """Explains that a study's file is missing, with the most similar name of the folder."""
+    if (here / file).is_symlink():
+        return f"--configfile {file}: a link that leads to no file; correct the link"
     return (
         f"--configfile {file}: no such file; correct it{similar_study(file, here)} (targets stand "
         "before --configfile, which takes all words that follow)"
@@ -155,7 +159,12 @@ def missing_study(file: str, here: Path = Path()) -> str:
 def similar_study(file: str, here: Path = Path()) -> str:
     """Names the file of a study that was probably meant; empty if there is none."""
     places = (here, here / "config")
-    known = [path.relative_to(here).as_posix() for at in places for path in at.glob("*.y*ml")]
+    known = [
+        path.relative_to(here).as_posix()
+        for at in places
+        for path in at.glob("*.y*ml")
+        if path.is_file()
+    ]
     close = difflib.get_close_matches(file, known, n=1) or _list_studies(here)
     return f", as in {close[0]}" if close else ""
 

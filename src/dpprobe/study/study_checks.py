@@ -22,6 +22,7 @@ from dpprobe.privacy.accountants import worth_to_group
 from dpprobe.privacy.limits import INFINITE, delta_fault, delta_warning
 from dpprobe.privacy.risk import budget_words, nominal_epsilon, read_budget
 from dpprobe.release_part_registry import load_parts
+from dpprobe.shown_text import join_lines
 from dpprobe.study import catalog
 from dpprobe.study.class_split_checks import class_split_faults
 from dpprobe.study.folders import folder_faults
@@ -79,7 +80,7 @@ def check_study(study: Study, *, check_classes: bool = True) -> list[str]:
                 public_files.check_weights(path)
             report.warnings += [f"backbones.{name}: {line}" for line in backbone.list_warnings()]
     if report.errors:
-        raise ConfigError("\n".join(dict.fromkeys(report.errors)))
+        raise ConfigError(join_lines(dict.fromkeys(report.errors)))
     return report.warnings
 
 
@@ -106,7 +107,7 @@ def _check_files(dataset: DatasetOptions) -> None:
         if entry is None or not (entry.required and dataset.source == entry.options["source"]):
             raise
         raise ConfigError(
-            f"{error}; `dpprobe catalog {dataset.catalog}` says how to get the files"
+            str(error) + f"; `dpprobe catalog {dataset.catalog}` says how to get the files"
         ) from None
 
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeGuard
 import yaml
 
 from dpprobe.errors import ConfigError
+from dpprobe.shown_text import join_lines
 from dpprobe.study.copies import PARTS
 from dpprobe.study.yaml_file import parse_yaml
 
@@ -80,7 +81,7 @@ class StudyLines:
                 if line.startswith(_PREFIX):
                     text = line.removeprefix(_PREFIX)
                     lines[number] = f"{self.find_place(text)}: {text}"
-            raise type(error)("\n".join(lines)) from error
+            raise type(error)(join_lines(lines)) from error
 
     def find_place(self, text: str) -> str:
         """Returns `file:line` of the key at the start of a text, such as `methods.sgd.steps: 0`.

@@ -70,7 +70,7 @@ def parse_yaml(path: Path) -> yaml.Node | None:
         line = error.object[: error.start].count(b"\n") + 1
         raise ConfigError(
             f"{path}:{line}: byte {error.object[error.start]:#x} is not UTF-8; save the "
-            "file with that encoding"
+            "file as UTF-8"
         ) from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error}); name a YAML file") from None

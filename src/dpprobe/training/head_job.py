@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from dpprobe.devices import limit_threads
 from dpprobe.errors import DpprobeError, may_pass
+from dpprobe.shown_text import join_lines
 from dpprobe.training.tasks import OpenedJob
 
 logger = logging.getLogger("dpprobe")
@@ -54,6 +55,6 @@ def _make_failure(unplanned: Mapping[str, str], errors: Mapping[str, Exception])
     reasons: dict[str, object] = dict(unplanned)
     for method, error in errors.items():
         reasons[method] = error if isinstance(error, DpprobeError) else repr(error)
-    failure = DpprobeError("\n".join(f"{method}: {why}" for method, why in reasons.items()))
+    failure = DpprobeError(join_lines(f"{method}: {why}" for method, why in reasons.items()))
     failure.passes = any(map(may_pass, errors.values()))
     return failure

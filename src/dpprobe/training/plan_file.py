@@ -26,6 +26,7 @@ from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.privacy.risk import list_risk_faults
 from dpprobe.privacy.target import Target
 from dpprobe.progress import Progress
+from dpprobe.shown_text import join_lines
 
 logger = logging.getLogger("dpprobe")
 
@@ -66,7 +67,7 @@ def write_plans(
     decided = {name: options for name, options in methods.items() if not is_undecided(options)}
     made = make_plans(decided, target, cache=cache, seeds=seeds)
     if made.failures and len(made.failures) == len(methods):
-        raise PrivacyError("\n".join(f"{name}: {why}" for name, why in made.failures.items()))
+        raise PrivacyError(join_lines(f"{name}: {why}" for name, why in made.failures.items()))
     record = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpprobe.errors import DataError
 from tests.support.shards import png
 from tests.support.sources import prepare
 from tests.unit.draft.conftest import Desk, lesions, slowly
@@ -270,6 +272,33 @@ def test_the_study_finds_each_image(desk: Desk, place: str) -> None:
     for n, text in enumerate(values):
         path = root / template.replace(f"{{{column}}}", text).replace("{{", "{").replace("}}", "}")
         assert path.samefile(desk.folder / file.format(n=n))
+
+
+def test_images_in_two_folders_are_one_dataset(desk: Desk) -> None:
+    """As HAM10000 comes: the ids do not tell the folder, nor does the split depend on it."""
+    rows = lesions(50)
+    for number, row in enumerate(rows):
+        row["image_id"] = Path(row.pop("file")).stem
+        folder = f"scans/HAM_images_part_{1 + (number > 30)}"
+        desk.file(f"{folder}/{row['image_id']}.jpg").write_bytes(png(number))
+    desk.table(TABLE, rows)
+    drafted = desk.draft(TABLE)
+    assert drafted.keys["path_template"] == "HAM_images_part_*/{image_id}.jpg"
+    frames = [
+        pq.read_table(table.path).to_pandas()
+        for table in prepare(desk.folder / "made", **drafted.keys)
+    ]
+    for frame in frames:
+        for name, image in zip(frame.id, frame.image, strict=True):
+            number = next(
+                n for n, row in enumerate(rows) if name.endswith(f"/{row['image_id']}.jpg")
+            )
+            assert Path(image["path"]).read_bytes() == png(number)
+            assert name == f"HAM_images_part_*/{rows[number]['image_id']}.jpg"
+    last = rows[-1]["image_id"]
+    desk.file(f"scans/HAM_images_part_1/{last}.jpg").write_bytes(png(49))
+    with pytest.raises(DataError, match=rf"line 51: {last}\.jpg is in .*part_1 and in .*part_2; k"):
+        prepare(desk.folder / "again", **drafted.keys)
 
 
 def test_a_linked_folder_is_left_by_its_real_parent(desk: Desk) -> None:

@@ -151,7 +151,6 @@ def test_a_folder_that_is_no_bundle_is_told_in_a_line(
         ("--monitor-report r.json", ("--monitor-report", "need --monitor")),
         ("--monitor-groups g.csv", ("--monitor-groups", "need --monitor")),
         ("--monitor --monitor-report .", ("--monitor-report .", "file")),
-        ("--monitor --monitor-report no/r.json", ("--monitor-report no/r.json", "folder")),
     ],
 )
 def test_options_that_cannot_be_are_told_before_any_work(

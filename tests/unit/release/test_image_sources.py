@@ -181,6 +181,19 @@ def test_images_are_searched_where_the_paths_lead_nowhere(folder: Path) -> None:
     assert find("rows.csv") == images("7.png")
 
 
+def test_images_of_a_table_may_be_spread_over_folders(folder: Path) -> None:
+    names = [f"{n}" for n in range(30)]
+    for name in names:
+        place = folder / "ham" / f"part_{1 + (int(name) > 25)}" / f"{name}.jpg"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (3, 2)).save(place)
+    write(folder, "image_id\n" + "".join(f"{name}\n" for name in names), "ham/rows.csv")
+    assert find("ham/rows.csv") == images(*names)
+    (folder / "ham/part_1/29.jpg").write_bytes(b"again")
+    with pytest.raises(ConfigError, match=r"29\.jpg is in part_1/ and in part_2/; keep one file"):
+        find("ham/rows.csv")
+
+
 @pytest.mark.parametrize(("absent", "searched"), [(19, True), (20, False)])
 def test_twenty_names_are_searched_for(folder: Path, absent: int, searched: bool) -> None:
     write(folder, "path\n" + "gone.png\n" * absent + "7.png\n")

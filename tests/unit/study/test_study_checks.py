@@ -18,6 +18,7 @@ from scipy.stats import norm
 from dpprobe.backbones import feature_dimensions
 from dpprobe.backbones.describe import describe_backbone
 from dpprobe.errors import ConfigError
+from dpprobe.shown_text import join_lines
 from dpprobe.study.dimension_checks import check_dimensions
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import _Report, check_study
@@ -419,7 +420,7 @@ def test_a_patient_s_epsilon_is_that_of_a_group(folder: Path) -> None:
 def test_each_line_of_an_error_names_its_part() -> None:
     report = _Report(errors=["before"])
     with report.report_part("methods.a"):
-        raise ConfigError("one\ntwo")
+        raise ConfigError(join_lines(["one", "two"]))
     assert report.errors == ["before", "config: methods.a: one", "config: methods.a: two"]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpprobe.errors import ConfigError, DeviceError
+from dpprobe.shown_text import join_lines
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from dpprobe.study.study_lines import StudyLines
@@ -189,6 +190,6 @@ def test_errors_of_a_block_name_their_lines(
     with pytest.raises(ConfigError, match=r"^study\.yaml:4: .*methods\.sgd"), lines.name_lines():
         raise ConfigError("config: methods.sgd: head sgd takes none")
     with pytest.raises(DeviceError, match=r"^GPU 3: gone\n  and more$"), lines.name_lines():
-        raise DeviceError("GPU 3: gone\n  and more")
+        raise DeviceError(join_lines(["GPU 3: gone", "  and more"]))
     with lines.name_lines():
         check_study(load_study(STUDY))

@@ -46,6 +46,7 @@ from dpprobe.privacy.plan import Plan, plan_identity
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.result_store import locate_stored, publish_files
 from dpprobe.results.cell_record import CellName
+from dpprobe.shown_text import join_lines
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.public_file_check import PrivateData
 from dpprobe.training.tasks import Request, read_job_plans
@@ -122,7 +123,7 @@ def audit_cells(
                 errors[method] = error
     reasons: dict[str, object] = {**calibrated.failures, **errors}
     if reasons:
-        failure = DpprobeError("\n".join(f"{method}: {why}" for method, why in reasons.items()))
+        failure = DpprobeError(join_lines(f"{method}: {why}" for method, why in reasons.items()))
         failure.passes = any(map(may_pass, errors.values()))
         raise failure
     for task in tasks:

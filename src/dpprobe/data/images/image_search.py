@@ -2,24 +2,87 @@
 
 from __future__ import annotations
 
+import glob
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from itertools import takewhile
 from pathlib import Path
 
 from dpprobe.data.images.image_files import EXTENSIONS, is_helper
+from dpprobe.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImagePaths:
-    """A folder, a prefix and a suffix, which complete a name to a path."""
+    """A folder, a prefix and a suffix, which complete a name to a path.
+
+    Attributes:
+      more: further prefixes, of folders that have the other images.
+    """
 
     root: Path
     before: str = ""
     after: str = ""
+    more: tuple[str, ...] = ()
 
     def path_of(self, name: str) -> Path:
-        return self.root / f"{self.before}{name}{self.after}"
+        """Returns the path of a file; in the first folder if none of the folders has it."""
+        paths = [self.root / f"{before}{name}{self.after}" for before in (self.before, *self.more)]
+        return next((path for path in paths if self.more and path.is_file()), paths[0])
+
+    @property
+    def pattern(self) -> str:
+        """The prefix, in which `*` stands for what the names of several folders differ in."""
+        if not self.more:
+            return self.before
+        names = [self.before, *self.more]
+        start = _common_start(names)
+        end = _common_start([name[len(start) :][::-1] for name in names])[::-1]
+        return f"{start}*{end}"
+
+    def spread(self, names: Iterable[str]) -> ImagePaths:
+        """Adds the folders beside the prefix's folder that have the files which it lacks.
+
+        Raises ConfigError if several of these folders have one file.
+        """
+        if not self.before:
+            return self
+        folders = {
+            f"{each.name}/": {file.name for file in os.scandir(each)}
+            for each in sorted(self.root.iterdir())
+            if each.is_dir() and not is_helper(each.name)
+        }
+        files = {f"{name}{self.after}" for name in names}
+        lacking = files - folders[self.before]
+        found = replace(
+            self,
+            more=tuple(
+                each
+                for each in folders
+                if each != self.before and not lacking.isdisjoint(folders[each])
+            ),
+        )
+        if not found.more:
+            return self
+        seen: dict[str, str] = {}
+        for folder, held in folders.items():
+            if fnmatchcase(folder, glob.escape(found.pattern).replace("[*]", "*")):
+                for file in sorted(files & held):
+                    if file in seen:
+                        raise ConfigError(
+                            f"{self.root}: {file} is in {seen[file]} and in {folder}; keep one "
+                            "file per image, or name one folder with --root"
+                        )
+                    seen[file] = folder
+        return found
+
+
+def _common_start(texts: Sequence[str]) -> str:
+    first, last = min(texts), max(texts)
+    equal = takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    return "".join(each for each, _ in equal)
 
 
 def search_images(names: Sequence[str], roots: Sequence[Path]) -> ImagePaths | None:

@@ -23,6 +23,7 @@ from dpprobe.data.people.companion_names import (
     read_word,
 )
 from dpprobe.errors import ConfigError
+from dpprobe.shown_text import join_lines
 
 logger = logging.getLogger("dpprobe")
 
@@ -160,7 +161,7 @@ class FoundCompanions:
         """Raises ConfigError for companions that a run refuses, and logs warnings of others."""
         faults, warnings = self.judge(written)
         if faults:
-            raise ConfigError("\n".join(faults))
+            raise ConfigError(join_lines(faults))
         for line in warnings:
             logger.warning("%s", line)
 

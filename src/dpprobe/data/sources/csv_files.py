@@ -19,6 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from dpprobe.artifacts import require_plain_file
 from dpprobe.data.people.alike_names import fold_name
 from dpprobe.data.sources.csv_options import TableOptions
 from dpprobe.data.sources.parquet_columns import MOST_COLUMNS
@@ -199,6 +200,7 @@ def _long_cells() -> Iterator[None]:
 
 
 def _open_file(path: Path) -> IO[bytes]:
+    require_plain_file(path)  # a file is opened twice, and a pipe may never end
     return gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb")  # type: ignore[return-value]
 
 

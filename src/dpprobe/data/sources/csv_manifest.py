@@ -20,6 +20,7 @@ from dpprobe.data.people.patient_sides import RowIndex
 from dpprobe.data.sources import csv_files
 from dpprobe.data.sources.csv_options import ManifestOptions
 from dpprobe.data.sources.imagefolder import walk_folder
+from dpprobe.data.sources.path_template import SpreadFolders
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
@@ -55,6 +56,7 @@ class Options(ManifestOptions, CountedRows):
             )
         for name in self.list_splits():
             csv_files.check_columns(self, name)
+            SpreadFolders.find(resolve_path(self.root), self.template_of(self.split_file(name)))
 
     def open_columns(self, file: str) -> ImageFolder | None:
         folder = self.locate_path(file)

@@ -377,7 +377,9 @@ class ManifestOptions(CompanionOptions, TableOptions):
     path_template: str | None = Field(
         None,
         description="Instead of `path_column`, a path with columns in braces, such as "
-        "p{subject_id:.2}/{dicom_id}.jpg; {column:.2} is a value's first two characters.",
+        "p{subject_id:.2}/{dicom_id}.jpg; {column:.2} is a value's first two characters. If the "
+        "images are spread over several folders, `*` stands for a part of the folders' name, as in "
+        "part_*/{image}.jpg.",
     )
     test_path_template: str | None = Field(
         None,

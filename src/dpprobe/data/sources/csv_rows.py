@@ -34,7 +34,7 @@ from dpprobe.data.people.patient_sides import RowIndex
 from dpprobe.data.people.person_names import person_name
 from dpprobe.data.sources.csv_files import SUFFIXES, open_rows, read_header
 from dpprobe.data.sources.csv_options import Join, ManifestOptions, TableOptions
-from dpprobe.data.sources.path_template import fill_template, template_parts
+from dpprobe.data.sources.path_template import SpreadFolders, fill_template, template_parts
 from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
@@ -456,6 +456,7 @@ def make_batches(
     mistaken = find_mistaken(options, parts)
     root = resolve_path(options.root)
     for name, rows in parts.items():
+        folders = SpreadFolders.find(root, options.template_of(rows.file))
         for start in range(0, len(rows.frame), BATCH_ROWS):
             part = rows.take_rows(slice(start, start + BATCH_ROWS))
             written = _make_paths(options, part)
@@ -465,11 +466,24 @@ def make_batches(
                 part,
                 mistaken,
                 images=[None] * len(written),
-                # A `~` in a row's path is not expanded: the path is data, not an option.
-                paths=[str(root / path) if path else None for path in written],
+                paths=_locate_files(root, folders, part, written),
                 faults=[[] if path else [("missing", blank)] for path in written],
             )
             yield name, batch
+
+
+def _locate_files(
+    root: Path, folders: SpreadFolders | None, rows: ManifestRows, written: Sequence[str]
+) -> list[str | None]:
+    """Returns the paths of rows' files; None for a blank path."""
+    # A `~` in a row's path is not expanded: the path is data, not an option.
+    if folders is None:
+        return [str(root / path) if path else None for path in written]
+    origins = (f"{rows.file} {_count_by(rows.file)} {line}" for line in rows.frame[LINE])
+    return [
+        str(folders.find_file(path, origin)) if path else None
+        for path, origin in zip(written, origins, strict=True)
+    ]
 
 
 def write_tables(

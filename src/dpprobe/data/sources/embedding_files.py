@@ -50,9 +50,12 @@ BLOCK_ROWS, _BLOCK_BYTES = 1024, 1 << 26  # the most rows, and bytes, that are r
 _MOST_COMPARED = 10_000  # names among which a file with a similar name is searched for
 _LONGEST_HEADER = 10_000  # bytes of an array's header, as in NumPy
 _MOST_ARRAYS = 1000  # arrays of one .npz file, whose list is read for each of them
+OBJECTS = "object"  # NumPy's type of arrays of Python objects, which only pickle reads
 NUMBERS = "fiu"  # NumPy's codes of floats and integers: neither booleans nor complex numbers
 # Names of the array that is read if a file has several arrays and the study names none.
 USUAL = ("X", "embedding", "embeddings", "features", "feats")
+# Types whose values NumPy turns into numbers.
+_CASTABLE = re.compile("^object$|^bool$|^[<>|][US][0-9]+$| in columns$")
 # Names of arrays that are no vectors, although they may be a file's only array.
 _NO_VECTORS = re.compile("(?i).*(coord|indic|index|label|mask|position|target|size).*|ids?|y")
 # Attributes, and endings of arrays' names, with the names of a column's codes.
@@ -85,6 +88,17 @@ class Header(NamedTuple):
         """Returns an array's name, shape and type, as for a person; * for any length."""
         shape = ", ".join("*" if length is None else f"{length}" for length in self.shape)
         return f"{name or 'array'} [{shape}] of {self.kind}"
+
+    def suggest_code(self, name: str) -> str | None:
+        """Returns a line of Python that makes vectors of an array; None if no usual line does."""
+        array = name if name.isidentifier() else "array"
+        if self.kind == OBJECTS and len(self.shape) == 1:
+            return f'{array} = numpy.stack({array}).astype("float32")'
+        if len(self.shape) > 2 and self.is_number:
+            return f"{array} = {array}.reshape(len({array}), -1)"
+        if len(self.shape) == 2 and _CASTABLE.search(self.kind):
+            return f'{array} = numpy.ascontiguousarray({array}, "float32")'
+        return None
 
 
 _NOTHING = Header((), "", is_number=False)
@@ -145,9 +159,10 @@ class EmbeddingFile(ABC):
             if len(shape) != 2:
                 continue
             if not is_number:
+                code = Header(shape, kind, is_number).suggest_code(name)
                 raise ConfigError(
                     f"{self.path}: vectors {name!r} are of type {kind}; save them as float32 "
-                    "numbers, row by row"
+                    "numbers, row by row" + (f", such as by `{code}`" if code else "")
                 )
             if 0 in shape:
                 raise ConfigError(
@@ -165,16 +180,41 @@ class EmbeddingFile(ABC):
         if name is None and (name := choose_array(known)) is not None:
             self._check_choice(name)
         if name not in known:
-            there = ", ".join(filter(None, known)) or ", ".join(
-                f"{each or 'an array'} of shape {header.shape}"
-                for each, header in self.read_headers().items()
-            )
+            there = ", ".join(filter(None, known)) or self.describe_arrays()
             wanted = "" if name is None else f" {name!r}"
             raise ConfigError(
-                f"{self.path}: no vectors{wanted}, only {there or 'nothing'}; name "
-                "arrays [rows, numbers] under `vectors`"
+                f"{self.path}: no vectors{wanted}, only {there or 'nothing'}; "
+                + (self.suggest_vectors(name) or "name arrays [rows, numbers] under `vectors`")
             )
         return name
+
+    def read_stored_headers(self) -> Mapping[str, Header]:
+        """Reads the headers of all arrays as a file has them, for messages."""
+        return self.read_headers()
+
+    def describe_arrays(self) -> str:
+        """Returns the shapes of all arrays, and which of them have Python objects."""
+        return ", ".join(
+            f"{name or 'an array'} of shape {header.shape}"
+            + (" and type object" if header.kind == OBJECTS else "")
+            for name, header in self.read_stored_headers().items()
+        )
+
+    def suggest_vectors(self, wanted: str | None) -> str | None:
+        """Tells how to make vectors of an array that a person probably means; None without one."""
+        codes = {
+            name: code
+            for name, header in self.read_stored_headers().items()
+            if (code := header.suggest_code(name))
+        }
+        likely = (each for each in codes if _NO_VECTORS.fullmatch(each) is None)
+        meant = choose_array(codes) or next(likely, None) if wanted is None else wanted
+        if meant not in codes:
+            return None
+        return (
+            f"if {meant or 'the array'} has the vectors, write `{codes[meant]}`, and save the "
+            "file again"
+        )
 
     def _check_choice(self, name: str) -> None:
         """Raises ConfigError for an array that nobody named and that seems to be no vectors."""
@@ -521,11 +561,15 @@ class Hdf5File(EmbeddingFile):
             yield file
 
     def read_headers(self) -> dict[str, Header]:
+        import h5py
+
         headers = {}
 
         def add_header(name: str, part: Any) -> None:
             if getattr(part, "shape", None):  # neither a group nor a single value
-                headers[name] = _numpy_header(part.shape, part.dtype)
+                header = _numpy_header(part.shape, part.dtype)
+                is_text = part.dtype.hasobject and h5py.check_string_dtype(part.dtype)
+                headers[name] = header._replace(kind="text") if is_text else header
 
         with self._open_file() as file:
             file.visititems(add_header)
@@ -704,6 +748,9 @@ class ItemFolder(EmbeddingFile):
             for name, header in _item_arrays(self._first[1]).items()
         }
 
+    def read_stored_headers(self) -> Mapping[str, Header]:
+        return self._first[1]
+
     def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
         raise NotImplementedError(f"{self.path}: no columns {names}")
 
@@ -756,13 +803,15 @@ class ItemFolder(EmbeddingFile):
         first, there = self._first, ", ".join(map(repr, headers)) or "nothing"
         if name not in headers:
             return f"no array {name!r}, only {there}; save it there"
-        if not self.named and choose_array(_item_arrays(headers)) != name:
-            return f"{name!r} in {first[0]}, but {there} here; name one array under `vectors`"
         shape, kind, is_number = headers[name]
         patches = math.prod(length or 0 for length in shape[:-1])
         told = f"array {name!r} has the shape {shape},"
         if not is_number:
-            return f"{told} type {kind}; save it as float32 numbers"
+            code = headers[name].suggest_code(name)
+            how = f", such as by `{code}`" if code else ""
+            return f"{told} type {kind}; save it as float32 numbers{how}"
+        if not self.named and choose_array(_item_arrays(headers)) != name:
+            return f"{name!r} in {first[0]}, but {there} here; name one array under `vectors`"
         if 0 in shape or not shape or patches != max((1, *(n or 0 for n in shape[:-1]))):
             return f"{told} but an item needs [numbers] or [patches, numbers]; save it again"
         if patches > 1 and self.pool is None:

@@ -42,6 +42,7 @@ from dpprobe.data.sources import folder_parts
 from dpprobe.data.train_test_split import SplitName, SplitOptions, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
+from dpprobe.shown_text import join_lines
 
 logger = logging.getLogger("dpprobe")
 
@@ -255,7 +256,7 @@ def list_images(options: Options) -> Listing:
         *_class_faults(options, places, files),
     ]
     if faults:
-        raise ConfigError("\n".join(faults))
+        raise ConfigError(join_lines(faults))
     for name in options.exclude:
         if not any((place / name).is_dir() for place in places.values()):
             raise ConfigError(
@@ -543,7 +544,7 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     rows = _split_rows(options, listing)
     faults, warnings = options.judge_companions()
     if faults:
-        raise ConfigError("\n".join(faults))
+        raise ConfigError(join_lines(faults))
     for line in (*options.list_warnings(), *warnings):
         logger.warning("%s", line)
     table.write_dataset(

@@ -23,6 +23,7 @@ from dpprobe.data.people.patient_sides import Fault, RowIndex
 from dpprobe.data.people.person_names import person_name
 from dpprobe.data.problems import SHOWN
 from dpprobe.errors import DataError
+from dpprobe.shown_text import join_lines
 
 if TYPE_CHECKING:
     from dpprobe.data.sources.webdataset_options import ShardOptions
@@ -59,7 +60,7 @@ def read_shards(options: ShardOptions) -> dict[SplitName, list[Row]]:
     }
     if broken:
         more = [f"and {len(broken) - SHOWN} more"] if len(broken) > SHOWN else []
-        raise DataError("\n".join(broken[:SHOWN] + more))
+        raise DataError(join_lines(broken[:SHOWN] + more))
     if images := [where for where in passed if tar_shards.holds_image(*where)]:
         raise DataError(
             f"{count_noun(len(images), 'image')} would be in no row, such as {images[0][1].name} "

@@ -44,6 +44,7 @@ from dpprobe.release.ledger.ledger_units import (
     refuse_same_units,
     write_hashes,
 )
+from dpprobe.shown_text import join_lines
 from dpprobe.site_exchange.site_folder import has_sent, lock_folder, site_folder
 from dpprobe.study.reserved_names import LEDGER_FILE, same_units_fault
 
@@ -287,7 +288,7 @@ def describe_ledger(ledger: Ledger, *, delta: float | None) -> str:
     for entry in entries:
         if entry.state == "open":
             lines += ["", f"{entry.booking.release}: {ledger.explain_open(entry)}"]
-    return "\n".join(lines)
+    return join_lines(lines)
 
 
 def _list_table(entries: Sequence[Entry]) -> list[str]:

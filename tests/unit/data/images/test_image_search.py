@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpprobe.data.images.image_search import ImagePaths, list_roots, names_image, search_images
+from dpprobe.errors import ConfigError
 
 FILES = "a.JPG b.png m/b.png m/c.jpeg c.tif n/d.PNG m/d.png .h/e.png m/f.dcm f.txt h.bmp h.jpg"
 
@@ -53,6 +54,39 @@ def test_folders_are_searched_in_order_and_only_the_first_deeper(images: Path) -
     assert search_images(["b"], [images, inner]) == ImagePaths(root=images, after=".png")
     assert search_images(["c.jpeg"], [images / "n", images]) is None
     assert search_images(["a"], [images / "no", images]) == ImagePaths(root=images, after=".JPG")
+
+
+@pytest.mark.parametrize(
+    ("folders", "pattern"),
+    [
+        ({"HAM_part_1": "ab", "HAM_part_2": "cd"}, "HAM_part_*/"),
+        ({"HAM_part_1": "ab", "HAM_part_2": "c", "HAM_part_3": "d", "notes": ""}, "HAM_part_*/"),
+        ({"a": "ab", "ab": "cd"}, "a*/"),
+        ({"x": "ab", "y": "d"}, "*/"),  # c is nowhere
+        ({"x": "abcd", "y": "cd"}, "x/"),  # such as previews
+        ({"x1": "ab", "x2": "cd", "y": "a"}, "x*/"),
+        ({"x1": "ab", "x2": "bcd"}, None),
+        ({"x1": "ab", "x2": "cd", "x3": "a"}, None),
+    ],
+)
+def test_images_that_are_spread_over_folders_are_found_by_a_pattern(
+    tmp_path: Path, folders: dict[str, str], pattern: str | None
+) -> None:
+    for folder, names in folders.items():
+        (tmp_path / folder).mkdir()
+        for name in names:
+            (tmp_path / folder / f"{name}.jpg").touch()
+    found = search_images(["a"], [tmp_path])
+    assert found is not None
+    if pattern is None:
+        with pytest.raises(ConfigError, match=r"[ab]\.jpg is in x1/ and in x[23]/; keep one file"):
+            found.spread("abcd")
+        return
+    spread = found.spread("abcd")
+    assert spread.pattern == pattern
+    for name in "abcd":
+        holders = [folder for folder, names in folders.items() if name in names] or ["x"]
+        assert spread.path_of(name) == tmp_path / holders[0] / f"{name}.jpg"
 
 
 def test_names_of_images_have_their_suffix_in_any_case() -> None:

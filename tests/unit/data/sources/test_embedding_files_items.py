@@ -181,6 +181,12 @@ def of_objects(folder: Path, name: str, _: Array) -> None:
     torch.save({"features": Path("x")}, folder / f"{name}.pt")
 
 
+def of_arrays(folder: Path, name: str, _: Array) -> None:
+    with h5py.File(folder / f"{name}.h5", "w") as file:
+        vectors = file.create_dataset("features", (3,), h5py.vlen_dtype("f4"))
+        vectors[:] = [np.ones(5, "f4")] * 3
+
+
 def of_view(folder: Path, name: str, _: Array) -> None:
     torch.save(torch.zeros(1).expand(10**9, 5), folder / f"{name}.pt")
 
@@ -193,6 +199,11 @@ HOSTILE: list[tuple[Write, str]] = [
     (of_link, "h5: cannot be read ('features' is a link to another place; copy the array"),
     (of_promise, "h5: cannot be read ('features' needs 400000.0 MB, but the file has"),
     (of_texts, "h5: array 'features' has the shape (3, 5), type |S1; save it as float32"),
+    (
+        of_arrays,
+        "h5: array 'features' has the shape (3,), type object; save it as float32 numbers, "
+        "such as by `features = numpy.stack(features)",
+    ),
     (of_objects, "pt: cannot be read (it has other objects than tensors; write torch.save("),
     (of_view, "pt: cannot be read ('' needs 20000.0 MB, but the file has"),
     (of_nothing, "h5: cannot be read (Unable to "),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import tracemalloc
 import warnings
 import zipfile
@@ -286,6 +287,8 @@ TYPES: dict[str, Any] = {
     "complex128": PAIRS.astype(complex),
     "[('kind', 'S1'), ('age', '<i4')]": np.zeros((10, 2), COMPOUND.dtype),
 }
+STACKED = np.array([*PAIRS, None], object)[:-1]  # an array per row, as numpy.save pickles them
+OBJECTS = "shape (10,) and type object"
 TENSORS = {"BOOL": torch.bool, "BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn}
 TWICE, OLD = "two arrays are named {!r}; save each", "is one array, as AnnData before"
 NO_AGE, BLOCK = "x.h5ad: no column 'age'", "but the first row of its block has 2"
@@ -338,9 +341,13 @@ FAULTS: list[tuple[Write, str]] = [
     (in_npz(("X", 0 * PAIRS), X=PAIRS), TWICE.format("X")),
     (in_npz(("kind.npy", PAIRS[:, 0]), X=PAIRS), TWICE.format("kind")),
     (in_npz(("X", PAIRS)), "no vectors, only kind of shape (10,); name arrays"),
+    (in_npy(STACKED), f"only an array of {OBJECTS}; if the array has the vectors, write `array = "),
+    (in_npz(X=STACKED), f"no vectors, only kind of shape (10,), X of {OBJECTS}; if X has the vec"),
+    (in_npz(y=STACKED, tiles=STACKED), "if tiles has the vectors, write `tiles = numpy.stack(ti"),
+    (in_npz(X=STACKED, b=STACKED, options={"vectors": {"a": "b"}}), "`b = numpy.stack(b).astype("),
     (lambda _: {"train": "x.pkl"}, "x.pkl: not the name of a file of vectors; name a file that"),
     (in_npy(PAIRS[:, 0]), "x.npy: no vectors, only an array of shape (10,); name"),
-    (in_npz(X=PAIRS[:, None]), "only kind of shape (10,), X of shape (10, 1, 2); name"),
+    (in_npz(X=PAIRS[:, None]), "only kind of shape (10,), X of shape (10, 1, 2); if X has"),
     (in_npy(PAIRS[:9]), "rows.csv: 10 rows, but 9 vectors 'vectors' in"),
     (in_npz(X=PAIRS, options=AGES, age=np.arange(7)), "columns differ in length (age 7, kind 10)"),
     (in_npz(X=PAIRS[:, :0]), "vectors 'X' are empty, of shape (10, 0); save them again"),
@@ -446,6 +453,22 @@ def test_a_fault_of_a_file_is_one_line(tmp_path: Path, write: Write, said: str) 
     assert said in message
     several = said.startswith(("8 ids missing", "3 values of no use"))  # each has its line
     assert ("\n" in message) == several
+
+
+@pytest.mark.parametrize(
+    "array",
+    [STACKED, PAIRS.astype(object), PAIRS.astype("U9"), np.asfortranarray(PAIRS), PAIRS[:, None]],
+)
+def test_the_code_that_an_error_suggests_makes_vectors(tmp_path: Path, array: Any) -> None:
+    options = in_npz(X=array)(tmp_path)
+    with pytest.raises((ConfigError, DataError)) as caught:
+        prepare(tmp_path, options, class_names=["a", "b"], duplicates="warn")
+    (code,) = re.findall("`(X = [^`]+)`", str(caught.value))
+    names = {"numpy": np, "X": array}
+    exec(code, names)
+    in_npz(X=names["X"])(tmp_path)
+    (block,) = open_embeddings(tmp_path / "x.npz", option="train").read_blocks(["X"])
+    np.testing.assert_array_equal(block[0], PAIRS)
 
 
 @pytest.mark.parametrize(("write", "usual", "vectors"), GOOD)
