@@ -72,7 +72,7 @@ def keep_unasked(check):
 # an answer, the plugin raises UnboundLocalError; if it reads the shell's exit code, it raises WorkflowError. Either
 # error of the plugin ends the run and loses the run's jobs. A status command itself never fails. A status command that
 # cannot be started still ends the run.
-# Upstream: no thread is known; snakemake-executor-plugin-cluster-generic 1.0.9 fails in check_active_jobs.
+# Upstream: docs/upstream.md; snakemake-executor-plugin-cluster-generic 1.0.9 fails in check_active_jobs.
 # Test: tests/workflow/test_remote_jobs.py::test_status_commands_that_a_signal_ended_lose_no_job
 if IS_FIRST and workflow.is_main_process:
     Executor.check_active_jobs = keep_unasked(Executor.check_active_jobs)
@@ -91,7 +91,7 @@ def quote_commands():
 
 # Two runs that start simultaneously would both find no lock. A run that ends while another run plans would delete the
 # folder of locks, so that the other run raises FileNotFoundError.
-# Upstream: no thread is known; Snakemake 9.27 has these faults in PersistenceBase.lock and _delete_locks.
+# Upstream: docs/upstream.md; Snakemake 9.27 has these faults in PersistenceBase.lock and _delete_locks.
 # Test: tests/unit/test_run_marks.py::test_runs_of_the_same_moment_take_snakemakes_lock_one_by_one
 if IS_FIRST:
     PersistenceBase.lock = lock_in_turn(PersistenceBase.lock)
@@ -103,17 +103,19 @@ def parameters_count():
 
 
 # A job on a cluster would record its files as complete, without inputs and parameters. If the main process had ended
-# before, the next run would treat the files as up to date after any change. So jobs have records of their own.
+# before, the next run would treat the files as up to date after any change. So jobs have records of their own, as with
+# `--shared-fs-usage` without `persistence`.
+# Upstream: snakemake/snakemake#857 leaves the clean-up to the main process; no thread about records is known.
 # Test: tests/workflow/test_remote_jobs.py::test_what_nobody_noted_down_is_not_taken_for_current
 if IS_FIRST and workflow.remote_exec:
-    settings = workflow.storage_settings
-    settings.shared_fs_usage = frozenset(settings.shared_fs_usage) - {
-        SharedFSUsage.PERSISTENCE
-    }
+    workflow.storage_settings.shared_fs_usage = frozenset(
+        workflow.storage_settings.shared_fs_usage
+    ) - {SharedFSUsage.PERSISTENCE}
 
 
 # A remote job would read the files of --configfile when it starts, while the main process records the parameters of its
 # plan. So results of options edited in between would count as results of the old options.
+# Upstream: no thread is known; spawned jobs get the names of study files, not their content.
 # Tests: tests/workflow/test_snapshot.py
 def start_jobs_with(snapshot):
     """Makes the snapshot the study file of jobs.
@@ -130,7 +132,8 @@ def start_jobs_with(snapshot):
 def end_from_thread():
     """Takes the scheduler's lock in a new thread, as a signal's handler runs in a thread that may hold the lock.
 
-    Otherwise, a SIGTERM blocks the run forever if the scheduler holds its lock at this moment, such as when a job ends.
+    Otherwise, a SIGTERM blocks the run forever if the scheduler holds its lock at this moment, such as when a job ends
+    (docs/upstream.md).
     Test: tests/workflow/test_failures.py::test_a_signal_meets_a_scheduler_that_holds_its_lock
     """
     handler = signal.getsignal(signal.SIGTERM)
