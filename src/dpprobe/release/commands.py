@@ -93,6 +93,11 @@ def _add_predict(commands: Parsers, parents: list[argparse.ArgumentParser]) -> N
         help="predict CLASS if its probability is at least VALUE; repeatable",
     )
     predict.add_argument(
+        "--operating-point",
+        action="store_true",
+        help="use the threshold that a release with an operating point recommends",
+    )
+    predict.add_argument(
         "--prevalence",
         action="append",
         default=[],
@@ -276,6 +281,7 @@ def _run_predict(arguments: argparse.Namespace) -> int:
         "image_column",
         "id_column",
         "root",
+        "operating_point",
         "coverage",
         "abstain_below",
         "monitor",

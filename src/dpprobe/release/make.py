@@ -184,7 +184,11 @@ class ReleaseTask(AskedRelease):
         """Raises ConfigError for faulty release options, before a site's offer and any booking."""
         store = self.stores[0]
         faults = release_faults(
-            self.study, self.name, multi_label=store.multi_label, classes=store.num_classes
+            self.study,
+            self.name,
+            multi_label=store.multi_label,
+            classes=store.num_classes,
+            class_names=store.class_names,
         )
         if faults:
             raise ConfigError("\n".join(faults))

@@ -31,7 +31,7 @@ from tests.unit.release.ledger.test_ledger import FREE, booking, gaussian, part
         (
             "predict b x y --output o --checkpoint w --device cpu --allow-hub --image-column i "
             "--root r --id-column n --coverage 0.99 --abstain-below 0.5 --threshold a=b=0.3 "
-            "--threshold c=1 --monitor --monitor-groups g --prevalence a=b=0.02",
+            "--threshold c=1 --operating-point --monitor --monitor-groups g --prevalence a=b=0.02",
             "predict.predict",
             {
                 "": (Path("b"), [Path("x"), Path("y")]),
@@ -46,6 +46,7 @@ from tests.unit.release.ledger.test_ledger import FREE, booking, gaussian, part
                 "coverage": 0.99,
                 "abstain_below": 0.5,
                 "thresholds": {"a=b": 0.3, "c": 1.0},
+                "operating_point": True,
                 "prevalence": {"a=b": 0.02},
                 "monitor": True,
                 "groups": Path("g"),
