@@ -221,6 +221,7 @@ def look_before(plan):
         dag.forcefiles.update(changed_outputs(dag.jobs))
         await plan(dag, *arguments, **options)
         tell_raised(dag)
+        tell_misplaced()
 
     return update_needrun
 
