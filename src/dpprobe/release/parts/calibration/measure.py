@@ -244,7 +244,7 @@ def _describe_two(
     if point is not None:
         ends = noisy_counts.probability_ends(edges, scale, offset)
         derived["operating_point"] = find_operating_point(
-            *orient_table(ends, *table, position=point.position),
+            *orient_table(ends, table[0], table[1], point.position),
             wanted=point,
             deviation=deviation,
             ranked=scale > 0,
