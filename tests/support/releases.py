@@ -150,6 +150,18 @@ def calibrated(n: int = 1000) -> dict[str, Any]:
     }
 
 
+def pointed(*, found: bool = True) -> dict[str, Any]:
+    """A calibration with an operating point of melanoma, as a release's statement has it."""
+    rates = {
+        "threshold": 0.1328,
+        "sensitivity": [0.951, 0.904, 0.987],
+        "specificity": [0.7, 0.66, 0.74],
+    }
+    asked = {"positive_class": "melanoma", "wanted": 0.9}
+    point = asked | (rates if found else dict.fromkeys(rates))
+    return calibrated() | {"operating_point": point}
+
+
 def following() -> dict[str, Any]:
     """The block of a release that ends a chain of a year."""
     earlier = [

@@ -140,6 +140,25 @@ def test_mlflow_and_the_commands_know_a_release(
     assert right > 0.8
 
 
+def test_a_run_tells_in_one_line_of_exchanged_folders(
+    workspace: Workspace, made: dict[str, dict[str, bytes]]
+) -> None:
+    releases = workspace.directory / RELEASES
+    other = releases.with_name("other")
+    told = "releases/first (and 1 more) holds the release 'second'; `dpprobe doctor`"
+    for exchanged in (True, False):
+        for name, new in (("first", other), ("second", releases / "first")):
+            (releases / name).rename(new)
+        other.rename(releases / "second")
+        output = workspace.run(STUDY, "releases", "--dry-run").stdout
+        assert output.count("holds the release") == exchanged
+        assert (told in output) == exchanged
+    assert {name: contents(releases / name) for name in made} == made
+    assert {path.name for path in (workspace.directory / "data/digits").glob("release-*")} == {
+        "release-folders.jsonl"
+    }
+
+
 def test_an_altered_release_is_told_and_made_again_only_as_it_was(
     workspace: Workspace, made: dict[str, dict[str, bytes]]
 ) -> None:

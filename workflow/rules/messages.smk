@@ -10,6 +10,8 @@ from snakemake.settings.enums import Quietness
 
 from dpprobe.dropped_files import describe_removed, remove_dropped
 from dpprobe.logs import BRIEF
+from dpprobe.release.bundle import RELEASES_FOLDER
+from dpprobe.release.bundle_folders import list_misplaced
 from dpprobe.study.run_command import command_line, profile_words, run_words
 from snakemake_logger_plugin_dpprobe import RUN as TOLD_RUN
 
@@ -42,6 +44,18 @@ def print_results():
 
 if IS_FIRST and workflow.is_main_process:
     TOLD_RUN.follow(workflow, print_results, results=Path(STUDY.results_dir))
+
+
+@cache
+def tell_misplaced():
+    """Logs, once and in one line, that a folder of the study's releases holds another release."""
+    if misplaced := list_misplaced(Path(STUDY.results_dir, RELEASES_FOLDER)):
+        folder, name = misplaced[0]
+        more = f" (and {len(misplaced) - 1} more)" if len(misplaced) > 1 else ""
+        print(
+            f"dpprobe: warning: {folder}{more} holds the release {name!r:.60}; `dpprobe doctor` says how to move it back",
+            file=sys.stderr,
+        )
 
 
 def start_run():

@@ -153,6 +153,7 @@ def look_before(plan):
         dag.forcefiles.update(changed_outputs(dag.jobs))
         await plan(dag, *arguments, **options)
         tell_raised(dag)
+        tell_misplaced()
         check_storage(dag.needrun_jobs())
         if not workflow.dryrun:
             ready_jobs(dag.needrun_jobs())

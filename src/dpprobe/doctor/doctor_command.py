@@ -288,13 +288,21 @@ def _is_counted(data: Path, record: Path) -> bool:
 def _check_places(results: Path, data: Path | None) -> Iterator[Checked]:
     """Checks that each bundle is in the folder of its name, and that its ledger lists it."""
     # slow import: numpy
-    from dpprobe.release.release_folders import list_lacking, list_misplaced
+    from dpprobe.release.bundle_folders import list_misplaced
+    from dpprobe.release.release_folders import list_lacking, list_noted
 
     for folder, name in list_misplaced(results / "releases"):
         remedy = f"move it to {folder.with_name(name)}, if nobody renamed it on purpose"
         yield Checked(folder, 0, f"holds the release {name!r:.60}", folder, remedy)
+    if data is None:
+        return
+    here = results / "releases"
     with suppress(DpprobeError):  # a damaged ledger is named by itself
-        for lacking in list_lacking(results / "releases", data) if data else ():
+        found = list_lacking(here, data)
+        for dataset, releases in list_noted(data):
+            if releases != here.resolve():
+                found += list_lacking(releases, data, dataset)
+        for lacking in found:
             yield Checked(lacking.folder, 0, lacking.fault, lacking.folder, lacking.remedy)
 
 

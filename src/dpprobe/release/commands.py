@@ -94,6 +94,11 @@ def _add_predict(commands: Parsers, parents: list[argparse.ArgumentParser]) -> N
         help="predict CLASS if its probability is at least VALUE; repeatable",
     )
     predict.add_argument(
+        "--operating-point",
+        action="store_true",
+        help="use the threshold that a release with an operating point recommends",
+    )
+    predict.add_argument(
         "--prevalence",
         action="append",
         default=[],
@@ -276,6 +281,7 @@ def _run_predict(arguments: argparse.Namespace) -> int:
         "image_column",
         "id_column",
         "root",
+        "operating_point",
         "coverage",
         "abstain_below",
         "monitor",
@@ -448,17 +454,20 @@ def _run_ledger(arguments: argparse.Namespace) -> int:
 def _list_lacking(folder: Path) -> list[Lacking]:
     """Looks for releases that the ledger of a dataset does not list, in the results of its studies.
 
-    These are results of recent runs in the working folder, and results beside the data_dir.
+    These are results that the ledger's folder notes, results of recent runs in the working folder,
+    and results beside the data_dir.
     """
     # slow to import, and `dpprobe --help` must be fast
-    from dpprobe.release.release_folders import list_lacking
+    from dpprobe.release.release_folders import list_lacking, list_noted
     from dpprobe.study.snapshot import recent_runs
 
     data = folder.resolve().parent
     results = [run.results.resolve() for run in recent_runs() if run.data.resolve() == data]
     results += [path for place in ("results", "results/*") for path in data.parent.glob(place)]
+    name = folder.resolve().name
     releases = {path / RELEASES_FOLDER for path in results}
-    found = (list_lacking(each, data, folder.resolve().name) for each in sorted(releases))
+    releases |= {noted for dataset, noted in list_noted(data) if dataset == name}
+    found = (list_lacking(each, data, name) for each in sorted(releases))
     return [*chain.from_iterable(found)]
 
 

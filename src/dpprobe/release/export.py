@@ -204,6 +204,8 @@ def _describe_model(model: onnx.ModelProto, predictor: Predictor) -> None:
     if (calibration := predictor.bundle.calibration) is not None:
         # maps each coverage to the lowest probability of a class in a prediction set
         values["sets"] = json.dumps(dict(calibration.thresholds))
+        if calibration.operating_point is not None:
+            values["operating_point"] = json.dumps(dict([calibration.operating_point]))
     model.producer_name, model.producer_version = "dpprobe", facts.dpprobe
     model.doc_string = f"Release {facts.name} of dpprobe. It takes {values['input']}."
     del model.metadata_props[:]

@@ -42,7 +42,7 @@ from dpprobe.release.documents.release_statement import describe_test_units, rel
 from dpprobe.release.leak_check import check_published
 from dpprobe.release.ledger.ledger_file import Entry, tell_of_entry
 from dpprobe.release.packing import describe_head, pack_head
-from dpprobe.release.release_folders import ReleaseFolders
+from dpprobe.release.release_folders import ReleaseFolders, note_releases
 from dpprobe.release.transport import Blocks, Draw
 from dpprobe.release.usefulness import check_usefulness
 from dpprobe.shown_text import join_lines
@@ -185,7 +185,11 @@ class ReleaseTask(AskedRelease):
         """Raises ConfigError for faulty release options, before a site's offer and any booking."""
         store = self.stores[0]
         faults = release_faults(
-            self.study, self.name, multi_label=store.multi_label, classes=store.num_classes
+            self.study,
+            self.name,
+            multi_label=store.multi_label,
+            classes=store.num_classes,
+            class_names=store.class_names,
         )
         if faults:
             raise ConfigError(join_lines(faults))
@@ -238,6 +242,7 @@ class ReleaseTask(AskedRelease):
         return replace(features, agreed_test_n=self.transport.agreed_test_n)
 
     def _book(self) -> Entry:
+        note_releases(self.ledger.path, self.output.parent)
         return self.ledger.book_release(
             self.make_booking(),
             read_limits(self.study, self.options.dataset),

@@ -70,7 +70,7 @@ from dpprobe.release.prediction_table import (
     value_columns,
 )
 from dpprobe.release.prevalence import Asked, Prevalence
-from dpprobe.release.probabilities import SetRule
+from dpprobe.release.probabilities import SetRule, read_operating_point
 from dpprobe.release.vector_sources import VectorSource, find_vectors, is_vector_file
 from dpprobe.versions import code_version
 
@@ -140,6 +140,7 @@ class Predictor:
         allow_module: bool = False,
         precision: Precision | None = None,
         thresholds: Mapping[str, float] | None = None,
+        operating_point: bool = False,
         coverage: float | None = None,
         abstain_below: float | None = None,
     ) -> Predictor:
@@ -152,17 +153,24 @@ class Predictor:
           allow_module: import and call the function that the bundle names, of family imported.
           precision: the precision of the forward pass, instead of the release's.
           thresholds: maps a class to the probability from which `name_classes` names the class.
+          operating_point: True to take the threshold that the release recommends.
           coverage, abstain_below: for a calibrated release; see `probabilities.SetRule`.
 
         Raises:
           DataError: for a damaged bundle, other weights, or a backbone that computes other features
             on this machine.
           ConfigError: if the checkpoint is missing or the backbone cannot be loaded; for
-            thresholds or a coverage that the head cannot have.
+            thresholds, an operating point or a coverage that the head cannot have.
         """
         read = read_bundle(Path(bundle))
         rule = SetRule.choose_rule(read.calibration, coverage=coverage, abstain_below=abstain_below)
-        checked = check_thresholds(thresholds or {}, read.facts, link=read.link)
+        if operating_point and thresholds:
+            raise ConfigError(
+                f"threshold of {next(iter(thresholds))}: the operating point holds for its "
+                "threshold alone; write one of the two"
+            )
+        given = read_operating_point(read.calibration) if operating_point else thresholds or {}
+        checked = check_thresholds(given, read.facts, link=read.link)
         for one in read.facts.backbone.parts:
             _check_source(read.folder, one, hub=allow_hub, module=allow_module)
         files, where = _list_checkpoints(checkpoint), resolve_device(device)

@@ -25,11 +25,14 @@ class Calibration:
 
     Attributes:
       thresholds: maps each coverage to the lowest probability of a class in a prediction set.
+      operating_point: a class and its threshold, None if noise left no threshold; None if the
+        release has no operating point.
     """
 
     scale: float
     offset: float
     thresholds: Mapping[float, float]
+    operating_point: tuple[str, float | None] | None = None
 
     @classmethod
     def from_block(cls, block: Mapping[str, Any]) -> Calibration:
@@ -37,11 +40,12 @@ class Calibration:
         try:
             scale, offset = float(block["scale"]), float(block["offset"])
             sets = {float(one["coverage"]): float(one["threshold"]) for one in block["sets"]}
+            point = _read_point(block.get("operating_point"))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"calibration: cannot be read ({error!r})") from error
         if not (0 <= scale < math.inf and math.isfinite(offset)):
             raise DataError(f"calibration: scale {scale:g}, offset {offset:g}")
-        return cls(scale=scale, offset=offset, thresholds=sets)
+        return cls(scale=scale, offset=offset, thresholds=sets, operating_point=point)
 
     def rescale(self, scores: Any) -> Any:
         """Returns the logits of scores [..., classes], in NumPy or PyTorch."""
@@ -49,6 +53,30 @@ class Calibration:
         if self.offset:
             logits[..., 1] += self.offset
         return logits
+
+
+def _read_point(block: Mapping[str, Any] | None) -> tuple[str, float | None] | None:
+    if block is None:
+        return None
+    threshold = block["threshold"]
+    return str(block["positive_class"]), None if threshold is None else float(threshold)
+
+
+def read_operating_point(calibration: Calibration | None) -> dict[str, float]:
+    """Returns class and threshold of a release's operating point; ConfigError without them."""
+    point = None if calibration is None else calibration.operating_point
+    if point is None:
+        raise ConfigError(
+            "operating_point: the release has none; leave it out, or make a release with "
+            "`calibrate: {operating_point: ...}`"
+        )
+    name, threshold = point
+    if threshold is None:
+        raise ConfigError(
+            f"operating_point: the release has no threshold for {name}, because its test units "
+            "were too few for the noise; leave it out, or write a threshold of your own"
+        )
+    return {name: threshold}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from dpprobe.artifacts import PARTIAL_SUFFIX, atomic_path, read_json
+from dpprobe.artifacts import PARTIAL_SUFFIX, atomic_path
 from dpprobe.errors import PrivacyError
-from dpprobe.release.bundle import (
-    FACTS_FILE,
-    STATEMENT_FILE,
-    SUMS_FILE,
-    bundle_digest,
-    damaged_files,
-)
+from dpprobe.release.bundle import STATEMENT_FILE, SUMS_FILE, bundle_digest, damaged_files
+from dpprobe.release.bundle_folders import list_sums, read_bundle_facts, read_object
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_file import Entry
-from dpprobe.study.reserved_names import LEDGER_FILE
+from dpprobe.study.reserved_names import LEDGER_FILE, NOTED_FILE
 
 logger = logging.getLogger("dpprobe")
 
@@ -97,6 +94,32 @@ class ReleaseFolders:
         logger.info("release %s: %s", self.name, self.output)
 
 
+def note_releases(ledger: Path, releases: Path) -> None:
+    """Notes beside a ledger that a folder gets its bundles, wherever the folder is.
+
+    If the ledger loses entries later, the bundles in the noted folders show it.
+    """
+    path, line = ledger.with_name(NOTED_FILE), json.dumps(str(releases.resolve()))
+    if line not in _read_lines(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+
+def list_noted(data: Path) -> list[tuple[str, Path]]:
+    """Lists the datasets of a data_dir, with each folder that is noted beside the ledger."""
+    noted = []
+    for path in sorted(data.glob(f"*/{NOTED_FILE}")):
+        for line in _read_lines(path):
+            with suppress(ValueError):  # the last line of a full disk
+                noted.append((path.parent.name, Path(json.loads(line))))
+    return noted
+
+
+def _read_lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
 class Lacking(NamedTuple):
     """A bundle that shows that a ledger is too short: it, or its predecessor, is not listed."""
 
@@ -115,7 +138,7 @@ def list_lacking(releases: Path, data: Path, dataset: str | None = None) -> list
       data: the study's data_dir.
       dataset: looks at this dataset's bundles alone.
     """
-    bundles = {sums.parent: _read_bundle_facts(sums.parent) for sums in _list_sums(releases)}
+    bundles = {sums.parent: read_bundle_facts(sums.parent) for sums in list_sums(releases)}
     made_from = {str(facts["dataset"]) for facts in bundles.values() if "dataset" in facts}
     ledgers = {
         name: Ledger(data / name / LEDGER_FILE)
@@ -130,7 +153,7 @@ def list_lacking(releases: Path, data: Path, dataset: str | None = None) -> list
     known = {bundle_digest(folder) for folder in bundles}
     known |= {str(entry.digest) for ledger in every for entry in ledger.read_entries()}
     for folder, facts in bundles.items():
-        named = _read_object(folder / STATEMENT_FILE).get("predecessor")
+        named = read_object(folder / STATEMENT_FILE).get("predecessor")
         if facts.get("dataset") not in ledgers or not isinstance(named, dict):
             continue
         if (digest := str(named.get("sha256"))) not in known:
@@ -140,25 +163,15 @@ def list_lacking(releases: Path, data: Path, dataset: str | None = None) -> list
     return lacking
 
 
-def list_misplaced(releases: Path) -> list[tuple[Path, str]]:
-    """Lists folders that hold a release of another name, with this name."""
-    named = ((sums.parent, _read_bundle_facts(sums.parent)) for sums in _list_sums(releases))
-    return [
-        (folder, str(facts["name"]))
-        for folder, facts in named
-        if facts.get("name", folder.name) != folder.name and not folder.name.startswith(".")
-    ]
-
-
 def list_unlisted(releases: Path, dataset: str, entries: Sequence[Entry]) -> list[Path]:
     """Lists the bundles of a dataset in a folder, each once, that no entry of its ledger lists."""
     known = {entry.digest for entry in entries}
     # written before the entry is closed
     staged = {f".{e.booking.release}.entry-{e.number}.staged" for e in entries if not e.digest}
     unlisted: dict[str, Path] = {}
-    for sums in _list_sums(releases):
+    for sums in list_sums(releases):
         folder, digest = sums.parent, bundle_digest(sums.parent)
-        ours = _read_bundle_facts(folder).get("dataset") == dataset
+        ours = read_bundle_facts(folder).get("dataset") == dataset
         if ours and digest not in known and folder.name not in staged:
             unlisted.setdefault(digest, folder)
     return list(unlisted.values())
@@ -170,22 +183,3 @@ def explain_unlisted(dataset: str, ledger: Path) -> tuple[str, str]:
         "restore the ledger, which records the spent budget; or move the bundle elsewhere if it "
         "belongs to other data"
     )
-
-
-def _list_sums(releases: Path) -> list[Path]:
-    """Lists the files of hashes of a folder's bundles, those of staged copies last."""
-    found = sorted(releases.glob(f"*/{SUMS_FILE}"))
-    return sorted(found, key=lambda path: path.parent.name.startswith("."))
-
-
-def _read_bundle_facts(folder: Path) -> dict[str, Any]:
-    return _read_object(folder / FACTS_FILE)
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    """Reads a JSON object of a bundle; empty if it cannot be used."""
-    try:
-        values = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return values if isinstance(values, dict) else {}

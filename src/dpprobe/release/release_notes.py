@@ -204,6 +204,7 @@ def _deployed(bundle: Bundle) -> dict[str, Any]:
         "several labels per image": facts.multi_label,
         "scores to probabilities": bundle.link,
         "calibrated, with sets and abstention": bundle.calibration is not None,
+        "operating point": bundle.calibration and bundle.calibration.operating_point,
         "comparison of new images (--monitor)": "monitor" in bundle.statement,
         "trained for equally frequent classes": facts.head.class_priors is not None,
     }

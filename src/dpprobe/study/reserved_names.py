@@ -26,6 +26,8 @@ TAKEN = WRITTEN | {RELEASES, COMPARISONS, DOWNLOADS}
 
 # The ledger of a dataset, beside its split tables.
 LEDGER_FILE = "ledger.jsonl"
+# The folders with the bundles of a ledger, beside the ledger: one path per line, in JSON.
+NOTED_FILE = "release-folders.jsonl"
 # The record of a comparison, in its folder below COMPARISONS.
 COMPARISON_FILE = "comparison.json"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -183,6 +183,7 @@ def _check_release(study: Study, name: str) -> list[str]:
         name,
         multi_label=dataset.multi_label(),
         classes=dataset.count_classes() if release.test_metric == "auc" else None,
+        class_names=None if (counts := dataset.count_class_units()) is None else [*counts.train],
     )
     n = count_units(study, release.dataset, dataset.used_rows())
     if n is not None and (fault := release_delta_fault(study, name, n)):
@@ -212,24 +213,32 @@ class WantedRelease(NamedTuple):
     """A release as a study describes it.
 
     Attributes:
-      classes: the dataset's classes; None if unknown or not needed.
+      classes, class_names: the dataset's classes; None if unknown or not needed.
     """
 
     study: Study
     release: ReleaseOptions
     multi_label: bool
     classes: int | None
+    class_names: Sequence[str] | None
 
     @property
     def method(self) -> MethodOptions:
         return self.study.methods[self.release.method]
 
 
-def release_faults(study: Study, name: str, *, multi_label: bool, classes: int | None) -> list[str]:
+def release_faults(
+    study: Study,
+    name: str,
+    *,
+    multi_label: bool,
+    classes: int | None,
+    class_names: Sequence[str] | None = None,
+) -> list[str]:
     """Lists faults of a release; a faulty release is neither offered to sites nor booked.
 
     Args:
-      classes: the dataset's classes; None if unknown or not needed.
+      classes, class_names: the dataset's classes; None if unknown or not needed.
     """
     release = study.releases[name]
     method, faults = study.methods[release.method], []
@@ -245,7 +254,7 @@ def release_faults(study: Study, name: str, *, multi_label: bool, classes: int |
             f"method {release.method}: it takes one label per row; {_several_labels(method)}"
         )
     faults += dataset_faults(study, release.dataset)
-    wanted = WantedRelease(study, release, multi_label, classes)
+    wanted = WantedRelease(study, release, multi_label, classes, class_names)
     faults += [fault for part in load_parts().values() for fault in part.faults(wanted)]
     return [f"releases.{name}: {fault}" for fault in faults]
 

@@ -18,6 +18,7 @@ from dpprobe.release.export import Exported
 from dpprobe.release.ledger.ledger import Ledger, describe_ledger
 from dpprobe.release.parts.monitor import compare_images as monitor
 from dpprobe.release.predict import Summary
+from dpprobe.release.release_folders import note_releases
 from dpprobe.study.snapshot import FOLDER, RUN_KEY
 from tests.support.bundles import write_example
 from tests.support.command_line import run_main
@@ -31,7 +32,7 @@ from tests.unit.release.ledger.test_ledger import FREE, booking, gaussian, part
         (
             "predict b x y --output o --checkpoint w --device cpu --allow-hub --image-column i "
             "--root r --id-column n --coverage 0.99 --abstain-below 0.5 --threshold a=b=0.3 "
-            "--threshold c=1 --monitor --monitor-groups g --prevalence a=b=0.02",
+            "--threshold c=1 --operating-point --monitor --monitor-groups g --prevalence a=b=0.02",
             "predict.predict",
             {
                 "": (Path("b"), [Path("x"), Path("y")]),
@@ -46,6 +47,7 @@ from tests.unit.release.ledger.test_ledger import FREE, booking, gaussian, part
                 "coverage": 0.99,
                 "abstain_below": 0.5,
                 "thresholds": {"a=b": 0.3, "c": 1.0},
+                "operating_point": True,
                 "prevalence": {"a=b": 0.02},
                 "monitor": True,
                 "groups": Path("g"),
@@ -290,7 +292,7 @@ def test_a_ledger_is_described_and_an_entry_abandoned(
     assert capsys.readouterr().out == f"{describe_ledger(booked, delta=None)}\n", "as it is then"
 
 
-@pytest.mark.parametrize("results", ["results", "results/study", "runs"])
+@pytest.mark.parametrize("results", ["results", "results/study", "runs", "noted/far/away"])
 def test_a_ledger_that_lacks_a_release_is_called_too_short(
     tmp_path: Path,
     booked: Ledger,
@@ -303,6 +305,8 @@ def test_a_ledger_that_lacks_a_release_is_called_too_short(
     ledger = booked.path.parents[1].rename("tables") / dataset / "ledger.jsonl"
     ledger.parent.mkdir()
     ledger.touch()
+    if results.startswith("noted"):
+        note_releases(ledger, bundle.parent)
     write_json(FOLDER / "a.json", {RUN_KEY: {"study": RUNS, "call": []}})
     assert run_main(monkeypatch, "ledger", f"tables/{dataset}") == 1
     said = capsys.readouterr().out

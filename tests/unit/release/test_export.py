@@ -26,6 +26,8 @@ from tests.support.network_bundles import write_release
 from tests.support.refusals import check_tokens, refuses
 from tests.unit.release.test_predict import MOBILENET
 
+POINT = {"operating_point": {"positive_class": "yes", "threshold": 0.3}}
+
 RESNET = {"family": "timm", "model": "test_resnet", "pretrained": False}
 VIT = {"family": "timm", "model": "test_vit", "pretrained": False, "model_args": {"depth": 1}}
 
@@ -89,7 +91,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {
             "classes": ("no", "yes"),
             "link": "none",
-            "calibration": {"scale": 0.4, "offset": 1.5, "sets": []},
+            "calibration": {"scale": 0.4, "offset": 1.5, "sets": [], **POINT},
         },
     ),
 }
@@ -150,7 +152,7 @@ def check_metadata(bundle: Path, exported: Exported) -> None:
         "preprocessing": facts["backbone"]["preprocessing"],
         "classes": facts["class_names"],
         "multi_label": facts["multi_label"],
-        **({"sets": {}} if calibrated else {}),
+        **({"sets": {}, "operating_point": {"yes": 0.3}} if calibrated else {}),
     }.items():
         assert json.loads(values.pop(name)) == wanted, name
     assert values == {

@@ -42,6 +42,8 @@ from tests.support.programs import run_program
 from tests.support.refusals import check_tokens, refuses
 from tests.support.release_study import METHODS, release, study, write_features
 
+POINT = {"positive_class": "b", "sensitivity": 0.999}
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -328,6 +330,14 @@ def test_an_error_after_the_booking_says_that_the_entry_counts(
     [
         ({"more": {"split_by": "class"}}, ("releases.first", "dataset toy", "split_by", "class")),
         ({"calibrate": {}}, ("releases.first", "calibrate", "epsilon")),
+        (
+            {"calibrate": {"epsilon": 2, "operating_point": POINT | {"positive_class": "z"}}},
+            ("releases.first", "operating_point", "z"),
+        ),
+        (
+            {"calibrate": {"epsilon": 8, "operating_point": POINT}},
+            ("operating_point", 0.999, "test units"),
+        ),
         ({"sign_key": "none.pem"}, ("sign_key", "none.pem")),
         ({"sign_key": "pyproject.toml"}, ("pyproject.toml",)),
         ({"card": {"contact": "see /home/me/notes"}}, ("card", "/home/")),

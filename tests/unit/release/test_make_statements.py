@@ -22,7 +22,8 @@ from tests.unit.release.ledger.test_ledger_prices import rounded_up
 
 EVERYTHING = {"calibrate": {"epsilon": 2}, "evaluate": {"epsilon": 1}, "monitor": {"epsilon": 2}}
 AREA_ALONE = {"evaluate": {"epsilon": 2, "metric": "auc"}}
-AREA = {"calibrate": {}, **AREA_ALONE}
+POINT = {"operating_point": {"positive_class": "b", "sensitivity": 0.6}}
+AREA = {"calibrate": POINT, **AREA_ALONE}
 HALF = {"more": {"subsample": {"fraction": 0.5, "seed": 3}}}
 BLOCKS = {"evaluate": "evaluation", "calibrate": "calibration", "monitor": "monitor"}
 # Options of a release; `of` has the classes, images per patient and options of the study.
@@ -35,7 +36,7 @@ RELEASES: dict[str, dict[str, Any]] = {
     "balanced": {"method": "balanced", "card": {"license": "mit", "contact": "me"}},
     "patients": {"of_patients": True, "of": {"images_per_patient": 3}, **EVERYTHING},
     "everything": EVERYTHING,
-    "calibrated": {"calibrate": {"epsilon": 2}},
+    "calibrated": {"calibrate": {"epsilon": 2, **POINT}},
     "two": {"of": {"classes": 2, "accountant": "rdp"}, **EVERYTHING},
     "two of the area": {"of": {"classes": 2, "metric": "macro_accuracy"}, **AREA},
     "two of the area alone": {"of": {"classes": 2}, "monitor": {"epsilon": 2}, **AREA_ALONE},
@@ -214,6 +215,7 @@ def check_head(read: bundle.Bundle, options: Mapping[str, Any]) -> None:
     text = " ".join((read.folder / bundle.CARD_FILE).read_text().split())
     for words, wanted in {
         "| 90% | ": "calibrate" in options,
+        "--operating-point": "operating_point" in options.get("calibrate", {}),
         "--monitor": "monitor" in options,
         "## Contact me": "card" in options,
     }.items():

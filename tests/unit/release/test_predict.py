@@ -331,6 +331,32 @@ def test_a_calibrated_release_has_probabilities_and_sets(tmp_path: Path) -> None
         predict(bundle, [tmp_path / "00.png"], output=tmp_path / "no.csv", coverage=0.5)
 
 
+def test_the_operating_point_of_a_release_is_its_threshold(tmp_path: Path) -> None:
+    for row in range(20):
+        picture(row, (8, 8)).save(tmp_path / f"{row:02d}.png")
+    pixels, output = {"family": "pixels", "size": 8}, tmp_path / "out.parquet"
+
+    def write(name: str, **block: Any) -> Path:
+        return write_release(tmp_path / name, pixels, link="none", calibration=CALIBRATED | block)
+
+    point = {"positive_class": "melanoma", "threshold": 0.2}
+    bundle = write("some", operating_point=point)
+    predict(bundle, [tmp_path], output=output, operating_point=True)
+    table, metadata = pd.read_parquet(output), pq.read_schema(output).metadata
+    assert json.loads(metadata[b"dpprobe"])["thresholds"] == {"melanoma": 0.2}
+    named = table["probability_melanoma"] >= np.float32(0.2)
+    assert ((table["class"] == "melanoma") == named).all()
+    assert 0 < named.sum() < len(table)
+    with refuses(ConfigError, "threshold of naevus", "operating point"):
+        predict(bundle, [tmp_path], output=output, operating_point=True, thresholds={"naevus": 0.5})
+    for other, words in (
+        (write("without"), ("operating_point", "`calibrate: {operating_point: ...}`")),
+        (write("none", operating_point=point | {"threshold": None}), ("melanoma", "too few")),
+    ):
+        with refuses(ConfigError, *words):
+            predict(other, [tmp_path], output=output, operating_point=True)
+
+
 def test_an_image_of_another_size_is_a_fault_where_nothing_is_resized(tmp_path: Path) -> None:
     folder = write_release(tmp_path / "bundle", {"family": "pixels"}, dimension=64)
     predictor = Predictor.load_bundle(folder, device="cpu")

@@ -12,7 +12,7 @@ import pytest
 
 from dpprobe.errors import PrivacyError
 from dpprobe.release.bundle import bundle_digest
-from dpprobe.release.release_folders import ReleaseFolders
+from dpprobe.release.release_folders import ReleaseFolders, list_noted, note_releases
 from tests.support.refusals import check_tokens, refusal_of, refuses
 
 
@@ -93,3 +93,15 @@ def test_hidden_folders_are_of_one_entry_and_dropped_with_it(tmp_path: Path) -> 
     folders.drop(entries[0])
     assert [path.exists() for path in made] == [False, False, True, True]
     folders.drop(entries[0])
+
+
+def test_each_folder_of_bundles_is_noted_once_beside_its_ledger(tmp_path: Path) -> None:
+    """Also a name with a line break, and beside a note that a full disk cut off."""
+    odd = tmp_path / "else\nwhere"
+    for dataset, folder in (("a", odd), ("b", tmp_path), ("a", odd), ("a", tmp_path / "x/../r")):
+        note_releases(tmp_path / "data" / dataset / "ledger.jsonl", folder)
+    path = tmp_path / "data/a/release-folders.jsonl"
+    with path.open("a") as file:
+        file.write('"/cut')
+    assert list_noted(tmp_path / "data") == [("a", odd), ("a", tmp_path / "r"), ("b", tmp_path)]
+    assert list_noted(tmp_path / "none") == []

@@ -19,6 +19,7 @@ from tests.support.releases import (
     following,
     measured,
     of_sites,
+    pointed,
     watched,
     with_tested,
 )
@@ -131,6 +132,18 @@ SAID: dict[str, tuple[dict[str, Any], list[str]]] = {
     "calibrated": (
         {"statement": {"calibration": calibrated()}},
         ["1000 private test images", "| 90% | ", "(#how-sure-it-is)"],
+    ),
+    "operating point": (
+        {"statement": {"calibration": pointed()}},
+        [
+            "melanoma from a probability of 13.28%",
+            "95.1% (95% CI 90.4% to 98.7%)",
+            "90% at 97.5% confidence",
+        ],
+    ),
+    "no operating point": (
+        {"statement": {"calibration": pointed(found=False)}},
+        ["no threshold of melanoma", "1000 test images are too few"],
     ),
     "watched": (
         {"statement": {"monitor": watched()}},

@@ -21,6 +21,7 @@ from tests.support.releases import (
     example,
     long_release,
     measured,
+    pointed,
     watched,
     with_tested,
 )
@@ -151,6 +152,15 @@ def test_the_reliability_diagram_has_a_mark_for_each_range(plain: Release) -> No
         place = 44 + 200 * row["predicted"], 8 + 200 * (1 - row["observed"])
         wanted = pytest.approx(place, abs=0.006)  # drawn with two digits
         assert any(mark == wanted for mark in marks), row
+
+
+def test_an_operating_point_is_said_or_that_there_is_none(plain: Release) -> None:
+    check_tokens(
+        read(plain, calibration=pointed()).text,
+        *("melanoma from a probability of 13.28%", "90.4% to 98.7%", "above 90%", "70.0%"),
+    )
+    check_tokens(read(plain, calibration=pointed(found=False)).text, "no threshold of melanoma")
+    assert "melanoma from" not in read(plain, calibration=calibrated()).text
 
 
 def test_each_mechanism_is_a_row_with_the_units_that_it_reads(

@@ -19,6 +19,7 @@ from dpprobe.release import bundle, stated_plans
 from dpprobe.release.checks import Checks
 from dpprobe.release.counted_units import compose_test_price
 from dpprobe.release.parts.calibration import measure as calibrated
+from dpprobe.release.parts.calibration.operating_point import WantedPoint
 from dpprobe.release.parts.cohort import measure as cohorts
 from dpprobe.release.parts.evaluation import measure as results
 from dpprobe.release.parts.monitor.measure import monitor_head, monitor_mechanisms
@@ -44,6 +45,7 @@ MEASURED: dict[str, tuple[int, Any, float | None, bool]] = {
     "not measurable": (3, "macro_accuracy", None, False),
 }
 EARLIER = [{"release": f"r{place}", "cohort": f"c{place}", "n": 500} for place in (1, 2)]
+POINT = WantedPoint(positive_class="b", position=1, sensitivity=0.4)
 # What is not measured, beside some of these parts.
 BESIDE: dict[str, dict[str, Any]] = {
     "accuracy": {"evidence": EVIDENCE, "sites": of_sites()},
@@ -57,6 +59,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 # Edits that nothing in a bundle contradicts, with the reason. All others are noticed.
 AN_AREA = "the counts of an area are not published unless a calibration needs them"
 ONE_COUNT = "a change of 1% of one noisy count changes no total beyond its noise, and no result"
+AS_SURE = "a slightly larger sensitivity, of which the same threshold is as sure"
 BLIND: dict[str, dict[str, str]] = {
     "": {
         "ledger.entry": "the ledger is private",
@@ -84,6 +87,8 @@ BLIND: dict[str, dict[str, str]] = {
     "calibrated": {
         "calibration.temperature": ONE_COUNT,
         "calibration.label_counts": ONE_COUNT,
+        "calibration.class_counts_by_probability": ONE_COUNT,
+        "calibration.operating_point.wanted": AS_SURE,
         "monitor.tables": ONE_COUNT,
     },
     "two": {
@@ -93,7 +98,11 @@ BLIND: dict[str, dict[str, str]] = {
         "cohort.earlier.0.cohort": "labels of earlier cohorts are in their bundles",
         "cohort.earlier.1.cohort": "labels of earlier cohorts are in their bundles",
     },
-    "two of the area": {"evaluation.score_counts.edges.1": ONE_COUNT, "monitor.tables": ONE_COUNT},
+    "two of the area": {
+        "evaluation.score_counts.edges.1": ONE_COUNT,
+        "calibration.operating_point.wanted": AS_SURE,
+        "monitor.tables": ONE_COUNT,
+    },
     "not measurable": {"evaluation.class_counts": ONE_COUNT},
 }
 AREAS = {"value", "interval", "standard_error", "labels_left_out"}
@@ -135,12 +144,17 @@ def measure_parts(folder: Path, kind: str) -> tuple[dict[str, Any], dict[str, An
     )
     blocks = {"evaluation": evaluation, "ledger": LEDGER | {"releases": 2, "epsilon": 20.0}}
     if own == 0:
-        blocks["calibration"] = calibrated.calibrate_from_counts(evaluation, tested)
+        blocks["calibration"] = calibrated.calibrate_from_counts(evaluation, tested, point=POINT)
     elif own:
-        wanted = calibrated.calibration_mechanisms(classes=classes, multi_label=False)
+        point = POINT if monitored else None
+        wanted = calibrated.calibration_mechanisms(
+            classes=classes, multi_label=False, with_point=point is not None
+        )
         parts.append(planned(wanted, own))
         together = state_together(parts[1], compose_test_price(*parts))
-        blocks["calibration"] = calibrated.calibrate_head(draw, parts[1], together=together)
+        blocks["calibration"] = calibrated.calibrate_head(
+            draw, parts[1], together=together, point=point
+        )
     if monitored:
         parts.append(planned(monitor_mechanisms(unusual=True), 2.0))
         together = state_together(parts[-1], compose_test_price(*parts))

@@ -7,12 +7,27 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from dpprobe.backbones.options import suggest_names
 from dpprobe.options import Options
 from dpprobe.privacy.limits import Budget
 from dpprobe.release.parts.part import ReleasePart
 
 if TYPE_CHECKING:
     from dpprobe.study.study_checks import WantedRelease
+
+
+class OperatingPointOptions(Options):
+    """The class whose units should not be missed, and the share of them to find."""
+
+    positive_class: str = Field(
+        min_length=1, description="Class that `--operating-point` names from the threshold on."
+    )
+    sensitivity: float = Field(
+        gt=0,
+        lt=1,
+        description="Share of the class's units whose probability should reach the threshold, such "
+        "as 0.9.",
+    )
 
 
 class CalibrateOptions(Options):
@@ -22,6 +37,12 @@ class CalibrateOptions(Options):
         None,
         description="Epsilon of the calibration, spent by test units. Leave epsilon out if "
         "`evaluate` measures the AUC of two classes, whose counts calibration reuses.",
+    )
+    operating_point: OperatingPointOptions | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="Publish the highest threshold of one class that surely has a sensitivity. It "
+        "costs nothing for two classes, and for more a part of the calibration's epsilon.",
     )
 
 
@@ -40,6 +61,13 @@ def list_faults(wanted: WantedRelease) -> Iterator[str]:
         )
     elif not of_auc and asked.epsilon is None:
         yield "calibrate: has no epsilon; write `calibrate: {epsilon: 1}`"
+    point, names = asked.operating_point, wanted.class_names
+    if point is not None and names is not None and point.positive_class not in names:
+        yield (
+            f"calibrate.operating_point.positive_class {point.positive_class}: the dataset has no "
+            f"such class; {suggest_names(point.positive_class, names)}: the classes are "
+            f"{', '.join(names[:20])}"
+        )
 
 
 PART = ReleasePart(

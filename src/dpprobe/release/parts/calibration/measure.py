@@ -14,13 +14,14 @@ the test units:
   class's probability;
 - more classes, `top_counts`: the weight of rows with right and with wrong predictions, per fixed
   range of the largest probability. `label_counts`: the weight of rows per fixed range of the
-  probability of their label.
+  probability of their label. With a wanted operating point, a third table (`operating_point`).
 
 A row adds its weight to one number of each table of counts.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -49,6 +50,13 @@ from dpprobe.release.counted_units import (
     weights_of_rows,
 )
 from dpprobe.release.parts.calibration import noisy_counts
+from dpprobe.release.parts.calibration.operating_point import (
+    POINT_COUNTS,
+    WantedPoint,
+    fewest_of_class,
+    find_operating_point,
+    orient_table,
+)
 from dpprobe.release.parts.part import Facts, PartReader, PartSteps
 from dpprobe.release.probabilities import TOP_EDGES
 from dpprobe.release.stated_plans import (
@@ -61,6 +69,8 @@ from dpprobe.release.stated_plans import (
 from dpprobe.release.stated_values import Values, read_block, require_same, require_true
 from dpprobe.release.transport import Block, Draw
 
+logger = logging.getLogger("dpprobe")
+
 Floats = npt.NDArray[np.float64]
 
 TEMPERATURE, PROBABILITY_COUNTS = "temperature", "probability_counts"
@@ -71,8 +81,13 @@ FEWEST_OF_AUC = 100.0
 TEMPERATURE_SHARE = 0.2
 
 
-def calibration_mechanisms(*, classes: int, multi_label: bool) -> tuple[Mechanism, ...]:
+def calibration_mechanisms(
+    *, classes: int, multi_label: bool, with_point: bool = False
+) -> tuple[Mechanism, ...]:
     """Returns the mechanisms of calibrated probabilities, with noise up to a common factor.
+
+    Args:
+      with_point: True for an operating point, which needs its own table of more than two classes.
 
     Raises ConfigError for several labels per row.
     """
@@ -101,8 +116,14 @@ def calibration_mechanisms(*, classes: int, multi_label: bool) -> tuple[Mechanis
         1.0,
     )
     label = full_batch(LABEL_COUNTS, "test rows, per range of the label's probability", 1.0)
-    rest = (1 - TEMPERATURE_SHARE) / 2
-    return split_budget([(TEMPERATURE_SHARE, (temperature,)), (rest, (top,)), (rest, (label,))])
+    point = full_batch(
+        POINT_COUNTS, "test rows of one class and all others, per range of its probability", 1.0
+    )
+    tables = (point, top, label) if with_point else (top, label)
+    rest = (1 - TEMPERATURE_SHARE) / len(tables)
+    return split_budget(
+        [(TEMPERATURE_SHARE, (temperature,)), *((rest, (each,)) for each in tables)]
+    )
 
 
 def check_calibration_size(plan: Plan) -> None:
@@ -119,50 +140,76 @@ def check_calibration_size(plan: Plan) -> None:
         )
 
 
-def calibrate_head(draw: Draw, plan: Plan, *, together: float | None) -> dict[str, Any]:
+def check_point_size(plan: Plan, wanted: WantedPoint) -> int:
+    """Returns the test units of its class that an operating point needs at least.
+
+    Raises PrivacyError if even all test units would be too few.
+    """
+    fewest = fewest_of_class(wanted.sensitivity, plan.mechanisms[-1].noise_scale)
+    if plan.n < fewest:
+        raise PrivacyError(
+            f"calibrate.operating_point: a sensitivity of {wanted.sensitivity:g} needs {fewest} "
+            f"test units of {wanted.positive_class} at epsilon {plan.epsilon:g}, but there are "
+            f"{plan.n} test units in total; write a larger epsilon or a smaller sensitivity, use "
+            "more test units, or remove operating_point"
+        )
+    return fewest
+
+
+def calibrate_head(
+    draw: Draw, plan: Plan, *, together: float | None, point: WantedPoint | None = None
+) -> dict[str, Any]:
     """Calibrates one released head on the test units: the block `calibration` of a statement.
 
     Args:
       plan: has the noise of `calibration_mechanisms` on n = test units.
       together: the epsilon of calibration and test result to a test unit; None without the latter.
+      point: the operating point to find, if any.
     """
     features = draw.features
     wanted = calibration_mechanisms(
-        classes=len(features.class_names), multi_label=features.multi_label
+        classes=len(features.class_names),
+        multi_label=features.multi_label,
+        with_point=point is not None,
     )
     releases = open_releases(draw, plan, wanted)
     scores, weights = score_test_rows(draw.heads, features), weights_of_rows(features, plan)
-    noisy = _release_tables(scores, features.test_labels, weights, releases)
+    noisy = _release_tables(scores, features.test_labels, weights, releases, point)
     releases.check_counts()
     return {
-        **describe_calibration(noisy, plan.mechanisms, plan.n),
+        **describe_calibration(noisy, plan.mechanisms, plan.n, point),
         **noisy,
         **priced_values(plan),
         "together": together,
     }
 
 
-def calibrate_from_counts(evaluation: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
+def calibrate_from_counts(
+    evaluation: Mapping[str, Any], plan: Plan, *, point: WantedPoint | None = None
+) -> dict[str, Any]:
     """Calibrates a head of two classes with the counts of its AUC, at no further epsilon.
 
     `plan` is the plan of the test result, whose block is `evaluation`.
     """
     return {
-        **describe_calibration(evaluation, plan.mechanisms, plan.n),
+        **describe_calibration(evaluation, plan.mechanisms, plan.n, point),
         "n": plan.n,
         "epsilon": None,
     }
 
 
 def describe_calibration(
-    noisy: Mapping[str, Any], mechanisms: tuple[Mechanism, ...], n: int
+    noisy: Mapping[str, Any],
+    mechanisms: tuple[Mechanism, ...],
+    n: int,
+    point: WantedPoint | None = None,
 ) -> dict[str, Any]:
     """Derives a calibration's published numbers from noisy sums and counts, by mechanism name."""
     counts = mechanisms[-1]
     deviation = counts.noise_scale
     if SCORE_COUNTS in noisy:
         edges, table = (np.array(noisy[SCORE_COUNTS][name], float) for name in ("edges", "counts"))
-        return _describe_two(edges, bin_middles(edges), table, n=n, deviation=deviation)
+        return _describe_two(edges, bin_middles(edges), table, n, deviation, point)
     temperature = 2.0 ** noisy_counts.search_temperature(noisy[TEMPERATURE])
     if PROBABILITY_COUNTS in noisy:
         ends = np.array(noisy_counts.PROBABILITY_EDGES)
@@ -171,24 +218,46 @@ def describe_calibration(
             for each in (ends, (ends[:-1] + ends[1:]) / 2)
         )
         table = np.array(noisy[PROBABILITY_COUNTS], float)
-        return _describe_two(edges, places, table, n=n, deviation=deviation)
+        return _describe_two(edges, places, table, n, deviation, point)
     top, label = (np.array(noisy[name], float) for name in (TOP_COUNTS, LABEL_COUNTS))
     derived = noisy_counts.describe_classes(top, label, n=n, deviation=deviation)
+    if point is not None:
+        ends, counts_of = np.array(noisy_counts.PROBABILITY_EDGES), np.array(noisy[POINT_COUNTS])
+        derived["operating_point"] = find_operating_point(
+            ends, *counts_of, wanted=point, deviation=deviation
+        )
     return {"scale": 1 / temperature, "offset": 0.0, **derived}
 
 
 def _describe_two(
-    edges: Floats, places: Floats, table: Floats, *, n: int, deviation: float
+    edges: Floats,
+    places: Floats,
+    table: Floats,
+    n: int,
+    deviation: float,
+    point: WantedPoint | None,
 ) -> dict[str, Any]:
     scale, offset = noisy_counts.fit_logistic(places, *table, n=n, deviation=deviation)
     derived = noisy_counts.describe_two(
         edges, places, table, scale=scale, offset=offset, n=n, deviation=deviation
     )
+    if point is not None:
+        ends = noisy_counts.probability_ends(edges, scale, offset)
+        derived["operating_point"] = find_operating_point(
+            *orient_table(ends, table[0], table[1], point.position),
+            wanted=point,
+            deviation=deviation,
+            ranked=scale > 0,
+        )
     return {"scale": scale, "offset": offset, **derived}
 
 
 def _release_tables(
-    scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, releases: Releases
+    scores: npt.NDArray[Any],
+    labels: npt.NDArray[Any],
+    weights: Floats,
+    releases: Releases,
+    point: WantedPoint | None = None,
 ) -> dict[str, Any]:
     n, usable = releases.plan.n, find_usable(scores)
     logits = np.where(usable[:, None], scores, 0.0).astype(np.float64)
@@ -215,11 +284,17 @@ def _release_tables(
         edges = noisy_counts.PROBABILITY_EDGES
         table = release_counts(PROBABILITY_COUNTS, values[:, 1], labels == 1, edges)
         return {TEMPERATURE: answers, PROBABILITY_COUNTS: table.reshape(2, -1).tolist()}
+    tables: dict[str, Any] = {}
+    if point is not None:
+        edges, of_class = noisy_counts.PROBABILITY_EDGES, labels == point.position
+        table = release_counts(POINT_COUNTS, values[:, point.position], of_class, edges)
+        tables[POINT_COUNTS] = table.reshape(2, -1).tolist()
     top = release_counts(TOP_COUNTS, values.max(axis=1), right, TOP_EDGES)
     of_labels = values[np.arange(len(labels)), labels]
     label = release_counts(LABEL_COUNTS, of_labels, None, noisy_counts.LABEL_EDGES)
     return {
         TEMPERATURE: answers,
+        **tables,
         TOP_COUNTS: top.reshape(2, -1).T.tolist(),
         LABEL_COUNTS: label.tolist(),
     }
@@ -235,13 +310,36 @@ class Steps(PartSteps):
             return None
         store = self.task.stores[1]
         mechanisms = calibration_mechanisms(
-            classes=store.num_classes, multi_label=store.multi_label
+            classes=store.num_classes,
+            multi_label=store.multi_label,
+            with_point=self.asked.operating_point is not None,
         )
         return self.task.plan_test(mechanisms, self.asked.epsilon)
 
+    @property
+    def point(self) -> WantedPoint | None:
+        """The operating point that the release wants, if any."""
+        if (asked := self.asked.operating_point) is None:
+            return None
+        position = self.task.stores[1].class_names.index(asked.positive_class)
+        return WantedPoint(
+            positive_class=asked.positive_class, position=position, sensitivity=asked.sensitivity
+        )
+
     def check(self) -> None:
         plans = self.task.plans
-        check_calibration_size(plans.get("calibration") or plans["evaluation"])
+        plan = plans.get("calibration") or plans["evaluation"]
+        check_calibration_size(plan)
+        if (point := self.point) is not None:
+            logger.warning(
+                "release %s: with fewer than %d of the %d test units in class %s, or with a weak "
+                "head, no threshold surely has a sensitivity of %g, and the bundle will say so",
+                self.task.name,
+                check_point_size(plan, point),
+                plan.n,
+                point.positive_class,
+                point.sensitivity,
+            )
 
     def needs(self) -> tuple[str, ...]:
         return () if "calibration" in self.task.plans else ("evaluation",)
@@ -250,10 +348,11 @@ class Steps(PartSteps):
         plans = self.task.plans
         if plan := plans.get("calibration"):
             together = self.task.compose_price("evaluation", "calibration")
-            return calibrate_head(draw, plan, together=state_together(plan, together))
+            stated = state_together(plan, together)
+            return calibrate_head(draw, plan, together=stated, point=self.point)
         evaluation = draw.blocks["evaluation"]
         assert evaluation is not None
-        return calibrate_from_counts(evaluation, plans["evaluation"])
+        return calibrate_from_counts(evaluation, plans["evaluation"], point=self.point)
 
 
 # verification and words
@@ -268,6 +367,10 @@ def check_calibration(values: Values, plan: Plan, facts: BundleFacts) -> tuple[s
     noisy, price = stated, "no further epsilon"
     wanted = list_wanted(stated, facts)
     keys = DERIVED_KEYS | (TWO_CLASS_KEYS if classes == 2 else set())
+    point = None
+    if "operating_point" in stated:
+        keys |= {"operating_point"}
+        point = WantedPoint.from_block(stated["operating_point"], facts.class_names)
     if stated["epsilon"] is None:
         noisy = result
         tested = make_tested_plan(result, plan)
@@ -282,7 +385,7 @@ def check_calibration(values: Values, plan: Plan, facts: BundleFacts) -> tuple[s
         price = f"epsilon {cost:.6g}"
     for block in filter(None, (noisy, result)):
         require_same("n", block["n"], stated["n"])
-    derived = describe_calibration(noisy, tested.mechanisms, tested.n)
+    derived = describe_calibration(noisy, tested.mechanisms, tested.n, point)
     for name, value in derived.items():
         require_true(agree(value, stated[name]), f"{name}: does not follow from the noisy counts")
     said = f"probabilities and sets follow from noisy counts, {price} on {tested.n} test units"
@@ -299,8 +402,12 @@ def show_calibration(block: Facts | None, unit: UnitWords, _: Facts) -> dict[str
     return {"calibration": block, "sure": sure}
 
 
-def list_wanted(_: Facts, facts: BundleFacts) -> tuple[Mechanism, ...]:
-    return calibration_mechanisms(classes=len(facts.class_names), multi_label=facts.multi_label)
+def list_wanted(block: Facts, facts: BundleFacts) -> tuple[Mechanism, ...]:
+    return calibration_mechanisms(
+        classes=len(facts.class_names),
+        multi_label=facts.multi_label,
+        with_point="operating_point" in block,
+    )
 
 
 READER = PartReader(

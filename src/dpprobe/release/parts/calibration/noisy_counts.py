@@ -66,7 +66,7 @@ JOINED = 8.0
 FILLED = 3.0
 # Largest offset of the logistic regression, for scores of standard deviation 1.
 _FARTHEST = 15.0
-_Z = float(ndtri((1 + CONFIDENCE) / 2))
+Z = float(ndtri((1 + CONFIDENCE) / 2))
 
 
 class Share(NamedTuple):
@@ -153,7 +153,7 @@ def fit_logistic(
 
 def _solve_ends(part: float, whole: float, part_variance: float, rest_variance: float) -> Floats:
     """Solves (part - p whole)^2 = z^2 (sampling + noise), which is quadratic in p; returns both."""
-    z = _Z * _Z
+    z = Z * Z
     square = whole * whole + z * (whole - part_variance - rest_variance)
     middle = part * whole + z * (whole / 2 - part_variance)
     half = np.sqrt(middle * middle - square * (part * part - z * part_variance))
@@ -171,7 +171,7 @@ def estimate_share(part: float, whole: float, part_noise: float, rest_noise: flo
     p = np.linspace(0, 1, 2001)
     sampling = max(whole, 0.0) * p * (1 - p)
     noise = ((1 - p) * part_noise) ** 2 + (p * rest_noise) ** 2
-    kept = p[np.abs(part - p * whole) <= _Z * np.sqrt(sampling + noise)]
+    kept = p[np.abs(part - p * whole) <= Z * np.sqrt(sampling + noise)]
     if whole <= 2 * math.hypot(part_noise, rest_noise):
         return Share(0.5, 0.0, 1.0)
     if not len(kept):  # of many rows, the interval lies between two neighbouring values of p
@@ -257,8 +257,7 @@ def describe_two(
       deviation: the standard deviation of each count's noise.
     """
     positives, negatives = counts
-    ends = expit(scale * edges + offset)
-    ends[0], ends[-1] = 0.0, 1.0
+    ends = probability_ends(edges, scale, offset)
     middle = expit(scale * places + offset)
     sides = np.stack([np.maximum(each, 1 - each) for each in (ends[:-1], ends[1:], middle)])
     least = np.where((ends[:-1] < 0.5) & (ends[1:] > 0.5), 0.5, sides.min(axis=0))
@@ -275,6 +274,13 @@ def describe_two(
         "net_benefit": _list_benefits(ends, positives, negatives, n, deviation),
         **told,
     }
+
+
+def probability_ends(edges: Floats, scale: float, offset: float) -> Floats:
+    """Returns the second class's probability at edges of scores; the outer ranges are open."""
+    ends = np.asarray(expit(scale * edges + offset))
+    ends[0], ends[-1] = 0.0, 1.0
+    return ends
 
 
 def _two_class_candidates(
@@ -379,8 +385,8 @@ def _list_cut_offs(
     places = range(1, bins)
     rates = {
         place: (
-            _rate(positives, slice(place, None), deviation),
-            _rate(negatives, slice(0, place), deviation),
+            estimate_rate(positives, slice(place, None), deviation),
+            estimate_rate(negatives, slice(0, place), deviation),
         )
         for place in places
     }
@@ -404,7 +410,7 @@ def _list_cut_offs(
     ]
 
 
-def _rate(counts: Floats, chosen: slice, deviation: float) -> Share:
+def estimate_rate(counts: Floats, chosen: slice, deviation: float) -> Share:
     number = len(counts[chosen])
     rest = len(counts) - number
     return estimate_share(

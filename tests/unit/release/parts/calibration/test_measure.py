@@ -21,6 +21,11 @@ from dpprobe.privacy.target import Target
 from dpprobe.release.parts.calibration import measure as calibration
 from dpprobe.release.parts.calibration import noisy_counts
 from dpprobe.release.parts.calibration.measure import TEMPERATURE, calibration_mechanisms
+from dpprobe.release.parts.calibration.operating_point import (
+    POINT_COUNTS,
+    WantedPoint,
+    fewest_of_class,
+)
 from dpprobe.release.parts.evaluation import measure as results
 from dpprobe.release.probabilities import TOP_EDGES
 from dpprobe.results.unit_counts import row_weights
@@ -29,10 +34,13 @@ from tests.support.refusals import refuses
 from tests.support.shown_scores import draw_of, head, of_test_rows
 
 CLASSES = 3
+POINT = WantedPoint(positive_class="b", position=1, sensitivity=0.8)
 
 
-def planned(folder: Path, n: int, epsilon: float, classes: int = CLASSES) -> Plan:
-    wanted = calibration_mechanisms(classes=classes, multi_label=False)
+def planned(
+    folder: Path, n: int, epsilon: float, classes: int = CLASSES, *, with_point: bool = False
+) -> Plan:
+    wanted = calibration_mechanisms(classes=classes, multi_label=False, with_point=with_point)
     target = Target(n=n, epsilon=epsilon, delta=1e-5)
     return calibrate(wanted, target, cache=folder / "calibration")
 
@@ -60,22 +68,24 @@ def sums_of(
     weights: npt.NDArray[Any],
     plan: Plan,
     answers: list[float],
+    point: WantedPoint | None = None,
 ) -> Sums:
-    sums = Sums(plan, answers)
-    calibration._release_tables(scores, labels, weights, sums)  # type: ignore[arg-type]
+    sums: Any = Sums(plan, answers)
+    calibration._release_tables(scores, labels, weights, sums, point)
     return sums
 
 
 @pytest.mark.parametrize("units", [[0, 1, 2, 3, 4, 5], [0, 0, 0, 1, 1, 2], [0] * 6])
-@pytest.mark.parametrize("classes", [2, CLASSES])
+@pytest.mark.parametrize(("classes", "point"), [(2, None), (CLASSES, None), (CLASSES, POINT)])
 def test_no_unit_moves_a_sum_by_more_than_its_sensitivity(
-    tmp_path: Path, units: list[int], classes: int
+    tmp_path: Path, units: list[int], classes: int, point: WantedPoint | None
 ) -> None:
     """Given the temperatures, which were released before: composition is adaptive."""
     generator, whose = np.random.default_rng(1), np.array(units)
     shares = row_weights(whose)
     weights = np.ones(6) if shares is None else shares
-    plan = planned(tmp_path, n=len(np.unique(whose)) + 1000, epsilon=1.0, classes=classes)
+    n = len(np.unique(whose)) + 1000
+    plan = planned(tmp_path, n, 1.0, classes, with_point=point is not None)
     stated = {item.name: item.sensitivity for item in plan.mechanisms}
     worst = dict.fromkeys(stated, 0.0)
     for _ in range(60):
@@ -84,10 +94,10 @@ def test_no_unit_moves_a_sum_by_more_than_its_sensitivity(
         if generator.random() < 0.3:  # equal rows: a unit's sum is then longest
             scores[:], labels[:] = scores[0], labels[0]
         answers = list(generator.normal(size=6))
-        whole = sums_of(scores, labels, weights, plan, answers)
+        whole = sums_of(scores, labels, weights, plan, answers, point)
         for unit in np.unique(whose):
             without = np.where((whose != unit)[:, None], scores, math.nan)
-            less = sums_of(without, labels, weights, plan, answers)
+            less = sums_of(without, labels, weights, plan, answers, point)
             for (name, values), (same, others) in zip(whole.sums, less.sums, strict=True):
                 assert name == same
                 worst[name] = max(worst[name], float(np.linalg.norm(values - others)))
@@ -137,12 +147,14 @@ def draw_rows(classes: int, n: int) -> tuple[Any, Any]:
     return scores, (chances.cumsum(1) > generator.random((n, 1))).argmax(1)
 
 
-def calibrate_rows(scores: Any, labels: Any) -> dict[str, Any]:
-    classes = scores.shape[1]
-    wanted = calibration.calibration_mechanisms(classes=classes, multi_label=False)
+def calibrate_rows(scores: Any, labels: Any, point: WantedPoint | None = None) -> dict[str, Any]:
+    wanted = calibration.calibration_mechanisms(
+        classes=(classes := scores.shape[1]), multi_label=False, with_point=point is not None
+    )
     plan = made_plan(wanted, len(labels), noise=LITTLE)
     rows = of_test_rows(scores, labels)
-    return calibration.calibrate_head(draw_of(head(classes), rows), plan, together=1.5)
+    draw = draw_of(head(classes), rows)
+    return calibration.calibrate_head(draw, plan, together=1.5, point=point)
 
 
 def test_several_labels_have_no_calibration() -> None:
@@ -151,12 +163,19 @@ def test_several_labels_have_no_calibration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("classes", "tables"),
-    [(2, {"probability_counts": 0.8}), (4, {"top_counts": 0.4, "label_counts": 0.4})],
+    ("classes", "with_point", "tables"),
+    [
+        (2, False, {"probability_counts": 0.8}),
+        (2, True, {"probability_counts": 0.8}),
+        (4, False, {"top_counts": 0.4, "label_counts": 0.4}),
+        (4, True, dict.fromkeys(("top_counts", "label_counts", POINT_COUNTS), 0.8 / 3)),
+    ],
 )
-def test_tables_share_the_budget(classes: int, tables: dict[str, float]) -> None:
+def test_tables_share_the_budget(classes: int, with_point: bool, tables: dict[str, float]) -> None:
     """Shares of mu squared: a fifth for six sums, and the rest for tables."""
-    wanted = calibration.calibration_mechanisms(classes=classes, multi_label=False)
+    wanted = calibration.calibration_mechanisms(
+        classes=classes, multi_label=False, with_point=with_point
+    )
     squares = {item.name: item.count / item.noise_multiplier**2 for item in wanted}
     total = sum(squares.values())
     shares = {name: square / total for name, square in squares.items()}
@@ -180,6 +199,32 @@ def test_counts_of_four_classes_are_those_of_their_rows() -> None:
     np.testing.assert_allclose(made["label_counts"], expected, atol=1.5)
     assert len(made["temperature"]) == 6
     assert (made["n"], made["together"]) == (3000, 1.5)
+
+
+@pytest.mark.parametrize(("classes", "position"), [(2, 0), (2, 1), (4, 2)])
+def test_an_operating_point_has_the_rates_of_its_rows(classes: int, position: int) -> None:
+    """At the stated threshold of the stated probability, as predictions compare them."""
+    scores, labels = draw_rows(classes, 5000)
+    point = WantedPoint(positive_class="x", position=position, sensitivity=0.8)
+    made = calibrate_rows(scores, labels, point)
+    assert (POINT_COUNTS in made) == (classes > 2)
+    stated = made["operating_point"]
+    chances = softmax(made["scale"] * scores + made["offset"] * np.eye(classes)[1], axis=1)[
+        :, position
+    ]
+    named, own = chances >= stated["threshold"], labels == position
+    assert stated["sensitivity"][0] == pytest.approx(named[own].mean(), abs=2e-3)
+    assert stated["specificity"][0] == pytest.approx((~named)[~own].mean(), abs=2e-3)
+    assert named[own].mean() > stated["sensitivity"][1] > 0.8
+
+
+def test_an_operating_point_needs_units_of_its_class() -> None:
+    wanted = calibration.calibration_mechanisms(classes=2, multi_label=False)
+    fewest = fewest_of_class(0.9, made_plan(wanted, 9).mechanisms[-1].noise_scale)
+    point = replace(POINT, sensitivity=0.9)
+    assert calibration.check_point_size(made_plan(wanted, fewest), point) == fewest
+    with refuses(PrivacyError, "operating_point", 0.9, fewest, fewest - 1, "b"):
+        calibration.check_point_size(made_plan(wanted, fewest - 1), point)
 
 
 def test_counts_of_two_classes_are_those_of_their_rows() -> None:
@@ -214,6 +259,13 @@ def test_the_counts_of_an_area_calibrate_at_no_price() -> None:
     assert (made["epsilon"], made["n"]) == (None, 20_000)
     assert "together" not in made
     assert {"sets", "reliability", "abstention", "cut_offs", "net_benefit"} < set(made)
+    pointed = calibration.calibrate_from_counts(measured, plan, point=POINT)
+    stated = pointed.pop("operating_point")
+    assert pointed == made
+    margins = scores[:, 1] * made["scale"] + made["offset"]
+    named = 1 / (1 + np.exp(-margins)) >= stated["threshold"]
+    assert stated["sensitivity"][0] == pytest.approx(named[labels == 1].mean(), abs=2e-3)
+    assert stated["specificity"][0] == pytest.approx((~named)[labels == 0].mean(), abs=2e-3)
 
 
 def test_a_calibration_needs_the_units_of_a_useful_set() -> None:

@@ -133,13 +133,20 @@ def test_an_area_leaves_out_labels_that_it_has(left: int, right: bool) -> None:
 
 
 def wanted(
-    block: Any, *, classes: int = 3, several: bool = False, shown: Any = None, tested: Any = None
+    block: Any,
+    *,
+    classes: int = 3,
+    several: bool = False,
+    shown: Any = None,
+    tested: Any = None,
+    names: Any = None,
 ) -> Any:
     release = SimpleNamespace(block=lambda _: block, dataset="new", test_metric=tested)
     return SimpleNamespace(
         release=release,
         multi_label=several,
         classes=classes,
+        class_names=names,
         study=SimpleNamespace(datasets={"new": SimpleNamespace(metric=shown)}),
     )
 
@@ -208,3 +215,21 @@ def test_one_part_pays_for_a_calibration(
     for each in said:
         check_tokens(each, *fault or ())
     assert list(calibration_faults(wanted(None, **facts))) == []
+
+
+def test_an_operating_point_is_of_a_class_of_the_dataset() -> None:
+    point = {"positive_class": "melanom", "sensitivity": 0.9}
+    block = CalibrateOptions.model_validate({"epsilon": 1, "operating_point": point})
+    for names, words in (
+        (None, None),
+        (["melanom", "naevus"], None),
+        (["melanoma", "naevus"], ("operating_point", "write melanoma", "naevus")),
+    ):
+        said = list(calibration_faults(wanted(block, names=names)))
+        assert len(said) == (words is not None)
+        for each in said:
+            check_tokens(each, "melanom", *words or ())
+    assert "operating_point" not in CalibrateOptions(epsilon=1).model_dump(), "one hash as before"
+    for wrong in (0, 1, 1.5):
+        with pytest.raises(ValidationError):
+            CalibrateOptions.model_validate({"operating_point": point | {"sensitivity": wrong}})

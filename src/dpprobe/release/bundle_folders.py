@@ -1,0 +1,39 @@
+"""Finds the bundles in a folder of releases; imports no NumPy, so that planning stays fast."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dpprobe.artifacts import read_json
+from dpprobe.release.bundle import FACTS_FILE, SUMS_FILE
+
+
+def list_sums(releases: Path) -> list[Path]:
+    """Lists the files of hashes of a folder's bundles, those of staged copies last."""
+    found = sorted(releases.glob(f"*/{SUMS_FILE}"))
+    return sorted(found, key=lambda path: path.parent.name.startswith("."))
+
+
+def list_misplaced(releases: Path) -> list[tuple[Path, str]]:
+    """Lists folders that hold a release of another name, with this name."""
+    named = ((sums.parent, read_bundle_facts(sums.parent)) for sums in list_sums(releases))
+    return [
+        (folder, str(facts["name"]))
+        for folder, facts in named
+        if facts.get("name", folder.name) != folder.name and not folder.name.startswith(".")
+    ]
+
+
+def read_bundle_facts(folder: Path) -> dict[str, Any]:
+    """Reads a bundle's bundle.json without checks; empty if it cannot be used."""
+    return read_object(folder / FACTS_FILE)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Reads a JSON object of a bundle; empty if it cannot be used."""
+    try:
+        values = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
