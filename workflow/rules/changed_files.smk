@@ -51,6 +51,7 @@ def changed_outputs(jobs):
 def ready_jobs(jobs):
     """Writes what jobs read of the run, and links their earlier results into the store before Snakemake deletes them."""
     SNAPSHOT.write()
+    start_jobs_with(SNAPSHOT)
     for job in jobs:
         if job.rule.name in STORED and namespace_of(job.rule) and not IN_STORAGE:
             for path in job.output:

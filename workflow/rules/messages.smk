@@ -52,9 +52,8 @@ def tell_misplaced():
     if misplaced := list_misplaced(Path(STUDY.results_dir, RELEASES_FOLDER)):
         folder, name = misplaced[0]
         more = f" (and {len(misplaced) - 1} more)" if len(misplaced) > 1 else ""
-        print(
-            f"dpprobe: warning: {folder}{more} holds the release {name!r:.60}; `dpprobe doctor` says how to move it back",
-            file=sys.stderr,
+        tell(
+            f"warning: {folder}{more} holds the release {name!r:.60}; `dpprobe doctor` says how to move it back"
         )
 
 

@@ -54,7 +54,6 @@ def tell_scripts(snapshot, versions):
 
 if IS_FIRST and workflow.is_main_process:
     SNAPSHOT = take_snapshot(config, STUDY, call=CALL)
-    start_jobs_with(SNAPSHOT)
 elif RUN:
     tell_scripts(GIVEN_FILES[-1], RUN["versions"])
     with suppress(OSError):
