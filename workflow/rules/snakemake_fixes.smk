@@ -118,15 +118,16 @@ if IS_FIRST and workflow.remote_exec:
 # Upstream: no thread is known; spawned jobs get the names of study files, not their content.
 # Tests: tests/workflow/test_snapshot.py
 def start_jobs_with(snapshot):
-    """Makes the snapshot the study file of jobs.
+    """Makes the snapshot the study file of jobs, when all rule files are read.
 
     A workflow that uses these rules as a module may have more in its files than the study, so that its jobs read both.
     """
-    files = list(workflow.overwrite_configfiles or []) if IS_MODULE else []
+    files = list(GIVEN_FILES) if IS_MODULE else []
     workflow.config_settings.configfiles = [*files, snapshot.path]
-    workflow.configfiles.append(
-        snapshot.path
-    )  # sources that jobs without a shared disk get
+    if snapshot.path not in workflow.configfiles:
+        workflow.configfiles.append(
+            snapshot.path
+        )  # a source for jobs without a shared disk
 
 
 def end_from_thread():
