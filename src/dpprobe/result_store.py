@@ -98,4 +98,8 @@ def list_unpublished(results: Path) -> list[Path]:
 
 
 def _locate_by_record(results: Path, record: Mapping[str, Any]) -> Path:
-    return locate_stored(results, str(record["fingerprint"]), index=record.get("index"))
+    """Returns the folder of a published result; raises ValueError for a record that names none."""
+    fingerprint, index = record["fingerprint"], record.get("index")
+    if not str(fingerprint).isalnum() or not isinstance(index, int | None):
+        raise ValueError("no fingerprint")
+    return locate_stored(results, str(fingerprint), index=index)

@@ -13,10 +13,10 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dpprobe.errors import DataError, StoreError
 
@@ -25,6 +25,7 @@ FOLDER = ".runs"
 MARKED = "DPPROBE_MARKED"
 _DAYS = 30  # older marks of other machines, which may not share locks, are removed
 _HELD: list[int] = []  # open file descriptors, which keep this process's marks locked
+_TURN: list[int] = []  # the open file of this process's turn, if it has one
 
 
 class OtherRun(NamedTuple):
@@ -77,25 +78,26 @@ def _remove_mark(path: Path, *, with_folder: bool) -> None:
             path.parent.parent.rmdir()
 
 
-def lock_in_turn(lock: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns Snakemake's lock of a folder, which runs that start together acquire one by one.
+def take_turn(folder: Path) -> None:
+    """Waits until no other run takes or deletes Snakemake's locks in a folder, until `end_turn`.
 
-    Without turns, two starting runs could both find no lock. A run that ends removes the folder of
-    locks.
+    Without turns, two starting runs could both find no lock, and a run that ends would delete the
+    folder of locks of a run that starts. A process that ends also ends its turn.
+
+    Args:
+      folder: the folder `.snakemake` of a working directory.
     """
+    if not _TURN:
+        _TURN.append(os.open(folder / "starting", os.O_WRONLY | os.O_CREAT))
+        with suppress(OSError):  # the disk may not support locks
+            fcntl.flock(_TURN[0], fcntl.LOCK_EX)
+        (folder / "locks").mkdir(exist_ok=True)
 
-    @contextmanager
-    def take(persistence: Any) -> Iterator[None]:
-        folder = Path(persistence.path)
-        with ExitStack() as held:
-            with (folder / "starting").open("w") as turn:
-                with suppress(OSError):  # the disk may not support locks
-                    fcntl.flock(turn, fcntl.LOCK_EX)
-                (folder / "locks").mkdir(exist_ok=True)
-                held.enter_context(lock(persistence))
-            yield
 
-    return take
+def end_turn() -> None:
+    """Lets the next run take Snakemake's locks."""
+    while _TURN:
+        os.close(_TURN.pop())
 
 
 def find_other_runs(folders: Iterable[Path]) -> list[OtherRun]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-MOST = 9  # with settings of a run
+MOST = 9  # with settings and blocks of a run
 MOST_METHODS = 4
 # What a class or an object of Snakemake has is replaced by an assignment, or changed from outside.
 REPLACED = re.compile(

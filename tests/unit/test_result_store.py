@@ -93,6 +93,8 @@ def test_published_results_are_kept_once_under_their_fingerprint(
         "[1]",
         '{"cell": "no fingerprint"}',
         '{"fingerprint": "x", "files": {"a": 1}}',
+        '{"fingerprint": "../x", "files": {}}',
+        '{"fingerprint": "x", "files": {"../metrics.json": 1}}',
     ],
 )
 def test_what_is_no_whole_result_is_not_kept(tmp_path: Path, content: str | None) -> None:

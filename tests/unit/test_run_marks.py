@@ -8,13 +8,9 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +18,7 @@ import pytest
 from dpprobe import run_marks
 from dpprobe.errors import ConfigError, DataError, StoreError
 from dpprobe.logs import LASTING, job_log, last_error
-from dpprobe.run_marks import MARKED, explain_missing_file, find_other_runs, lock_in_turn
+from dpprobe.run_marks import MARKED, explain_missing_file, find_other_runs
 
 MARK = """
 import sys
@@ -78,27 +74,41 @@ def test_a_run_in_this_working_directory_is_no_other(
     assert other.poll() is None
 
 
-def test_runs_of_the_same_moment_take_snakemakes_lock_one_by_one(tmp_path: Path) -> None:
-    written, taken = tmp_path / "locks/0.output.lock", threading.Barrier(3)
+TAKES = """
+import sys
+import time
+from pathlib import Path
+from dpprobe.run_marks import end_turn, take_turn
 
-    @contextmanager
-    def lock(_: object) -> Iterator[None]:
-        if written.exists():
-            raise FileExistsError
-        time.sleep(0.1)
-        written.touch()
-        yield
+folder = Path(sys.argv[1])
+print("ready", flush=True)
+input()
+take_turn(folder)
+written = folder / "locks/0.output.lock"
+if written.exists():
+    sys.exit(1)
+time.sleep(0.1)
+written.touch()
+end_turn()
+"""
 
-    def run(_: int) -> bool:
-        taken.wait()
-        try:
-            with lock_in_turn(lock)(SimpleNamespace(path=tmp_path)):
-                return True
-        except FileExistsError:
-            return False
 
-    with ThreadPoolExecutor(3) as pool:
-        assert sum(pool.map(run, range(3))) == 1
+def test_runs_of_the_same_moment_take_snakemakes_locks_one_by_one(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", TAKES, str(tmp_path)]
+    runs = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    for run in runs:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "ready\n"
+    for run in runs:
+        assert run.stdin is not None
+        run.stdin.write("\n")
+        run.stdin.flush()
+    for run in runs:
+        run.communicate(timeout=60)
+    assert sorted(run.returncode for run in runs) == [0, 1, 1]
 
 
 @pytest.mark.parametrize(

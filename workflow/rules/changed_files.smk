@@ -15,6 +15,7 @@ from dpprobe.results.cell_record import (
     recorded_facts,
 )
 from dpprobe.result_store import keep_published
+from dpprobe.run_marks import take_turn
 from dpprobe.study.network_methods import head_methods
 from dpprobe.study.study import Cell
 from dpprobe.stage_versions import (
@@ -52,6 +53,8 @@ def ready_jobs(jobs):
     """Writes what jobs read of the run, and links their earlier results into the store before Snakemake deletes them."""
     SNAPSHOT.write()
     start_jobs_with(SNAPSHOT)
+    if not BEGUN:
+        take_turn(Path(workflow.persistence.path))
     for job in jobs:
         if job.rule.name in STORED and namespace_of(job.rule) and not IN_STORAGE:
             for path in job.output:

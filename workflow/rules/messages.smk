@@ -12,6 +12,7 @@ from dpprobe.dropped_files import describe_removed, remove_dropped
 from dpprobe.logs import BRIEF
 from dpprobe.release.bundle import RELEASES_FOLDER
 from dpprobe.release.bundle_folders import list_misplaced
+from dpprobe.run_marks import take_turn
 from dpprobe.study.run_command import command_line, profile_words, run_words
 from snakemake_logger_plugin_dpprobe import RUN as TOLD_RUN
 
@@ -70,6 +71,7 @@ def start_run():
 
 def end_run():
     """Notes the success, and removes figures and tables that the study no longer has."""
+    take_last_turn()
     TOLD_RUN.note_success()
     if IN_STORAGE:
         return
@@ -77,6 +79,11 @@ def end_run():
     study = [STUDY.study, os.getcwd(), *files]
     if removed := remove_dropped(Path(STUDY.results_dir), study, shown_files()):
         tell(describe_removed(removed))
+
+
+def take_last_turn():
+    """Lets no other run start while Snakemake deletes the locks of this one."""
+    take_turn(Path(workflow.persistence.path))
 
 
 def before(act, block):
@@ -98,3 +105,4 @@ def follow_run():
     """Has the run's start and success noted, when all rule files are read."""
     workflow._onstart = before(start_run, workflow._onstart)
     workflow._onsuccess = before(end_run, workflow._onsuccess)
+    workflow._onerror = before(take_last_turn, workflow._onerror)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dpprobe.data.downloads.addresses import public_addresses
-from dpprobe.run_marks import MARKED, find_other_runs, mark_run
+from dpprobe.run_marks import MARKED, end_turn, find_other_runs, mark_run
 from dpprobe.study.snapshot import SNAPSHOT_FILE, take_snapshot
 from dpprobe.versions import RUN_VERSIONS, VERSIONS
 
@@ -60,7 +60,12 @@ elif RUN:
         os.utime(os.environ[SNAPSHOT_FILE])  # the snapshot is in use
 
 
+BEGUN = []  # not empty when the run has begun
+
+
 def begin_run():
+    BEGUN.append(True)
+    end_turn()  # Snakemake has its locks
     end_from_thread()
     tell_scripts(SNAPSHOT.path, VERSIONS)
     # marks come before the search for other runs, so that one of two simultaneous runs sees the other

@@ -11,11 +11,10 @@ from snakemake.dag import DAG
 from snakemake.exceptions import WorkflowError
 from snakemake.jobs import Job
 from snakemake.persistence import PersistenceBase
-from snakemake.settings.types import RerunTrigger, SharedFSUsage
+from snakemake.settings.types import RerunTrigger
 from snakemake_executor_plugin_cluster_generic import Executor
 
 from dpprobe.devices import put_python_on_path
-from dpprobe.run_marks import lock_in_turn
 from snakemake_logger_plugin_dpprobe.failures import has_lasting_error
 
 
@@ -41,6 +40,18 @@ def unless_lasting(restart_times):
 # tests/workflow/test_remote_jobs.py::test_a_job_that_never_started_leaves_what_was_trained
 if IS_FIRST:
     Job.restart_times = property(unless_lasting(Job.restart_times.fget))
+
+
+async def leave_to_main_process(persistence, job):
+    """Records nothing when a job ends."""
+
+
+# A job on a cluster would record its files as complete, without inputs and parameters. If the main process had ended
+# before, the next run would treat the files as up to date after any change.
+# Upstream: snakemake/snakemake#857 leaves the clean-up to the main process; no thread about records is known.
+# Test: tests/workflow/test_remote_jobs.py::test_what_nobody_noted_down_is_not_taken_for_current
+if IS_FIRST and workflow.remote_exec:
+    PersistenceBase.finished = leave_to_main_process
 
 
 def ended_by_signal(error):
@@ -89,28 +100,9 @@ def quote_commands():
             setattr(settings, name, shlex.quote(command))
 
 
-# Two runs that start simultaneously would both find no lock. A run that ends while another run plans would delete the
-# folder of locks, so that the other run raises FileNotFoundError.
-# Upstream: docs/upstream.md; Snakemake 9.27 has these faults in PersistenceBase.lock and _delete_locks.
-# Test: tests/unit/test_run_marks.py::test_runs_of_the_same_moment_take_snakemakes_lock_one_by_one
-if IS_FIRST:
-    PersistenceBase.lock = lock_in_turn(PersistenceBase.lock)
-
-
 def parameters_count():
     """Returns True if changed parameters trigger reruns (--rerun-triggers)."""
     return RerunTrigger.PARAMS in workflow.rerun_triggers
-
-
-# A job on a cluster would record its files as complete, without inputs and parameters. If the main process had ended
-# before, the next run would treat the files as up to date after any change. So jobs have records of their own, as with
-# `--shared-fs-usage` without `persistence`.
-# Upstream: snakemake/snakemake#857 leaves the clean-up to the main process; no thread about records is known.
-# Test: tests/workflow/test_remote_jobs.py::test_what_nobody_noted_down_is_not_taken_for_current
-if IS_FIRST and workflow.remote_exec:
-    workflow.storage_settings.shared_fs_usage = frozenset(
-        workflow.storage_settings.shared_fs_usage
-    ) - {SharedFSUsage.PERSISTENCE}
 
 
 # A remote job would read the files of --configfile when it starts, while the main process records the parameters of its
