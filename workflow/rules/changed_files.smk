@@ -9,6 +9,7 @@ from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import nominal_epsilon
 from dpprobe.release.bundle import BUNDLE_FILES
 from dpprobe.results.cell_record import (
+    CELL_FILES,
     METRICS_FILE,
     CellName,
     find_disagreement,
@@ -149,12 +150,21 @@ def release_stays(job):
 
 
 def cell_stays(cell):
-    """Returns True if the record of a cell has its own hash and agrees with the study.
+    """Returns True if a cell is complete, and its record has its own hash and agrees with the study.
 
     `dpprobe doctor` compares all bytes.
     """
     cell = CellName(**cell._asdict())
-    path = cell.folder(f"{STUDY.results_dir}/cells") / METRICS_FILE
+    folder = cell.folder(f"{STUDY.results_dir}/cells")
+    path = folder / METRICS_FILE
+    try:
+        files = set(os.listdir(folder))
+    except OSError:
+        return True  # Snakemake reports missing files
+    if METRICS_FILE in files and not files.issuperset(CELL_FILES):
+        lost = next(name for name in CELL_FILES if name not in files)
+        tell_first("files of cells are missing and", f"{folder}/{lost} first")
+        return False
     try:
         record = read_whole_record(path)
         if record["cell"] != cell.model_dump():

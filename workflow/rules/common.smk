@@ -26,7 +26,7 @@ from dpprobe.heads.auto import asked_options, is_undecided
 from dpprobe.options import resolve_path
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.release.bundle import SUMS_FILE
-from dpprobe.results.cell_record import CELL_FILES
+from dpprobe.results.cell_record import CELL_FILES, NAMED_FILES
 from dpprobe.results.network_record import (
     NETWORK_FILES,
     NETWORKS_FOLDER,
@@ -74,7 +74,7 @@ if STUDY != NAMESPACES[0]["STUDY"]:
     )
 
 DATASETS = STUDY.all_datasets()
-FILES = StudyFiles(STUDY)
+FILES = StudyFiles(STUDY, cell_files=CELL_FILES if IN_STORAGE else NAMED_FILES)
 # The whole dataset of each subsample, if the study has the whole dataset.
 WHOLE = STUDY.whole_datasets()
 AUDITED_CELLS = list_audited(STUDY)
@@ -314,7 +314,7 @@ def cell_outputs(methods):
     return expand(
         "<results>/cells/{dataset}/{backbone}/{method}/eps-{epsilon}/{file}",
         method=methods or ["none"],
-        file=CELL_FILES,
+        file=FILES.cell_files,
         allow_missing=True,
     )
 

@@ -1,5 +1,4 @@
 from dpprobe.data.promise_facts import promise_facts
-from dpprobe.results.cell_record import CELL_FILES
 from dpprobe.results.network_record import NETWORK_FILES
 from dpprobe.study.network_methods import network_methods
 from dpprobe.stage_versions import VERSIONS
@@ -130,7 +129,7 @@ rule gather_networks:
     output:
         expand(
             "<results>/cells/{dataset}/{backbone}/{method}/eps-{epsilon}/{file}",
-            file=CELL_FILES,
+            file=FILES.cell_files,
             allow_missing=True,
         ),
     log:
