@@ -7,6 +7,7 @@ A run compares sizes and times before it plans, so that the job of a changed fil
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
@@ -15,6 +16,8 @@ from typing import Any
 
 from dpprobe.artifacts import FILE_BYTES, parse_record, read_json, sha256_file, write_record
 from dpprobe.run_marks import MARKED
+
+logger = logging.getLogger("dpprobe")
 
 FOLDER = ".written"  # in results_dir, with the record of `logs/<job>.log` as `<job>.json`
 FORMAT, FORMAT_VERSION = "dpprobe-written", 1
@@ -120,7 +123,8 @@ def add_file(path: Path) -> None:
 class JobRecord:
     """The record of the job of this process; no record outside a run of a study.
 
-    The record omits outputs until the job has finished.
+    Files that survive until the job starts, because no rule names them, are deleted if they
+    changed, so that the job cannot reuse them. The record omits outputs until the job has finished.
     """
 
     def __init__(self, log: Path, outputs: Iterable[str | Path]) -> None:
@@ -131,6 +135,10 @@ class JobRecord:
         if self._results is None:
             return
         self._record = locate_record(log, self._results)
+        for path in list_changed(self._record, self._results):
+            if path.is_file() or path.is_symlink():
+                logger.warning("%s: changed after it was written; made again", path)
+                path.unlink()
         if self._record.exists():
             _write(self._record, self._list_others())
 

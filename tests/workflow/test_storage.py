@@ -81,6 +81,7 @@ def test_releases_refuse_a_storage_provider(
     storage: tuple[Workspace, Path], small: dict[str, Any]
 ) -> None:
     workspace, bucket = storage
+    small["datasets"]["digits"]["split_by"] = "id"
     small["releases"] = {
         "first": {"dataset": "digits", "backbone": "pixels", "method": "sgd", "epsilon": 2}
     }
