@@ -8,10 +8,10 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dpprobe.backbones.backbone import Backbone
-
 if TYPE_CHECKING:
     from PIL import Image
+
+    from dpprobe.backbones.backbone import Backbone
 
 PROBE_VALUES = 64
 # The probe (digest) of a backbone that computes nothing: the SHA-256 of an empty text.

@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from dpprobe import artifacts
 from dpprobe.backbones.backbone import Runtime
-from dpprobe.backbones.open_clip_models import TextEncoder
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import FAMILIES
 from dpprobe.data import prompts
@@ -28,6 +27,8 @@ from dpprobe.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import torch
+
+    from dpprobe.backbones.open_clip_models import TextEncoder
 
 logger = logging.getLogger("dpprobe")
 

@@ -137,7 +137,11 @@ class Options(MethodOptions):
         return located.model_copy(update={"chosen": chosen, "normalize": chosen.normalize})
 
     @property
-    def _decided(self) -> MethodOptions:
+    def is_undecided(self) -> bool:
+        return self.chosen is None
+
+    @property
+    def trained_head(self) -> MethodOptions:
         if self.chosen is None:
             raise ConfigError("head auto: the choice needs the features; call `resolve_choice`")
         return self.chosen
@@ -148,7 +152,7 @@ class Options(MethodOptions):
 
     @property
     def link(self) -> Literal["softmax", "sigmoid", "none"]:
-        return self._decided.link
+        return self.trained_head.link
 
     @property
     def private_choices(self) -> str | None:
@@ -175,26 +179,16 @@ class Options(MethodOptions):
 
     @property
     def engine_limits(self) -> str | None:
-        return self._decided.engine_limits
+        return self.trained_head.engine_limits
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:
-        return self._decided.list_releases(n)
+        return self.trained_head.list_releases(n)
 
     def list_mechanisms(self, n: int) -> tuple[Mechanism, ...]:
-        return self._decided.list_mechanisms(n)
+        return self.trained_head.list_mechanisms(n)
 
     def priced_selection(self, n: int) -> Selection | None:
-        return self._decided.priced_selection(n)
-
-
-def is_undecided(method: MethodOptions) -> bool:
-    """True if the head is not chosen yet, because facts of the data are missing."""
-    return isinstance(method, Options) and method.chosen is None
-
-
-def trained_head(method: MethodOptions) -> MethodOptions:
-    """Returns the head that a fit trains: the method itself, or the head that `auto` chose."""
-    return method._decided if isinstance(method, Options) else method
+        return self.trained_head.priced_selection(n)
 
 
 def describe_choice(method: MethodOptions, facts: DataFacts) -> dict[str, Any] | None:
@@ -202,13 +196,13 @@ def describe_choice(method: MethodOptions, facts: DataFacts) -> dict[str, Any] |
     if not isinstance(method, Options):
         return None
     asked = {} if method.balanced is None else {"balanced": method.balanced}
-    said = {"rule": f"auto rule {method.rule}", "head": trained_head(method).head}
+    said = {"rule": f"auto rule {method.rule}", "head": method.trained_head.head}
     return {**said, **asked, **facts.to_dict()}
 
 
 def asked_options(method: MethodOptions) -> dict[str, Any]:
     """Returns a study's options with the rule of `auto`; a changed value makes a job run again."""
-    rule = {"rule": RULE} if is_undecided(method) else {}
+    rule = {"rule": RULE} if method.is_undecided else {}
     return {**method.model_dump(mode="json"), **rule}
 
 
@@ -216,4 +210,4 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
     # late import: planning imports this module without torch
     from dpprobe.heads.balance import fit_balanced
 
-    return fit_balanced(trained_head(options), rows, releases, record=record)
+    return fit_balanced(options.trained_head, rows, releases, record=record)

@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,10 @@ import torch
 
 from dpprobe import devices
 from dpprobe.errors import DataError
-from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs
+
+if TYPE_CHECKING:
+    from dpprobe.heads.patient_groups import Units
 
 logger = logging.getLogger("dpprobe")
 

@@ -163,6 +163,10 @@ class Options(MethodOptions):
         return type(self.base).model_validate({**self.base.model_dump(), **values})
 
     @property
+    def trial_head(self) -> MethodOptions:
+        return self.base
+
+    @property
     def multi_label(self) -> bool:
         return self.base.multi_label
 

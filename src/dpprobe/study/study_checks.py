@@ -15,7 +15,6 @@ from dpprobe.data.options import DatasetOptions, headline_metric
 from dpprobe.data.people.class_units import CountedRows
 from dpprobe.errors import ConfigError
 from dpprobe.heads import tuned
-from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.options import MethodOptions, check_counts
 from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import worth_to_group
@@ -442,7 +441,7 @@ def _list_method_faults(
                 f"{where}: the rows have several labels, but head {method.head} with these "
                 f"options takes one; {_several_labels(method)}"
             )
-        elif n is not None and not is_undecided(method):
+        elif n is not None and not method.is_undecided:
             try:
                 check_counts(method.list_mechanisms(n))
             except ConfigError as error:

@@ -311,7 +311,7 @@ def test_auto_whitens_where_the_moment_is_worth_its_share(
     mu = math.inf if epsilon == math.inf else brentq(excess, 1e-6, 50)
     signal = n * mu / math.sqrt(dimension)
     assert abs(signal - 50) > 1, "a case in the middle would test rounding"
-    chosen = auto.trained_head(auto.Options().resolve_choice(facts))
+    chosen = auto.Options().resolve_choice(facts).trained_head
     whitens = signal >= 50 and dimension <= MOST_FEATURES
     assert chosen.head == "momentum"
     assert chosen.normalize.kind == ("whitened" if whitens else "centred")

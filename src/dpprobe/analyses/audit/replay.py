@@ -34,7 +34,6 @@ from dpprobe.analyses.audit.reference import Numbers, Sum
 from dpprobe.analyses.audit.transcripts import Index, Release
 from dpprobe.errors import ConfigError
 from dpprobe.heads import normalisation as kinds
-from dpprobe.heads.auto import trained_head
 from dpprobe.heads.balance import CLASS_COUNTS, BalanceOptions
 from dpprobe.heads.class_offsets import OFFSET_CLASSES, OFFSET_HEAD
 from dpprobe.heads.feature_covariance import COVARIANCE
@@ -550,7 +549,7 @@ class _CheckedSampler:
 
 def begin_apart(method: MethodOptions) -> MethodOptions:
     """Begins a head's steps at large random weights, if rows have norm 1."""
-    head = trained_head(method)
+    head = method.trained_head
     if not isinstance(head, GradientOptions) or not head.has_unit_rows:
         return method
     head = head.model_copy(update={"init": "scaled", "init_scale": _APART, "init_file": None})
@@ -568,7 +567,7 @@ def replay_release(attack: Attack, stated: MethodOptions, made: MadeRows, seed: 
         attack = replace(attack, method=attack.method.base, plan=plan, claim=plan)
         stated = stated.base
     attack = replace(attack, method=begin_apart(attack.method))
-    stated = trained_head(begin_apart(stated))
+    stated = begin_apart(stated).trained_head
     seeds = [derived_seed(seed, f"audit replay {place}") for place in range(2)]
     checker = Checker(attack, stated, made, seeds)
 

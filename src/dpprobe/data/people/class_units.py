@@ -26,10 +26,10 @@ from dpprobe.data.people.patient_sides import Fault, RowIndex, UnitOptions, assi
 from dpprobe.data.people.patient_sides import Sides as PatientSides
 from dpprobe.data.people.person_names import name_warnings
 from dpprobe.data.problems import KINDS
+from dpprobe.data.rare_classes import RARE
 from dpprobe.data.train_test_split import SplitName
 
 TEXTS_SHOWN = 3  # texts of labels that are no class
-RARE = 5  # a class with fewer units (or images) is too small to learn or test
 FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)  # test fractions that a message compares
 Sides = Counter[tuple[str | None, int]]  # (side, class number) -> units
 _Dataset = TypeVar("_Dataset", bound=DatasetOptions)

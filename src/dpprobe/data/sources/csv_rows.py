@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dpprobe.counted_nouns import count_noun
-from dpprobe.data import table
+from dpprobe.data import table_writer
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.people import patient_sides
 from dpprobe.data.people.alike_names import fold_name, hint_class, joined_labels
@@ -481,7 +481,7 @@ def write_tables(
     recorded: DatasetOptions | None = None,
     embed: bool = False,
 ) -> None:
-    table.write_dataset(
+    table_writer.write_dataset(
         directory,
         batches,
         options=recorded or options,
@@ -525,7 +525,7 @@ def make_batch(
         for fault, more in zip(faults, further, strict=True):
             fault += more
     counted = _count_by(rows.file)
-    return table.make_batch(
+    return table_writer.make_batch(
         ids=_make_ids(options, rows),
         labels=labels,
         images=images,

@@ -536,7 +536,7 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     Raises ConfigError if the folder has another layout. Raises DataError if images are faulty; one
     message covers all faulty images.
     """
-    from dpprobe.data import table  # slow import: numpy and pyarrow
+    from dpprobe.data import table_writer  # slow import: numpy and pyarrow
 
     listing = list_images(options)
     root = resolve_path(options.path)
@@ -546,9 +546,9 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
         raise ConfigError("\n".join(faults))
     for line in (*options.list_warnings(), *warnings):
         logger.warning("%s", line)
-    table.write_dataset(
+    table_writer.write_dataset(
         directory,
-        table.batch_files({name: (root, part) for name, part in rows.items()}),
+        table_writer.batch_files({name: (root, part) for name, part in rows.items()}),
         options=recorded or options,
         class_names=listing.class_names,
         rows=sum(len(part) for part in rows.values()),

@@ -41,7 +41,6 @@ from dpprobe.counted_nouns import count_noun
 from dpprobe.data.promise_facts import promise_facts
 from dpprobe.errors import DataError, DpprobeError, StoreError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.accountants import Fits, all_together
@@ -133,7 +132,7 @@ def _not_known(
         for dataset in datasets
         for backbone in study.backbones
         for name, method in study.methods.items()
-        if (is_undecided(method) and backbone not in known.get(dataset, {}))
+        if (method.is_undecided and backbone not in known.get(dataset, {}))
         or (dataset != datasets[0] and not known.get(dataset) and _depends_on_n(method))
     ]
 
@@ -240,7 +239,7 @@ def _decide_methods(
     method: MethodOptions, study: Study, facts: Mapping[str, DataFacts], more: Mapping[str, Any]
 ) -> list[tuple[MethodOptions, list[str]]]:
     """Returns a method, or the choices of `auto`, each with its backbones."""
-    if not is_undecided(method):
+    if not method.is_undecided:
         return [(method, list(study.backbones))]
     return [
         (method.resolve_choice(replace(facts[each], **more)), [each]) for each in study.backbones
