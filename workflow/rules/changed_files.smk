@@ -5,16 +5,10 @@ import sys
 from pathlib import Path
 
 from dpprobe.artifacts import explain_unwritable, read_whole_record
-from dpprobe.heads.auto import is_undecided
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import nominal_epsilon
-from dpprobe.results.cell_record import (
-    CELL_FILES,
-    METRICS_FILE,
-    CellName,
-    find_disagreement,
-    recorded_facts,
-)
+from dpprobe.results.cell_files import CELL_FILES, METRICS_FILE
+from dpprobe.results.cell_record import CellName, find_disagreement, recorded_facts
 from dpprobe.study.network_methods import head_methods
 from dpprobe.study.study import Cell
 from dpprobe.stage_versions import (
@@ -167,7 +161,7 @@ def record_difference(record, cell):
     options = located_method(cell.method, cell.dataset, cell.backbone)
     promised, delta = cell.epsilon != INFINITE, STUDY.dataset_delta(cell.dataset)
     try:
-        if is_undecided(options):
+        if options.is_undecided:
             epsilon = nominal_epsilon(cell.epsilon, delta)
             options = options.resolve_choice(
                 recorded_facts(

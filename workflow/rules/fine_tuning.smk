@@ -1,5 +1,5 @@
 from dpprobe.data.promise_facts import promise_facts
-from dpprobe.results.cell_record import NAMED_FILES
+from dpprobe.results.cell_files import NAMED_FILES
 from dpprobe.results.network_record import NETWORK_FILES
 from dpprobe.study.network_methods import network_methods
 from dpprobe.stage_versions import VERSIONS

@@ -1,5 +1,5 @@
 from dpprobe.release.bundle import BUNDLE_FILES
-from dpprobe.results.cell_record import METRICS_FILE
+from dpprobe.results.cell_files import METRICS_FILE
 from dpprobe.stage_versions import VERSIONS
 
 

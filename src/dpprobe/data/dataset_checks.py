@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dpprobe.counted_nouns import count_noun
-from dpprobe.data.people.companion_options import look_for_companions
+from dpprobe.data.people.companions import look_for_companions
 from dpprobe.data.people.copy_counts import CopyCounter
 from dpprobe.data.people.group_columns import MISSING_CODE, find_spellings, group_name, warn_of_code
 from dpprobe.data.people.person_names import name_warnings

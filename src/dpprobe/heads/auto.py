@@ -12,26 +12,21 @@ of `auto`. Resolving sets `rule` and `chosen`; all other properties are those of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.auto_rule import RULE, balance_options, choose_head, may_have_student
-from dpprobe.heads.balance import DEFAULT_PRIOR_SHARE
+from dpprobe.heads.balance_options import DEFAULT_PRIOR_SHARE
 from dpprobe.heads.facts import DataFacts
-from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.gradient_options import PublicHeadFile
 from dpprobe.heads.normalisation import NoNormalisation, Normalize, PublicRows
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS, AnyMethod, method_options
 from dpprobe.heads.student_options import StudentShare
 from dpprobe.privacy.plan import Mechanism, Selection
-
-if TYPE_CHECKING:
-    from dpprobe.heads.rows import Rows
-    from dpprobe.privacy.releases import Releases
 
 # Heads that no rule chooses, because they choose options themselves or are not private.
 _NOT_CHOSEN = ("auto", "nonprivate", "tuned")
@@ -204,10 +199,3 @@ def asked_options(method: MethodOptions) -> dict[str, Any]:
     """Returns a study's options with the rule of `auto`; a changed value makes a job run again."""
     rule = {"rule": RULE} if method.is_undecided else {}
     return {**method.model_dump(mode="json"), **rule}
-
-
-def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
-    # late import: planning imports this module without torch
-    from dpprobe.heads.balance import fit_balanced
-
-    return fit_balanced(options.trained_head, rows, releases, record=record)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from dpprobe.backbones.feature_digest import probes_agree
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.heads.balance import BalanceOptions
+from dpprobe.heads.balance_options import BalanceOptions
 from dpprobe.heads.scoring import one_head, score_rows
 from dpprobe.release.bundle import Bundle, bundle_digest
 from dpprobe.release.counted_units import find_usable

@@ -40,10 +40,8 @@ from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.statement import Declared, Statement
 from dpprobe.privacy.target import Target
 from dpprobe.results import metrics, uncertainty
+from dpprobe.results.cell_files import METRICS_FILE, PAYLOAD_FILES, STATEMENT_FILE
 from dpprobe.results.cell_record import (
-    METRICS_FILE,
-    PAYLOAD_FILES,
-    STATEMENT_FILE,
     CellName,
     CellRecord,
     MetricSummary,

@@ -17,7 +17,8 @@ from scipy.stats import norm
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads import auto, auto_rule
-from dpprobe.heads.balance import log_shifts, released_priors
+from dpprobe.heads.balance import released_priors
+from dpprobe.heads.balance_options import log_shifts
 from dpprobe.heads.dimension_limits import MOST_FEATURES, dimension_fault
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.gradient_options import GradientOptions

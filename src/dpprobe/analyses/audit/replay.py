@@ -34,7 +34,7 @@ from dpprobe.analyses.audit.reference import Numbers, Sum
 from dpprobe.analyses.audit.transcripts import Index, Release
 from dpprobe.errors import ConfigError
 from dpprobe.heads import normalisation as kinds
-from dpprobe.heads.balance import CLASS_COUNTS, BalanceOptions
+from dpprobe.heads.balance_options import CLASS_COUNTS, BalanceOptions
 from dpprobe.heads.class_offsets import OFFSET_CLASSES, OFFSET_HEAD
 from dpprobe.heads.feature_covariance import COVARIANCE
 from dpprobe.heads.fit import fit_heads
@@ -50,7 +50,7 @@ from dpprobe.heads.public_inputs import SYNTHETIC_ROWS
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.student import STUDENT_CLASSES, STUDENT_HEADS
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.tuned import Options as TunedOptions
+from dpprobe.heads.tuned_options import Options as TunedOptions
 from dpprobe.privacy.entropy import SeededEntropy
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.privacy.plan import Plan

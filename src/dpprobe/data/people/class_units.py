@@ -16,11 +16,7 @@ from typing import TypeVar
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.options import ClassUnits, DatasetOptions
 from dpprobe.data.people.alike_names import hint_class, text_of
-from dpprobe.data.people.companion_options import (
-    NO_COMPANIONS,
-    FoundCompanions,
-    look_for_companions,
-)
+from dpprobe.data.people.companions import NO_COMPANIONS, FoundCompanions, look_for_companions
 from dpprobe.data.people.group_columns import TRUTH, find_spellings
 from dpprobe.data.people.patient_sides import Fault, RowIndex, UnitOptions, assign_sides
 from dpprobe.data.people.patient_sides import Sides as PatientSides

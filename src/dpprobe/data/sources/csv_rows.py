@@ -23,12 +23,8 @@ from dpprobe.data import table_writer
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.people import patient_sides
 from dpprobe.data.people.alike_names import fold_name, hint_class, joined_labels
-from dpprobe.data.people.companion_options import (
-    CompanionOptions,
-    FoundCompanions,
-    describe_alone,
-    look_for_companions,
-)
+from dpprobe.data.people.companion_options import CompanionOptions
+from dpprobe.data.people.companions import FoundCompanions, describe_alone, look_for_companions
 from dpprobe.data.people.group_columns import BLANKS, TRUTH
 from dpprobe.data.people.patient_sides import RowIndex
 from dpprobe.data.people.person_names import person_name

@@ -30,9 +30,9 @@ from dpprobe.data.options import ClassUnits, DatasetOptions, Embed
 from dpprobe.data.people import class_units
 from dpprobe.data.people.alike_names import find_alike, in_words, is_text
 from dpprobe.data.people.companion_names import FEWEST_BASES, find_mask_folders, find_named_folders
-from dpprobe.data.people.companion_options import (
+from dpprobe.data.people.companion_options import CompanionOptions
+from dpprobe.data.people.companions import (
     KEEP,
-    CompanionOptions,
     FoundCompanions,
     Judgement,
     describe_alone,

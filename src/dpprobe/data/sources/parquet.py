@@ -27,11 +27,8 @@ from dpprobe.data.options import DatasetOptions, Limit
 from dpprobe.data.people import patient_sides
 from dpprobe.data.people.alike_names import text_of
 from dpprobe.data.people.class_units import CountedRows
-from dpprobe.data.people.companion_options import (
-    CompanionOptions,
-    FoundCompanions,
-    describe_alone,
-)
+from dpprobe.data.people.companion_options import CompanionOptions
+from dpprobe.data.people.companions import FoundCompanions, describe_alone
 from dpprobe.data.people.group_columns import GroupColumns
 from dpprobe.data.people.patient_sides import RowIndex, UnitOptions
 from dpprobe.data.people.person_names import person_name

@@ -18,7 +18,7 @@ from dpprobe.data.images.tar_shards import Member, Sample
 from dpprobe.data.people import patient_sides
 from dpprobe.data.people.alike_names import hint_class, text_of
 from dpprobe.data.people.class_units import count_companions
-from dpprobe.data.people.companion_options import describe_alone
+from dpprobe.data.people.companions import describe_alone
 from dpprobe.data.people.patient_sides import Fault, RowIndex
 from dpprobe.data.people.person_names import person_name
 from dpprobe.data.problems import SHOWN

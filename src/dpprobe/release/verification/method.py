@@ -21,7 +21,7 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.plan_check import check_plan
 from dpprobe.heads.search_space import Range
 from dpprobe.heads.student_options import gain_threshold
-from dpprobe.heads.tuned import Options as Tuned
+from dpprobe.heads.tuned_options import Options as Tuned
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.bundle import (
     HEAD_FILE,

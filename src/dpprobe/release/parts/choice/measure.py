@@ -52,7 +52,7 @@ from dpprobe.privacy.target import Target
 from dpprobe.privacy.unit_words import UnitWords, words_of_statement
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import BundleFacts
-from dpprobe.release.parts.choice import results_there
+from dpprobe.release.parts.choice import fits_block, results_there
 from dpprobe.release.parts.part import Facts, PartReader, PartSteps
 from dpprobe.release.stated_values import (
     Values,
@@ -116,11 +116,6 @@ def choice_block(
     release = Fits(mechanisms=plan.mechanisms, times=1, selection=plan.selection)
     epsilon = round_up(all_together([*_merge(fits), release], plan.delta)[0])
     return {"cells": len({**planned, **laid}), "epsilon": epsilon, "uncovered": None}
-
-
-def fits_block(listed: int) -> dict[str, Any]:
-    """States among how many other fits in its budget an estimator's head was chosen."""
-    return {"cells": 0, "epsilon": None, "uncovered": None, "other_fits": listed - 1}
 
 
 def _not_known(

@@ -15,7 +15,8 @@ from dpprobe.analysis_registry import load_analyses
 from dpprobe.errors import DpprobeError
 from dpprobe.privacy.accountants import Fits
 from dpprobe.results.best_head_price import fits_of_statement
-from dpprobe.results.cell_record import STATEMENT_FILE, read_statement
+from dpprobe.results.cell_files import STATEMENT_FILE
+from dpprobe.results.cell_record import read_statement
 from dpprobe.study.study import Cell, Study
 from dpprobe.study.study_checks import shared_images
 
