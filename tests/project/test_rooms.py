@@ -203,7 +203,7 @@ DOORS = {
     "release.predict": 13_000,
     "release.bundle": 4_500,
     "features.feature_store": 2_600,
-    "heads.fit": 10_100,
+    "heads.fit": 8_500,
     "training.head_job": 23_300,
     "estimator.private_classifier": 23_800,
     "estimator.budget": 8_900,

@@ -54,6 +54,10 @@ _SAME_DIRECTION = 5e-7
 _FEWEST_WEIGHTS = 4
 
 
+# For made-up rows, such as an audit's, with which no public file needs to be compared.
+SYNTHETIC_ROWS = PublicInputs(open_rows=open_rows, synthetic=True)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrivateData:
     """The private data of a study, as far as it exists on this disk."""
@@ -110,7 +114,7 @@ class PrivateData:
             check_unmarked(path, option=option, written=written)
             if origin := self._find_features(path) or self._find_head(path):
                 raise PrivacyError(f"{option} {written}: {origin}; {_REMEDY}")
-        return PublicInputs(hashes=hashes)
+        return PublicInputs(hashes=hashes, open_rows=open_rows)
 
     def _find_features(self, path: Path) -> str | None:
         """Names the private dataset whose features a manifest lists, if any."""

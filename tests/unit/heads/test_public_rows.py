@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.features.public_features import open_rows
 from dpprobe.heads import whitening
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
@@ -51,7 +52,7 @@ def fit_with(path: Path, noise: float, **normalize: Any) -> tuple[Heads, Watchin
     """Fits one head on 90 private rows; the normalisation has the public rows of a file."""
     method = method_options({"head": "momentum", "steps": 3, "normalize": normalize})
     labels = torch.arange(ROWS) % CLASSES
-    public = PublicInputs(hashes={str(path): str(hash_file(str(path)))})
+    public = PublicInputs(hashes={str(path): str(hash_file(str(path)))}, open_rows=open_rows)
     data = TrainingSet(torch.from_numpy(draw_rows(ROWS, 0)), labels, CLASSES, public=public)
     watching = Watching(through=True)
     return fit_heads(method, data, plan_for(method, ROWS, noise), [1], observer=watching), watching

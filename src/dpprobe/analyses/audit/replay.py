@@ -46,7 +46,6 @@ from dpprobe.heads.newton import Options as NewtonOptions
 from dpprobe.heads.options import CLASS_OFFSETS, MethodOptions
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.prototypes import CLASS_SUMS
-from dpprobe.heads.public_inputs import SYNTHETIC_ROWS
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.student import STUDENT_CLASSES, STUDENT_HEADS
 from dpprobe.heads.training_set import TrainingSet
@@ -58,6 +57,7 @@ from dpprobe.privacy.randomness import derived_seed, open_stream
 from dpprobe.privacy.releases import Observer
 from dpprobe.privacy.sampling import Sampler
 from dpprobe.progress import silent_progress
+from dpprobe.training.public_file_check import SYNTHETIC_ROWS
 
 # At least as many rows, and more than two blocks of float64 rows of 4 MiB.
 _FEWEST_ROWS, _MOST_ROWS, _BLOCKS = 1100, 20_000, 2.2 * 2**22
