@@ -18,7 +18,7 @@ from dpprobe.options import resolve_path
 
 if TYPE_CHECKING:
     from dpprobe.heads.options import MethodOptions
-    from dpprobe.heads.training_set import RowSource
+    from dpprobe.heads.row_source import RowSource
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,7 +103,8 @@ def test_rows_without_a_direction_do_not_count(tmp_path: Path) -> None:
     bad = np.zeros((3, DIMENSION), np.float32)
     bad[1], bad[2, 0] = np.nan, np.inf
     np.save(path := tmp_path / "public.npy", np.concatenate([bad, rows]))
-    private = TrainingSet(torch.zeros(2, DIMENSION), torch.zeros(2, dtype=torch.int64), 2)
+    zeros, labels = torch.zeros(2, DIMENSION), torch.zeros(2, dtype=torch.int64)
+    private = TrainingSet(zeros, labels, 2, public=PublicInputs(open_rows=open_rows))
     public = read_public_rows("public", str(path), private)
     np.testing.assert_allclose(public.mean.numpy(), unit(rows).mean(0), atol=1e-6)
     np.save(path, bad)
