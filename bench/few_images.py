@@ -26,13 +26,13 @@ from sklearn.metrics import balanced_accuracy_score
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import STUDENT_GAIN, Heads
-from dpprobe.heads.public_inputs import SYNTHETIC_ROWS
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
 from dpprobe.training.plan_file import plan_method
+from dpprobe.training.public_file_check import SYNTHETIC_ROWS
 
 DELTA, TESTED, OTHERS = 1e-5, 2000, 1000
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from scipy.special import softmax
 from sklearn.metrics import roc_auc_score
 
-from dpprobe.results.cell_record import PREDICTIONS_FILE
+from dpprobe.results.cell_files import PREDICTIONS_FILE
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -27,12 +27,12 @@ from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.public_inputs import SYNTHETIC_ROWS
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.target import Target
 from dpprobe.training.plan_file import plan_method
+from dpprobe.training.public_file_check import SYNTHETIC_ROWS
 
 PAGE = Path(__file__).resolve().parent / "results" / "few_patients.md"
 PATIENTS, EPSILONS, DELTA, TESTED = (100, 300, 1000, 2000), (0.5, 1.0, 2.0), 1e-5, 400

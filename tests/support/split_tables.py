@@ -11,7 +11,8 @@ from typing import Any
 from PIL import Image
 
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import make_batch, read_info, write_dataset
+from dpprobe.data.table import read_info
+from dpprobe.data.table_writer import make_batch, write_dataset
 
 CLASSES = ("a", "b", "c")
 

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.artifacts import read_json
 from dpprobe.privacy.accountants import compute_epsilon, price_together
-from dpprobe.privacy.statement import mechanisms_of
+from dpprobe.privacy.stated_facts import mechanisms_of
 
 from .conftest import Workspace
 from .test_multi_label import STUDY, write_digits

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dpprobe.artifacts import read_json
-from dpprobe.results.cell_record import HISTORY_FILE, METRICS_FILE, PREDICTIONS_FILE, WEIGHTS_FILE
+from dpprobe.results.cell_files import HISTORY_FILE, METRICS_FILE, PREDICTIONS_FILE, WEIGHTS_FILE
 
 from .conftest import SMALL, Template, Workspace, contents, copy_code, count_rules
 

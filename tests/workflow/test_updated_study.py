@@ -25,7 +25,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from dpprobe.release.ledger.ledger import Ledger
-from dpprobe.results.cell_record import METRICS_FILE, STATEMENT_FILE, WEIGHTS_FILE
+from dpprobe.results.cell_files import METRICS_FILE, STATEMENT_FILE, WEIGHTS_FILE
 from dpprobe.versions import VERSIONS
 from tests.conftest import REPOSITORY
 

@@ -4,18 +4,12 @@ import os
 from pathlib import Path
 
 from dpprobe.artifacts import explain_unwritable, read_whole_record
-from dpprobe.heads.auto import is_undecided
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import nominal_epsilon
 from dpprobe.release.bundle import BUNDLE_FILES
-from dpprobe.results.cell_record import (
-    CELL_FILES,
-    METRICS_FILE,
-    CellName,
-    find_disagreement,
-    recorded_facts,
-)
 from dpprobe.result_store import keep_published
+from dpprobe.results.cell_files import CELL_FILES, METRICS_FILE
+from dpprobe.results.cell_record import CellName, find_disagreement, recorded_facts
 from dpprobe.run_marks import take_turn
 from dpprobe.study.network_methods import head_methods
 from dpprobe.study.study import Cell
@@ -188,7 +182,7 @@ def record_difference(record, cell):
     options = located_method(cell.method, cell.dataset, cell.backbone)
     promised, delta = cell.epsilon != INFINITE, STUDY.dataset_delta(cell.dataset)
     try:
-        if is_undecided(options):
+        if options.is_undecided:
             epsilon = nominal_epsilon(cell.epsilon, delta)
             options = options.resolve_choice(
                 recorded_facts(

@@ -22,11 +22,11 @@ from dpprobe.analyses.representation_law import (
 from dpprobe.data.option_paths import is_wildcard
 from dpprobe.data.options import hash_file_states
 from dpprobe.errors import ConfigError
-from dpprobe.heads.auto import asked_options, is_undecided
+from dpprobe.heads.auto import asked_options
 from dpprobe.options import resolve_path
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.release.bundle import SUMS_FILE
-from dpprobe.results.cell_record import CELL_FILES, NAMED_FILES
+from dpprobe.results.cell_files import CELL_FILES, NAMED_FILES
 from dpprobe.results.network_record import (
     NETWORK_FILES,
     NETWORKS_FOLDER,
@@ -479,7 +479,7 @@ def exact_method(wildcards):
     name = STUDY.releases[wildcards.release].method
     method = STUDY.methods[name]
     engine = getattr(getattr(method, "base", method), "engine", None)
-    return [name] if engine == "exact" or is_undecided(method) else []
+    return [name] if engine == "exact" or method.is_undecided else []
 
 
 def benchmark_cells(release):

@@ -1,5 +1,5 @@
 from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE
-from dpprobe.results.cell_record import METRICS_FILE, PREDICTIONS_FILE
+from dpprobe.results.cell_files import METRICS_FILE, PREDICTIONS_FILE
 from dpprobe.stage_versions import VERSIONS
 
 

@@ -1,4 +1,4 @@
-from dpprobe.results.cell_record import METRICS_FILE
+from dpprobe.results.cell_files import METRICS_FILE
 from dpprobe.stage_versions import VERSIONS
 
 

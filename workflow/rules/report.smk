@@ -1,5 +1,5 @@
 from dpprobe.artifacts import hash_value
-from dpprobe.results.cell_record import METRICS_FILE, STATEMENT_FILE
+from dpprobe.results.cell_files import METRICS_FILE, STATEMENT_FILE
 from dpprobe.stage_versions import VERSIONS
 
 # The tables that the report can show.

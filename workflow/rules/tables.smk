@@ -1,6 +1,6 @@
 # One tidy table of each dataset's cells, and tables for readers.
 
-from dpprobe.results.cell_record import METRICS_FILE, STATEMENT_FILE
+from dpprobe.results.cell_files import METRICS_FILE, STATEMENT_FILE
 from dpprobe.stage_versions import VERSIONS
 
 

@@ -8,10 +8,12 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dpprobe.backbones.backbone import Backbone
-
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from PIL import Image
+
+    from dpprobe.backbones.backbone import Backbone
 
 PROBE_VALUES = 64
 # The probe (digest) of a backbone that computes nothing: the SHA-256 of an empty text.
@@ -28,16 +30,25 @@ def take_probe(backbone: Backbone) -> dict[str, Any]:
     """
     if backbone.takes_vectors:
         return dict(NO_PROBE)
-    import numpy as np  # slow imports, which readers of shards do not need
-    import torch
+    import numpy as np  # slow import, which readers of shards do not need
 
-    images = backbone.transform(probe_image())[None]
-    row = backbone.compute_features(images)[0][0].to("cpu", torch.float32).numpy()
+    row = compute_probe(backbone)
     return {
         "sha256": hashlib.sha256(np.ascontiguousarray(row).tobytes()).hexdigest(),
         "norm": float(np.linalg.norm(row.astype(np.float64))),
         "sample": [float(value) for value in row[:: -(-len(row) // PROBE_VALUES)]],
     }
+
+
+def compute_probe(backbone: Backbone) -> npt.NDArray[np.float32]:
+    """Computes the features [d] of the public image, which `probe_image` draws."""
+    import torch  # slow import
+
+    images = backbone.transform(probe_image())[None]
+    row: npt.NDArray[np.float32] = (
+        backbone.compute_features(images)[0][0].to("cpu", torch.float32).numpy()
+    )
+    return row
 
 
 def is_probe(values: Mapping[str, Any]) -> bool:

@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dpprobe.counted_nouns import count_noun
-from dpprobe.data.people.class_units import RARE
-from dpprobe.data.people.companion_options import look_for_companions
+from dpprobe.data.people.companions import look_for_companions
 from dpprobe.data.people.copy_counts import CopyCounter
 from dpprobe.data.people.group_columns import MISSING_CODE, find_spellings, group_name, warn_of_code
 from dpprobe.data.people.person_names import name_warnings
 from dpprobe.data.problems import SHOWN, Problems
+from dpprobe.data.rare_classes import rare_words
 
 if TYPE_CHECKING:
     from dpprobe.data.options import DatasetOptions
 
 logger = logging.getLogger("dpprobe")
 
-RARE_NAMED = 3  # how many classes with fewer than RARE images a message names
 CopyCounts = dict[str, int | str]
 
 
@@ -302,22 +301,6 @@ class Checks:
         for name in names:
             kind = "class" if split == "train" else "untested"
             self._problems.add_problem(kind, f"no row of class {name}", split=split)
-
-
-def rare_words(class_names: Sequence[str], train: Sequence[int], test: Sequence[int]) -> str:
-    """Names the classes with at least one, but fewer than `RARE`, training or test images."""
-    few = [
-        f"class {name}: {count_noun(rows, 'training image')}, {count_noun(tested, 'test image')}"
-        for name, rows, tested in zip(class_names, train, test, strict=True)
-        if 0 < min(rows, tested) < RARE
-    ]
-    if not few:
-        return ""
-    more = f"; and {len(few) - RARE_NAMED} more" if len(few) > RARE_NAMED else ""
-    return (
-        f"{'; '.join(few[:RARE_NAMED])}{more}: numbers about {'it' if len(few) == 1 else 'them'} "
-        "are meaningless"
-    )
 
 
 def label_words(label: Any, class_names: Sequence[str]) -> str:

@@ -23,9 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from dpprobe.data.options import DatasetOptions
+if TYPE_CHECKING:
+    from dpprobe.data.options import DatasetOptions
 
 
 @dataclass(frozen=True, kw_only=True)

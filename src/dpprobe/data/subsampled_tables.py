@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 
 from dpprobe import artifacts
 from dpprobe.data.options import DatasetOptions
-from dpprobe.data.table import SPLITS, SplitTable, open_table, read_info, write_dataset
+from dpprobe.data.table import SPLITS, SplitTable, open_table, read_info
+from dpprobe.data.table_writer import write_dataset
 from dpprobe.errors import DataError
 
 BATCH_ROWS = 256

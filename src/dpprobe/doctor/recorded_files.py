@@ -22,7 +22,7 @@ from dpprobe.artifacts import (
     read_bounded,
     sha256_file,
 )
-from dpprobe.results.cell_record import METRICS_FILE
+from dpprobe.results.cell_files import METRICS_FILE
 from dpprobe.results.network_record import RECORD_FILE
 from dpprobe.written_files import BYTES, OUTPUT, SHA256, locate_file
 from dpprobe.written_files import FOLDER as WRITTEN_FOLDER

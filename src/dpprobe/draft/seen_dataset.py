@@ -12,7 +12,8 @@ from pathlib import Path
 
 from dpprobe.data.options import IMBALANCED, ClassUnits, DatasetOptions, compute_imbalance
 from dpprobe.data.people.class_units import CountedRows, list_pairs, share_units
-from dpprobe.data.people.companion_options import CompanionOptions, FoundCompanions, companions_key
+from dpprobe.data.people.companion_options import CompanionOptions
+from dpprobe.data.people.companions import FoundCompanions, companions_key
 from dpprobe.data.registry import SOURCES
 from dpprobe.errors import ConfigError
 from dpprobe.options import options_class

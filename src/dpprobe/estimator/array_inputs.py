@@ -19,7 +19,8 @@ from dpprobe.errors import PrivacyError
 from dpprobe.estimator.given_values import ArrayError, check_kind, read_count
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.training_set import RowSource, find_unusable
+from dpprobe.heads.row_source import RowSource
+from dpprobe.heads.training_set import find_unusable
 
 STREAMED_BYTES = 2**30  # larger sources (size as float32) are read in blocks, again in each pass
 # Types whose values NumPy would turn into floats, such as dates into seconds.

@@ -17,12 +17,13 @@ from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.estimator.fitted_head import Fit, hash_heads
 from dpprobe.heads.auto import describe_choice
 from dpprobe.options import NAME_PATTERN
-from dpprobe.privacy.statement import NOT_RUN, Statement
+from dpprobe.privacy.stated_facts import NOT_RUN
+from dpprobe.privacy.statement import Statement
 from dpprobe.release.bundle import ESTIMATOR, BackboneFacts, BundleFacts, CardFacts
 from dpprobe.release.documents.release_statement import release_statement
 from dpprobe.release.leak_check import check_published
 from dpprobe.release.packing import describe_head, pack_head
-from dpprobe.release.parts.choice.measure import fits_block
+from dpprobe.release.parts.choice import fits_block
 from dpprobe.release.signing import read_private_key
 from dpprobe.versions import code_version
 from dpprobe.wrong_keys_and_values import explain_first, read_options

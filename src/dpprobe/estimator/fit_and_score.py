@@ -36,8 +36,9 @@ from dpprobe.estimator.row_copies import warn_of_copies
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.row_source import RowSource
 from dpprobe.heads.scoring import score_rows
-from dpprobe.heads.training_set import RowSource, TrainingSet
+from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Plan
 

@@ -28,7 +28,7 @@ from dpprobe.errors import PrivacyError, StoreError
 from dpprobe.estimator.array_inputs import SCORED_BYTES, MappedRows
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.training_set import RowSource
+from dpprobe.heads.row_source import RowSource
 from dpprobe.privacy.plan import Plan
 
 _FEWEST_LABELS = 20  # fewer labels may be those of a store by chance

@@ -14,7 +14,7 @@ from dpprobe.estimator.array_inputs import MappedRows, read_source
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs
-from dpprobe.heads.training_set import RowSource
+from dpprobe.heads.row_source import RowSource
 from dpprobe.options import resolve_path
 from dpprobe.training.public_file_check import PrivateData
 

@@ -9,7 +9,7 @@ from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.estimator.array_inputs import warn_caller
 from dpprobe.estimator.known_rows import digest_rows
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.training_set import RowSource
+from dpprobe.heads.row_source import RowSource
 
 _PRIVATE = (
     "Keep this message private, as its numbers have no noise; no statement or bundle has them"

@@ -28,6 +28,7 @@ from dpprobe.features.extraction_pipeline import (
     Decoder,
     Features,
     compute_rows,
+    find_misfits,
     rows_per_pass,
 )
 from dpprobe.features.shard_file import RowColumns
@@ -221,17 +222,3 @@ def _check_values(values: Array, part: Features, split: str, dtype: str) -> None
                 "features.precision: float32"
             )
         raise DataError(f"{split} row {row} (id {row_id}): {reason}; {remedy}")
-
-
-def find_misfits(values: Array, dtype: str) -> dict[int, str]:
-    """Finds rows [m, d] that a dtype cannot represent; maps their positions to the reason."""
-    good = (np.abs(values) <= np.finfo(dtype).max).all(axis=1)  # False for NaN too
-    reasons = {}
-    for position in np.flatnonzero(~good):
-        largest = np.abs(values[position]).max()
-        reasons[int(position)] = (
-            f"a feature of {largest:g} does not fit {dtype}"
-            if np.isfinite(largest)
-            else "the backbone gives features that are not finite"
-        )
-    return reasons

@@ -114,6 +114,20 @@ def rows_per_pass(batch_size: int, accelerator: Accelerator | None) -> int:
     return batch_size if accelerator is not None else min(batch_size, PIECE_ROWS)
 
 
+def find_misfits(values: Array, dtype: str) -> dict[int, str]:
+    """Finds rows [m, d] that a dtype cannot represent; maps their positions to the reason."""
+    good = (np.abs(values) <= np.finfo(dtype).max).all(axis=1)  # False for NaN too
+    reasons = {}
+    for position in np.flatnonzero(~good):
+        largest = np.abs(values[position]).max()
+        reasons[int(position)] = (
+            f"a feature of {largest:g} does not fit {dtype}"
+            if np.isfinite(largest)
+            else "the backbone gives features that are not finite"
+        )
+    return reasons
+
+
 class Decoder:
     """Decodes images, applies the backbone's preprocessing, and stacks images to a piece."""
 

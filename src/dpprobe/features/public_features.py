@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.options import resolve_path
 
 
 class ArrayFile:
@@ -43,22 +42,9 @@ class ArrayFile:
 
 
 def open_rows(path: Path) -> FeatureStore | ArrayFile:
-    """Opens rows by the kind of their file; raises as `open_public_features` does."""
-    return ArrayFile(path) if path.suffix == ".npy" else FeatureStore(path)
+    """Opens rows by the kind of their file.
 
-
-def open_public_features(
-    option: str, written: str, *, dimension: int | None = None
-) -> FeatureStore | ArrayFile:
-    """Opens the features that an option names.
-
-    Raises DataError for features of another dimension than `dimension`, or for an .npy file without
-    rows of numbers; StoreError for a damaged manifest or shard.
+    Raises DataError for an .npy file without rows of numbers, StoreError for a damaged manifest or
+    shard.
     """
-    store = open_rows(resolve_path(written))
-    if dimension is not None and store.dimension != dimension:
-        raise DataError(
-            f"{option} {written}: its features have dimension {store.dimension}, but the private "
-            f"features have {dimension}; write features of the same backbone"
-        )
-    return store
+    return ArrayFile(path) if path.suffix == ".npy" else FeatureStore(path)

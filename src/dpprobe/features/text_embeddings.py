@@ -11,28 +11,28 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from dpprobe import artifacts
 from dpprobe.backbones.backbone import Runtime
-from dpprobe.backbones.open_clip_models import TextEncoder
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import FAMILIES
 from dpprobe.data import prompts
 from dpprobe.data.table import read_info
 from dpprobe.devices import resolve_device
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.errors import ConfigError
+from dpprobe.features.text_file import FORMAT, FORMAT_VERSION
 
 if TYPE_CHECKING:
     import torch
 
+    from dpprobe.backbones.open_clip_models import TextEncoder
+
 logger = logging.getLogger("dpprobe")
 
-FORMAT = "dpprobe-text"
-FORMAT_VERSION = 1
 # Sentences per forward pass.
 BATCH = 256
 
@@ -93,7 +93,7 @@ def write_text_embeddings(
     """Writes the text embeddings of one dataset's classes by one backbone.
 
     The tensor "weights" of the safetensors file is the `init_file` of a head. The key "dpprobe" of
-    the file's metadata has prompts and fingerprints as JSON (`read_text_embeddings`).
+    the file's metadata has prompts and fingerprints as JSON (see `text_file`).
 
     Raises ConfigError if prompts are faulty, or for the reasons that `embed_text` lists.
 
@@ -130,31 +130,3 @@ def write_text_embeddings(
     with artifacts.atomic_path(path) as temporary:
         # Metadata has one key, because safetensors writes several keys in varying order.
         temporary.write_bytes(artifacts.pack_arrays({"weights": weights}, metadata))
-
-
-def check_classes(path: Path, class_names: Sequence[str]) -> None:
-    """Raises DataError if a file has text embeddings of other classes, or in another order.
-
-    A file without text embeddings passes, because the head that reads the weights reports the file.
-    """
-    try:
-        _, metadata = read_text_embeddings(path)
-    except DataError:
-        return
-    if list(metadata["class_names"]) != list(class_names):
-        raise DataError(
-            f"{path}: its classes differ, or have another order; name the text.safetensors of "
-            "the same dataset"
-        )
-
-
-def read_text_embeddings(path: Path) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
-    """Reads weights [classes, dimension] and metadata; raises DataError for a faulty file."""
-    try:
-        metadata, arrays = artifacts.read_arrays(path, kind=FORMAT, version=FORMAT_VERSION)
-        weights = arrays["weights"]
-        if metadata["format"] != FORMAT or len(weights) != len(metadata["class_names"]):
-            raise ValueError(f"format {metadata['format']}, {len(weights)} rows")
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: no text embeddings ({error}); delete it and run again") from error
-    return weights, metadata

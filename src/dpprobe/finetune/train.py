@@ -22,9 +22,9 @@ from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.ranks import ALONE, Ranks
 from dpprobe.finetune.steps import Training
-from dpprobe.heads.fit import check_plan
 from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.history import record_steps
+from dpprobe.heads.plan_check import check_plan
 from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.releases import Releases

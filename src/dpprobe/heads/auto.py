@@ -12,26 +12,21 @@ of `auto`. Resolving sets `rule` and `chosen`; all other properties are those of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.auto_rule import RULE, balance_options, choose_head, may_have_student
-from dpprobe.heads.balance import DEFAULT_PRIOR_SHARE
+from dpprobe.heads.balance_options import DEFAULT_PRIOR_SHARE
 from dpprobe.heads.facts import DataFacts
-from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.gradient_options import PublicHeadFile
 from dpprobe.heads.normalisation import NoNormalisation, Normalize, PublicRows
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS, AnyMethod, method_options
 from dpprobe.heads.student_options import StudentShare
 from dpprobe.privacy.plan import Mechanism, Selection
-
-if TYPE_CHECKING:
-    from dpprobe.heads.rows import Rows
-    from dpprobe.privacy.releases import Releases
 
 # Heads that no rule chooses, because they choose options themselves or are not private.
 _NOT_CHOSEN = ("auto", "nonprivate", "tuned")
@@ -137,7 +132,11 @@ class Options(MethodOptions):
         return located.model_copy(update={"chosen": chosen, "normalize": chosen.normalize})
 
     @property
-    def _decided(self) -> MethodOptions:
+    def is_undecided(self) -> bool:
+        return self.chosen is None
+
+    @property
+    def trained_head(self) -> MethodOptions:
         if self.chosen is None:
             raise ConfigError("head auto: the choice needs the features; call `resolve_choice`")
         return self.chosen
@@ -148,7 +147,7 @@ class Options(MethodOptions):
 
     @property
     def link(self) -> Literal["softmax", "sigmoid", "none"]:
-        return self._decided.link
+        return self.trained_head.link
 
     @property
     def private_choices(self) -> str | None:
@@ -175,26 +174,16 @@ class Options(MethodOptions):
 
     @property
     def engine_limits(self) -> str | None:
-        return self._decided.engine_limits
+        return self.trained_head.engine_limits
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:
-        return self._decided.list_releases(n)
+        return self.trained_head.list_releases(n)
 
     def list_mechanisms(self, n: int) -> tuple[Mechanism, ...]:
-        return self._decided.list_mechanisms(n)
+        return self.trained_head.list_mechanisms(n)
 
     def priced_selection(self, n: int) -> Selection | None:
-        return self._decided.priced_selection(n)
-
-
-def is_undecided(method: MethodOptions) -> bool:
-    """True if the head is not chosen yet, because facts of the data are missing."""
-    return isinstance(method, Options) and method.chosen is None
-
-
-def trained_head(method: MethodOptions) -> MethodOptions:
-    """Returns the head that a fit trains: the method itself, or the head that `auto` chose."""
-    return method._decided if isinstance(method, Options) else method
+        return self.trained_head.priced_selection(n)
 
 
 def describe_choice(method: MethodOptions, facts: DataFacts) -> dict[str, Any] | None:
@@ -202,18 +191,11 @@ def describe_choice(method: MethodOptions, facts: DataFacts) -> dict[str, Any] |
     if not isinstance(method, Options):
         return None
     asked = {} if method.balanced is None else {"balanced": method.balanced}
-    said = {"rule": f"auto rule {method.rule}", "head": trained_head(method).head}
+    said = {"rule": f"auto rule {method.rule}", "head": method.trained_head.head}
     return {**said, **asked, **facts.to_dict()}
 
 
 def asked_options(method: MethodOptions) -> dict[str, Any]:
     """Returns a study's options with the rule of `auto`; a changed value makes a job run again."""
-    rule = {"rule": RULE} if is_undecided(method) else {}
+    rule = {"rule": RULE} if method.is_undecided else {}
     return {**method.model_dump(mode="json"), **rule}
-
-
-def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
-    # late import: planning imports this module without torch
-    from dpprobe.heads.balance import fit_balanced
-
-    return fit_balanced(trained_head(options), rows, releases, record=record)

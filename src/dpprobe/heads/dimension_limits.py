@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dpprobe.heads import tuned
 from dpprobe.heads.normalisation import Whitened
 from dpprobe.heads.options import MethodOptions
 
@@ -14,8 +13,7 @@ SECOND_ORDER = frozenset({"feature_covariance", "least_squares", "newton"})
 
 def dimension_fault(options: MethodOptions, dimension: int) -> str | None:
     """Explains why a method cannot train on rows with this number of features; None if it can."""
-    if isinstance(options, tuned.Options):
-        return dimension_fault(options.base, dimension)
+    options = options.trial_head
     if options.head in SECOND_ORDER and dimension > MOST_FEATURES:
         return (
             f"head {options.head}: {dimension} features are too many: it needs their second "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,13 +10,13 @@ import torch
 
 from dpprobe.devices import use_full_float32
 from dpprobe.errors import ConfigError, PrivacyError
-from dpprobe.heads.auto import trained_head
 from dpprobe.heads.balance import fit_balanced
 from dpprobe.heads.dimension_limits import dimension_fault
 from dpprobe.heads.fitted import Fitted, Heads, Observe, Record
 from dpprobe.heads.joint_fits import cohort_fault, sites_fault
 from dpprobe.heads.normalised_rows import normalise_rows
 from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.plan_check import check_plan
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.student import compare_student
 from dpprobe.heads.training_set import TrainingSet
@@ -100,7 +99,7 @@ def _is_random(method: MethodOptions, plan: Plan) -> bool:
     return (
         plan.private
         or any(each.sample_rate < 1 for each in plan.mechanisms)
-        or getattr(trained_head(method), "init", "zero") not in ("zero", "file")
+        or getattr(method.trained_head, "init", "zero") not in ("zero", "file")
         or method.priced_selection(plan.n) is not None
     )
 
@@ -116,7 +115,7 @@ def _fit_group(
         fit = replace(fit, weights=weights.cpu().numpy())
         if method.has_student:
             scored = rows if rows.transform is rows.scoring else Rows(data, rows.scoring)
-            fit = compare_student(trained_head(method), fit, scored, releases)
+            fit = compare_student(method.trained_head, fit, scored, releases)
     releases.check_counts()
     return fit, rows.scoring
 
@@ -170,7 +169,7 @@ def check_inputs(
         raise PrivacyError(
             f"head {method.head}: pass one or more seeds that differ from each other"
         )
-    if fault := dimension_fault(trained_head(method), data.dimension):
+    if fault := dimension_fault(method.trained_head, data.dimension):
         raise ConfigError(fault)
     if data.units is not None and (fault := method.units_fault):
         raise ConfigError(f"head {method.head}: {fault}")
@@ -179,26 +178,3 @@ def check_inputs(
             f"head {method.head}: it takes one label per row, but these rows have several"
         )
     data.public.require_files(method)
-
-
-def check_plan(method: MethodOptions, plan: Plan) -> None:
-    """Raises PrivacyError unless plan and method have equal releases, up to a noise factor."""
-    wanted = method.list_mechanisms(plan.n)
-    factors = []
-    for expected in wanted:
-        planned = plan.find_mechanism(expected.name)
-        for attribute in ("sensitivity", "sample_rate", "count"):
-            value = getattr(planned, attribute)
-            if value != getattr(expected, attribute):
-                raise PrivacyError(
-                    f"head {method.head}: {expected.name} has {attribute} {value!r} in the plan "
-                    f"but {getattr(expected, attribute)!r} in the method; calibrate for this "
-                    "method"
-                )
-        factors.append(planned.noise_multiplier / expected.noise_multiplier)
-    same = all(math.isclose(factor, factors[0], rel_tol=1e-9) for factor in factors)
-    searched = plan.selection == method.priced_selection(plan.n)
-    if len(plan.mechanisms) != len(wanted) or not same or not searched:
-        raise PrivacyError(
-            f"head {method.head}: the plan belongs to another method; calibrate for this method"
-        )

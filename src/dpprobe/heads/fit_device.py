@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dpprobe.heads import auto, momentum, tuned
-from dpprobe.heads.gradient_options import GradientOptions
+from dpprobe.heads.gradient_options import GradientOptions, UnitRowOptions
 from dpprobe.heads.options import MethodOptions
 
 # A GPU is used from LEAST_STEP multiplications per step, and LEAST_FIT per fit, on. The two
@@ -42,11 +41,13 @@ def place_fit(
     Rows of `engine: exact` stay on the CPU, so a GPU changes none of its numbers. Networks always
     train on `device`.
     """
-    base = method.base if isinstance(method, tuned.Options) else method
-    # every rule of `auto` chooses momentum, with its default number of steps
-    base = momentum.Options() if auto.is_undecided(base) else auto.trained_head(base)
+    base = method.trial_head
+    base = base if base.is_undecided else base.trained_head
     exact, steps, step = False, 1, n * dimension * classes
-    if isinstance(base, GradientOptions):
+    if base.is_undecided:
+        # every rule of `auto` chooses steps on all examples, in the default number
+        steps = int(UnitRowOptions.DEFAULT_EPOCHS)
+    elif isinstance(base, GradientOptions):
         exact, steps = base.engine == "exact", base.step_count(n)
         step = base.expected_batch_size(n) * dimension * classes
     elif not base.private:

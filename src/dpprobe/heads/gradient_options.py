@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads.balance import BalanceOptions, ClassPriors, ClassWeights, OffsetShare, PriorShare
+from dpprobe.heads.balance_options import (
+    BalanceOptions,
+    ClassPriors,
+    ClassWeights,
+    OffsetShare,
+    PriorShare,
+)
 from dpprobe.heads.normalisation import (
     CENTRED_BY_DEFAULT,
     L2,

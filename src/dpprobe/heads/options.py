@@ -111,6 +111,21 @@ class MethodOptions(Options, ABC):
         return self
 
     @property
+    def is_undecided(self) -> bool:
+        """True if the head is not chosen yet, because facts of the data are missing."""
+        return False
+
+    @property
+    def trained_head(self) -> MethodOptions:
+        """The head that a fit trains: the method itself, or the head that `auto` chose."""
+        return self
+
+    @property
+    def trial_head(self) -> MethodOptions:
+        """The method whose fits are repeated: the method itself, or the base of a search."""
+        return self
+
+    @property
     def multi_label(self) -> bool:
         """True if the method supports rows with several labels."""
         return False

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
-from dpprobe.heads.balance import BalanceOptions, ClassPriors, ClassWeights, OffsetShare, PriorShare
+from dpprobe.heads.balance_options import (
+    BalanceOptions,
+    ClassPriors,
+    ClassWeights,
+    OffsetShare,
+    PriorShare,
+)
 from dpprobe.heads.clipped_row_options import GRADIENTS, MaxRowNorm, Ridge, RowIntercept, RowOptions
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.options import AtMost

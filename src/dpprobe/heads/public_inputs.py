@@ -1,22 +1,24 @@
-"""Proves that a fit's public files were compared with its private rows.
+"""Proves that a fit's public files were compared with its private rows, and opens their rows.
 
 A training set carries the hashes of the public files that were compared with its rows. `fit_heads`
 and `train_network` refuse public files without a hash in the training set, so no fit skips the
-comparison.
+comparison. Heads get public rows as they get private rows, from whoever made the training set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpprobe.artifacts import sha256_file
-from dpprobe.errors import PrivacyError
+from dpprobe.errors import DataError, PrivacyError
 from dpprobe.options import resolve_path
 
 if TYPE_CHECKING:
     from dpprobe.heads.options import MethodOptions
+    from dpprobe.heads.row_source import RowSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,15 +27,34 @@ class PublicInputs:
 
     Attributes:
       hashes: the SHA-256 hash of each file when it was compared, by its path.
+      open_rows: opens the rows of a public file; None if no file was compared.
       synthetic: True for made-up rows, such as an audit's, from which no public file can derive.
     """
 
     hashes: Mapping[str, str] = field(default_factory=dict)
+    open_rows: Callable[[Path], RowSource] | None = None
     synthetic: bool = False
 
     def join(self, other: PublicInputs) -> PublicInputs:
         """Returns the public files of two comparisons with equal rows."""
-        return PublicInputs(hashes={**self.hashes, **other.hashes})
+        return PublicInputs(
+            hashes={**self.hashes, **other.hashes}, open_rows=self.open_rows or other.open_rows
+        )
+
+    def open_features(self, option: str, written: str, *, dimension: int) -> RowSource:
+        """Opens the features of a public file that `option` names.
+
+        Raises DataError for features of another dimension, or a file without rows of numbers;
+        StoreError for a damaged manifest or shard.
+        """
+        assert self.open_rows is not None, "`require_files` refuses files that were not compared"
+        rows = self.open_rows(resolve_path(written))
+        if rows.dimension != dimension:
+            raise DataError(
+                f"{option} {written}: its features have dimension {rows.dimension}, but the "
+                f"private features have {dimension}; write features of the same backbone"
+            )
+        return rows
 
     def require_files(self, method: MethodOptions) -> None:
         """Raises PrivacyError for a public file that no comparison covers, or that has changed."""
@@ -54,4 +75,3 @@ def hash_file(written: str) -> str | None:
 
 
 NOTHING_CHECKED = PublicInputs()
-SYNTHETIC_ROWS = PublicInputs(synthetic=True)

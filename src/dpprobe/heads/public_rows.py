@@ -40,9 +40,7 @@ def open_public_set(option: str, path: str, private: TrainingSet) -> TrainingSet
 
     Raises DataError for features of another dimension, StoreError for a damaged file.
     """
-    from dpprobe.features.public_features import open_public_features  # imports HDF5
-
-    store = open_public_features(option, path, dimension=private.dimension)
+    store = private.public.open_features(option, path, dimension=private.dimension)
     labels = torch.zeros(store.rows, dtype=torch.int64)
     return TrainingSet(store, labels, 1, device=private.device, warn=lambda _: None)
 

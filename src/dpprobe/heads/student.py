@@ -29,7 +29,7 @@ import torch
 
 from dpprobe.errors import DataError
 from dpprobe.heads.accuracy_difference import sum_differences
-from dpprobe.heads.balance import BalanceOptions
+from dpprobe.heads.balance_options import BalanceOptions
 from dpprobe.heads.fitted import STUDENT_GAIN
 from dpprobe.heads.normalisation import AroundCentre
 from dpprobe.heads.public_rows import share_public_rows

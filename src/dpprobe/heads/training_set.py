@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,11 @@ import torch
 
 from dpprobe import devices
 from dpprobe.errors import DataError
-from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs
+from dpprobe.heads.row_source import RowSource
+
+if TYPE_CHECKING:
+    from dpprobe.heads.patient_groups import Units
 
 logger = logging.getLogger("dpprobe")
 
@@ -31,20 +34,6 @@ _CACHE_BLOCK, _GPU_BLOCK = 4 * 2**20, 2**28
 _PIECE_BYTES = 2**18
 
 T = TypeVar("T")
-
-
-class RowSource(Protocol):
-    """Stored features that are read in blocks, such as a `FeatureStore`."""
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def dimension(self) -> int: ...
-
-    def read_blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-        """Yields consecutive blocks of about `rows` rows: (first row, [m, dimension])."""
-        ...
 
 
 class Cached:

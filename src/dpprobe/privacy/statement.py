@@ -16,14 +16,13 @@ from dpprobe.privacy.accountants import exactly_priced
 from dpprobe.privacy.limits import above_in_words, to_json
 from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.privacy.risk import describe_target
+from dpprobe.privacy.stated_facts import of_vectors
 from dpprobe.privacy.trade_off import Allowed, allow_everything, bound_attacks
 
 FORMAT = "dpprobe-privacy"
 FORMAT_VERSION = 5
 
 MODES = ("benchmark", "release")
-# Values of `near_duplicate_check` without counts.
-NOT_RUN, NOT_PUBLISHED = "not_run", "not_published"
 # Names under `not_covered` in every statement of a mode; docs/formats.md describes each.
 NOT_COVERED = {
     "benchmark": (
@@ -73,9 +72,9 @@ class Statement:
       mode: "benchmark", or "release", whose statement names no seed.
       seeds: one per head; for a release any sequence whose length is the number of heads.
       public_data: facts about the backbone. `public_data["trained"]` is True if the backbone was
-        pretrained. `near_duplicate_check` has the counts of `find_near_duplicates`, or is `NOT_RUN`
-        or `NOT_PUBLISHED`. `subsample` has the `fraction` and the `public_seed` that chose the rows
-        of a release.
+        pretrained. `near_duplicate_check` has the counts of `find_near_duplicates`, or is
+        `stated_facts.NOT_RUN` or `NOT_PUBLISHED`. `subsample` has the `fraction` and the
+        `public_seed` that chose the rows of a release.
       epsilon_all_heads: the epsilon, at an equal delta, of publishing the heads of all seeds.
       private_choices: the name of what the head chose from private examples without a mechanism.
       priced_normalisation: True if the head's normalisation released statistics of the rows.
@@ -253,11 +252,6 @@ class Statement:
         return {"images": patients.images, "epsilon": to_json(epsilon)}
 
 
-def of_vectors(public_data: Mapping[str, Any]) -> bool:
-    """Returns True if the features are vectors that a model outside dpprobe computed."""
-    return bool((public_data.get("backbone_options") or {}).get("family") == "external")
-
-
 def _describe_attacks(plan: Plan, heads: int, together: float, *, unpriced: bool) -> dict[str, Any]:
     """Bounds the best attack: on one head, on all heads, and on a patient."""
     if unpriced:
@@ -296,24 +290,6 @@ def _describe_bounds(bounds: Allowed) -> dict[str, Any]:
         "true_positives": dict(zip(FALSE_POSITIVE_RATES, bounds.true_positives, strict=True)),
         "exact": bounds.exact,
     }
-
-
-def mechanisms_of(block: Mapping[str, Any]) -> tuple[Mechanism, ...]:
-    """Reads the mechanisms of a statement or of its test result.
-
-    Raises:
-      KeyError, TypeError, PrivacyError: for a missing or wrong value.
-    """
-    keys = ("name", "sensitivity", "noise_multiplier", "sample_rate", "count")
-    for item in block["mechanisms"]:
-        require_gaussian(item)
-    return tuple(Mechanism(**{key: item[key] for key in keys}) for item in block["mechanisms"])
-
-
-def require_gaussian(stated: Mapping[str, Any]) -> None:
-    """Raises PrivacyError if a stated mechanism has no Gaussian noise."""
-    if stated["noise"] not in ("Gaussian", "none"):
-        raise PrivacyError(f"mechanism {stated['name']!r}: noise {stated['noise']!r} has no price")
 
 
 def mechanism_values(mechanism: Mechanism, plan: Plan) -> dict[str, Any]:

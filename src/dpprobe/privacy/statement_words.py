@@ -14,7 +14,7 @@ from typing import Any
 
 from dpprobe.privacy.limits import above_in_words, rounded_up
 from dpprobe.privacy.risk import Risk
-from dpprobe.privacy.statement import of_vectors
+from dpprobe.privacy.stated_facts import of_vectors
 from dpprobe.privacy.trade_off import per_hundred
 from dpprobe.privacy.unit_words import UnitWords, words_of_statement
 from dpprobe.resources import read_yaml

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpprobe.privacy.statement import of_vectors
+from dpprobe.privacy.stated_facts import of_vectors
 
 
 @dataclass(frozen=True, kw_only=True)

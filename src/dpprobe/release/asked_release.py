@@ -18,8 +18,8 @@ from dpprobe.data.sources import embeddings
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.facts import DataFacts
-from dpprobe.heads.fit import check_plan
 from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.plan_check import check_plan
 from dpprobe.options import resolve_path
 from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Mechanism, Patients, Plan

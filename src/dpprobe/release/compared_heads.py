@@ -11,8 +11,7 @@ import numpy.typing as npt
 from dpprobe.backbones.feature_digest import probes_agree
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.heads.auto import trained_head
-from dpprobe.heads.balance import BalanceOptions
+from dpprobe.heads.balance_options import BalanceOptions
 from dpprobe.heads.scoring import one_head, score_rows
 from dpprobe.release.bundle import Bundle, bundle_digest
 from dpprobe.release.counted_units import find_usable
@@ -52,7 +51,7 @@ def stated_frequencies(bundles: Sequence[Bundle], dataset: str) -> list[tuple[fl
 
 
 def _stated(bundle: Bundle) -> tuple[float, ...]:
-    head = trained_head(bundle.facts.head.read_options())
+    head = bundle.facts.head.read_options().trained_head
     public = head.public_priors if isinstance(head, BalanceOptions) else ()
     return bundle.facts.head.class_priors or tuple(each / sum(public) for each in public)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpprobe.errors import DataError
-from dpprobe.privacy.statement import NOT_PUBLISHED
+from dpprobe.privacy.stated_facts import NOT_PUBLISHED
 
 FORMAT, FORMAT_VERSION = "dpprobe-release-statement", 3
 

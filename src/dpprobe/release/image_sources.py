@@ -26,7 +26,7 @@ from dpprobe.data.images.image_files import (
 )
 from dpprobe.data.images.image_search import ImagePaths, join_roots, list_roots, search_images
 from dpprobe.data.images.tar_shards import read_image_bytes
-from dpprobe.data.people.companion_options import warn_of_companions
+from dpprobe.data.people.companions import warn_of_companions
 from dpprobe.data.problems import ImageError
 from dpprobe.data.sources.csv_files import SUFFIXES, open_csv, other_delimiter
 from dpprobe.data.sources.parquet_columns import read_schema, stream_columns

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from dpprobe.artifacts import require_room, sha256_file, when_there_is_room
 from dpprobe.devices import resolve_device
 from dpprobe.errors import ConfigError, PrivacyError
-from dpprobe.heads.auto import describe_choice, is_undecided
+from dpprobe.heads.auto import describe_choice
 from dpprobe.heads.device_sums import require_exact_products
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
@@ -212,7 +212,7 @@ class ReleaseTask(AskedRelease):
                 benchmark=None if told else self.benchmark,
                 facts=told[0] if told else self.facts,
                 # only `auto` may balance a release and not its cell, or the reverse
-                balanced=self.method.releases_priors if is_undecided(self.asked_method) else None,
+                balanced=self.method.releases_priors if self.asked_method.is_undecided else None,
             )
         in_order = sorted(self.steps.items(), key=lambda item: item[1].slow)
         checked = {name: steps.check() for name, steps in in_order}

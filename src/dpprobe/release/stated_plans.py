@@ -31,7 +31,8 @@ from dpprobe.privacy.plan import (
     state_together,
 )
 from dpprobe.privacy.risk import list_risk_faults
-from dpprobe.privacy.statement import mechanism_values, require_gaussian
+from dpprobe.privacy.stated_facts import require_gaussian
+from dpprobe.privacy.statement import mechanism_values
 from dpprobe.privacy.statement_words import format_epsilon
 from dpprobe.privacy.unit_words import UnitWords
 from dpprobe.release.stated_values import (

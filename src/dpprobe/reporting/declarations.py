@@ -13,7 +13,8 @@ from typing import Any
 from dpprobe.exhibits.exhibit import SUMMARY, Exhibit, Files, Place, many, waits
 from dpprobe.exhibits.published import published_datasets, published_digest
 from dpprobe.reporting.paper_tables.registry import list_paper_tables
-from dpprobe.results.cell_record import CEILING_HEAD, METRICS_FILE
+from dpprobe.results.cell_files import METRICS_FILE
+from dpprobe.results.cell_record import CEILING_HEAD
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.stage_versions import VERSIONS
 from dpprobe.study.ablations import VARIED, find_varied

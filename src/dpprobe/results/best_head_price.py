@@ -20,7 +20,7 @@ from dpprobe.errors import DataError
 from dpprobe.privacy.accountants import Fits, all_together
 from dpprobe.privacy.limits import round_up
 from dpprobe.privacy.plan import Selection
-from dpprobe.privacy.statement import mechanisms_of
+from dpprobe.privacy.stated_facts import mechanisms_of
 from dpprobe.results.cell_record import read_statement
 
 

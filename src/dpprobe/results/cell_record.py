@@ -1,4 +1,4 @@
-"""The record of a cell: the names of its files and metrics, and `metrics.json` as a typed object.
+"""The record of a cell: the names of its metrics, and `metrics.json` as a typed object.
 
 All code that writes or reads a cell uses this module's names and formats. Each start of Snakemake
 imports this module, so this module imports no slow package.
@@ -28,21 +28,12 @@ from dpprobe.heads.registry import NETWORKS
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import budget_order
 from dpprobe.records import Record, RecordPart
+from dpprobe.results.cell_files import METRICS_FILE
 from dpprobe.wrong_keys_and_values import explain_first
 
 CELL_FORMAT: Final = "dpprobe-cell"
 CELL_FORMAT_VERSION: Final = 4
 
-METRICS_FILE = "metrics.json"
-STATEMENT_FILE = "privacy.json"
-WEIGHTS_FILE = "heads.safetensors"
-PREDICTIONS_FILE = "predictions.parquet"
-HISTORY_FILE = "history.parquet"
-# metrics.json marks a cell as complete: it has the hashes of the other files and is published last.
-PAYLOAD_FILES = (WEIGHTS_FILE, PREDICTIONS_FILE, HISTORY_FILE, STATEMENT_FILE)
-CELL_FILES = (METRICS_FILE, STATEMENT_FILE, WEIGHTS_FILE, PREDICTIONS_FILE, HISTORY_FILE)
-# The cell's files that rules name on a disk.
-NAMED_FILES = (METRICS_FILE, PREDICTIONS_FILE)
 DAMAGED_REMEDY = "delete it and run the cell again; `dpprobe doctor --fix` deletes what is damaged"
 
 REAL_ACCURACY: Final = "real_accuracy"  # against accepted labels (ReaL)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from dpprobe.heads.auto import trained_head
 from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import delta_above
@@ -92,7 +91,7 @@ class CellResult:
     @property
     def visited_rows(self) -> float | None:
         """Expected rows in the gradient steps of all seeds; None for networks, or without steps."""
-        options = trained_head(method_options(self.options))
+        options = method_options(self.options).trained_head
         if not isinstance(options, GradientOptions) or options.tunes_network:
             return None
         units = len(self.values) * options.step_count(self.n) * options.expected_batch_size(self.n)

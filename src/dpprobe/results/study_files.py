@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dpprobe.backbones import joined
-from dpprobe.results.cell_record import CELL_FILES, CellName
+from dpprobe.results.cell_files import CELL_FILES
+from dpprobe.results.cell_record import CellName
 from dpprobe.results.network_record import NETWORK_FILES, NETWORKS_FOLDER, network_folder
 from dpprobe.results.search_record import SEARCHES, search_path
 from dpprobe.study.cuts import study_cuts

@@ -17,11 +17,11 @@ from dpprobe.extras import OptionalModule
 from dpprobe.privacy.limits import ABOVE_MARK, delta_above, rounded_up
 from dpprobe.privacy.risk import RiskEpsilon, find_risk, read_budget
 from dpprobe.results.best_head_price import choice_price
+from dpprobe.results.cell_files import STATEMENT_FILE
 from dpprobe.results.cell_record import (
     CEILING_HEAD,
     HEADLINES,
     SCALAR_METRICS,
-    STATEMENT_FILE,
     CellRecord,
     Measure,
     read_cell,

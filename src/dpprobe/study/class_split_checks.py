@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dpprobe.data.options import ClassUnits
-from dpprobe.data.people.class_units import RARE
+from dpprobe.data.rare_classes import RARE
 from dpprobe.study.study import Study
 
 CLASSES_NAMED = 3

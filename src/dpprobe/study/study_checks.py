@@ -14,8 +14,7 @@ from dpprobe.data import prompts
 from dpprobe.data.options import DatasetOptions, headline_metric
 from dpprobe.data.people.class_units import CountedRows
 from dpprobe.errors import ConfigError
-from dpprobe.heads import tuned
-from dpprobe.heads.auto import is_undecided
+from dpprobe.heads import tuned_options
 from dpprobe.heads.options import MethodOptions, check_counts
 from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import worth_to_group
@@ -431,7 +430,7 @@ def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list
 def _several_labels(method: MethodOptions) -> str:
     if "loss" in type(method).model_fields:
         return "write `loss: sigmoid` in the method"
-    if isinstance(method, tuned.Options) and "loss" in type(method.base).model_fields:
+    if isinstance(method, tuned_options.Options) and "loss" in type(method.base).model_fields:
         return "write `loss: sigmoid` in the method's base"
     return "write another head, such as auto"
 
@@ -452,7 +451,7 @@ def _list_method_faults(
                 f"{where}: the rows have several labels, but head {method.head} with these "
                 f"options takes one; {_several_labels(method)}"
             )
-        elif n is not None and not is_undecided(method):
+        elif n is not None and not method.is_undecided:
             try:
                 check_counts(method.list_mechanisms(n))
             except ConfigError as error:

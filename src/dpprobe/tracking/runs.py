@@ -33,14 +33,8 @@ from dpprobe.reporting.headline import choice_words, list_doubts, verdict
 from dpprobe.results import confusion
 from dpprobe.results.best_private import best_private
 from dpprobe.results.cautions import never_predicted
-from dpprobe.results.cell_record import (
-    HISTORY_FILE,
-    PREDICTIONS_FILE,
-    STATEMENT_FILE,
-    CellName,
-    CellRecord,
-    read_statement,
-)
+from dpprobe.results.cell_files import HISTORY_FILE, PREDICTIONS_FILE, STATEMENT_FILE
+from dpprobe.results.cell_record import CellName, CellRecord, read_statement
 from dpprobe.results.headline_metric import least_class
 from dpprobe.results.metrics import THRESHOLDS
 from dpprobe.results.summary import Grid, epsilon_of

@@ -14,13 +14,8 @@ from safetensors.numpy import load_file
 
 from dpprobe.artifacts import atomic_path, pack_tensors
 from dpprobe.privacy.private_mark import mark_metadata
-from dpprobe.results.cell_record import (
-    HISTORY_FILE,
-    PREDICTIONS_FILE,
-    WEIGHTS_FILE,
-    CellName,
-    CellRecord,
-)
+from dpprobe.results.cell_files import HISTORY_FILE, PREDICTIONS_FILE, WEIGHTS_FILE
+from dpprobe.results.cell_record import CellName, CellRecord
 
 if TYPE_CHECKING:
     from dpprobe.training.job_features import JobFeatures

@@ -36,11 +36,8 @@ from dpprobe.privacy.statement import Declared, Statement
 from dpprobe.privacy.target import Target
 from dpprobe.result_store import locate_partial, locate_stored, publish_files
 from dpprobe.results import metrics, uncertainty
+from dpprobe.results.cell_files import CELL_FILES, METRICS_FILE, PAYLOAD_FILES, STATEMENT_FILE
 from dpprobe.results.cell_record import (
-    CELL_FILES,
-    METRICS_FILE,
-    PAYLOAD_FILES,
-    STATEMENT_FILE,
     CellName,
     CellRecord,
     MetricSummary,

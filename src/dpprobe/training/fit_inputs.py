@@ -30,7 +30,8 @@ from dpprobe.results.unit_counts import class_counts
 if TYPE_CHECKING:
     import torch
 
-    from dpprobe.heads.training_set import RowSource, TrainingSet
+    from dpprobe.heads.row_source import RowSource
+    from dpprobe.heads.training_set import TrainingSet
 
 logger = logging.getLogger("dpprobe")
 

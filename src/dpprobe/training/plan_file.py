@@ -11,7 +11,6 @@ from typing import Any
 
 from dpprobe.artifacts import check_not_newer, hash_value, read_json, write_json
 from dpprobe.errors import DpprobeError, PrivacyError
-from dpprobe.heads.auto import is_undecided, trained_head
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions, check_counts
 from dpprobe.privacy.limits import delta_warning, round_up, to_json
@@ -64,7 +63,7 @@ def write_plans(
     """
     if warning := delta_warning(target.delta, target.n, unit=target.unit):
         logger.warning("%s", warning)
-    decided = {name: options for name, options in methods.items() if not is_undecided(options)}
+    decided = {name: options for name, options in methods.items() if not options.is_undecided}
     made = make_plans(decided, target, cache=cache, seeds=seeds)
     if made.failures and len(made.failures) == len(methods):
         raise PrivacyError(join_lines(f"{name}: {why}" for name, why in made.failures.items()))
@@ -132,12 +131,12 @@ def decide_methods(
     decided = {
         name: options.resolve_choice(facts)
         for name, options in methods.items()
-        if is_undecided(options)
+        if options.is_undecided
     }
     if not decided:
         return dict(methods), calibrated
     for name, options in decided.items():
-        logger.info("%s: head %s, chosen from public facts", name, trained_head(options).head)
+        logger.info("%s: head %s, chosen from public facts", name, options.trained_head.head)
     made = make_plans(decided, target, cache=cache, seeds=seeds)
     plans = replace(
         calibrated,

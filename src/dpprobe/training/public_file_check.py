@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -32,13 +33,15 @@ from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.public_features import ArrayFile, open_rows
 from dpprobe.features.shard_manifest import read_manifest
 from dpprobe.features.shared_rows import MOST_SHARED, PublicRows, RowStore
-from dpprobe.features.text_embeddings import check_classes
+from dpprobe.features.text_file import check_classes
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.public_inputs import PublicInputs, hash_file
 from dpprobe.options import resolve_path
 from dpprobe.privacy.private_mark import check_unmarked
-from dpprobe.results.cell_record import STATEMENT_FILE, WEIGHTS_FILE
-from dpprobe.study.study import Study
+from dpprobe.results.cell_files import STATEMENT_FILE, WEIGHTS_FILE
+
+if TYPE_CHECKING:
+    from dpprobe.study.study import Study
 
 logger = logging.getLogger("dpprobe")
 
@@ -49,6 +52,10 @@ _REMEDY = "name a file that was made only from public data"
 _SAME_DIRECTION = 5e-7
 # With fewer weights, two classes may have the same direction by chance.
 _FEWEST_WEIGHTS = 4
+
+
+# For made-up rows, such as an audit's, with which no public file needs to be compared.
+SYNTHETIC_ROWS = PublicInputs(open_rows=open_rows, synthetic=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +114,7 @@ class PrivateData:
             check_unmarked(path, option=option, written=written)
             if origin := self._find_features(path) or self._find_head(path):
                 raise PrivacyError(f"{option} {written}: {origin}; {_REMEDY}")
-        return PublicInputs(hashes=hashes)
+        return PublicInputs(hashes=hashes, open_rows=open_rows)
 
     def _find_features(self, path: Path) -> str | None:
         """Names the private dataset whose features a manifest lists, if any."""

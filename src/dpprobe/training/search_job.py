@@ -35,7 +35,8 @@ from dpprobe.finetune.starting_probe import fit_probe, start_from
 from dpprobe.finetune.steps import network_scores
 from dpprobe.finetune.train import train_network
 from dpprobe.finetune.unpriced_search import best_trial, run_trials
-from dpprobe.heads.training_set import RowSource, TrainingSet
+from dpprobe.heads.row_source import RowSource
+from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.randomness import cell_seed, derived_seed
 from dpprobe.privacy.releases import Releases
 from dpprobe.results import metrics

@@ -18,7 +18,7 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.public_inputs import PublicInputs
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import plan_identity
-from dpprobe.privacy.statement import NOT_RUN
+from dpprobe.privacy.stated_facts import NOT_RUN
 from dpprobe.privacy.target import Target, Terms
 from dpprobe.results.cell_record import CellName
 from dpprobe.study.study import Study

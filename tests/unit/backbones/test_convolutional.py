@@ -103,7 +103,6 @@ def test_it_computes_what_its_options_say_from_a_public_start() -> None:
     row = backbone.forward(backbone.transform(picture)[None])
     torch.testing.assert_close(row, x.tanh())
     assert backbone.dimension == row.shape[1] == 5
-    assert backbone.transform(Image.new("RGB", (20, 9))).shape == (1, 12, 12)
     changed = load(**SMALL, activation="relu")
     assert changed.forward(backbone.transform(picture)[None]).min() >= 0
     torch.manual_seed(5)
@@ -120,6 +119,15 @@ def test_it_computes_what_its_options_say_from_a_public_start() -> None:
     drawn = [torch.nn.Conv2d(channels, 6, 3).weight for channels in (1, 6, 6)]
     kernels = [each for each in network.parameters() if each.ndim == 4]
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(kernels, drawn, strict=True))
+
+
+@pytest.mark.parametrize("shape", [(9, 20, 3), (40, 12, 3)])
+def test_pictures_that_are_not_square_are_squeezed_and_not_cropped(shape: tuple[int, ...]) -> None:
+    pixels = np.random.default_rng(2).integers(0, 256, shape, dtype=np.uint8)
+    picture = Image.fromarray(pixels)
+    squeezed = picture.convert("L").resize((12, 12), Image.Resampling.BICUBIC)
+    seen = load(**SMALL).transform(picture)
+    np.testing.assert_array_equal(seen.numpy(), np.asarray(squeezed)[None])
 
 
 def test_scattering_coefficients_enter_and_are_not_trained() -> None:

@@ -27,7 +27,7 @@ import torch
 from PIL import Image
 from safetensors.numpy import save_file
 
-from dpprobe.data import dataset_preparation, table
+from dpprobe.data import dataset_preparation, table_writer
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.sources import embedding_files, parquet
@@ -490,8 +490,8 @@ def test_a_class_without_test_rows_and_embedding_are_up_to_the_options(
 def test_tables_have_the_rows_of_their_source(
     source: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert max(table.BATCH_ROWS, parquet.BATCH_ROWS, embedding_files.BLOCK_ROWS) < ROWS
-    monkeypatch.setattr(table, "GROUP_ROWS", 300)  # several row groups
+    assert max(table_writer.BATCH_ROWS, parquet.BATCH_ROWS, embedding_files.BLOCK_ROWS) < ROWS
+    monkeypatch.setattr(table_writer, "GROUP_ROWS", 300)  # several row groups
     monkeypatch.setattr(embedding_files, "BLOCK_ROWS", 300)
     setting = SETTINGS.get(name) or Setting(name)
     options, ids = prepare(source, setting, tmp_path, monkeypatch)

@@ -27,7 +27,7 @@ import yaml
 from PIL import Image
 
 from dpprobe.counted_nouns import count_noun
-from dpprobe.data import dataset_checks, dataset_preparation, problems, table
+from dpprobe.data import dataset_checks, dataset_preparation, problems, table_writer
 from dpprobe.data.dataset_preparation import prepare_dataset
 from dpprobe.data.people.group_columns import warn_of_code
 from dpprobe.data.registry import dataset_options
@@ -86,7 +86,7 @@ class Rows:
     def write(self, **changed: Any) -> None:
         plain, embed = changed.pop("plain", False), changed.pop("embed", False)
         values = {"source": "sklearn", "name": "digits"} | changed
-        table.write_dataset(
+        table_writer.write_dataset(
             self.directory / "out",
             self._batches(plain=plain),
             options=dataset_options(values),
@@ -104,7 +104,7 @@ class Rows:
                 part = {key: [row[key] for row in rows[start : start + 3]] for key in rows[0]}
                 yield (
                     name,
-                    table.make_batch(
+                    table_writer.make_batch(
                         ids=part["id"],
                         labels=part["label"],
                         images=[None] * len(part["id"]),
@@ -536,7 +536,7 @@ def test_an_interrupted_check_leaves_neither_a_report_nor_a_description(rows: Ro
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        table.write_dataset(
+        table_writer.write_dataset(
             rows.directory / "out",
             batches(),
             options=dataset_options({"source": "sklearn", "name": "digits"}),
@@ -554,7 +554,7 @@ def test_memory_does_not_grow_with_the_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Five times the rows; each image of some 60 kB, so that keeping them would show."""
-    monkeypatch.setattr(table, "BATCH_ROWS", 8)
+    monkeypatch.setattr(table_writer, "BATCH_ROWS", 8)
 
     def read(_: str, number: int) -> tuple[str, int, bytes]:
         return f"{number}", number % 2, noise(number, size=240, kind="BMP")
@@ -563,9 +563,9 @@ def test_memory_does_not_grow_with_the_images(
         folder, parts = tmp_path / name, {"train": range(count), "test": range(10_000, 10_008)}
         options = dataset_options({"source": "sklearn", "name": "digits"})
         tracemalloc.start()
-        table.write_dataset(
+        table_writer.write_dataset(
             folder,
-            table.batch_images(parts, read),
+            table_writer.batch_images(parts, read),
             options=options,
             class_names=CLASSES,
             rows=count + 8,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dpprobe.artifacts import read_json
-from dpprobe.data import dataset_preparation, table
+from dpprobe.data import dataset_preparation, table, table_writer
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.promise_facts import promise_facts
 from dpprobe.data.registry import dataset_options
@@ -200,7 +200,7 @@ def several_labels(directory: Path) -> Path:
     batches = [
         (
             name,
-            table.make_batch(
+            table_writer.make_batch(
                 ids=[f"{name}{at}" for at in range(2)],
                 labels=[[1, 0], [1, 1]],
                 images=images[2 * part : 2 * part + 2],
@@ -209,7 +209,7 @@ def several_labels(directory: Path) -> Path:
         )
         for part, name in enumerate(table.SPLITS)
     ]
-    table.write_dataset(
+    table_writer.write_dataset(
         directory,
         iter(batches),
         options=dataset_options(DIGITS),

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpprobe.artifacts import read_json
-from dpprobe.data import table
+from dpprobe.data import table, table_writer
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import EncodedImage, SplitTable, read_info
@@ -40,13 +40,13 @@ def make_rows(name: str, labels: Sequence[Any], **columns: Any) -> tuple[str, pa
         "images": [png(first + row) for row in rows],
         "paths": [None] * len(labels),
     }
-    return name, table.make_batch(**given | {"labels": labels} | columns)
+    return name, table_writer.make_batch(**given | {"labels": labels} | columns)
 
 
 def write(directory: Path, batches: Sequence[tuple[str, pa.Table]], **changed: Any) -> None:
     rows = sum(batch.num_rows for _, batch in batches)
     arguments: dict[str, Any] = {"class_names": ["cat", "dog"], "options": options(), "rows": rows}
-    table.write_dataset(directory, iter(batches), **(arguments | changed))
+    table_writer.write_dataset(directory, iter(batches), **(arguments | changed))
 
 
 @pytest.fixture(params=[False, True], ids=["one label", "several labels"])
@@ -54,7 +54,7 @@ def grouped(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[SplitTable, list[Any]]:
     """A table of twenty rows in groups of seven, which are read by three, and its labels."""
-    monkeypatch.setattr(table, "GROUP_ROWS", 7)
+    monkeypatch.setattr(table_writer, "GROUP_ROWS", 7)
     monkeypatch.setattr(table, "READ_ROWS", 3)
     labels = [[row % 2, int(row % 3 == 0)] if request.param else row % 2 for row in range(20)]
 
@@ -417,7 +417,7 @@ def test_each_kind_of_table_is_described(kind: str, tmp_path: Path) -> None:
 def test_each_kind_of_table_is_read(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table, "GROUP_BYTES", 1)
+    monkeypatch.setattr(table_writer, "GROUP_BYTES", 1)
     given = DESCRIBED[kind]
     given.write(tmp_path)
     path = tmp_path / "train.parquet"

@@ -35,7 +35,8 @@ from dpprobe.features.shard_header import FORMAT_VERSION as SHARDS_VERSION
 from dpprobe.release.bundle import bundle_digest, write_sums
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.release_folders import note_releases
-from dpprobe.results.cell_record import PAYLOAD_FILES, read_cell
+from dpprobe.results.cell_files import PAYLOAD_FILES
+from dpprobe.results.cell_record import read_cell
 from dpprobe.results.network_record import PAYLOAD_FILES as NETWORK_PAYLOAD
 from dpprobe.results.network_record import NetworkRecord
 from dpprobe.study.snapshot import FOLDER, RUN_KEY

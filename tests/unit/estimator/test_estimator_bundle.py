@@ -22,7 +22,7 @@ from dpprobe.estimator.private_classifier import PrivateClassifier
 from dpprobe.estimator.public_functions import verify
 from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.release.ledger.ledger import Ledger
-from dpprobe.release.parts.choice.measure import fits_block
+from dpprobe.release.parts.choice import fits_block
 from dpprobe.release.predict import Predictor
 from tests.support.classifiers import FAST, make_benchmark, make_budget, make_private, make_rows
 from tests.support.refusals import check_tokens, refuses

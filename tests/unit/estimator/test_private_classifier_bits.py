@@ -18,7 +18,7 @@ from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.results.cell_record import STATEMENT_FILE, WEIGHTS_FILE
+from dpprobe.results.cell_files import STATEMENT_FILE, WEIGHTS_FILE
 from tests.support.classifiers import CLASSES, DELTA, ROWS, make_benchmark, make_rows
 from tests.support.feature_stores import write_split
 from tests.support.training_jobs import make_job, plan_job, run_job

@@ -19,7 +19,7 @@ from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.public_inputs import PublicInputs, hash_file
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.results.cell_record import WEIGHTS_FILE
+from dpprobe.results.cell_files import WEIGHTS_FILE
 from dpprobe.training.public_file_check import PrivateData
 from tests.support.feature_stores import write_split
 from tests.support.mechanisms import made_plan

@@ -28,7 +28,7 @@ from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.feature_digest import take_probe
 from dpprobe.backbones.registry import backbone_options
-from dpprobe.data import dataset_preparation, table
+from dpprobe.data import dataset_preparation, table, table_writer
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.sources.embedding_rows import pack_vectors
 from dpprobe.data.subsampled_tables import write_subsampled
@@ -74,7 +74,7 @@ def write_dataset(
     batches = [
         (
             split,
-            table.make_batch(
+            table_writer.make_batch(
                 ids=names,
                 labels=labels,
                 images=data,
@@ -86,7 +86,7 @@ def write_dataset(
         for split, names, labels, data, groups, right in parts
     ]
     values = {"source": "sklearn", "name": "digits", "verify": "hash", "duplicates": "warn"}
-    table.write_dataset(
+    table_writer.write_dataset(
         directory,
         iter(batches),
         options=dataset_options(values),

@@ -12,7 +12,8 @@ from PIL import Image
 
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.subsampled_tables import write_subsampled
-from dpprobe.data.table import SplitTable, make_batch, write_dataset
+from dpprobe.data.table import SplitTable
+from dpprobe.data.table_writer import make_batch, write_dataset
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.near_duplicate_search import DatasetSplit, find_near_duplicates
 from dpprobe.features.subsample_features import select_shard

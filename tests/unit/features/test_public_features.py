@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpprobe.errors import DataError, StoreError
-from dpprobe.features.public_features import open_public_features
+from dpprobe.features.public_features import ArrayFile, open_rows
 from tests.support.refusals import refuses
 
 
@@ -18,19 +18,14 @@ def test_rows_of_a_file_are_read_in_blocks_and_one_by_one(tmp_path: Path, kind: 
     drawn = np.random.default_rng(0).standard_normal((11, 5)) * 9
     rows = drawn.astype(np.float32).astype(kind)
     np.save(tmp_path / "public.npy", rows)
-    store = open_public_features("public", str(tmp_path / "public.npy"), dimension=5)
+    store = open_rows(tmp_path / "public.npy")
+    assert isinstance(store, ArrayFile)
     assert (store.rows, store.dimension) == (11, 5)
     blocks = [*store.read_blocks(4)]
     assert [start for start, _ in blocks] == [0, 4, 8]
     np.testing.assert_array_equal(np.concatenate([block for _, block in blocks]), rows)
     assert blocks[0][1].dtype == np.float32
     np.testing.assert_array_equal(store.read_rows(np.array([7, 2])), rows[[7, 2]])
-
-
-def test_another_dimension_is_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "public.npy", np.ones((3, 4)))
-    with refuses(DataError, "normalize.public", "public.npy", "4", "6"):
-        open_public_features("normalize.public", str(tmp_path / "public.npy"), dimension=6)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +36,7 @@ def test_another_dimension_is_refused(tmp_path: Path) -> None:
 def test_arrays_that_are_no_rows_are_refused(tmp_path: Path, values: Any) -> None:
     np.save(tmp_path / "public.npy", values)
     with refuses(DataError, "public.npy", "np.save"):
-        open_public_features("public", str(tmp_path / "public.npy"))
+        open_rows(tmp_path / "public.npy")
 
 
 def test_files_that_are_no_arrays_are_refused(tmp_path: Path) -> None:
@@ -51,6 +46,6 @@ def test_files_that_are_no_arrays_are_refused(tmp_path: Path) -> None:
     (tmp_path / "several.npz").rename(tmp_path / "several.npy")
     for name in ("objects.npy", "empty.npy", "several.npy", "missing.npy"):
         with refuses(DataError, name, "np.save"):
-            open_public_features("public", str(tmp_path / name))
+            open_rows(tmp_path / name)
     with pytest.raises(StoreError):
-        open_public_features("public", str(tmp_path / "missing.json"))
+        open_rows(tmp_path / "missing.json")

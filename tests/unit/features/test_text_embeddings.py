@@ -21,7 +21,7 @@ from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import prompts, table
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.features import text_embeddings
+from dpprobe.features import text_embeddings, text_file
 from dpprobe.heads.initial_weights import weights_from_file
 from dpprobe.heads.registry import method_options
 from tests.support import tiny_clip
@@ -141,7 +141,7 @@ def test_classes_may_have_unequal_numbers_of_sentences(monkeypatch: pytest.Monke
 def test_the_artifact_says_what_made_it(tmp_path: Path, info: Path) -> None:
     path = tmp_path / "text.safetensors"
     write(path, info, prompt_names={"airplane": "jumbo jet"})
-    weights, metadata = text_embeddings.read_text_embeddings(path)
+    weights, metadata = text_file.read_text_embeddings(path)
     np.testing.assert_array_equal(weights, load_file(path)["weights"])
     assert metadata["class_names"] == list(CLASSES)
     assert metadata["words"] == ["jumbo jet", "cat", "dog"]
@@ -153,9 +153,9 @@ def test_the_artifact_says_what_made_it(tmp_path: Path, info: Path) -> None:
     write(again, info, prompt_names={"airplane": "jumbo jet"})
     assert again.read_bytes() == path.read_bytes()
     write(again, info)  # other words in the same templates
-    assert text_embeddings.read_text_embeddings(again)[1]["fingerprint"] != metadata["fingerprint"]
+    assert text_file.read_text_embeddings(again)[1]["fingerprint"] != metadata["fingerprint"]
     write(again, info, chosen=("{c}",))
-    other = text_embeddings.read_text_embeddings(again)[1]
+    other = text_file.read_text_embeddings(again)[1]
     assert other["set"] == "own"
     assert other["fingerprint"] != metadata["fingerprint"]
     assert other["backbone_fingerprint"] == metadata["backbone_fingerprint"]
@@ -164,7 +164,7 @@ def test_the_artifact_says_what_made_it(tmp_path: Path, info: Path) -> None:
 def test_a_head_starts_from_the_artifact(tmp_path: Path, info: Path) -> None:
     path = tmp_path / "text.safetensors"
     write(path, info)
-    weights, _ = text_embeddings.read_text_embeddings(path)
+    weights, _ = text_file.read_text_embeddings(path)
     dimension = loading.load_backbone(options(), runtime=CPU).dimension
     assert dimension is not None
     first = weights_from_file(str(path), len(CLASSES), dimension)
@@ -278,12 +278,12 @@ def test_text_is_embedded_in_float32_whatever_precision_is_asked_for() -> None:
 
 def test_a_start_goes_by_the_order_of_the_classes(tmp_path: Path) -> None:
     path = tmp_path / "start.safetensors"
-    metadata = {"format": text_embeddings.FORMAT, "class_names": ["cat", "dog"]}
+    metadata = {"format": text_file.FORMAT, "class_names": ["cat", "dog"]}
     weights = {"weights": np.eye(2, dtype=np.float32)}
     save_file(weights, path, metadata={"dpprobe": json.dumps(metadata)})
-    text_embeddings.check_classes(path, ["cat", "dog"])
+    text_file.check_classes(path, ["cat", "dog"])
     with pytest.raises(DataError, match="have another order"):
-        text_embeddings.check_classes(path, ["dog", "cat"])
+        text_file.check_classes(path, ["dog", "cat"])
     for change, array in (
         ({"class_names": ["cat"]}, "weights"),
         ({"class_names": None}, "weights"),
@@ -294,11 +294,11 @@ def test_a_start_goes_by_the_order_of_the_classes(tmp_path: Path) -> None:
             {array: weights["weights"]}, path, metadata={"dpprobe": json.dumps(metadata | change)}
         )
         with pytest.raises(DataError, match="no text embeddings"):
-            text_embeddings.read_text_embeddings(path)
+            text_file.read_text_embeddings(path)
     whole = path.read_bytes()
     for damaged in (whole[:-7], b"", b"{}"):
         path.write_bytes(damaged)
         with pytest.raises(DataError, match=r"start.safetensors: no text embeddings"):
-            text_embeddings.read_text_embeddings(path)
+            text_file.read_text_embeddings(path)
     save_file(weights, path)  # not ours: nothing is known of its classes
-    text_embeddings.check_classes(path, ["dog", "cat"])
+    text_file.check_classes(path, ["dog", "cat"])

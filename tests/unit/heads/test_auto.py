@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from dpprobe.errors import ConfigError
 from dpprobe.heads import auto, auto_rule
 from dpprobe.heads.facts import DataFacts
-from dpprobe.heads.fit import check_plan, fit_heads
+from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.plan_check import check_plan
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.entropy import SystemEntropy
@@ -114,8 +115,8 @@ def test_the_rule_chooses_a_head_that_fits_whatever_the_facts(facts: DataFacts) 
     assert auto_rule.choose_head(facts) == auto_rule.choose_head(facts)
     options = auto.Options().resolve_choice(facts)
     assert options.rule == auto_rule.RULE
-    assert not auto.is_undecided(options)
-    assert auto.trained_head(options).private
+    assert not options.is_undecided
+    assert options.trained_head.private
     assert options.multi_label or not facts.multi_label
     assert options.link_on(facts.multi_label) in ("softmax", "sigmoid", "none")
     assert not options.input_files()
@@ -231,7 +232,7 @@ def test_a_release_of_a_first_order_choice_is_exact(monkeypatch: pytest.MonkeyPa
     method = method_options(AUTO).resolve_choice(SMALL)
     assert not method.is_exact
     released = method_options(AUTO).resolve_choice(SMALL, exact=True)
-    assert auto.trained_head(released).model_dump()["engine"] == "exact"
+    assert released.trained_head.model_dump()["engine"] == "exact"
     plan = plan_for(method, SMALL.n, 1.0)
     check_plan(released, plan)
     heads = fit_heads(released, rows(), plan, [0], entropy=SystemEntropy())

@@ -12,11 +12,8 @@ import pytest
 import torch
 
 from dpprobe.analyses.audit.white_box import audited_shape
-from dpprobe.heads.balance import (
-    CLASS_COUNTS,
-    BalanceOptions,
-    weigh_classes,
-)
+from dpprobe.heads.balance import weigh_classes
+from dpprobe.heads.balance_options import CLASS_COUNTS, BalanceOptions
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.options import MethodOptions

@@ -15,12 +15,12 @@ from sklearn.datasets import load_digits
 
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import fit_heads
-from dpprobe.heads.public_inputs import SYNTHETIC_ROWS
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.target import Target
+from dpprobe.training.public_file_check import SYNTHETIC_ROWS
 
 DELTA = 1e-5
 EPSILONS = (0.5, 1.0, 2.0, 8.0, math.inf)

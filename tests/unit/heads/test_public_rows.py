@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.features.public_features import open_rows
 from dpprobe.heads import whitening
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
@@ -51,7 +52,7 @@ def fit_with(path: Path, noise: float, **normalize: Any) -> tuple[Heads, Watchin
     """Fits one head on 90 private rows; the normalisation has the public rows of a file."""
     method = method_options({"head": "momentum", "steps": 3, "normalize": normalize})
     labels = torch.arange(ROWS) % CLASSES
-    public = PublicInputs(hashes={str(path): str(hash_file(str(path)))})
+    public = PublicInputs(hashes={str(path): str(hash_file(str(path)))}, open_rows=open_rows)
     data = TrainingSet(torch.from_numpy(draw_rows(ROWS, 0)), labels, CLASSES, public=public)
     watching = Watching(through=True)
     return fit_heads(method, data, plan_for(method, ROWS, noise), [1], observer=watching), watching
@@ -102,7 +103,8 @@ def test_rows_without_a_direction_do_not_count(tmp_path: Path) -> None:
     bad = np.zeros((3, DIMENSION), np.float32)
     bad[1], bad[2, 0] = np.nan, np.inf
     np.save(path := tmp_path / "public.npy", np.concatenate([bad, rows]))
-    private = TrainingSet(torch.zeros(2, DIMENSION), torch.zeros(2, dtype=torch.int64), 2)
+    zeros, labels = torch.zeros(2, DIMENSION), torch.zeros(2, dtype=torch.int64)
+    private = TrainingSet(zeros, labels, 2, public=PublicInputs(open_rows=open_rows))
     public = read_public_rows("public", str(path), private)
     np.testing.assert_allclose(public.mean.numpy(), unit(rows).mean(0), atol=1e-6)
     np.save(path, bad)

@@ -21,7 +21,6 @@ from dpprobe.heads.fitted import STUDENT_GAIN, Heads
 from dpprobe.heads.joint_fits import sites_fault
 from dpprobe.heads.normalisation import L2
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.public_inputs import SYNTHETIC_ROWS
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
@@ -29,6 +28,7 @@ from dpprobe.heads.student import STUDENT_CLASSES, STUDENT_HEADS, train_student
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.target import Target
+from dpprobe.training.public_file_check import SYNTHETIC_ROWS
 from tests.support.linear_heads import Source, plan_for
 from tests.support.mechanisms import made_plan
 from tests.support.observers import Watching

@@ -15,7 +15,8 @@ from scipy.stats import norm
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants
 from dpprobe.privacy.plan import Patients, Plan, Selection
-from dpprobe.privacy.statement import NOT_COVERED, Declared, mechanisms_of
+from dpprobe.privacy.stated_facts import mechanisms_of
+from dpprobe.privacy.statement import NOT_COVERED, Declared
 from tests.support.refusals import refuses
 from tests.support.statements import (
     BATCHES,

@@ -17,7 +17,8 @@ from scipy.stats import norm
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Patients, Plan, Selection
 from dpprobe.privacy.risk import target_words
-from dpprobe.privacy.statement import MODES, NOT_PUBLISHED, NOT_RUN
+from dpprobe.privacy.stated_facts import NOT_PUBLISHED, NOT_RUN
+from dpprobe.privacy.statement import MODES
 from dpprobe.privacy.statement_words import (
     describe_unpriced,
     explain_statement,

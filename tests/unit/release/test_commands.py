@@ -11,12 +11,12 @@ import pytest
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import ConfigError
+from dpprobe.release import image_monitor as monitor
 from dpprobe.release.bundle import bundle_digest
 from dpprobe.release.checks import Check
 from dpprobe.release.checks import Report as Checked
 from dpprobe.release.export import Exported
 from dpprobe.release.ledger.ledger import Ledger, describe_ledger
-from dpprobe.release.parts.monitor import compare_images as monitor
 from dpprobe.release.predict import Summary
 from dpprobe.release.release_folders import note_releases
 from dpprobe.study.snapshot import FOLDER, RUN_KEY

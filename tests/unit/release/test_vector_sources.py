@@ -15,7 +15,8 @@ from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.release.asked_release import AskedRelease
 from dpprobe.release.bundle import BundleFacts, read_facts
-from dpprobe.release.predict import Predictor, _check_backbone
+from dpprobe.release.predict import Predictor
+from dpprobe.release.released_backbone import check_backbone
 from dpprobe.release.vector_sources import VectorSource, find_vectors
 from tests.support.classifiers import DIMENSION, make_private, make_rows
 from tests.support.refusals import refuses
@@ -82,9 +83,9 @@ def test_a_release_of_pooled_items_is_loaded(bundle: Path) -> None:
         Predictor.load_bundle(bundle).backbone,
         trained_on(bundle, pool="max", array="x"),
     )
-    _check_backbone(bundle, facts.backbone, loaded, DIMENSION)
+    check_backbone(bundle, facts.backbone, loaded, DIMENSION)
     with refuses(DataError, "preprocessing has size"):
-        _check_backbone(bundle, trained_on(bundle, size="8").backbone, loaded, DIMENSION)
+        check_backbone(bundle, trained_on(bundle, size="8").backbone, loaded, DIMENSION)
 
 
 def test_a_damaged_or_empty_item_is_an_error_of_its_row(bundle: Path, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from scipy.stats import norm
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.public_inputs import SYNTHETIC_ROWS
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.entropy import SEEDED
@@ -29,6 +28,7 @@ from dpprobe.privacy.rounded_gaussian import RoundedGaussian
 from dpprobe.site_exchange.masks import mask_numbers
 from dpprobe.site_exchange.shared_sums import SharedSums, Sum, SumsMissing, add_sums
 from dpprobe.site_exchange.simulated_fit import _Site, fit_together
+from dpprobe.training.public_file_check import SYNTHETIC_ROWS
 from tests.support.mechanisms import made_plan
 
 SITES, TRIALS, DEVIATION = 3, 40_000, 5_000.0

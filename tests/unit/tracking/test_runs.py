@@ -27,7 +27,8 @@ from dpprobe.exhibits.class_colours import CLASS_COLOURS
 from dpprobe.privacy.statement_words import explain_statement
 from dpprobe.results import confusion
 from dpprobe.results.best_private import best_private
-from dpprobe.results.cell_record import HISTORY_FILE, CellName, read_cell
+from dpprobe.results.cell_files import HISTORY_FILE
+from dpprobe.results.cell_record import CellName, read_cell
 from dpprobe.results.summary import read_grid, summarise_cells
 from dpprobe.tracking import release_registry, runs
 from dpprobe.tracking.receipt import find_store_fault, hash_rows

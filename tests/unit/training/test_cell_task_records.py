@@ -26,7 +26,7 @@ from dpprobe.data.options import headline_metric
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Patients
-from dpprobe.results.cell_record import CELL_FILES
+from dpprobe.results.cell_files import CELL_FILES
 from dpprobe.training.cell_contents import CellContents, merge_seeds
 from dpprobe.training.cell_task import CellTask
 from dpprobe.training.job_features import JobFeatures, read_job_features

@@ -18,12 +18,12 @@ from safetensors.numpy import load_file, save_file
 from dpprobe import artifacts
 from dpprobe.artifacts import read_json
 from dpprobe.errors import DataError, DiskError, DpprobeError, PrivacyError, may_pass
-from dpprobe.features import text_embeddings
+from dpprobe.features import text_file
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import statement as statements
-from dpprobe.results.cell_record import CELL_FILES, PAYLOAD_FILES
+from dpprobe.results.cell_files import CELL_FILES, PAYLOAD_FILES
 from dpprobe.training.cell_task import CellTask
 from dpprobe.training.job_features import JobFeatures, read_job_features
 from dpprobe.training.tasks import OpenedJob, Request, open_job
@@ -456,7 +456,7 @@ def test_a_start_of_other_classes_is_refused_before_training(
     run: Run, fits: list[tuple[str, int]]
 ) -> None:
     path = run.folder / "text.safetensors"
-    metadata = {"format": text_embeddings.FORMAT, "class_names": ["c", "b", "a"]}
+    metadata = {"format": text_file.FORMAT, "class_names": ["c", "b", "a"]}
     weights = {"weights": np.eye(CLASSES, DIMENSION, dtype=np.float32)}
     save_file(weights, path, metadata={"dpprobe": json.dumps(metadata)})
     method = method_options(

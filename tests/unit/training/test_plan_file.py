@@ -16,7 +16,6 @@ from dpprobe.data.options import Headline
 from dpprobe.errors import DpprobeError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads import auto, auto_rule
-from dpprobe.heads.auto import trained_head
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
@@ -316,7 +315,7 @@ def test_deciding_prices_all_seeds_together_as_for_any_method(tmp_path: Path) ->
     calibrated = read_plans(path)
     methods, plans = decide_methods(both, calibrated, FACTS, TARGET, **more)
     assert methods["alone"] is chosen
-    assert trained_head(methods["auto"]) == chosen
+    assert methods["auto"].trained_head == chosen
     for name in ("auto", "again"):
         assert plans.plans[name].to_dict() == plans.plans["alone"].to_dict()
         assert plans.together[name] == plans.together["alone"]

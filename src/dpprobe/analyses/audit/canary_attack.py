@@ -60,13 +60,13 @@ from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.public_inputs import SYNTHETIC_ROWS
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import open_stream
 from dpprobe.privacy.releases import Observer
 from dpprobe.progress import Progress, silent_progress
+from dpprobe.training.public_file_check import SYNTHETIC_ROWS
 
 Numbers = npt.NDArray[np.float64]
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dpprobe.analyses.audit.canary_attack import Attack, Worlds
-from dpprobe.heads.auto import trained_head
 from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.options import MethodOptions
 
@@ -28,7 +27,7 @@ def near_clip(
     Args:
       worlds: two data sets with one canary, of length 1.
     """
-    head = trained_head(attack.method)
+    head = attack.method.trained_head
     for option in (_GRADIENT, _ROW):
         clip = getattr(head, option, None)
         if clip is None:

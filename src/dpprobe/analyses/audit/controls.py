@@ -22,7 +22,6 @@ from dpprobe.analyses.audit.canary_attack import Attack, Shape, make_worlds
 from dpprobe.analyses.audit.replay import MadeRows
 from dpprobe.analyses.audit.transcripts import Release
 from dpprobe.heads import clipping
-from dpprobe.heads.auto import trained_head
 from dpprobe.heads.exact_sums import Data, ExactSums, Index
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.gradient_options import GradientOptions
@@ -161,7 +160,7 @@ def _list_inapplicable(attack: Attack, made: MadeRows | None) -> dict[str, Attac
         )
     if made is None or made.sizes.max() <= 1:
         reasons["light_patients"] = "every unit has one row"
-    head = trained_head(attack.method)
+    head = attack.method.trained_head
     if rows <= LATE_ROW:
         reasons["late_rows"] = f"there are at most {LATE_ROW} rows"
     elif isinstance(head, GradientOptions) and head.engine == "opacus":

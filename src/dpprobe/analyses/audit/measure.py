@@ -38,7 +38,6 @@ from dpprobe.artifacts import hash_value, sha256_file, write_table
 from dpprobe.devices import identity_device, resolve_device
 from dpprobe.errors import DataError, DpprobeError, may_pass
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.heads.auto import trained_head
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.accountants import gaussian_mu, is_gaussian
@@ -203,7 +202,7 @@ class _Task:
         label = f"{self.name.method}, epsilon {self.name.epsilon}"
         if self.plan.private:
             box, columns = white_box.audit_plan(
-                trained_head(self.options),
+                self.options.trained_head,
                 self.plan,
                 dimension=self.train.dimension,
                 num_classes=self.train.num_classes,
@@ -218,7 +217,7 @@ class _Task:
             scores.append(columns)
         if rows is not None and self.audit.membership:
             parts["membership"], columns = membership.attack_membership(
-                trained_head(self.options),
+                self.options.trained_head,
                 self.plan,
                 rows,
                 seed=cell_seed(self.identity, 1),

@@ -37,8 +37,9 @@ _OFF_GRID = 1e-3
 # The most low bits of noise that are tested. A bit is a fair coin, up to 1e-130, if the deviation
 # is at least _FAIR times the bit's value.
 _MOST_BITS, _FAIR = 16, 8
-# Deviations beyond which noise is counted.
-TAILS = (3.0, 4.0, 5.0)
+# Deviations at which noise may be cut. Noise is counted _MARGIN beyond, because a sum's rounding
+# puts about half of the numbers that are cut at 3 deviations just above 3.
+TAILS, _MARGIN = (3.0, 4.0, 5.0), 1e-3
 
 
 class Outcome(NamedTuple):
@@ -163,7 +164,7 @@ class _Tally:
         self._runs += 1
         self._squares += squares
         self._of_runs.append(float(squares.sum()))
-        self._beyond += [int((squares > tail**2).sum()) for tail in TAILS]
+        self._beyond += [int((squares > (tail + _MARGIN) ** 2).sum()) for tail in TAILS]
         if block.step is not None:
             self._count_bits(noise, block.step)
         kept: Numbers = z[0, self._kept]
@@ -189,7 +190,7 @@ class _Tally:
     def catches_cut(self, tail: float, level: float) -> bool:
         """Returns True if the test of tails refutes noise that is cut at `tail` deviations."""
         numbers = self._runs * self._squares.size
-        return len(TAILS) * _test_tails(0, tail, numbers, self._spacing) <= level
+        return len(TAILS) * _test_tails(0, tail + _MARGIN, numbers, self._spacing) <= level
 
     def test_levels(self, levels: dict[str, list[float]]) -> None:
         """Appends p-values of the mechanism's noise to `levels`, by the name of the test."""
@@ -202,7 +203,7 @@ class _Tally:
             test_squares(squares.sum(keepdims=True), runs * squares.size),
         ]
         levels["tails"] += [
-            _test_tails(count, tail, runs * squares.size, self._spacing)
+            _test_tails(count, tail + _MARGIN, runs * squares.size, self._spacing)
             for count, tail in zip(self._beyond.tolist(), TAILS, strict=True)
         ]
         if self._whole:

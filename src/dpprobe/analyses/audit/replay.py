@@ -34,8 +34,7 @@ from dpprobe.analyses.audit.reference import Numbers, Sum
 from dpprobe.analyses.audit.transcripts import Index, Release
 from dpprobe.errors import ConfigError
 from dpprobe.heads import normalisation as kinds
-from dpprobe.heads.auto import trained_head
-from dpprobe.heads.balance import CLASS_COUNTS, BalanceOptions
+from dpprobe.heads.balance_options import CLASS_COUNTS, BalanceOptions
 from dpprobe.heads.class_offsets import OFFSET_CLASSES, OFFSET_HEAD
 from dpprobe.heads.feature_covariance import COVARIANCE
 from dpprobe.heads.fit import fit_heads
@@ -47,11 +46,10 @@ from dpprobe.heads.newton import Options as NewtonOptions
 from dpprobe.heads.options import CLASS_OFFSETS, MethodOptions
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.prototypes import CLASS_SUMS
-from dpprobe.heads.public_inputs import SYNTHETIC_ROWS
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.student import STUDENT_CLASSES, STUDENT_HEADS
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.tuned import Options as TunedOptions
+from dpprobe.heads.tuned_options import Options as TunedOptions
 from dpprobe.privacy.entropy import SeededEntropy
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.privacy.plan import Plan
@@ -59,6 +57,7 @@ from dpprobe.privacy.randomness import derived_seed, open_stream
 from dpprobe.privacy.releases import Observer
 from dpprobe.privacy.sampling import Sampler
 from dpprobe.progress import silent_progress
+from dpprobe.training.public_file_check import SYNTHETIC_ROWS
 
 # At least as many rows, and more than two blocks of float64 rows of 4 MiB.
 _FEWEST_ROWS, _MOST_ROWS, _BLOCKS = 1100, 20_000, 2.2 * 2**22
@@ -550,7 +549,7 @@ class _CheckedSampler:
 
 def begin_apart(method: MethodOptions) -> MethodOptions:
     """Begins a head's steps at large random weights, if rows have norm 1."""
-    head = trained_head(method)
+    head = method.trained_head
     if not isinstance(head, GradientOptions) or not head.has_unit_rows:
         return method
     head = head.model_copy(update={"init": "scaled", "init_scale": _APART, "init_file": None})
@@ -568,7 +567,7 @@ def replay_release(attack: Attack, stated: MethodOptions, made: MadeRows, seed: 
         attack = replace(attack, method=attack.method.base, plan=plan, claim=plan)
         stated = stated.base
     attack = replace(attack, method=begin_apart(attack.method))
-    stated = trained_head(begin_apart(stated))
+    stated = begin_apart(stated).trained_head
     seeds = [derived_seed(seed, f"audit replay {place}") for place in range(2)]
     checker = Checker(attack, stated, made, seeds)
 

@@ -25,7 +25,7 @@ from dpprobe.data.people.group_columns import CLASSES, group_name
 from dpprobe.exhibits.exhibit import Exhibit, Place, many, waits
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.records import locate_record
-from dpprobe.results.cell_record import METRICS_FILE, PREDICTIONS_FILE
+from dpprobe.results.cell_files import METRICS_FILE, PREDICTIONS_FILE
 
 if TYPE_CHECKING:
     from dpprobe.results.study_files import StudyFiles

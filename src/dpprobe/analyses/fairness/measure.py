@@ -47,7 +47,8 @@ from dpprobe.errors import DataError
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.risk import find_risk
 from dpprobe.progress import Progress
-from dpprobe.results.cell_record import PREDICTIONS_FILE, CellRecord, check_file, read_cell
+from dpprobe.results.cell_files import PREDICTIONS_FILE
+from dpprobe.results.cell_record import CellRecord, check_file, read_cell
 from dpprobe.results.metrics import ranked_labels
 from dpprobe.results.unit_counts import unit_codes
 

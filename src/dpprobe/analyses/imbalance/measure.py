@@ -31,14 +31,8 @@ from dpprobe.privacy.risk import find_risk
 from dpprobe.progress import Progress
 from dpprobe.records import locate_record
 from dpprobe.results.bootstrap import CONFIDENCE
-from dpprobe.results.cell_record import (
-    METRICS_FILE,
-    PREDICTIONS_FILE,
-    CellName,
-    CellRecord,
-    check_file,
-    read_cell,
-)
+from dpprobe.results.cell_files import METRICS_FILE, PREDICTIONS_FILE
+from dpprobe.results.cell_record import CellName, CellRecord, check_file, read_cell
 from dpprobe.results.cell_results import compare_means
 from dpprobe.results.intervals import wilson_interval
 from dpprobe.results.metrics import SAME, Link

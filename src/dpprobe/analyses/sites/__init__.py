@@ -16,7 +16,7 @@ from dpprobe.analyses.analysis import (
 )
 from dpprobe.analyses.sites.options import SimulatedSitesOptions
 from dpprobe.exhibits.exhibit import Exhibit, Place, many, one, waits
-from dpprobe.heads.auto import asked_options, is_undecided
+from dpprobe.heads.auto import asked_options
 from dpprobe.heads.joint_fits import sites_fault
 from dpprobe.privacy.limits import INFINITE
 
@@ -53,7 +53,7 @@ def choose_method(study: Study) -> str | None:
 
 def method_fault(method: MethodOptions) -> str | None:
     """Explains why sites cannot train a method; None if sites can train it alone and together."""
-    if not method.private or method.tunes_network or is_undecided(method):
+    if not method.private or method.tunes_network or method.is_undecided:
         return (
             f"head {method.head}: sites need one private head on frozen features that all sites "
             "share; write least_squares, prototypes or feature_covariance"

@@ -21,7 +21,7 @@ from dpprobe.artifacts import write_record, write_table
 from dpprobe.data.options import Headline
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.features.text_embeddings import read_text_embeddings
+from dpprobe.features.text_file import read_text_embeddings
 from dpprobe.results import uncertainty
 from dpprobe.results.metrics import NO_AUC, Link, evaluate_scores, ranked_labels, right_predictions
 from dpprobe.results.unit_counts import count_units, unit_codes

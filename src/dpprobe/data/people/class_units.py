@@ -16,20 +16,16 @@ from typing import TypeVar
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.options import ClassUnits, DatasetOptions
 from dpprobe.data.people.alike_names import hint_class, text_of
-from dpprobe.data.people.companion_options import (
-    NO_COMPANIONS,
-    FoundCompanions,
-    look_for_companions,
-)
+from dpprobe.data.people.companions import NO_COMPANIONS, FoundCompanions, look_for_companions
 from dpprobe.data.people.group_columns import TRUTH, find_spellings
 from dpprobe.data.people.patient_sides import Fault, RowIndex, UnitOptions, assign_sides
 from dpprobe.data.people.patient_sides import Sides as PatientSides
 from dpprobe.data.people.person_names import name_warnings
 from dpprobe.data.problems import KINDS
+from dpprobe.data.rare_classes import RARE
 from dpprobe.data.train_test_split import SplitName
 
 TEXTS_SHOWN = 3  # texts of labels that are no class
-RARE = 5  # a class with fewer units (or images) is too small to learn or test
 FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)  # test fractions that a message compares
 Sides = Counter[tuple[str | None, int]]  # (side, class number) -> units
 _Dataset = TypeVar("_Dataset", bound=DatasetOptions)

@@ -21,13 +21,14 @@ from typing import IO, TYPE_CHECKING
 
 from dpprobe.artifacts import require_plain_file
 from dpprobe.data.people.alike_names import fold_name
-from dpprobe.data.sources.csv_options import TableOptions
 from dpprobe.data.sources.parquet_columns import MOST_COLUMNS
-from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError
 
 if TYPE_CHECKING:
     from _csv import Reader
+
+    from dpprobe.data.sources.csv_options import TableOptions
+    from dpprobe.data.train_test_split import SplitName
 
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 DELIMITERS = (";", ",", "\t", "|")

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from dpprobe.data.images.image_files import is_image_file
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.people.class_units import CountedRows
-from dpprobe.data.people.companion_options import FoundCompanions
+from dpprobe.data.people.companions import FoundCompanions
 from dpprobe.data.people.patient_sides import RowIndex
 from dpprobe.data.sources import csv_files
 from dpprobe.data.sources.csv_options import ManifestOptions

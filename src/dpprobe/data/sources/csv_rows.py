@@ -19,16 +19,12 @@ import pandas as pd
 import pyarrow as pa
 
 from dpprobe.counted_nouns import count_noun
-from dpprobe.data import table
+from dpprobe.data import table_writer
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.people import patient_sides
 from dpprobe.data.people.alike_names import fold_name, hint_class, joined_labels
-from dpprobe.data.people.companion_options import (
-    CompanionOptions,
-    FoundCompanions,
-    describe_alone,
-    look_for_companions,
-)
+from dpprobe.data.people.companion_options import CompanionOptions
+from dpprobe.data.people.companions import FoundCompanions, describe_alone, look_for_companions
 from dpprobe.data.people.group_columns import BLANKS, TRUTH
 from dpprobe.data.people.patient_sides import RowIndex
 from dpprobe.data.people.person_names import person_name
@@ -495,7 +491,7 @@ def write_tables(
     recorded: DatasetOptions | None = None,
     embed: bool = False,
 ) -> None:
-    table.write_dataset(
+    table_writer.write_dataset(
         directory,
         batches,
         options=recorded or options,
@@ -539,7 +535,7 @@ def make_batch(
         for fault, more in zip(faults, further, strict=True):
             fault += more
     counted = _count_by(rows.file)
-    return table.make_batch(
+    return table_writer.make_batch(
         ids=_make_ids(options, rows),
         labels=labels,
         images=images,

@@ -30,9 +30,9 @@ from dpprobe.data.options import ClassUnits, DatasetOptions, Embed
 from dpprobe.data.people import class_units
 from dpprobe.data.people.alike_names import find_alike, in_words, is_text
 from dpprobe.data.people.companion_names import FEWEST_BASES, find_mask_folders, find_named_folders
-from dpprobe.data.people.companion_options import (
+from dpprobe.data.people.companion_options import CompanionOptions
+from dpprobe.data.people.companions import (
     KEEP,
-    CompanionOptions,
     FoundCompanions,
     Judgement,
     describe_alone,
@@ -537,7 +537,7 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     Raises ConfigError if the folder has another layout. Raises DataError if images are faulty; one
     message covers all faulty images.
     """
-    from dpprobe.data import table  # slow import: numpy and pyarrow
+    from dpprobe.data import table_writer  # slow import: numpy and pyarrow
 
     listing = list_images(options)
     root = resolve_path(options.path)
@@ -547,9 +547,9 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
         raise ConfigError(join_lines(faults))
     for line in (*options.list_warnings(), *warnings):
         logger.warning("%s", line)
-    table.write_dataset(
+    table_writer.write_dataset(
         directory,
-        table.batch_files({name: (root, part) for name, part in rows.items()}),
+        table_writer.batch_files({name: (root, part) for name, part in rows.items()}),
         options=recorded or options,
         class_names=listing.class_names,
         rows=sum(len(part) for part in rows.values()),

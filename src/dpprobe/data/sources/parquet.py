@@ -27,11 +27,8 @@ from dpprobe.data.options import DatasetOptions, Limit
 from dpprobe.data.people import patient_sides
 from dpprobe.data.people.alike_names import text_of
 from dpprobe.data.people.class_units import CountedRows
-from dpprobe.data.people.companion_options import (
-    CompanionOptions,
-    FoundCompanions,
-    describe_alone,
-)
+from dpprobe.data.people.companion_options import CompanionOptions
+from dpprobe.data.people.companions import FoundCompanions, describe_alone
 from dpprobe.data.people.group_columns import GroupColumns
 from dpprobe.data.people.patient_sides import RowIndex, UnitOptions
 from dpprobe.data.people.person_names import person_name
@@ -302,7 +299,7 @@ def prepare(
     Raises ConfigError if a file or a column is missing. Raises DataError for faulty rows, and for
     accepted labels that do not fit the test rows.
     """
-    from dpprobe.data import table  # slow import: numpy and pyarrow
+    from dpprobe.data import table_writer  # slow import: numpy and pyarrow
 
     options.check_files()
     options.find_companions().refuse(options.companions)
@@ -317,7 +314,7 @@ def prepare(
     accepted = None
     if options.accepted_labels is not None:
         accepted = _read_accepted(options.accepted_labels.file, num_classes=len(class_names))
-    table.write_dataset(
+    table_writer.write_dataset(
         directory,
         _make_batches(options, accepted),
         options=recorded or options,
@@ -462,7 +459,7 @@ def _stream_every(
 def _make_batches(
     options: Options, accepted: list[list[int]] | None
 ) -> Iterator[tuple[str, pa.Table]]:
-    from dpprobe.data import table  # slow import: numpy and pyarrow
+    from dpprobe.data import table_writer  # slow import: numpy and pyarrow
 
     index = options.read_index()
     patients, sides = index.units, patient_sides.assign_sides(options, index)
@@ -484,7 +481,7 @@ def _make_batches(
                     else []
                     for row, path in enumerate(images.field("path").to_pylist(), start)
                 ]
-            part = table.make_batch(
+            part = table_writer.make_batch(
                 ids=ids[name][start:stop],
                 labels=batch.column(options.label_column),
                 images=images.field("bytes"),
@@ -497,5 +494,5 @@ def _make_batches(
                 units=None if patients is None else patients[name][start:stop],
                 faults=of_batch,
             )
-            yield from table.split_batch(part, sides[name][start:stop])
+            yield from table_writer.split_batch(part, sides[name][start:stop])
             start = stop

@@ -67,7 +67,7 @@ def prepare(options: Options, directory: Path) -> None:
     """Writes the split tables of one of scikit-learn's datasets."""
     from sklearn.datasets import load_digits
 
-    from dpprobe.data import table  # slow import: numpy and pyarrow
+    from dpprobe.data import table, table_writer  # slow import: numpy and pyarrow
 
     images, labels = load_digits(return_X_y=True)
     ids, labels = _make_ids(len(labels)), labels.tolist()
@@ -76,9 +76,9 @@ def prepare(options: Options, directory: Path) -> None:
         name: [row for row, test in enumerate(tested) if test == (name == "test")]
         for name in table.SPLITS
     }
-    table.write_dataset(
+    table_writer.write_dataset(
         directory,
-        table.batch_images(
+        table_writer.batch_images(
             parts, lambda _, row: (ids[row], labels[row], _encode_digit(images[row]))
         ),
         options=options,

@@ -229,7 +229,7 @@ def _open_dataset(name: str, root: Path, **arguments: Any) -> Any:
 
 
 def _prepare_arrays(options: Options, directory: Path, root: Path) -> None:
-    from dpprobe.data import table  # slow import: numpy and pyarrow
+    from dpprobe.data import table, table_writer  # slow import: numpy and pyarrow
 
     parts = {
         name: _open_dataset(options.name, root, train=name == "train") for name in table.SPLITS
@@ -239,9 +239,9 @@ def _prepare_arrays(options: Options, directory: Path, root: Path) -> None:
         image, label = parts[split][row]
         return f"{split}-{row:08d}", int(label), encode_png(image)
 
-    table.write_dataset(
+    table_writer.write_dataset(
         directory,
-        table.batch_images({name: range(len(part)) for name, part in parts.items()}, read),
+        table_writer.batch_images({name: range(len(part)) for name, part in parts.items()}, read),
         options=options,
         class_names=parts["train"].classes,
         rows=sum(map(len, parts.values())),
@@ -263,7 +263,7 @@ def _prepare_eurosat(options: Options, directory: Path, root: Path) -> None:
 def _prepare_places(
     options: Options, directory: Path, root: Path, images: Mapping[str, Path]
 ) -> None:
-    from dpprobe.data import table  # slow import: numpy and pyarrow
+    from dpprobe.data import table_writer  # slow import: numpy and pyarrow
 
     parts = {}
     for name, part in PLACES_SPLITS.items():
@@ -275,9 +275,9 @@ def _prepare_places(
         ]
         parts[name] = images[name], rows
         numbers = dataset.class_to_idx
-    table.write_dataset(
+    table_writer.write_dataset(
         directory,
-        table.batch_files(parts),
+        table_writer.batch_files(parts),
         options=options,
         class_names=sorted(numbers, key=lambda each: int(numbers[each])),
         rows=sum(len(rows) for _, rows in parts.values()),

@@ -24,11 +24,11 @@ def prepare(options: Options, directory: Path) -> None:
     Raises ConfigError if there is no shard. Raises DataError if shards are damaged or rows are
     faulty; one message covers all faulty rows.
     """
-    from dpprobe.data import table  # slow import: pyarrow
+    from dpprobe.data import table_writer  # slow import: pyarrow
     from dpprobe.data.sources import webdataset_rows  # slow import: pyarrow
 
     parts = webdataset_rows.read_shards(options)
-    table.write_dataset(
+    table_writer.write_dataset(
         directory,
         webdataset_rows.make_batches(options, parts),
         options=options,

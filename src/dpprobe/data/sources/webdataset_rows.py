@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from dpprobe.artifacts import parse_json
 from dpprobe.counted_nouns import count_noun
-from dpprobe.data import table
+from dpprobe.data import table_writer
 from dpprobe.data.images import tar_shards
 from dpprobe.data.images.image_files import EXTENSIONS
 from dpprobe.data.images.tar_shards import Member, Sample
 from dpprobe.data.people import patient_sides
 from dpprobe.data.people.alike_names import hint_class, text_of
 from dpprobe.data.people.class_units import count_companions
-from dpprobe.data.people.companion_options import describe_alone
+from dpprobe.data.people.companions import describe_alone
 from dpprobe.data.people.patient_sides import Fault, RowIndex
 from dpprobe.data.people.person_names import person_name
 from dpprobe.data.problems import SHOWN
@@ -232,10 +232,10 @@ def make_batches(
     faults = index.list_faults(sides, options.unit_column)
     for name, rows in parts.items():
         shards = options.list_shards(name)
-        for start in range(0, len(rows), table.BATCH_ROWS):
-            part = slice(start, start + table.BATCH_ROWS)
+        for start in range(0, len(rows), table_writer.BATCH_ROWS):
+            part = slice(start, start + table_writer.BATCH_ROWS)
             batch = _make_batch(options, rows[part], shards, faults[name][part])
-            yield from table.split_batch(batch, sides[name][part])
+            yield from table_writer.split_batch(batch, sides[name][part])
 
 
 def _make_index(options: ShardOptions, parts: Mapping[SplitName, Sequence[Row]]) -> RowIndex:
@@ -259,7 +259,7 @@ def _make_batch(
 ) -> pa.Table:
     faults = [[*row.faults, *more] for row, more in zip(rows, of_units, strict=True)]
     kind = pa.list_(pa.int8()) if options.several_labels else pa.int64()
-    return table.make_batch(
+    return table_writer.make_batch(
         ids=[row.id for row in rows],
         labels=pa.array([row.label for row in rows], kind),
         images=[None] * len(rows),

@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 from dpprobe.backbones.hub_files import HUB_PREFIXES
 from dpprobe.privacy.plan import Mechanism, Selection
 from dpprobe.privacy.risk import target_words
-from dpprobe.privacy.statement import mechanisms_of
+from dpprobe.privacy.stated_facts import mechanisms_of
 from dpprobe.privacy.statement_words import (
     explain_statement,
     format_epsilon,

@@ -8,7 +8,8 @@ from typing import Any
 
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.statement import NOT_PUBLISHED, Declared, Statement
+from dpprobe.privacy.stated_facts import NOT_PUBLISHED
+from dpprobe.privacy.statement import Declared, Statement
 from dpprobe.release.bundle import ESTIMATOR, BundleFacts, published_options
 from dpprobe.release.earlier_bundles import FORMAT, FORMAT_VERSION
 from dpprobe.release_part_registry import ALWAYS_STATED, STATED_IF_ASKED

@@ -15,14 +15,13 @@ from safetensors.numpy import load
 from dpprobe.artifacts import canonical_json
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.auto import Options as Auto
-from dpprobe.heads.auto import trained_head
 from dpprobe.heads.auto_rule import EARLIER, RULE
-from dpprobe.heads.fit import check_plan
 from dpprobe.heads.fitted import CLASS_PRIORS, STUDENT_GAIN
 from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.plan_check import check_plan
 from dpprobe.heads.search_space import Range
 from dpprobe.heads.student_options import gain_threshold
-from dpprobe.heads.tuned import Options as Tuned
+from dpprobe.heads.tuned_options import Options as Tuned
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.bundle import (
     HEAD_FILE,
@@ -133,7 +132,7 @@ def check_rule(
         checks.note_check(
             "rule of auto",
             None,
-            f"rule {options.rule} chose head {trained_head(options).head}; not checked, because "
+            f"rule {options.rule} chose head {options.trained_head.head}; not checked, because "
             f"this dpprobe has rule {RULE}",
         )
     else:

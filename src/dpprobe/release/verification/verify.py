@@ -44,6 +44,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from dpprobe.errors import DataError
 from dpprobe.heads.auto import Options as Auto
 from dpprobe.privacy.statement_words import explain_statement
@@ -249,15 +251,23 @@ def check_backbone(
 
     def score_probe(place: Path, *_: object) -> tuple[str, bool]:
         # slow to import
-        from dpprobe.backbones.feature_digest import probe_image
-        from dpprobe.release.predict import Predictor
+        from dpprobe.backbones.feature_digest import compute_probe
+        from dpprobe.heads.scoring import compute_probabilities, one_head
+        from dpprobe.release.released_backbone import load_released_backbone
 
-        predictor = Predictor.load_bundle(place, checkpoint=checkpoint, device="cpu")
-        values = predictor.predict_images([probe_image()])[0]
+        read = read_bundle(place)
+        probe = compute_probe(load_released_backbone(read, checkpoint, device="cpu"))
+        row = probe.astype(read.facts.backbone.dtype).astype(np.float32)  # as stored features
+        head = one_head(read.weights, read.arrays, read.facts.head.read_options().normalize)
+        rescale = read.calibration.rescale if read.calibration else None
+        values = compute_probabilities(head, row[None], read.link, rescale)[0]
+        require_true(
+            bool(np.isfinite(values).all()), "the head's scores of the test image are not finite"
+        )
         first = values.argmax()
         return (
             "preprocessing and features of the test image match the release; the head predicts "
-            f"{predictor.classes[first]}, {values[first]:.6g}"
+            f"{read.facts.class_names[first]}, {values[first]:.6g}"
         ), True
 
     checks.run_check("backbone", score_probe, folder, facts, head)

@@ -10,7 +10,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
-from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.options import MethodOptions
 from dpprobe.study.ablations import OPTIMISERS, best_base
@@ -62,9 +61,7 @@ def _counts_steps(study: Study) -> bool:
 
 
 def _takes_head_steps(method: MethodOptions) -> bool:
-    return is_undecided(method) or (
-        isinstance(method, GradientOptions) and not method.tunes_network
-    )
+    return method.is_undecided or (isinstance(method, GradientOptions) and not method.tunes_network)
 
 
 def _names_auc(study: Study) -> bool:

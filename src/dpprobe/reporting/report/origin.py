@@ -15,7 +15,7 @@ from dpprobe.data.table import DatasetInfo
 from dpprobe.privacy.risk import find_risk
 from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.results.best_private import Best
-from dpprobe.results.cell_record import METRICS_FILE
+from dpprobe.results.cell_files import METRICS_FILE
 from dpprobe.study.run_command import run_words
 from dpprobe.versions import code_version
 

@@ -35,7 +35,8 @@ from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.resources import resource_path
 from dpprobe.results.best_private import Best, best_private, choose_highlights, list_best_columns
 from dpprobe.results.cautions import list_cautions
-from dpprobe.results.cell_record import HEADLINES, STATEMENT_FILE, record_paths
+from dpprobe.results.cell_files import STATEMENT_FILE
+from dpprobe.results.cell_record import HEADLINES, record_paths
 from dpprobe.results.summary import Grid, read_grid, read_summaries
 from dpprobe.study.study import Study
 from dpprobe.versions import clone_commit

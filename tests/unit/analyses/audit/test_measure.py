@@ -29,7 +29,7 @@ from dpprobe.artifacts import hash_value, read_json, write_json
 from dpprobe.errors import DownloadError, DpprobeError, PrivacyError
 from dpprobe.heads import auto_rule
 from dpprobe.heads.facts import DataFacts
-from dpprobe.heads.fit import check_plan
+from dpprobe.heads.plan_check import check_plan
 from dpprobe.heads.public_inputs import PublicInputs
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet

@@ -41,7 +41,6 @@ from dpprobe.counted_nouns import count_noun
 from dpprobe.data.promise_facts import promise_facts
 from dpprobe.errors import DataError, DpprobeError, StoreError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.accountants import Fits, all_together
@@ -53,7 +52,7 @@ from dpprobe.privacy.target import Target
 from dpprobe.privacy.unit_words import UnitWords, words_of_statement
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import BundleFacts
-from dpprobe.release.parts.choice import results_there
+from dpprobe.release.parts.choice import fits_block, results_there
 from dpprobe.release.parts.part import Facts, PartReader, PartSteps
 from dpprobe.release.stated_values import (
     Values,
@@ -119,11 +118,6 @@ def choice_block(
     return {"cells": len({**planned, **laid}), "epsilon": epsilon, "uncovered": None}
 
 
-def fits_block(listed: int) -> dict[str, Any]:
-    """States among how many other fits in its budget an estimator's head was chosen."""
-    return {"cells": 0, "epsilon": None, "uncovered": None, "other_fits": listed - 1}
-
-
 def _not_known(
     study: Study, datasets: Sequence[str], known: Mapping[str, Mapping[str, DataFacts]]
 ) -> list[dict[str, Any]]:
@@ -133,7 +127,7 @@ def _not_known(
         for dataset in datasets
         for backbone in study.backbones
         for name, method in study.methods.items()
-        if (is_undecided(method) and backbone not in known.get(dataset, {}))
+        if (method.is_undecided and backbone not in known.get(dataset, {}))
         or (dataset != datasets[0] and not known.get(dataset) and _depends_on_n(method))
     ]
 
@@ -240,7 +234,7 @@ def _decide_methods(
     method: MethodOptions, study: Study, facts: Mapping[str, DataFacts], more: Mapping[str, Any]
 ) -> list[tuple[MethodOptions, list[str]]]:
     """Returns a method, or the choices of `auto`, each with its backbones."""
-    if not is_undecided(method):
+    if not method.is_undecided:
         return [(method, list(study.backbones))]
     return [
         (method.resolve_choice(replace(facts[each], **more)), [each]) for each in study.backbones

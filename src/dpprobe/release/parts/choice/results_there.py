@@ -18,12 +18,8 @@ from dpprobe.errors import DpprobeError
 from dpprobe.privacy.accountants import Fits
 from dpprobe.result_store import list_unpublished
 from dpprobe.results.best_head_price import fits_of_statement
-from dpprobe.results.cell_record import (
-    METRICS_FILE,
-    STATEMENT_FILE,
-    parse_cell,
-    read_statement,
-)
+from dpprobe.results.cell_files import METRICS_FILE, STATEMENT_FILE
+from dpprobe.results.cell_record import parse_cell, read_statement
 from dpprobe.study.study import Cell, Study
 from dpprobe.study.study_checks import shared_images
 

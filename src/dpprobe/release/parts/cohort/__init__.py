@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.joint_fits import cohort_fault
 from dpprobe.release.parts.part import ReleasePart
 
@@ -20,7 +19,7 @@ def list_faults(wanted: WantedRelease) -> Iterator[str]:
         if release.horizon is not None:
             yield f"horizon {release.horizon}: needs `cohort`, a name for the units of the dataset"
         return
-    if not is_undecided(method) and (fault := cohort_fault(method)):
+    if not method.is_undecided and (fault := cohort_fault(method)):
         yield f"cohort: method {release.method}: {fault}"
     before = release.predecessor
     while before in study.releases:

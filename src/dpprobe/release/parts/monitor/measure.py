@@ -1,7 +1,7 @@
 """Noisy tables of private test units, with which `predict` compares new images, and their epsilon.
 
 The module `evaluation.measure` defines units, weights and null rows. The mechanism `monitor_counts`
-releases all t tables of `compare_images` at once. A row adds its weight to one entry of each table,
+releases all t tables of `image_monitor` at once. A row adds its weight to one entry of each table,
 so a row adds a vector of norm sqrt(t) times the weight. A unit's weights sum to at most 1, so a
 unit adds a vector of norm at most sqrt(t): the sensitivity. A null row has scores that are not
 finite, and is not counted. Typical directions and calibration may be any earlier releases, because
@@ -29,6 +29,7 @@ from dpprobe.heads.scoring import Link, apply_link
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism, Plan, full_batch, state_together
 from dpprobe.privacy.unit_words import UnitWords, words_of_statement
+from dpprobe.release import image_monitor as monitor
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.release.counted_units import (
     compose_test_price,
@@ -39,7 +40,6 @@ from dpprobe.release.counted_units import (
     score_test_rows,
     weights_of_rows,
 )
-from dpprobe.release.parts.monitor import compare_images as monitor
 from dpprobe.release.parts.part import Facts, PartReader, PartSteps
 from dpprobe.release.probabilities import Calibration
 from dpprobe.release.stated_plans import (
@@ -57,7 +57,7 @@ COUNTS = "monitor_counts"
 # Mechanisms that release second moments of rows, from the least to the most whitened rows.
 MOMENTS = (least_squares.GRAM, feature_covariance.COVARIANCE, kinds.SECOND_MOMENT)
 # Fewest test units, in standard deviations of a count's noise. With fewer units, chance alone
-# exceeds `compare_images.TELLING` in tables of ranges, for any number of compared images.
+# exceeds `image_monitor.TELLING` in tables of ranges, for any number of compared images.
 FEWEST = 20.0
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, model_validator
 
-from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.joint_fits import sites_fault
 from dpprobe.options import Name, Options
 from dpprobe.release.parts.part import ReleasePart
@@ -83,7 +82,7 @@ def list_faults(wanted: WantedRelease) -> Iterator[str]:
         return
     if release.cohort is not None:
         yield "sites: not possible with `cohort`; remove one of the two"
-    if not is_undecided(method) and (fault := sites_fault(method)):
+    if not method.is_undecided and (fault := sites_fault(method)):
         yield f"sites: method {release.method}: {fault}"
 
 

@@ -24,8 +24,9 @@ from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.statement import mechanism_values
 from dpprobe.privacy.target import Target
+from dpprobe.release.parts.choice import fits_block
 from dpprobe.release.parts.choice import measure as choice
-from dpprobe.release.parts.choice.measure import check_choice, fits_block
+from dpprobe.release.parts.choice.measure import check_choice
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.study import Study
 from tests.support.mechanisms import gaussians, made_plan

@@ -28,8 +28,8 @@ from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.statement import mechanism_values
 from dpprobe.privacy.target import Target
 from dpprobe.release import bundle
+from dpprobe.release import image_monitor as monitor
 from dpprobe.release.image_sources import find_images
-from dpprobe.release.parts.monitor import compare_images as monitor
 from dpprobe.release.parts.monitor import measure
 from dpprobe.release.parts.monitor.measure import READER, _check_totals
 from dpprobe.release.predict import Predictor, predict

@@ -1,6 +1,6 @@
 """Compares new images with noisy counts of test images, to detect when they no longer look alike.
 
-`parts/monitor/measure` counts test units in tables. `compare_images` defines the bins of tables,
+`parts/monitor/measure` counts test units in tables. `image_monitor` defines the bins of tables,
 and functions of the published counts, which cost no privacy.
 
 **Tables.** An image is in one bin of each table: a predicted class, or a
@@ -37,7 +37,7 @@ from dpprobe.data.sources.csv_files import open_csv
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.fitted import TYPICAL
-from dpprobe.privacy.statement import mechanisms_of
+from dpprobe.privacy.stated_facts import mechanisms_of
 from dpprobe.release.probabilities import TOP_EDGES
 
 if TYPE_CHECKING:

@@ -1,0 +1,23 @@
+"""Rows of features that are read in blocks, wherever they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+
+class RowSource(Protocol):
+    """Stored features that are read in blocks, such as a `FeatureStore`."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def dimension(self) -> int: ...
+
+    def read_blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        """Yields consecutive blocks of about `rows` rows: (first row, [m, dimension])."""
+        ...
