@@ -509,7 +509,9 @@ class ParquetFiles(EmbeddingFile):
                     ]
                     for name, shape, array in zip(names, stated, block, strict=True):
                         if shape not in ((None,), array.shape[1:]):
-                            raise OSError(f"{name!r} has {array.shape[1]} numbers, but states {shape}")
+                            raise OSError(
+                                f"{name!r} has {array.shape[1]} numbers, but states {shape}"
+                            )
                     yield block
                     start += batch.num_rows
 

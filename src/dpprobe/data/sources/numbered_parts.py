@@ -41,7 +41,9 @@ def number_parts(path: Path) -> dict[int, Path]:
     for file, found in zip(files, numbers, strict=True):
         number = found[place] if found else 0
         if (first := parts.setdefault(number, file)) != file:
-            raise ConfigError(f"{path}: {first.name} and {file.name} are both part {number}; keep one")
+            raise ConfigError(
+                f"{path}: {first.name} and {file.name} are both part {number}; keep one"
+            )
         if number - 1 not in parts and len(parts) > 1:
             before = parts[[*parts][-2]]
             missing = _rename(before, place, [*parts][-2] + 1)

@@ -78,7 +78,9 @@ def _read_ray(stated: bytes) -> Any:
     if not stated.startswith(_PICKLE):
         return _parse(stated)
     codes = [(code.name, value) for code, value, _ in pickletools.genops(stated)]
-    if other := [name for name, _ in codes if not (_NUMBER.fullmatch(name) or _TUPLE.fullmatch(name))]:
+    if other := [
+        name for name, _ in codes if not (_NUMBER.fullmatch(name) or _TUPLE.fullmatch(name))
+    ]:
         raise OSError(f"the shape of its tensors is a pickle with {other[0]}, which may run code")
     return [value for name, value in codes if _NUMBER.fullmatch(name)]
 
