@@ -37,7 +37,7 @@ class VectorFiles:
       place: the folder or file with all of them.
       keys: the options that name the files.
       name: clip-retrieval's name of the vectors; None for parquet files.
-      unused: clip-retrieval's other vectors of the items.
+      unused: other vectors, which the study does not use.
     """
 
     place: str
@@ -85,7 +85,7 @@ def _find_parquet(place: str, wishes: Wishes) -> VectorFiles | None:
     files = [each for each in entries if each.name.lower().endswith(parquet.SUFFIXES)]
     if not files or any(map(Path.is_dir, entries)) or not _holds_vectors(files[0], wishes):
         return None
-    return VectorFiles(place=place, keys=_name_splits(place, files))
+    return _name_splits(place, files)
 
 
 def _holds_vectors(path: Path, wishes: Wishes) -> bool:
@@ -96,26 +96,34 @@ def _holds_vectors(path: Path, wishes: Wishes) -> bool:
     return any(seems_vectors(name, file.read_headers()[name]) for name in file.list_vectors())
 
 
-def _name_splits(place: str, files: list[Path]) -> dict[str, str]:
-    """Names the files of training and of test, if their names tell, such as test-00000.parquet."""
+def _name_splits(place: str, files: list[Path]) -> VectorFiles:
+    """Names the files of training and test, if their names tell, such as test-00000.parquet."""
     parts = find_parts(file.stem for file in files)
-    splits: dict[str, list[Path]] = {}
+    splits: dict[Part, list[Path]] = {}
     for file in files:
         splits.setdefault(parts.get(file.stem, "train"), []).append(file)
     test: Part = "test" if "test" in splits else "held out"
-    keys = {"train": _make_pattern(place, splits["train"], files)} if "train" in splits else {}
-    if keys and test in splits:
-        keys["test"] = _make_pattern(place, splits[test], files)
-    return keys or {"train": _make_pattern(place, files, files)}
+    if "train" not in splits or test not in splits:
+        return VectorFiles(place=place, keys={"train": _make_pattern(place, files, files)})
+    keys = {"train": _make_pattern(place, splits["train"], files)}
+    keys["test"] = _make_pattern(place, splits[test], files)
+    unused = {"held out"} & splits.keys() - {test}
+    return VectorFiles(
+        place=place,
+        keys=keys,
+        unused=tuple(_make_pattern(place, splits[part], files) for part in unused),
+    )
 
 
 def _make_pattern(place: str, chosen: list[Path], files: list[Path]) -> str:
-    """Returns the glob pattern of chosen files of a folder, or the only file."""
-    if len(chosen) == 1:
+    """Returns a glob pattern of chosen files of a folder, or the name of a single file."""
+    if len(files) > len(chosen) == 1:
         return f"{place}/{chosen[0].name}"
-    letters = zip(*(file.name for file in chosen), strict=False)
-    common = (each[0] for each in takewhile(lambda each: len({*each}) == 1, letters))
-    start = "".join(common).rstrip("0123456789")
+    start = ""
+    if chosen != files:  # else without the engine's name of one run
+        letters = zip(*(file.name for file in chosen), strict=False)
+        common = (each[0] for each in takewhile(lambda each: len({*each}) == 1, letters))
+        start = "".join(common).rstrip("0123456789")
     pattern = f"{start}*{chosen[0].suffix}"
     if [file for file in files if file.match(pattern)] != chosen:
         raise ConfigError(
@@ -152,9 +160,7 @@ def look_at_vectors(files: VectorFiles, wishes: Wishes) -> Seen:
     drafted, notes = draft_columns(columns, label, labels, unit, table)
     keys |= named | {key: of_items(line) for key, line in drafted.items()}
     keys |= {} if "test" in keys else draft_split(columns)
-    notes += [
-        f"{each} is not used; to use it, name it in place of {files.name}" for each in files.unused
-    ]
+    notes += [f"{each} is not used" for each in files.unused]
     options = make_options(files.place, keys)
     assert isinstance(options, embeddings.Options)
     seen = count_classes(options, files.place, keys, notes)

@@ -118,8 +118,8 @@ def test_a_csv_may_take_the_place_of_the_metadata(desk: Desk) -> None:
     ("names", "place", "train", "test", "parts"),
     [
         (["x.parquet"], "out/x.parquet", "out/x.parquet", None, 1),
-        (["x.parquet"], "out", "out/x.parquet", None, 1),
-        ([f"b7e_{n:06d}-0.parquet" for n in range(3)], "out", "out/b7e_*.parquet", None, 3),
+        (["x.parquet"], "out", "out/*.parquet", None, 1),
+        ([f"b7e_{n:06d}-0.parquet" for n in range(3)], "out", "out/*.parquet", None, 3),
         (["9c-0.parquet", "1f-0.parquet"], "out", "out/*.parquet", None, 2),
         (
             ["train-00000-of-00002.parquet", "train-00001-of-00002.parquet", "test-00000.parquet"],
@@ -128,6 +128,14 @@ def test_a_csv_may_take_the_place_of_the_metadata(desk: Desk) -> None:
             "out/test-00000.parquet",
             2,
         ),
+        (
+            ["train.parquet", "test.parquet", "validation.parquet"],
+            "out",
+            "out/train.parquet",
+            "out/test.parquet",
+            1,
+        ),
+        (["train.parquet", "valid.parquet"], "out", "out/train.parquet", "out/valid.parquet", 1),
         (["train.parquet", "test.parquet"], "out/train.parquet", "out/train.parquet", True, 1),
     ],
 )
@@ -143,6 +151,7 @@ def test_parquet_files_of_vectors_are_recognised(
     assert "vectors" not in keys
     assert f"embedding [{parts * ROWS}, 4] of float32" in said
     assert (f" in {parts} parts" in said) == (parts > 1)
+    assert ("out/validation.parquet is not used" in said) == ("validation.parquet" in names)
     assert f"{train}: embedding [{parts * ROWS}, 4] of float32" in confirm(desk, "x.yaml")
 
 
