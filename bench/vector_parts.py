@@ -125,7 +125,7 @@ def make_study() -> dict[str, object]:
 
 def read_jobs(folder: Path, rule: str) -> tuple[float, float]:
     """Returns the processor seconds of a rule's jobs, and the most memory of a job in MB."""
-    rows = []
+    rows: list[dict[str, str]] = []
     for path in (folder / "results" / "benchmarks" / rule).rglob("*.tsv"):
         with path.open(encoding="utf-8") as file:
             rows += csv.DictReader(file, delimiter="\t")

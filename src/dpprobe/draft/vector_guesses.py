@@ -107,12 +107,9 @@ def _name_splits(place: str, files: list[Path]) -> VectorFiles:
         return VectorFiles(place=place, keys={"train": _make_pattern(place, files, files)})
     keys = {"train": _make_pattern(place, splits["train"], files)}
     keys["test"] = _make_pattern(place, splits[test], files)
-    unused = {"held out"} & splits.keys() - {test}
-    return VectorFiles(
-        place=place,
-        keys=keys,
-        unused=tuple(_make_pattern(place, splits[part], files) for part in unused),
-    )
+    others = (found for part, found in splits.items() if part not in ("train", test))
+    unused = tuple(_make_pattern(place, found, files) for found in others)
+    return VectorFiles(place=place, keys=keys, unused=unused)
 
 
 def _make_pattern(place: str, chosen: list[Path], files: list[Path]) -> str:

@@ -24,7 +24,7 @@ VALUES = np.random.default_rng(0).normal(size=(ROWS, WIDTH)).astype(np.float32)
 RAY, RAY_2, DAFT = "ray.data.arrow_tensor", "ray.data.arrow_tensor_v2", "daft.super_extension"
 
 
-class Tensors(pa.ExtensionType):
+class Tensors(pa.ExtensionType):  # type: ignore[misc]
     """A library's type, which pyarrow does not know."""
 
     def __init__(self, storage: pa.DataType, name: str, stated: bytes) -> None:
