@@ -200,7 +200,7 @@ def test_every_unit_test_is_named_after_its_module(repository: Path) -> None:
 DOORS = {
     "release.ledger.ledger": 10_300,
     "release.verification.verify": 30_000,
-    "release.predict": 21_100,
+    "release.predict": 21_200,  # it reads parts and tensors of other programs
     "release.bundle": 6_500,
     "features.feature_store": 4_200,
     "heads.fit": 12_900,

@@ -140,7 +140,8 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
     # imported late, to keep `dpprobe --help` quick
     from dpprobe.data.images import tar_shards
     from dpprobe.data.people.alike_names import is_text
-    from dpprobe.data.sources import csv_files, parquet
+    from dpprobe.data.sources import csv_files
+    from dpprobe.data.sources.parquet_columns import PARQUET
     from dpprobe.draft.csv_guesses import Wishes, look_at_csv
     from dpprobe.draft.folder_guesses import WRITE_SHARDS, look_at_folder
     from dpprobe.draft.item_guesses import find_folder, holds_items, look_at_items
@@ -186,7 +187,7 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
             if (folder := find_folder(path)) is None:
                 raise
             return look_at_items(str(folder), replace(wishes, table=place))
-    if path.name.lower().endswith(parquet.SUFFIXES):
+    if path.name.lower().endswith(PARQUET):
         return look_at_parquet(place, wishes)
     if path.name.lower().endswith(VECTORS):
         raise ConfigError(
@@ -195,7 +196,7 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
         )
     raise ConfigError(
         f"{place}: neither a folder nor a table; name a folder of class folders, or a file that "
-        f"ends in {', '.join((*csv_files.SUFFIXES, parquet.SUFFIXES[0]))}"
+        f"ends in {', '.join((*csv_files.SUFFIXES, PARQUET[0]))}"
     )
 
 

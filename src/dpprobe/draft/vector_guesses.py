@@ -8,10 +8,10 @@ from itertools import takewhile
 from pathlib import Path
 
 from dpprobe.data.images.image_files import is_helper
-from dpprobe.data.sources import csv_files, embeddings, parquet
+from dpprobe.data.sources import csv_files, embeddings
 from dpprobe.data.sources.embedding_files import ParquetFiles, open_embeddings, seems_vectors
 from dpprobe.data.sources.folder_parts import Part, find_parts, find_test_file
-from dpprobe.data.sources.parquet_columns import read_schema
+from dpprobe.data.sources.parquet_columns import PARQUET, read_schema
 from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.column_guesses import Column
 from dpprobe.draft.csv_guesses import (
@@ -56,7 +56,7 @@ def find_vector_files(place: str, wishes: Wishes) -> VectorFiles | None:
         parts = path.name in _VECTORS and (str(Path(place).parent), path.name)
         found = _find_parts(*parts) if parts else _find_parts(place, *_VECTORS)
         return found or _find_parquet(place, wishes)
-    if not path.is_file() or not path.name.lower().endswith(parquet.SUFFIXES):
+    if not path.is_file() or not path.name.lower().endswith(PARQUET):
         return None
     if not _holds_vectors(path, wishes):
         return None
@@ -82,7 +82,7 @@ def _find_parts(place: str, *names: str) -> VectorFiles | None:
 def _find_parquet(place: str, wishes: Wishes) -> VectorFiles | None:
     entries = sorted(Path(place).expanduser().iterdir())
     entries = [each for each in entries if not is_helper(each.name)]
-    files = [each for each in entries if each.name.lower().endswith(parquet.SUFFIXES)]
+    files = [each for each in entries if each.name.lower().endswith(PARQUET)]
     if not files or any(map(Path.is_dir, entries)) or not _holds_vectors(files[0], wishes):
         return None
     return _name_splits(place, files)

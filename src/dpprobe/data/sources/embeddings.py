@@ -19,8 +19,10 @@ from dpprobe.data.option_paths import match_files
 from dpprobe.data.options import Pooling
 from dpprobe.data.people.class_units import CountedRows
 from dpprobe.data.people.patient_sides import RowIndex
-from dpprobe.data.sources import csv_files, parquet
+from dpprobe.data.sources import csv_files
 from dpprobe.data.sources.csv_options import ColumnFile, TableOptions
+from dpprobe.data.sources.numbered_parts import check_pairs
+from dpprobe.data.sources.parquet_columns import PARQUET
 from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import Name
@@ -124,12 +126,9 @@ class Options(TableOptions, CountedRows):
 
     def _check_parts(self, split: SplitName) -> None:
         """Raises ConfigError if parts of vectors and of their table do not belong together."""
-        from dpprobe.data.sources import numbered_parts
-
         if (pair := self._pair_parts(split)) is not None:
-            numbered_parts.check_pairs(
-                pair[0].path, pair[0].count_parts(), pair[1].path, pair[1].count_parts()
-            )
+            file, table = pair
+            check_pairs(file.path, file.count_parts(), table.path, table.count_parts())
 
     def _pair_parts(self, split: SplitName) -> tuple[EmbeddingFile, EmbeddingFile] | None:
         """Returns parts of vectors and their table in parts; None if either is a single file."""
@@ -253,7 +252,7 @@ class Options(TableOptions, CountedRows):
         """Opens a table of parquet files; returns None for other tables."""
         from dpprobe.data.sources import embedding_files  # slow import: numpy
 
-        if not file.lower().endswith(parquet.SUFFIXES):
+        if not file.lower().endswith(PARQUET):
             return None
         option = "table" if file == self.table else "test_table"
         return embedding_files.open_embeddings(self.locate_path(file), option=option)

@@ -82,12 +82,6 @@ def check_pairs(
             )
 
 
-def make_pattern(files: list[Path]) -> str:
-    """Returns the glob pattern of numbered files: img_emb_*.npy."""
-    (first, *_), _ = _split_name(files[0])
-    return f"{first}*{files[0].suffix}"
-
-
 def _split_name(path: Path) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Splits a file's name into texts and the numbers between them."""
     pieces = re.split("([0-9]+)", path.name)

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-SUFFIXES = (".parquet", ".pq")
 BATCH_ROWS = 128
 
 

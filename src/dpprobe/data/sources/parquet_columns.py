@@ -14,6 +14,7 @@ from dpprobe.errors import ConfigError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+PARQUET = (".parquet", ".pq")  # endings of parquet files' names
 NUMBER_LISTS = "lists of numbers"
 MOST_COLUMNS = 100_000
 TEXT_BYTES = 64  # memory that a row's label or id needs at least, once it is text
