@@ -945,6 +945,6 @@ def open_embeddings(path: Path, *, option: str) -> EmbeddingFile:
         )
     if not path.is_file():
         make = _PARTS.get(path.suffix.lower())
-        if make is None or not match_files(path):
+        if make is None or path.exists() or not match_files(path):  # neither folder nor device
             raise ConfigError(f"{option}: no file {path}; correct the path or put the file there")
     return make(path)
