@@ -10,6 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dpprobe.artifacts import read_json
@@ -73,6 +76,25 @@ def test_extraction_asks_for_time_by_the_rows(
     many = {runtime for job in asked(workspace, small, "features") if (runtime := job["runtime"])}
     assert min(many) < 30, "the test split is as small as before"
     assert max(many) > 6 * 60
+
+
+def test_vectors_ask_for_less_time_than_images(workspace: Workspace) -> None:
+    """In parts, whose rows are counted before any job: 20 minutes, and one per 60,000 rows."""
+    rows = 90_000
+    for part in range(2):
+        np.save(workspace.directory / f"x_{part}.npy", np.ones((rows, 1), np.float16))
+        table = pa.table({"kind": ["a", "b"] * (rows // 2)})
+        pq.write_table(table, workspace.directory / f"x_{part}.parquet")
+    vectors = {"source": "embeddings", "train": "x_*.npy", "table": "x_*.parquet"}
+    study = {
+        "datasets": {"x": vectors | {"label_column": "kind", "class_names": ["a", "b"]}},
+        "backbones": {"m": {"family": "external", "model": "m", "each_by_itself": True}},
+        "methods": {"squares": {"head": "least_squares"}},
+        "epsilons": [1],
+        "delta": 1e-8,
+    }
+    (job,) = asked(workspace, study, "data")
+    assert (job["rule"], job["runtime"]) == ("prepare_data", 23)
 
 
 def test_training_asks_by_features_and_heads(

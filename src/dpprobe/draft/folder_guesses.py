@@ -10,13 +10,14 @@ from typing import cast
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.images import tar_shards
 from dpprobe.data.images.image_files import EXTENSIONS, is_helper, is_image_file
-from dpprobe.data.sources import csv_files, imagefolder, parquet
+from dpprobe.data.sources import csv_files, imagefolder
 from dpprobe.data.sources.folder_parts import find_parts
+from dpprobe.data.sources.parquet_columns import PARQUET
 from dpprobe.draft.seen_dataset import Line, Seen, check_counts, draft_companions, rare_notes
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
-TABLES = (*csv_files.SUFFIXES, *parquet.SUFFIXES)
+TABLES = (*csv_files.SUFFIXES, *PARQUET)
 WRITE_SHARDS = (
     "init reads no tar files: for shards write the study by hand with `source: webdataset` "
     "(docs/your-own-data.md), or unpack the tar files"

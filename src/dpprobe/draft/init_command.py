@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 
 def add_command(commands: Any) -> None:
-    summary = "write a study for a folder, a CSV or a parquet file of images"
+    summary = "write a study for a folder, a CSV or a parquet file of images or vectors"
     parser: argparse.ArgumentParser = commands.add_parser("init", help=summary)
     parser.set_defaults(run=_run_init)
     parser.add_argument(
         "place",
         nargs="?",
         help="folder with one folder per class, CSV with one row per image, parquet file, or "
-        "folder of vectors with one file per item",
+        "folder of vectors: one file per item, parts of clip-retrieval, or parquet files",
     )
     parser.add_argument(
         "--output",
@@ -63,7 +63,7 @@ def add_command(commands: Any) -> None:
         ("--patient", "COLUMN", "column with the patient of each image"),
         ("--root", "FOLDER", "folder that the paths in a CSV are relative to"),
         ("--table", "FILE", "CSV with one row per item, for a folder of vectors"),
-        ("--vectors", "ARRAY", "array of the vectors in each file of a folder"),
+        ("--vectors", "ARRAY", "array or column of the vectors"),
     ):
         columns.add_argument(option, metavar=metavar, help=words)
 
@@ -146,11 +146,13 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
     # imported late, to keep `dpprobe --help` quick
     from dpprobe.data.images import tar_shards
     from dpprobe.data.people.alike_names import is_text
-    from dpprobe.data.sources import csv_files, parquet
+    from dpprobe.data.sources import csv_files
+    from dpprobe.data.sources.parquet_columns import PARQUET
     from dpprobe.draft.csv_guesses import Wishes, look_at_csv
     from dpprobe.draft.folder_guesses import WRITE_SHARDS, look_at_folder
     from dpprobe.draft.item_guesses import find_folder, holds_items, look_at_items
     from dpprobe.draft.parquet_guesses import look_at_parquet
+    from dpprobe.draft.vector_guesses import find_vector_files, look_at_vectors
 
     if not arguments.place:
         raise ConfigError(
@@ -164,6 +166,8 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
         raise ConfigError(f"{name} is not UTF-8; rename it, such as by `{rename}`")
     path = resolve_path(place)
     wishes = Wishes(**{name: getattr(arguments, name) for name in WISHES})
+    if files := find_vector_files(place, wishes):
+        return look_at_vectors(files, wishes)
     if path.is_dir() and (wishes.table or holds_items(path)):
         return look_at_items(place, wishes)
     if path.is_dir():
@@ -184,8 +188,8 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
         raise ConfigError(f"{place}: a tar file; {WRITE_SHARDS}")
     if wishes.table or wishes.vectors:
         raise ConfigError(
-            f"{place}: --table and --vectors are for a folder of vectors with one file per item; "
-            "name the folder, or leave them out"
+            f"{place}: --table and --vectors are for a folder of vectors, or a parquet file of "
+            "vectors; name it, or leave them out"
         )
     if path.name.lower().endswith(csv_files.SUFFIXES):
         try:
@@ -194,7 +198,7 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
             if (folder := find_folder(path)) is None:
                 raise
             return look_at_items(str(folder), replace(wishes, table=place))
-    if path.name.lower().endswith(parquet.SUFFIXES):
+    if path.name.lower().endswith(PARQUET):
         return look_at_parquet(place, wishes)
     if path.name.lower().endswith(VECTORS):
         raise ConfigError(
@@ -203,7 +207,7 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
         )
     raise ConfigError(
         f"{place}: neither a folder nor a table; name a folder of class folders, or a file that "
-        f"ends in {', '.join((*csv_files.SUFFIXES, parquet.SUFFIXES[0]))}"
+        f"ends in {', '.join((*csv_files.SUFFIXES, PARQUET[0]))}"
     )
 
 

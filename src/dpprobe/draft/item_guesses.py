@@ -12,6 +12,7 @@ from dpprobe.data.images.image_files import is_helper
 from dpprobe.data.sources import csv_files, embeddings
 from dpprobe.data.sources.embedding_files import (
     ITEM_FORMATS,
+    EmbeddingFile,
     ItemFolder,
     choose_array,
     list_items,
@@ -90,22 +91,23 @@ def look_at_items(place: str, wishes: Wishes) -> Seen:
     }
     if raw.delimiter is not None:
         keys["delimiter"] = Line(value=raw.delimiter)
-    named, vectors = _draft_array(folder, place, wishes.vectors)
+    files = ItemFolder(folder, pool=None, named=wishes.vectors is not None)
+    named, vectors = draft_array(files, folder.resolve().name, place, wishes.vectors)
     keys |= named
     drafted, notes = draft_columns(columns, label, labels, unit, table)
-    keys |= {key: _of_items(line) for key, line in drafted.items()} | draft_split(columns)
+    keys |= {key: of_items(line) for key, line in drafted.items()} | draft_split(columns)
     options = make_options(place, keys)
     assert isinstance(options, embeddings.Options)
     seen = count_classes(options, place, keys, notes)
-    told = [*map(_write_item, seen.notes), *options.describe_vectors()]
+    told = [*map(write_item, seen.notes), *options.describe_vectors()]
     return replace(seen, notes=tuple(told), table=table, vectors=vectors)
 
 
-def _of_items(line: Line) -> Line:
-    return replace(line, comment=_write_item(line.comment))
+def of_items(line: Line) -> Line:
+    return replace(line, comment=write_item(line.comment))
 
 
-def _write_item(text: str) -> str:
+def write_item(text: str) -> str:
     """Returns a sentence on images as a sentence on items."""
     return re.sub(r"\ban image", "an item", re.sub(r"\bimage(s?)\b", r"item\1", text))
 
@@ -143,23 +145,31 @@ def _find_ids(columns: Columns, folder: Path) -> str | None:
     return best if best is not None and counts[best] else None
 
 
-def _draft_array(folder: Path, place: str, wish: str | None) -> tuple[dict[str, Line], ItemVectors]:
-    """Drafts `vectors` and `pool` of a folder; names the array only if a study needs its name."""
-    files = ItemFolder(folder, pool=None, named=wish is not None)
+def draft_array(
+    files: EmbeddingFile, name: str | None, place: str, wish: str | None
+) -> tuple[dict[str, Line], ItemVectors]:
+    """Drafts `vectors` and `pool`; names the array only if a study needs its name.
+
+    Args:
+      files: a folder of items, or files with vectors of many items.
+      name: the name of the vectors' backbone; None for the name of their array.
+    """
     known = files.list_vectors()
     usual = choose_array(known) if wish is None else None
-    array = usual or wish or _choose_likely(files, known, place)
-    files.find_vectors(None if usual else array)
-    backbone = name_of([folder.resolve().name])
-    keys = {} if usual else {"vectors": Line(value={backbone: array})}
-    if files.holds_patches(array):
+    array = wish or usual
+    if array is None:
+        array = _choose_likely(files, known, place)
+    files.find_vectors(array if usual is None else None)
+    backbone = name_of([name or array])
+    keys = {} if usual is not None else {"vectors": Line(value={backbone: array})}
+    if isinstance(files, ItemFolder) and files.holds_patches(array):
         keys["pool"] = Line(
             value="mean", comment="Makes one vector of the patches of each item; or write max."
         )
     return keys, ItemVectors(name=backbone, dimension=known[array].dimension)
 
 
-def _choose_likely(files: ItemFolder, known: Collection[str], place: str) -> str:
+def _choose_likely(files: EmbeddingFile, known: Collection[str], place: str) -> str:
     headers = files.read_headers()
     likely = [name for name in known if seems_vectors(name, headers[name])]
     if len(likely) == 1:

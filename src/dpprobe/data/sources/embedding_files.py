@@ -27,6 +27,7 @@ from dpprobe.artifacts import require_plain_file, require_proportion, require_sh
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.option_paths import match_files
 from dpprobe.data.people.alike_names import text_of
+from dpprobe.data.sources.numbered_parts import list_parts, number_parts
 from dpprobe.data.sources.parquet_columns import (
     NUMBER_LISTS,
     TEXT_BYTES,
@@ -36,6 +37,7 @@ from dpprobe.data.sources.parquet_columns import (
     read_schema,
     stream_columns,
 )
+from dpprobe.data.sources.tensor_columns import list_kind, read_shape, take_lists
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.hdf5_files import open_hdf5, read_column
 
@@ -115,6 +117,10 @@ class EmbeddingFile(ABC):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.faults: dict[int, tuple[str, str]] = {}
+
+    def count_parts(self) -> dict[Path, int]:
+        """Counts the rows of each file, if a dataset has several files of rows; else empty."""
+        return {}
 
     @abstractmethod
     def read_headers(self) -> Mapping[str, Header]:
@@ -369,6 +375,43 @@ class NumpyFile(EmbeddingFile):
                 ]
 
 
+class NumpyParts(EmbeddingFile):
+    """Numbered .npy files, such as img_emb_0.npy, whose rows follow each other."""
+
+    @cached_property
+    def _parts(self) -> dict[Path, Shape]:
+        """The shape of each part; raises ConfigError if the parts do not fit together."""
+        parts = {path: NumpyFile(path).list_vectors() for path in number_parts(self.path).values()}
+        first, *_ = parts
+        for path, known in parts.items():
+            if not known:
+                raise ConfigError(
+                    f"{path}: no vectors; save parts as one array [rows, numbers] each"
+                )
+            if (length := known[""].dimension) != parts[first][""].dimension:
+                raise ConfigError(
+                    f"{path}: vectors of {length} numbers, but {parts[first][''].dimension} in "
+                    f"{first}; use vectors of one model"
+                )
+        return {path: known[""] for path, known in parts.items()}
+
+    def count_parts(self) -> dict[Path, int]:
+        return {path: shape.rows for path, shape in self._parts.items()}
+
+    def read_headers(self) -> dict[str, Header]:
+        kinds = {NumpyFile(path).read_headers()[""].kind: None for path in self._parts}
+        first = next(iter(self._parts.values()))
+        shape = sum(self.count_parts().values()), first.dimension
+        return {"": Header(shape, " and ".join(kinds), is_number=True)}
+
+    def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
+        raise NotImplementedError(f"{self.path}: no columns {names}")
+
+    def stream_blocks(self, names: Sequence[str]) -> Blocks:
+        for path in self._parts:
+            yield from NumpyFile(path).read_blocks(names)
+
+
 def _read_numpy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Reads an array's shape, its storage order (True: column by column), and its type."""
     major, _ = np.lib.format.read_magic(stream)
@@ -433,25 +476,29 @@ def _slice_blocks(parts: Sequence[Any], rows: int, row_bytes: int) -> Blocks:
 
 
 class ParquetFiles(EmbeddingFile):
-    """Parquet files of one dataset, with vectors as lists of numbers."""
+    """Parquet files of one dataset, with vectors as lists of numbers or as tensors."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.paths = match_files(path)
+        self.paths = list_parts(path)
 
     @cached_property
     def _schemas(self) -> dict[Path, tuple[pa.Schema, int]]:
         return {path: read_schema(path) for path in self.paths}
 
+    def count_parts(self) -> dict[Path, int]:
+        return {path: rows for path, (_, rows) in self._schemas.items()}
+
     def read_headers(self) -> dict[str, Header]:
         import pyarrow as pa
 
-        rows = sum(count for _, count in self._schemas.values())
+        rows = sum(self.count_parts().values())
         headers = {}
         for each in self._schemas[self.paths[0]][0]:
             if describe_kind(each.type) == NUMBER_LISTS:
-                size = getattr(each.type, "list_size", None)
-                headers[each.name] = Header((rows, size), str(each.type), is_number=True)
+                if (shape := read_shape(each)) is not None:
+                    kind = str(np.dtype(list_kind(each.type).value_type.to_pandas_dtype()))
+                    headers[each.name] = Header((rows, *shape), kind, is_number=True)
             elif not pa.types.is_nested(each.type):
                 headers[each.name] = Header((rows,), str(each.type), is_number=False)
         return headers
@@ -459,6 +506,21 @@ class ParquetFiles(EmbeddingFile):
     def find_vectors(self, name: str | None) -> str:
         name = super().find_vectors(name)
         check_same_kinds(self._schemas, [name])
+        lengths: dict[int | None, Path] = {}
+        for path, (schema, _) in self._schemas.items():
+            with explain_damage(path):
+                shape = read_shape(schema.field(name)) or ()
+            if len(shape) != 1:
+                raise ConfigError(
+                    f"{path}: column {name!r} has tensors of shape {shape}, but vectors in "
+                    f"{self.paths[0]}; write one vector per row in all files"
+                )
+            lengths.setdefault(shape[0], path)
+        if len(known := [length for length in lengths if length is not None]) > 1:
+            raise ConfigError(
+                f"{lengths[known[1]]}: column {name!r} has vectors of {known[1]} numbers, but of "
+                f"{known[0]} in {lengths[known[0]]}; use vectors of one model"
+            )
         return name
 
     def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
@@ -477,13 +539,20 @@ class ParquetFiles(EmbeddingFile):
         import pyarrow.parquet as pq
 
         start = 0
-        for path in self.paths:
+        for path, (schema, _) in self._schemas.items():
             with explain_damage(path), pq.ParquetFile(path) as file:
+                stated = [read_shape(schema.field(name)) for name in names]
                 for batch in file.iter_batches(BLOCK_ROWS, columns=list(names)):
-                    yield [
-                        _stack_lists(batch.column(name), f"{path}: column {name!r}", start)
+                    block = [
+                        _stack_lists(take_lists(batch[name]), f"{path}: column {name!r}", start)
                         for name in names
                     ]
+                    for name, shape, array in zip(names, stated, block, strict=True):
+                        if shape not in ((None,), array.shape[1:]):
+                            raise OSError(
+                                f"{name!r} has {array.shape[1]} numbers, but states {shape}"
+                            )
+                    yield block
                     start += batch.num_rows
 
 
@@ -906,6 +975,12 @@ FORMATS: dict[str, Callable[[Path], EmbeddingFile]] = {
     ".pt": TorchFile,
     ".safetensors": SafetensorsFile,
 }
+# Formats of which a glob pattern may name several files.
+_PARTS: dict[str, Callable[[Path], EmbeddingFile]] = {
+    ".npy": NumpyParts,
+    ".parquet": ParquetFiles,
+    ".pq": ParquetFiles,
+}
 ITEM_FORMATS = (".h5", ".hdf5", ".pt", ".npz", ".npy", ".safetensors")
 
 
@@ -917,6 +992,8 @@ def open_embeddings(path: Path, *, option: str) -> EmbeddingFile:
             f"{option}: {path}: not the name of a file of vectors; name a file that ends in "
             f"{', '.join(FORMATS)}"
         )
-    if not path.is_file() and not (make is ParquetFiles and match_files(path)):
-        raise ConfigError(f"{option}: no file {path}; correct the path or put the file there")
+    if not path.is_file():
+        make = _PARTS.get(path.suffix.lower())
+        if make is None or path.exists() or not match_files(path):  # neither folder nor device
+            raise ConfigError(f"{option}: no file {path}; correct the path or put the file there")
     return make(path)

@@ -21,6 +21,8 @@ from dpprobe.data.people.class_units import CountedRows
 from dpprobe.data.people.patient_sides import RowIndex
 from dpprobe.data.sources import csv_files
 from dpprobe.data.sources.csv_options import ColumnFile, TableOptions
+from dpprobe.data.sources.numbered_parts import check_pairs
+from dpprobe.data.sources.parquet_columns import PARQUET
 from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import Name
@@ -59,8 +61,9 @@ class Options(TableOptions, CountedRows):
     train: str = Field(
         min_length=1,
         description="File with a vector per row: .npy, .npz, .parquet, .safetensors, .pt, .h5 or "
-        ".h5ad. A glob pattern may name several parquet files. Or a folder with one file per row, "
-        "named after its value in `id_column`, such as slide_1.h5.",
+        ".h5ad. A glob pattern may name several parquet files, or numbered .npy files such as "
+        "img_emb_*.npy, which are read in the order of their numbers. Or a folder with one file "
+        "per row, named after its value in `id_column`, such as slide_1.h5.",
     )
     test: str | None = Field(
         None,
@@ -71,8 +74,9 @@ class Options(TableOptions, CountedRows):
     table: str | None = Field(
         None,
         min_length=1,
-        description="A .csv or .tsv file with labels, patients and groups: one line per vector of "
-        "`train`, in the same order. If absent, `train` itself has these columns.",
+        description="A .csv, .tsv or .parquet file with labels, patients and groups: one row per "
+        "vector of `train`, in the same order. A glob pattern may name the parquet files that "
+        "belong to the numbered files of `train`. If absent, `train` itself has these columns.",
     )
     test_table: str | None = Field(
         None, min_length=1, description="The same as `table`, for the vectors of `test`."
@@ -106,6 +110,7 @@ class Options(TableOptions, CountedRows):
         dimensions: dict[str, int] = {}
         for split in self.list_splits():
             self._check_folder(split)
+            self._check_parts(split)
             csv_files.check_columns(self, split)
             file = self.open_vectors(split)
             known = file.list_vectors()
@@ -119,6 +124,23 @@ class Options(TableOptions, CountedRows):
                         f"{lengths} in test rows; use vectors of one model"
                     )
 
+    def _check_parts(self, split: SplitName) -> None:
+        """Raises ConfigError if parts of vectors and of their table do not belong together."""
+        if (pair := self._pair_parts(split)) is not None:
+            file, table = pair
+            check_pairs(file.path, file.count_parts(), table.path, table.count_parts())
+
+    def _pair_parts(self, split: SplitName) -> tuple[EmbeddingFile, EmbeddingFile] | None:
+        """Returns parts of vectors and their table in parts; None if either is a single file."""
+        table = self._find_table(split)
+        file = None if table is None else self._open_table(table)
+        if file is None or file.path.is_file() or self._vector_path(split).exists():
+            return None
+        return self.open_vectors(split), file
+
+    def _find_table(self, split: SplitName) -> str | None:
+        return self.table if split == "train" else self.test_table
+
     def _check_folder(self, split: SplitName) -> None:
         if not self._in_folder(split):
             if self.pool is not None:
@@ -131,7 +153,8 @@ class Options(TableOptions, CountedRows):
             if getattr(self, name) is None:
                 raise ConfigError(
                     f"{name}: missing; {self.locate_path(getattr(self, split))} is a folder, so "
-                    "name the table of its items, and the column with the files' names"
+                    "name the table of its items, and the column with the files' names; of parts "
+                    "with many rows name a pattern, such as img_emb/img_emb_*.npy"
                 )
 
     def read_index(self) -> RowIndex:
@@ -186,6 +209,10 @@ class Options(TableOptions, CountedRows):
                 headers[where].describe(where) for where in self.locate_vectors(split).values()
             ]
             told = f"{getattr(self, split)}: {', '.join(arrays)}"
+            if (files := len(file.count_parts())) > 1:
+                told += f" in {files:,} parts"
+            if self._pair_parts(split) is not None:
+                told += f", each with as many rows as its part of {self._find_table(split)}"
             if isinstance(file, ItemFolder):
                 parts = csv_rows.load_columns(self, {*self.list_columns()}, quiet=True)
                 ids = [
@@ -210,13 +237,25 @@ class Options(TableOptions, CountedRows):
 
     def split_file(self, split: SplitName) -> str:
         """Returns the study's name of the file with a split's labels: a table, or the vectors."""
-        table = self.table if split == "train" else self.test_table
-        return table or super().split_file(split)
+        return self._find_table(split) or super().split_file(split)
 
     def open_columns(self, file: str) -> ColumnFile | None:
         if file.lower().endswith(csv_files.SUFFIXES):
             return None
-        return self.open_vectors("test" if file == self.test else "train")
+        if file in (self.table, self.test_table):
+            return self._open_table(file)
+        if file in (self.train, self.test):
+            return self.open_vectors("test" if file == self.test else "train")
+        return None
+
+    def _open_table(self, file: str) -> EmbeddingFile | None:
+        """Opens a table of parquet files; returns None for other tables."""
+        from dpprobe.data.sources import embedding_files  # slow import: numpy
+
+        if not file.lower().endswith(PARQUET):
+            return None
+        option = "table" if file == self.table else "test_table"
+        return embedding_files.open_embeddings(self.locate_path(file), option=option)
 
     def check_length(self, split: SplitName, rows: int) -> None:
         if self._in_folder(split):  # rows have files by name

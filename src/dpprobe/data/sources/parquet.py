@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-SUFFIXES = (".parquet", ".pq")
 BATCH_ROWS = 128
 
 

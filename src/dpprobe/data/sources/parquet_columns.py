@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpprobe.artifacts import explain_parquet, parse_json, require_proportion
+from dpprobe.data.sources.tensor_columns import list_kind
 from dpprobe.errors import ConfigError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+PARQUET = (".parquet", ".pq")  # endings of parquet files' names
 NUMBER_LISTS = "lists of numbers"
 MOST_COLUMNS = 100_000
 TEXT_BYTES = 64  # memory that a row's label or id needs at least, once it is text
@@ -101,6 +103,7 @@ def describe_kind(kind: pa.DataType) -> str:
     """Names the kind of a column's values; numbers of all widths have one name."""
     from pyarrow import types
 
+    kind = list_kind(kind)
     if types.is_dictionary(kind):
         kind = kind.value_type
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
