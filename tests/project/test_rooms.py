@@ -200,10 +200,10 @@ def test_every_unit_test_is_named_after_its_module(repository: Path) -> None:
 DOORS = {
     "release.ledger.ledger": 7_200,
     "release.verification.verify": 14_500,
-    "release.predict": 13_000,
+    "release.predict": 13_500,  # it reads parts and tensors of other programs
     "release.bundle": 4_500,
     "features.feature_store": 2_600,
-    "heads.fit": 8_500,
+    "heads.fit": 8_600,
     "training.head_job": 23_300,
     "estimator.private_classifier": 23_800,
     "estimator.budget": 8_900,

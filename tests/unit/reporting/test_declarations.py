@@ -120,9 +120,11 @@ def test_an_option_has_a_figure_where_methods_differ_in_it_alone() -> None:
     options = [place["option"] for place in OPTION.shown(study)]
     assert options == ["batch_size", "init_scale"]
     files = StudyFiles(study, results="r")
-    marks = [f"r/cells/digits/pixels/.eps-{epsilon}.done" for epsilon in ("1", "inf")]
-    assert OPTION.needs["marks"].paths(files, {"dataset": "digits"}) == marks
-    assert not OPTION.needs["marks"].read
+    cells = files.list_study_cells("digits")
+    records = OPTION.needs["records"].paths(files, {"dataset": "digits"})
+    assert records == files.list_cells(cells, ["metrics.json"])
+    assert len(records) == len(cells)
+    assert not OPTION.needs["records"].read
     assert OPTION.shown(make_study()) == []
     both = make_study(methods={"a": {"head": "momentum"}, "b": {"head": "adam"}})
     assert [place["option"] for place in OPTION.shown(both)] == ["optimiser"]
@@ -161,8 +163,6 @@ def test_datasets_and_deltas_are_compared_by_their_cells_alone() -> None:
     def compared(figure: str) -> set[str]:
         paths = DATASETS.needs["metrics"].paths(files, {"figure": figure})
         assert all(path.endswith("metrics.json") for path in paths)
-        marks = DATASETS.needs["marks"].paths(files, {"figure": figure})
-        assert {path.split("/")[2] for path in marks} == {path.split("/")[2] for path in paths}
         return {path.split("/")[2] for path in paths}
 
     assert compared("deltas") == {"a", "b"}
