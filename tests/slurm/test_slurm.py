@@ -718,3 +718,71 @@ def test_a_user_who_is_not_root_in_a_folder_with_spaces(
         assert {path.stat().st_uid for path in (clone.directory / "results").rglob("*")} == {NOBODY}
         assert {state for _, state in clone.jobs()} == {"COMPLETED"}
         assert "Nothing to be done" in run()
+
+
+# The settings with which Snakemake's own Slurm plugin runs a study; docs/cluster.md has them too.
+OWN_PLUGIN = """
+executor: slurm
+jobs: 4
+latency-wait: 20
+rerun-incomplete: true
+default-resources:
+  slurm_account: root
+  slurm_partition: main
+  mem_mb: 2000
+  runtime: 60
+set-threads:
+  prepare_data: 4
+"""
+
+
+@pytest.fixture
+def system_config(cluster: Cluster) -> Iterator[None]:
+    """The cluster where the plugin looks, which deletes SLURM_CONF from its environment."""
+    path = Path("/etc/slurm/slurm.conf")
+    if path.exists():
+        pytest.skip(f"{path} is another cluster's")
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to(cluster.config)
+    yield
+    path.unlink()
+
+
+@COLD
+@WITH_DATABASE
+@pytest.mark.usefixtures("system_config")
+def test_snakemakes_own_plugin_runs_a_study_and_resumes(clone: Workspace) -> None:
+    profile = clone.directory / "own"
+    profile.mkdir()
+    (profile / "config.yaml").write_text(OWN_PLUGIN)
+    study = {**SMALL, "datasets": {"left": SMALL["datasets"]["left"]}}
+
+    def run() -> str:
+        (clone.directory / "config.yaml").write_text(yaml.safe_dump(study))
+        result = run_program(
+            [
+                "snakemake",
+                "heads",
+                "--profile",
+                "own",
+                "--slurm-init-seconds-before-status-checks=5",
+            ],
+            joined=True,
+            cwd=clone.directory,
+            env=clone.environment(),
+            timeout=TIMEOUT,
+            check=False,
+        )
+        assert result.returncode == 0, result.stdout[-6000:]
+        return result.stdout
+
+    run()
+    whole(clone)
+    ended = Counter(state for _, state in clone.jobs())
+    assert set(ended) == {"COMPLETED"}
+    assert "Nothing to be done" in run()
+    study["epsilons"] = [2, 4]
+    run()
+    log = clone.directory / "results/logs/train_heads/left/pixels/eps-4.log"
+    assert "sgd: training seeds 0, 1" in log.read_text()
+    assert len(clone.jobs()) == sum(ended.values()) + 2, "calibrate and train_heads"
