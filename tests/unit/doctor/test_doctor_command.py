@@ -408,6 +408,18 @@ def test_what_is_half_published_is_looked_at_again(
     assert (doctor()[0], len(looks)) == (1, 4)
 
 
+def test_results_of_former_options_are_counted_and_stay(doctor: Doctor) -> None:
+    fingerprint = json.loads(Path(CELL, "metrics.json").read_text())["fingerprint"]
+    for name in (fingerprint, "former"):
+        shutil.copytree(CELL, Path("results/.cells", name))
+    size = format_size(sum(path.stat().st_size for path in Path(CELL).iterdir()))
+    for words in ((), ("--fix",)):
+        code, output = doctor(*words)
+        assert code == 0
+        assert f"results/.cells: 1 result of former options or failed jobs, {size}; " in output
+    assert Path("results/.cells/former").exists(), "it is not damaged"
+
+
 def test_what_cannot_be_read_or_deleted_stays(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
