@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.analysis_registry import load_analyses
-from dpprobe.artifacts import read_bounded
+from dpprobe.artifacts import read_json
 from dpprobe.errors import DpprobeError
 from dpprobe.privacy.accountants import Fits
 from dpprobe.result_store import list_unpublished
 from dpprobe.results.best_head_price import fits_of_statement
 from dpprobe.results.cell_files import METRICS_FILE, STATEMENT_FILE
-from dpprobe.results.cell_record import parse_cell, read_statement
+from dpprobe.results.cell_record import read_statement
 from dpprobe.study.study import Cell, Study
 from dpprobe.study.study_checks import shared_images
 
@@ -71,12 +71,11 @@ def read_cells(study: Study, datasets: Sequence[str]) -> Iterator[tuple[Cell, Fi
                 cell = Cell(dataset, backbone, method, epsilon.removeprefix("eps-"))
                 yield cell, _read_fits(folder / STATEMENT_FILE)
     for stored in list_unpublished(Path(study.results_dir)):
-        with suppress(OSError, ValueError, DpprobeError):
-            name = parse_cell(read_bounded(stored / METRICS_FILE)).cell
-            if name.dataset in datasets:
-                former = f"{name.method}{FORMER}{stored.name[:8]}"
-                cell = Cell(name.dataset, name.backbone, former, name.epsilon)
-                yield cell, _read_fits(stored / STATEMENT_FILE)
+        with suppress(OSError, ValueError, KeyError, TypeError):  # no cell, but a network or audit
+            cell = Cell(**read_json(stored / METRICS_FILE)["cell"])
+            if cell.dataset in datasets:
+                former = f"{cell.method}{FORMER}{stored.name[:8]}"
+                yield cell._replace(method=former), _read_fits(stored / STATEMENT_FILE)
 
 
 def _read_fits(path: Path) -> Fits | None:

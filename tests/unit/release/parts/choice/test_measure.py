@@ -15,6 +15,7 @@ import pytest
 
 from dpprobe.analyses.analysis import Analysis
 from dpprobe.analysis_registry import load_analyses
+from dpprobe.artifacts import write_json
 from dpprobe.errors import DataError
 from dpprobe.heads.auto_rule import choose_head
 from dpprobe.heads.facts import DataFacts
@@ -385,6 +386,22 @@ def test_a_cell_of_other_noise_counts_beside_the_planned_one(tmp_path: Path) -> 
     exact = composed(tmp_path, {0.5: EVERY, 2.0: EVERY + 4 * SEEDS})  # mu doubles
     assert block["cells"] == 4
     assert exact <= block["epsilon"] <= exact * (1 + 1e-5)
+
+
+def test_cells_of_former_options_count_from_the_store(tmp_path: Path) -> None:
+    cell = lay_cell(tmp_path, "digits/pixels/covariance/2", seeds=2)
+    stored = tmp_path / "results/.cells/0f"
+    stored.parent.mkdir()
+    cell.rename(stored)
+    named = {"dataset": "digits", "backbone": "pixels", "method": "covariance", "epsilon": "2"}
+    write_json(stored / "metrics.json", {"cell": named, "fingerprint": "0f", "files": {}})
+    block = price_choice(with_datasets(tmp_path), tmp_path)
+    exact = composed(tmp_path, {0.5: EVERY, 2.0: EVERY + 2})
+    assert block["cells"] == 5
+    assert exact <= block["epsilon"] <= exact * (1 + 1e-5)
+    statement = stored / "privacy.json"
+    statement.write_text(statement.read_text().replace('"private": true', '"private": false'))
+    check_named(tmp_path, "pixels/covariance of former options 0f/eps-2")
 
 
 def lay_text(folder: Path, name: str, text: str = "{}") -> None:
