@@ -61,6 +61,16 @@ def test_all_files_have_the_number(check: ModuleType) -> None:
     assert full["keywords"] == project["keywords"]
 
 
+def test_every_package_has_one_licence_and_names_tested_systems() -> None:
+    pages = [REPOSITORY / "pyproject.toml", REPOSITORY / "integrations/flower/pyproject.toml"]
+    own, flower = (tomllib.loads(page.read_text())["project"] for page in pages)
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
+    assert own["license"] == flower["license"] == citation["license"] == "Apache-2.0"
+    systems = [each for each in own["classifiers"] if each.startswith("Operating System")]
+    assert systems == ["Operating System :: POSIX :: Linux"]
+    assert "| ARM processors, macOS | not tested |" in (REPOSITORY / "docs/testing.md").read_text()
+
+
 def test_a_tagged_clone_may_be_published(check: ModuleType) -> None:
     if not (REPOSITORY / ".git").exists():
         pytest.skip("needs a clone, whose tags git lists")
