@@ -114,7 +114,7 @@ def distinct_paragraph(comparisons: Sequence[Comparison]) -> str:
     return _paragraph(
         f"{_word(len(distinct)).capitalize()} results of ours are like for like: {counts}. "
         f"Papers and leaderboard print them {len(like)} times. Our accuracy is lower by at most "
-        f"{below}; the images of CIFAR-10 were encoded once more as JPEG. All are baselines without "
+        f"{below}; CIFAR-10's images were encoded once more as JPEG. All are baselines without "
         "public data: ScatterNets with a linear classifier, and a CNN. No number of a foundation "
         "model was run like for like, because we could not fetch its weights or data."
     )

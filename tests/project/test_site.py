@@ -27,6 +27,10 @@ def test_every_page_has_a_place() -> None:
     assert not pages - set(nav), "add them to the nav of mkdocs.yml"
     assert not [name for name in nav if not (REPOSITORY / name).is_file()]
     assert len(nav) == len(set(nav))
+    index = set(re.findall(r"\]\(([\w./-]+\.md)\)", (REPOSITORY / "docs/README.md").read_text()))
+    named = {f"docs/{name}" for name in index} | {"docs/README.md"}
+    heads = {page for page in pages if page.startswith("docs/methods/")}
+    assert pages - heads <= named, "add them to docs/README.md"
 
 
 def anchors(page: Path) -> set[str]:
