@@ -123,7 +123,9 @@ def distinct_paragraph(comparisons: Sequence[Comparison]) -> str:
 def distinct_key(comparison: Comparison) -> tuple[str, str, str, float] | None:
     """Returns what tells our results apart; several published numbers may have one result."""
     result = comparison.result
-    return result and (result.study, result.dataset, result.method, result.epsilon)
+    if result is None:
+        return None
+    return result.study, result.dataset, result.method, result.epsilon
 
 
 def _word(number: int) -> str:
