@@ -3,7 +3,7 @@
     python bench/reproduction_page.py results/foundation_features
 
 Without a folder, the page is written from the record and the results of bench/throughput.py. The
-README's paragraph of counts is written too, unless --output names another page.
+README's section of published numbers is written too, unless --output names another page.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ def write_page(arguments: argparse.Namespace) -> None:
     write_text(arguments.output, page)
     if arguments.output == PAGE:
         start, _, end = README.read_text(encoding="utf-8").partition(HEADING)
-        counted = readme_paragraph(compare_record(*read))
-        write_text(README, "".join([start, HEADING, counted, "\n\n", end.partition("\n\n")[2]]))
+        counted = readme_paragraph(read[0], compare_record(*read))
+        rest = end[end.index("\n\n## ") :]
+        write_text(README, "".join([start, HEADING, counted, rest]))
     print(f"page:    {arguments.output}")
 
 

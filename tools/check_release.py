@@ -1,5 +1,8 @@
 """Checks that a tag may be published: the tag, the code and the files name one version and date.
 
+Files for archives and the software paper have placeholders for what only a person knows; each is a
+fault.
+
     python tools/check_release.py v0.1.0
 
 It prints the version, or ends with one line per fault. It needs no library.
@@ -7,6 +10,7 @@ It prints the version, or ends with one line per fault. It needs no library.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -18,6 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from dpprobe.version_number import ROOT, TAG, VERSION, name_code
 
 UNRELEASED = "unreleased"
+PLACEHOLDER = re.compile(r"PLACEHOLDER: ([^\"]+)")
+PREPARED = ("CITATION.cff", ".zenodo.json", "codemeta.json", "paper/paper.md")
 DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _HEADING = re.compile(r"^## \[(\d+\.\d+\.\d+)\] - (\S+)$", re.MULTILINE)
 
@@ -41,6 +47,18 @@ def of_citation(text: str) -> Stated:
     return Stated(version, day or UNRELEASED)
 
 
+def find_placeholders(root: Path = ROOT) -> Iterator[str]:
+    """Yields a fault for each placeholder of the prepared files, and for each missing file."""
+    for name in PREPARED:
+        if not (root / name).is_file():
+            yield f"{name}: missing; restore it from git"
+            continue
+        lines = (root / name).read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines, 1):
+            for wanted in PLACEHOLDER.findall(line):
+                yield f"{name}: line {number}: placeholder; write the {wanted}"
+
+
 def find_faults(tag: str, root: Path = ROOT) -> Iterator[str]:
     if tag != TAG:
         yield f"tag {tag}: src/dpprobe/version_number.py has {VERSION}, whose tag is {TAG}"
@@ -55,6 +73,13 @@ def find_faults(tag: str, root: Path = ROOT) -> Iterator[str]:
             yield f"{name}: {stated.day}; write the day of the release, as 2026-01-31"
     if changes.day != citation.day:
         yield f"CITATION.cff: {citation.day}, but CHANGELOG.md has {changes.day}"
+    yield from find_placeholders(root)
+    codemeta = root / "codemeta.json"
+    if (
+        codemeta.is_file()
+        and (stated_there := json.loads(codemeta.read_text())["version"]) != VERSION
+    ):
+        yield f"codemeta.json: {stated_there}, not {VERSION}"
 
 
 def main() -> None:

@@ -66,6 +66,7 @@ def reproduction_page(published: Published, facts: Facts, record: Record) -> str
         "# Reproduction: the published numbers and ours",
         _paragraph(INTRODUCTION[0]),
         _counts(published, comparisons),
+        distinct_paragraph(comparisons),
         _paragraph(INTRODUCTION[1]),
         _paragraph(WRITTEN),
         f"    {COMMAND}",
@@ -85,22 +86,54 @@ def reproduction_page(published: Published, facts: Facts, record: Record) -> str
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
-def readme_paragraph(comparisons: Sequence[Comparison]) -> str:
-    """Returns the README's paragraph: how many numbers have each state, and our differences."""
-    counts = {name: sum(state(c) == name for c in comparisons) for name in STATES}
-    sources = len({c.number.paper for c in comparisons})
-    gaps: dict[str, list[float]] = {}
-    for comparison in comparisons:
-        if state(comparison) == LIKE and comparison.gap is not None:
-            gaps.setdefault(title(comparison.number.dataset or ""), []).append(-comparison.gap)
-    below = [f"{max(of):.1f} points on {name} ({len(of)} numbers)" for name, of in gaps.items()]
-    return _paragraph(
-        f"{NUMERALS[sources]} sources have {len(comparisons)} numbers "
-        f"([all](docs/reproduction.md)): {counts[LIKE]} were run like for like, {counts[MET]} hold "
-        f"without a run, {counts[STAND_IN]} were run in kind, with other data or networks, "
-        f"{counts[WAITING]} wait for hours or data, and {counts[NEVER]} are not comparable. Like "
-        f"for like, our accuracy is lower by at most {', '.join(below)}."
+def readme_paragraph(published: Published, comparisons: Sequence[Comparison]) -> str:
+    """Returns the README's text: how many results are like for like, and what was not run."""
+    papers = [c for c in comparisons if not _is_leaderboard(published, c.number.paper)]
+    board = [c for c in comparisons if c not in papers]
+    waiting, never = (sum(state(c) == name for c in comparisons) for name in (WAITING, NEVER))
+    sources = len({c.number.paper for c in papers})
+    summary = _paragraph(
+        f"[All numbers](docs/reproduction.md): {len(papers)} of {_word(sources)} papers and "
+        f"{len(board)} of the private ML leaderboard. Of these, {waiting} wait for hours or data "
+        f"and {never} are not comparable."
     )
+    return f"{distinct_paragraph(comparisons)}\n\n{summary}"
+
+
+def distinct_paragraph(comparisons: Sequence[Comparison]) -> str:
+    """Says how many results of ours are like for like, each counted once, and what they are."""
+    like = [c for c in comparisons if state(c) == LIKE]
+    distinct = {distinct_key(c): c for c in like}
+    gaps: dict[str, list[float]] = {}
+    for comparison in distinct.values():
+        if comparison.gap is not None:
+            name = title(comparison.number.dataset or "")
+            gaps.setdefault(name, []).append(-comparison.gap)
+    counts = " and ".join(f"{_word(len(of))} on {name}" for name, of in gaps.items())
+    below = " and ".join(f"{max(of):.1f} points on {name}" for name, of in gaps.items())
+    return _paragraph(
+        f"{_word(len(distinct)).capitalize()} results of ours are like for like: {counts}. "
+        f"Papers and leaderboard print them {len(like)} times. Our accuracy is lower by at most "
+        f"{below}; CIFAR-10's images were encoded once more as JPEG. All are baselines without "
+        "public data: ScatterNets with a linear classifier, and a CNN. No number of a foundation "
+        "model was run like for like, because we could not fetch its weights or data."
+    )
+
+
+def distinct_key(comparison: Comparison) -> tuple[str, str, str, float] | None:
+    """Returns what tells our results apart; several published numbers may have one result."""
+    result = comparison.result
+    if result is None:
+        return None
+    return result.study, result.dataset, result.method, result.epsilon
+
+
+def _word(number: int) -> str:
+    return NUMERALS[number].lower() if number < len(NUMERALS) else str(number)
+
+
+def _is_leaderboard(published: Published, paper: str) -> bool:
+    return "leaderboard" in published.citations[paper].short.lower()
 
 
 def state(comparison: Comparison) -> str:
@@ -124,13 +157,15 @@ def _by_entry(comparisons: Iterable[Comparison]) -> list[list[Comparison]]:
 
 def _counts(published: Published, comparisons: Sequence[Comparison]) -> str:
     """Makes the table with the counts of each paper's numbers by state."""
+    papers = keep_unique(comparison.number.paper for comparison in comparisons)
+    boards = [paper for paper in papers if _is_leaderboard(published, paper)]
+    groups = {_short(published, paper): [paper] for paper in papers if paper not in boards}
+    groups["All papers"] = [paper for paper in papers if paper not in boards]
+    groups |= {_short(published, paper): [paper] for paper in boards}
     rows = []
-    for paper in keep_unique(comparison.number.paper for comparison in comparisons):
-        of = [state(c) for c in comparisons if c.number.paper == paper]
-        counts = (str(of.count(name)) for name in STATES)
-        rows.append(make_row(_short(published, paper), str(len(of)), *counts))
-    total = [state(comparison) for comparison in comparisons]
-    rows.append(make_row("All", str(len(total)), *(str(total.count(name)) for name in STATES)))
+    for name, of_group in (groups | {"All": papers}).items():
+        of = [state(c) for c in comparisons if c.number.paper in of_group]
+        rows.append(make_row(name, str(len(of)), *(str(of.count(each)) for each in STATES)))
     columns = ("<Paper", "Numbers", *map(_upper, STATES))
     return write_markdown(make_table("counts", "", columns, rows, []))
 

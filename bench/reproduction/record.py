@@ -1,18 +1,20 @@
 """The record of our runs, small enough for git: results of studies, and throughput.
 
 Results folders are not in the repository, so the page is made from the record, which a command
-writes from results folders. The record has no dates and no paths of a machine.
+writes from results folders. The record has no dates and no paths of a machine. The file is JSON
+with one line per backbone, method, cell and network, so that a changed result changes one line.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import read_json, read_record, write_json
+from dpprobe.artifacts import read_json, read_record, write_text
 from dpprobe.errors import DataError
 from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.registry import NETWORKS
@@ -25,6 +27,7 @@ from reproduction.facts import Kept
 
 FORMAT, FORMAT_VERSION = "dpprobe-reproduced", 1
 FILE = Path(__file__).with_name("reproduced.json")
+LINE_DEPTH = 4  # file, studies, a study, its cells
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +102,24 @@ class Record:
 
     def write(self, path: Path) -> None:
         values = {"studies": self.studies, "throughput": self.throughput}
-        write_json(path, {"format": FORMAT, "format_version": FORMAT_VERSION, **values})
+        record = {"format": FORMAT, "format_version": FORMAT_VERSION, **values}
+        write_text(path, _format_lines(record, depth=LINE_DEPTH) + "\n")
+
+
+def _format_lines(value: Any, *, depth: int, indent: str = "") -> str:
+    """Formats a value as JSON that puts each member below `depth` levels on one line."""
+    if depth == 0 or not value or not isinstance(value, Mapping | list | tuple):
+        return json.dumps(value, allow_nan=False, ensure_ascii=False)
+    inner, named = indent + " ", isinstance(value, Mapping)
+    members = value.items() if isinstance(value, Mapping) else (("", each) for each in value)
+    lines = [
+        inner
+        + (f"{json.dumps(name, ensure_ascii=False)}: " if named else "")
+        + _format_lines(member, depth=depth - 1, indent=inner)
+        for name, member in members
+    ]
+    start, end = "{}" if named else "[]"
+    return "\n".join([start, ",\n".join(lines), indent + end])
 
 
 def _with_earlier_cells(study: Mapping[str, Any], before: Mapping[str, Any]) -> Mapping[str, Any]:

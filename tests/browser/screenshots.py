@@ -29,17 +29,14 @@ FIGURE = f"figures/{DATASET}/accuracy.png"
 REPORT = "report.png"
 REPORT_SIZE = (1280, 1000)
 # Each picture of MLflow with the record of addresses and the name of the page in it.
-README_VIEWS = {
+VIEWS = {
     "mlflow_runs.png": (f"{DATASET}.json", "cells"),
     "mlflow_charts.png": (f"{DATASET}.json", "charts"),
-}
-OTHER_VIEWS = {
     "mlflow_private.png": (f"{DATASET}.json", "private"),
     "mlflow_studies.png": ("_study.json", "studies"),
 }
 MLFLOW_SIZE = (1600, 800)
-NAMES = (f"{DATASET}_accuracy.png", REPORT, *README_VIEWS)
-TRACKING_NAMES = (*README_VIEWS, *OTHER_VIEWS)
+NAMES = (f"{DATASET}_accuracy.png", REPORT, *VIEWS)
 INSTALL = "sh tests/install_system_packages.sh browser"
 PLOTTED = ".js-plotly-plot .scatterlayer path, .js-plotly-plot .barlayer path"
 # What a mouse elsewhere does not show: Plotly's buttons, always there in a browser without one.
@@ -140,7 +137,7 @@ def take(results: Path) -> Iterator[Picture]:
         screen(browser, width=width, height=int(browser.execute_script(FIRST_CUT)))
         yield REPORT, *take_page(browser)
         browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": False})
-        yield from _take_views(browser, results, README_VIEWS | OTHER_VIEWS)
+        yield from _take_views(browser, results, VIEWS)
 
 
 def _take_views(

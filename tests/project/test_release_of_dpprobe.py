@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -59,6 +60,55 @@ def test_all_files_have_the_number(check: ModuleType) -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     assert "version" not in project, "it is written once"
     assert full["keywords"] == project["keywords"]
+    zenodo, codemeta = (
+        json.loads((REPOSITORY / name).read_text()) for name in (".zenodo.json", "codemeta.json")
+    )
+    assert codemeta["version"] == VERSION
+    assert zenodo["keywords"] == codemeta["keywords"] == project["keywords"]
+    assert zenodo["title"] == full["title"]
+    assert zenodo["description"] == full["abstract"]
+    assert codemeta["description"] == project["description"]
+
+
+def test_what_a_person_has_to_write_is_a_fault(check: ModuleType, tmp_path: Path) -> None:
+    for name in check.PREPARED:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(REPOSITORY / name, tmp_path / name)
+    marked = [
+        name
+        for name in check.PREPARED
+        for _ in range((tmp_path / name).read_text().count("PLACEHOLDER"))
+    ]
+    assert [fault.partition(":")[0] for fault in check.find_placeholders(tmp_path)] == marked
+    (tmp_path / "codemeta.json").write_text('{"version": "0.1",\n "a": ["PLACEHOLDER: place", 1]}')
+    (tmp_path / ".zenodo.json").write_text("{}")
+    (tmp_path / "paper/paper.md").unlink()
+    assert list(check.find_placeholders(tmp_path)) == [
+        "codemeta.json: line 2: placeholder; write the place",
+        "paper/paper.md: missing; restore it from git",
+    ]
+
+
+def test_the_paper_is_short_and_cites_what_is_listed() -> None:
+    text = (REPOSITORY / "paper/paper.md").read_text()
+    listed = re.findall(r"^@\w+\{(\w+),", (REPOSITORY / "paper/references.bib").read_text(), re.M)
+    assert set(re.findall(r"@(\w+)", text)) == set(listed)
+    assert len(set(listed)) == len(listed)
+    assert len(text.split()) <= 1000
+    for page in ("README.md", "docs/reproduction.md"):
+        counts = "six on MNIST and one on CIFAR-10"
+        assert counts in (REPOSITORY / page).read_text().replace("\n", " ")
+        assert counts in text.replace("\n", " ")
+
+
+def test_every_package_has_one_licence_and_names_tested_systems() -> None:
+    pages = [REPOSITORY / "pyproject.toml", REPOSITORY / "integrations/flower/pyproject.toml"]
+    own, flower = (tomllib.loads(page.read_text())["project"] for page in pages)
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
+    assert own["license"] == flower["license"] == citation["license"] == "Apache-2.0"
+    systems = [each for each in own["classifiers"] if each.startswith("Operating System")]
+    assert systems == ["Operating System :: POSIX :: Linux"]
+    assert "| ARM processors, macOS | not tested |" in (REPOSITORY / "docs/testing.md").read_text()
 
 
 def test_a_tagged_clone_may_be_published(check: ModuleType) -> None:
@@ -119,6 +169,10 @@ def test_a_tag_is_checked_as_the_workflow_does(
     (tmp_path / ".gitignore").write_text("__pycache__\n")
     (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {changes}\n\nwords\n")
     (tmp_path / "CITATION.cff").write_text(f"cff-version: 1.2.0\nversion: {citation}\n")
+    for name in (".zenodo.json", "paper/paper.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("nothing left to write")
+    (tmp_path / "codemeta.json").write_text(json.dumps({"version": VERSION}))
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "all")

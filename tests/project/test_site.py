@@ -27,6 +27,25 @@ def test_every_page_has_a_place() -> None:
     assert not pages - set(nav), "add them to the nav of mkdocs.yml"
     assert not [name for name in nav if not (REPOSITORY / name).is_file()]
     assert len(nav) == len(set(nav))
+    index = set(re.findall(r"\]\(([\w./-]+\.md)\)", (REPOSITORY / "docs/README.md").read_text()))
+    named = {f"docs/{name}" for name in index} | {"docs/README.md"}
+    heads = {page for page in pages if page.startswith("docs/methods/")}
+    assert pages - heads <= named, "add them to docs/README.md"
+
+
+def test_the_first_pages_are_short_and_use_no_private_words() -> None:
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    tutorial = (REPOSITORY / "docs/tutorial.md").read_text(encoding="utf-8")
+    first = readme.partition("\n## ")[0]
+    assert len(re.findall(r"^\| an? ", first, re.MULTILINE)) == 4, "a door for each reader"
+    assert first.count("](") <= 12
+    assert len(readme.split()) < 900
+    private = re.compile(r"\b(cells?|rooms?|exhibits?|told|passports?)\b", re.IGNORECASE)
+    assert private.findall(readme + tutorial) == []
+    commands = re.search(r"(?m)^    dpprobe init.*\n.*\n.*\n", readme)
+    assert commands is not None
+    before = readme[: commands.end()]
+    assert not re.search(r"\b(budget|ledger|model card)\b", before)
 
 
 def anchors(page: Path) -> set[str]:

@@ -61,24 +61,36 @@ def test_counts_add_up_to_all_published_numbers() -> None:
     assert total == sum(states) == len(comparisons) == len(read.numbers)
 
 
-def test_the_readme_counts_published_numbers_as_the_page_does(repository: Path) -> None:
-    """Its paragraph is generated; sums and differences are those of the page's tables."""
+def test_the_readme_counts_each_result_once(repository: Path) -> None:
+    """Its section is generated; counts and differences are those of the page's tables."""
     readme = (repository / "README.md").read_text(encoding="utf-8")
     words = readme.partition("## Published numbers\n")[2].partition("\n## ")[0].strip()
     read = published.read_published(), facts.read(), record.read_reproduced()
-    assert words == page.readme_paragraph(page.compare_record(*read)), f"run: {page.COMMAND}"
+    comparisons = page.compare_record(*read)
+    assert words == page.readme_paragraph(read[0], comparisons), f"run: {page.COMMAND}"
     text = (repository / "docs/reproduction.md").read_text(encoding="utf-8")
-    numbers = re.findall(r"(\d+) (?:numbers \(\[|were|hold|wait|are)", " ".join(words.split()))
-    assert numbers == row(text, "All")[1:]
-    differences: dict[str, list[float]] = {"MNIST": [], "CIFAR-10": []}
+    papers, board, every = (
+        list(map(int, row(text, name)[1:]))
+        for name in ("All papers", "Private ML leaderboard", "All")
+    )
+    assert [a + b for a, b in zip(papers, board, strict=True)] == every
+    distinct: dict[tuple[str, ...], float] = {}
     for line in section("Like for like").splitlines()[3:]:
         if line.startswith("| "):
             cells = line.strip("|").split(" | ")
-            name = "MNIST" if "MNIST" in cells[1] else "CIFAR-10"
+            name = "MNIST" if "MNIST" in cells[0] + cells[1] else "CIFAR-10"
             assert name in cells[0] + cells[1]
-            differences[name].append(-float(cells[6]))
-    for name, of in differences.items():
-        assert f"{max(of):.1f} points on {name} ({len(of)} numbers)" in " ".join(words.split())
+            assert cells[7].split(", ")[1] in ("channels", "from_scratch")  # no foundation model
+            distinct[(name, cells[2].strip(), cells[7])] = -float(cells[6])
+    names = [name for name, *_ in distinct]
+    assert (len(distinct), names.count("MNIST"), names.count("CIFAR-10")) == (7, 6, 1)
+    worst = {name: max(g for k, g in distinct.items() if k[0] == name) for name in set(names)}
+    flat = " ".join(words.split())
+    assert "Seven results of ours are like for like: six on MNIST and one on CIFAR-10." in flat
+    assert f"print them {every[1]} times" in flat
+    assert f"{worst['MNIST']:.1f} points on MNIST and {worst['CIFAR-10']:.1f} points" in flat
+    assert f"{papers[0]} of six papers and {board[0]} of the private ML leaderboard" in flat
+    assert f"{every[4]} wait for hours or data and {every[5]} are not comparable" in flat
 
 
 def test_a_number_without_a_run_is_ready_or_not_comparable() -> None:

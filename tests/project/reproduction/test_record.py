@@ -60,6 +60,17 @@ def test_infinity_and_areas_survive_json(tmp_path: Path) -> None:
     assert (found.epsilon, found.private, found.metric) == (math.inf, False, "auc")
 
 
+def test_the_file_has_one_line_per_cell(tmp_path: Path) -> None:
+    for epsilon in ("0.5", "1", "2"):
+        paper_cell(tmp_path, epsilon=epsilon, options=SGD)
+    written = record.record_study(study(), tmp_path, file="config/mine.yaml")
+    written.write(tmp_path / "record.json")
+    lines = (tmp_path / "record.json").read_text(encoding="utf-8").splitlines()
+    cells = [json.loads(line.rstrip(",")) for line in lines if '"dataset"' in line]
+    assert [cell["epsilon"] for cell in cells] == ["0.5", "1", "2"]
+    assert json.loads("\n".join(lines))["studies"]["mine"]["cells"] == cells
+
+
 def test_a_study_replaces_its_cells_and_leaves_others(tmp_path: Path) -> None:
     paper_cell(tmp_path / "a", epsilon="1")
     paper_cell(tmp_path / "a", epsilon="10")
