@@ -12,13 +12,16 @@ a patient resemble each other. Without `units`, all rows have equal weight.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from scipy.special import expit, log_softmax
 
 from dpprobe.errors import DataError
+from dpprobe.results.cell_record import REAL_ACCURACY
 from dpprobe.results.unit_counts import row_weights
 
 Link = Literal["softmax", "sigmoid", "none"]
@@ -82,39 +85,132 @@ def evaluate_scores(
             f"scores of test row {int(bad.argmax())} are not finite: the head diverged; "
             "lower its learning rate"
         )
-    weights = row_weights(units)
-    if labels.ndim == 2:
-        return _evaluate_labels(scores, labels != 0, link, weights)
-    return _evaluate_classes(scores, labels, link, accepted, weights)
+    several = labels.ndim == 2
+    judged = Judged(
+        scores=scores,
+        labels=labels != 0 if several else labels,
+        link=link,
+        accepted=accepted,
+        weights=row_weights(units),
+    )
+    result: dict[str, Any] = {}
+    for name, metric in SCALAR_METRICS.items():
+        compute = metric.several_labels if several else metric.one_label
+        value = None if compute is None else compute(judged)
+        if value is not None:
+            result[name] = value
+    return result | (_list_by_label(judged) if several else _list_by_class(judged))
 
 
-def _evaluate_classes(
-    scores: np.ndarray,
-    labels: np.ndarray,
-    link: Link,
-    accepted: Sequence[Sequence[int]] | None,
-    weights: np.ndarray | None,
-) -> dict[str, Any]:
-    classes = scores.shape[1]
-    rank = label_ranks(scores, labels)
-    correct = rank == 0
-    recall = _recall_by_class(labels, correct, classes, weights)
-    result: dict[str, Any] = {
-        "accuracy": _weighted_share(correct, weights),
-        "macro_accuracy": float(np.nanmean(recall)),
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Judged:
+    """One head's scores beside the labels, as in `evaluate_scores`, and what metrics share.
+
+    Attributes:
+      labels: integers [n], or booleans [n, K] for several labels per row.
+      weights: [n] weights of rows; None for equal weights.
+    """
+
+    scores: np.ndarray
+    labels: np.ndarray
+    link: Link
+    accepted: Sequence[Sequence[int]] | None
+    weights: np.ndarray | None
+
+    @cached_property
+    def rank(self) -> np.ndarray:
+        """[n] classes that rank before the row's label."""
+        return label_ranks(self.scores, self.labels)
+
+    @cached_property
+    def right(self) -> np.ndarray:
+        """Right predictions: booleans [n], or [n, K] for several labels per row."""
+        if self.labels.ndim == 1:
+            return self.rank == 0
+        return right_predictions(self.scores, self.labels, link=self.link)
+
+    @cached_property
+    def recall(self) -> np.ndarray:
+        """[K] recall of each class, NaN without test rows."""
+        return _recall_by_class(self.labels, self.right, self.scores.shape[1], self.weights)
+
+    @cached_property
+    def ranked(self) -> dict[int, tuple[float, float]]:
+        """AUC and average precision by label, for the labels that enter a mean."""
+        columns = ranked_columns(self.scores, self.labels)
+        labels = ranked_labels(self.labels, self.scores.shape[1])
+        return {
+            label: _ranking_metrics(*column, self.weights)
+            for label, column in zip(labels, columns, strict=True)
+        }
+
+    def share(self, right: np.ndarray) -> float:
+        return _weighted_share(right, self.weights)
+
+
+class Metric(NamedTuple):
+    """A metric that is one fraction: functions that return None if the data does not allow it."""
+
+    one_label: Callable[[Judged], float | None] | None = None
+    several_labels: Callable[[Judged], float | None] | None = None
+
+
+def _top5_accuracy(judged: Judged) -> float | None:
+    few = judged.scores.shape[1] <= TOP5_ABOVE
+    return None if few else judged.share(np.less(judged.rank, 5))
+
+
+def _real_accuracy(judged: Judged) -> float | None:
+    if judged.accepted is None:
+        return None
+    return _accepted_accuracy(judged.scores.argmax(axis=1), judged.accepted, judged.weights)
+
+
+def _class_calibration(judged: Judged) -> float | None:
+    if judged.link != "softmax":
+        return None
+    top = np.exp(log_softmax(judged.scores.astype(np.float64), axis=1).max(axis=1))
+    return calibration_error(top, judged.right, judged.weights)
+
+
+def _label_calibration(judged: Judged) -> float | None:
+    if judged.link != "sigmoid":
+        return None
+    probability = expit(judged.scores.astype(np.float64))
+    return calibration_error(probability, judged.labels, judged.weights)
+
+
+def _mean_ranked(judged: Judged, which: int) -> float | None:
+    values = [metrics[which] for metrics in judged.ranked.values()]
+    return float(np.mean(values)) if values else None
+
+
+# The one list of a seed's metrics that are one fraction, in the order of summaries' columns.
+SCALAR_METRICS: dict[str, Metric] = {
+    "accuracy": Metric(lambda of: of.share(of.right), lambda of: of.share(of.right)),
+    "top5_accuracy": Metric(_top5_accuracy),
+    REAL_ACCURACY: Metric(_real_accuracy),
+    "macro_accuracy": Metric(lambda of: float(np.nanmean(of.recall))),
+    "exact_match_accuracy": Metric(None, lambda of: of.share(of.right.all(axis=1))),
+    "expected_calibration_error": Metric(_class_calibration, _label_calibration),
+    "auc": Metric(lambda of: _mean_ranked(of, 0), lambda of: _mean_ranked(of, 0)),
+    "mean_average_precision": Metric(None, lambda of: _mean_ranked(of, 1)),
+}
+
+
+def _list_by_class(judged: Judged) -> dict[str, Any]:
+    missed = np.setdiff1d(judged.labels, judged.scores.argmax(axis=1))
+    recall = [None if np.isnan(value) else float(value) for value in judged.recall]
+    return {"per_class_recall": recall, "never_predicted": missed.tolist()}
+
+
+def _list_by_label(judged: Judged) -> dict[str, Any]:
+    columns = [judged.ranked.get(label, (None, None)) for label in range(judged.labels.shape[1])]
+    return {
+        "per_label_auc": [area for area, _ in columns],
+        "per_label_average_precision": [precision for _, precision in columns],
+        "per_label_accuracy": np.average(judged.right, axis=0, weights=judged.weights).tolist(),
     }
-    if link == "softmax":
-        top = np.exp(log_softmax(scores.astype(np.float64), axis=1).max(axis=1))
-        result["expected_calibration_error"] = calibration_error(top, correct, weights)
-    result["per_class_recall"] = [None if np.isnan(value) else float(value) for value in recall]
-    result["never_predicted"] = np.setdiff1d(labels, scores.argmax(axis=1)).tolist()
-    if classes > TOP5_ABOVE:
-        result["top5_accuracy"] = _weighted_share(np.less(rank, 5), weights)
-    if accepted is not None:
-        result["real_accuracy"] = _accepted_accuracy(scores.argmax(axis=1), accepted, weights)
-    if classes == 2 and _has_both(labels == 1):
-        result["auc"] = _ranking_metrics(_score_margin(scores), labels == 1, weights)[0]
-    return result
 
 
 def constant_accuracy(labels: np.ndarray, *, units: np.ndarray | None = None) -> float:
@@ -150,33 +246,6 @@ def _accepted_accuracy(
         [label in labels for label, labels in zip(predicted.tolist(), accepted, strict=True)]
     )
     return _weighted_share(right[judged], None if weights is None else weights[judged])
-
-
-def _evaluate_labels(
-    scores: np.ndarray, labels: np.ndarray, link: Link, weights: np.ndarray | None
-) -> dict[str, Any]:
-    right = right_predictions(scores, labels, link=link)
-    areas: list[float | None] = [None] * labels.shape[1]
-    precisions = areas.copy()
-    ranked = ranked_labels(labels, labels.shape[1])
-    for label in ranked:
-        areas[label], precisions[label] = _ranking_metrics(
-            scores[:, label], labels[:, label], weights
-        )
-    result: dict[str, Any] = {}
-    if ranked:
-        result["auc"] = float(np.mean([areas[label] for label in ranked]))
-        result["mean_average_precision"] = float(np.mean([precisions[label] for label in ranked]))
-    result["accuracy"] = _weighted_share(right, weights)
-    result["exact_match_accuracy"] = _weighted_share(np.asarray(right.all(axis=1)), weights)
-    if link == "sigmoid":
-        probability = expit(scores.astype(np.float64))
-        result["expected_calibration_error"] = calibration_error(probability, labels, weights)
-    return result | {
-        "per_label_auc": areas,
-        "per_label_average_precision": precisions,
-        "per_label_accuracy": np.average(right, axis=0, weights=weights).tolist(),
-    }
 
 
 def right_predictions(

@@ -20,7 +20,6 @@ from dpprobe.results.best_head_price import choice_price
 from dpprobe.results.cell_record import (
     CEILING_HEAD,
     HEADLINES,
-    SCALAR_METRICS,
     STATEMENT_FILE,
     CellRecord,
     Measure,
@@ -33,6 +32,7 @@ from dpprobe.results.headline_metric import (
     least_class,
     resting_rows,
 )
+from dpprobe.results.metrics import SCALAR_METRICS
 from dpprobe.results.uncertainty import SEED_INTERVAL
 
 if TYPE_CHECKING:
