@@ -99,11 +99,8 @@ def describe_accountant(
 
 
 def _label_accountant(resolved: str, selection: Selection | None) -> str:
-    if resolved == "gaussian":
-        label = "gaussian (exact mu-GDP)"
-    else:
-        library = ACCOUNTANTS[resolved].library
-        label = f"{resolved} ({library} {version(library)})"
+    library = ACCOUNTANTS[resolved].library
+    label = f"{resolved} ({f'{library} {version(library)}' if library else 'exact mu-GDP'})"
     if selection is None:
         return label
     by = "Renyi divergences" if resolved == "rdp" else "the privacy profile of one run"

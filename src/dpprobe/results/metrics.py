@@ -191,7 +191,7 @@ SCALAR_METRICS: dict[str, Metric] = {
     "top5_accuracy": Metric(_top5_accuracy),
     REAL_ACCURACY: Metric(_real_accuracy),
     "macro_accuracy": Metric(lambda of: float(np.nanmean(of.recall))),
-    "exact_match_accuracy": Metric(None, lambda of: of.share(of.right.all(axis=1))),
+    "exact_match_accuracy": Metric(None, lambda of: of.share(np.asarray(of.right.all(axis=1)))),
     "expected_calibration_error": Metric(_class_calibration, _label_calibration),
     "auc": Metric(lambda of: _mean_ranked(of, 0), lambda of: _mean_ranked(of, 0)),
     "mean_average_precision": Metric(None, lambda of: _mean_ranked(of, 1)),
