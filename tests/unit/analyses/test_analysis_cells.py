@@ -39,12 +39,12 @@ def test_audits_are_of_guarantees_and_attacks_of_the_rest_too(ask: Ask) -> None:
     assert {cell.dataset for cell in audit.list_audited(study, "skin")} == {"skin"}
 
 
-def test_a_mark_stands_for_the_job_of_a_budget(ask: Ask) -> None:
+def test_records_are_of_the_audited_cells(ask: Ask) -> None:
     files = StudyFiles(ask(audit={"methods": ["sgd"], "epsilons": [10]}), results="r")
-    assert audit.list_audit_marks(files, "chest") == [
-        f"r/audit/chest/{backbone}/.eps-10.done" for backbone in ("clip", "net", "pixels")
+    assert audit.list_audit_records(files, "chest") == [
+        f"r/audit/chest/{backbone}/sgd/eps-10.json" for backbone in ("pixels", "clip", "net")
     ]
-    assert audit.list_audit_marks(StudyFiles(ask(), results="r"), "chest") == []
+    assert audit.list_audit_records(StudyFiles(ask(), results="r"), "chest") == []
 
 
 def test_the_ceiling_of_attacks_is_the_non_private_head_on_the_same_features(ask: Ask) -> None:
@@ -122,12 +122,12 @@ def test_laws_are_of_networks_on_backbones_with_blocks(ask: Ask) -> None:
     two = ask(methods=more, representation_law={"methods": ["tuned"], "epsilons": ["inf"]})
     assert networks(two) == [("tuned", "inf")]
     files = StudyFiles(two, results="r")
-    assert representation_law.list_law_marks(files, "digits") == [
-        "r/layers/digits/clip/.law.done",
-        "r/layers/digits/net/.law.done",
+    assert representation_law.list_law_records(files, "digits") == [
+        "r/layers/digits/clip/law.json",
+        "r/layers/digits/net/law.json",
     ]
-    assert representation_law.list_law_marks(files, "chest") == [], "several labels"
-    assert representation_law.list_law_marks(StudyFiles(ask(), results="r"), "digits") == []
+    assert representation_law.list_law_records(files, "chest") == [], "several labels"
+    assert representation_law.list_law_records(StudyFiles(ask(), results="r"), "digits") == []
 
 
 @pytest.mark.parametrize(
