@@ -28,8 +28,8 @@ DECLARED = (
     ),
     (
         "results/metrics.py",
-        "SCALAR_METRICS: dict[str, Metric] = {\n",
-        '    "error_rate": Metric(lambda of: 1 - of.share(of.right)),\n',
+        "SCALAR_METRICS: dict[str, Callable[[Judged], float | None]] = {\n",
+        '    "error_rate": lambda of: 1 - of.share(of.right),\n',
     ),
 )
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from scipy.special import expit, log_softmax
@@ -86,25 +86,24 @@ def evaluate_scores(
             "lower its learning rate"
         )
     several = labels.ndim == 2
-    judged = Judged(
-        scores=scores,
-        labels=labels != 0 if several else labels,
-        link=link,
-        accepted=accepted,
-        weights=row_weights(units),
-    )
-    result: dict[str, Any] = {}
-    for name, metric in SCALAR_METRICS.items():
-        compute = metric.several_labels if several else metric.one_label
-        value = None if compute is None else compute(judged)
-        if value is not None:
-            result[name] = value
-    return result | (_list_by_label(judged) if several else _list_by_class(judged))
+    judged = Judged(scores, labels != 0 if several else labels, link, accepted, row_weights(units))
+    values = {name: compute(judged) for name, compute in SCALAR_METRICS.items()}
+    result: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+    if not several:
+        missed = np.setdiff1d(labels, scores.argmax(axis=1)).tolist()
+        recall = [None if np.isnan(value) else float(value) for value in judged.recall]
+        return result | {"per_class_recall": recall, "never_predicted": missed}
+    ranked = [judged.ranked.get(label, (None, None)) for label in range(labels.shape[1])]
+    return result | {
+        "per_label_auc": [area for area, _ in ranked],
+        "per_label_average_precision": [precision for _, precision in ranked],
+        "per_label_accuracy": np.average(judged.right, axis=0, weights=judged.weights).tolist(),
+    }
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Judged:
-    """One head's scores beside the labels, as in `evaluate_scores`, and what metrics share.
+    """One head's scores beside labels, as in `evaluate_scores`, and what several metrics need.
 
     Attributes:
       labels: integers [n], or booleans [n, K] for several labels per row.
@@ -117,17 +116,20 @@ class Judged:
     accepted: Sequence[Sequence[int]] | None
     weights: np.ndarray | None
 
+    @property
+    def several(self) -> bool:
+        return self.labels.ndim == 2
+
     @cached_property
     def rank(self) -> np.ndarray:
-        """[n] classes that rank before the row's label."""
         return label_ranks(self.scores, self.labels)
 
     @cached_property
     def right(self) -> np.ndarray:
         """Right predictions: booleans [n], or [n, K] for several labels per row."""
-        if self.labels.ndim == 1:
-            return self.rank == 0
-        return right_predictions(self.scores, self.labels, link=self.link)
+        if self.several:
+            return right_predictions(self.scores, self.labels, link=self.link)
+        return self.rank == 0
 
     @cached_property
     def recall(self) -> np.ndarray:
@@ -137,80 +139,52 @@ class Judged:
     @cached_property
     def ranked(self) -> dict[int, tuple[float, float]]:
         """AUC and average precision by label, for the labels that enter a mean."""
-        columns = ranked_columns(self.scores, self.labels)
         labels = ranked_labels(self.labels, self.scores.shape[1])
-        return {
-            label: _ranking_metrics(*column, self.weights)
-            for label, column in zip(labels, columns, strict=True)
-        }
+        columns = zip(labels, ranked_columns(self.scores, self.labels), strict=True)
+        return {label: _ranking_metrics(*column, self.weights) for label, column in columns}
 
     def share(self, right: np.ndarray) -> float:
-        return _weighted_share(right, self.weights)
+        return _weighted_share(np.asarray(right), self.weights)
 
-
-class Metric(NamedTuple):
-    """A metric that is one fraction: functions that return None if the data does not allow it."""
-
-    one_label: Callable[[Judged], float | None] | None = None
-    several_labels: Callable[[Judged], float | None] | None = None
+    def mean_ranked(self, which: int) -> float | None:
+        values = [each[which] for each in self.ranked.values()]
+        return float(np.mean(values)) if values else None
 
 
 def _top5_accuracy(judged: Judged) -> float | None:
-    few = judged.scores.shape[1] <= TOP5_ABOVE
-    return None if few else judged.share(np.less(judged.rank, 5))
+    if judged.several or judged.scores.shape[1] <= TOP5_ABOVE:
+        return None
+    return judged.share(np.less(judged.rank, 5))
 
 
 def _real_accuracy(judged: Judged) -> float | None:
-    if judged.accepted is None:
+    if judged.several or judged.accepted is None:
         return None
     return _accepted_accuracy(judged.scores.argmax(axis=1), judged.accepted, judged.weights)
 
 
-def _class_calibration(judged: Judged) -> float | None:
-    if judged.link != "softmax":
-        return None
-    top = np.exp(log_softmax(judged.scores.astype(np.float64), axis=1).max(axis=1))
-    return calibration_error(top, judged.right, judged.weights)
+def _expected_calibration_error(judged: Judged) -> float | None:
+    scores = judged.scores.astype(np.float64)
+    if judged.several and judged.link == "sigmoid":
+        return calibration_error(expit(scores), judged.labels, judged.weights)
+    if not judged.several and judged.link == "softmax":
+        top = np.exp(log_softmax(scores, axis=1).max(axis=1))
+        return calibration_error(top, judged.right, judged.weights)
+    return None
 
 
-def _label_calibration(judged: Judged) -> float | None:
-    if judged.link != "sigmoid":
-        return None
-    probability = expit(judged.scores.astype(np.float64))
-    return calibration_error(probability, judged.labels, judged.weights)
-
-
-def _mean_ranked(judged: Judged, which: int) -> float | None:
-    values = [metrics[which] for metrics in judged.ranked.values()]
-    return float(np.mean(values)) if values else None
-
-
-# The one list of a seed's metrics that are one fraction, in the order of summaries' columns.
-SCALAR_METRICS: dict[str, Metric] = {
-    "accuracy": Metric(lambda of: of.share(of.right), lambda of: of.share(of.right)),
-    "top5_accuracy": Metric(_top5_accuracy),
-    REAL_ACCURACY: Metric(_real_accuracy),
-    "macro_accuracy": Metric(lambda of: float(np.nanmean(of.recall))),
-    "exact_match_accuracy": Metric(None, lambda of: of.share(np.asarray(of.right.all(axis=1)))),
-    "expected_calibration_error": Metric(_class_calibration, _label_calibration),
-    "auc": Metric(lambda of: _mean_ranked(of, 0), lambda of: _mean_ranked(of, 0)),
-    "mean_average_precision": Metric(None, lambda of: _mean_ranked(of, 1)),
+# The one list of metrics that are one fraction, in the order of summaries' columns. A function
+# returns None if the data does not allow its metric.
+SCALAR_METRICS: dict[str, Callable[[Judged], float | None]] = {
+    "accuracy": lambda of: of.share(of.right),
+    "top5_accuracy": _top5_accuracy,
+    REAL_ACCURACY: _real_accuracy,
+    "macro_accuracy": lambda of: None if of.several else float(np.nanmean(of.recall)),
+    "exact_match_accuracy": lambda of: of.share(of.right.all(axis=1)) if of.several else None,
+    "expected_calibration_error": _expected_calibration_error,
+    "auc": lambda of: of.mean_ranked(0),
+    "mean_average_precision": lambda of: of.mean_ranked(1) if of.several else None,
 }
-
-
-def _list_by_class(judged: Judged) -> dict[str, Any]:
-    missed = np.setdiff1d(judged.labels, judged.scores.argmax(axis=1))
-    recall = [None if np.isnan(value) else float(value) for value in judged.recall]
-    return {"per_class_recall": recall, "never_predicted": missed.tolist()}
-
-
-def _list_by_label(judged: Judged) -> dict[str, Any]:
-    columns = [judged.ranked.get(label, (None, None)) for label in range(judged.labels.shape[1])]
-    return {
-        "per_label_auc": [area for area, _ in columns],
-        "per_label_average_precision": [precision for _, precision in columns],
-        "per_label_accuracy": np.average(judged.right, axis=0, weights=judged.weights).tolist(),
-    }
 
 
 def constant_accuracy(labels: np.ndarray, *, units: np.ndarray | None = None) -> float:
