@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import expit, log_softmax
 
 from dpprobe.errors import DataError
@@ -143,7 +144,7 @@ class Judged:
         columns = zip(labels, ranked_columns(self.scores, self.labels), strict=True)
         return {label: _ranking_metrics(*column, self.weights) for label, column in columns}
 
-    def share(self, right: np.ndarray) -> float:
+    def share(self, right: npt.ArrayLike) -> float:
         return _weighted_share(np.asarray(right), self.weights)
 
     def mean_ranked(self, which: int) -> float | None:
