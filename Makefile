@@ -22,7 +22,8 @@ help:
 	@echo "make check    lint, formatting, types, workflow lint"
 	@echo "make format   format code and rules"
 	@echo "make schema   regenerate what is written from code: workflow/schemas, docs/options.md, docs/python-reference.md,"
-	@echo "              the table of docs/attack-model.md, the options of docs/methods and the picture of the pipeline"
+	@echo "              the tables of docs/attack-model.md and docs/workflow.md, the options of docs/methods and the picture of the"
+	@echo "              pipeline"
 	@echo "make screenshots  make all pictures of README and docs again but the pipeline's; needs Chromium"
 	@echo "make docs     build the docs site, build/site/index.html, and check its links"
 	@echo "make wheel    build dist/dpprobe-*.whl, which has the workflow too: dpprobe run"
@@ -121,6 +122,7 @@ schema: $(READY)
 	$(BIN)/python bench/schemas.py
 	$(BIN)/python bench/options_page.py
 	$(BIN)/python bench/entries.py
+	$(BIN)/python bench/rules_page.py
 	$(BIN)/python bench/reference_page.py
 	$(BIN)/python bench/method_cards.py
 	$(BIN)/python bench/pipeline_picture.py

@@ -12,9 +12,8 @@ from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod
 from snakemake.utils import min_version
 
-min_version(
-    "9.20.0"
-)  # earlier versions give a module's rules the paths of the workflow that uses it
+# Earlier versions give a module's rules the paths of the workflow that uses it.
+min_version("9.20.0")
 
 for package in ("dpprobe", "snakemake_executor_plugin_cluster_generic"):
     if find_spec(package) is None:

@@ -16,7 +16,24 @@ INTRODUCTION = """\
 
 This page answers: which keys may a study have, with which values and defaults? `make schema` writes
 it. [The study](configuration.md) explains the keys.
+
+A first study names a `catalog` or `source` for each dataset, a `catalog` or `family` for each
+backbone, and a `head` for each method. Most studies need no other keys than these:
+
 """
+# The keys of a first study, by the heading of their block.
+FIRST = {
+    "The study": "study datasets backbones methods epsilons delta seeds privacy releases "
+    "data_dir results_dir",
+    "`datasets`": "metric subsample",
+    "`source: csv`": "root train test split_column path_column label_column label_columns "
+    "class_names unit_column group_columns test_fraction",
+    "`source: imagefolder`": "path",
+    "`family: timm`": "model checkpoint",
+    "`head: sgd`": "batch_size epochs steps learning_rate max_grad_norm normalize class_weights",
+    "`privacy`": "unit max_epsilon",
+    "`releases`": "dataset backbone method epsilon",
+}
 # Maps keys whose blocks have several kinds to the key that names the kind, and to a page.
 KINDS = {
     "datasets": ("source", "data.md"),
@@ -48,11 +65,13 @@ def options_page() -> str:
         general[key], blocks[key] = f"`{key}`", {"description": text, "properties": keys}
         shared |= {name: {*keys, kind} for name in of_kind}
     sections = []
+    written: dict[str, set[str]] = {}
     for name, title in (general | titles).items():
         block = blocks.get(name, schema)
         head, table = "| key | value | default | meaning |\n|---|---|---|---|\n", ""
+        written[title] = block["properties"].keys() - shared.get(name, set())
         for key, option in block["properties"].items():
-            if key not in shared.get(name, ()):
+            if key in written[title]:
                 required = key in block.get("required", ())
                 default = "required" if required else _spelt(option.get("default"))
                 text = _summary(option, blocks)
@@ -60,7 +79,22 @@ def options_page() -> str:
         sections.append(f"## {title}\n\n{_summary(block, blocks)}\n")
         if table:
             sections.append(head + table)
-    return "\n".join([INTRODUCTION, *sections])
+    return "\n".join([INTRODUCTION + _first_keys(written), *sections])
+
+
+def _first_keys(written: Mapping[str, set[str]]) -> str:
+    """Returns the table of a first study's keys; raises ValueError for a key that has gone."""
+    table = "| block | keys |\n|---|---|\n"
+    for title, text in FIRST.items():
+        if missing := set(text.split()) - written[title]:
+            raise ValueError(f"FIRST: {title} has no key {sorted(missing)}; correct FIRST")
+        keys = ", ".join(f"`{key}`" for key in text.split())
+        table += f"| [{title}](#{_anchor(title)}) | {keys} |\n"
+    return table
+
+
+def _anchor(title: str) -> str:
+    return re.sub(r"[^a-z0-9_ -]", "", title.lower()).replace(" ", "-")
 
 
 def _titles(block: Schema, blocks: Schema, outer: str = "") -> dict[str, str]:
@@ -89,7 +123,7 @@ def _value(key: str, option: Schema, titles: Mapping[str, str]) -> str:
     if key == "releases" or (key in KINDS and "additionalProperties" in option):
         return f"by name: [`{key}`](#{key})"
     if title := titles.get(option.get("$ref", "").rpartition("/")[2]):
-        return f"[{title}](#{re.sub(r'[^a-z0-9_ -]', '', title.lower()).replace(' ', '-')})"
+        return f"[{title}](#{_anchor(title)})"
     match option:
         case {"anyOf": parts}:
             values = [_value("", part, titles) for part in parts if part != {"type": "null"}]

@@ -1,4 +1,4 @@
-"""A head, a table, a figure and an analysis with one registry line each, by docs/extending.md."""
+"""A head, table, figure, analysis, accountant and metric, each declared in one place."""
 
 from __future__ import annotations
 
@@ -19,6 +19,19 @@ from tests.support.programs import run_program
 from .conftest import PREPARED, TIMEOUT, Template, WarmPython, Workspace, copy_code
 
 FIGURE = "results/figures/digits/accuracy_points"
+# An accountant and a metric, each a line in one table.
+DECLARED = (
+    (
+        "privacy/accountants.py",
+        "ACCOUNTANTS = {\n",
+        '    "twice": Accountant("numpy", lambda *of: 2 * _pld_check(*of), in_studies=True),\n',
+    ),
+    (
+        "results/metrics.py",
+        "SCALAR_METRICS: dict[str, Callable[[Judged], float | None]] = {\n",
+        '    "error_rate": lambda of: 1 - of.share(of.right),\n',
+    ),
+)
 
 
 def read_code(page: str, heading: str) -> list[str]:
@@ -44,7 +57,7 @@ def extended(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     module, line = read_code(page, "Add a head")
     (package / "heads/nearest_mean.py").write_text(module)
     insert(package / "heads/registry.py", "HEADS: dict[str, str] = {\n", line)
-    registry = package / "reporting/registry.py"
+    declarations = package / "reporting/declarations.py"
     for heading, place in (
         ("Add a table", "reporting/best_of_methods.py"),
         ("Add a figure", "reporting/figures/cell_points.py"),
@@ -52,16 +65,18 @@ def extended(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         module, line = read_code(page, heading)
         assert f"`src/dpprobe/{place}`" in page
         (package / place).write_text(module)
-        insert(registry, "EXHIBITS: tuple[Exhibit, ...] = (\n", line)
+        insert(declarations, "STUDY_EXHIBITS: tuple[Exhibit, ...] = (\n", line)
         room, name = Path(place).parent, Path(place).stem
         imported = f"from dpprobe.{'.'.join(room.parts)} import {name}\n"
-        insert(registry, "from dpprobe.exhibits.exhibit import Exhibit\n", imported)
+        insert(declarations, "from dpprobe.results.study_files import StudyFiles\n", imported)
     *modules, line = read_code(page, "Add an analysis")
     places = re.findall(r"^`src/dpprobe/(analyses/lengths/\w+\.py)`:$", page, flags=re.MULTILINE)
     for place, module in zip(places, modules, strict=True):
         (package / place).parent.mkdir(exist_ok=True)
         (package / place).write_text(module)
     insert(package / "analysis_registry.py", "ANALYSES: dict[str, Registered] = {\n", line)
+    for file, table, entry in DECLARED:
+        insert(package / file, table, entry)
     return folder
 
 
@@ -93,6 +108,7 @@ def test_the_page_s_head_goes_through_the_whole_workflow(
     template(Workspace(repository=extended, directory=extended), small, *PREPARED)
     small["methods"] = {"nearest_mean": {"head": "nearest_mean"}, "ceiling": {"head": "nonprivate"}}
     small["epsilons"] = [1, 8, "inf"]
+    small["accountant"] = "twice"
     (extended / "study.yaml").write_text(yaml.safe_dump(small))
     run_study(extended, "tables", f"{FIGURE}.svg")
     table = pq.read_table(extended / "results/summary/digits.parquet").to_pandas()
@@ -103,7 +119,13 @@ def test_the_page_s_head_goes_through_the_whole_workflow(
     statement = json.loads((cell / "privacy.json").read_text())
     (mechanism,) = statement["mechanisms"]
     assert mechanism["name"] == "class sums and counts"
-    assert statement["epsilon_realised"] <= 1
+    assert statement["accountant"].startswith("twice (numpy ")
+    assert 0.9 < statement["epsilon_realised"] <= 1
+    (pld,) = (each for name, each in statement["checks"].items() if name.startswith("pld"))
+    assert pld == pytest.approx(statement["epsilon_realised"] / 2, rel=1e-3)
+    assert (table["error_rate"] + table["accuracy"]).tolist() == pytest.approx([1.0] * len(table))
+    summary = json.loads((cell / "metrics.json").read_text())["summary"]
+    assert summary["error_rate"]["mean"] == pytest.approx(1 - summary["accuracy"]["mean"])
     shown = (extended / "results/tables/digits_best_of_methods.md").read_text()
     assert "| nearest_mean |" in shown
     assert "| ceiling | inf |" in shown

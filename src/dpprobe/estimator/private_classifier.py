@@ -162,7 +162,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         """Returns probabilities [n, classes]; only for heads whose scores are logits.
 
         The probabilities of a row sum to 1. With `loss: sigmoid` a bundle gives each class's own
-        probability, and their sum differs.
+        probability; these need not add up to 1.
         """
         from dpprobe.estimator.fit_and_score import link_scores  # late, as in `fit`
 

@@ -222,7 +222,7 @@ def verify(
       public_key: the file with the signer's Ed25519 public key in PEM, not from the bundle.
       checkpoint: the file with the backbone's weights, to check the backbone's features too;
         several files for a joined backbone.
-      predecessors: folders with the bundle's predecessors, to check the whole chain.
+      predecessors: folders of the earlier releases that this release continues (cohorts).
 
     Returns:
       A report: `passed`, and `checks`, each with `name`, `passed` and `detail`.

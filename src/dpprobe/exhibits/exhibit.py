@@ -83,6 +83,8 @@ def waits(paths: Paths) -> Need:
     return Need(paths=paths, read=False)
 
 
+# Places of exhibits in reports.
+FIRST, FIGURES, LAST_FIGURES, TABLES, LAST = range(5)
 # a dataset's summary, which has the results of all cells of the dataset
 SUMMARY = one(lambda files, place: files.locate_summary(place["dataset"]))
 
@@ -114,6 +116,8 @@ class Exhibit:
       only: for some wildcards, the values that the rule accepts.
       places: function to list the wildcards of each job of a study; by default every combination
         of `only`, the study's datasets and its backbones.
+      order: the place in reports, such as `LAST`; exhibits of equal `order` stand as declared,
+        those of analyses after others.
       memory_factor: MB of memory per MB of input.
     """
 
@@ -131,6 +135,7 @@ class Exhibit:
     params: Mapping[str, Any] = field(default_factory=dict)
     only: Mapping[str, Callable[[Study], Sequence[str]]] = field(default_factory=dict)
     places: Callable[[Study], Sequence[Place]] | None = None
+    order: int = FIGURES
     memory_mb: int = 1000
     memory_factor: float = 0.0
     minutes: int = 10

@@ -75,7 +75,7 @@ class ClippedGradients:
 
     @cached_property
     def bounds(self) -> torch.Tensor:
-        """Each row's bound on |r|, the norm of its residual, float64 [n]."""
+        """Each row's largest residual norm |r| within the clipping norm, float64 [n]."""
         norms = self.rows.norms
         if self.constant != 1:
             norms = self.rows.lengths.square().add_(self.constant**2).sqrt_()

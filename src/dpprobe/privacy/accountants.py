@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.gaussian_mu import gaussian_mu as mu_at
@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from dpprobe.privacy.best_of_runs_price import Profile
 
 logger = logging.getLogger("dpprobe")
-
-ACCOUNTANTS = ("pld", "rdp", "rdp_2017", "prv", "gaussian")
-_LIBRARIES = {"pld": "dp-accounting", "rdp": "dp-accounting", "rdp_2017": "opacus", "prv": "opacus"}
 
 _SMALL_MU = 1e-6  # below this mu both terms of a delta agree in most digits
 # Renyi orders: fractional for large epsilons, powers of two up to 2^14 for small epsilons.
@@ -102,11 +99,8 @@ def describe_accountant(
 
 
 def _label_accountant(resolved: str, selection: Selection | None) -> str:
-    if resolved == "gaussian":
-        label = "gaussian (exact mu-GDP)"
-    else:
-        library = _LIBRARIES[resolved]
-        label = f"{resolved} ({library} {version(library)})"
+    library = ACCOUNTANTS[resolved].library
+    label = f"{resolved} ({f'{library} {version(library)}' if library else 'exact mu-GDP'})"
     if selection is None:
         return label
     by = "Renyi divergences" if resolved == "rdp" else "the privacy profile of one run"
@@ -143,12 +137,9 @@ def compute_epsilon(
         return 0.0
     if resolved == "gaussian" and selection is None:
         return gaussian_epsilon(gaussian_mu(mechanisms), delta)
-    if resolved == "rdp":
-        return _rdp_epsilon(mechanisms, delta, selection)
-    if resolved == "rdp_2017":
-        return _early_rdp_epsilon(mechanisms, delta, selection)
-    if resolved == "prv":
-        return _prv_epsilon(mechanisms, delta, selection)
+    compute = ACCOUNTANTS[resolved].compute
+    if compute is not None:
+        return compute(mechanisms, delta, selection)
     if interval is None and not _closed_form(mechanisms, resolved, selection):
         interval = pld_interval(max(rough_epsilon(mechanisms, delta, selection), delta))
     return _profile_epsilon(mechanisms, delta, resolved, interval, selection)
@@ -444,10 +435,9 @@ def check_epsilons(
     used = resolve_accountant(mechanisms, accountant)
     answers: dict[str, float | None] = {}
     notes: dict[str, str] = {}
-    checks: dict[str, Callable[[Sequence[Mechanism], float, Selection | None], float]]
-    checks = {"pld": _pld_check, "rdp": _rdp_epsilon, "prv": _prv_check}
-    for name, check in checks.items():
-        if name == used:
+    for name, each in ACCOUNTANTS.items():
+        check = each.check
+        if check is None or name == used:
             continue
         label = _label_accountant(name, None if name == "prv" else selection)
         try:
@@ -631,7 +621,7 @@ def _prv_upper(mechanisms: Sequence[Mechanism], delta: float, error: float, tail
     accountant = import_accounting("prv").PRVAccountant()
     accountant.history = _condense_mechanisms(mechanisms)
     with warnings.catch_warnings():
-        # `prv` takes logarithms of 0 outside its support, and a coarse order to size its grid.
+        # Harmless: `prv` computes log(0) where its density is 0, and sizes its grid by a rough RDP.
         warnings.filterwarnings("ignore", "divide by zero", RuntimeWarning)
         warnings.filterwarnings("ignore", "invalid value", RuntimeWarning)
         warnings.filterwarnings("ignore", "overflow", RuntimeWarning)
@@ -679,3 +669,35 @@ def _quiet_absl() -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(before)
+
+
+_Compute = Callable[[Sequence[Mechanism], float, Selection | None], float]
+
+
+class Accountant(NamedTuple):
+    """An accountant of this module.
+
+    Attributes:
+      library: the distribution that computes; None if this module does.
+      compute: mechanisms, delta and selection -> epsilon; None for a privacy profile.
+      check: computes the epsilon that checks other accountants; None if it is no check.
+      in_studies: whether a study may choose the accountant.
+    """
+
+    library: str | None
+    compute: _Compute | None = None
+    check: _Compute | None = None
+    in_studies: bool = False
+
+
+ACCOUNTANTS = {
+    "pld": Accountant("dp-accounting", check=_pld_check, in_studies=True),
+    "rdp": Accountant("dp-accounting", _rdp_epsilon, check=_rdp_epsilon, in_studies=True),
+    "rdp_2017": Accountant("opacus", _early_rdp_epsilon, in_studies=True),
+    "prv": Accountant("opacus", _prv_epsilon, check=_prv_check),
+    "gaussian": Accountant(None),
+}
+if TYPE_CHECKING:
+    StudyAccountant = str
+else:
+    StudyAccountant = Literal[tuple(name for name, each in ACCOUNTANTS.items() if each.in_studies)]

@@ -25,7 +25,7 @@ _WARM_UP = 18
 # Pairs drawn per pass, whose words fit the first-level cache; they decide a seed's numbers.
 PAIRS = 1024
 _BITS = 31
-# Uniform numbers below _COARSE 2^-31 get 64 bits more: 31 bits are coarser than float32 there.
+# Near 0, float32 is finer than 31 bits, so uniform numbers below _COARSE 2^-31 get 64 more bits.
 _COARSE = 2**18
 
 _f4, _i4, _u8 = np.float32, np.int32, np.uint64

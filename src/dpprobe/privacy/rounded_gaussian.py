@@ -359,7 +359,7 @@ def attempt_number(word: int, more: Callable[[], int], deviation: Fraction) -> i
 
 
 class _Digits(NamedTuple):
-    """A real number of which some binary digits are known: start + (value + [0, 1)) 2^-places."""
+    """A real number known to `places` binary digits: start + (value + u) / 2^places, 0 <= u < 1."""
 
     value: int
     places: int

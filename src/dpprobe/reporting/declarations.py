@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dpprobe.exhibits.exhibit import SUMMARY, Exhibit, Files, Place, many, waits
+from dpprobe.exhibits.exhibit import LAST, SUMMARY, TABLES, Exhibit, Files, Place, many, waits
 from dpprobe.exhibits.published import published_datasets, published_digest
 from dpprobe.reporting.paper_tables.registry import list_paper_tables
 from dpprobe.results.cell_files import METRICS_FILE
@@ -90,115 +90,7 @@ PUBLISHED_PARAMS: Mapping[str, Any] = {
     "published": lambda _study, _place: published_digest(),
 }
 
-ACCURACY = Exhibit(
-    name="plot_accuracy",
-    kind="figure",
-    files={"": "figures/{dataset}/accuracy"},
-    make="dpprobe.reporting.figures.curves:epsilon_accuracy",
-    needs={"summary": SUMMARY},
-    words="accuracy against epsilon, {dataset}",
-    category="Accuracy against epsilon",
-    params=PUBLISHED_PARAMS,
-)
-
-OPTION = Exhibit(
-    name="plot_option",
-    kind="figure",
-    files={"": "figures/{dataset}/by_{option}"},
-    make="dpprobe.reporting.figures.options:plot_option",
-    needs={"records": waits(_dataset_records)},
-    words="results of {dataset} by {option}",
-    category="Options",
-    subcategory="{option}",
-    only={"option": list_varied_options},
-)
-
-COMPARISON = Exhibit(
-    name="plot_comparison",
-    kind="figure",
-    files={"": "figures/{dataset}/{figure}"},
-    make="dpprobe.reporting.figures.datasets:plot_comparison",
-    needs={"records": waits(_dataset_records), "manifests": many(_comparison_manifests)},
-    words="{figure} of {dataset}",
-    category="Backbones and labels",
-    subcategory="{figure}",
-    params={
-        **PUBLISHED_PARAMS,
-        "backbones": lambda study, _place: describe_backbones(study),
-        "base": lambda study, _place: study.papers.base,
-    },
-    only={"figure": lambda _study: DATASET_COMPARISONS},
-    places=lambda study: [
-        {"dataset": dataset, "figure": figure}
-        for dataset in study.datasets
-        for figure in dataset_comparisons(study, dataset)
-    ],
-)
-
-DATASETS = Exhibit(
-    name="plot_datasets",
-    kind="figure",
-    files={"": "figures/{figure}"},
-    make="dpprobe.reporting.figures.datasets:plot_datasets",
-    needs={
-        "metrics": many(
-            lambda files, place: files.list_cells(_compared_cells(files, place), [METRICS_FILE])
-        ),
-    },
-    words="figure of all datasets: {figure}",
-    category="Datasets",
-    labels={"figure": "{figure}"},
-    params={"groups": lambda study, _place: delta_groups(study)},
-    only={"figure": study_comparisons},
-)
-
-SHIFT = Exhibit(
-    name="plot_distribution_shift",
-    kind="figure",
-    files={"": "figures/distribution_shift"},
-    make="dpprobe.reporting.figures.accuracy_loss:plot_distribution_shift",
-    needs={
-        "summaries": many(
-            lambda files, _place: [
-                files.locate_summary(name) for name in compared_datasets(files.study)
-            ]
-        ),
-        "zero_shot": many(
-            lambda files, _place: files.list_zero_shot_records(*compared_datasets(files.study))
-        ),
-    },
-    words="what privacy costs by distribution shift",
-    category="Datasets",
-    labels={"figure": "distribution_shift"},
-    places=lambda study: [{}] if _has_losses(study) and len(compared_datasets(study)) > 1 else [],
-)
-
-LOSS_BY_BACKBONE = Exhibit(
-    name="plot_loss_by_backbone",
-    kind="figure",
-    files={"": "figures/{dataset}/loss_by_backbone"},
-    make="dpprobe.reporting.figures.accuracy_loss:plot_loss_by_backbone",
-    needs={"summary": SUMMARY},
-    words="what privacy costs on each backbone, {dataset}",
-    category="Backbones and labels",
-    subcategory="loss_by_backbone",
-    places=lambda study: (
-        _each_dataset(study) if _has_losses(study) and len(study.backbones) > 2 else []
-    ),
-)
-
-TIME_COST = Exhibit(
-    name="plot_time_cost",
-    kind="figure",
-    files={"": "figures/{dataset}/time_cost"},
-    make="dpprobe.reporting.figures.time_cost:plot_time_cost",
-    needs={"records": waits(_dataset_records)},
-    words="results of {dataset} by the seconds they take",
-    category="Methods",
-    places=_time_cost_places,
-)
-
-ACCURACY_TABLE = Exhibit(
+_ACCURACY_TABLE = Exhibit(
     name="write_tables",
     kind="table",
     files={"": "tables/accuracy"},
@@ -208,39 +100,148 @@ ACCURACY_TABLE = Exhibit(
     category="Tables",
     caption="table.rst",
     labels={"dataset": "all"},
+    order=LAST,
 )
 
-DATASET_TABLE = replace(
-    ACCURACY_TABLE,
-    name="write_dataset_table",
-    files={"": "tables/{dataset}_accuracy"},
-    needs={"summaries": many(lambda files, place: [files.locate_summary(place["dataset"])])},
-    words="table of {dataset}",
-    labels=None,
-)
-
-PAPERS = Exhibit(
-    name="write_paper_tables",
-    kind="table",
-    files=_name_paper_files,
-    needs={
-        "metrics": waits(
-            lambda files, _place: files.list_cells(files.list_study_cells(), [METRICS_FILE])
+# Every exhibit but those of analyses, in the order of reports.
+STUDY_EXHIBITS: tuple[Exhibit, ...] = (
+    Exhibit(
+        name="plot_datasets",
+        kind="figure",
+        files={"": "figures/{figure}"},
+        make="dpprobe.reporting.figures.datasets:plot_datasets",
+        needs={
+            "metrics": many(
+                lambda files, place: files.list_cells(_compared_cells(files, place), [METRICS_FILE])
+            ),
+        },
+        words="figure of all datasets: {figure}",
+        category="Datasets",
+        labels={"figure": "{figure}"},
+        params={"groups": lambda study, _place: delta_groups(study)},
+        only={"figure": study_comparisons},
+    ),
+    Exhibit(
+        name="plot_distribution_shift",
+        kind="figure",
+        files={"": "figures/distribution_shift"},
+        make="dpprobe.reporting.figures.accuracy_loss:plot_distribution_shift",
+        needs={
+            "summaries": many(
+                lambda files, _place: [
+                    files.locate_summary(name) for name in compared_datasets(files.study)
+                ]
+            ),
+            "zero_shot": many(
+                lambda files, _place: files.list_zero_shot_records(*compared_datasets(files.study))
+            ),
+        },
+        words="what privacy costs by distribution shift",
+        category="Datasets",
+        labels={"figure": "distribution_shift"},
+        places=lambda study: (
+            [{}] if _has_losses(study) and len(compared_datasets(study)) > 1 else []
         ),
-        "zero_shot": waits(lambda files, _place: files.list_zero_shot_records()),
-        "few_shot": waits(lambda files, _place: files.list_few_shot_records()),
-    },
-    make="dpprobe.reporting.paper_tables.write:write_study_tables",
-    words="the papers' tables",
-    category="Papers' tables",
-    caption="papers.rst",
-    params={
-        "study": lambda study, _place: study.study,
-        "names": lambda study, _place: study.published_names(),
-        "backbones": lambda study, _place: describe_backbones(study),
-        "papers": lambda study, _place: study.papers.model_dump(mode="json"),
-        "published": lambda _study, _place: published_digest(),
-        "version": VERSIONS["papers"],
-    },
-    places=lambda study: [{}] if study.paper_names() & published_datasets() else [],
+    ),
+    Exhibit(
+        name="plot_accuracy",
+        kind="figure",
+        files={"": "figures/{dataset}/accuracy"},
+        make="dpprobe.reporting.figures.curves:epsilon_accuracy",
+        needs={"summary": SUMMARY},
+        words="accuracy against epsilon, {dataset}",
+        category="Accuracy against epsilon",
+        params=PUBLISHED_PARAMS,
+    ),
+    Exhibit(
+        name="plot_time_cost",
+        kind="figure",
+        files={"": "figures/{dataset}/time_cost"},
+        make="dpprobe.reporting.figures.time_cost:plot_time_cost",
+        needs={"records": waits(_dataset_records)},
+        words="results of {dataset} by the seconds they take",
+        category="Methods",
+        places=_time_cost_places,
+    ),
+    Exhibit(
+        name="plot_option",
+        kind="figure",
+        files={"": "figures/{dataset}/by_{option}"},
+        make="dpprobe.reporting.figures.options:plot_option",
+        needs={"records": waits(_dataset_records)},
+        words="results of {dataset} by {option}",
+        category="Options",
+        subcategory="{option}",
+        only={"option": list_varied_options},
+    ),
+    Exhibit(
+        name="plot_comparison",
+        kind="figure",
+        files={"": "figures/{dataset}/{figure}"},
+        make="dpprobe.reporting.figures.datasets:plot_comparison",
+        needs={"records": waits(_dataset_records), "manifests": many(_comparison_manifests)},
+        words="{figure} of {dataset}",
+        category="Backbones and labels",
+        subcategory="{figure}",
+        params={
+            **PUBLISHED_PARAMS,
+            "backbones": lambda study, _place: describe_backbones(study),
+            "base": lambda study, _place: study.papers.base,
+        },
+        only={"figure": lambda _study: DATASET_COMPARISONS},
+        places=lambda study: [
+            {"dataset": dataset, "figure": figure}
+            for dataset in study.datasets
+            for figure in dataset_comparisons(study, dataset)
+        ],
+    ),
+    Exhibit(
+        name="plot_loss_by_backbone",
+        kind="figure",
+        files={"": "figures/{dataset}/loss_by_backbone"},
+        make="dpprobe.reporting.figures.accuracy_loss:plot_loss_by_backbone",
+        needs={"summary": SUMMARY},
+        words="what privacy costs on each backbone, {dataset}",
+        category="Backbones and labels",
+        subcategory="loss_by_backbone",
+        places=lambda study: (
+            _each_dataset(study) if _has_losses(study) and len(study.backbones) > 2 else []
+        ),
+    ),
+    replace(
+        _ACCURACY_TABLE,
+        name="write_dataset_table",
+        files={"": "tables/{dataset}_accuracy"},
+        needs={"summaries": many(lambda files, place: [files.locate_summary(place["dataset"])])},
+        words="table of {dataset}",
+        labels=None,
+        order=TABLES,
+    ),
+    _ACCURACY_TABLE,
+    Exhibit(
+        name="write_paper_tables",
+        kind="table",
+        files=_name_paper_files,
+        needs={
+            "metrics": waits(
+                lambda files, _place: files.list_cells(files.list_study_cells(), [METRICS_FILE])
+            ),
+            "zero_shot": waits(lambda files, _place: files.list_zero_shot_records()),
+            "few_shot": waits(lambda files, _place: files.list_few_shot_records()),
+        },
+        make="dpprobe.reporting.paper_tables.write:write_study_tables",
+        words="the papers' tables",
+        category="Papers' tables",
+        caption="papers.rst",
+        params={
+            "study": lambda study, _place: study.study,
+            "names": lambda study, _place: study.published_names(),
+            "backbones": lambda study, _place: describe_backbones(study),
+            "papers": lambda study, _place: study.papers.model_dump(mode="json"),
+            "published": lambda _study, _place: published_digest(),
+            "version": VERSIONS["papers"],
+        },
+        places=lambda study: [{}] if study.paper_names() & published_datasets() else [],
+        order=LAST,
+    ),
 )

@@ -37,17 +37,6 @@ CELL_FORMAT_VERSION: Final = 4
 DAMAGED_REMEDY = "delete it and run the cell again; `dpprobe doctor --fix` deletes what is damaged"
 
 REAL_ACCURACY: Final = "real_accuracy"  # against accepted labels (ReaL)
-# Metrics of a seed that are one fraction; a cell lacks metrics that its data does not allow.
-SCALAR_METRICS = (
-    "accuracy",
-    "top5_accuracy",
-    REAL_ACCURACY,
-    "macro_accuracy",
-    "exact_match_accuracy",
-    "expected_calibration_error",
-    "auc",
-    "mean_average_precision",
-)
 # The names of the metrics that represent cells in tables and figures.
 HEADLINES = {"accuracy": "accuracy", "auc": "AUC", "macro_accuracy": "macro accuracy"}
 CEILING_HEAD = "nonprivate"  # the head whose result is the non-private ceiling of a backbone

@@ -12,13 +12,17 @@ a patient resemble each other. Without `units`, all rows have equal weight.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import expit, log_softmax
 
 from dpprobe.errors import DataError
+from dpprobe.results.cell_record import REAL_ACCURACY
 from dpprobe.results.unit_counts import row_weights
 
 Link = Literal["softmax", "sigmoid", "none"]
@@ -82,39 +86,106 @@ def evaluate_scores(
             f"scores of test row {int(bad.argmax())} are not finite: the head diverged; "
             "lower its learning rate"
         )
-    weights = row_weights(units)
-    if labels.ndim == 2:
-        return _evaluate_labels(scores, labels != 0, link, weights)
-    return _evaluate_classes(scores, labels, link, accepted, weights)
-
-
-def _evaluate_classes(
-    scores: np.ndarray,
-    labels: np.ndarray,
-    link: Link,
-    accepted: Sequence[Sequence[int]] | None,
-    weights: np.ndarray | None,
-) -> dict[str, Any]:
-    classes = scores.shape[1]
-    rank = label_ranks(scores, labels)
-    correct = rank == 0
-    recall = _recall_by_class(labels, correct, classes, weights)
-    result: dict[str, Any] = {
-        "accuracy": _weighted_share(correct, weights),
-        "macro_accuracy": float(np.nanmean(recall)),
+    several = labels.ndim == 2
+    judged = Judged(scores, labels != 0 if several else labels, link, accepted, row_weights(units))
+    values = {name: compute(judged) for name, compute in SCALAR_METRICS.items()}
+    result: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+    if not several:
+        missed = np.setdiff1d(labels, scores.argmax(axis=1)).tolist()
+        recall = [None if np.isnan(value) else float(value) for value in judged.recall]
+        return result | {"per_class_recall": recall, "never_predicted": missed}
+    ranked = [judged.ranked.get(label, (None, None)) for label in range(labels.shape[1])]
+    return result | {
+        "per_label_auc": [area for area, _ in ranked],
+        "per_label_average_precision": [precision for _, precision in ranked],
+        "per_label_accuracy": np.average(judged.right, axis=0, weights=judged.weights).tolist(),
     }
-    if link == "softmax":
-        top = np.exp(log_softmax(scores.astype(np.float64), axis=1).max(axis=1))
-        result["expected_calibration_error"] = calibration_error(top, correct, weights)
-    result["per_class_recall"] = [None if np.isnan(value) else float(value) for value in recall]
-    result["never_predicted"] = np.setdiff1d(labels, scores.argmax(axis=1)).tolist()
-    if classes > TOP5_ABOVE:
-        result["top5_accuracy"] = _weighted_share(np.less(rank, 5), weights)
-    if accepted is not None:
-        result["real_accuracy"] = _accepted_accuracy(scores.argmax(axis=1), accepted, weights)
-    if classes == 2 and _has_both(labels == 1):
-        result["auc"] = _ranking_metrics(_score_margin(scores), labels == 1, weights)[0]
-    return result
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """One head's scores beside labels, as in `evaluate_scores`, and what several metrics need.
+
+    Attributes:
+      labels: integers [n], or booleans [n, K] for several labels per row.
+      weights: [n] weights of rows; None for equal weights.
+    """
+
+    scores: np.ndarray
+    labels: np.ndarray
+    link: Link
+    accepted: Sequence[Sequence[int]] | None
+    weights: np.ndarray | None
+
+    @property
+    def several(self) -> bool:
+        return self.labels.ndim == 2
+
+    @cached_property
+    def rank(self) -> np.ndarray:
+        return label_ranks(self.scores, self.labels)
+
+    @cached_property
+    def right(self) -> np.ndarray:
+        """Right predictions: booleans [n], or [n, K] for several labels per row."""
+        if self.several:
+            return right_predictions(self.scores, self.labels, link=self.link)
+        return self.rank == 0
+
+    @cached_property
+    def recall(self) -> np.ndarray:
+        """[K] recall of each class, NaN without test rows."""
+        return _recall_by_class(self.labels, self.right, self.scores.shape[1], self.weights)
+
+    @cached_property
+    def ranked(self) -> dict[int, tuple[float, float]]:
+        """AUC and average precision by label, for the labels that enter a mean."""
+        labels = ranked_labels(self.labels, self.scores.shape[1])
+        columns = zip(labels, ranked_columns(self.scores, self.labels), strict=True)
+        return {label: _ranking_metrics(*column, self.weights) for label, column in columns}
+
+    def share(self, right: npt.ArrayLike) -> float:
+        return _weighted_share(np.asarray(right), self.weights)
+
+    def mean_ranked(self, which: int) -> float | None:
+        values = [each[which] for each in self.ranked.values()]
+        return float(np.mean(values)) if values else None
+
+
+def _top5_accuracy(judged: Judged) -> float | None:
+    if judged.several or judged.scores.shape[1] <= TOP5_ABOVE:
+        return None
+    return judged.share(np.less(judged.rank, 5))
+
+
+def _real_accuracy(judged: Judged) -> float | None:
+    if judged.several or judged.accepted is None:
+        return None
+    return _accepted_accuracy(judged.scores.argmax(axis=1), judged.accepted, judged.weights)
+
+
+def _expected_calibration_error(judged: Judged) -> float | None:
+    scores = judged.scores.astype(np.float64)
+    if judged.several and judged.link == "sigmoid":
+        return calibration_error(expit(scores), judged.labels, judged.weights)
+    if not judged.several and judged.link == "softmax":
+        top = np.exp(log_softmax(scores, axis=1).max(axis=1))
+        return calibration_error(top, judged.right, judged.weights)
+    return None
+
+
+# The one list of metrics that are one fraction, in the order of summaries' columns. A function
+# returns None if the data does not allow its metric.
+SCALAR_METRICS: dict[str, Callable[[Judged], float | None]] = {
+    "accuracy": lambda of: of.share(of.right),
+    "top5_accuracy": _top5_accuracy,
+    REAL_ACCURACY: _real_accuracy,
+    "macro_accuracy": lambda of: None if of.several else float(np.nanmean(of.recall)),
+    "exact_match_accuracy": lambda of: of.share(of.right.all(axis=1)) if of.several else None,
+    "expected_calibration_error": _expected_calibration_error,
+    "auc": lambda of: of.mean_ranked(0),
+    "mean_average_precision": lambda of: of.mean_ranked(1) if of.several else None,
+}
 
 
 def constant_accuracy(labels: np.ndarray, *, units: np.ndarray | None = None) -> float:
@@ -150,33 +221,6 @@ def _accepted_accuracy(
         [label in labels for label, labels in zip(predicted.tolist(), accepted, strict=True)]
     )
     return _weighted_share(right[judged], None if weights is None else weights[judged])
-
-
-def _evaluate_labels(
-    scores: np.ndarray, labels: np.ndarray, link: Link, weights: np.ndarray | None
-) -> dict[str, Any]:
-    right = right_predictions(scores, labels, link=link)
-    areas: list[float | None] = [None] * labels.shape[1]
-    precisions = areas.copy()
-    ranked = ranked_labels(labels, labels.shape[1])
-    for label in ranked:
-        areas[label], precisions[label] = _ranking_metrics(
-            scores[:, label], labels[:, label], weights
-        )
-    result: dict[str, Any] = {}
-    if ranked:
-        result["auc"] = float(np.mean([areas[label] for label in ranked]))
-        result["mean_average_precision"] = float(np.mean([precisions[label] for label in ranked]))
-    result["accuracy"] = _weighted_share(right, weights)
-    result["exact_match_accuracy"] = _weighted_share(np.asarray(right.all(axis=1)), weights)
-    if link == "sigmoid":
-        probability = expit(scores.astype(np.float64))
-        result["expected_calibration_error"] = calibration_error(probability, labels, weights)
-    return result | {
-        "per_label_auc": areas,
-        "per_label_average_precision": precisions,
-        "per_label_accuracy": np.average(right, axis=0, weights=weights).tolist(),
-    }
 
 
 def right_predictions(

@@ -21,7 +21,6 @@ from dpprobe.results.cell_files import STATEMENT_FILE
 from dpprobe.results.cell_record import (
     CEILING_HEAD,
     HEADLINES,
-    SCALAR_METRICS,
     CellRecord,
     Measure,
     read_cell,
@@ -33,6 +32,7 @@ from dpprobe.results.headline_metric import (
     least_class,
     resting_rows,
 )
+from dpprobe.results.metrics import SCALAR_METRICS
 from dpprobe.results.uncertainty import SEED_INTERVAL
 
 if TYPE_CHECKING:

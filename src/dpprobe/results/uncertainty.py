@@ -17,9 +17,14 @@ from dpprobe.results.bootstrap import (
     Share,
     bootstrap_intervals,
 )
-from dpprobe.results.cell_record import SCALAR_METRICS
 from dpprobe.results.intervals import combine_errors, over_classes, wilson_interval
-from dpprobe.results.metrics import SAME, label_ranks, ranked_columns, ranked_labels
+from dpprobe.results.metrics import (
+    SAME,
+    SCALAR_METRICS,
+    label_ranks,
+    ranked_columns,
+    ranked_labels,
+)
 from dpprobe.results.unit_counts import row_weights
 
 SEED_INTERVAL = "t over seeds"

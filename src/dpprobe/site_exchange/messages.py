@@ -256,8 +256,8 @@ class Exchange:
                 continue
             raise PrivacyError(
                 f"{path}: this site's message {'is not the one' if sent.exists() else 'is missing'}"
-                f" in {self.private}, which was restored or lost. A second message may reveal "
-                f"what the first message hides; {ANOTHER_NAME}"
+                f" in {self.private}, which was restored from a backup or deleted. A second "
+                f"message may reveal what the first message hides; {ANOTHER_NAME}"
             )
 
     def has_sent(self, number: int) -> bool:

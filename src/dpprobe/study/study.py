@@ -21,6 +21,7 @@ from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads import auto
 from dpprobe.heads.registry import AnyMethod
 from dpprobe.options import AtMost, Folder, Name, Options, by_registry
+from dpprobe.privacy.accountants import StudyAccountant
 from dpprobe.privacy.limits import (
     INFINITE,
     LARGEST_EPSILON,
@@ -134,7 +135,7 @@ class _Beginning(Options):
         description="Allow a delta above 1 / (training images), as some papers do; dpprobe warns, "
         "and the privacy statements say so. A release never accepts a delta above 1 / n.",
     )
-    accountant: Literal["pld", "rdp", "rdp_2017"] = Field(
+    accountant: StudyAccountant = Field(
         "pld",
         description="Privacy accountant for sampled steps; for steps on all images pld is exact. "
         "The option rdp_2017 uses the conversion that papers used until 2020, to reproduce their "

@@ -36,7 +36,7 @@ from dpprobe.results.cautions import never_predicted
 from dpprobe.results.cell_files import HISTORY_FILE, PREDICTIONS_FILE, STATEMENT_FILE
 from dpprobe.results.cell_record import CellName, CellRecord, read_statement
 from dpprobe.results.headline_metric import least_class
-from dpprobe.results.metrics import THRESHOLDS
+from dpprobe.results.metrics import SCALAR_METRICS, THRESHOLDS
 from dpprobe.results.summary import Grid, epsilon_of
 from dpprobe.tracking.store import first_line
 from dpprobe.versions import VERSIONS
@@ -58,15 +58,8 @@ BEST, CHOICE = "/best_private_eps_", "/choice_epsilon_eps_"
 
 RUN_COLOUR = "mlflow.runColor"  # the tag from which MLflow 3.17's page takes a run's colour
 
-SCALARS = {
-    "accuracy": "test/accuracy",
-    "macro_accuracy": "test/macro_accuracy",
-    "expected_calibration_error": "test/ece",
-    "top5_accuracy": "test/top5_accuracy",
-    "real_accuracy": "test/real_accuracy",
-    "exact_match_accuracy": "test/exact_match_accuracy",
-    "auc": "test/auc",
-    "mean_average_precision": "test/mean_average_precision",
+SCALARS = {name: f"test/{name}" for name in SCALAR_METRICS} | {
+    "expected_calibration_error": "test/ece"
 }
 # Metrics that a summary run shows at each epsilon, by the headline metric of its cells.
 CURVES = {

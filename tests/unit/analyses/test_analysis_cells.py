@@ -39,6 +39,14 @@ def test_audits_are_of_guarantees_and_attacks_of_the_rest_too(ask: Ask) -> None:
     assert {cell.dataset for cell in audit.list_audited(study, "skin")} == {"skin"}
 
 
+def test_records_are_of_the_audited_cells(ask: Ask) -> None:
+    files = StudyFiles(ask(audit={"methods": ["sgd"], "epsilons": [10]}), results="r")
+    assert audit.list_audit_records(files, "chest") == [
+        f"r/audit/chest/{backbone}/sgd/eps-10.json" for backbone in ("pixels", "clip", "net")
+    ]
+    assert audit.list_audit_records(StudyFiles(ask(), results="r"), "chest") == []
+
+
 def test_the_ceiling_of_attacks_is_the_non_private_head_on_the_same_features(ask: Ask) -> None:
     place = {"dataset": "chest", "backbone": "clip"}
     found = {}

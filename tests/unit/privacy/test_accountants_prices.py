@@ -62,7 +62,7 @@ def renyi(*events: Any) -> float:
 
 
 def test_without_noise_nothing_is_promised_and_without_releases_nothing_is_paid() -> None:
-    for name in ACCOUNTANTS[:-1]:
+    for name in [*ACCOUNTANTS][:-1]:
         assert compute_epsilon(SILENT, DELTA, name) == math.inf
         assert compute_epsilon([], DELTA, name) == 0.0
     assert accountants.group_epsilon(SILENT, DELTA, 3) == math.inf

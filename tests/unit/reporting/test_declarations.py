@@ -6,23 +6,23 @@ from typing import Any
 
 from dpprobe.exhibits.exhibit import Exhibit
 from dpprobe.exhibits.published import published_digest
-from dpprobe.reporting.declarations import (
-    ACCURACY,
-    ACCURACY_TABLE,
-    COMPARISON,
-    DATASET_TABLE,
-    DATASETS,
-    LOSS_BY_BACKBONE,
-    OPTION,
-    PAPERS,
-    SHIFT,
-    TIME_COST,
-)
+from dpprobe.reporting.registry import EXHIBITS
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from dpprobe.versions import VERSIONS
 
+BY_NAME = {exhibit.name: exhibit for exhibit in EXHIBITS}
+ACCURACY = BY_NAME["plot_accuracy"]
+ACCURACY_TABLE = BY_NAME["write_tables"]
+COMPARISON = BY_NAME["plot_comparison"]
+DATASET_TABLE = BY_NAME["write_dataset_table"]
+DATASETS = BY_NAME["plot_datasets"]
+LOSS_BY_BACKBONE = BY_NAME["plot_loss_by_backbone"]
+OPTION = BY_NAME["plot_option"]
+PAPERS = BY_NAME["write_paper_tables"]
+SHIFT = BY_NAME["plot_distribution_shift"]
+TIME_COST = BY_NAME["plot_time_cost"]
 DIGITS = {"source": "sklearn", "name": "digits"}
 PIXELS = {"family": "pixels"}
 CEILING = {"nonprivate": {"head": "nonprivate"}}
@@ -120,10 +120,11 @@ def test_an_option_has_a_figure_where_methods_differ_in_it_alone() -> None:
     options = [place["option"] for place in OPTION.shown(study)]
     assert options == ["batch_size", "init_scale"]
     files = StudyFiles(study, results="r")
-    cells = files.list_study_cells("digits")
-    records = OPTION.needs["records"].paths(files, {"dataset": "digits"})
-    assert records == files.list_cells(cells, ["metrics.json"])
-    assert len(records) == len(cells)
+    records = [
+        *(f"r/cells/digits/pixels/{name}/eps-1/metrics.json" for name in [*methods, "momentum"]),
+        *(f"r/cells/digits/pixels/{name}/eps-inf/metrics.json" for name in study.methods),
+    ]
+    assert OPTION.needs["records"].paths(files, {"dataset": "digits"}) == records
     assert not OPTION.needs["records"].read
     assert OPTION.shown(make_study()) == []
     both = make_study(methods={"a": {"head": "momentum"}, "b": {"head": "adam"}})

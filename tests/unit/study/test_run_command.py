@@ -194,9 +194,6 @@ def test_a_profile_is_the_clone_s_and_says_where_the_next_command_runs(
         ("-n --configfile mine.yaml heads", "heads: no such file; correct it (targets stand"),
         ("--configfile folder", "--configfile folder: a folder; write the file of a study"),
         ("--configfile wrong.yaml", "wrong.yaml:2:9: not YAML"),
-        ("--default-storage-provider s3", "--default-storage-provider: data and results must"),
-        ("heads --default-storage-provider=s3", "mount the bucket, and run in one of its"),
-        ("--default-storage-prefix s3://bucket/folder", "--default-storage-prefix: data and"),
     ],
 )
 def test_what_cannot_run_is_refused_before_snakemake_starts(

@@ -22,7 +22,7 @@ from dpprobe.analyses.fairness.fairness_record import (
 )
 from dpprobe.analyses.fairness.options import FairnessOptions
 from dpprobe.data.people.group_columns import CLASSES, group_name
-from dpprobe.exhibits.exhibit import Exhibit, Place, many, waits
+from dpprobe.exhibits.exhibit import LAST_FIGURES, TABLES, Exhibit, Place, many, waits
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.records import locate_record
 from dpprobe.results.cell_files import METRICS_FILE, PREDICTIONS_FILE
@@ -172,6 +172,7 @@ DATASET_RECORDS = many(
 FAIRNESS_FIGURES = Exhibit(
     name="plot_fairness",
     kind="figure",
+    order=LAST_FIGURES,
     files={
         "gap": "figures/{dataset}/fairness_gap",
         "auc": "figures/{dataset}/fairness_auc",
@@ -197,6 +198,7 @@ FAIRNESS_FIGURES = Exhibit(
 FAIRNESS_TABLE = Exhibit(
     name="write_fairness_table",
     kind="table",
+    order=TABLES,
     files={"": "tables/{dataset}_fairness"},
     needs={
         "records": DATASET_RECORDS,

@@ -50,16 +50,6 @@ PATIENTS_NOTE = (
     "/ m. Intervals over test rows are over patients."
 )
 Shots = int | Literal["full"]
-METRIC_COLUMNS = (  # scalar metrics, in the order of the parquet file's columns
-    "accuracy",
-    "macro_accuracy",
-    "expected_calibration_error",
-    "top5_accuracy",
-    "real_accuracy",
-    "exact_match_accuracy",
-    "auc",
-    "mean_average_precision",
-)
 SCHEMA = pa.schema(
     [
         ("dataset", pa.string()),
@@ -69,7 +59,7 @@ SCHEMA = pa.schema(
         ("train_rows", pa.int64()),
         ("train_units", pa.int64()),  # number of patients; null if the dataset does not name them
         ("penalty", pa.float64()),
-        *((name, pa.float64()) for name in METRIC_COLUMNS),
+        *((name, pa.float64()) for name in metrics.SCALAR_METRICS),
     ]
 )
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dpprobe.analyses.analysis import Analysis, Section, of_datasets
 from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE
-from dpprobe.exhibits.exhibit import Exhibit, many, one, waits
+from dpprobe.exhibits.exhibit import LAST_FIGURES, TABLES, Exhibit, many, one, waits
 from dpprobe.records import locate_record
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def _list_tables(files: StudyFiles, dataset: str) -> list[str]:
 IMBALANCE_FIGURES = Exhibit(
     name="plot_imbalance",
     kind="figure",
+    order=LAST_FIGURES,
     files={"": "figures/{dataset}/imbalance_{backbone}"},
     needs={
         "record": one(
@@ -56,6 +57,7 @@ IMBALANCE_FIGURES = Exhibit(
 IMBALANCE_TABLES = Exhibit(
     name="write_imbalance_tables",
     kind="table",
+    order=TABLES,
     files={"": "tables/{dataset}_imbalance"},
     needs={"records": many(lambda files, place: list_imbalance_records(files, place["dataset"]))},
     make=f"{PACKAGE}.imbalance_table:make_imbalance_tables",

@@ -21,7 +21,7 @@ from dpprobe.analyses.representation_law.law_record import (
 )
 from dpprobe.analyses.representation_law.options import RepresentationLawOptions
 from dpprobe.counted_nouns import count_noun
-from dpprobe.exhibits.exhibit import SUMMARY, Exhibit, Place, many, one
+from dpprobe.exhibits.exhibit import LAST_FIGURES, SUMMARY, TABLES, Exhibit, Place, many, one
 from dpprobe.exhibits.published import published_digest
 from dpprobe.finetune.options import TuneLora
 from dpprobe.heads.options import MethodOptions
@@ -137,6 +137,7 @@ def list_law_records(files: StudyFiles, dataset: str) -> list[str]:
 LAW_FIGURES = Exhibit(
     name="plot_law",
     kind="figure",
+    order=LAST_FIGURES,
     files={"": tuple(f"figures/{{dataset}}/{name}_{{backbone}}" for name in MEASURE_FIGURES)},
     needs={
         "record": one(locate_law),
@@ -151,6 +152,7 @@ LAW_FIGURES = Exhibit(
 LAW_TABLE_FILES = Exhibit(
     name="write_law_tables",
     kind="table",
+    order=TABLES,
     files={"": tuple(f"tables/{{dataset}}_{name}" for name in LAW_TABLES)},
     needs={
         "records": many(lambda files, place: list_law_records(files, place["dataset"])),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpprobe.analyses.analysis import Analysis, Cost, Measurement, of_datasets
-from dpprobe.exhibits.exhibit import Exhibit, many, one, waits
+from dpprobe.exhibits.exhibit import FIRST, LAST_FIGURES, Exhibit, many, one, waits
 
 PACKAGE = "dpprobe.analyses.tsne"
 
@@ -14,6 +14,7 @@ FIGURE_PARAMS = {"split": lambda study, _place: study.tsne.split}
 TSNE_GRID = Exhibit(
     name="plot_tsne_grid",
     kind="figure",
+    order=FIRST,
     files={"": "figures/tsne"},
     needs={"embeddings": many(of_datasets(lambda files, name: files.list_embeddings(name)))},
     make=f"{PACKAGE}.show:plot_tsne_grid",
@@ -50,6 +51,7 @@ DATASET_TSNE = Exhibit(
 TSNE = Exhibit(
     name="plot_tsne",
     kind="figure",
+    order=LAST_FIGURES,
     files={"": "figures/{dataset}/tsne_{backbone}"},
     needs={"embedding": EMBEDDING},
     make=f"{PACKAGE}.show:plot_tsne",
