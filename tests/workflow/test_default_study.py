@@ -98,7 +98,7 @@ HEALED = (
     "data/digits/dataset.json",
     "results/features/digits/pixels/test/manifest.json",
     "results/calibration/digits/eps-8.json",
-    "results/cells/digits/pixels/sgd/eps-8/history.parquet",
+    "results/cells/digits/pixels/sgd/eps-8/predictions.parquet",
     "results/embeddings/digits/pixels/tsne.parquet",
     "results/summary/digits.parquet",
     "results/figures/digits/accuracy.svg",

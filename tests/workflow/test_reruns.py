@@ -100,13 +100,12 @@ def cut_short(path: Path) -> None:
 
 
 OF_CELL = "are made again, results/cells/digits/pixels/sgd/eps-2"
-LOST = "Missing output files: results/cells/digits/pixels/sgd/eps-2/{}"
+LOST = f"missing and {OF_CELL}/{{}}"
+MISSING = "Missing output files: results/cells/digits/pixels/sgd/eps-2/metrics.json"
 DAMAGED = f"dpprobe: damaged cells {OF_CELL}/metrics.json"
 DAMAGES: tuple[tuple[str, Callable[[Path], None], str], ...] = (
-    *(
-        (name, Path.unlink, LOST.format(name))
-        for name in (METRICS_FILE, WEIGHTS_FILE, HISTORY_FILE)
-    ),
+    (METRICS_FILE, Path.unlink, MISSING),
+    *((name, Path.unlink, LOST.format(name)) for name in (WEIGHTS_FILE, HISTORY_FILE)),
     (METRICS_FILE, edit_accuracy, f"{DAMAGED} first: changed after it was written"),
     (METRICS_FILE, cut_short, f"{DAMAGED} first: not valid JSON"),
     (WEIGHTS_FILE, cut_short, f"{DAMAGED} first: heads.safetensors has"),
@@ -117,7 +116,7 @@ DAMAGES: tuple[tuple[str, Callable[[Path], None], str], ...] = (
 def test_a_plain_run_makes_lost_files_edited_records_and_files_of_another_size_again(
     trained: Workspace, small: dict[str, Any]
 ) -> None:
-    """A stage asks for every file of a cell, also once others are made."""
+    """Rules name two files of a cell; the others are asked for when a run starts."""
     trained.run(small, "heads")
     cell = trained.cell("sgd", "2")
     before = without_time(cell)

@@ -23,6 +23,7 @@ from dpprobe.heads.newton import HESSIANS
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.preconditioned_descent import Descent
+from dpprobe.heads.public_inputs import PublicInputs
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.second_order import (
     Design,
@@ -397,16 +398,16 @@ def sums_of(design: Design, head: torch.Tensor, clip: float) -> list[GridSum]:
     ]
 
 
-def test_a_public_covariance_counts_as_the_units(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_public_covariance_counts_as_the_units() -> None:
     """Its rows are units of their own; what they sum to is scaled to n."""
     features, labels = classes_of(200, 9, CLASSES)
     public = classes_of(150, 9, CLASSES, seed=1)[0] / 20
-    monkeypatch.setattr(
-        "dpprobe.features.public_features.FeatureStore", lambda _: Source(public.numpy(), 37)
-    )
+    opened = PublicInputs(open_rows=lambda _: Source(public.numpy(), 37))
     units = Units.number_units([f"{index % 37}" for index in range(200)])
     options = feature_covariance.Options(normalize="none", intercept=0.0)
-    design = Design(options, rows_of(features, labels, CLASSES, units=units), private=True)
+    rows = rows_of(features, labels, CLASSES, units=units)
+    rows.data.public = opened
+    design = Design(options, rows, private=True)
     actual = feature_covariance.public_moment("somewhere/manifest.json", options, design)
     expected = public.double().T @ public.double() * (37 / 150)
     torch.testing.assert_close(actual[:-1, :-1], expected, rtol=1e-3, atol=1e-3)

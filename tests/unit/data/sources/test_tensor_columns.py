@@ -161,7 +161,7 @@ def test_tensors_of_several_dimensions_are_no_vectors(
     path = write(tmp_path / "x.parquet", column)
     assert read_shape(pq.read_schema(path).field("embedding")) == shape
     there = "nothing" if shape is None else f"embedding of shape {(ROWS, *shape)}"
-    with pytest.raises(ConfigError, match=re.escape(f"no vectors, only {there}; name")):
+    with pytest.raises(ConfigError, match=re.escape(f"no vectors, only {there}; ")):
         open_embeddings(path, option="train").find_vectors(None)
     write(tmp_path / "x_0.parquet", READ["arrow"][0])
     write(tmp_path / "x_1.parquet", column)
