@@ -155,9 +155,9 @@ def cell_stays(cell):
         files = set(os.listdir(folder))
     except OSError:
         return True  # Snakemake reports missing files
-    if METRICS_FILE in files and not files.issuperset(CELL_FILES):
-        lost = next(name for name in CELL_FILES if name not in files)
-        tell_first("files of cells are missing and", f"{folder}/{lost} first")
+    lost = [name for name in CELL_FILES if name not in {*files, *FILES.cell_files}]
+    if lost and METRICS_FILE in files:
+        tell_first("files of cells are missing and", f"{folder}/{lost[0]} first")
         return False
     try:
         record = read_whole_record(path)

@@ -22,17 +22,20 @@ from dpprobe.artifacts import (
     read_bounded,
     sha256_file,
 )
-from dpprobe.results.cell_files import METRICS_FILE
-from dpprobe.results.network_record import RECORD_FILE
+from dpprobe.results.cell_files import METRICS_FILE, PREDICTIONS_FILE
+from dpprobe.results.network_record import RECORD_FILE, STATE_FILE
 from dpprobe.written_files import BYTES, OUTPUT, SHA256, locate_file
 from dpprobe.written_files import FOLDER as WRITTEN_FOLDER
 from dpprobe.written_files import FORMAT as WRITTEN_FORMAT
 
-# Folders and the record in each; the record must exist if a job left its mark of completion.
-_MARKED = {"cells/*/*/*/eps-*": METRICS_FILE, "networks/*/*/*/eps-*/seed-*": RECORD_FILE}
+# Folders, the record in each, and a file that rules name beside it: Snakemake deletes both or none.
+_BESIDE = {
+    "cells/*/*/*/eps-*": (METRICS_FILE, PREDICTIONS_FILE),
+    "networks/*/*/*/eps-*/seed-*": (RECORD_FILE, STATE_FILE),
+}
 # Records that are recognised by path, below results and below split tables.
 _PLACES = (
-    *(f"{folder}/{name}" for folder, name in _MARKED.items()),
+    *(f"{folder}/{record}" for folder, (record, _) in _BESIDE.items()),
     "features/*/*/*/manifest.json",
     "cuts/*/*/*/*/manifest.json",
     "calibration/*.json",
@@ -126,10 +129,10 @@ def list_records(folder: Path, *, data: bool = False) -> list[Path]:
         return sorted(chain.from_iterable(map(folder.glob, _DATA_PLACES)))
     others = ("/".join((name, *"*" * depth, "*.json")) for name in _FOLDERS for depth in range(4))
     records = set(chain.from_iterable(map(folder.glob, (*_PLACES, _WRITTEN, *others))))
-    for pattern, name in _MARKED.items():
+    for pattern, (record, beside) in _BESIDE.items():
         for place in folder.glob(pattern):
-            if any(place.glob("[!.]*")):  # an incomplete result: Snakemake deletes all or none
-                records.add(place / name)
+            if (place / beside).exists():
+                records.add(place / record)
     return sorted(path for path in records if path.name[0] != ".")
 
 
