@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what some tests need beside Python: a browser, PostgreSQL, LaTeX, Slurm. Tests that lack it skip with
-# a reason. With names as arguments (browser, postgresql, latex, slurm) what these need; Slurm only by its name.
+# Installs what some tests need beside Python: a browser, PostgreSQL, LaTeX, rsync, Slurm. Tests that lack it skip with
+# a reason. With names as arguments (browser, postgresql, latex, storage, slurm) what these need; Slurm only by its name.
 set -eu
 
 missing=""
@@ -12,7 +12,7 @@ need() { # command package...
     missing="$missing $*"
 }
 
-[ $# -gt 0 ] || set -- browser postgresql latex
+[ $# -gt 0 ] || set -- browser postgresql latex storage
 for part in "$@"; do
     case $part in
     browser)
@@ -24,6 +24,9 @@ for part in "$@"; do
         ;;
     latex)
         need pdflatex texlive-latex-base texlive-latex-recommended
+        ;;
+    storage)
+        need rsync rsync
         ;;
     slurm)
         need munged munge
