@@ -2,12 +2,12 @@
 
 import os
 
-from dpprobe.study.snapshot import LOCAL_COPIES, locate_local_copies
+from dpprobe.study.local_copies import note_copies
 
 PROVIDER = workflow.storage_settings.default_storage_provider
 IN_STORAGE = PROVIDER is not None
 if IN_STORAGE:
-    os.environ[LOCAL_COPIES] = locate_local_copies(
+    note_copies(
         workflow.storage_settings.local_storage_prefix,
         PROVIDER,
         workflow.storage_settings.default_storage_prefix or "",
@@ -20,7 +20,7 @@ def on_this_machine(path):
 
 
 def check_storage(jobs):
-    """Refuses releases in a storage provider, which has no locks for their ledger."""
+    """Refuses, in a storage provider, absolute folders, and releases: their ledger needs locks."""
     if not IN_STORAGE:
         return
     for folder in (STUDY.results_dir, STUDY.data_dir):

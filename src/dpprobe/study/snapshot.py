@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from dpprobe.artifacts import atomic_path, first_difference
 from dpprobe.errors import ConfigError
+from dpprobe.study.local_copies import enter_copies
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from dpprobe.versions import VERSIONS, describe_edit
@@ -27,8 +28,6 @@ from dpprobe.versions import VERSIONS, describe_edit
 RUN_KEY = "_run"
 FOLDER = Path(".snakemake", "dpprobe")
 SNAPSHOT_FILE = "DPPROBE_SNAPSHOT"  # the variable that tells a job's script where the snapshot is
-# The variable with the folder of a storage provider's local copies, for jobs and their scripts.
-LOCAL_COPIES = "DPPROBE_LOCAL_COPIES"
 _RENAMED = "DPPROBE_RENAMED_RULES"  # the variable with the names of rules that a workflow renames
 DAYS = 30  # a snapshot is removed this many days after the last start of a job that uses it
 
@@ -114,29 +113,8 @@ def run_study(values: Mapping[str, Any]) -> Study:
     path = os.environ.get(SNAPSHOT_FILE)
     if path and Path(path).is_file():
         check_run(json.loads(Path(path).read_text(encoding="utf-8"))[RUN_KEY], study)
-    if copies := os.environ.get(LOCAL_COPIES):
-        folders = ("results_dir", "data_dir")
-        study = study.model_copy(
-            update={name: f"{copies}/{getattr(study, name)}" for name in folders}
-        )
-    return study
-
-
-def locate_local_copies(folder: Path | str, provider: str, prefix: str) -> str:
-    """Returns the folder in which Snakemake copies a storage provider's files for jobs.
-
-    Args:
-      folder: Snakemake's `--local-storage-prefix`.
-      prefix: Snakemake's `--default-storage-prefix`, a path or an address.
-    """
-    inside = prefix.rpartition("://")[2].strip("/")
-    return "/".join(part for part in (str(folder), provider, inside) if part)
-
-
-def leave_local_copies(folder: Path) -> Path:
-    """Returns a folder of a study on Snakemake's own machine, from the folder of local copies."""
-    copies = os.environ.get(LOCAL_COPIES)
-    return folder.relative_to(copies) if copies else folder
+    folders = {name: getattr(study, name) for name in ("results_dir", "data_dir")}
+    return study.model_copy(update={name: enter_copies(each) for name, each in folders.items()})
 
 
 def note_renamed(name: str, original: str) -> None:

@@ -25,8 +25,8 @@ from dpprobe.artifacts import write_record
 from dpprobe.errors import TrackingError
 from dpprobe.progress import Progress
 from dpprobe.results.cell_record import check_file
+from dpprobe.study.local_copies import leave_copies
 from dpprobe.study.options import sqlite_file
-from dpprobe.study.snapshot import leave_local_copies
 from dpprobe.tracking.moved_store import set_moved_aside
 from dpprobe.tracking.receipt import (
     RECEIPT_FORMAT,
@@ -293,7 +293,7 @@ class Destination:
 
         With a storage provider, tracking runs on Snakemake's own machine, which has the database.
         """
-        results = leave_local_copies(results)
+        results = leave_copies(results)
         return cls(
             uri=uri or f"sqlite:///{results / 'mlflow.db'}",
             artifact_root=results / "mlartifacts",

@@ -1,0 +1,32 @@
+"""The folders of local copies, as Snakemake 9.27 and its plugins fs and s3 name them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpprobe.study.local_copies import VARIABLE, enter_copies, leave_copies, note_copies
+
+
+@pytest.mark.parametrize(
+    ("provider", "prefix", "copies"),
+    [
+        ("fs", "/mnt/bucket", ".snakemake/storage/fs/mnt/bucket"),
+        ("s3", "s3://bucket/folder/", ".snakemake/storage/s3/bucket/folder"),
+        ("fs", "", ".snakemake/storage/fs"),
+    ],
+)
+def test_a_providers_copies_are_below_its_name_and_prefix(
+    monkeypatch: pytest.MonkeyPatch, provider: str, prefix: str, copies: str
+) -> None:
+    monkeypatch.setenv(VARIABLE, "")  # which is restored
+    note_copies(Path(".snakemake/storage"), provider, prefix)
+    assert enter_copies("results") == f"{copies}/results"
+    assert leave_copies(Path(copies, "results")) == Path("results")
+
+
+def test_without_a_provider_a_folder_is_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert enter_copies("results") == "results"
+    assert leave_copies(Path("results")) == Path("results")
