@@ -26,6 +26,8 @@ from snakemake_logger_plugin_dpprobe import RUN as RAISED_RUN
 # Caches for each job if its files are complete, because Snakemake plans several times.
 WHOLE_JOBS = {}
 TOLD = {}
+# The files of a cell that Snakemake does not look for, because no rule names them.
+UNNAMED_FILES = [name for name in CELL_FILES if name not in FILES.cell_files]
 # The rule whose outputs cannot be recreated, because they are files on other servers.
 KEPT_RULES = {rule_name("download_data")}
 
@@ -46,12 +48,15 @@ def changed_outputs(jobs):
 
 def ready_jobs(jobs):
     """Writes what jobs read of the run, and links their earlier results into the store before Snakemake deletes them."""
+    jobs = list(jobs)
+    if not jobs:
+        return
     SNAPSHOT.write()
     start_jobs_with(SNAPSHOT)
     if not BEGUN:
         take_turn(Path(workflow.persistence.path))
-    for job in jobs:
-        if job.rule.name in STORED and namespace_of(job.rule) and not IN_STORAGE:
+    for job in [] if IN_STORAGE else jobs:
+        if job.rule.name in STORED and namespace_of(job.rule):
             for path in job.output:
                 keep_published(Path(STUDY.results_dir), Path(path))
 
@@ -155,7 +160,7 @@ def cell_stays(cell):
         files = set(os.listdir(folder))
     except OSError:
         return True  # Snakemake reports missing files
-    lost = [name for name in CELL_FILES if name not in {*files, *FILES.cell_files}]
+    lost = [name for name in UNNAMED_FILES if name not in files]
     if lost and METRICS_FILE in files:
         tell_first("files of cells are missing and", f"{folder}/{lost[0]} first")
         return False

@@ -397,13 +397,12 @@ def audit_outputs(methods):
 
 
 def audit_files(dataset):
-    records = [
+    return [
         str(audit_path(f"<results>/{AUDITS}", cell, suffix))
         for cell in AUDITED_CELLS
         if cell.dataset == dataset
         for suffix in AUDIT_SUFFIXES
     ]
-    return records
 
 
 def imbalance_outputs(dataset):

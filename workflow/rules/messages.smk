@@ -102,7 +102,7 @@ def before(act, block):
 # Test: tests/workflow/test_modules.py::test_a_module_runs_beside_the_rules_and_blocks_of_its_workflow
 @cache
 def follow_run():
-    """Has the run's start and success noted, when all rule files are read."""
+    """Has the run's start and end noted, when all rule files are read."""
     workflow._onstart = before(start_run, workflow._onstart)
     workflow._onsuccess = before(end_run, workflow._onsuccess)
     workflow._onerror = before(take_last_turn, workflow._onerror)

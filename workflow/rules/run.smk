@@ -75,5 +75,4 @@ def begin_run():
             f"warning: {other.describe()}: jobs of both fail where they replace a file that the other reads; "
             "wait for that run, or give each study folders of its own"
         )
-    SNAPSHOT.write()
     SNAPSHOT.remove_older()

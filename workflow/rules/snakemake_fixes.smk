@@ -116,10 +116,9 @@ def start_jobs_with(snapshot):
     """
     files = list(GIVEN_FILES) if IS_MODULE else []
     workflow.config_settings.configfiles = [*files, snapshot.path]
+    # a source for jobs without a shared disk
     if snapshot.path not in workflow.configfiles:
-        workflow.configfiles.append(
-            snapshot.path
-        )  # a source for jobs without a shared disk
+        workflow.configfiles.append(snapshot.path)
 
 
 def end_from_thread():

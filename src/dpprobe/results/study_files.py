@@ -130,7 +130,7 @@ class StudyFiles:
         ]
 
     def list_cells(self, cells: Iterable[Cell], names: Sequence[str] = CELL_FILES) -> list[str]:
-        """Lists files of cells, those of `names` that rules name."""
+        """Lists files of cells; leaves out files of `names` that no rule names."""
         names = [name for name in names if name in self.cell_files]
         return [
             f"{self.results}/cells/{cell.dataset}/{cell.backbone}/{cell.method}"

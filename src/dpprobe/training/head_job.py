@@ -9,12 +9,9 @@ outputs when the job ends. If a method fails, the next job finds the cells of al
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
 from dpprobe.devices import limit_threads
-from dpprobe.errors import DpprobeError, may_pass
-from dpprobe.shown_text import join_lines
-from dpprobe.training.tasks import OpenedJob
+from dpprobe.training.tasks import OpenedJob, make_failure
 
 logger = logging.getLogger("dpprobe")
 
@@ -46,15 +43,6 @@ def train_job(opened: OpenedJob, *, device: str, memory_mb: int, threads: int) -
         limit_threads(threads)
         errors = train_cells(stale, inputs, opened.stores[1], memory_mb=memory_mb)
     if opened.failure_reasons or errors:
-        raise _make_failure(opened.failure_reasons, errors)
+        raise make_failure(opened.failure_reasons, errors)
     for task in tasks:
         task.publish_cell()
-
-
-def _make_failure(unplanned: Mapping[str, str], errors: Mapping[str, Exception]) -> DpprobeError:
-    reasons: dict[str, object] = dict(unplanned)
-    for method, error in errors.items():
-        reasons[method] = error if isinstance(error, DpprobeError) else repr(error)
-    failure = DpprobeError(join_lines(f"{method}: {why}" for method, why in reasons.items()))
-    failure.passes = any(map(may_pass, errors.values()))
-    return failure

@@ -76,7 +76,7 @@ def keep_network(opened: OpenedJob, files: NetworkFiles, *, index: int, device: 
     """Returns True if the store has a seed's network, and links its files into their folder."""
     task = network_task(opened, files, device=device)
     folder = files.network(task.name.key, index)
-    stored = locate_stored(files.results, task.fingerprint, index=index)
+    stored = locate_stored(task.results, task.fingerprint, index=index)
     record = whole_network_record(stored)
     if record is None or not is_of(record, task, index, stored):
         return False

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -166,7 +167,7 @@ def _tune_network(
     if not ranks.leads:
         return
     releases.check_counts()
-    _keep_network(
+    stored = _store_network(
         task=task,
         index=index,
         chosen=files.chosen,
@@ -175,9 +176,7 @@ def _tune_network(
         scores=scores_of(network, material.test, rows=limits.physical_batch),
         seconds=round(time.monotonic() - started, 3),
     )
-    publish_files(
-        locate_stored(files.results, task.fingerprint, index=index), folder, NETWORK_FILES
-    )
+    publish_files(stored, folder, NETWORK_FILES)
     shutil.rmtree(checkpoints.folder, ignore_errors=True)
 
 
@@ -222,7 +221,7 @@ def scores_of(
     return np.ascontiguousarray(scores)
 
 
-def _keep_network(
+def _store_network(
     *,
     task: CellTask,
     index: int,
@@ -231,8 +230,8 @@ def _keep_network(
     statistics: Mapping[str, torch.Tensor],
     scores: npt.NDArray[np.float32],
     seconds: float,
-) -> None:
-    """Writes a network to the store."""
+) -> Path:
+    """Writes a network to the store, and returns its folder there."""
     options = task.options.model_dump(mode="json")
     tensors = {name: value.contiguous() for name, value in trained.state.items()}
     content = save(
@@ -264,3 +263,4 @@ def _keep_network(
     when_there_is_room(stored.parent, len(content) + scores.nbytes + _RECORDS_BYTES, write_files)
     shutil.rmtree(stored, ignore_errors=True)
     part.replace(stored)
+    return stored

@@ -11,7 +11,7 @@ from typing import Any, Self
 from dpprobe.artifacts import first_difference, sha256_file
 from dpprobe.data.options import Headline
 from dpprobe.devices import identity_device
-from dpprobe.errors import DataError, PrivacyError
+from dpprobe.errors import DataError, DpprobeError, PrivacyError, may_pass
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.overlap_record import read_near_duplicates
 from dpprobe.heads.options import MethodOptions
@@ -21,6 +21,7 @@ from dpprobe.privacy.plan import plan_identity
 from dpprobe.privacy.stated_facts import NOT_RUN
 from dpprobe.privacy.target import Target, Terms
 from dpprobe.results.cell_record import CellName
+from dpprobe.shown_text import join_lines
 from dpprobe.study.study import Study
 from dpprobe.training.cell_task import Asked, CellTask
 from dpprobe.training.fit_inputs import FitInputs, choose_headline
@@ -263,6 +264,21 @@ def read_job_plans(
         if name not in plans.failures:
             _check_target(path, name, plans, target)
     return decided, plans
+
+
+def make_failure(unplanned: Mapping[str, str], errors: Mapping[str, Exception]) -> DpprobeError:
+    """Makes the error of a job, with one line for each method that failed.
+
+    Args:
+      unplanned: the reasons of methods without a plan.
+      errors: the errors of other methods; a retry helps if one of them may pass.
+    """
+    reasons: dict[str, object] = dict(unplanned)
+    for method, error in errors.items():
+        reasons[method] = error if isinstance(error, DpprobeError) else repr(error)
+    failure = DpprobeError(join_lines(f"{method}: {why}" for method, why in reasons.items()))
+    failure.passes = any(map(may_pass, errors.values()))
+    return failure
 
 
 @contextmanager

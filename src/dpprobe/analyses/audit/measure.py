@@ -36,7 +36,7 @@ from dpprobe.analyses.audit.audit_record import (
 from dpprobe.analyses.audit.options import AuditOptions
 from dpprobe.artifacts import hash_value, sha256_file, write_table
 from dpprobe.devices import identity_device, resolve_device
-from dpprobe.errors import DataError, DpprobeError, may_pass
+from dpprobe.errors import DataError, DpprobeError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.training_set import TrainingSet
@@ -45,10 +45,9 @@ from dpprobe.privacy.plan import Plan, plan_identity
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.result_store import locate_stored, publish_files
 from dpprobe.results.cell_record import CellName
-from dpprobe.shown_text import join_lines
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.public_file_check import PrivateData
-from dpprobe.training.tasks import Request, read_job_plans
+from dpprobe.training.tasks import Request, make_failure, read_job_plans
 from dpprobe.versions import VERSIONS, code_version
 
 logger = logging.getLogger("dpprobe")
@@ -120,11 +119,8 @@ def audit_cells(
                 method = task.name.method
                 logger.warning("%s failed; the reason follows at the end of the job", method)
                 errors[method] = error
-    reasons: dict[str, object] = {**calibrated.failures, **errors}
-    if reasons:
-        failure = DpprobeError(join_lines(f"{method}: {why}" for method, why in reasons.items()))
-        failure.passes = any(map(may_pass, errors.values()))
-        raise failure
+    if calibrated.failures or errors:
+        raise make_failure(calibrated.failures, errors)
     for task in tasks:
         task.publish_audit()
 
@@ -175,12 +171,9 @@ class _Task:
 
     def publish_audit(self) -> None:
         """Links the files of the stored audit into their final folder."""
-        names = [path.name for path in self._stored_files]
-        publish_files(
-            self._stored_files[0].parent,
-            audit_path(self.audits, self.name.key, RECORD_SUFFIX).parent,
-            names,
-        )
+        record, scores = self._stored_files
+        folder = audit_path(self.audits, self.name.key, RECORD_SUFFIX).parent
+        publish_files(record.parent, folder, [record.name, scores.name])
 
     @cached_property
     def fingerprint(self) -> str:
