@@ -28,6 +28,7 @@ from clock import Clock, Engine, Work
 from dpprobe import artifacts
 from dpprobe.features.aligned_rows import empty_rows
 from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.kernels.vectors import LANES
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
@@ -36,7 +37,9 @@ from peers import Run, Task
 from peers.remote import ONE_THREAD, Remote
 from report import CASES, EXACT, FIVE, OURS, SECOND_ORDER, SETS, Key, Shape
 
-RESULTS = Path(__file__).resolve().parent / "results" / "heads.md"
+# One page for each width of vectors: ratios depend on it more than on the processor's model.
+PAGES = {16: "heads_avx512.md", 8: "heads_avx2.md", 4: "heads_narrow.md"}
+RESULTS = Path(__file__).resolve().parent / "results" / PAGES[LANES]
 # The parts batch32 and memory run only on a CPU, because no fit on a GPU has small batches.
 PARTS = ("batch32", "memory", "batch4096", "full", "second")
 # The foundation-features recipe: 20 epochs in batches of 32.
@@ -112,7 +115,7 @@ class Setting:
 
 
 def main() -> None:
-    """Prints the tables and, after a whole run, writes them to bench/results/heads.md."""
+    """Prints the tables and, after a whole run, writes them to the page of this processor."""
     options = parsed()
     if options.device == "cpu" and any(os.environ.get(name) != "1" for name in ONE_THREAD):
         # Libraries read the variables of ONE_THREAD when they are loaded.

@@ -1,4 +1,4 @@
-"""Formats the tables of bench/results/heads.md."""
+"""Formats the tables of bench/results/heads_*.md."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import limits
 from clock import Engine, Ratio, number
+from dpprobe.heads.kernels.vectors import LANES
 
 
 class Key(NamedTuple):
@@ -91,7 +92,7 @@ def processor() -> str:
         line.split(":", 1) for line in info.read_text(encoding="utf-8").splitlines() if ":" in line
     )
     values = {name.strip(): value.strip() for name, value in fields.items()}
-    vector = "AVX-512" if "avx512f" in values.get("flags", "") else "no AVX-512"
+    vector = {16: "AVX-512", 8: "AVX2", 4: "neither AVX-512 nor AVX2"}[LANES]
     return f"{values.get('model name', platform.machine())} ({vector})"
 
 

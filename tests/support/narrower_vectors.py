@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
 from llvmlite import binding
 
 # By the most lanes: the beginnings of names of features that the processor is to lack. LLVM takes a
@@ -42,13 +43,16 @@ def check_sums(lanes: int) -> None:
     hide(LACKS[lanes])
     compile_what_is_called()
     from dpprobe.heads.kernels import vectors
-    from tests.unit.heads.kernels import test_fused_step, test_vectors
+    from tests.unit.heads.kernels import test_exact_step, test_fused_step, test_vectors
 
     assert lanes >= vectors.LANES, f"{vectors.LANES} lanes"
     for count in (2, 4):
-        test_vectors.test_sums_of_products_are_numpy_s(count, vectors.INTERLEAVED)
+        for kind in (np.float32, np.float64):
+            test_vectors.test_sums_of_products_are_numpy_s(count, vectors.INTERLEAVED, kind)
     for dimension, classes in ((1, 2), (65, 11), (1025, 21)):
         test_fused_step.test_sums_of_any_shape_are_numpys(dimension, classes, False, False)
+    for columns in (7, 130):
+        test_exact_step.test_sums_are_those_of_whole_numbers("plain", 40, columns, 6, 17)
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ import torch
 
 from dpprobe import devices
 from dpprobe.errors import DeviceError
-from dpprobe.heads.exact_sums import SLICE_ROWS, Data, ExactSums, Index, Numbers
+from dpprobe.heads.exact_sums import SLICE_ROWS, Data, ExactSums, Index
 from dpprobe.heads.kernels import exact_step
 from dpprobe.privacy.grid import GridSum
 
@@ -163,19 +163,19 @@ class DeviceSums(ExactSums):
     ) -> torch.Tensor:
         """Returns the factors of a block's chosen rows, [rows, K]."""
         labels, shares = self._labels[block.rows][chosen], self._shares[block.rows][chosen]
-        given = (logits[chosen], block.norms[chosen], shares)
-        several, out = self._rows.multi_label, np.empty((logits.shape[1], len(chosen)))
+        z = logits[chosen].T.contiguous().cpu().numpy()
+        several = self._rows.multi_label
         exact_step.to_factors(
-            *(values.cpu().numpy() for values in given),
+            z,
+            *(values.cpu().numpy() for values in (block.norms[chosen], shares)),
             np.zeros(0, np.int64) if several else labels.cpu().numpy(),
             labels.cpu().numpy() if several else np.zeros((0, 0), np.uint8),
             np.arange(len(chosen)),
             self._given.clip,
             self._given.step,
             self._given.sigmoid,
-            out,
         )
-        return torch.from_numpy(out).T
+        return torch.from_numpy(z).T
 
     def _read_blocks_on_device(self, index: Index | None) -> Iterator[_Block]:
         """Yields all rows, or the rows of an index, in blocks."""
@@ -209,7 +209,8 @@ class DeviceSums(ExactSums):
             while len(chosen):
                 now, chosen = np.split(chosen, [self._size - filled])
                 window = slice(filled, filled + len(now))
-                self._fill_units(data, now, units[window].numpy(), norms[window].numpy())
+                self._fill_units(data, now, units[window].numpy())
+                norms[window] = torch.from_numpy(data.norms[now])
                 filled += len(now)
                 if filled == self._size:
                     yield copy_block()
@@ -217,11 +218,9 @@ class DeviceSums(ExactSums):
         if filled:
             yield copy_block()
 
-    def _fill_units(self, data: Data, index: Index, units: Any, norms: Numbers) -> None:
+    def _fill_units(self, data: Data, index: Index, units: Any) -> None:
         def fill_slice(window: slice) -> None:
-            exact_step.fill_units(
-                tuple(data), index[window], self._given.entry, units[window], norms[window]
-            )
+            exact_step.fill_units(tuple(data), index[window], self._given.entry, units[window])
 
         windows = [slice(at, at + SLICE_ROWS) for at in range(0, len(index), SLICE_ROWS)]
         list((map if self._pool is None else self._pool.map)(fill_slice, windows))

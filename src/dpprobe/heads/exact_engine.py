@@ -27,7 +27,6 @@ from itertools import repeat
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpprobe import devices
 from dpprobe.errors import ConfigError, PrivacyError
@@ -75,8 +74,6 @@ def train(
     with ExitStack() as stack, torch.inference_mode():
         threads = torch.get_num_threads()
         pool = stack.enter_context(ThreadPoolExecutor(threads)) if threads > 1 else None
-        # each of the pool's threads multiplies small chunks, for which BLAS must not start more
-        stack.enter_context(threadpool_limits(1, user_api="blas"))
         training = ExactTraining(options, rows, releases, optimiser, pool, start=start)
         progress = stack.enter_context(
             Progress(mechanism.count, label=f"{options.head}, exact: train", unit="steps")

@@ -39,6 +39,7 @@ class Data(NamedTuple):
       features, scale, shift, centre: [n, d], [n], [n] and [d]; shift and centre [0] for none.
       labels, multi_hot: [n] and [0, 0]; for several labels [0] and [n, K].
       weights: [n], factors of the clipped gradients; 0 for an unusable row.
+      norms: [n], of the rows with a 1 appended; 0 for a row of weight 0.
     """
 
     features: npt.NDArray[np.float32]
@@ -48,6 +49,7 @@ class Data(NamedTuple):
     labels: Index
     multi_hot: npt.NDArray[np.uint8]
     weights: npt.NDArray[np.float32]
+    norms: Numbers
 
 
 class Given(NamedTuple):
@@ -173,14 +175,19 @@ class ExactSums:
         labels, several = self._rows.labels[index].contiguous().numpy(), self._rows.multi_label
         if self._constant != 1:
             scale, shift = scale / self._constant, shift / self._constant
+        weights, norms = self._weights[index].contiguous().numpy(), np.empty(len(features))
+        moves = features, scale, shift, centre
+        rows, factors, shifts, centres = (each.contiguous().numpy() for each in moves)
+        exact_step.measure_rows(rows, factors, shifts, centres, weights, norms)
         return Data(
-            features.contiguous().numpy(),
-            scale.contiguous().numpy(),
-            shift.contiguous().numpy(),
-            centre.contiguous().numpy(),
+            rows,
+            factors,
+            shifts,
+            centres,
             np.zeros(0, dtype=np.int64) if several else labels,
             labels if several else np.zeros((0, 0), dtype=np.uint8),
-            self._weights[index].contiguous().numpy(),
+            weights,
+            norms,
         )
 
     def _read_blocks(self) -> Iterator[Data]:

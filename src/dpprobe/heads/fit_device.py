@@ -13,8 +13,9 @@ from dpprobe.heads.gradient_options import GradientOptions, UnitRowOptions
 from dpprobe.heads.options import MethodOptions
 
 # A GPU is used from LEAST_STEP multiplications per step, and LEAST_FIT per fit, on. The two
-# products of a step of 2^26 take a core (175 GFLOP/s, bench/results/heads.md) 1.5 ms, and a GPU 0.3
-# ms, mostly to start operations. A core takes 0.2 s for a fit of 2^33; a job starts a GPU once.
+# products of a step of 2^26 take a core (175 GFLOP/s, bench/results/heads_avx512.md) 1.5 ms, and a
+# GPU 0.3 ms, mostly to start operations. A core takes 0.2 s for a fit of 2^33; a job starts a GPU
+# once.
 LEAST_STEP = 2**26
 LEAST_FIT = 2**33
 # Passes over the examples until `nonprivate` has converged for all penalties, roughly.

@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[import-untyped]
 
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads import exact_engine
@@ -247,23 +246,6 @@ def test_steps_at_a_time_are_single_steps(
     wanted = trained(StepByStep())
     assert len(set(wanted)) == len(ends) + 1
     assert trained(Sgd()) == trained(Sgd(), threads=2) == wanted
-
-
-def test_blas_starts_no_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine's threads would wait for each other's products."""
-    data, options = training_set(), Options(batch_size=12, steps=2, engine="exact")
-    take, seen = ExactSums.take_steps, list[int]()
-
-    def take_steps(self: ExactSums, *args: Any) -> bool:
-        pools = threadpool_info()
-        seen.extend(each["num_threads"] for each in pools if each["user_api"] == "blas")
-        return take(self, *args)
-
-    monkeypatch.setattr(ExactSums, "take_steps", take_steps)
-    with threadpool_limits(2, user_api="blas"):
-        fit_heads(options, data, plan_for(options, 120), SEEDS)
-    assert seen
-    assert set(seen) == {1}
 
 
 def test_sums_off_their_grid_are_not_released(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Adds clipped gradients exactly, on the CPU: a unit row times a factor, both on a public grid.
 
-Rows, weights and factors are whole numbers, which BLAS multiplies as float64. Float64 represents
+Rows, weights and factors are whole numbers, which `tiles` multiplies as float64. Float64 represents
 all whole numbers up to 2^53 and adds them exactly. So products have the same bits for any library,
 order of additions, blocks and threads, because no partial sum exceeds 2^52:
 
@@ -11,7 +11,7 @@ order of additions, blocks and threads, because no partial sum exceeds 2^52:
 
 `privacy.grid` chooses e and f with n 2^(e + f) <= 2^52, and refuses an n without such numbers.
 `check_exact` checks both bounds. They hold for all rows together, so no block needs to end early.
-Rows are multiplied in chunks of `CHUNK` only because a chunk stays in the processor's cache.
+Rows are multiplied in chunks only because a chunk stays in the processor's cache.
 
 Between the two products each row is computed by itself. So a row's contribution depends neither on
 its position nor on other rows.
@@ -25,16 +25,20 @@ import math
 
 import numpy as np
 
+from dpprobe.heads.kernels import tiles, vectors
+from dpprobe.heads.kernels.tiles import ALIGNED, CHUNK, CLASSES
+from dpprobe.heads.kernels.vectors import LINE
 from dpprobe.privacy.machine_code import MachineCode
 
-MACHINE_CODE = MachineCode(__file__)
+MACHINE_CODE = MachineCode(__file__, tiles.__file__, vectors.__file__)
 jit = MACHINE_CODE.jit
 
 # Rows and factors are shorter than their bounds by the share MARGIN, which exceeds the rounding of
 # float64 in a million columns.
 MARGIN = 2.0**-30
 _LARGEST, _LARGEST_SUM = np.finfo(np.float64).max, 2.0**53
-CHUNK = 64
+# Bytes of a chunk's rounded rows, and the fewest rows of a chunk.
+_CHUNK_BYTES, _LEAST_CHUNK = 192 * 2**10, 16
 # Weights of a smaller norm count as 0 in logits, which they would not change.
 _SMALLEST_HEAD = 1e-150
 
@@ -73,101 +77,185 @@ def to_integers(head, bits, out):
     return math.ldexp(1.0, exponent)
 
 
+@jit("void(f4[:, ::1], f4[::1], f4[::1], f4[::1], f4[::1], f8[::1])")
+def measure_rows(features, scale, shift, centre, weights, norms):
+    """Writes the norm of each row x = [scale * features - shift * centre, 1] to `norms`.
+
+    If `centre` is empty, nothing is subtracted. The norm is 0 if it is not finite, or if the row
+    has weight 0.
+    """
+    d = features.shape[1]
+    row = np.empty(d + 1)
+    row[d] = 1.0
+    for i in range(features.shape[0]):
+        source, norms[i] = features[i], 0.0
+        if not weights[i] > 0:
+            continue
+        if centre.shape[0]:
+            for j in range(d):
+                row[j] = scale[i] * np.float64(source[j]) - shift[i] * np.float64(centre[j])
+        else:
+            for j in range(d):
+                row[j] = scale[i] * np.float64(source[j])
+        norm = np.sqrt(_square_norm(row))
+        if norm <= _LARGEST:
+            norms[i] = norm
+
+
 # Rows for a GPU are float32, which represents whole numbers of up to 24 bits.
-_ROWS = "f4[:, ::1]", "f8[:, ::1]"
+@jit(*(f"void(f4[::1], f8, f8, f4[::1], f8, f8, {kind}[::1])" for kind in ("f4", "f8")))
+def to_grid(source, scale, shift, centre, norm, entry, out):
+    """Fills `out` with a row x / norm of `measure_rows`, in steps of `entry`.
 
-
-@jit(*(f"f8(f4[::1], f8, f8, f4[::1], f8, f8[::1], {rows[:2]}[::1])" for rows in _ROWS))
-def to_grid(source, scale, shift, centre, entry, row, out):
-    """Fills `out` with x / |x|, x = [scale * source - shift * centre, 1], in steps of `entry`.
-
-    Entries are rounded towards zero, so the rounded row's norm is at most 1. If `centre` is empty,
-    nothing is subtracted. `row` is working memory.
-
-    Returns:
-      The norm |x|; 0, with zeros in `out`, if the norm is not finite.
+    Entries are rounded towards zero, so the rounded row's norm is at most 1. A row of norm 0
+    becomes 0.
     """
     d = source.shape[0]
+    if norm == 0:
+        out[: d + 1] = 0.0
+        return
+    factor = (1 - MARGIN) / (norm * entry)
     if centre.shape[0]:
         for j in range(d):
-            row[j] = scale * np.float64(source[j]) - shift * np.float64(centre[j])
+            value = scale * np.float64(source[j]) - shift * np.float64(centre[j])
+            out[j] = np.trunc(value * factor)
     else:
         for j in range(d):
-            row[j] = scale * np.float64(source[j])
-    row[d] = 1.0
-    norm = np.sqrt(_square_norm(row))
-    if not norm <= _LARGEST:
-        out[:] = 0.0
-        return 0.0
-    factor = (1 - MARGIN) / (norm * entry)
-    for j in range(d + 1):
-        out[j] = np.trunc(row[j] * factor)
-    return norm
+            out[j] = np.trunc(scale * np.float64(source[j]) * factor)
+    out[d] = np.trunc(factor)
 
 
-@jit("void(f8[:, ::1], f8[::1], f8[::1], i8[::1], u1[:, ::1], i8[::1], f8, f8, b1, f8[:, ::1])")
-def to_factors(logits, norms, weights, labels, multi_hot, rows, clip, step, sigmoid, out):
-    """Turns logits [m, K] into factors [K, m] in steps: |row| times the clipped, weighted residual.
+@jit("void(f8[:, ::1], f8[::1], f8[::1], i8[::1], u1[:, ::1], i8[::1], f8, f8, b1)")
+def to_factors(z, norms, weights, labels, multi_hot, rows, clip, step, sigmoid):
+    """Turns logits [K, m] into factors in steps: |row| times the clipped, weighted residual.
 
-    Factors are 0 for a row of norm 0, or with a logit that is not finite.
+    Factors are 0 for a row of norm 0, or with a logit that is not finite. `z` may have further
+    columns, which nothing reads.
     """
-    classes = logits.shape[1]
-    for i in range(logits.shape[0]):
-        row, norm = logits[i], norms[i]
-        usable = norm > 0
-        highest = row[0]
-        for k in range(classes):
-            usable = usable and abs(row[k]) <= _LARGEST
-            highest = max(highest, row[k])
-        if not usable:
-            out[:, i] = 0.0
-            continue
-        if sigmoid:
+    classes, m = z.shape[0], norms.shape[0]
+    usable, work = norms > 0, np.empty((2, m))
+    top, total = work[0], work[1]
+    top[:], total[:] = -_LARGEST, 0.0
+    for k in range(classes):
+        line = z[k]
+        for i in range(m):
+            usable[i] &= abs(line[i]) <= _LARGEST
+            top[i] = max(top[i], line[i])
+    for k in range(classes):
+        line = z[k]
+        for i in range(m):
+            if sigmoid:
+                power = np.exp(-abs(line[i]))
+                line[i] = (1.0 if line[i] > 0 else power) / (1 + power)
+            else:
+                line[i] = np.exp(line[i] - top[i])
+                total[i] += line[i]
+    for k in range(classes if not sigmoid else 0):
+        line = z[k]
+        for i in range(m):
+            line[i] /= total[i]
+    if multi_hot.shape[0]:
+        for i in range(m):
             for k in range(classes):
-                power = np.exp(-abs(row[k]))
-                row[k] = (1.0 if row[k] > 0 else power) / (1 + power)
-        else:
-            total = 0.0
-            for k in range(classes):
-                row[k] = np.exp(row[k] - highest)
-                total += row[k]
-            for k in range(classes):
-                row[k] /= total
-        if multi_hot.shape[0]:
-            for k in range(classes):
-                row[k] -= multi_hot[rows[i], k]
-        else:
-            row[labels[rows[i]]] -= 1.0
-        square = 0.0
-        for k in range(classes):
-            square += row[k] * row[k]
-        length = np.sqrt(square) * norm
-        factor = weights[i] * norm * (clip / length if length > clip else 1.0) / step
-        for k in range(classes):
-            out[k, i] = np.trunc(row[k] * factor)
+                z[k, i] -= multi_hot[rows[i], k]
+    else:
+        for i in range(m):
+            z[labels[rows[i]], i] -= 1.0
+    square = total
+    square[:] = 0.0
+    for k in range(classes):
+        line = z[k]
+        for i in range(m):
+            square[i] += line[i] * line[i]
+    factor = top
+    for i in range(m):
+        length = np.sqrt(square[i]) * norms[i]
+        factor[i] = weights[i] * norms[i] * (clip / length if length > clip else 1.0) / step
+    for k in range(classes):
+        line = z[k]
+        for i in range(m):
+            line[i] = np.trunc(line[i] * factor[i]) if usable[i] else 0.0
 
 
 # As in `exact_sums.Data` and `exact_sums.Given`.
-_DATA = "Tuple((f4[:, ::1], f4[::1], f4[::1], f4[::1], i8[::1], u1[:, ::1], f4[::1]))"
+_DATA = "Tuple((f4[:, ::1], f4[::1], f4[::1], f4[::1], i8[::1], u1[:, ::1], f4[::1], f8[::1]))"
 _GIVEN = "Tuple((i8, f8, f8, f8, b1))"
 
 
-@jit(*(f"void({_DATA}, i8[::1], f8, {rows}, f8[::1])" for rows in _ROWS))
-def fill_units(data, rows, entry, out, norms):
-    """Writes chosen rows, rounded by `to_grid`, to d + 1 columns of `out`, and norms to `norms`.
-
-    Rows of weight 0 become 0.
-    """
-    features, scale, shift, centre, _, _, weights = data
-    columns = features.shape[1] + 1
-    work = np.empty(columns)
+@jit(*(f"void({_DATA}, i8[::1], f8, {kind}[:, ::1])" for kind in ("f4", "f8")))
+def fill_units(data, rows, entry, out):
+    """Writes chosen rows, rounded by `to_grid`, to d + 1 columns of `out`."""
+    features, scale, shift, centre, _, _, _, norms = data
     for i in range(rows.shape[0]):
-        row, unit = rows[i], out[i, :columns]
-        if weights[row] > 0:
-            moved = shift[row] if shift.shape[0] else 0.0
-            norms[i] = to_grid(features[row], scale[row], moved, centre, entry, work, unit)
-        else:
-            norms[i], unit[:] = 0.0, 0.0
+        row = rows[i]
+        moved = shift[row] if shift.shape[0] else 0.0
+        to_grid(features[row], scale[row], moved, centre, norms[row], entry, out[i])
+
+
+@jit()
+def _make_scratch(shape):
+    """Returns memory for heads of a shape [seeds, K, d + 1].
+
+    Returns:
+      Whole weights and totals [seeds, padded K, padded d + 1], all 0, and each seed's unit; a
+      chunk's norms and weights, rounded rows and logits; and addresses.
+    """
+    seeds, classes, columns = shape
+    padded = -(-classes // CLASSES) * CLASSES, -(-columns // ALIGNED) * ALIGNED
+    heads, totals = np.zeros((seeds, *padded)), np.zeros((seeds, *padded))
+    # Of many classes, larger chunks: the weights are read from a further cache for each chunk.
+    most = _CHUNK_BYTES * max(20, classes) // (20 * 8 * padded[1])
+    chunk = max(_LEAST_CHUNK, min(CHUNK, most // 4 * 4))
+    rows, z, numbers = (
+        np.zeros((chunk, padded[1])),
+        np.empty((padded[0], CHUNK)),
+        np.empty((2, chunk)),
+    )
+    pointers, later = tiles.make_pointers(), tiles.make_pointers()
+    for i in range(pointers.shape[0]):
+        pointers[i] = rows.ctypes.data + rows.strides[0] * min(i, chunk - 1)
+    units, numbers = np.empty(seeds), np.empty((2, chunk))
+    return heads, totals, units, numbers, rows, z, pointers, later, tiles.make_panel()
+
+
+@jit()
+def _add_rows(data, rows, start, stop, heads, given, scratch):
+    """Adds each head's clipped sum over rows[start:stop] to its totals in `scratch`.
+
+    Rows that follow are fetched into the cache.
+    """
+    features, _, _, _, labels, multi_hot, weights, norms = data
+    bits, clip, entry, step, sigmoid = given
+    whole_heads, totals, units, numbers, integers, z, pointers, later, panel = scratch
+    (seeds, classes, _), (chunk, columns) = heads.shape, integers.shape
+    for seed in range(seeds):
+        whole = whole_heads[seed]
+        units[seed] = to_integers(heads[seed], bits, whole) * (entry / (1 - MARGIN))
+    first, stride = features.ctypes.data, features.strides[0]
+    kinds, lines = whole_heads.shape[1] // CLASSES, -(-stride // LINE)
+    for at in range(start, stop, chunk):
+        last = min(at + chunk, stop)
+        chosen, following = rows[at:last], rows[last : last + chunk]
+        m, due = chosen.shape[0], following.shape[0]
+        row_norms, row_weights = numbers[0, :m], numbers[1, :m]
+        fill_units(data, chosen, entry, integers)
+        for i in range(m):
+            row_norms[i], row_weights[i] = norms[chosen[i]], weights[chosen[i]]
+        together = tiles.aim_at(first, stride, following, m, kinds, later)
+        for seed in range(seeds):
+            # Only the last seed's products fetch rows, as in `fused_step`.
+            fetched = due if seed == seeds - 1 else 0
+            half, address = fetched // 2 // together * together, later.ctypes.data
+            ahead = (address, half, together, lines, pointers.ctypes.data)
+            tiles.multiply_rows(pointers, m, columns, whole_heads[seed], z, ahead)
+            for k in range(classes):
+                for i in range(m):
+                    z[k, i] *= units[seed] * row_norms[i]
+            to_factors(
+                z[:classes], row_norms, row_weights, labels, multi_hot, chosen, clip, step, sigmoid
+            )
+            ahead = (address + 8 * half, fetched - half, together, lines, pointers.ctypes.data)
+            tiles.multiply_back(pointers, m, columns, z, totals[seed], panel, ahead)
 
 
 @jit(f"void({_DATA}, i8[::1], f8[:, :, ::1], {_GIVEN}, f8[:, :, ::1])")
@@ -181,33 +269,13 @@ def add_sums(data, rows, heads, given, totals):
       given: `exact_sums.Given`.
       totals: [seeds, K, d + 1].
     """
-    _, _, _, _, labels, multi_hot, weights = data
-    bits, clip, entry, step, sigmoid = given
-    (seeds, classes, columns), most = heads.shape, min(CHUNK, rows.shape[0])
-    whole_heads, units = np.empty(heads.shape), np.empty(seeds)
+    scratch = _make_scratch(heads.shape)
+    _add_rows(data, rows, 0, rows.shape[0], heads, given, scratch)
+    seeds, classes, columns = heads.shape
     for seed in range(seeds):
-        units[seed] = to_integers(heads[seed], bits, whole_heads[seed]) * (entry / (1 - MARGIN))
-    integers, norms, parts = np.empty((most, columns)), np.empty(most), np.empty(most)
-    logits, sums = np.empty((most, classes)), np.empty((classes, columns))
-    for start in range(0, rows.shape[0], CHUNK):
-        chosen = rows[start : start + CHUNK]
-        m = chosen.shape[0]
-        fill_units(data, chosen, entry, integers, norms)
-        for i in range(m):
-            parts[i] = weights[chosen[i]]
-        for seed in range(seeds):
-            np.dot(integers[:m], whole_heads[seed].T, logits[:m])
-            for i in range(m):
-                for k in range(classes):
-                    logits[i, k] *= units[seed] * norms[i]
-            factors = np.empty((classes, m))
-            to_factors(
-                logits[:m], norms, parts, labels, multi_hot, chosen, clip, step, sigmoid, factors
-            )
-            np.dot(factors, integers[:m], sums)
-            for k in range(classes):
-                for j in range(columns):
-                    totals[seed, k, j] += sums[k, j]
+        for k in range(classes):
+            for j in range(columns):
+                totals[seed, k, j] += scratch[1][seed, k, j]
 
 
 @jit(
@@ -228,10 +296,11 @@ def take_steps(data, rows, sizes, heads, given, noise, divisor, rates, mixing, a
     """
     (_, classes, columns), start, wrong = heads.shape, 0, 0
     _, _, entry, step, _ = given
-    totals, unit = np.empty(heads.shape), entry * step
+    scratch, unit = _make_scratch(heads.shape), entry * step
+    totals = scratch[1]
     for at in range(sizes.shape[0]):
         totals[:] = 0.0
-        add_sums(data, rows[start : start + sizes[at]], heads, given, totals)
+        _add_rows(data, rows, start, start + sizes[at], heads, given, scratch)
         start, rate = start + sizes[at], -rates[at]
         for k in range(classes):
             total, head, drawn = totals[0, k], heads[0, k], noise[at, k * columns :]

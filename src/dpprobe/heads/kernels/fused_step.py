@@ -2,10 +2,10 @@
 
 **What it computes.** With X a chunk of at most 128 rows, W the weights and b the biases:
 
-    Z = W X^T + b                  logits [classes, rows]                 _multiply_rows
+    Z = W X^T + b                  logits [classes, rows]                 tiles.multiply_rows
     R = softmax(Z) - Y             or sigmoids: residuals                 _apply_softmax
     r_i *= min(1, bound_i / |r_i|) each row's residual is clipped         _clip_residuals
-    sum += R X                     added to the release [classes, d]      _multiply_back
+    sum += R X                     added to the release [classes, d]      tiles.multiply_back
 
 `add_clipped_sums` does this for any number of rows. `take_steps` also draws the noise and subtracts
 the noisy sums from the weights, several steps per call. Read these functions from the bottom of the
@@ -15,185 +15,33 @@ file upwards: they are plain loops, compiled by Numba.
 memory twice. For a batch of 32 rows, calling a library takes longer than computing. Here a chunk is
 still in the processor's cache when it is multiplied for the second time.
 
-**Why LLVM.** The two products are most of the work, and Numba's loops reach a fraction of the
-processor's speed. So four functions decorated with `@intrinsic` write instructions of LLVM, the
-compiler behind Numba. Python runs such a function once, at compile time. Its `builder` does not
-compute: `builder.add(x, y)` appends an instruction, and a Python loop repeats instructions. Loops
-at run time are `cgutils.for_range` and `Code.walk_steps`. `vectors.Code` has the few instructions
-that are used. A vector has 16, 8 or 4 float32 numbers, by the processor.
-
-**Tiles.** A tile is a block of partial sums. They stay in registers while products are added:
-
-    _add_products   5 classes x 4 rows     walks along columns; adds to 20 logits
-    _add_outer      5 classes x 4 vectors  walks along rows; adds to 5 x 64 numbers of the release
-                    of columns             (with vectors of 16 numbers)
-
-Each loaded vector serves 4 or 5 products, as loads would otherwise limit the speed. Afterwards
-`_add_outer_end` adds the last columns. With many classes `_lay_out` first copies columns of rows
-side by side. Processors with 16 registers have tiles of 10 vectors. The tile's size changes no bit
-of the sums.
-
-**Prefetching.** With few classes, rows are read from memory about as slowly as they are multiplied.
-So the next chunk is fetched into the cache meanwhile (`_aim_fetches`). One cache line is fetched
-per 20 products of vectors, from four rows in turn. One row at a time would be half as fast. Caches
-drop fetched lines long before they are full, so chunks are small (`chunk_rows`).
+The two products, and how they fetch the next chunk meanwhile, are in `tiles`.
 """
 
 # mypy: allow-untyped-defs, disable-error-code="call-arg"
-# ruff: noqa: ARG001  (of an intrinsic Numba reads the signature, LLVM gets the values)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
 
-from dpprobe.heads.kernels import vectors
-from dpprobe.heads.kernels.vectors import FAST, FLOAT, INT, INTERLEAVED, LANES, LINE, ZERO, Code
+from dpprobe.heads.kernels import tiles, vectors
+from dpprobe.heads.kernels.tiles import ALIGNED, CHUNK, CLASSES
+from dpprobe.heads.kernels.vectors import FAST, LINE
 from dpprobe.privacy import float32_noise
 from dpprobe.privacy.machine_code import MachineCode
 
-MACHINE_CODE = MachineCode(__file__, float32_noise.__file__, vectors.__file__)
+MACHINE_CODE = MachineCode(__file__, float32_noise.__file__, tiles.__file__, vectors.__file__)
 jit = MACHINE_CODE.jit
 
 # The bound of a row that must not contribute; with a bound of 0, 0 / 0 would be NaN.
 NOT_USABLE = 1e-300
-# The most rows of a chunk, its approximate bytes, and its fewest rows; see `chunk_rows`.
-CHUNK = 128
+# The approximate bytes of a chunk, and its fewest rows; see `chunk_rows`.
 _CHUNK_BYTES = 96 * 2**10
 _LEAST_CHUNK = 16
-# A tile's classes, rows and vectors; and how many rows are multiplied with 5 classes before the
-# next 5 classes. Tiles of two rows take the whole chunk, so that weights are read once per chunk.
-_CLASSES = 5
-_ROWS, _VECTORS, _SWEEP = (4, 4, 4) if vectors.REGISTERS == 32 else (2, 2, CHUNK)
-# The number of columns that are multiplied at a time.
-_COLUMNS = 1024
-# The fewest tiles of classes for which copying rows saves time.
-_MANY_KINDS = 4
-_ALIGNED = 16
-
-
-@intrinsic
-def _add_products(
-    _context, rows, byte, columns, weights, stride, out, out_stride, spots, start, twice
-):
-    """Adds the products of 5 classes' weights with `_ROWS` rows, given by addresses, to [5, _ROWS].
-
-    The products cover `columns` columns, from `byte` of each row on. Also prefetches cache lines by
-    `Code.fetch_ahead` with the last three arguments.
-    """
-
-    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        rows, byte, columns, weights, stride, out, out_stride, *ahead = arguments
-        code = Code(builder)
-        places = [code.read_value(code.offset_address(rows, (8, i)), INT) for i in range(_ROWS)]
-        points = [builder.add(place, byte) for place in places]
-        heads = [code.offset_address(weights, (stride, k)) for k in range(_CLASSES)]
-        totals = code.make_zeros(_CLASSES, _ROWS)
-
-        def advance_step(step: Any, mask: Any = None) -> None:
-            byte = builder.mul(step, ir.Constant(INT, 4 * LANES))
-            vectors = [code.read_vector(builder.add(point, byte), mask) for point in points]
-            for head, head_totals in zip(heads, totals, strict=True):
-                weight = code.read_vector(builder.add(head, byte), mask)
-                for total, vector in zip(head_totals, vectors, strict=True):
-                    code.add_product(total, weight, vector)
-
-        whole = builder.sdiv(columns, ir.Constant(INT, LANES))
-        code.walk_steps(whole, advance_step, ahead)
-        left = builder.sub(columns, builder.mul(whole, ir.Constant(INT, LANES)))
-        with builder.if_then(builder.icmp_signed(">", left, ir.Constant(INT, 0))):
-            advance_step(whole, code.make_mask(left))
-        for k, head_totals in enumerate(totals):
-            sums = code.sum_vectors([builder.load(total) for total in head_totals])
-            place = code.offset_address(out, (out_stride, k))
-            code.write_value(builder.fadd(code.read_value(place, sums.type, align=4), sums), place)
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 10), generate
-
-
-@intrinsic
-def _lay_out(_context, rows, m, byte, pointers, panel):
-    """Copies `_VECTORS` vectors of each row from `byte` on, and writes the copies' addresses."""
-
-    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        rows, m, byte, pointers, panel = arguments
-        code, size = Code(builder), 4 * LANES * _VECTORS
-        with cgutils.for_range(builder, m, intp=INT) as loop:
-            point = builder.add(
-                code.read_value(code.offset_address(rows, (8, loop.index)), INT), byte
-            )
-            place = code.offset_address(panel, (size, loop.index))
-            for j in range(_VECTORS):
-                vector = code.read_vector(code.offset_address(point, (4 * LANES, j)))
-                code.write_value(vector, code.offset_address(place, (4 * LANES, j)))
-            code.write_value(place, code.offset_address(pointers, (8, loop.index)))
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 5), generate
-
-
-def _outer_sum(
-    code: Code, arguments: Any, vectors: int, mask: Any, ahead: Sequence[Any] = ()
-) -> None:
-    """Adds residuals [5, m] times m rows, given by addresses, to 5 sums of `vectors` vectors."""
-    rows, m, residuals, residual_stride, sums, stride, byte = arguments
-    builder = code.builder
-    totals = code.make_zeros(_CLASSES, vectors)
-    for class_totals in totals:
-        for total in class_totals:
-            builder.store(ZERO, total)
-
-    def advance_step(step: Any) -> None:
-        point = builder.add(code.read_value(code.offset_address(rows, (8, step)), INT), byte)
-        parts = [
-            code.read_vector(code.offset_address(point, (4 * LANES, j)), mask)
-            for j in range(vectors)
-        ]
-        for k, class_totals in enumerate(totals):
-            place = code.offset_address(residuals, (residual_stride, k), (4, step))
-            residual = code.splat_value(code.read_value(place, FLOAT))
-            for total, part in zip(class_totals, parts, strict=True):
-                code.add_product(total, residual, part)
-
-    code.walk_steps(m, advance_step, ahead)
-    for k, class_totals in enumerate(totals):
-        for j, total in enumerate(class_totals):
-            place = code.offset_address(sums, (stride, k), (4 * LANES, j))
-            code.write_value(builder.fadd(code.read_vector(place), builder.load(total)), place)
-
-
-@intrinsic
-def _add_outer(
-    _context, rows, m, residuals, residual_stride, sums, stride, byte, spots, start, together
-):
-    """Adds `_outer_sum` of `_VECTORS` from `byte` of the rows; prefetches like `_add_products`."""
-
-    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        _outer_sum(Code(builder), arguments[:-3], _VECTORS, None, arguments[-3:])
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 10), generate
-
-
-@intrinsic
-def _add_outer_end(_context, rows, m, residuals, residual_stride, sums, stride, byte, left):
-    """Adds `_outer_sum` of the vector at `byte` of the rows, with `left` columns of features."""
-
-    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        code = Code(builder)
-        _outer_sum(code, arguments[:-1], 1, code.make_mask(arguments[-1]))
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 8), generate
-
 
 _f4, _i4, _f8 = np.float32, np.int32, np.float64
 _ONE, _HALF, _NONE = _f4(1), _f4(0.5), _f4(0)
@@ -297,83 +145,6 @@ def _clip_residuals(z, classes, m, bounds, scale, parts, usable, factors, releas
 
 
 @jit()
-def _aim_fetches(ahead, place, taken, tiles):
-    """Returns the arguments of the next tile's `fetch_ahead`, and where fetching continues.
-
-    The next rows' cache lines are spread evenly over tiles; other tiles fetch cached lines.
-
-    Args:
-      ahead: the address of the next rows' addresses; the number of next rows; `together`, how many
-        rows are fetched in turn; cache lines per row; the address of the addresses of cached rows.
-      place: (0, 0, 0) for the first tile.
-      taken: lines of each row that a tile fetches.
-
-    Returns:
-      (the address of the rows' addresses, the byte of a row to begin at, `together`), next place.
-    """
-    later, rows, together, lines, resident = ahead
-    due, row, line = place
-    due += -(-rows // together) * -(-lines // taken)
-    if due < tiles or row >= rows:
-        return (resident, 0, together), (due, row, line)
-    spots, start = later + 8 * row, LINE * max(0, min(line, lines - taken))
-    line += taken
-    if line >= lines:
-        row, line = row + together, 0
-    return (spots, start, together), (due - tiles, row, line)
-
-
-@jit()
-def _multiply_rows(pointers, m, d, weights, z, ahead):
-    """Writes weights times rows to z, by columns that fit a first-level cache of 48 KiB."""
-    rows, heads, stride = pointers.ctypes.data, weights.ctypes.data, weights.strides[0]
-    logits, logit_stride = z.ctypes.data, z.strides[0]
-    columns, groups = min(d, _COLUMNS), -(-m // _ROWS)
-    taken = max(1, columns // (LANES * vectors.STEPS))
-    tiles = groups * (weights.shape[0] // _CLASSES) * -(-d // columns)
-    place = (0, 0, 0)
-    z[:, : groups * _ROWS] = _NONE
-    for j in range(0, d, columns):
-        for sweep in range(0, m, _SWEEP):
-            for k in range(0, weights.shape[0], _CLASSES):
-                head, width = heads + k * stride + 4 * j, min(columns, d - j)
-                for i in range(sweep, min(sweep + _SWEEP, m), _ROWS):
-                    fetch, place = _aim_fetches(ahead, place, taken, tiles)
-                    row, out = rows + 8 * i, logits + k * logit_stride + 4 * i
-                    _add_products(row, 4 * j, width, head, stride, out, logit_stride, *fetch)
-
-
-@jit()
-def _multiply_back(pointers, m, d, z, release, panel, ahead):
-    """Adds z times rows to the release.
-
-    With many classes, the rows' next columns are first copied side by side, because columns of long
-    rows collide in the cache.
-    """
-    rows, residuals, residual_stride = pointers.ctypes.data, z.ctypes.data, z.strides[0]
-    sums, stride = release.ctypes.data, release.strides[0]
-    kinds, width = release.shape[0] // _CLASSES, LANES * _VECTORS
-    whole = d // width
-    taken, place = max(1, m // vectors.STEPS), (0, 0, 0)
-    side_by_side = kinds >= _MANY_KINDS
-    at, byte = rows, 0
-    for j in range(0, whole * width, width):
-        if side_by_side:
-            at = -(-panel.ctypes.data // LINE) * LINE
-            _lay_out(rows, m, 4 * j, at, at + 8 * CHUNK)
-        else:
-            byte = 4 * j
-        for k in range(0, release.shape[0], _CLASSES):
-            fetch, place = _aim_fetches(ahead, place, taken, whole * kinds)
-            part, total = residuals + k * residual_stride, sums + k * stride + 4 * j
-            _add_outer(at, m, part, residual_stride, total, stride, byte, *fetch)
-    for j in range(whole * width, d, LANES):
-        for k in range(0, release.shape[0], _CLASSES):
-            part, total = residuals + k * residual_stride, sums + k * stride + 4 * j
-            _add_outer_end(rows, m, part, residual_stride, total, stride, 4 * j, d - j)
-
-
-@jit()
 def _cut_chunks(sizes, chunk):
     """Returns the bounds of chunks; a chunk has about `chunk` rows, all of one batch."""
     cuts = [0]
@@ -394,10 +165,8 @@ def _make_scratch(classes):
     floats = np.empty((5, CHUNK), dtype=np.float32)
     doubles = np.empty((2, CHUNK), dtype=np.float64)
     z = np.empty((classes, CHUNK), dtype=np.float32)
-    pointers = np.empty(CHUNK + 2 * INTERLEAVED, dtype=np.int64)
-    later = np.empty(CHUNK + 2 * INTERLEAVED, dtype=np.int64)
-    panel = np.empty(CHUNK + CHUNK * LANES * _VECTORS // 2 + LINE // 8, dtype=np.int64)
-    return floats, doubles, z, pointers, later, panel
+    addresses = tiles.make_pointers(), tiles.make_pointers()
+    return floats, doubles, z, *addresses, tiles.make_panel()
 
 
 @jit()
@@ -416,7 +185,7 @@ def _add_chunk(data, rows, following, weights, classes, release, scratch):
     if parts.shape[0]:
         for i in range(m):
             row_parts[i] = parts[rows[i]]
-    for i in range(max(-(-m // _ROWS) * _ROWS, 2 * INTERLEAVED)):
+    for i in range(tiles.spare_pointers(m)):
         pointers[i] = first + 4 * d * rows[min(i, m - 1)]
     next_rows = following.shape[0]
     for i in range(next_rows):
@@ -425,15 +194,8 @@ def _add_chunk(data, rows, following, weights, classes, release, scratch):
         vectors.fetch_line(bounds.ctypes.data + 8 * row)
         if labels.shape[0]:
             vectors.fetch_line(labels.ctypes.data + 8 * row)
-    kinds, lines, seeds = padded_classes // _CLASSES, -(-4 * d // LINE), weights.shape[0]
-    # Fetching four rows in turn is fast enough unless the next rows exceed m * kinds / 2.
-    together = INTERLEAVED if 2 * next_rows <= m * kinds else 2 * INTERLEAVED
-    # Rows are fetched in turn from `together` long runs: where rows are adjacent, the processor
-    # itself reads ahead in a few long runs, but not in many short runs.
-    apart = -(-next_rows // together)
-    for i in range(apart * together):
-        row = following[min(i % together * apart + i // together, next_rows - 1)]
-        later[i] = first + 4 * d * row
+    kinds, lines, seeds = padded_classes // CLASSES, -(-4 * d // LINE), weights.shape[0]
+    together = tiles.aim_at(first, 4 * d, following, m, kinds, later)
     for seed in range(seeds):
         # Only the last seed's products prefetch rows: the cache would drop rows fetched earlier.
         due = next_rows if seed == seeds - 1 else 0
@@ -441,7 +203,7 @@ def _add_chunk(data, rows, following, weights, classes, release, scratch):
         address = later.ctypes.data
         ahead = (address, half, together, lines, pointers.ctypes.data)
         head = weights[seed]
-        _multiply_rows(pointers, m, d, head, z, ahead)
+        tiles.multiply_rows(pointers, m, d, head, z, ahead)
         _finish_logits(z, classes, m, row_scale, top, head, d, usable)
         if sigmoid:
             _apply_sigmoid(z, classes, m)
@@ -458,7 +220,7 @@ def _add_chunk(data, rows, following, weights, classes, release, scratch):
             z, classes, m, row_bounds, row_scale, row_parts, usable, factors, release[seed], d
         )
         ahead = (address + 8 * half, due - half, together, lines, pointers.ctypes.data)
-        _multiply_back(pointers, m, d, z, release[seed], panel, ahead)
+        tiles.multiply_back(pointers, m, d, z, release[seed], panel, ahead)
 
 
 @jit("i8(i8, i8)")
@@ -607,8 +369,8 @@ MACHINE_CODE.keep()
 
 def padded_zeros(seeds: int, classes: int, columns: int) -> torch.Tensor:
     """Returns zeros [seeds, classes, columns], rounded up to whole tiles of classes and columns."""
-    rows = -(-classes // _CLASSES) * _CLASSES
-    return torch.zeros((seeds, rows, -(-columns // _ALIGNED) * _ALIGNED))
+    rows = -(-classes // CLASSES) * CLASSES
+    return torch.zeros((seeds, rows, -(-columns // ALIGNED) * ALIGNED))
 
 
 class Arrays(NamedTuple):

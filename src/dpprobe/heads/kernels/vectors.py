@@ -1,4 +1,4 @@
-"""Writes machine code for vectors of float32, for loops of `fused_step`."""
+"""Writes machine code for vectors of float32 or float64, for the loops of `tiles`."""
 
 # mypy: allow-untyped-defs, disable-error-code="call-arg"
 # ruff: noqa: ARG001  (of an intrinsic Numba reads the signature, LLVM gets the values)
@@ -15,7 +15,9 @@ from numba.extending import intrinsic
 # The number of rows whose cache lines are fetched in turn; doubled if steps are too few.
 INTERLEAVED = 4
 _FEATURES = binding.get_host_cpu_features()
+# The float32 numbers of a vector, and the float64 ones.
 LANES = 16 if _FEATURES.get("avx512f") else 8 if _FEATURES.get("avx2") else 4
+HALF_LANES = LANES // 2
 # Registers for vectors: x86 has 16 without AVX-512, ARM 32.
 REGISTERS = 16 if _FEATURES.get("sse2") and LANES < 16 else 32
 # Steps of a tile between two fetches of cache lines: with few registers a step has few products.
@@ -23,10 +25,7 @@ STEPS = 128 // REGISTERS
 FAST = frozenset({"contract", "reassoc", "nsz"})
 FLAGS = tuple(sorted(FAST))
 LINE = 64  # bytes of a cache line
-FLOAT, BYTE = ir.FloatType(), ir.IntType(8)
-INT, INT32 = ir.IntType(64), ir.IntType(32)
-VECTOR = ir.VectorType(FLOAT, LANES)
-ZERO = ir.Constant(VECTOR, [0.0] * LANES)
+BYTE, INT, INT32 = ir.IntType(8), ir.IntType(64), ir.IntType(32)
 
 
 @intrinsic
@@ -41,8 +40,23 @@ def fetch_line(_context, address):
 
 
 class Code:
-    def __init__(self, builder: Any) -> None:
+    """Instructions for numbers of one type.
+
+    Args:
+      wide: True for float64, False for float32.
+
+    Attributes:
+      size: bytes of a number.
+      lanes: numbers of a vector.
+      zero: a vector of zeros.
+    """
+
+    def __init__(self, builder: Any, *, wide: bool = False) -> None:
         self.builder = builder
+        self.number = ir.DoubleType() if wide else ir.FloatType()
+        self.size, self.lanes = (8, HALF_LANES) if wide else (4, LANES)
+        self._vector = ir.VectorType(self.number, self.lanes)
+        self.zero = ir.Constant(self._vector, [0.0] * self.lanes)
 
     def offset_address(self, address: Any, *terms: tuple[Any, Any]) -> Any:
         for left, right in terms:
@@ -57,20 +71,18 @@ class Code:
 
     def read_vector(self, address: Any, mask: Any = None) -> Any:
         """Reads a vector; lanes outside the mask are not read and become 0."""
-        pointer = self.builder.inttoptr(address, VECTOR.as_pointer())
+        pointer = self.builder.inttoptr(address, self._vector.as_pointer())
         if mask is None:
-            return self.builder.load(pointer, align=4)
-        kind = ir.FunctionType(
-            VECTOR, [VECTOR.as_pointer(), INT32, ir.VectorType(ir.IntType(1), LANES), VECTOR]
-        )
-        load = cgutils.get_or_insert_function(
-            self.builder.module, kind, f"llvm.masked.load.v{LANES}f32.p0"
-        )
-        return self.builder.call(load, [pointer, ir.Constant(INT32, 4), mask, ZERO])
+            return self.builder.load(pointer, align=self.size)
+        bits = ir.VectorType(ir.IntType(1), self.lanes)
+        kind = ir.FunctionType(self._vector, [pointer.type, INT32, bits, self._vector])
+        name = f"llvm.masked.load.v{self.lanes}f{8 * self.size}.p0"
+        load = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        return self.builder.call(load, [pointer, ir.Constant(INT32, self.size), mask, self.zero])
 
     def write_value(self, value: Any, address: Any) -> None:
         pointer = self.builder.inttoptr(address, value.type.as_pointer())
-        self.builder.store(value, pointer, align=4)
+        self.builder.store(value, pointer, align=self.size)
 
     def prefetch_line(self, address: Any) -> None:
         """Prefetches the cache line at an address into the second-level cache."""
@@ -111,14 +123,14 @@ class Code:
             advance(self.builder.add(done, loop.index))
 
     def splat_value(self, value: Any) -> Any:
-        kind = ir.VectorType(value.type, LANES)
+        kind = ir.VectorType(value.type, self.lanes)
         none = ir.Constant(kind, ir.Undefined)
         first = self.builder.insert_element(none, value, ir.Constant(INT32, 0))
-        order = ir.Constant(ir.VectorType(INT32, LANES), [0] * LANES)
+        order = ir.Constant(ir.VectorType(INT32, self.lanes), [0] * self.lanes)
         return self.builder.shuffle_vector(first, none, order)
 
     def make_mask(self, count: Any) -> Any:
-        lanes = ir.Constant(ir.VectorType(INT, LANES), list(range(LANES)))
+        lanes = ir.Constant(ir.VectorType(INT, self.lanes), list(range(self.lanes)))
         return self.builder.icmp_signed("<", lanes, self.splat_value(count))
 
     def add_product(self, total: Any, left: Any, right: Any) -> None:
@@ -129,26 +141,28 @@ class Code:
     def make_zeros(self, rows: int, columns: int) -> list[list[Any]]:
         """Returns variables that are 0, which LLVM keeps in registers."""
         return [
-            [cgutils.alloca_once_value(self.builder, ZERO) for _ in range(columns)]
+            [cgutils.alloca_once_value(self.builder, self.zero) for _ in range(columns)]
             for _ in range(rows)
         ]
 
     def sum_vectors(self, vectors: Sequence[Any]) -> Any:
         """Returns the sums of two or four vectors, as one vector."""
-        count, vectors = len(vectors), [*vectors, *vectors]
-        pairs = [self._fold_lanes(*vectors[i : i + 2], LANES) for i in (0, 2)]
-        folded, size = self._fold_lanes(*pairs, LANES // 2), LANES // 4
+        count, vectors, lanes = len(vectors), [*vectors, *vectors], self.lanes
+        pairs = [self._fold_lanes(*vectors[i : i + 2], lanes) for i in (0, 2)]
+        if lanes == 2:
+            return self.pick_lanes(*pairs, range(count))
+        folded, size = self._fold_lanes(*pairs, lanes // 2), lanes // 4
         while size > 1:
             size //= 2
-            swapped = [lane ^ size for lane in range(LANES)]
+            swapped = [lane ^ size for lane in range(lanes)]
             folded = self.builder.fadd(
                 folded, self.pick_lanes(folded, folded, swapped), flags=FLAGS
             )
-        return self.pick_lanes(folded, folded, range(0, LANES, LANES // 4)[:count])
+        return self.pick_lanes(folded, folded, range(0, lanes, lanes // 4)[:count])
 
     def _fold_lanes(self, left: Any, right: Any, size: int) -> Any:
         """Adds the halves of each group of `size` lanes; sums of `left` precede sums of `right`."""
-        starts = range(0, 2 * LANES, size)
+        starts = range(0, 2 * self.lanes, size)
         low = [start + lane for start in starts for lane in range(size // 2)]
         halves = [
             self.pick_lanes(left, right, [lane + half for lane in low]) for half in (0, size // 2)

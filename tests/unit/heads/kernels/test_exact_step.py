@@ -34,7 +34,10 @@ def on_grid(
 ) -> tuple[Numbers, float]:
     """A row with its constant, in whole steps, and its norm."""
     out = np.empty(len(x) + 1)
-    norm = exact_step.to_grid(x, scale, shift, centre, entry, np.empty(len(out)), out)
+    norms, one = np.empty(1), np.ones(1, np.float32)
+    exact_step.measure_rows(x[None], one * scale, one * shift, centre, one, norms)
+    norm = float(norms[0])
+    exact_step.to_grid(x, scale, shift, centre, norm, entry, out)
     with np.errstate(all="ignore"):
         x = np.append(
             scale * x.astype(float) - shift * (centre.astype(float) if len(centre) else 0), 1
@@ -126,12 +129,15 @@ def data_of(
 ) -> tuple[Any, ...]:
     """The rows as `exact_step` takes them, of labels as zeros and ones."""
     none = np.zeros(0, np.int64), np.zeros((0, 0), np.uint8)
+    rows = features, *(move or (np.ones(len(features), np.float32), NOTHING, NOTHING))
+    norms = np.empty(len(features))
+    exact_step.measure_rows(*rows, weights, norms)
     return (
-        features,
-        *(move or (np.ones(len(features), np.float32), NOTHING, NOTHING)),
+        *rows,
         none[0] if several else labels.argmax(1),
         labels if several else none[1],
         weights,
+        norms,
     )
 
 
@@ -153,17 +159,23 @@ def rows_of(kind: str, rows: int, columns: int) -> npt.NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("kind", ["plain", "peaks", "unusable"])
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 7), (128, 31), (129, 32), (40, 130)])
-@pytest.mark.parametrize("bits", [8, 13, 17])
-def test_sums_are_those_of_whole_numbers(kind: str, rows: int, columns: int, bits: int) -> None:
+@pytest.mark.parametrize(
+    ("rows", "columns", "classes"),
+    [(1, 1, 5), (3, 7, 4), (128, 31, 5), (129, 32, 6), (40, 130, 5), (5, 520, 21)],
+)
+@pytest.mark.parametrize("bits", [8, 17])
+def test_sums_are_those_of_whole_numbers(
+    kind: str, rows: int, columns: int, classes: int, bits: int
+) -> None:
+    """Classes and columns that fill tiles of the kernel, or do not."""
     features = rows_of(kind, rows, columns)
     generator = np.random.default_rng(rows)
     weights = generator.choice(np.array([1, 0.5, 1 / 3, 0], np.float32), rows)
-    heads = generator.standard_normal((3, 5, columns + 1))
+    heads = generator.standard_normal((3, classes, columns + 1))
     heads[1] *= 1e5
     heads[2, 3, 0] = np.nan
     for several in (False, True):
-        labels = np.eye(5, dtype=np.uint8)[generator.integers(5, size=rows)]
+        labels = np.eye(classes, dtype=np.uint8)[generator.integers(classes, size=rows)]
         if several:
             labels |= generator.integers(2, size=labels.shape, dtype=np.uint8)
         for sigmoid in (True,) if several else (False, True):
@@ -327,12 +339,12 @@ def test_units_are_rows_on_the_grid(moved: bool) -> None:
     generator, chosen = np.random.default_rng(0), np.array([3, 11, 3, 0, 1, 7, 6, 4])
     scale, shift, weights = generator.random((3, 12), np.float32) + 0.5
     centre, weights[7] = generator.random(5, np.float32), 0.0
-    out, norms = np.full((8, 6), 7, np.float32), np.full(8, 7.0)
+    out = np.full((8, 6), 7, np.float32)
     around = (shift, centre) if moved else (NOTHING, NOTHING)
     data = data_of(features, np.eye(12), weights, move=(scale, *around))
-    exact_step.fill_units(data, chosen, entry, out, norms)
+    exact_step.fill_units(data, chosen, entry, out)
     for i, row in enumerate(chosen):
         moves = (float(shift[row]), centre) if moved else ()
         whole, norm = on_grid(features[row], entry, float(scale[row]), *moves)
         np.testing.assert_array_equal(out[i], whole * (weights[row] > 0))
-        assert norms[i] == norm * (weights[row] > 0)
+        assert data[-1][row] == norm * (weights[row] > 0)

@@ -16,7 +16,7 @@ import torch
 
 from dpprobe.heads import clipping
 from dpprobe.heads.clipping import ClippedGradients, NativePoissonSum
-from dpprobe.heads.kernels import fused_step
+from dpprobe.heads.kernels import fused_step, tiles
 from dpprobe.heads.rows import Rows
 from dpprobe.privacy.float32_noise import GaussianNoise
 from dpprobe.privacy.randomness import open_stream
@@ -109,7 +109,7 @@ def test_chunks_are_of_one_batch_and_fit_their_buffers(chunk: int) -> None:
     assert cuts[-1] == stops[-1]
     lengths = np.diff(cuts)
     assert lengths.min() > 0
-    assert lengths.max() <= min(1.5 * chunk, fused_step.CHUNK)
+    assert lengths.max() <= min(1.5 * chunk, tiles.CHUNK)
     for start, stop in itertools.pairwise([0, *stops]):
         parts = np.diff([cut for cut in cuts if start <= cut <= stop])
         assert len(parts) == (max(1, (stop - start) / chunk + 0.5) // 1 if stop > start else 0)
@@ -119,7 +119,7 @@ def test_chunks_are_of_one_batch_and_fit_their_buffers(chunk: int) -> None:
 @pytest.mark.parametrize("dimension", [1, 64, 768, 2048, 100_000])
 @pytest.mark.parametrize("classes", [2, 10, 1000])
 def test_chunks_of_any_shape_fit_their_buffers(dimension: int, classes: int) -> None:
-    assert 1 <= 1.5 * fused_step.chunk_rows(dimension, classes) <= fused_step.CHUNK
+    assert 1 <= 1.5 * fused_step.chunk_rows(dimension, classes) <= tiles.CHUNK
 
 
 def descend(

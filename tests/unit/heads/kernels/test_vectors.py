@@ -17,20 +17,21 @@ from numba.extending import intrinsic
 from dpprobe.heads.kernels.vectors import INT, INTERLEAVED, LANES, STEPS, Code
 
 
-def make_products(count: int, together: int) -> Any:
+def make_products(count: int, together: int, wide: bool) -> Any:
     """Compiles products of a factor with `count` rows, whose columns past the last are masked."""
 
     @intrinsic
     def products(_context, rows, stride, factor, columns, out, spots):
         def generate(context, builder, _signature, arguments):
             rows, stride, factor, columns, out, spots = arguments
-            code, lanes = Code(builder), ir.Constant(INT, LANES)
+            code = Code(builder, wide=wide)
+            lanes, vector = ir.Constant(INT, code.lanes), code.size * code.lanes
             _, totals = code.make_zeros(2, count)
 
             def advance(step: Any, mask: Any = None) -> None:
-                left = code.read_vector(code.offset_address(factor, (step, 4 * LANES)), mask)
+                left = code.read_vector(code.offset_address(factor, (step, vector)), mask)
                 for i, total in enumerate(totals):
-                    place = code.offset_address(rows, (stride, i), (step, 4 * LANES))
+                    place = code.offset_address(rows, (stride, i), (step, vector))
                     code.add_product(total, left, code.read_vector(place, mask))
 
             whole = builder.sdiv(columns, lanes)
@@ -59,14 +60,17 @@ def make_products(count: int, together: int) -> Any:
 @pytest.mark.parametrize(
     ("count", "together"), [(2, 0), (4, 0), (4, INTERLEAVED), (4, 2 * INTERLEAVED)]
 )
-def test_sums_of_products_are_numpy_s(count: int, together: int) -> None:
-    """Of whole numbers, which float32 adds exactly in any order; past the last one nothing is."""
-    fill, width = make_products(count, together), (2 * STEPS + 3) * LANES
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_sums_of_products_are_numpy_s(count: int, together: int, kind: type) -> None:
+    """Sums of whole numbers, which are exact in any order; nothing past the last one is read."""
+    fill = make_products(count, together, kind == np.float64)
+    width = (2 * STEPS + 3) * LANES
     generator = np.random.default_rng(count)
     for columns in (0, 1, LANES - 1, LANES, LANES + 1, STEPS * LANES, width - LANES - 1):
-        rows, factor = generator.integers(-9, 9, (2, count, width)).astype(np.float32)
+        rows, factor = generator.integers(-9, 9, (2, count, width)).astype(kind)
         rows[:, columns:], factor[:, columns:] = np.nan, np.nan
-        out, spots = np.full(count + 1, 7, np.float32), np.full(2 * INTERLEAVED, rows.ctypes.data)
+        out: Any = np.full(count + 1, 7, kind)
+        spots = np.full(2 * INTERLEAVED, rows.ctypes.data)
         fill(rows, factor[0], columns, out, spots)
         expected = rows[:, :columns] @ factor[0, :columns]
         np.testing.assert_array_equal(out, [*expected, 7])
