@@ -274,7 +274,7 @@ def write_embedding(path: Path, described: str) -> None:
 
 def test_records_of_a_newer_dpprobe_are_not_to_be_deleted(tmp_path: Path) -> None:
     records: tuple[tuple[str, int, Any, Any], ...] = (
-        ("plans", 5, Path.write_text, read_plans),
+        ("plans", 6, Path.write_text, read_plans),
         ("download", 2, Path.write_text, Receipt.read),
         ("embedding", 2, write_embedding, read_embedding),
     )

@@ -84,6 +84,7 @@ class Statement:
       declared: the public files that the head started from or used.
       network: True if a part of the backbone was trained with the head.
       chosen_from: the `rule` that chose `head` and options, if any, and its public facts.
+      allows: `describe_attacks` of this plan and these heads, computed before; None to compute it.
       copies: the `rows` whose image an earlier row of another unit has, the `most` units that have
         one image, and `by` what images were compared. `copies` is None if nobody counted copies.
       test_units: facts of the test units from which numbers are released with the head: `n`, the
@@ -107,6 +108,7 @@ class Statement:
     declared: Declared | None = None
     network: bool = False
     chosen_from: Mapping[str, Any] | None = None
+    allows: Mapping[str, Any] | None = None
     copies: Mapping[str, int | str] | None = None
     test_units: Mapping[str, Any] | None = None
 
@@ -165,9 +167,7 @@ class Statement:
             **({"delta_above_one_over_n": True} if self.above and promised else {}),
             "patients": self._describe_patients(),
             **({"test_units": self.test_units} if self.mode == "release" else {}),
-            "allows": _describe_attacks(
-                plan, len(self.seeds), self.epsilon_all_heads, unpriced=bool(self.private_choices)
-            ),
+            "allows": self._describe_attacks(),
             "accountant": plan.priced_by,
             "checks": {name: to_json(value) for name, value in plan.checks.items()},
             "mechanisms": [mechanism_values(mechanism, plan) for mechanism in plan.mechanisms],
@@ -244,6 +244,16 @@ class Statement:
         }
         return [name for name, holds in conditional.items() if holds]
 
+    def _describe_attacks(self) -> dict[str, Any]:
+        if self.private_choices:
+            nothing = _describe_bounds(allow_everything(list(FALSE_POSITIVE_RATES.values())))
+            several = nothing if len(self.seeds) > 1 else None
+            patient = nothing if self.plan.patients else None
+            return {**nothing, "all_heads": several, "patient": patient}
+        if self.allows is not None:
+            return dict(self.allows)
+        return describe_attacks(self.plan, len(self.seeds), self.epsilon_all_heads)
+
     def _describe_patients(self) -> dict[str, Any] | None:
         patients = self.plan.patients
         if patients is None:
@@ -252,15 +262,13 @@ class Statement:
         return {"images": patients.images, "epsilon": to_json(epsilon)}
 
 
-def _describe_attacks(plan: Plan, heads: int, together: float, *, unpriced: bool) -> dict[str, Any]:
-    """Bounds the best attack: on one head, on all heads, and on a patient."""
-    if unpriced:
-        nothing = _describe_bounds(allow_everything(list(FALSE_POSITIVE_RATES.values())))
-        return {
-            **nothing,
-            "all_heads": nothing if heads > 1 else None,
-            "patient": nothing if plan.patients else None,
-        }
+def describe_attacks(plan: Plan, heads: int, together: float) -> dict[str, Any]:
+    """Bounds the best attack: on one head, on all heads, and on a patient.
+
+    Args:
+      heads: the number of heads, each a fit of `plan`.
+      together: the epsilon of publishing all heads, at the plan's delta.
+    """
     one = _bound_attacks(plan, plan.realised_epsilon)
     several = _bound_attacks(plan, together, times=heads) if heads > 1 else None
     patient = None

@@ -82,6 +82,7 @@ class CellTask:
 
     Attributes:
       place: the devices of the fit, "auto" as in the study.
+      allows: the bounds on attacks that the calibration stored; None if it stored none.
       near_duplicates: the counts of the near-duplicate check against public data, or NOT_RUN.
       headline: the metric that represents the cell.
       results: the study's results folder, with the store of finished cells.
@@ -94,6 +95,7 @@ class CellTask:
     place: FitPlace
     plan: Plan
     epsilon_all_heads: float
+    allows: Mapping[str, Any] | None
     near_duplicates: Mapping[str, Any] | str
     train: FeatureStore
     headline: Headline
@@ -155,6 +157,7 @@ class CellTask:
             engine_limits=self.options.engine_limits,
             network=self.options.tunes_network,
             chosen_from=describe_choice(self.options, facts),
+            allows=self.allows,
             copies=(self.train.copies or {}).get(self.plan.unit),
         )
         return dict(json.loads(json.dumps(values.to_dict(), allow_nan=False)))

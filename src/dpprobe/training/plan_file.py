@@ -23,6 +23,7 @@ from dpprobe.privacy.noise_calibration import (
 )
 from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.privacy.risk import list_risk_faults
+from dpprobe.privacy.statement import describe_attacks
 from dpprobe.privacy.target import Target
 from dpprobe.progress import Progress
 from dpprobe.shown_text import join_lines
@@ -30,7 +31,8 @@ from dpprobe.shown_text import join_lines
 logger = logging.getLogger("dpprobe")
 
 FORMAT = "dpprobe-plans"
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
+_WITHOUT_ATTACKS = 4  # an earlier format, which lacks `allows`
 # Epsilons are rounded up to six digits, and their last bits differ between processors.
 PRICE_TOLERANCE = 2e-5
 _ROUND_OFF = 1e-9
@@ -42,11 +44,14 @@ class Plans:
     """The result of a noise-calibration job, by method: a plan, or why there is none.
 
     `together` has each method's epsilon, at an equal delta, for publishing the heads of all seeds.
+    `allows` has bounds on attacks (`describe_attacks`), so that training jobs need no accountant;
+    files of earlier versions lack them.
     """
 
     plans: Mapping[str, Plan]
     failures: Mapping[str, str]
     together: Mapping[str, float]
+    allows: Mapping[str, Mapping[str, Any]]
 
 
 def write_plans(
@@ -83,22 +88,28 @@ def make_plans(
     plans: dict[str, Plan] = {}
     failures: dict[str, str] = {}
     together: dict[str, float] = {}
+    allows: dict[str, Mapping[str, Any]] = {}
     progress = Progress(len(methods), label=f"noise of {target}", unit="methods", last_line=False)
     for name, options in methods.items():
         try:
             plan = plan_method(options, target, cache=cache)
             together[name] = _price_together(plan, seeds)
+            allows[name] = describe_attacks(plan, seeds, together[name])
             plans[name] = plan
         except DpprobeError as error:
             failures[name] = str(error)
         progress.advance_by(1)
-    return Plans(plans=plans, failures=failures, together=together)
+    return Plans(plans=plans, failures=failures, together=together, allows=allows)
 
 
 def _make_entry(name: str, made: Plans) -> dict[str, Any]:
     if name in made.failures:
         return {"error": made.failures[name]}
-    return {"plan": made.plans[name].to_dict(), "together": to_json(made.together[name])}
+    return {
+        "plan": made.plans[name].to_dict(),
+        "together": to_json(made.together[name]),
+        "allows": made.allows[name],
+    }
 
 
 def plan_method(
@@ -143,6 +154,7 @@ def decide_methods(
         plans={**calibrated.plans, **made.plans},
         failures={**calibrated.failures, **made.failures},
         together={**calibrated.together, **made.together},
+        allows={**calibrated.allows, **made.allows},
     )
     return {name: decided.get(name, options) for name, options in methods.items()}, plans
 
@@ -153,7 +165,7 @@ def read_plans(path: Path) -> Plans:
         record = read_json(path)
         check_not_newer(path, record, kind=FORMAT, version=FORMAT_VERSION)
         written = record.pop("sha256")
-        if (record["format"], record["format_version"]) != (FORMAT, FORMAT_VERSION):
+        if record["format"] != FORMAT or record["format_version"] < _WITHOUT_ATTACKS:
             raise ValueError(f"format {record['format']!r} {record['format_version']!r}")
         if written != hash_value(record):
             raise ValueError("edited after dpprobe wrote it")
@@ -163,6 +175,7 @@ def read_plans(path: Path) -> Plans:
             plans={name: Plan.from_dict(entry["plan"]) for name, entry in good.items()},
             failures={name: entry["error"] for name, entry in entries.items() if "error" in entry},
             together={name: float(entry["together"]) for name, entry in good.items()},
+            allows={name: entry["allows"] for name, entry in good.items() if "allows" in entry},
         )
     except PrivacyError as error:
         raise PrivacyError(f"{path}: {error}; delete it and run again") from error

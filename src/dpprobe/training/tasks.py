@@ -165,6 +165,7 @@ class OpenedJob:
             place=place,
             plan=plan,
             epsilon_all_heads=self.calibrated.together[method],
+            allows=self.calibrated.allows.get(method),
             near_duplicates=self.near_duplicates,
             train=train,
             headline=self.headline,

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from scipy.stats import norm
 
+from dpprobe.artifacts import hash_value, read_json, write_json
 from dpprobe.data.options import Headline
 from dpprobe.errors import DpprobeError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
@@ -67,6 +69,20 @@ def written(
 
 def read(folder: Path, methods: dict[str, MethodOptions], **own: Any) -> Plans:
     return read_plans(written(folder, methods, **own))
+
+
+def test_bounds_on_attacks_are_stored_and_may_be_missing(tmp_path: Path) -> None:
+    """Version 4 of the file lacks them; SciPy's normal distribution has those of one Gaussian."""
+    path = written(tmp_path, {"full": method(batch_size="full", steps=1)}, seeds=1)
+    plans = read_plans(path)
+    (release,) = plans.plans["full"].mechanisms
+    right = norm.cdf(0.5 / release.noise_multiplier)
+    assert plans.allows["full"]["balanced_accuracy"] == pytest.approx(right, abs=2e-6)
+    record = read_json(path)
+    del record["methods"]["full"]["allows"], record["sha256"]
+    record["format_version"] = 4
+    write_json(path, {**record, "sha256": hash_value(record)})
+    assert read_plans(path) == replace(plans, allows={})
 
 
 def test_a_delta_above_one_over_n_is_refused_or_where_allowed_warned_of(
