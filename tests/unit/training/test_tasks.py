@@ -147,10 +147,10 @@ def test_plans_of_a_newer_dpprobe_of_no_unit_or_of_a_failure(
     edit(tmp_path, lambda record: record["methods"].update(full={"error": "too few"}))
     job = opened()
     assert (job.planned_methods, job.failure_reasons) == ([], {"full": "too few"})
-    edit(tmp_path, lambda record: record.update(format_version=5), signed=False)
-    with pytest.raises(DataError, match="version 5, newer than this dpprobe's 4; use the newer"):
+    edit(tmp_path, lambda record: record.update(format_version=6), signed=False)
+    with pytest.raises(DataError, match="version 6, newer than this dpprobe's 5; use the newer"):
         opened()
-    edit(tmp_path, lambda record: record.update(format_version=4, methods={}))
+    edit(tmp_path, lambda record: record.update(format_version=5, methods={}))
     with pytest.raises(DataError, match="no plan for full"):
         opened()
 
