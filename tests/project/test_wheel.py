@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import sysconfig
 import tarfile
 import tomllib
 import venv
@@ -200,6 +201,27 @@ def test_the_quickstart_runs_as_printed_and_its_release_is_used_elsewhere(
     assert said.startswith("verified: ")
     table = call(scripts / "dpprobe", *predict.split(), here=there)
     assert len(re.findall(r"^vectors\.npy:\d+,.*,digits_v1,", table, re.MULTILINE)) == 450
+
+
+def test_the_notebook_installs_dpprobe_beside_the_torch_that_is_there(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """In an environment with all other packages, such as Colab's; pip gets wheels from a folder."""
+    venv.create(tmp_path / "venv", with_pip=False)
+    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if "dpprobe" not in path.name:
+            (site / path.name).symlink_to(path)
+    book = json.loads((REPOSITORY / "docs/notebooks/quickstart.ipynb").read_text())
+    cells = ["".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"]
+    printed = "print(report.passed, len(predictor.predict_vectors(X_test)), dpprobe.__file__)"
+    (tmp_path / "notebook.py").write_text("\n".join([*cells, printed]))
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheel.parent), "MPLBACKEND": "Agg"}
+    python = tmp_path / "venv/bin/python"
+    said = call(python, "notebook.py", here=tmp_path, variables=VARIABLES | offline)
+    passed, rows, place = said.split("\n")[-2].split()
+    assert (passed, rows) == ("True", "450")
+    assert Path(place).is_relative_to(site)
 
 
 # Fits, publishes and runs commands; the last line has how each ended, and what is there of EXTRAS.
