@@ -12,7 +12,12 @@ from dpprobe.options import Options
 
 
 class Range(Options):
-    """Numbers between two ends, drawn uniformly, or uniformly in their logarithm."""
+    """Numbers between two ends, drawn uniformly, or uniformly in their logarithm.
+
+    Example:
+      >>> Range(low=0.01, high=1, log=True).value_at(0.5)
+      0.1
+    """
 
     low: float = Field(allow_inf_nan=False, description="Smallest value.")
     high: float = Field(allow_inf_nan=False, description="Largest value.")
