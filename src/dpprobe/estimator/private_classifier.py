@@ -236,14 +236,20 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def promise_(self) -> str:
-        """The guarantee in words, or why there is none.
+        """The guarantee in words, or why there is none; "Not for release" if it is a benchmark.
 
         Raises:
           NotFittedError: before `fit`.
+
+        Example:
+          >>> head = PrivateClassifier(head="prototypes", benchmark=True, random_state=0)
+          >>> head.fit([[1.0, 0.0], [0.0, 1.0]], [0, 1]).promise_.partition(".")[0]
+          'Not for release'
         """
         from dpprobe.privacy.statement_words import explain_statement  # late, as in `privacy_`
 
-        return explain_statement(self.privacy_).promise
+        words = explain_statement(self.privacy_)
+        return words.promise if self.fit_.is_private else f"{words.mode} {words.promise}"
 
     def save_bundle(
         self,
