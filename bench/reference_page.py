@@ -79,7 +79,7 @@ def _write_signature(name: str, function: Callable[..., Any]) -> str:
 
 
 def _describe(value: Any) -> str:
-    """Returns a docstring as Markdown: sections become lists, other paragraphs are unchanged."""
+    """Returns a docstring as Markdown: sections become lists, an example a block of code."""
     lines = inspect.cleandoc(inspect.getdoc(value) or "").splitlines()
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(_convert(lines))).strip()
     return re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](\1)", text)
@@ -88,6 +88,12 @@ def _describe(value: Any) -> str:
 def _convert(lines: list[str]) -> Iterator[str]:
     section = ""
     paragraph: list[str] = []
+    if "Example:" in lines:  # the last section
+        example = lines.index("Example:")
+        yield from _convert(lines[:example])
+        code = textwrap.dedent("\n".join(lines[example + 1 :]))
+        yield from ["**Example**", "", "```pycon", *code.splitlines(), "```"]
+        return
     for line in [*lines, ""]:
         heading = _HEADING.match(line)
         starts = section in ("Args", "Attributes", "Raises") and _ITEM.match(line[2:])

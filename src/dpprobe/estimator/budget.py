@@ -53,6 +53,21 @@ class Budget:
     Raises:
       PrivacyError: unless there is exactly one limit, positive and finite, and delta is in range.
       ConfigError: for a limit or a delta that is no number.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpprobe import Budget, PrivateClassifier
+      >>> rows = np.random.default_rng(0).normal(size=(100, 2))
+      >>> budget = Budget(max_epsilon=2, delta=1e-5)
+      >>> head = PrivateClassifier(epsilon=1.5, head="prototypes", classes=[0, 1], budget=budget)
+      >>> _ = head.fit(rows, np.where(rows[:, 0] > 0, 0, 1))
+      >>> round(budget.compute_spent().epsilon, 2), budget.compute_risk()
+      (1.5, 0.153516)
+      >>> head.fit(rows, np.where(rows[:, 0] > 0, 0, 1))  # a second fit spends again
+      Traceback (most recent call last):
+          ...
+      dpprobe.errors.BudgetError: release 'fit': the total epsilon of a unit would be 2.20651
+      at delta 1e-05 (without this release 1.5, by the budget in memory), above ...
     """
 
     def __init__(

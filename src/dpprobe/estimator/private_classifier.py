@@ -78,6 +78,26 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
       intercept_: float32 [classes], read-only.
       plan_: the mechanisms with their noise multipliers.
       fit_: the heads and the facts of their privacy statement.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpprobe import Budget, PrivateClassifier
+      >>> rows = np.random.default_rng(0).normal(size=(100, 2))
+      >>> labels = np.where(rows[:, 0] > 0, "benign", "malignant")
+      >>> PrivateClassifier(epsilon=1).fit(rows, labels)
+      Traceback (most recent call last):
+          ...
+      dpprobe.errors.PrivacyError: budget: a private fit needs one:
+      budget=dpprobe.Budget(max_epsilon=1, delta=1e-6); or write benchmark=True for a seeded
+      fit that protects nothing
+      >>> head = PrivateClassifier(
+      ...     epsilon=1, head="prototypes", classes=["benign", "malignant"],
+      ...     budget=Budget(max_epsilon=2, delta=1e-5),
+      ... )
+      >>> head.fit(rows, labels).coef_.shape  # [classes, features]
+      (2, 2)
+      >>> [(m.name, round(m.noise_multiplier, 2)) for m in head.plan_.mechanisms]
+      [('centre', 18.65), ('class_sums', 3.81)]
     """
 
     classes_: npt.NDArray[Any]
@@ -135,6 +155,17 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
           PrivacyError: before the fit is recorded, if the guarantee would not hold.
           BudgetError: if the budget does not allow this fit.
           DpprobeError, ValueError: for inputs or parameters that cannot be used.
+
+        Example:
+          >>> rows, labels = [[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]], [0, 0, 1]
+          >>> head = PrivateClassifier(unit="group", head="prototypes", benchmark=True)
+          >>> head.fit(rows, labels, groups=["ann", "ann", "eve"]).plan_.n  # patients, not rows
+          2
+          >>> head.fit(rows, labels)
+          Traceback (most recent call last):
+              ...
+          dpprobe.errors.PrivacyError: groups: the unit of privacy is a group, but the fit has no
+          groups; pass fit(X, y, groups=...), in cross_val_score params={'groups': ...}
         """
         raw = None if self.benchmark else check_callers(self.public_steps)
         check_parameters(self)
@@ -152,7 +183,15 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """Returns each row's class with the largest score, [n]."""
+        """Returns each row's class with the largest score, [n].
+
+        Example:
+          >>> rows = np.random.default_rng(0).normal(size=(1000, 2))
+          >>> head = PrivateClassifier(head="prototypes", benchmark=True, random_state=0)
+          >>> _ = head.fit(rows, np.where(rows[:, 0] > 0, "benign", "malignant"))
+          >>> head.predict([[2.0, 0.1], [-1.5, 0.1]]).tolist()
+          ['benign', 'malignant']
+        """
         scores = self._score_rows(X)
         answers: npt.NDArray[Any] = self.classes_[scores.argmax(axis=1)]
         return answers
@@ -197,14 +236,20 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def promise_(self) -> str:
-        """The guarantee in words, or why there is none.
+        """The guarantee in words, or why there is none; "Not for release" if it is a benchmark.
 
         Raises:
           NotFittedError: before `fit`.
+
+        Example:
+          >>> head = PrivateClassifier(head="prototypes", benchmark=True, random_state=0)
+          >>> head.fit([[1.0, 0.0], [0.0, 1.0]], [0, 1]).promise_.partition(".")[0]
+          'Not for release'
         """
         from dpprobe.privacy.statement_words import explain_statement  # late, as in `privacy_`
 
-        return explain_statement(self.privacy_).promise
+        words = explain_statement(self.privacy_)
+        return words.promise if self.fit_.is_private else f"{words.mode} {words.promise}"
 
     def save_bundle(
         self,
@@ -240,6 +285,17 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
           PrivacyError: after a fit in benchmark mode, for weights that have changed since the fit,
             or if `each_by_itself` is not True.
           ConfigError: if the folder exists, or a name cannot be used.
+
+        Example:
+          >>> head = PrivateClassifier(head="prototypes", benchmark=True, random_state=0)
+          >>> _ = head.fit([[1.0, 0.0], [0.0, 1.0]], [0, 1])
+          >>> facts = {"dataset": "moles", "model": "m", "each_by_itself": True, "pretrained": True}
+          >>> head.save_bundle("v1", **facts)
+          Traceback (most recent call last):
+              ...
+          dpprobe.errors.PrivacyError: save_bundle: benchmark=True protects nothing: the noise
+          follows from a seed in the statement. Fit with benchmark=False and a budget, and save
+          that head
         """
         check_is_fitted(self)
         if not self.fit_.is_private:

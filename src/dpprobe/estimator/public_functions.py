@@ -40,6 +40,15 @@ def calibrate(*, epsilon: float, delta: float, steps: int = 1, sample_rate: floa
 
     Raises:
       PrivacyError: for values out of range.
+
+    Example:
+      >>> import dpprobe
+      >>> dpprobe.calibrate(epsilon=1, delta=1e-5)  # one release of all units
+      3.73064
+      >>> dpprobe.calibrate(epsilon=1, delta=1e-5, steps=100)  # sqrt(100) times as much
+      37.3064
+      >>> dpprobe.calibrate(epsilon=1, delta=1e-5, steps=100, sample_rate=0.01)
+      0.902199
     """
     plan = noise_calibration.calibrate(
         [_make_releases(1.0, steps, sample_rate)],
@@ -60,6 +69,15 @@ def epsilon_of(
 
     Raises:
       PrivacyError: for values out of range.
+
+    Example:
+      >>> import dpprobe
+      >>> round(dpprobe.epsilon_of(noise_multiplier=4, delta=1e-5), 3)
+      0.926
+      >>> dpprobe.epsilon_of(noise_multiplier=0, delta=1e-5)  # no noise, no guarantee
+      inf
+      >>> round(dpprobe.epsilon_of(noise_multiplier=1, delta=1e-5, steps=100, sample_rate=0.01), 2)
+      0.72
     """
     releases = _make_releases(noise_multiplier, steps, sample_rate)
     return compute_epsilon([releases], read_number("delta", delta), "pld")
@@ -100,6 +118,14 @@ def audit(
     Raises:
       NotFittedError: before `fit`.
       ConfigError: if the plan has no guarantee to test.
+
+    Example:
+      >>> import dpprobe
+      >>> head = dpprobe.PrivateClassifier(head="prototypes", benchmark=True, random_state=0)
+      >>> _ = head.fit([[1.0, 0.0], [0.0, 1.0]], ["benign", "malignant"])
+      >>> found = dpprobe.audit(head, runs=20, controls=False)["white_box"]
+      >>> found["holds"], found["epsilon_lower"] <= head.plan_.epsilon
+      (True, True)
     """
     from sklearn.utils.validation import check_is_fitted  # slow import
 
@@ -146,6 +172,22 @@ def plan_accuracy(
 
     Raises:
       ConfigError: with a line for each value that is out of range.
+
+    Example:
+      >>> import dpprobe
+      >>> plan = dpprobe.plan_accuracy(n=2000, classes=5, epsilon=1, dimension=384, ceiling=0.9)
+      >>> for choice in plan["choices"]:
+      ...     print(choice["n"], choice["epsilon"], round(choice["accuracy"][0]["expected"], 2))
+      2000 1.0 0.8
+      4000 1.0 0.84
+      8000 1.0 0.87
+      20000 1.0 0.9
+      2000 2.0 0.85
+      2000 4.0 0.88
+      >>> dpprobe.plan_accuracy(n=2000, classes=1, epsilon=1)
+      Traceback (most recent call last):
+          ...
+      dpprobe.errors.ConfigError: classes 1: one class needs no classifier; write 2 or more
     """
     from dpprobe.planner.accuracy_plan import make_plan  # late: reads the file of curves
     from dpprobe.planner.predicted_accuracy import Setting  # late: reads the file of curves
@@ -180,6 +222,14 @@ def read_features(
 
     Raises:
       StoreError: if the features are missing or damaged.
+
+    Example:
+      >>> import dpprobe
+      >>> dpprobe.read_features("no_such_folder", "digits", "pixels")
+      Traceback (most recent call last):
+          ...
+      dpprobe.errors.StoreError: no_such_folder/features/digits/pixels/train/manifest.json:
+      the manifest is missing; run again to recreate it
     """
     from dpprobe.estimator.known_rows import remember_store  # slow import: torch
 
@@ -199,6 +249,14 @@ def read_cells(results: str | Path) -> pd.DataFrame:
 
     Raises:
       DataError: if there is no summary, or a summary of another version.
+
+    Example:
+      >>> import dpprobe
+      >>> dpprobe.read_cells("no_such_folder")
+      Traceback (most recent call last):
+          ...
+      dpprobe.errors.DataError: no_such_folder/summary: this folder has no summary of a
+      dataset; run the study first
     """
     from dpprobe.results.summary import read_summaries  # slow import: pyarrow
 
@@ -230,6 +288,14 @@ def verify(
     Raises:
       DataError: if the folder does not exist.
       ConfigError: if the public key cannot be read.
+
+    Example:
+      >>> import dpprobe
+      >>> dpprobe.verify("no_such_folder")
+      Traceback (most recent call last):
+          ...
+      dpprobe.errors.DataError: no_such_folder: no bundle in this folder; name the folder that
+      contains bundle.json
     """
     return verify_bundle(
         Path(bundle),

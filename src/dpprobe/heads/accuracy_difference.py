@@ -31,6 +31,11 @@ def weigh_differences(first: Floats, second: Floats, weights: Floats) -> Floats:
       weights: [rows], at least 0, of sum at most 1 over a unit's rows.
 
     Raises PrivacyError for shares outside [0, 1].
+
+    Example:
+      >>> first, second = np.array([1.0, 0.0, np.nan]), np.array([0.0, 1.0, 1.0])
+      >>> weigh_differences(first, second, np.array([1.0, 0.5, 1.0])).tolist()
+      [-1.0, 0.5, 0.0]
     """
     if not (len(first) == len(second) == len(weights)):
         raise PrivacyError(

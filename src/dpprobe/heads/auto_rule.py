@@ -64,6 +64,13 @@ def choose_head(
     """Returns the options of the head to train, on full batches: a pure function of the facts.
 
     `public` names a file of public rows, `public_head` a public head, if the study has one.
+
+    Example:
+      >>> from dataclasses import replace
+      >>> values = {"unit": "image", "dimension": 384, "classes": 4, "multi_label": False}
+      >>> facts = DataFacts(n=50_000, epsilon=1.0, delta=1e-5, **values)
+      >>> choose_head(facts)["normalize"], choose_head(replace(facts, n=500))["normalize"]
+      ('whitened', {'kind': 'centred', 'share': 0.2})
     """
     balanced = facts.metric == BALANCED_METRIC and not facts.multi_label
     return {

@@ -167,6 +167,11 @@ class BalanceOptions(MethodOptions):
 
 
 def log_shifts(priors: Sequence[float]) -> tuple[float, ...]:
-    """Returns the bias shifts, of mean 0, that subtract log priors; nothing without priors."""
+    """Returns the bias shifts, of mean 0, that subtract log priors; nothing without priors.
+
+    Example:
+      >>> [round(float(shift), 3) for shift in log_shifts([0.9, 0.1])]  # the rare class rises
+      [-1.099, 1.099]
+    """
     logs = [math.log(prior) for prior in priors]
     return tuple(math.fsum(logs) / len(logs) - each for each in logs)

@@ -53,6 +53,10 @@ def clip_bounds(norms: torch.Tensor, clip: float) -> torch.Tensor:
 
     With an infinite `clip` the bound is infinite. The bound of an unusable row makes its clipping
     factor 0 in float32.
+
+    Example:
+      >>> [round(bound, 3) for bound in clip_bounds(torch.tensor([1.0, 4.0]), 2.0).tolist()]
+      [2.0, 0.5]
     """
     return torch.where(norms.isfinite(), clip * (1 - _MARGIN) / norms, fused_step.NOT_USABLE)
 

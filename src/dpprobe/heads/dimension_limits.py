@@ -12,7 +12,16 @@ SECOND_ORDER = frozenset({"feature_covariance", "least_squares", "newton"})
 
 
 def dimension_fault(options: MethodOptions, dimension: int) -> str | None:
-    """Explains why a method cannot train on rows with this number of features; None if it can."""
+    """Explains why a method cannot train on rows with this number of features; None if it can.
+
+    Example:
+      >>> from dpprobe.heads.registry import method_options
+      >>> squares = method_options({"head": "least_squares"})
+      >>> [dimension_fault(squares, dimension) is None for dimension in (384, 8192, 8193)]
+      [True, True, False]
+      >>> dimension_fault(method_options({"head": "momentum"}), 100_000) is None
+      True
+    """
     options = options.trial_head
     if options.head in SECOND_ORDER and dimension > MOST_FEATURES:
         return (

@@ -58,6 +58,24 @@ def fit_heads(
         that its engine cannot clip together.
       PrivacyError: if the plan is for another method or data, if releases are not in the plan, or
         if a public file was not compared.
+
+    Example:
+      >>> from dpprobe.heads.registry import method_options
+      >>> from dpprobe.privacy.plan import full_batch
+      >>> method = method_options({"head": "prototypes", "normalize": "l2"})
+      >>> data = TrainingSet(torch.eye(3).repeat(40, 1), torch.arange(3).repeat(40), num_classes=3)
+      >>> noisy = [m.scale_noise(4) for m in method.list_mechanisms(data.n)]
+      >>> plan = Plan(
+      ...     mechanisms=tuple(noisy), n=data.n, epsilon=1.0, delta=1e-5, accountant="pld",
+      ...     realised_epsilon=0.94,
+      ... )
+      >>> heads = fit_heads(method, data, plan, seeds=[11, 12])
+      >>> heads.weights.shape  # [seeds, classes, features + 1]
+      (2, 3, 4)
+      >>> fit_heads(method_options({"head": "least_squares"}), data, plan, seeds=[11])
+      Traceback (most recent call last):
+          ...
+      dpprobe.errors.PrivacyError: plan: made for another method, ... it has 'class_sums'
     """
     check_inputs(method, data, plan, seeds)
     if running is not None and (fault := cohort_fault(method)):

@@ -27,6 +27,16 @@ class Units:
       members: int64 [rows], the rows of unit 0, of unit 1 and so on.
       starts: int64 [units + 1], where each unit's rows begin in `members`.
       weights: float32 [rows], the largest number whose sum over a unit's rows is at most 1.
+
+    Example:
+      >>> units = Units.number_units(["ann", "bob", "ann", "eve"])  # four images of three patients
+      >>> units.count, units.weights.tolist()
+      (3, [0.5, 1.0, 0.5, 1.0])
+      >>> Units.number_units(["7", "07"])
+      Traceback (most recent call last):
+          ...
+      dpprobe.errors.PrivacyError: units of privacy: '07' is '7' in other rows, and each would
+      count as one person; write one name per person
     """
 
     members: Index

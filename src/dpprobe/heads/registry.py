@@ -33,5 +33,15 @@ AnyMethod = Annotated[SerializeAsAny[MethodOptions], by_registry(METHODS, "head"
 
 
 def method_options(values: Mapping[str, Any]) -> MethodOptions:
-    """Reads serialised options; raises ConfigError with one line for each fault."""
+    """Reads serialised options; raises ConfigError with one line for each fault.
+
+    Example:
+      >>> options = method_options({"head": "sgd", "batch_size": 32, "epochs": 20})
+      >>> [(m.name, round(m.sample_rate, 4), m.count) for m in options.list_mechanisms(1000)]
+      [('gradients', 0.032, 625)]
+      >>> method_options({"head": "sgd", "bach_size": 32})
+      Traceback (most recent call last):
+          ...
+      dpprobe.errors.ConfigError: head: bach_size: unknown key; write batch_size, or remove it
+    """
     return read_options(METHODS, "head", values, MethodOptions)  # type: ignore[type-abstract]

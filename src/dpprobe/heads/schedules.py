@@ -35,6 +35,12 @@ def learning_rates(
     Over the first w = round(warmup * steps) steps the rate rises: rate * t / w in step t. Over the
     remaining steps the rate falls: rate * (1 + cos(pi p)) / 2 or rate * (1 - p), with p from 0 at
     the first of these steps to 1 just after the last.
+
+    Example:
+      >>> from dpprobe.heads.registry import method_options
+      >>> options = method_options({"head": "sgd", "schedule": "warmup_linear", "warmup": 0.4})
+      >>> learning_rates(options, 5, rate=1.0).round(2).tolist()
+      [0.5, 1.0, 1.0, 0.67, 0.33]
     """
     highest = options.learning_rate if rate is None else rate
     assert highest is not None, "a rate by rule is resolved by `rate_of`"
@@ -56,6 +62,11 @@ def mixing_rates(options: GradientOptions, steps: int) -> npt.NDArray[np.float64
     The mean of w_1 ... w_t moves 1 / t of the way to w_t. The moving average e_t = beta e_(t-1) +
     (1 - beta) w_t from e_0 = 0, debiased by 1 / (1 - beta^t), moves (1 - beta) / (1 - beta^t) of
     the way to w_t. Averages of iterates do not contain the initial weights.
+
+    Example:
+      >>> from dpprobe.heads.registry import method_options
+      >>> mixing_rates(method_options({"head": "sgd", "average": "mean"}), 4).round(2).tolist()
+      [1.0, 0.5, 0.33, 0.25]
     """
     taken = np.arange(1, steps + 1, dtype=np.float64)
     if options.average == "mean":

@@ -30,7 +30,12 @@ class Range(Options):
         return self
 
     def value_at(self, place: float) -> float:
-        """Returns the number at a fraction of the way between the ends, to six digits."""
+        """Returns the number at a fraction of the way between the ends, to six digits.
+
+        Example:
+          >>> Range(low=0.01, high=1, log=True).value_at(0.5)
+          0.1
+        """
         if self.log:
             return self.round_value(self.low * (self.high / self.low) ** place)
         return self.round_value(self.low + place * (self.high - self.low))

@@ -39,6 +39,12 @@ def plan_months(setting: Setting, months: int) -> tuple[Month, ...]:
     A unit's epsilon for all months together is the setting's epsilon. If each month trains again, a
     unit's epsilon is split over the months. Added sums and a horizon spend a unit's epsilon in the
     month of the unit's arrival.
+
+    Example:
+      >>> from dpprobe.planner.predicted_accuracy import Setting
+      >>> months = plan_months(Setting(n=300, classes=2, epsilon=1.0, dimension=384), 3)
+      >>> [(each.n, round(each.noise[0], 2), round(each.kept[0].expected, 2)) for each in months]
+      [(300, 1.73, 0.64), (600, 1.73, 0.77), (900, 1.73, 0.83)]
     """
     if not 2 <= months <= LONGEST_HORIZON:
         raise ConfigError(f"months {months}: write a number from 2 to {LONGEST_HORIZON}")

@@ -83,7 +83,12 @@ def _write_table(plan: PlanForPeople) -> list[str]:
 
 
 def format_span(values: Sequence[float]) -> str:
-    """Formats low, expected and high in percent: "62% (55 to 70)"."""
+    """Formats low, expected and high in percent: "62% (55 to 70)".
+
+    Example:
+      >>> format_span((0.55, 0.62, 0.7))
+      '62% (55 to 70)'
+    """
     low, expected, high = (round(100 * value) for value in values)
     return f"{expected}% ({low} to {high})"
 
@@ -209,6 +214,11 @@ def too_few_warning(
 
 
 def round_count(n: int) -> int:
-    """Rounds a number of units up to two significant digits."""
+    """Rounds a number of units up to two significant digits.
+
+    Example:
+      >>> round_count(12_345)
+      13000
+    """
     scale = 10 ** max(len(str(n)) - 2, 0)
     return -(-n // scale) * scale

@@ -25,6 +25,13 @@ class Setting:
     Attributes:
       n: training units of privacy: images, or patients.
       dimension: feature dimension; if None, the most favourable measured dimension is assumed.
+
+    Example:
+      >>> Setting(n=100, classes=5, epsilon=0.001).check_ranges()
+      Traceback (most recent call last):
+          ...
+      dpprobe.errors.ConfigError: epsilon 0.001: outside 0.01 to 100, the range that can be
+      calibrated; write a number in this range
     """
 
     n: int
@@ -122,6 +129,13 @@ def predict(setting: Setting, *, noise: float = 1.0, start: Start | None = None)
       noise: a factor on the standard deviation of the head's noise.
       start: a measured head on this dataset; the prediction keeps the head's position in the range.
         With more units or a larger budget, the range begins at the measured share.
+
+    Example:
+      >>> kept = predict(Setting(n=2000, classes=5, epsilon=1.0, dimension=384))
+      >>> round(kept.low, 2), round(kept.expected, 2), round(kept.high, 2)
+      (0.67, 0.85, 0.99)
+      >>> [round(part, 2) for part in kept.predict_accuracy(chance=0.2, ceiling=0.9)]
+      [0.67, 0.8, 0.89]
     """
     law = read_curves().law
     signal = _find_signal(setting, law) - law.mu * math.log(noise)
@@ -156,7 +170,12 @@ def public_images_help(setting: Setting) -> bool:
 
 
 def n_to_keep(setting: Setting, share: float, *, start: Start | None = None) -> int | None:
-    """Returns the n from which a head keeps more than `share`; None if no measured n is enough."""
+    """Returns the n from which a head keeps more than `share`; None if no measured n is enough.
+
+    Example:
+      >>> n_to_keep(Setting(n=500, classes=5, epsilon=1.0, dimension=384), 0.9)
+      3302
+    """
     law = read_curves().law
     expected = law.expected
     if start is not None:

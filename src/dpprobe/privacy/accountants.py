@@ -69,6 +69,11 @@ def resolve_accountant(mechanisms: Sequence[Mechanism], accountant: str) -> str:
 
     `pld` is exact if possible: `gaussian` without sampling. Raises PrivacyError for an unknown
     name, or if `gaussian` is asked for mechanisms that sample.
+
+    Example:
+      >>> from dpprobe.privacy.plan import full_batch
+      >>> resolve_accountant([full_batch("gram", "a sum", 1.0)], "pld")  # exact without sampling
+      'gaussian'
     """
     if accountant not in ACCOUNTANTS:
         raise PrivacyError(f"accountant {accountant!r}: write one of {', '.join(ACCOUNTANTS)}")
@@ -127,6 +132,16 @@ def compute_epsilon(
 
     Raises PrivacyError for an unknown accountant, one that does not support the mechanisms, or a
     delta out of range.
+
+    Example:
+      >>> from dpprobe.privacy.plan import full_batch
+      >>> once = full_batch("sums", "a sum", 1.0).scale_noise(5)  # noise of 5 sensitivities
+      >>> round(compute_epsilon([once], 1e-5, "pld"), 3)
+      0.726
+      >>> round(compute_epsilon([once.repeat_count(4)], 1e-5, "pld"), 3)  # less than 4 times
+      1.555
+      >>> compute_epsilon([once.scale_noise(0)], 1e-5, "pld")
+      inf
     """
     if not 0 < delta < 1:
         raise PrivacyError(f"delta {delta!r}: must lie between 0 and 1")
@@ -218,6 +233,12 @@ def group_epsilon(
 
     Returns:
       The epsilon; infinite, without computing it, for sampled groups above `LARGEST_SAMPLED_GROUP`.
+
+    Example:
+      >>> from dpprobe.privacy.plan import full_batch
+      >>> once = full_batch("sums", "a sum", 1.0).scale_noise(5)
+      >>> [round(group_epsilon([once], 1e-5, size), 2) for size in (1, 2, 10)]
+      [0.73, 1.55, 10.0]
     """
     if any(mechanism.noise_multiplier == 0 for mechanism in mechanisms):
         return math.inf
@@ -243,7 +264,12 @@ def _to_group(mechanisms: Sequence[Mechanism], size: int) -> list[Mechanism]:
 
 
 def worth_to_group(epsilon: float, delta: float, size: int) -> float:
-    """Computes the epsilon to `size` units of Gaussian releases on all rows that cost `epsilon`."""
+    """Computes the epsilon to `size` units of Gaussian releases on all rows that cost `epsilon`.
+
+    Example:
+      >>> round(worth_to_group(1.0, 1e-5, 5), 2)  # five images of one patient, images as units
+      6.17
+    """
     return gaussian_epsilon(size * mu_at(epsilon, delta), delta)
 
 
@@ -268,6 +294,12 @@ def price_together(
 
     The bound is exact without sampling or selection. With a selection alone the bound follows from
     the privacy profile, and with sampling from RDP.
+
+    Example:
+      >>> from dpprobe.privacy.plan import full_batch
+      >>> head = [full_batch("sums", "a sum", 1.0).scale_noise(5)]
+      >>> [round(price_together(head, 1e-5, times), 2) for times in (1, 2, 5)]
+      [0.73, 1.06, 1.76]
     """
     repeated = [mechanism.repeat_count(times) for mechanism in mechanisms]
     sampled = any(mechanism.sample_rate < 1 for mechanism in repeated)
@@ -295,6 +327,15 @@ def all_together(fits: Sequence[Fits], delta: float) -> tuple[float, bool]:
     Returns:
       The bound, and True if it is exact: if all mechanisms are Gaussian, without sampling or
       selection. With sampling or selection RDP gives the bound, in a fraction of a second per kind.
+
+    Example:
+      >>> from dpprobe.privacy.plan import full_batch
+      >>> loud, quiet = (full_batch("sums", "a sum", 1.0).scale_noise(noise) for noise in (10, 5))
+      >>> epsilon, exact = all_together(
+      ...     [Fits(mechanisms=(loud,), times=4), Fits(mechanisms=(quiet,), times=3)], 1e-5
+      ... )
+      >>> round(epsilon, 2), exact
+      (1.55, True)
     """
     once = [
         m.repeat_count(each.times)
@@ -324,7 +365,13 @@ def all_together(fits: Sequence[Fits], delta: float) -> tuple[float, bool]:
 
 
 def gaussian_mu(mechanisms: Sequence[Mechanism]) -> float:
-    """Computes mu without sampling: mu^2 = sum of count / noise_multiplier^2 (Dong et al. 2022)."""
+    """Computes mu without sampling: mu^2 = sum of count / noise_multiplier^2 (Dong et al. 2022).
+
+    Example:
+      >>> from dpprobe.privacy.plan import full_batch
+      >>> round(gaussian_mu([full_batch("sums", "a sum", 1.0, count=9).scale_noise(6)]), 6)
+      0.5
+    """
     if any(mechanism.noise_multiplier == 0 for mechanism in mechanisms):
         return math.inf
     return math.sqrt(
@@ -389,7 +436,12 @@ def gaussian_deltas(mu: float, epsilons: npt.NDArray[np.float64]) -> npt.NDArray
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Computes the smallest epsilon of mu-GDP at `delta`, from above, to 1e-12 relative."""
+    """Computes the smallest epsilon of mu-GDP at `delta`, from above, to 1e-12 relative.
+
+    Example:
+      >>> [round(gaussian_epsilon(mu, 1e-5), 2) for mu in (0.1, 0.25, 1)]
+      [0.34, 0.93, 4.38]
+    """
     if math.isinf(mu):
         return math.inf
     target = math.log(delta)

@@ -62,6 +62,13 @@ class Grid:
     Attributes:
       step: a power of two; 1 where nothing is rounded.
       whole: True if entries are rounded; False without noise, where sums are plain.
+
+    Example:
+      >>> grid = Grid.make_grid(1.0, 1000, whole=True)
+      >>> grid.step == 2.0**-25
+      True
+      >>> grid.round_to_steps(torch.tensor([0.3, -0.3])).tolist()  # towards zero
+      [10066330.0, -10066330.0]
     """
 
     step: float
@@ -82,6 +89,14 @@ def check_exact(rows: int, largest: float) -> None:
 
     `largest` bounds the sum of a unit's absolute products that are added to one number, by
     Cauchy-Schwarz the product of two norms. Raises PrivacyError if partial sums may exceed 2^53.
+
+    Example:
+      >>> check_exact(10**6, 2.0**33)
+      >>> check_exact(10**7, 2.0**33)
+      Traceback (most recent call last):
+          ...
+      dpprobe.errors.PrivacyError: n = 10000000: sums of products up to 8.58993e+09 may exceed
+      2^53, above which float64 rounds; nothing is released
     """
     if not rows * largest <= 2.0 ** (_SUM_BITS + 1):
         raise PrivacyError(

@@ -31,7 +31,16 @@ ABOVE_NOTE = (
 
 
 def epsilon_token(value: Any) -> str:
-    """Returns an epsilon's only spelling in paths, such as "0.5" or "inf"; raises ValueError."""
+    """Returns an epsilon's only spelling in paths, such as "0.5" or "inf"; raises ValueError.
+
+    Example:
+      >>> epsilon_token(0.50), epsilon_token("inf")
+      ('0.5', 'inf')
+      >>> epsilon_token(0)
+      Traceback (most recent call last):
+          ...
+      ValueError: 0: write a positive number or inf
+    """
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -64,7 +73,12 @@ def round_down(value: float) -> float:
 
 
 def rounded_up(loss: float) -> float:
-    """Rounds a privacy loss up to four significant digits."""
+    """Rounds a privacy loss up to four significant digits.
+
+    Example:
+      >>> rounded_up(0.73021), rounded_up(0.5)
+      (0.7303, 0.5)
+    """
     shown = float(f"{loss:.4g}")
     if shown >= loss:
         return shown
@@ -86,6 +100,12 @@ def delta_fault(
     """Returns the error for a delta above 1 / n, which guarantees nothing; else None.
 
     `allowed` is the study's option that allows a larger delta; None without any, as in a release.
+
+    Example:
+      >>> delta_fault(1e-3, 2000, unit="patient")
+      'delta 0.001 is above 1/n = 0.0005 (n = 2000 training patients); write a smaller delta'
+      >>> delta_fault(1e-5, 2000) is None
+      True
     """
     if allowed or not delta_above(delta, n):
         return None
@@ -116,7 +136,12 @@ def delta_warning(delta: float, n: int, *, unit: str = "image") -> str | None:
 
 
 def choose_delta(n: int) -> float:
-    """Returns the largest power of ten that is at most 0.1 / n and at most 1e-5."""
+    """Returns the largest power of ten that is at most 0.1 / n and at most 1e-5.
+
+    Example:
+      >>> choose_delta(500), choose_delta(60_000)
+      (1e-05, 1e-06)
+    """
     return min(LARGEST_DELTA, 10.0 ** -(1 + math.ceil(math.log10(max(n, 1)))))
 
 

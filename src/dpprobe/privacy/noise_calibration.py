@@ -67,6 +67,17 @@ def calibrate(
       risk, the plan has the largest epsilon that stays within the risk.
 
     Raises PrivacyError if the target is out of reach, or the cached answer is damaged.
+
+    Example:
+      >>> from tempfile import mkdtemp
+      >>> from dpprobe.privacy.plan import full_batch
+      >>> target = Target(n=1000, epsilon=1.0, delta=1e-5)
+      >>> sums = [full_batch("sums", "a sum", 1.0)]
+      >>> plan = calibrate(sums, target, cache=Path(mkdtemp()), checked=False)
+      >>> plan.mechanisms[0].noise_multiplier, plan.realised_epsilon
+      (3.73064, 0.999998)
+      >>> round(price_of_group(plan, 3), 2), round(price_of_fits(plan, 3), 2)
+      (3.41, 1.83)
     """
 
     def make_plan(epsilon: float, *, checked: bool = checked) -> Plan:

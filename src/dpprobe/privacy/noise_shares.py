@@ -70,6 +70,17 @@ def split_noise(deviation: float, parties: int, colluders: int) -> float:
       colluders: parties whose noise an attacker may know; with 0, no party may be an attacker.
 
     Raises PrivacyError for numbers that leave no honest party, or a share below `SMALLEST_SHARE`.
+
+    Example:
+      >>> split_noise(300.0, parties=3, colluders=0) == 300 / 3**0.5
+      True
+      >>> split_noise(300.0, parties=3, colluders=2)  # each site could be the only honest one
+      300.0
+      >>> split_noise(300.0, parties=3, colluders=3)
+      Traceback (most recent call last):
+          ...
+      dpprobe.errors.PrivacyError: 3 of 3 sites collude: at least one site must be honest;
+      write 0 to 2 colluding sites
     """
     if not 0 <= colluders < parties:
         raise PrivacyError(

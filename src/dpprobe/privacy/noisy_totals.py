@@ -17,7 +17,12 @@ RESULT_CHANCE = 0.95
 
 
 def least_total(deviation: float) -> float:
-    """Returns the noisy total to exceed, for noise of standard deviation `deviation`."""
+    """Returns the noisy total to exceed, for noise of standard deviation `deviation`.
+
+    Example:
+      >>> least_total(5.0), least_total(0.1)
+      (20.0, 1.0)
+    """
     return max(COUNTED * deviation, 1.0)
 
 

@@ -38,6 +38,20 @@ class Mechanism:
       noise_multiplier: the noise's standard deviation divided by the sensitivity. Before
         calibration noise multipliers are relative: a plan's calibration finds one common factor.
       sample_rate: the probability that a unit joins a release, independently; 1 is all rows.
+
+    Example:
+      >>> gradients = Mechanism(
+      ...     name="gradients", sensitivity=2.0, noise_multiplier=1.5, sample_rate=0.01, count=300
+      ... )
+      >>> gradients.noise_scale
+      3.0
+      >>> gradients.repeat_count(5).count
+      1500
+      >>> Mechanism(name="sums", sensitivity=1.0, noise_multiplier=1.0, sample_rate=0.0, count=1)
+      Traceback (most recent call last):
+          ...
+      dpprobe.errors.PrivacyError: mechanism 'sums': sample_rate 0.0 must be a number above 0
+      and at most 1
     """
 
     name: str
@@ -92,6 +106,15 @@ class Selection:
     Attributes:
       mean: the mean of the number of runs.
       repeated: the mechanisms that every run releases again; other mechanisms are released once.
+
+    Example:
+      >>> Selection(mean=10, repeated=("gradients",)).to_dict()
+      {'mean': 10, 'repeated': ['gradients']}
+      >>> Selection(mean=1, repeated=("gradients",))
+      Traceback (most recent call last):
+          ...
+      dpprobe.errors.PrivacyError: selection: the mean number of runs is 1; it must be above 1
+      and at most 1000
     """
 
     DISTRIBUTION: ClassVar[str] = "geometric"
@@ -220,7 +243,9 @@ class Plan:
             if mechanism.name == name:
                 return mechanism
         known = ", ".join(repr(mechanism.name) for mechanism in self.mechanisms) or "none"
-        raise PrivacyError(f"plan: no mechanism {name!r}; it has {known}")
+        raise PrivacyError(
+            f"plan: made for another method, because it has no mechanism {name!r}; it has {known}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Returns a JSON-compatible dictionary; an infinite epsilon is "inf"."""
@@ -295,6 +320,12 @@ def split_budget(parts: Sequence[tuple[float, Sequence[Mechanism]]]) -> tuple[Me
     Args:
       parts: pairs of a share above 0 and a group's mechanisms with relative noise multipliers. The
         last group keeps its multipliers, and the others are scaled; empty groups have no share.
+
+    Example:
+      >>> one, nine = full_batch("mean", "a sum", 1.0), full_batch("gradients", "a sum", 1.0, 9)
+      >>> mean, gradients = split_budget([(0.01, [one]), (0.99, [nine])])
+      >>> round(mean.noise_multiplier, 4)  # sqrt(0.99 / 0.01 / 9): a small share has more noise
+      3.3166
     """
     groups = [(share, tuple(group)) for share, group in parts if group]
     last_share, last = groups[-1]

@@ -22,5 +22,10 @@ def draw_runs(mean: float, generator: np.random.Generator) -> int:
 
 
 def runs_at(mean: float, at: float) -> int:
-    """Returns the number of runs at a quantile in [0, 1) of their distribution."""
+    """Returns the number of runs at a quantile in [0, 1) of their distribution.
+
+    Example:
+      >>> [runs_at(10, at) for at in (0.05, 0.5, 0.95)]
+      [1, 7, 29]
+    """
     return max(1, math.ceil(math.log1p(-at) / math.log1p(-1 / mean)))

@@ -32,6 +32,13 @@ def open_stream(seed: int, name: str) -> np.random.Generator:
     """Returns a seed's stream of random numbers for one use, such as "noise" or "sampling".
 
     The generator (SFC64) uses all 128 bits of a seed; PyTorch's CPU generator would use 32 bits.
+
+    Example:
+      >>> first, second = open_stream(1, "noise"), open_stream(1, "sampling")
+      >>> first.standard_normal() == second.standard_normal()
+      False
+      >>> open_stream(1, "noise").standard_normal() == open_stream(1, "noise").standard_normal()
+      True
     """
     return np.random.Generator(np.random.SFC64(np.random.SeedSequence(derived_seed(seed, name))))
 

@@ -175,6 +175,21 @@ class Releases(NoiseStreams):
       observer: an audit's observer; None without an audit.
       running: the cohorts before this one, to whose sums a release adds; None without cohorts.
       kept: if set, receives each released symmetric matrix of the first seed, by name.
+
+    Example:
+      >>> from dpprobe.privacy.plan import full_batch
+      >>> plan = Plan(
+      ...     mechanisms=(full_batch("sums", "a sum", 1.0).scale_noise(4),), n=10, epsilon=1.0,
+      ...     delta=1e-5, accountant="pld", realised_epsilon=0.94,
+      ... )
+      >>> releases = Releases(plan, [7], torch.device("cpu"))
+      >>> sums = GridSum(torch.tensor([[[3072.0]]], dtype=torch.float64), 2.0**-10)  # 3.0
+      >>> noisy = releases.release_gaussian("sums", sums)
+      >>> releases.release_gaussian("sums", sums)
+      Traceback (most recent call last):
+          ...
+      dpprobe.errors.PrivacyError: sums: 2 noisy releases were made, but epsilon covers 1;
+      nothing is released
     """
 
     kept: dict[str, torch.Tensor] | None = None

@@ -52,6 +52,18 @@ class Risk:
     Attributes:
       advantage: true minus false positive rate, from 0 to 1; None if the target is a rate.
       true_positives: limit on the true positive rate at false positive rate `at`, in (`at`, 1).
+
+    Example:
+      >>> risk = Risk(advantage=0.1)
+      >>> round(risk.to_mu(), 3), round(risk.to_epsilon(1e-5), 2)
+      (0.251, 0.93)
+      >>> Risk(true_positives=0.01, at=0.001).token
+      'tpr-0.01-at-0.001'
+      >>> Risk(true_positives=0.001, at=0.01)
+      Traceback (most recent call last):
+          ...
+      dpprobe.errors.PrivacyError: true_positives 0.001 at 0.01: write a rate between the
+      false-positive rate `at` and 1; guessing reaches `at`
     """
 
     advantage: float | None = None
@@ -227,7 +239,12 @@ def budget_order(token: str) -> float:
 
 
 def budget_words(budget: float | str) -> str:
-    """Formats an epsilon with the risk that determined it, or a token: "0.93 (advantage 0.1)"."""
+    """Formats an epsilon with the risk that determined it, or a token: "0.93 (advantage 0.1)".
+
+    Example:
+      >>> budget_words("advantage-0.1"), budget_words("0.5")
+      ('advantage 0.1', '0.5')
+    """
     if isinstance(budget, str):
         return risk.short if (risk := find_risk(budget)) else budget
     risk = find_risk(budget.token) if isinstance(budget, RiskEpsilon) else None

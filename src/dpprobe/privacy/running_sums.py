@@ -63,6 +63,13 @@ class Factorisation:
 
     Attributes:
       horizon: the most cohorts; None for any number.
+
+    Example:
+      >>> added = Factorisation.make(None)  # each cohort's sum has its own noise
+      >>> [round(added.noise_growth(cohorts), 2) for cohorts in (1, 4, 16)]
+      [1.0, 2.0, 4.0]
+      >>> [round(Factorisation.make(16).noise_growth(cohorts), 2) for cohorts in (1, 4, 16)]
+      [1.4, 1.7, 1.94]
     """
 
     coefficients: tuple[int, ...] = (1,)

@@ -60,6 +60,17 @@ class PoissonSampler:
     The rows of all steps are numbered consecutively. The distances between drawn rows (hits) are
     independent geometric variables, so one geometric stream gives exactly the hits, across steps.
     The rows of a step do not depend on how steps are grouped into blocks.
+
+    Example:
+      >>> sampler = PoissonSampler(1000, 0.1, np.random.default_rng(0))
+      >>> rows, sizes = sampler.draw_block(100)
+      >>> bool(sizes.min() < 100 < sizes.max())  # a batch's size is binomial, not fixed
+      True
+      >>> PoissonSampler(1000, 0.0, np.random.default_rng(0))
+      Traceback (most recent call last):
+          ...
+      dpprobe.errors.PrivacyError: sampler: 1000 rows at rate 0.0; pass rows, and a rate up to
+      1
     """
 
     def __init__(self, rows: int, rate: float, generator: np.random.Generator) -> None:
@@ -131,6 +142,12 @@ class ExactPoissonSampler:
     the rate differ decides; if no digit differs, U is not below the rate. Each word has the next
     digits of 64 rows. On average seven words decide 64 rows: about one byte per row. Batches do not
     depend on how steps are grouped into blocks.
+
+    Example:
+      >>> sampler = ExactPoissonSampler(6, 0.5, Keystream.from_seed(1, "sampling of gradients"))
+      >>> rows, sizes = sampler.draw_block(3)
+      >>> rows.tolist(), sizes.tolist()
+      ([1, 3, 4, 5, 1, 2, 4], [4, 2, 1])
     """
 
     def __init__(self, rows: int, rate: float, keystream: Keystream) -> None:

@@ -26,6 +26,15 @@ class Target:
         option of the study could permit a larger delta, else None.
 
     Raises PrivacyError for a delta above 1 / n that is not permitted.
+
+    Example:
+      >>> str(Target(n=2000, unit="patient", epsilon=1.0, delta=1e-5))
+      'epsilon 1 at delta 1e-05'
+      >>> Target(n=2000, unit="patient", epsilon=1.0, delta=1e-3)
+      Traceback (most recent call last):
+          ...
+      dpprobe.errors.PrivacyError: delta 0.001 is above 1/n = 0.0005 (n = 2000 training
+      patients); write a smaller delta
     """
 
     n: int

@@ -111,6 +111,15 @@ def bound_attacks(
 
     Returns:
       Rates, rounded up to six decimals; exact for Gaussians without sampling or selection.
+
+    Example:
+      >>> from dpprobe.privacy.plan import full_batch
+      >>> plan = [full_batch("sums", "a sum", 1.0).scale_noise(4)]  # mu = 1 / 4
+      >>> bounds = bound_attacks(plan, [0.01], delta=1e-5, epsilon=1.0)
+      >>> bounds.balanced_accuracy, bounds.advantage, bounds.true_positives, bounds.exact
+      (0.549739, 0.099478, (0.018931,), True)
+      >>> bound_attacks(plan, [0.01], delta=1e-5, epsilon=1.0, size=10).balanced_accuracy
+      0.894351
     """
     import numpy as np
 
@@ -148,7 +157,12 @@ def bound_attacks(
 
 
 def per_hundred(rate: float) -> str:
-    """Formats a rate in percent, rounded up: one decimal, two below 1%."""
+    """Formats a rate in percent, rounded up: one decimal, two below 1%.
+
+    Example:
+      >>> per_hundred(0.5501), per_hundred(0.00234)
+      ('55.1', '0.24')
+    """
     scale = 10 if rate >= 0.01 else 100
     # Rates have six exact decimals; 1e-6 only absorbs the round-off of the product.
     return f"{math.ceil(100 * rate * scale - 1e-6) / scale:g}"

@@ -103,7 +103,16 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Predictor:
-    """A bundle with its backbone, loaded once; `load_bundle` makes it."""
+    """A bundle with its backbone, loaded once; `load_bundle` makes it.
+
+    Example:
+      >>> from dpprobe import Predictor
+      >>> Predictor.load_bundle("no_such_folder")
+      Traceback (most recent call last):
+          ...
+      dpprobe.errors.DataError: no_such_folder: no bundle in this folder; name the folder that
+      contains SHA256SUMS
+    """
 
     bundle: Bundle
     backbone: Backbone
