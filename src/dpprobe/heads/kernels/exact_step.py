@@ -193,6 +193,17 @@ def fill_units(data, rows, entry, out):
 
 
 @jit()
+def _make_zeros(shape):
+    """Returns zeros that begin at a cache line, so that no vector lies on two lines."""
+    size = 1
+    for each in shape:
+        size *= each
+    buffer = np.zeros(size + LINE // 8)
+    start = -buffer.ctypes.data % LINE // 8
+    return buffer[start : start + size].reshape(shape)
+
+
+@jit()
 def _make_scratch(shape):
     """Returns memory for heads of a shape [seeds, K, d + 1].
 
@@ -202,15 +213,11 @@ def _make_scratch(shape):
     """
     seeds, classes, columns = shape
     padded = -(-classes // CLASSES) * CLASSES, -(-columns // ALIGNED) * ALIGNED
-    heads, totals = np.zeros((seeds, *padded)), np.zeros((seeds, *padded))
+    heads, totals = _make_zeros((seeds, *padded)), _make_zeros((seeds, *padded))
     # Of many classes, larger chunks: the weights are read from a further cache for each chunk.
     most = _CHUNK_BYTES * max(20, classes) // (20 * 8 * padded[1])
     chunk = max(_LEAST_CHUNK, min(CHUNK, most // 4 * 4))
-    rows, z, numbers = (
-        np.zeros((chunk, padded[1])),
-        np.empty((padded[0], CHUNK)),
-        np.empty((2, chunk)),
-    )
+    rows, z = _make_zeros((chunk, padded[1])), _make_zeros((padded[0], CHUNK))
     pointers, later = tiles.make_pointers(), tiles.make_pointers()
     for i in range(pointers.shape[0]):
         pointers[i] = rows.ctypes.data + rows.strides[0] * min(i, chunk - 1)
