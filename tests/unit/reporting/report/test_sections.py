@@ -149,14 +149,6 @@ def test_patients_are_counted_and_named_beside_their_interval(tmp_path: Path) ->
     assert "200 of 40 patients" in words
 
 
-def test_options_of_auto_are_those_that_the_study_sets() -> None:
-    chosen = "its rule chooses all other options for each cell; see the privacy statements"
-    assert sections._method_options({"head": "auto", "normalize": "none"}) == chosen
-    asked = {"head": "auto", "balanced": True, "rule": None}
-    assert sections._method_options(asked) == f"balanced yes; {chosen}"
-    assert sections._method_options({"head": "sgd", "sizes": [1, 0.5]}) == "sizes [1, 0.5]"
-
-
 def _info(*test: int, train: int = 9, groups: tuple[str, ...] = ()) -> DatasetInfo:
     counts = {"train": [train] * len(test), "test": list(test)}
     facts = {"fingerprint": "f", "sha256": "s"}
@@ -176,14 +168,6 @@ def _info(*test: int, train: int = 9, groups: tuple[str, ...] = ()) -> DatasetIn
 
 
 INFO = _info(50, 50, 50, 50, train=250)
-PLAN = {
-    "unit": "patient",
-    "misfit": "",
-    "rows": [
-        {"epsilon": "0.5", "images": ["a", "b"], "budget": "c"},
-        {"epsilon": "2", "images": ["d", "e"], "budget": ""},
-    ],
-}
 
 
 def _bests(*best: Entry, choice: Choice | None = None, zero: bool = False) -> list[Best]:
@@ -223,31 +207,6 @@ def test_a_card_has_the_verdict_its_facts_and_a_curve_in_words() -> None:
         ("Worst-class recall", "8.0% (class ill)", None),
         ("Zero-shot", "x reaches 95.0% AUC", None),
     ]
-
-
-def test_a_card_tells_what_twice_the_images_or_budget_would_bring() -> None:
-    entry = made_entry(60.0)
-    (fact,) = [f for f in _card(_bests(entry), plan=PLAN)["facts"] if "budget" in f[0]]
-    assert fact == (
-        "More images or budget",
-        "from the measured 60.0%, public learning curves predict a with twice the patients, c "
-        "with twice the budget",
-        "plans-d",
-    )
-    (fact,) = [f for f in _card(_bests(entry, entry), plan=PLAN)["facts"] if "budget" in f[0]]
-    assert fact[1].endswith("predict d with twice the patients")
-    misfit = PLAN | {"misfit": "they do not fit", "rows": []}
-    (fact,) = [f for f in _card(_bests(entry), plan=misfit)["facts"] if "budget" in f[0]]
-    assert fact[1] == "not predicted: they do not fit"
-
-
-def test_a_card_tells_of_subgroups_if_there_are_groups() -> None:
-    bests = _bests(made_entry(60.0))
-    groups = _info(50, 50, train=250, groups=("sex", "age"))
-    assert not any(name == "Subgroups" for name, _, _ in _card(bests)["facts"])
-    told = _card(bests, groups)["facts"][-1]
-    assert told == ("Subgroups", "not compared; add `fairness: {}` to compare sex, age", None)
-    assert _card(bests, groups, subgroups=True)["facts"][-1][2] == "subgroups"
 
 
 def test_caveats_end_with_a_point_and_link_to_what_they_speak_of() -> None:

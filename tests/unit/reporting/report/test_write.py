@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import pytest
-
-from dpprobe.analysis_registry import load_analyses
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits.tables import Column, Table, TableCell, make_row
-from dpprobe.reporting.report import write
 from dpprobe.reporting.report.shown_tables import ReportTable, study_tables
-from dpprobe.results.best_private import best_private
 from dpprobe.results.cautions import never_remedy
 from dpprobe.results.summary import summarise_cells
-from tests.support.cell_files import write_cell
-from tests.support.made_grids import made_entry, made_grid
-from tests.support.report_page import Made, section_page, write_summaries
+from tests.support.report_page import Made, write_summaries
 
 
 def test_nothing_is_asked_for_from_outside(made: Made) -> None:
@@ -121,23 +111,6 @@ def test_a_study_of_many_cells_stays_small(tmp_path: Path) -> None:
     assert len(page.text) < 6e5
 
 
-def test_sections_stand_in_the_order_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    sections = {each.name: each.section for each in load_analyses() if each.section is not None}
-    filled = [section.place for name, section in sections.items() if name != "sites"]
-    assert filled != sorted(filled), "another order than the registry's"
-    monkeypatch.setattr(
-        write,
-        "find_function",
-        lambda make: lambda *_: [] if make == sections["sites"].make else [{"dataset": "digits"}],
-    )
-    figures: Any = SimpleNamespace(list_figures=lambda *_, section: section.anchor)
-    made = write.make_sections(dict.fromkeys(sections, ()), section_page(), figures)
-    assert [each["declared"].place for each in made] == sorted(filled)
-    for each in made:
-        drawn = {"figures": each["declared"].anchor} if each["declared"].figures else {}
-        assert each["content"] == [{"dataset": "digits"} | drawn]
-
-
 def test_options_are_written_for_people_without_folders_of_this_machine(made: Made) -> None:
     source = {
         "source": "csv",
@@ -160,18 +133,6 @@ def test_options_are_written_for_people_without_folders_of_this_machine(made: Ma
     assert "In paths, …/ stands for the folders above." in page.words
 
 
-def test_columns_without_values_are_left_out_of_what_the_selection_costs(tmp_path: Path) -> None:
-    made = Made(tmp_path)
-    title = "ε of the selection"
-    words = made.page().words
-    assert title in words
-    cells = [write_cell(tmp_path / "r", epsilon="1")]
-    summarise_cells(cells, tmp_path / "one.parquet", study="small")
-    words = made.page(summaries=[tmp_path / "one.parquet"]).words
-    assert "candidates and their statements" in words
-    assert title not in words, "one head is no selection"
-
-
 def test_rare_classes_and_such_as_are_never_predicted_are_warned_of(made: Made) -> None:
     path = made.root / "data/digits/dataset.json"
     values = read_json(path)
@@ -191,46 +152,3 @@ def test_rare_classes_and_such_as_are_never_predicted_are_warned_of(made: Made) 
     assert f"{remedy}." in words
     caveats = page.text.partition("<h3>Caveats</h3>")[2].partition("</ul>")[0]
     assert "<code>balanced: true</code>" in caveats
-
-
-def test_the_date_is_of_the_newest_summary(tmp_path: Path) -> None:
-    paths = [tmp_path / name for name in "abc"]
-    for path, minutes in zip(paths, (0, 90, 30), strict=True):
-        path.touch()
-        os.utime(path, (1e9 + 60 * minutes,) * 2)
-    # 10^9 seconds are 2001-09-09 01:46:40
-    assert write._format_date(paths) == "2001-09-09 03:16 UTC"
-    assert write._format_date([]) == "1970-01-01 00:00 UTC"
-
-
-def test_many_cells_are_counted_rather_than_shown(
-    made: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(write, "CELLS_SHOWN", 4)
-    assert "This study has too many cells for one page" in made.page().words
-    monkeypatch.setattr(write, "CELLS_SHOWN", len(made.sources.statements))
-    assert "too many cells" not in made.page().words
-
-
-def test_a_card_takes_the_plan_of_its_backbone_unless_a_network_is_the_best() -> None:
-    plans: Any = [
-        {"dataset": "d", "backbone": name, "misfit": f"misfit of {name}", "rows": []}
-        for name in ("x", "y")
-    ]
-    grouped: Any = [
-        {"declared": SimpleNamespace(anchor=anchor), "content": [{"dataset": name}]}
-        for anchor, name in ((write.SUBGROUPS, "d"), ("sites", "e"))
-    ]
-    info: Any = SimpleNamespace(untested_classes=(), rare_classes_note="", groups=())
-    for network in (False, True):
-        entries = {(name, 1.0, "y", "m"): made_entry(60.0, network=network) for name in ("d", "e")}
-        grid = made_grid(entries)
-        bests = best_private(grid, {})
-        cards = [write._make_card(best, bests, grid, info, plans, grouped) for best in bests]
-        facts = [{name: words for name, words, _ in card["facts"]} for card in cards]
-        told = [fact["More images or budget"] for fact in facts]
-        assert (told[0] == "not predicted: misfit of y") is not network
-        assert told[1].startswith("not predicted: needs a private linear head")
-        assert ["Subgroups" in fact for fact in facts] == [True, False]
-        assert "e: " not in cards[0]["alt"]
-        assert cards[0]["alt"].count("ε = 1") == 1, "results of its dataset alone"
