@@ -56,7 +56,7 @@ def test_a_mean_that_rounding_puts_past_its_interval_is_drawn(tmp_path: Path) ->
 def _drawn(entries: dict[Any, Any], **changes: Any) -> Any:
     """Draws a made-up grid of the dataset `d`; returns its axes."""
     axes = Figure(figsize=(7, 4)).add_subplot()
-    curves._draw_curves(axes, made_grid(entries, **changes), "d")
+    curves.draw_curves(axes, made_grid(entries, **changes), "d")
     return axes
 
 

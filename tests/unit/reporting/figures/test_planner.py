@@ -27,7 +27,7 @@ def _starts() -> dict[float, Any]:
 
 
 def _draw(setting: Setting, scale: Scale, lines: Any) -> Any:
-    figure = planner._plan_figure(setting, scale, lines, title="", unit="image")
+    figure = planner.draw_plan(setting, scale, lines, title="", unit="image")
     return figure.axes[0]
 
 

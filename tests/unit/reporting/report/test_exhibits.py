@@ -13,15 +13,15 @@ from dpprobe.reporting.report import exhibits
 from dpprobe.reporting.report.exhibits import Exhibits
 from dpprobe.reporting.report.shown_tables import ReportTable
 from dpprobe.reporting.report.sources import Sources
-from tests.support.report_page import Made
+from tests.support.report_page import ReportedStudy
 
 
 def test_one_dataset_has_its_table_once_and_two_have_one_of_both(tmp_path: Path) -> None:
-    one = Made(tmp_path / "one")
+    one = ReportedStudy(tmp_path / "one")
     titles = [t.get("aria-label") for t in one.page().all("div") if t.get("role") == "region"]
     assert titles.count("Results against epsilon, digits") == 1
     assert "Results against epsilon" not in titles
-    two = Made(tmp_path / "two", ("digits", "letters"))
+    two = ReportedStudy(tmp_path / "two", ("digits", "letters"))
     page = two.page()
     titles = [t.get("aria-label") for t in page.all("div") if t.get("role") == "region"]
     for title in ("Results against epsilon, digits", "Results against epsilon, letters"):
@@ -31,7 +31,7 @@ def test_one_dataset_has_its_table_once_and_two_have_one_of_both(tmp_path: Path)
     assert page.text.count('class="curve-figure"') == 2
 
 
-def test_tables_of_the_papers_fold_away(made: Made) -> None:
+def test_tables_of_the_papers_fold_away(made: ReportedStudy) -> None:
     table = Table(
         name="table_2",
         title="Table 2: accuracy of CLIP",

@@ -21,11 +21,11 @@ from dpprobe.results.summary import Choice, Entry, read_summaries, summarise_cel
 from tests.support.baseline_records import write_zero_shot
 from tests.support.cell_files import write_cell
 from tests.support.made_grids import made_entry, made_grid
-from tests.support.report_page import Made
+from tests.support.report_page import ReportedStudy
 
 
 def test_results_at_infinity_are_no_private_headline(tmp_path: Path) -> None:
-    made = Made(tmp_path)
+    made = ReportedStudy(tmp_path)
     cells = [write_cell(tmp_path / "r", method=m, epsilon="inf") for m in ("sgd", "nonprivate")]
     summary = tmp_path / "only.parquet"
     summarise_cells(cells, summary, study="small")
@@ -34,7 +34,7 @@ def test_results_at_infinity_are_no_private_headline(tmp_path: Path) -> None:
     assert "No head of this study is private" in page.words
 
 
-def test_a_study_without_analyses_has_no_sections_of_them(made: Made) -> None:
+def test_a_study_without_analyses_has_no_sections_of_them(made: ReportedStudy) -> None:
     packages = Path(analyses.__file__).parent
     templates = [
         packages / analysis.name / analysis.section.template
@@ -51,7 +51,7 @@ def test_a_study_without_analyses_has_no_sections_of_them(made: Made) -> None:
     assert "results of groups are computed from them" not in page.words, "as not covered"
 
 
-def test_the_best_zero_shot_result_stands_beside_the_private_one(made: Made) -> None:
+def test_the_best_zero_shot_result_stands_beside_the_private_one(made: ReportedStudy) -> None:
     assert "zero-shot" not in made.page().text.partition('id="run"')[0]
     files = [
         write_zero_shot(made.results, backbone=name, accuracy=value)
@@ -63,7 +63,7 @@ def test_the_best_zero_shot_result_stands_beside_the_private_one(made: Made) -> 
         made.page(zero_shot=files)
 
 
-def test_classes_without_test_rows_are_named_beside_the_headline(made: Made) -> None:
+def test_classes_without_test_rows_are_named_beside_the_headline(made: ReportedStudy) -> None:
     path = made.sources.datasets["digits"]
     record = read_json(path)
     assert "have no test image" not in made.page().words
@@ -75,7 +75,9 @@ def test_classes_without_test_rows_are_named_beside_the_headline(made: Made) -> 
 
 
 def test_an_auc_is_in_no_column_called_accuracy(tmp_path: Path) -> None:
-    made = Made(tmp_path, headline="auc", class_names=("benign", "malignant"), shares=(0.9, 0.1))
+    made = ReportedStudy(
+        tmp_path, headline="auc", class_names=("benign", "malignant"), shares=(0.9, 0.1)
+    )
     first = made.page().text.partition("</section>")[0]
     assert "Best private head: AUC (%) with 95% CI" in first
     assert "% AUC (95% CI" in first
@@ -86,7 +88,7 @@ def test_an_auc_is_in_no_column_called_accuracy(tmp_path: Path) -> None:
     assert first.count("accuracy") == 1, "in the verdict's second sentence alone"
 
 
-def test_every_cell_has_a_command_and_a_statement(made: Made) -> None:
+def test_every_cell_has_a_command_and_a_statement(made: ReportedStudy) -> None:
     page = made.page()
     for path in made.sources.statements:
         target = Path("results") / path.relative_to(made.results).with_name("metrics.json")
@@ -98,7 +100,9 @@ def test_every_cell_has_a_command_and_a_statement(made: Made) -> None:
     assert "Not for release" in page.words
 
 
-def test_what_epsilon_allows_stands_in_each_statement_and_beside_each_cell(made: Made) -> None:
+def test_what_epsilon_allows_stands_in_each_statement_and_beside_each_cell(
+    made: ReportedStudy,
+) -> None:
     page = made.page()
     assert "guesses right at most 59.4% of the time." in (" ".join(page.words.split()))
     table = page.text.partition('id="cells-digits"')[2]
@@ -136,7 +140,7 @@ def test_a_cell_s_row_has_its_own_numbers_and_its_own_statement(
 
 
 def test_patients_are_counted_and_named_beside_their_interval(tmp_path: Path) -> None:
-    made = Made(tmp_path)
+    made = ReportedStudy(tmp_path)
     told = "95% CI over seeds and test"
     assert f"{told} examples" in made.page().words
     cells = [write_cell(tmp_path / "r", patients=40)]

@@ -14,10 +14,10 @@ from dpprobe.privacy.statement_words import explain_statement
 from dpprobe.reporting.report import statements
 from dpprobe.results.best_head_price import choice_price
 from tests.support.cell_files import state_cell
-from tests.support.report_page import Made
+from tests.support.report_page import ReportedStudy
 
 
-def test_noise_is_told_as_multiplier_and_as_standard_deviation(made: Made) -> None:
+def test_noise_is_told_as_multiplier_and_as_standard_deviation(made: ReportedStudy) -> None:
     """A release's page shows both too: one of them alone was taken for the other."""
     path = made.results / "cells/digits/pixels/sgd/eps-1/privacy.json"
     (mechanism, *_) = read_json(path)["mechanisms"]
@@ -30,7 +30,7 @@ def test_noise_is_told_as_multiplier_and_as_standard_deviation(made: Made) -> No
     assert cells in text
 
 
-def test_statements_that_differ_are_not_merged(made: Made) -> None:
+def test_statements_that_differ_are_not_merged(made: ReportedStudy) -> None:
     path = made.results / "cells/digits/pixels/sgd/eps-1/privacy.json"
     record = read_json(path)
     write_json(path, record | {"not_covered": ["features", "what pixels show"]})
@@ -43,7 +43,7 @@ def test_statements_that_differ_are_not_merged(made: Made) -> None:
 
 
 @pytest.mark.parametrize("key", [None, "options", "n", "mechanisms", "not_covered"])
-def test_each_difference_keeps_two_statements_apart(key: str | None, made: Made) -> None:
+def test_each_difference_keeps_two_statements_apart(key: str | None, made: ReportedStudy) -> None:
     """Also one of the assumptions on public data, which each backbone has."""
     pair = [
         made.results / f"cells/digits/{name}/sgd/eps-1/privacy.json"
@@ -67,7 +67,9 @@ def test_each_difference_keeps_two_statements_apart(key: str | None, made: Made)
     assert len(statements.read_statements(pair, order=["digits"])) == 2
 
 
-def test_the_best_result_has_the_price_of_its_choice_and_the_statements_of_all(made: Made) -> None:
+def test_the_best_result_has_the_price_of_its_choice_and_the_statements_of_all(
+    made: ReportedStudy,
+) -> None:
     page = made.page()
     candidates = sorted(made.results.glob("cells/digits/*/sgd*/eps-1/privacy.json"))
     assert len(candidates) > 1
@@ -90,7 +92,7 @@ def test_links_lead_to_statements_that_are_shown(
 ) -> None:
     """Datasets stand in the order of the study, not of the alphabet."""
     monkeypatch.setattr(statements, "STATEMENTS_SHOWN", 9)
-    page = Made(tmp_path, ("zebra", "apple")).page()
+    page = ReportedStudy(tmp_path, ("zebra", "apple")).page()
     links = {(a.get("href") or "")[1:] for a in page.all("a")}
     links = {link for link in links if link.startswith("statement")}
     shown = {d["id"] for d in page.all("details") if d.get("class") == "statement"}

@@ -12,10 +12,10 @@ from dpprobe.exhibits.tables import Column, Table, TableCell, make_row
 from dpprobe.reporting.report.shown_tables import ReportTable, study_tables
 from dpprobe.results.cautions import never_remedy
 from dpprobe.results.summary import summarise_cells
-from tests.support.report_page import Made, write_summaries
+from tests.support.report_page import ReportedStudy, write_summaries
 
 
-def test_nothing_is_asked_for_from_outside(made: Made) -> None:
+def test_nothing_is_asked_for_from_outside(made: ReportedStudy) -> None:
     page = made.page()
     assert page.all("script") == [{}]
     assert [link["href"] for link in page.all("link")] == ["data:,"]
@@ -31,7 +31,7 @@ def test_nothing_is_asked_for_from_outside(made: Made) -> None:
     assert "unsafe-inline" not in policy
 
 
-def test_a_reader_without_pictures_or_a_mouse_finds_everything(made: Made) -> None:
+def test_a_reader_without_pictures_or_a_mouse_finds_everything(made: ReportedStudy) -> None:
     page = made.page()
     assert all((image.get("alt") or "").strip() for image in page.all("img"))
     assert page.text.count("<table") == page.text.count("<caption")
@@ -46,7 +46,7 @@ def test_a_reader_without_pictures_or_a_mouse_finds_everything(made: Made) -> No
     assert all(box.get("tabindex") == "0" for box in page.all("div") if box.get("role") == "region")
 
 
-def test_links_lead_to_files(made: Made) -> None:
+def test_links_lead_to_files(made: ReportedStudy) -> None:
     page = made.page()
     files = [link["href"] for link in page.all("a") if not (link["href"] or "#").startswith("#")]
     assert files
@@ -54,7 +54,7 @@ def test_links_lead_to_files(made: Made) -> None:
         assert (made.results / str(name)).is_file(), name
 
 
-def test_addresses_lose_what_may_be_secret(made: Made) -> None:
+def test_addresses_lose_what_may_be_secret(made: ReportedStudy) -> None:
     files = [{"url": "https://host/ward.zip?X-Amz-Signature=SECRET", "sha256": "0" * 64}]
     made.study["datasets"]["digits"] = {
         "source": "url",
@@ -66,7 +66,7 @@ def test_addresses_lose_what_may_be_secret(made: Made) -> None:
     assert "https://host/ward.zip?..." in page.words
 
 
-def test_text_from_files_is_never_markup(made: Made) -> None:
+def test_text_from_files_is_never_markup(made: ReportedStudy) -> None:
     evil = "<script>alert(1)</script><img src=x onerror=alert(1)>"
     made.study["datasets"]["digits"]["name"] = evil
     content = Table(
@@ -86,7 +86,7 @@ def test_text_from_files_is_never_markup(made: Made) -> None:
 
 
 def test_a_study_of_many_cells_stays_small(tmp_path: Path) -> None:
-    made = Made(tmp_path)
+    made = ReportedStudy(tmp_path)
     cells, source = [], made.results / "cells/digits/pixels/sgd/eps-1/metrics.json"
     record, statement = read_json(source), read_json(source.with_name("privacy.json"))
     for b in range(4):
@@ -111,7 +111,9 @@ def test_a_study_of_many_cells_stays_small(tmp_path: Path) -> None:
     assert len(page.text) < 6e5
 
 
-def test_options_are_written_for_people_without_folders_of_this_machine(made: Made) -> None:
+def test_options_are_written_for_people_without_folders_of_this_machine(
+    made: ReportedStudy,
+) -> None:
     source = {
         "source": "csv",
         "root": "/home/jane/scans",
@@ -133,7 +135,7 @@ def test_options_are_written_for_people_without_folders_of_this_machine(made: Ma
     assert "In paths, …/ stands for the folders above." in page.words
 
 
-def test_rare_classes_and_such_as_are_never_predicted_are_warned_of(made: Made) -> None:
+def test_rare_classes_and_such_as_are_never_predicted_are_warned_of(made: ReportedStudy) -> None:
     path = made.root / "data/digits/dataset.json"
     values = read_json(path)
     values["splits"]["train"]["per_class"][0], values["splits"]["test"]["per_class"][0] = 2, 1
