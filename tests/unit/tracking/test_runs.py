@@ -413,18 +413,6 @@ def test_a_curve_is_the_mean_over_seeds(tmp_path: Path) -> None:
     assert not any(name == "curve/test_auc" for name, _, _ in found)
 
 
-def test_bounds_and_privacy() -> None:
-    assert runs.allows_metrics(
-        {"balanced_accuracy": 0.51234567, "true_positives": {"0.01": 0.02345678, "0.1": 1}}
-    ) == [
-        ("allows/balanced_accuracy", 0.5124, 0),
-        ("allows/tpr_at_fpr_0.01", 0.02346, 0),
-        ("allows/tpr_at_fpr_0.1", 1.0, 0),
-    ], "rounded up"
-    told = [runs._private_tag(each) for each in ([True], [False] * 2, [True, False], [])]
-    assert told == ["true", "false", "mixed", "false"]
-
-
 EVALUATED = {
     "metric": "accuracy",
     "value": 0.8,

@@ -71,38 +71,6 @@ def test_accuracy_has_networks_with_laws_first_and_then_the_other_methods(tmp_pa
     assert len(table.notes) == 1, "nothing was published on it"
 
 
-def test_published_results_have_as_many_training_rows_and_stand_first(tmp_path: Path) -> None:
-    published = read_published()
-    record = law_record()
-    large = law_record(network(), train_rows=50_000)
-    numbers = law_tables.published_laws(published, "cifar10", [record])
-    assert numbers
-    assert {(n.dataset, n.tuning, n.metric, n.train_rows) for n in numbers} == {
-        ("cifar10", "blocks", "accuracy", 1000)
-    }
-    assert law_tables.published_laws(published, "cifar10", [large]) == []
-    assert law_tables.published_laws(published, "digits", [record]) == []
-    epsilons = sorted({n.single_epsilon for n in numbers if n.single_epsilon} | {77.0})
-    rows = law_tables._published_rows(numbers, epsilons)
-    keys = list(dict.fromkeys((n.blocks, n.learning_rate) for n in numbers))
-    assert len(rows) == len(keys)
-    for (blocks, rate), row in zip(keys, rows, strict=True):
-        same = [n for n in numbers if (n.blocks, n.learning_rate) == (blocks, rate)]
-        _, published_word, options, tuned, *cells = [cell.text for cell in row]
-        assert published_word == "published"
-        assert options == ("constant" if rate == "constant" else "tuned, unpriced")
-        count = f"{blocks[0]} to {blocks[1]}" if isinstance(blocks, tuple) else f"{blocks}"
-        assert tuned == f"{count} blocks"
-        for epsilon, text in zip(epsilons, cells, strict=True):
-            values = [n.value for n in same if n.single_epsilon == epsilon]
-            ends = dict.fromkeys(f"{v:g}" for v in (min(values), max(values))) if values else ()
-            assert text == " to ".join(ends), f"{tuned} at {epsilon}"
-    grid = grid_of(tmp_path, *_cells(tmp_path))
-    table = law_tables.accuracy_by_blocks([record], grid, dataset="digits", published=numbers)
-    assert [row["method"] for row in rows_of(table)][: len(rows)] == ["published"] * len(rows)
-    assert table.notes[1:] == [law_tables.PUBLISHED]
-
-
 def test_tables_are_made_of_one_dataset_s_records(tmp_path: Path) -> None:
     records = [
         law_record(),
