@@ -146,7 +146,7 @@ COMMANDS = [
 
 @dataclass
 class Desk:
-    """A folder of whole inputs, and what makes a damaged one of each kind."""
+    """A folder of valid inputs, with a method per kind that damages one and reads it."""
 
     folder: Path
     monkeypatch: pytest.MonkeyPatch

@@ -45,7 +45,7 @@ def make_record(event: LogEvent | None, text: str = "", **fields: Any) -> loggin
 
 
 def job_record(number: int, message: str, **changes: Any) -> logging.LogRecord:
-    """What Snakemake tells of a job that starts."""
+    """Makes the log record of a job that starts."""
     fields: dict[str, Any] = {
         "jobid": number,
         "rule_name": "train",

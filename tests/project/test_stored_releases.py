@@ -1,4 +1,4 @@
-"""Every bundle of every earlier version: it verifies, predicts as it did, and hides no edit.
+"""Bundles of every earlier version verify, predict as before, and reveal edits.
 
 `tests/stored/releases/<version>/<kind>.zip` is what `tests/support/make_stored_releases.py` made
 with the code of that version.
@@ -289,7 +289,8 @@ EDITED = [path for path in ZIPS if path.parent.name in ("429d023c", "e0a20a62", 
 
 def edit(values: Mapping[str, Any], place: Place, change: Change) -> dict[str, Any] | None:
     """Returns the values with one fact changed; None if they do not state that fact."""
-    edited = inner = copy.deepcopy(dict(values))
+    edited = copy.deepcopy(dict(values))
+    inner: Any = edited
     *parents, key = place
     try:
         for parent in parents:

@@ -1,4 +1,4 @@
-"""Ours beside published numbers, and what is known of these: what matches, differs, is refused."""
+"""Comparison of our results with published numbers: like for like, stand-in, or refused."""
 
 from __future__ import annotations
 

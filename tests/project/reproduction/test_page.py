@@ -1,4 +1,4 @@
-"""The page: every published number once, and the committed page is the one that is generated."""
+"""The reproduction page is generated, and has each published number once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of CSV manifests: as other readers see the text, as plain loops join and filter it."""
+"""Rows of CSV manifests agree with other readers, and joins and filters with plain loops."""
 
 from __future__ import annotations
 
