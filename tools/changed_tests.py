@@ -3,9 +3,10 @@
     python tools/changed_tests.py [REVISION]
 
 A change is what differs from the common ancestor with a revision, `main` by default, committed or
-not. It asks for the tests that changed, and for the tests in tests/unit of each changed module:
-those that are named after the module, and, unless more than MOST import it, those that import it.
-A few fast tests of the whole repository (ALWAYS) are always listed. It needs no library.
+not. It asks for the tests that changed, for the tests in tests/unit that are named after a changed
+module, and for those that import the module or name a changed file of the tests, unless they are
+more than MOST. A few fast tests of the whole repository (ALWAYS) are always listed. It needs no
+library.
 """
 
 from __future__ import annotations
@@ -34,11 +35,15 @@ def list_changes(root: Path, revision: str) -> list[str]:
 
 def select_tests(root: Path, changes: Sequence[str]) -> list[str]:
     """Returns the paths of the tests to run, sorted."""
-    unit = sorted((root / "tests/unit").rglob("test_*.py"))
+    tests = sorted((root / "tests").rglob("test_*.py"))
+    unit = [path for path in tests if path.is_relative_to(root / "tests/unit")]
     found = {root / f"tests/project/test_{name}.py" for name in ALWAYS}
     for change in map(Path, changes):
         if change.parts[0] == "tests" and change.match("test_*.py"):
             found.add(root / change)
+        elif change.parts[0] == "tests":
+            name = change.stem if change.suffix == ".py" else change.name
+            found |= set(_search(tests, re.compile(rf"\b{re.escape(name)}\b")))
         elif change.is_relative_to("src/dpprobe") and change.suffix == ".py":
             found |= set(_find_tests(root, change.relative_to("src"), unit))
     return sorted(path.relative_to(root).as_posix() for path in found)
@@ -54,9 +59,13 @@ def _find_tests(root: Path, module: Path, unit: Sequence[Path]) -> Iterator[Path
         rf"^\s*(from {package} import (\(\n)?[^()]*\b{name}\b|(from|import) {package}\.{name}\b)",
         re.MULTILINE,
     )
-    importing = [path for path in unit if imports.search(path.read_text(encoding="utf-8"))]
-    if len(importing) <= MOST:
-        yield from importing
+    yield from _search(unit, imports)
+
+
+def _search(tests: Sequence[Path], pattern: re.Pattern[str]) -> list[Path]:
+    """Returns the tests whose text has a pattern; none if they are more than MOST."""
+    found = [path for path in tests if pattern.search(path.read_text(encoding="utf-8"))]
+    return found if len(found) <= MOST else []
 
 
 if __name__ == "__main__":

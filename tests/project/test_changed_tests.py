@@ -26,6 +26,8 @@ def write(root: Path, name: str, text: str = "") -> None:
         ("src/dpprobe/a/two.py", {"unit/a/test_other.py", "unit/b/test_third.py"}),
         ("tests/unit/b/test_third.py", {"unit/b/test_third.py"}),
         ("tests/workflow/test_runs.py", {"workflow/test_runs.py"}),
+        ("tests/unit/b/rows.yaml", {"unit/b/test_third.py"}),
+        ("tests/support/rows.py", {"unit/b/test_third.py"}),
         ("docs/page.md", set()),
     ],
 )
@@ -35,7 +37,9 @@ def test_a_changed_module_has_its_tests_and_those_that_import_it(
     write(tmp_path, "tests/unit/a/test_one.py")
     write(tmp_path, "tests/unit/a/test_one_more.py")
     write(tmp_path, "tests/unit/a/test_other.py", "from dpprobe.a import three, two\n")
-    write(tmp_path, "tests/unit/b/test_third.py", "from dpprobe.a.two import x\n")
+    write(
+        tmp_path, "tests/unit/b/test_third.py", "from dpprobe.a.two import x\nROWS = 'rows.yaml'\n"
+    )
     found = SCRIPT.select_tests(tmp_path, [change])
     assert set(found) == ALWAYS | {f"tests/{name}" for name in tests}
 
