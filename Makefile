@@ -8,12 +8,13 @@ ENVIRONMENT := requirements/environment.lock
 LOCKS := requirements/bootstrap.lock $(ENVIRONMENT)
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: help environment demo test test-real data-is-named slurm-test test-snakemake test-lowest claims check format schema \
+.PHONY: help environment demo test test-quick test-real data-is-named slurm-test test-snakemake test-lowest claims check format schema \
 	screenshots docs wheel sdist lock clean clean-all
 
 help:
 	@echo "make demo     set everything up, run the default study, show its results"
 	@echo "make test     run the tests"
+	@echo "make test-quick  run the tests of what differs from main, or from BASE, in about three minutes"
 	@echo "make test-real  run the tests of real data, in the folder that DPPROBE_TEST_DATA names"
 	@echo "make slurm-test  run the tests of a real Slurm of one node, as root"
 	@echo "make test-lowest  run tests on the lowest versions that pyproject.toml allows; fetches 3 GB"
@@ -66,6 +67,11 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
+
+BASE ?= main
+test-quick: $(READY)
+	tests=$$($(BIN)/python tools/changed_tests.py $(BASE)) && \
+		$(BIN)/python -m pytest -n $(CORES) --dist loadfile -m "not slow" $$tests
 
 test-real: | data-is-named $(READY)
 	$(BIN)/python -m pytest -m real -n $(CORES) --dist loadfile --no-loadscope-reorder

@@ -1,4 +1,4 @@
-"""A headless Chromium for tests and pictures: what it shows, complains of, and asks whom."""
+"""Drives a headless Chromium, and records its console messages and its requests."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def await_text(browser: Any, awaited: str, *, where: str = "the page") -> None:
 
 
 def await_that(found: Callable[[], Any], otherwise: Callable[[], str]) -> Any:
-    """What `found` returns once it is true; fails after a minute."""
+    """Waits until `found` returns something true, and returns it; fails after a minute."""
     limit = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < limit:
         value = found()
@@ -99,7 +99,7 @@ def assert_quiet(browser: Any, server: str | None = None) -> None:
 
 
 def screen(browser: Any, *, width: int, height: int = 900, dark: bool = False) -> None:
-    """Another window: its size, and the colours that its user prefers."""
+    """Sets the size of the window and the preferred colour scheme."""
     browser.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
         {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600},

@@ -1,4 +1,4 @@
-"""What people look at after a real run: MLflow's pages, the report."""
+"""Pages of a real run in a browser: MLflow's pages and the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The counter of asserted sentences follows a text to what asserts it, and counts no input."""
+"""The counter of asserted sentences counts each text that a test asserts, and no inputs."""
 
 from __future__ import annotations
 

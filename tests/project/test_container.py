@@ -1,4 +1,4 @@
-"""The Containerfile is held to the Makefile and the rules, and built where it can be."""
+"""The Containerfile agrees with the Makefile and the rules; built where a base image exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A test that hangs ends, and is named."""
+"""A test that hangs is ended and named."""
 
 from __future__ import annotations
 

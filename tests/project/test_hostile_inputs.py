@@ -1,4 +1,4 @@
-"""Inputs that were accepted wrongly, hung, or ended with a traceback: each is one of our errors."""
+"""Inputs that once hung, crashed or were accepted by mistake now raise one of our errors."""
 
 from __future__ import annotations
 

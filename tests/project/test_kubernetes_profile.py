@@ -1,4 +1,4 @@
-"""The profile for Kubernetes, which needs plugins that the project does not install."""
+"""Settings of the Kubernetes profile, whose plugins the project does not install."""
 
 from __future__ import annotations
 

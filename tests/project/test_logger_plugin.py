@@ -45,7 +45,7 @@ def make_record(event: LogEvent | None, text: str = "", **fields: Any) -> loggin
 
 
 def job_record(number: int, message: str, **changes: Any) -> logging.LogRecord:
-    """What Snakemake tells of a job that starts."""
+    """Makes the log record of a job that starts."""
     fields: dict[str, Any] = {
         "jobid": number,
         "rule_name": "train",
@@ -110,14 +110,6 @@ def test_a_dry_run_is_a_summary(
         why_each = ("missing output files", "input files updated by another job")
         assert why == "why: " + ", ".join(f"{reason} ({rules} jobs)" for reason in why_each)
         assert last.endswith("add -p; to run the jobs, leave out -n")
-
-
-def test_added_images_are_told_as_files_of_the_dataset() -> None:
-    text = "Params have changed since last execution: before: {'state': 'a'}, now: {'state': 'b'}"
-    (reason,) = plugin.list_reasons(text, "prepare_data")
-    assert plugin.sum_up_plan({"prepare_data": 1}, {reason: 1}).splitlines()[2] == (
-        "why: the dataset's options or files have changed (1 job)"
-    )
 
 
 def test_a_dry_run_says_more_or_less_as_it_is_told(
@@ -339,29 +331,6 @@ def test_a_study_that_snakemake_cannot_read_is_told_in_one_line(
     line = plugin.shorten_error(text, type(caught.value).__name__)
     assert line.startswith(f"dpprobe: {told}")
     assert len(line.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("rule", "changed"),
-    [
-        ("prepare_data", "the dataset's options or files have changed"),
-        ("plot", "options of the study have changed"),
-    ],
-)
-def test_a_job_runs_again_for_reasons_in_words_of_a_study(rule: str, changed: str) -> None:
-    text = "Missing output files: a; Params have changed since last execution: before: 1, now: 2"
-    assert plugin.list_reasons(text, rule) == ["missing output files", changed]
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [((), "files were edited or replaced"), (("-R", "a"), "forced on the command line")],
-)
-def test_a_forced_job_tells_who_forced_it(
-    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], reason: str
-) -> None:
-    monkeypatch.setattr("sys.argv", ["snakemake", "-n", *words])
-    assert plugin.list_reasons("Forced execution", "prepare_data") == [reason]
 
 
 def test_a_job_that_never_started_has_no_log_to_read(tmp_path: Path) -> None:

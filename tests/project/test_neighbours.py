@@ -1,4 +1,4 @@
-"""Nothing but `.ci/run` reads what lies beside the checkout, as a stranger's clone is alone."""
+"""Nothing but `.ci/run` reads files beside the checkout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies of papers come out at the numbers that the papers print."""
+"""Studies of papers use the numbers that the papers print."""
 
 from __future__ import annotations
 

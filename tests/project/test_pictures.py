@@ -1,4 +1,4 @@
-"""The pictures of README and docs: there, small, shown, made by a command, and not stale.
+"""Pictures of README and docs exist, are small, shown, reproducible and up to date.
 
 `tests/workflow/test_default_study.py` compares the pictures of the default study with a run.
 """

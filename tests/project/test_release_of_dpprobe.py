@@ -19,7 +19,6 @@ from dpprobe.version_number import TAG, VERSION, name_code
 from tests.conftest import REPOSITORY
 from tests.support.git import git
 from tests.support.script_modules import load_script
-from tests.support.wheels import TIMEOUT, build, install
 
 NUMBER = r"(\d+\.\d+\.\d+)"
 
@@ -68,47 +67,6 @@ def test_all_files_have_the_number(check: ModuleType) -> None:
     assert zenodo["title"] == full["title"]
     assert zenodo["description"] == full["abstract"]
     assert codemeta["description"] == project["description"]
-
-
-def test_what_a_person_has_to_write_is_a_fault(check: ModuleType, tmp_path: Path) -> None:
-    for name in check.PREPARED:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(REPOSITORY / name, tmp_path / name)
-    marked = [
-        name
-        for name in check.PREPARED
-        for _ in range((tmp_path / name).read_text().count("PLACEHOLDER"))
-    ]
-    assert [fault.partition(":")[0] for fault in check.find_placeholders(tmp_path)] == marked
-    (tmp_path / "codemeta.json").write_text('{"version": "0.1",\n "a": ["PLACEHOLDER: place", 1]}')
-    (tmp_path / ".zenodo.json").write_text("{}")
-    (tmp_path / "paper/paper.md").unlink()
-    assert list(check.find_placeholders(tmp_path)) == [
-        "codemeta.json: line 2: placeholder; write the place",
-        "paper/paper.md: missing; restore it from git",
-    ]
-
-
-def test_the_paper_is_short_and_cites_what_is_listed() -> None:
-    text = (REPOSITORY / "paper/paper.md").read_text()
-    listed = re.findall(r"^@\w+\{(\w+),", (REPOSITORY / "paper/references.bib").read_text(), re.M)
-    assert set(re.findall(r"@(\w+)", text)) == set(listed)
-    assert len(set(listed)) == len(listed)
-    assert len(text.split()) <= 1000
-    for page in ("README.md", "docs/reproduction.md"):
-        counts = "six on MNIST and one on CIFAR-10"
-        assert counts in (REPOSITORY / page).read_text().replace("\n", " ")
-        assert counts in text.replace("\n", " ")
-
-
-def test_every_package_has_one_licence_and_names_tested_systems() -> None:
-    pages = [REPOSITORY / "pyproject.toml", REPOSITORY / "integrations/flower/pyproject.toml"]
-    own, flower = (tomllib.loads(page.read_text())["project"] for page in pages)
-    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
-    assert own["license"] == flower["license"] == citation["license"] == "Apache-2.0"
-    systems = [each for each in own["classifiers"] if each.startswith("Operating System")]
-    assert systems == ["Operating System :: POSIX :: Linux"]
-    assert "| ARM processors, macOS | not tested |" in (REPOSITORY / "docs/testing.md").read_text()
 
 
 def test_a_tagged_clone_may_be_published(check: ModuleType) -> None:
@@ -233,47 +191,3 @@ def test_only_the_jobs_that_publish_may_and_none_has_a_secret(jobs: dict[str, An
     shared = [name for name, _ in used if f"{name.partition('@')[0]}@" in of_ci]
     assert len(shared) == 2
     assert all(name in of_ci for name in shared)
-
-
-def test_everything_is_checked_before_files_are_handed_on(jobs: dict[str, Any]) -> None:
-    words = [step.get("run") or step["uses"].partition("@")[0] for step in jobs["build"]["steps"]]
-    places = [
-        next(place for place, said in enumerate(words) if word in said)
-        for word in ("check_release", "make check", "make wheel", "try_wheel", "upload-artifact")
-    ]
-    assert places == sorted(places)
-    made = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
-    asked = {name for said in words for name in re.findall(r"^make (.*)$", said, re.MULTILINE)}
-    assert {name for line in asked for name in line.split()} <= made
-
-
-@pytest.mark.slow
-def test_the_wheel_of_a_tag_is_the_release_and_is_used_as_in_the_workflow(
-    jobs: dict[str, Any], tmp_path: Path
-) -> None:
-    clone = tmp_path / "clone"
-    git(REPOSITORY, "clone", "-q", ".", str(clone))
-    git(clone, "tag", "--force", TAG)
-    wheel = build(clone, "wheel", tmp_path / "dist")
-    assert wheel.name == f"dpprobe-{VERSION}-py3-none-any.whl"
-    install(wheel, tmp_path / "empty")
-    (tmp_path / "elsewhere").mkdir()
-    use = command(jobs, "try_wheel").replace("tools/", f"{REPOSITORY}/tools/")
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-
-    def used(tag: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["bash", "-e", "-c", use],
-            cwd=tmp_path / "elsewhere",
-            env=variables | {"GITHUB_REF_NAME": tag, "RUNNER_TEMP": str(tmp_path)},
-            text=True,
-            capture_output=True,
-            timeout=TIMEOUT,
-        )
-
-    done = used(TAG)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "verified: " in done.stdout
-    assert "NOT verified" not in done.stdout
-    assert not list((tmp_path / "elsewhere").iterdir())
-    assert used("v9.9.9").returncode == 1

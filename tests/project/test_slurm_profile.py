@@ -38,7 +38,7 @@ cat "$here/$name.out"
 
 @dataclass(frozen=True)
 class Slurm:
-    """A fake one, and a folder from which it is asked."""
+    """A fake Slurm, and the folder in which the profile's commands run."""
 
     bin: Path
     folder: Path

@@ -1,4 +1,4 @@
-"""Every bundle of every earlier version: it verifies, predicts as it did, and hides no edit.
+"""Bundles of every earlier version verify, predict as before, and reveal edits.
 
 `tests/stored/releases/<version>/<kind>.zip` is what `tests/support/make_stored_releases.py` made
 with the code of that version.
@@ -257,202 +257,63 @@ def transform_inputs(stored: Stored) -> npt.NDArray[Any]:
 # edits
 
 
-def times(factor: float) -> Change:
+def scale(factor: float) -> Change:
     return lambda value: value * factor
 
 
-def become(value: Any) -> Change:
-    return lambda _: value
-
-
-def rename(value: str) -> str:
-    return f"{value}x"
-
-
-def another_unit(value: str) -> str:
-    """Returns another unit in the words of version 2."""
-    image = "one training image"
-    return image if value != image else "one patient (all of their training images together)"
-
-
-def another_hash(value: str) -> str:
-    return value[::-1]
-
-
-# One fact or two of each key and block of privacy.json, and what somebody might write instead.
+# The facts that people read first, and what somebody might write instead. That every other edit is
+# noticed too is tested in `verification/test_verify.py` and `test_verify_edited_parts.py`.
 EDITS: dict[Place, Change] = {
-    ("format",): rename,
-    ("format_version",): become(99),
-    ("private",): become(False),
-    ("unit_of_privacy",): another_unit,
-    ("multi_label",): lambda several: not several,
-    ("unit",): lambda unit: "patient" if unit == "image" else "image",
-    ("relation",): rename,
-    ("outputs", 0): rename,
-    ("public", 0): rename,
-    ("not_covered", 0): rename,
-    ("patients", "epsilon"): times(0.9),
-    ("patients", "images"): become(1),
-    ("epsilon_target",): times(0.9),
-    ("epsilon_realised",): times(0.9),
-    ("risk_target", "advantage"): times(0.5),
-    ("mu",): times(0.9),
-    ("delta",): times(0.5),
-    ("allows", "balanced_accuracy"): times(0.95),
-    ("allows", "true_positives", "0.01"): times(0.5),
-    ("accountant",): become("rdp (dp-accounting 0.6.0)"),
-    ("checks", 0): times(0.9),
-    ("mechanisms", 0, "name"): rename,
-    ("mechanisms", 0, "noise_multiplier"): times(1.1),
-    ("mechanisms", 0, "sensitivity"): times(0.5),
-    ("mechanisms", 0, "count"): lambda count: count + 1,
-    ("selection", "mean"): lambda mean: mean - 1,
-    ("method",): rename,
-    ("options", "head"): rename,
-    ("options", "max_grad_norm"): times(0.5),
-    ("options", "intercept"): lambda number: number + 0.25,
-    ("chosen_from", "dimension"): lambda number: number + 1,
-    ("chosen_from", "epsilon"): times(0.5),
-    ("mode",): become("benchmark"),
-    ("public_data", "backbone"): rename,
-    ("declared_public", "options", "normalize.public"): rename,
-    ("public_data", "trained"): lambda trained: not trained,
-    ("evaluation", "metric"): rename,
-    ("evaluation", "value"): become(0.01),
-    ("evaluation", "epsilon"): times(0.9),
-    ("evaluation", "n"): lambda number: number + 50,
-    ("evaluation", "mechanisms", 0, "noise_multiplier"): times(1.1),
-    ("calibration", "scale"): times(2.0),
-    ("calibration", "epsilon"): times(0.9),
-    ("calibration", "sets", 0, "threshold"): times(0.5),
-    ("monitor", "tables", "predicted_class", 0): lambda count: count + 500.0,
-    ("monitor", "epsilon"): times(0.9),
-    ("choice", "epsilon"): become(0.001),
-    ("ledger", "epsilon"): times(0.25),
-    ("ledger", "unit"): rename,
-    ("predecessor", "name"): rename,
-    ("predecessor", "sha256"): another_hash,
-    ("cohort", "noise_growth"): times(0.9),
-    ("cohort", "units"): lambda number: number + 100,
-    ("cohort", "place"): lambda number: number + 1,
-    ("cohort", "earlier", 0, "release"): rename,
-    ("test_units", "n"): lambda number: number + 50,
-    ("test_units", "split", "by"): rename,
-    ("test_units", "compared"): become(["names"]),
-    ("choice", "uncovered", "reason"): rename,
-    ("sites", "packed_by"): rename,
-    ("sites", "aggregator"): rename,
-    ("sites", "smallest_share"): times(0.5),
-    ("evidence", "epsilon_lower"): become(50.0),
-    ("evidence", "caught_factor"): become(0.5),
-    ("parts", "classes"): another_hash,
-    ("parts", "backbone"): another_hash,
+    ("format_version",): lambda _: 99,
+    ("private",): lambda _: False,
+    ("epsilon_realised",): scale(0.9),
+    ("delta",): scale(0.5),
+    ("mechanisms", 0, "noise_multiplier"): scale(1.1),
+    ("mechanisms", 0, "sensitivity"): scale(0.5),
+    ("allows", "balanced_accuracy"): scale(0.95),
+    ("patients", "epsilon"): scale(0.9),
+    ("evaluation", "value"): lambda _: 0.01,
+    ("evaluation", "epsilon"): scale(0.9),
+    ("calibration", "scale"): scale(2.0),
+    ("calibration", "epsilon"): scale(0.9),
+    ("monitor", "epsilon"): scale(0.9),
+    ("ledger", "epsilon"): scale(0.25),
+    ("predecessor", "sha256"): lambda digest: digest[::-1],
+    ("cohort", "noise_growth"): scale(0.9),
+    ("sites", "smallest_share"): scale(0.5),
+    ("parts", "classes"): lambda digest: digest[::-1],
 }
-# One fact or two of bundle.json.
-FACTS: dict[Place, Change] = {
-    ("class_names", 0): rename,
-    ("multi_label",): lambda several: not several,
-    ("dimension",): lambda number: number + 1,
-    ("backbone", "architecture"): rename,
-    ("backbone", "probe", "norm"): lambda norm: norm + 1.0,
-    ("head", "method"): rename,
-    ("head", "options", "head"): rename,
-    ("head", "link"): lambda link: "sigmoid" if link == "softmax" else "softmax",
-}
-# Keys of which no edit is tested here, with the reason. The docstring of `verification/verify.py`
-# lists the undetectable changes.
-NOT_EDITED = {
-    "n": "undetectable without sampling",
-    "public_files": "the hash of a public file, which only the file contradicts",
-    "check_notes": "empty in all stored releases",
-    **dict.fromkeys(
-        ("promise", "neighbouring_relation", "release", "engine_limits"), "a sentence of version 2"
-    ),
-}
-# Edits that nothing in a bundle contradicts, by kind, with the reason.
-TESTED: dict[Place, str] = {("evaluation", "n"): "nothing else in a bundle follows from it"}
-UNDETECTABLE: dict[str, dict[Place, str]] = {
-    "audit": {
-        ("evidence", "caught_factor"): "an audit's numbers below the guarantee",
-        (
-            "evidence",
-            "epsilon_lower",
-        ): "a correct release exceeds the bound by chance; verify says so",
-    },
-    "labels": TESTED,
-    "macro_accuracy": TESTED,
-}
-
-
-# Sentences of version 2, which `verify` ignores, and a fact that only its bundle.json has.
-IGNORED_IN_2 = {("public", 0), ("not_covered", 0), ("multi_label",)}
 # The newest releases of each version of statements: for time, edits are tried in these alone.
 EDITED = [path for path in ZIPS if path.parent.name in ("429d023c", "e0a20a62", VERSIONS[-1])]
-
-
-def find(values: Any, place: Place) -> tuple[Any, Any]:
-    """Returns the object that holds a place's value, and its key; a number may count keys."""
-    for depth, key in enumerate(place):
-        if isinstance(values, dict) and isinstance(key, int):
-            key = [*values][key]
-        if depth == len(place) - 1:
-            return values, key
-        values = values[key]
-    raise AssertionError
 
 
 def edit(values: Mapping[str, Any], place: Place, change: Change) -> dict[str, Any] | None:
     """Returns the values with one fact changed; None if they do not state that fact."""
     edited = copy.deepcopy(dict(values))
+    inner: Any = edited
+    *parents, key = place
     try:
-        inner, key = find(edited, place)
-        before = inner[key]
-        inner[key] = change(before)
+        for parent in parents:
+            inner = inner[parent]
+        inner[key] = change(before := inner[key])
     except (KeyError, IndexError, TypeError):
         return None
     return None if inner[key] == before else edited
 
 
-def list_believed(stored: Stored, file: str, edits: Mapping[Place, Change]) -> list[Place]:
-    """Makes each edit, with new hashes, and returns those that `verify` believes."""
-    path = stored.bundle / file
-    written, values = path.read_bytes(), read_json(path)
-    known, believed = UNDETECTABLE.get(stored.kind, {}), []
-    version = read_json(stored.bundle / STATEMENT_FILE)["format_version"]
-    for place, change in edits.items():
-        edited = edit(values, place, change)
-        ignored = place in IGNORED_IN_2 and version == 2
-        if edited is None or place in known or ignored:
-            continue
-        path.write_text(json.dumps(edited, indent=2))
-        write_sums(stored.bundle)
-        # without the signer's key, which would tell every edit, and without the network's weights
-        if verify_bundle(stored.bundle, predecessors=stored.predecessors).passed:
-            believed.append(place)
-    path.write_bytes(written)
-    write_sums(stored.bundle)
-    return believed
-
-
 @pytest.mark.parametrize("path", EDITED, ids=name_zip)
 def test_edited_facts_are_refused(path: Path, tmp_path: Path) -> None:
+    """Hashes are written anew, and neither the signer's key nor the weights are used."""
     stored = unpack(path, tmp_path)
-    assert list_believed(stored, STATEMENT_FILE, EDITS) == []
-    assert list_believed(stored, FACTS_FILE, FACTS) == []
-
-
-def test_every_block_of_every_statement_is_edited() -> None:
-    """Also one that a later version adds: it needs an edit above, or a reason for none."""
-    edited: set[str] = set()
-    for path in ZIPS:
-        with zipfile.ZipFile(path) as file:
-            about = json.loads(file.read(ABOUT))
-            values = json.loads(file.read(f"{about['bundle']}/{STATEMENT_FILE}"))
-        stated = {key for key, value in values.items() if value not in (None, {}, [])}
-        here = {str(place[0]) for place, change in EDITS.items() if edit(values, place, change)}
-        assert stated <= here | NOT_EDITED.keys(), name_zip(path)
-        edited |= here
-    assert edited == {str(place[0]) for place in EDITS}
+    file = stored.bundle / STATEMENT_FILE
+    values, believed = read_json(file), []
+    for place, change in EDITS.items():
+        if edited := edit(values, place, change):
+            file.write_text(json.dumps(edited, indent=2))
+            write_sums(stored.bundle)
+            if verify_bundle(stored.bundle, predecessors=stored.predecessors).passed:
+                believed.append(place)
+    assert believed == []
 
 
 @pytest.mark.parametrize("path", zips_of("vectors", "signed"), ids=name_zip)

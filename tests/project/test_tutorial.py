@@ -1,4 +1,4 @@
-"""The tutorial: its commands write a study that can be run and released, its page shows that."""
+"""The tutorial's commands write a valid study with a release, which its page shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel, installed where no clone is: all files are there, and `dpprobe run` finds them."""
+"""The installed wheel has all files of the workflow, and `dpprobe run` finds them."""
 
 from __future__ import annotations
 

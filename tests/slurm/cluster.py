@@ -98,7 +98,7 @@ StorageLoc=slurm_acct_db
 
 
 def missing(*, accounting: bool = False) -> str | None:
-    """Why no cluster can be brought up here; None when one can."""
+    """Returns why no cluster can be started here; None if one can."""
     path = f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
     needed = NEEDED + (ACCOUNTING if accounting else ())
     absent = [name for name in needed if shutil.which(name, path=path) is None]
@@ -205,7 +205,7 @@ class Cluster:
             self.command("slurmd", "-N", self.host, "-f", str(self.config))
 
     def crash_node(self) -> None:
-        """What a power cut does: slurmd is gone, the jobs with it, and it is noticed."""
+        """Kills slurmd and its jobs, as a power cut does, and marks the node as down."""
         self._stop("slurmd", signal.SIGKILL)
         mine = f"SLURM_CONF={self.config}".encode()
         for path in [*processes("slurmstepd"), *jobs_of(mine)]:
@@ -240,7 +240,7 @@ class Cluster:
         return "\n".join(said)
 
     def kill_controller(self) -> None:
-        """What a crash of slurmctld does."""
+        """Kills slurmctld, as a crash does."""
         self._stop("slurmctld", signal.SIGKILL)
 
     def stop(self) -> None:

@@ -181,7 +181,7 @@ class Workspace:
 
 
 def skip_or_fail(problem: str | None) -> None:
-    """They take minutes of waiting and a machine's root: they run where somebody asks for them."""
+    """Skips these tests unless `make slurm-test` runs them; then a missing cluster is a failure."""
     if not os.environ.get("DPPROBE_REQUIRE_SLURM"):
         pytest.skip("run by `make slurm-test`")
     if problem:

@@ -1,4 +1,4 @@
-"""A small whole bundle, of the pixels of 8 x 8 images, made without training anything."""
+"""Writes a small complete bundle for images of 8 x 8 pixels, without training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made-up cell files, as a training job leaves them, for tests of what reads them."""
+"""Writes made-up files of cells, in the form that a training job writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made-up features of classes that lie apart, with groups and accepted labels of their rows."""
+"""Made-up features of well-separated classes, with groups and accepted labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates of pages and cards, compiled once: that takes more than the rest of a small release."""
+"""Compiles the templates of pages and cards once, because compiling dominates small releases."""
 
 from __future__ import annotations
 

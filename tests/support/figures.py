@@ -29,7 +29,7 @@ def write_summary(root: Path) -> Path:
 def curve_axes(summary: Path) -> Any:
     """Draws a summary of digits and returns the axes."""
     axes = Figure().add_subplot()
-    curves._draw_curves(axes, read_grid([summary]), "digits")
+    curves.draw_curves(axes, read_grid([summary]), "digits")
     return axes
 
 

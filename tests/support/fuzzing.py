@@ -97,7 +97,7 @@ VALUES: tuple[Any, ...] = (
 
 
 class Hang(BaseException):
-    """An input took too long; no handler of errors takes it for one."""
+    """Raised if an input takes too long; not an Exception, so that no handler catches it."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The mark of tests that need a GPU: `pytest -m gpu` runs them, elsewhere they are skipped."""
+"""The mark of tests that need a GPU; they are skipped where there is none."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Repository:
 
 @dataclass
 class Hub:
-    """What the server has, what it shall do wrong, and what it has seen."""
+    """The server's repositories, its planned failures, and the requests that it received."""
 
     url: str
     repositories: dict[str, Repository]

@@ -53,7 +53,7 @@ STILL_WAITING = 3  # exit status of `dpprobe site sums`
 
 
 @dataclass(frozen=True)
-class Made:
+class StoredFiles:
     """What a kind of release left in its folder.
 
     Attributes:
@@ -297,10 +297,10 @@ class StudyKind:
             before = name
         return make_study(datasets, self.backbone, self.method, releases)
 
-    def __call__(self) -> Made:
+    def __call__(self) -> StoredFiles:
         values = self.write_study()
         bundles = [make_release(values, name) for name in self.chain]
-        return Made(bundles[-1], self.asked(), bundles[:-1])
+        return StoredFiles(bundles[-1], self.asked(), bundles[:-1])
 
 
 def release_options(dataset: str, **options: Any) -> Options:
@@ -491,7 +491,7 @@ def run_jobs(*targets: str) -> None:
 # kinds that are more than one study's release
 
 
-def make_network() -> Made:
+def make_network() -> StoredFiles:
     """A head on a tiny network, whose weights are a file."""
     import timm
     import torch
@@ -513,16 +513,16 @@ def make_network() -> Made:
         },
         asked=ask_images,
     )()
-    return Made(made.bundle, made.inputs, checkpoint=Path(CHECKPOINT))
+    return StoredFiles(made.bundle, made.inputs, checkpoint=Path(CHECKPOINT))
 
 
-def make_joined() -> Made:
+def make_joined() -> StoredFiles:
     """A head on the features of two backbones side by side."""
     releases = {"clinic_v1": release_options("data")}
     joined = {"family": "joined", "of": ["squares", "wavelets"]}
     values = make_study({"data": DIGITS}, joined, COVARIANCE, releases)
     values["backbones"] |= {"squares": PIXELS, "wavelets": SCATTERING}
-    return Made(make_release(values, "clinic_v1"), ask_images())
+    return StoredFiles(make_release(values, "clinic_v1"), ask_images())
 
 
 def public_vectors_dataset() -> Options:
@@ -530,14 +530,14 @@ def public_vectors_dataset() -> Options:
     return vectors_dataset()
 
 
-def make_signed() -> Made:
+def make_signed() -> StoredFiles:
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     public = write_key(Path("key.pem")).public_key()
     named = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     Path(PUBLIC_KEY).write_bytes(named)
     made = StudyKind(release={"sign_key": "key.pem"})()
-    return Made(made.bundle, made.inputs, public_key=Path(PUBLIC_KEY))
+    return StoredFiles(made.bundle, made.inputs, public_key=Path(PUBLIC_KEY))
 
 
 def write_key(path: Path) -> Any:
@@ -555,7 +555,7 @@ def write_key(path: Path) -> Any:
     return key
 
 
-def make_sites(**more: Any) -> Made:
+def make_sites(**more: Any) -> StoredFiles:
     """Three sites, each with its rows and its study, take turns until all have the bundle."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -581,7 +581,7 @@ def make_sites(**more: Any) -> Made:
     for _ in range(40):
         waiting = [name for name in waiting if send_sums(name) == STILL_WAITING]
         if not waiting:
-            return Made(Path("east/results/releases/chest"), ask_vectors())
+            return StoredFiles(Path("east/results/releases/chest"), ask_vectors())
     raise RuntimeError(f"still waiting: {waiting}")
 
 
@@ -590,7 +590,7 @@ def send_sums(name: str) -> int:
     return run_dpprobe("site", "sums", "chest", "--configfile", study, accept=(0, STILL_WAITING))
 
 
-def fit_rows(unit: Literal["row", "group"]) -> Made:
+def fit_rows(unit: Literal["row", "group"]) -> StoredFiles:
     """A head that a Python program fitted on rows of its own, saved as a bundle."""
     import dpprobe
 
@@ -608,18 +608,18 @@ def fit_rows(unit: Literal["row", "group"]) -> Made:
     head.save_bundle(
         "rows_v1", dataset="rows", model="made-up vectors", each_by_itself=True, pretrained=True
     )
-    return Made(Path("rows_v1"), ask_vectors())
+    return StoredFiles(Path("rows_v1"), ask_vectors())
 
 
-def make_choice() -> Made:
+def make_choice() -> StoredFiles:
     """A release of a study that has three more cells, among which somebody may have chosen."""
     release = {"clinic_v1": release_options("data", allow_useless=False)}
     values = make_study({"data": vectors_dataset()}, EXTERNAL, COVARIANCE, release, epsilons=[1, 2])
     values["methods"]["other"] = PROTOTYPES
-    return Made(make_release(values, "clinic_v1"), ask_vectors())
+    return StoredFiles(make_release(values, "clinic_v1"), ask_vectors())
 
 
-def make_audited() -> Made:
+def make_audited() -> StoredFiles:
     """A release after an audit of its method and noise, by the jobs of Snakemake."""
     values = make_study(
         {"data": vectors_dataset()},
@@ -632,7 +632,7 @@ def make_audited() -> Made:
     Path("study.yaml").write_text(yaml.safe_dump(values))
     bundle = Path("results/releases/clinic_v1")
     run_jobs(f"{bundle}/bundle.json")
-    return Made(bundle, ask_vectors())
+    return StoredFiles(bundle, ask_vectors())
 
 
 TESTED = {"evaluate": {"epsilon": 1}, "calibrate": {"epsilon": 1}, "monitor": {"epsilon": 1}}
@@ -642,7 +642,7 @@ MONTHS: dict[str, Options] = {
     "clinic_11": {"cohort": "2026-11"},
 }
 
-KINDS: dict[str, Callable[[], Made]] = {
+KINDS: dict[str, Callable[[], StoredFiles]] = {
     "images": StudyKind(
         dataset=lambda: DIGITS, backbone=PIXELS, release={"card": CARD}, asked=ask_images
     ),
@@ -718,7 +718,7 @@ KINDS: dict[str, Callable[[], Made]] = {
 # zips
 
 
-def pack(kind: str, made: Made, target: Path) -> None:
+def pack(kind: str, made: StoredFiles, target: Path) -> None:
     """Copies what a kind made into a folder of its own, predicts there, and writes the zip."""
     from dpprobe.versions import code_version
 

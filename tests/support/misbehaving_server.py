@@ -75,7 +75,7 @@ def page(status: int = 200) -> Answer:
 
 @dataclass
 class Resource:
-    """A file, and what goes wrong with it: one fault a request, in order, then none."""
+    """A file with the faults of its first requests, one per request."""
 
     content: bytes
     faults: Iterator[Fault]
@@ -84,7 +84,7 @@ class Resource:
 
 @dataclass
 class Visit:
-    """A request as it came, and what was sent of the body."""
+    """A request, and how many bytes of the body were sent."""
 
     path: str
     headers: Mapping[str, str]
@@ -93,7 +93,7 @@ class Visit:
 
 
 class Server:
-    """The files, and who asked for them."""
+    """A server of files that records its requests."""
 
     def __init__(self) -> None:
         self.resources: dict[str, Resource] = {}

@@ -1,4 +1,4 @@
-"""Momentum, adam and lamb on rows as they are, with the usual constant and a fixed rate."""
+"""Options of momentum, Adam and LAMB without normalisation, at a constant learning rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL of a test's own: a new cluster, reached by a socket in a temporary folder."""
+"""Starts a new PostgreSQL server for a test, reached by a socket in a temporary folder."""
 
 from __future__ import annotations
 

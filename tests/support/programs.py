@@ -1,4 +1,4 @@
-"""Programs that tests run to their end."""
+"""Runs programs to their end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused: by an error that names the thing, the value and the remedy, in any words.
+"""Checks that an error names the thing, the value and the remedy, in any words.
 
 Tables have changes of something valid, and the lines of the error.
 """

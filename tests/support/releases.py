@@ -185,7 +185,7 @@ def of_sites(aggregator: str | None = None) -> dict[str, Any]:
 
 
 def long_release(release: Release) -> Release:
-    """A release of all that makes its documents long."""
+    """A release with long texts, lists and names, so that its documents are long."""
     facts, statement = release
     card = CardFacts(
         intended_use="To help dermatologists of the clinic sort pictures. " * 12,

@@ -1,4 +1,4 @@
-"""A small study's files, its report, and what tests ask of a page."""
+"""The files of a small study and its report, and a parser of the page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ VOID = {"meta", "link", "img", "input", "br", "wbr"}
 
 
 class Page(HTMLParser):
-    """A page that tests ask for its parts; fails where a tag is left open or closed twice."""
+    """Parses a page into its elements; fails if a tag is left open or closed twice."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -95,8 +95,8 @@ def sharing_plans() -> Iterator[None]:
         yield
 
 
-class Made:
-    """A small study's files, and its report."""
+class ReportedStudy:
+    """Writes the files of a small study, and its report."""
 
     def __init__(self, root: Path, datasets: tuple[str, ...] = ("digits",), **options: Any) -> None:
         """Writes them; further options are those of `write_cell`."""

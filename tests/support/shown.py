@@ -1,4 +1,4 @@
-"""What tables and figures show, as plain values."""
+"""Reads tables and figures back as plain values."""
 
 from __future__ import annotations
 

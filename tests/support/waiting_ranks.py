@@ -1,4 +1,4 @@
-"""What ranks do that are only to be there: a module of its own, as each rank imports it."""
+"""The work of ranks that only wait; each rank imports this module."""
 
 from __future__ import annotations
 

@@ -448,8 +448,8 @@ def main() -> None:
     describe_networks_once(kept)
     keep_prices(kept)
     request = server.serve()
-    if request:
-        end_with(lambda: become(request))
+    # The server too ends at once: Triton would print pages about objects that are frozen.
+    end_with(lambda: become(request) if request else None)
 
 
 if __name__ == "__main__":

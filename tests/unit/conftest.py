@@ -1,4 +1,4 @@
-"""Fixtures of several rooms' tests."""
+"""Fixtures that several packages' tests share."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tests.support.compiled_templates import _compiled_templates  # noqa: F401
 from tests.support.misbehaving_server import Server, serve
 
 if TYPE_CHECKING:
-    from tests.support.report_page import Made
+    from tests.support.report_page import ReportedStudy
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Made:
+def made(tmp_path: Path) -> ReportedStudy:
     """A small study and its report."""
-    from tests.support.report_page import Made  # its libraries are for those who ask alone
+    from tests.support.report_page import ReportedStudy  # its libraries are for those who ask alone
 
-    return Made(tmp_path)
+    return ReportedStudy(tmp_path)
 
 
 @pytest.fixture

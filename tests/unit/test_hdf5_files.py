@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from dpprobe import artifacts, hdf5_files
+from dpprobe import artifacts
 from dpprobe.hdf5_files import open_hdf5, read_column
 
 
@@ -51,32 +51,6 @@ def test_one_text_of_many_rows_is_refused_before_it_fills_memory(
     monkeypatch.setattr(artifacts, "_ALWAYS_READ", 10**6)
     with open_hdf5(path) as file, pytest.raises(OSError, match="'/id' needs .* less than 1/100"):
         read_column(file["id"])
-
-
-def test_no_block_of_texts_is_far_larger_than_the_file(path: Path) -> None:
-    share_one_text(path, b"x" * 2**20, 600)
-    read = []
-
-    class Column:
-        """Notes the number of texts that are read at a time."""
-
-        def __init__(self, column: h5py.Dataset) -> None:
-            self.column = column
-
-        def __len__(self) -> int:
-            return len(self.column)
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(self.column, name)
-
-        def __getitem__(self, rows: slice) -> object:
-            read.append(len(range(*rows.indices(len(self.column)))))
-            return self.column[rows]
-
-    with open_hdf5(path) as file, pytest.raises(OSError, match="less than 1/100"):
-        read_column(Column(file["id"]))
-    assert max(read) * path.stat().st_size <= hdf5_files._BLOCK_BYTES
-    assert sum(read) < 600
 
 
 def test_chunks_and_levels_out_of_proportion_are_refused(path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import tarfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from packaging.version import Version
@@ -127,24 +126,6 @@ def test_without_a_history_it_is_what_was_installed(
     git(clone.parent, "tag", TAG)
     assert clone_commit() is None
     assert name_code(clone) == UNKNOWN
-
-
-@pytest.mark.parametrize(
-    ("said", "installed"),
-    [
-        ('{"url": "file:///a%20b/c"}', True),
-        ('{"url": "file:///a%20b/c/../d"}', False),
-        (None, False),
-        ("{}", False),
-        ("{", False),
-    ],
-)
-def test_only_an_editable_installation_is_of_its_folder(
-    monkeypatch: pytest.MonkeyPatch, said: str | None, installed: bool
-) -> None:
-    about = SimpleNamespace(read_text=lambda _: said)
-    monkeypatch.setattr("importlib.metadata.distribution", lambda _: about)
-    assert module._is_installed(Path("/a b/c")) is installed
 
 
 def test_no_fault_of_a_clone_ends_a_job(

@@ -1,4 +1,4 @@
-"""The jobs of the studies in config/ are the recorded ones: rules, files, params, logs, messages.
+"""The jobs of studies in config/ are the recorded ones: rules, files, params, logs, messages.
 
 Each study has one recorded line, with the hashes of its rules' jobs, and each rule has one, with
 those of all studies: together, red tests name the study, the rule and the field that changed.
@@ -39,12 +39,31 @@ LEFT_OUT = {
     "medical_fine_tuning_mimic.yaml",
     "medical_standin.yaml",
 }
+# Each plans jobs of the same rules as a study that is planned, of another dataset or other numbers.
+ALIKE = {
+    "cifar10_sgd.yaml",
+    "cnn_fashion_mnist.yaml",
+    "cnn_mnist.yaml",
+    "features_second_order_cifar10.yaml",
+    "large_scale_transfer_ablation_cifar10.yaml",
+    "large_scale_transfer_best.yaml",
+    "large_scale_transfer_crops_cifar10.yaml",
+    "large_scale_transfer_full.yaml",
+    "large_scale_transfer_models.yaml",
+    "large_scale_transfer_one_step.yaml",
+    "representation_law_vit_tiny.yaml",
+    "scatternet_cifar10_rdp.yaml",
+    "scatternet_cnn_cifar10.yaml",
+    "scatternet_fashion_mnist.yaml",
+    "scatternet_fashion_mnist_rdp.yaml",
+    "scatternet_mnist.yaml",
+}
 STUDIES = [
     "config.yaml",
     *sorted(
         f"config/{path.name}"
         for path in (REPOSITORY / "config").glob("*.yaml")
-        if path.name not in LEFT_OUT
+        if path.name not in LEFT_OUT | ALIKE
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""What is known of published numbers names what is there."""
+"""Facts on published numbers name studies, pages and weights that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page: every published number once, and the committed page is the one that is generated."""
+"""The reproduction page is generated, and has each published number once."""
 
 from __future__ import annotations
 
@@ -52,15 +52,6 @@ def test_every_published_number_stands_on_the_page_once() -> None:
     assert sum(studies) == len(left)
 
 
-def test_counts_add_up_to_all_published_numbers() -> None:
-    read, known, kept = published.read_published(), facts.read(), record.read_reproduced()
-    results = record.all_results(kept, known.kept)
-    comparisons = compare_all(read, known, results, kept.throughput)
-    text = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
-    total, *states = map(int, row(text, "All")[1:])
-    assert total == sum(states) == len(comparisons) == len(read.numbers)
-
-
 def test_the_readme_counts_each_result_once(repository: Path) -> None:
     """Its section is generated; counts and differences are those of the page's tables."""
     readme = (repository / "README.md").read_text(encoding="utf-8")
@@ -91,17 +82,3 @@ def test_the_readme_counts_each_result_once(repository: Path) -> None:
     assert f"{worst['MNIST']:.1f} points on MNIST and {worst['CIFAR-10']:.1f} points" in flat
     assert f"{papers[0]} of six papers and {board[0]} of the private ML leaderboard" in flat
     assert f"{every[4]} wait for hours or data and {every[5]} are not comparable" in flat
-
-
-def test_a_number_without_a_run_is_ready_or_not_comparable() -> None:
-    """Ready if an entry names a run and the weights are not their owners' alone."""
-    known = facts.read()
-    comparisons = page.compare_record(published.read_published(), known, record.Record())
-    assert {page.state(c) for c in comparisons} == {page.MET, page.WAITING, page.NEVER}
-    for comparison in comparisons:
-        entry = comparison.entry
-        owned = entry.weights is not None and known.weights[entry.weights].access == "private"
-        never = owned or not (entry.study or entry.command)
-        assert page.state(comparison) == (
-            page.MET if entry.met else page.NEVER if never else page.WAITING
-        )

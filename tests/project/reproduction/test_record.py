@@ -13,7 +13,7 @@ from dpprobe.artifacts import write_json
 from dpprobe.errors import DataError
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
-from reproduction import facts, record
+from reproduction import record
 from tests.support.paper_tables import paper_cell
 from tests.support.small_study import STUDY
 
@@ -60,17 +60,6 @@ def test_infinity_and_areas_survive_json(tmp_path: Path) -> None:
     assert (found.epsilon, found.private, found.metric) == (math.inf, False, "auc")
 
 
-def test_the_file_has_one_line_per_cell(tmp_path: Path) -> None:
-    for epsilon in ("0.5", "1", "2"):
-        paper_cell(tmp_path, epsilon=epsilon, options=SGD)
-    written = record.record_study(study(), tmp_path, file="config/mine.yaml")
-    written.write(tmp_path / "record.json")
-    lines = (tmp_path / "record.json").read_text(encoding="utf-8").splitlines()
-    cells = [json.loads(line.rstrip(",")) for line in lines if '"dataset"' in line]
-    assert [cell["epsilon"] for cell in cells] == ["0.5", "1", "2"]
-    assert json.loads("\n".join(lines))["studies"]["mine"]["cells"] == cells
-
-
 def test_a_study_replaces_its_cells_and_leaves_others(tmp_path: Path) -> None:
     paper_cell(tmp_path / "a", epsilon="1")
     paper_cell(tmp_path / "a", epsilon="10")
@@ -94,24 +83,7 @@ def test_a_folder_without_cells_is_refused(tmp_path: Path) -> None:
         record.record_study(study(), tmp_path, file=None)
 
 
-@pytest.mark.parametrize("damage", [{"studies": {"mine": {}}}, {"studies": 3}])
-def test_a_damaged_record_is_named(tmp_path: Path, damage: dict[str, Any]) -> None:
-    path = tmp_path / "record.json"
-    record.Record().write(path)
-    write_json(path, json.loads(path.read_text(encoding="utf-8")) | damage)
-    with pytest.raises(DataError, match="not a record of results"):
-        record.read_reproduced(path)
-
-
 def test_the_projects_record_has_no_place_of_a_machine() -> None:
     text = record.FILE.read_text(encoding="utf-8")
     assert "seconds" not in text
     assert '"/' not in text
-
-
-def test_what_a_page_keeps_is_a_result() -> None:
-    (kept,) = facts.read().kept
-    found = record.kept_result(kept)
-    assert found.mean == pytest.approx(0.6627)
-    assert (found.seeds, found.low) == (3, None)
-    assert found.text == "66.27 (standard deviation 0.16)"

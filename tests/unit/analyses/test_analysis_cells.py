@@ -39,14 +39,6 @@ def test_audits_are_of_guarantees_and_attacks_of_the_rest_too(ask: Ask) -> None:
     assert {cell.dataset for cell in audit.list_audited(study, "skin")} == {"skin"}
 
 
-def test_records_are_of_the_audited_cells(ask: Ask) -> None:
-    files = StudyFiles(ask(audit={"methods": ["sgd"], "epsilons": [10]}), results="r")
-    assert audit.list_audit_records(files, "chest") == [
-        f"r/audit/chest/{backbone}/sgd/eps-10.json" for backbone in ("pixels", "clip", "net")
-    ]
-    assert audit.list_audit_records(StudyFiles(ask(), results="r"), "chest") == []
-
-
 def test_the_ceiling_of_attacks_is_the_non_private_head_on_the_same_features(ask: Ask) -> None:
     place = {"dataset": "chest", "backbone": "clip"}
     found = {}
@@ -100,16 +92,6 @@ def test_the_reference_is_named_or_the_ceiling_or_the_method_at_infinity(
     study = ask(**changes)
     found = {key: fairness.reference_of(study, *key.split()) for key in expected}
     assert found == {key: name and (name, "inf") for key, name in expected.items()}
-
-
-def test_pairs_of_cell_and_reference_are_of_one_dataset_and_backbone(ask: Ask) -> None:
-    study = ask(fairness={"methods": ["sgd"], "reference": "ours"})
-    place = {"dataset": "chest", "backbone": "clip"}
-    assert fairness.list_references(study, place) == [
-        ["sgd", "1", "ours", "inf"],
-        ["sgd", "10", "ours", "inf"],
-        ["sgd", "inf", "ours", "inf"],
-    ]
 
 
 def test_laws_are_of_networks_on_backbones_with_blocks(ask: Ask) -> None:

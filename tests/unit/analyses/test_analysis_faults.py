@@ -1,4 +1,4 @@
-"""What a study asks of analyses that none can do: each fault with its value and its remedy."""
+"""Impossible requests for analyses are refused with the value and the remedy."""
 
 from __future__ import annotations
 
@@ -194,13 +194,6 @@ def test_a_fault_names_what_is_wrong_and_what_to_write(case: str, ask: Ask) -> N
     assert len(found) == len(expected), found
     for fault, pattern in zip(found, expected, strict=True):
         assert re.match(pattern, fault), f"{fault} is not {pattern}"
-
-
-def test_a_study_without_a_block_has_no_fault(ask: Ask) -> None:
-    study = ask()
-    assert {
-        name: faults for name, each in BY_NAME.items() if (faults := each.list_faults(study))
-    } == {}
 
 
 def test_datasets_with_one_label_stand_in_the_study_s_order(

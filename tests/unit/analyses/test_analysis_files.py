@@ -14,7 +14,7 @@ from dpprobe.analysis_registry import ANALYSES, load_analyses
 from dpprobe.exhibits.exhibit import Exhibit, many
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.study import Study
-from tests.support.asking_studies import BACKBONES, CHEST, DIGITS, METHODS
+from tests.support.asking_studies import BACKBONES, METHODS
 
 Ask = Callable[..., Study]
 BY_NAME = dict(zip(ANALYSES, load_analyses(), strict=True))
@@ -174,32 +174,6 @@ def test_a_study_that_asks_for_nothing_lists_nothing(name: str, ask: Ask) -> Non
         assert [need.paths(files, {}) for need in analysis.section.needs.values()] == [[]] * len(
             analysis.section.needs
         )
-
-
-@pytest.mark.parametrize(("datasets", "backbones"), [(1, 1), (1, 2), (2, 1), (2, 2)])
-def test_a_grid_of_planes_is_drawn_of_several(ask: Ask, datasets: int, backbones: int) -> None:
-    """All datasets side by side where there are two, a dataset's backbones where there are two."""
-    study = ask(
-        datasets=dict([("digits", DIGITS), ("chest", CHEST)][:datasets]),
-        backbones=dict([*BACKBONES.items()][:backbones]),
-        tsne={"split": "train"},
-    )
-    grid, of_dataset, single = BY_NAME["tsne"].exhibits
-    names = ["digits", "chest"][:datasets]
-    assert grid.shown(study) == ([{}] if datasets > 1 else [])
-    assert of_dataset.shown(study) == (
-        [{"dataset": name} for name in names] if backbones > 1 else []
-    )
-    assert len(single.shown(study)) == datasets * backbones
-    assert {exhibit.params["split"](study, {}) for exhibit in (grid, single)} == {"train"}
-    declared = BY_NAME["tsne"].measurement
-    assert declared is not None
-    (need, *_) = declared.needs.values()
-    place = {"dataset": "digits", "backbone": "pixels"}
-    assert "/train/" in need.paths(StudyFiles(study, results="r"), place)[0]
-    exposed = [f"{name}/t-SNE of training images" for name in study.backbones]
-    assert BY_NAME["tsne"].list_unpriced(study, "digits") == exposed
-    assert BY_NAME["tsne"].list_unpriced(ask(), "digits") == [], "test images are no training ones"
 
 
 def test_chosen_datasets_and_backbones_stand_in_the_study_s_order(ask: Ask) -> None:

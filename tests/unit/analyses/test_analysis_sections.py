@@ -15,7 +15,7 @@ from tests.support.fairness_records import APART, write_fairness
 from tests.support.imbalance_records import imbalance_record, rare_cell
 from tests.support.law_records import law_record
 from tests.support.long_tail_records import write_long_tail
-from tests.support.report_page import Made
+from tests.support.report_page import ReportedStudy
 
 HOSTILE = {"ink": "<i>", "bold": "<b>x", "thin": "</script>"}
 
@@ -44,11 +44,13 @@ def _table(section: str, caption: str) -> list[dict[str, str]]:
     return [dict(zip(titles, row, strict=True)) for row in cells[1:]]
 
 
-def _page(made: Made, **records: list[Path]) -> Any:
+def _page(made: ReportedStudy, **records: list[Path]) -> Any:
     return made.page(records=records)
 
 
-def test_an_audit_s_row_has_its_claim_its_bounds_and_what_it_would_catch(made: Made) -> None:
+def test_an_audit_s_row_has_its_claim_its_bounds_and_what_it_would_catch(
+    made: ReportedStudy,
+) -> None:
     tests = [{"name": "variance", "p_value": 1e-9}, {"name": "releases", "p_value": 0.4}]
     refuted = WHITE_BOX | {"holds": False, "tests": tests, "epsilon_lower": 3.0}
     audits = [
@@ -91,7 +93,7 @@ def test_an_audit_s_row_has_its_claim_its_bounds_and_what_it_would_catch(made: M
     assert attacks[0]["at 0.1% false"] == "", "too few pairs"
 
 
-def test_rare_classes_and_their_break_downs_are_shown(made: Made) -> None:
+def test_rare_classes_and_their_break_downs_are_shown(made: ReportedStudy) -> None:
     path = made.results / "imbalance.json"
     imbalance_record([rare_cell(0.2), rare_cell(0.5, method="other")]).write(path)
     section = _section(_page(made, imbalance=[path]).text, "imbalance")
@@ -104,7 +106,9 @@ def test_rare_classes_and_their_break_downs_are_shown(made: Made) -> None:
     ]
 
 
-def test_gaps_are_shown_with_their_difference_in_bold_where_it_stands_apart(made: Made) -> None:
+def test_gaps_are_shown_with_their_difference_in_bold_where_it_stands_apart(
+    made: ReportedStudy,
+) -> None:
     path = write_fairness(made.results, gap=APART, names={"ink": "<i>"})
     section = _section(_page(made, fairness=[path]).text, "subgroups")
     summary = _table(section, "whose gap stands out, of all private cells")
@@ -127,7 +131,7 @@ def test_gaps_are_shown_with_their_difference_in_bold_where_it_stands_apart(made
     assert "tables/digits_fairness.csv" in section
 
 
-def test_long_tails_have_tables_and_notes(made: Made) -> None:
+def test_long_tails_have_tables_and_notes(made: ReportedStudy) -> None:
     path = write_long_tail(made.results, notes=["no memorisation: 8 units"])
     section = _section(_page(made, long_tail=[path]).text, "long-tail")
     rows = _table(section, "Sub-classes of each class, not private")
@@ -135,7 +139,7 @@ def test_long_tails_have_tables_and_notes(made: Made) -> None:
     assert "Digits, pixels: no memorisation: 8 units." in _plain(section)
 
 
-def test_laws_have_a_row_for_each_network_and_split(made: Made) -> None:
+def test_laws_have_a_row_for_each_network_and_split(made: ReportedStudy) -> None:
     path = law_path(made.results / "layers", "digits", "pixels")
     law_record().write(path)
     section = _section(_page(made, representation_law=[path]).text, "laws")
@@ -146,7 +150,7 @@ def test_laws_have_a_row_for_each_network_and_split(made: Made) -> None:
 
 
 @pytest.mark.parametrize("name", ["fairness", "audit", "long_tail"])
-def test_a_name_is_no_markup(made: Made, name: str) -> None:
+def test_a_name_is_no_markup(made: ReportedStudy, name: str) -> None:
     paths = {
         "fairness": lambda: write_fairness(made.results, gap=APART, names=HOSTILE),
         "audit": lambda: write_audit(

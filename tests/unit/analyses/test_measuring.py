@@ -11,8 +11,6 @@ from dpprobe.analyses.fairness.options import FairnessOptions
 from dpprobe.analyses.long_tail.options import LongTailOptions
 from dpprobe.analyses.measuring import find_analysis, measure_analysis
 from dpprobe.analyses.sites.options import SimulatedSitesOptions
-from dpprobe.exhibits.exhibit import many, one, waits
-from dpprobe.exhibits.make import read_needs
 
 
 def _run(rule: str, job: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
@@ -83,14 +81,6 @@ def test_options_are_read_where_the_analysis_has_a_class_for_them(
     assert got == [expected]
 
 
-def test_outputs_come_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    got: list[Any] = []
-    _run("compare_groups", lambda table, record, **_: got.append((record, table)), monkeypatch)
-    assert got == [(Path("r/fairness/d/b.json"), Path("r/fairness/d/b.parquet"))]
-    _run("embed_tsne", lambda output, **_: got.append(output), monkeypatch)
-    assert got[1] == Path("r/embeddings/d/b/tsne.parquet"), "the only one has no name"
-
-
 def test_a_study_is_read_only_for_a_job_that_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     got: list[Any] = []
     monkeypatch.setattr(
@@ -113,15 +103,3 @@ def test_a_study_is_read_only_for_a_job_that_asks(monkeypatch: pytest.MonkeyPatc
     assert got == [(Path("m"), 5)]
     with pytest.raises(KeyError):
         find_analysis("no_rule")
-
-
-def test_needs_are_a_path_a_list_or_nothing() -> None:
-    needs = {"a": one(lambda *_: None), "b": many(lambda *_: []), "c": waits(lambda *_: [])}
-    assert read_needs(needs, {"a": [], "b": ["x", "y"], "c": ["z"]}) == {
-        "a": None,
-        "b": [Path("x"), Path("y")],
-    }
-    assert read_needs(needs, {"a": ["p"], "b": [], "c": []}) == {"a": Path("p"), "b": []}
-    files: Any = None
-    assert one(lambda *_: None).paths(files, {}) == []
-    assert one(lambda *_: "p").paths(files, {}) == ["p"]

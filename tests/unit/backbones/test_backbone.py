@@ -1,4 +1,4 @@
-"""What a forward pass must give, and what a fingerprint covers."""
+"""Outputs that a forward pass must return, and options that change a fingerprint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of weights: what is read from them, and which fill a network."""
+"""Reads weights from checkpoints, and refuses those that do not fit the network."""
 
 from __future__ import annotations
 

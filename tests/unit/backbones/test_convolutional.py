@@ -265,19 +265,3 @@ def test_the_first_stage_s_input_is_known(values: dict[str, Any], shape: tuple[i
     stage.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape))
     backbone.forward(backbone.transform(Image.new("RGB", (20, 20)))[None])
     assert seen == [(1, *shape, shape[1])]
-
-
-def test_its_preprocessing_and_layers_are_recorded() -> None:
-    views = {"size": 16, "mean": [0.1, 0.2, 0.3], "flip": True}
-    backbone = load(**SMALL | {"color": "rgb", "preprocessing": views, "layers": "all"})
-    assert backbone.preprocessing == {
-        "color": "RGB",
-        "interpolation": "bicubic",
-        "std": [1.0] * 3,
-        "crop": "centre",
-        **views,
-    }
-    assert backbone.layers == {"0": 3, "1": 4, "2": 6}
-    said = "layers: the convolutional network has no block 3; write numbers from 0 to 2"
-    with pytest.raises(ConfigError, match=said):
-        load(**SMALL, layers=[3])

@@ -1,4 +1,4 @@
-"""Vectors of another program: what their options promise, and which vectors are meant."""
+"""Vectors of another program: what their options promise, and how vectors are chosen."""
 
 from __future__ import annotations
 

@@ -17,12 +17,12 @@ import timm
 import torch
 from huggingface_hub import constants
 
-from dpprobe.backbones import loading, open_clip_models
+from dpprobe.backbones import open_clip_models
 from dpprobe.backbones.hub_files import HubFile, _find_connection_fault, describe_missing
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 from tests.support import tiny_clip
-from tests.support.backbones import CPU, load
+from tests.support.backbones import load
 from tests.support.hub_server import Hub, serve
 
 REPOSITORY = "timm/resnet18.a1_in1k"
@@ -127,14 +127,6 @@ def test_what_is_not_cached_is_missing_where_the_hub_cannot_be_asked(
     assert not missing or ("HF_HUB_OFFLINE is set" if offline else "127.0.0.1") in str(said)
 
 
-@pytest.mark.usefixtures("unreachable")
-@pytest.mark.parametrize("model", [RESNET["model"], f"hf-hub:{REPOSITORY}", f"hf_hub:{REPOSITORY}"])
-def test_timm_is_not_left_to_retry(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
-    monkeypatch.setattr(timm, "create_model", pytest.fail)
-    with pytest.raises(ConfigError, match=rf"{REPOSITORY} \(\w+: .*\).* cannot be reached"):
-        load(**RESNET | {"model": model})
-
-
 def test_a_cached_network_is_loaded_without_a_question(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,17 +142,6 @@ def test_a_cached_network_is_loaded_without_a_question(
     with pytest.raises(ZeroDivisionError):
         load(**RESNET)
     assert tried[0]["pretrained"]
-
-
-@pytest.mark.usefixtures("unreachable")
-def test_open_clip_is_not_left_to_retry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_clip, "create_model", pytest.fail)
-    values = {"family": "open_clip", "model": "ViT-B-32-quickgelu.openai"}
-    options: Any = backbone_options(values)
-    with pytest.raises(ConfigError, match=r"clip_224.openai \(weights: open_clip_model.safet"):
-        loading.load_backbone(options, runtime=CPU)
-    with pytest.raises(ConfigError, match="cannot be reached"):
-        open_clip_models.load_text(options, CPU)
 
 
 @pytest.mark.usefixtures("unreachable")

@@ -202,22 +202,6 @@ def test_where_no_part_fits_the_centre_is_torchvisions(
     assert crop_box(width, height, seed=0, sha256=b"a") == expected
 
 
-@pytest.mark.parametrize("failures", [9, 10])
-def test_ten_parts_are_tried(failures: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    shares = [100.0] * failures + [0.25]
-
-    class Drawn:
-        def uniform(self, low: float, _high: float) -> float:
-            return shares.pop(0) if low == image_preprocessing.CROP_AREA[0] else 0.0
-
-        def integers(self, _low: int, _high: Any) -> tuple[int, int]:
-            return 3, 4
-
-    monkeypatch.setattr(np.random, "default_rng", lambda _: Drawn())
-    found = crop_box(80, 80, seed=0, sha256=b"a")
-    assert found == ((3, 4, 40, 40) if failures < 10 else (0, 0, 80, 80))
-
-
 def test_a_part_is_cut_out_and_resized_to_bytes() -> None:
     image, crop = (
         noise((40, 30)),

@@ -65,16 +65,6 @@ def test_jpegs_have_the_pixels_of_pillows_draft(
     assert same(open_image(data, ScaledDecoding(20, 20)), drafted(data, (40, 40)))
 
 
-def test_photographs_beside_previews_are_scaled_and_other_formats_are_not() -> None:
-    picture = smooth_noise((320, 240))
-    previews = {"save_all": True, "append_images": [picture.resize((4, 3))]}
-    scaled = ScaledDecoding(15, 15)
-    assert open_image(encoded(picture, "MPO", **previews), scaled).size == (40, 30)
-    for kind in ("PNG", "TIFF", "BMP", "WEBP"):
-        data = encoded(picture, kind)
-        assert same(open_image(data, scaled), open_image(data)), kind
-
-
 @pytest.mark.parametrize(("orientation", "size"), [(1, (160, 40)), (3, (160, 40)), (6, (10, 40))])
 def test_targets_are_of_the_upright_picture(orientation: int, size: tuple[int, int]) -> None:
     """Upright at 320 x 80, 80 x 20 takes 1/2; turned to 80 x 320, the width allows 1 only."""

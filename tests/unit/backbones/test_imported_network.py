@@ -144,21 +144,6 @@ def test_weights_of_a_trainer_s_checkpoint_are_loaded(folder: Path) -> None:
         load(checkpoint="other.pth")
 
 
-@pytest.mark.parametrize("imported", [False, True])
-def test_only_code_in_the_working_folder_is_a_file_of_the_study(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, imported: bool
-) -> None:
-    options = backbone_options({"family": "imported", "module": "my_nets.tiny:build"})
-    assert options.input_files() == ("my_nets/tiny.py",)
-    monkeypatch.syspath_prepend(folder)
-    (folder / "elsewhere").mkdir()
-    monkeypatch.chdir(folder / "elsewhere")
-    if imported:
-        load()
-    options.check_files()
-    assert options.input_files() == ()
-
-
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("options", "message"),

@@ -28,7 +28,6 @@ from dpprobe.backbones.feature_digest import probes_agree, take_probe
 from dpprobe.backbones.network_forward import (
     Blocks,
     Network,
-    describe_network,
     find_blocks,
     forward_pass,
     list_blocks,
@@ -230,29 +229,6 @@ def test_transforms_can_be_sent_to_another_process() -> None:
         torch.testing.assert_close(copy(picture), transform(picture), rtol=0, atol=0)
 
 
-def test_the_list_of_architectures_is_of_one_timm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listed: dict[str, list[str]] = {name: [] for name in timm.list_models()}
-    for weights in timm.list_pretrained():
-        name, _, tag = weights.partition(".")
-        listed[name].append(tag)
-    listed |= {name: [timm_models.DEPRECATED] for name in timm.models._registry._deprecated_models}
-    lines = [" ".join([name, *sorted(tags)]) for name, tags in sorted(listed.items())]
-    wanted = "\n".join([f"timm {timm.__version__}", *lines]) + "\n"
-    renew_list(timm_models.ARCHITECTURES, wanted)
-    known = timm_models.known_architectures()
-    assert known is not None
-    assert set(timm.list_models()) <= known.keys()
-    assert "a1_in1k" in known["resnet50"]
-    options = backbone_options({"family": "timm", "model": "of_the_future"})
-    with pytest.raises(ConfigError, match="timm has no model 'of_the_future'"):
-        options.check_files()
-    monkeypatch.setattr(timm_models, "ARCHITECTURES", tmp_path / "names.txt")
-    (tmp_path / "names.txt").write_text("timm 0.0.1\nresnet50\n")
-    options.check_files()
-
-
 def test_architecture_tag_and_training_are_as_timm_resolves_them(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -367,28 +343,6 @@ def test_a_checkpoint_is_resampled_to_the_size(tmp_path: Path) -> None:
             timm_of(checkpoint=str(larger), pretrained=None, preprocessing=other)
 
 
-def test_an_inception_crop_is_a_function_of_the_image_and_the_seed() -> None:
-    backbone = timm_of(preprocessing={"crop": "inception"})
-    crop = backbone.train_transform
-    assert crop is not None
-    one, other = (hashlib.sha256(name).digest() for name in (b"one", b"other"))
-    first = crop(smooth(), one)
-    assert first.shape == (3, 160, 160)
-    assert first.dtype == torch.uint8
-    torch.manual_seed(3)
-    assert torch.equal(first, crop(smooth(), one))
-    assert torch.equal(first, pickle.loads(pickle.dumps(crop))(smooth(), one))
-    assert not torch.equal(first, crop(smooth(), other))
-    reseeded = timm_of(preprocessing={"crop": "inception", "crop_seed": 1})
-    assert reseeded.train_transform is not None
-    assert not torch.equal(first, reseeded.train_transform(smooth(), one))
-    plain, zero = timm_of(), timm_of(preprocessing={"crop": "inception", "crop_seed": 0})
-    assert len({plain.fingerprint, backbone.fingerprint, reseeded.fingerprint}) == 3
-    assert (zero.fingerprint, zero.train_transform) == (backbone.fingerprint, crop)
-    assert plain.train_transform is None
-    assert torch.equal(plain.transform(smooth()), backbone.transform(smooth())), "test images"
-
-
 @pytest.mark.parametrize(("width", "height"), [(100, 80), (60, 300), (300, 60), (1, 1)])
 def test_crops_are_distributed_as_torchvisions(width: int, height: int) -> None:
     boxes = [
@@ -407,16 +361,6 @@ def test_crops_are_distributed_as_torchvisions(width: int, height: int) -> None:
     assert (np.abs(ours.mean(0) - others.mean(0)) <= 4.5 * deviation + 1e-9).all()
     assert (ours.std(0) <= 1.15 * others.std(0) + 1e-9).all()
     assert (others.std(0) <= 1.15 * ours.std(0) + 1e-9).all()
-
-
-def test_crops_of_a_square_are_as_often_wide_as_high() -> None:
-    """Ratios of their sides are uniform on a logarithmic scale."""
-    boxes = [
-        image_preprocessing.crop_box(999, 999, seed=0, sha256=str(index).encode())
-        for index in range(3000)
-    ]
-    ratios = np.log([w / h for _, _, h, w in boxes])
-    assert abs(ratios.mean()) < 4 * ratios.std() / 3000**0.5
 
 
 def test_flip_is_the_mean_of_both_views() -> None:
@@ -559,13 +503,6 @@ def test_a_resnets_stages_are_its_layers_one_to_eight() -> None:
     assert list_blocks(RESNET) == [block for stage in stages for block in stage]
 
 
-def test_blocks_in_stages_are_listed_in_order_and_a_stage_without_blocks_counts_as_one() -> None:
-    inner, plain = linear(3), nn.ReLU()
-    stages = nn.Sequential(linear(2), Parts(blocks=inner), plain, Parts(blocks=nn.ReLU()))
-    network = Parts(stages=stages)
-    assert list_blocks(network) == [*stages[0], *inner, plain, stages[3]]  # type: ignore[misc]
-
-
 class Block(nn.Module):
     """Doubles its tokens; is called as often as told, and returns what `gives` makes of them."""
 
@@ -633,25 +570,6 @@ def test_without_a_class_token_patches_are_averaged() -> None:
             take(*three(), layers=[1], token="class", **more)
 
 
-def test_a_block_that_is_called_twice_gives_the_mean_of_both_calls() -> None:
-    taken = take(Block(), Block(2), Block(), layers="all", **CLASS_TOKEN)
-    factors = {"0": 1, "1": 2, "2": (4 + 8) / 2, "3": 16}
-    for name, factor in factors.items():
-        torch.testing.assert_close(taken[name], factor * TOKENS[:, 0])
-
-
-def test_maps_are_averaged_over_positions_whatever_the_token() -> None:
-    maps = Block(gives=lambda tokens: tokens.transpose(1, 2).unflatten(2, (2, 3)))
-    for token in (None, "class", "pooled"):
-        taken = take(maps, Block(), layers=[1, 2], token=token, **CLASS_TOKEN)
-        torch.testing.assert_close(taken["1"], 2 * IMAGES.mean((2, 3)))
-
-
-def test_layers_are_float32_of_the_same_pass_in_half_precision() -> None:
-    half = Block(gives=lambda tokens: tokens.half())
-    assert take(half, layers=[1], **CLASS_TOKEN)["1"].dtype == torch.float32
-
-
 @pytest.mark.parametrize(
     ("blocks", "layers", "said"),
     [
@@ -668,17 +586,6 @@ def test_layers_that_a_network_does_not_give_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         take(*blocks, layers=layers, **CLASS_TOKEN)
-
-
-def test_a_network_without_blocks_gives_features_alone() -> None:
-    network = nn.Sequential(nn.Flatten(), nn.Linear(30, 4))
-    prepared = prepare(network)
-    assert (prepared.forward_layers, prepared.layers, prepared.dimension) == (None, {}, 4)
-    assert describe_network(prepared) == {"dimension": 4, "blocks": 0}
-    with pytest.raises(ConfigError, match="layers: N gives no access to its blocks; remove layers"):
-        prepare(network, layers="all")
-    blocks = prepare(Net(blocks=nn.Sequential(*three())))
-    assert describe_network(blocks) == {"dimension": 5, "blocks": 3}
 
 
 def test_a_network_that_gives_no_rows_or_takes_no_such_images_is_refused() -> None:

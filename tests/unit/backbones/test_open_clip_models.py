@@ -111,15 +111,6 @@ def test_the_wrong_activation_gives_other_features() -> None:
     assert not probes_agree(take_probe(quick), take_probe(load("tiny-timm")))
 
 
-@pytest.mark.usefixtures("tiny")
-def test_the_activation_may_be_forced() -> None:
-    for model in ("tiny", "tiny-quickgelu"):
-        for quick, other in ((True, "tiny-quickgelu"), (False, "tiny")):
-            forced = load(model, quick_gelu=quick)
-            assert forced.preprocessing["activation"] == ("quickgelu" if quick else "gelu")
-            assert torch.equal(run(forced, noise()), run(load(other), noise()))
-
-
 def test_the_list_of_names_is_open_clips_and_every_pair_passes() -> None:
     known = open_clip_models.known_models()
     assert known is not None
@@ -174,19 +165,6 @@ def test_checkpoint_is_loaded_strictly_and_named_by_its_hash(checkpoint: Path) -
     save_file(state, moved)
     with pytest.raises(ConfigError, match="open_clip cannot create tiny-quickgelu .*ln_post.bias"):
         load(checkpoint=str(moved))
-
-
-@pytest.mark.usefixtures("tiny")
-def test_views() -> None:
-    whole = {"resize_mode": "squash"}
-    both, plain = load(preprocessing={"flip": True, **whole}), load(preprocessing=whole)
-    mirrored = noise((32, 32)).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    expected = run(plain, noise((32, 32)), mirrored).mean(0, keepdim=True)
-    torch.testing.assert_close(run(both, noise((32, 32))), expected, rtol=1e-4, atol=1e-6)
-    inception = load(preprocessing={"crop": "inception"})
-    assert inception.train_transform is not None
-    assert inception.train_transform(noise(), b"x").shape == (3, 32, 32)
-    assert inception.fingerprint != plain.fingerprint
 
 
 def test_weights_that_cannot_be_fetched_name_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,25 +228,6 @@ def test_options_that_choose_no_weights_or_two_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         options(**VIT | change)
-
-
-@pytest.mark.parametrize(
-    ("model", "pretrained", "architecture", "tag"),
-    [
-        ("ViT-B-32", False, "ViT-B-32", None),
-        ("ViT-B-32", "openai", "ViT-B-32", "openai"),
-        ("ViT-B-32.openai", None, "ViT-B-32", "openai"),
-        ("ViT-B-32.openai", "openai", "ViT-B-32", "openai"),
-        ("ViT-B-32.Laion2b-e16", None, "ViT-B-32", "laion2b_e16"),  # open_clip's spelling
-        ("hf-hub:a/b.c", None, "hf-hub:a/b.c", None),
-        ("local-dir:a.b", None, "local-dir:a.b", None),
-    ],
-)
-def test_a_tag_may_follow_the_name(
-    model: str, pretrained: Any, architecture: str, tag: str | None
-) -> None:
-    chosen: Any = options(model=model, pretrained=pretrained)
-    assert (chosen.architecture, chosen.tag) == (architecture, tag)
 
 
 @pytest.mark.parametrize(
@@ -358,11 +317,6 @@ def test_models_whose_tokenizer_is_open_clips_read_text_without_another_package(
     for model in open_clip.list_models():
         reads = options(model=model, pretrained=False).reads_text
         assert reads == (open_clip.get_tokenizer(model) != "of the Hub"), model
-
-
-def test_no_model_reads_text_without_open_clip(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_clip_models, "find_spec", lambda _: None)
-    assert not options(model="ViT-B-32", pretrained=False).reads_text
 
 
 def test_text_embeddings_do_not_depend_on_images() -> None:
@@ -544,17 +498,6 @@ def test_features_before_the_projection_give_the_embeddings_by_the_library_s_own
 
 
 @pytest.mark.usefixtures("towers")
-def test_a_vit_s_features_before_the_projection_are_its_normed_class_token() -> None:
-    created, preprocess = library("tiny")
-    visual = created.visual
-    with torch.inference_mode():
-        tokens = visual.transformer(visual._embeds(preprocess(noise())[None]))
-        expected = visual.ln_post(tokens)[:, 0]
-    features = run(load("tiny", with_projection=False), noise())
-    torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.usefixtures("towers")
 def test_a_tower_without_a_projection_has_nothing_before_one() -> None:
     """SigLIP's towers end so."""
     chosen = options(model="tiny-none", pretrained=False, with_projection=False)
@@ -578,13 +521,6 @@ def test_features_before_the_projection_come_without_text() -> None:
     # studies without the option keep their features
     assert "with_projection" not in after.extraction_params()
     assert before.extraction_params()["with_projection"] is False
-
-
-@pytest.mark.usefixtures("tiny")
-def test_the_identity_in_place_of_a_resnet_s_projection_is_not_trained() -> None:
-    graph: Any = load("tiny-resnet", with_projection=False).graph
-    assert not any("c_proj" in name for name in graph.learned)
-    assert any("attnpool.q_proj" in name for name in graph.learned)
 
 
 # folders in the Hub's layout

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.backbones.options import Views, read_model_list, suggest_names
+from dpprobe.backbones.options import Views
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 from tests.support.backbones import load, noise
@@ -156,24 +156,6 @@ def test_grey_bits_hold_for_training_and_test_images(family: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("mean", "channels", "listed"),
-    [
-        (None, 3, None),
-        (0.5, 3, [0.5] * 3),
-        (0.0, 2, [0.0] * 2),
-        ([0.5], 3, [0.5] * 3),
-        ([0.1, 0.2, 0.3], 3, [0.1, 0.2, 0.3]),
-        (0.5, 1, [0.5]),
-    ],
-)
-def test_one_number_is_meant_for_all_channels(mean: Any, channels: int, listed: Any) -> None:
-    views = Views(mean=mean)
-    views.check_channels(channels)
-    assert views.list_constants("mean", channels) == listed
-    assert views.list_constants("std", channels) is None
-
-
 def test_crops_and_mirrors_are_part_of_the_recorded_preprocessing() -> None:
     assert Views().resolved_views() == {"crop": "centre", "flip": False}
     assert Views(crop="inception", flip=True).resolved_views() == {
@@ -183,16 +165,3 @@ def test_crops_and_mirrors_are_part_of_the_recorded_preprocessing() -> None:
     }
     stored = Views(crop="inception", crop_seed=4, crops=2).resolved_views()
     assert stored == {"crop": "inception", "crop_seed": 4, "crops": 2, "flip": False}
-
-
-def test_a_list_of_models_counts_for_its_own_version(tmp_path: Path) -> None:
-    path = tmp_path / "models.txt"
-    for library, known in (("numpy 0.0.1", False), ("no-such-library 1", False)):
-        path.write_text(f"{library}\none tag\n")
-        assert (read_model_list(path, library.split()[0]) is not None) == known
-    version = __import__("numpy").__version__
-    path.write_text(f"numpy {version}\none tag other\ntwo\n")
-    assert read_model_list(path, "numpy") == [["one", "tag", "other"], ["two"]]
-    assert suggest_names("resnet5", ["resnet50", "vit"]) == "write resnet50"
-    assert suggest_names("qqq", ["resnet50", "vit"]) == "correct it"
-    assert len(suggest_names("aaaa", ["aaa1", "aaa2", "aaa3", "aaa4"]).split(" or ")) == 3

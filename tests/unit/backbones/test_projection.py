@@ -91,12 +91,6 @@ def test_scattering_coefficients_are_as_many_as_planned(values: dict[str, Any]) 
     assert_computed(family="scattering", **values)
 
 
-def test_without_a_size_all_images_keep_theirs() -> None:
-    backbone = load(family="pixels")
-    assert backbone.dimension is None
-    assert run(backbone, noise((6, 4))).shape == (1, 24)
-
-
 @pytest.mark.parametrize("family", ["pixels", "scattering"])
 def test_only_a_written_projection_is_part_of_the_features(family: str) -> None:
     """Features of older versions, which knew no projection, stay valid."""

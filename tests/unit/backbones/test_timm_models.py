@@ -8,7 +8,6 @@ import re
 import shutil
 from hashlib import sha256
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -22,10 +21,10 @@ from timm.layers.mlp import SwiGLUPacked
 from timm.models._hub import save_for_hf
 from torch import nn
 
-from dpprobe.backbones import hub_files, timm_models
+from dpprobe.backbones import timm_models
 from dpprobe.backbones.image_preprocessing import InceptionCrop
 from dpprobe.backbones.registry import backbone_options
-from dpprobe.backbones.timm_models import Options, list_hub_files, read_stated_config
+from dpprobe.backbones.timm_models import list_hub_files, read_stated_config
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.privacy.private_mark import mark_metadata
 from tests.support.backbones import load, noise, run
@@ -158,13 +157,6 @@ def test_files_of_the_hub_are_known_before_they_are_fetched(
     assert list_hub_files(options(**{"pretrained": True} | change)) == wanted
 
 
-def test_a_model_may_name_its_file_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    for file, names in (("w.bin", ("w.bin",)), (None, hub_files.TIMM_WEIGHTS)):
-        known = SimpleNamespace(hf_hub_id="a/b", hf_hub_filename=file)
-        monkeypatch.setattr("timm.models.get_pretrained_cfg", lambda _, known=known: known)
-        assert list_hub_files(Options(model="test_vit")) == [("weights", "a/b", names)]
-
-
 # A file beside the checkpoint of `test_vit`, and the preprocessing and arguments that it states.
 STATED: list[tuple[Any, dict[str, Any] | None, dict[str, Any]]] = [
     ({}, None, {}),
@@ -239,19 +231,6 @@ def create(raised: Any, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Any:
     return load(**RANDOM | changes)
 
 
-@pytest.mark.parametrize(
-    "kind", [AssertionError, KeyError, RuntimeError, TypeError, ValueError, OSError]
-)
-def test_errors_of_timm_are_passed_on_with_a_remedy(
-    monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
-) -> None:
-    said = r"model: timm cannot create test_vit \('?of its own'?\); check the name"
-    with pytest.raises(ConfigError, match=rf"{said}, the checkpoint and model_args$"):
-        create(kind("of its own"), monkeypatch)
-    with pytest.raises(ConfigError, match=rf"{said} and model_args; without a network, download"):
-        create(kind("of its own"), monkeypatch, pretrained=True)
-
-
 REFUSED = TypeError("VisionTransformer.__init__() got an unexpected keyword argument 'dept'")
 NO_TAG = RuntimeError("Invalid pretrained tag (x) for test_vit")
 
@@ -281,89 +260,9 @@ def test_wrong_arguments_and_tags_are_explained(
         create(raised, monkeypatch, **changes)
 
 
-def test_arguments_that_timm_does_not_know_are_named() -> None:
-    with pytest.raises(ConfigError, match=r"dept is no argument of test_vit \(VisionTransformer\)"):
-        load(**RANDOM, model_args={"dept": 1})
-    with pytest.raises(ConfigError, match="timm cannot create test_vit .*divisible by num_heads"):
-        load(**RANDOM, model_args={"num_heads": 5})
-    known = timm_models._list_arguments("test_resnet", "ResNet")
-    assert {"layers", "drop_rate", "num_classes"} <= set(known)
-    assert not {"pretrained", "checkpoint_path", "self"} & set(known)
-    for place in (("test_resnet", "NoSuch"), ("test_resnet", "os"), ("no_such", "ResNet")):
-        assert timm_models._list_arguments(*place) == []
-
-
 def test_a_model_without_a_classifier_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="test_vit has no classifier, but features are the input"):
         create([nn.Identity()], monkeypatch)
-
-
-class Resized:
-    """A ViT of patches [8, 4] and images [16, 20] that notes its new size, or refuses it."""
-
-    def __init__(self, patch: Any, refuses: type[Exception] | None = None) -> None:
-        self.patch_embed = SimpleNamespace(patch_size=patch, img_size=(16, 20))
-        self.sizes: list[Any] = []
-        self.refuses = refuses
-
-    def set_input_size(self, *, img_size: Any) -> None:
-        self.sizes.append(img_size)
-        if self.refuses:
-            raise self.refuses("of its own")
-
-
-@pytest.mark.parametrize(
-    ("patch", "size", "sizes"),
-    [
-        (None, (15, 15), []),  # no ViT
-        ((8, 4), (16, 20), []),  # its own size
-        ((8, 4), (16, 24), [(16, 24)]),
-        ((8, 4), (24, 20), [(24, 20)]),
-    ],
-)
-def test_position_embeddings_are_resampled_to_another_size(
-    patch: Any, size: tuple[int, int], sizes: list[Any]
-) -> None:
-    model = Resized(patch)
-    timm_models._resize_network(model, options(), size)
-    assert model.sizes == sizes
-
-
-@pytest.mark.parametrize("size", [(20, 16), (16, 18)])
-def test_patches_must_tile_images(size: tuple[int, int]) -> None:
-    said = rf"images of \[{size[0]}, {size[1]}\] \(patches of \[8, 4\] do not tile.*multiple of 8$"
-    with pytest.raises(ConfigError, match=said):
-        timm_models._resize_network(Resized((8, 4)), options(), size)
-    with pytest.raises(ConfigError, match=r"multiple of 12$"):  # of both sides of a patch
-        timm_models._resize_network(Resized((4, 6)), options(), (14, 14))
-    with pytest.raises(ConfigError, match=r"test_vit does not take images of \[100, 100\] \(patch"):
-        load(**RANDOM, preprocessing={"size": 100})
-
-
-@pytest.mark.parametrize("kind", [AssertionError, RuntimeError, TypeError, ValueError])
-def test_a_size_that_timm_refuses_is_explained(kind: type[Exception]) -> None:
-    said = r"images of \[16, 16\] \(of its own\); write .* multiple of 8, or leave it out"
-    with pytest.raises(ConfigError, match=said):
-        timm_models._resize_network(Resized((8, 4), kind), options(), (16, 16))
-
-
-@pytest.mark.parametrize("fails", [0, 1, 2])
-def test_an_archive_of_numpy_is_read_by_timm_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: int
-) -> None:
-    """At the model's own size, then at the size of the images."""
-    call = Mock(side_effect=[ConfigError(f"number {k}") for k in range(fails)] + ["model"])
-    monkeypatch.setattr(timm_models, "_call_timm", call)
-    values = VIT | {"checkpoint": str(tmp_path / "w.npz"), "preprocessing": {"size": 48}}
-    chosen: Any = backbone_options(values)
-    if fails < 2:
-        assert timm_models._create_model(chosen) == "model"
-    else:
-        with pytest.raises(ConfigError, match="number 0"):
-            timm_models._create_model(chosen)
-    file = {"checkpoint_path": str(tmp_path / "w.npz")}
-    tried = [file, file | {"img_size": 48}][: fails + 1]
-    assert [each.kwargs for each in call.call_args_list] == tried
 
 
 def test_preprocessing_is_timms_with_the_study_s_changes() -> None:
@@ -497,18 +396,6 @@ def test_every_pooling_that_timm_notes_is_told() -> None:
     assert len(said) == source.count("NOTE: Pass global_pool='token'") >= 10
     for name in said:
         assert options(model=name).list_warnings(), name
-
-
-@pytest.mark.parametrize("change", [{"model": "test_resnet"}, {"model": DINOV3}])
-def test_patches_are_appended_to_a_class_token_only(change: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="append_patch_mean: .* has no class token as features"):
-        load(**RANDOM | change | {"append_patch_mean": True})
-
-
-def test_blocks_are_found_when_patches_are_appended() -> None:
-    backbone = load(**RANDOM | {"append_patch_mean": True, "layers": [1]})
-    assert backbone.dimension == 128
-    assert backbone.layers == {"1": 64}
 
 
 def test_the_mlp_of_a_vit_may_be_named() -> None:

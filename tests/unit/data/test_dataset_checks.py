@@ -1,4 +1,4 @@
-"""Words about labels."""
+"""Messages about labels."""
 
 from __future__ import annotations
 

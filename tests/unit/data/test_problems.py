@@ -6,10 +6,8 @@ import csv
 import errno
 import io
 import json
-import logging
 import random
 import re
-import shlex
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
@@ -23,26 +21,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from PIL import Image
 
 from dpprobe.counted_nouns import count_noun
-from dpprobe.data import dataset_checks, dataset_preparation, problems, table_writer
+from dpprobe.data import dataset_preparation, problems, table_writer
 from dpprobe.data.dataset_preparation import prepare_dataset
-from dpprobe.data.people.group_columns import warn_of_code
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.sources import imagefolder
-from dpprobe.data.sources.embedding_files import explain_damage, open_embeddings
+from dpprobe.data.sources.embedding_files import open_embeddings
 from dpprobe.data.table import SplitTable, read_info
-from dpprobe.draft.csv_guesses import Wishes, look_at_csv
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from tests.support.programs import run_program
 from tests.support.shards import CLASSES, png
 from tests.support.small_study import STUDY
-from tests.support.sources import write_images, write_manifest, write_parquet, write_table
-from tests.unit.data.images.test_image_files import BLUE, encoded
+from tests.support.sources import write_images, write_manifest, write_parquet
 
 
 def noise(seed: int, *, size: int = 24, kind: str = "JPEG") -> bytes:
@@ -361,27 +354,6 @@ def test_an_image_in_both_splits_stops_or_is_told(
     assert [text for text in caplog.messages if "test" in text.partition("class")[0]] == told * seen
 
 
-def test_each_image_of_both_splits_counts_once(
-    rows: Rows, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dataset_checks, "SHOWN", 1)
-    copies = (copy(5, 2, 3, split="test"), copy(0, 0, split="test"))
-    assert not write_spoiled(rows, *copies, **WARN)
-    assert facts_of(rows)["duplicates_across_splits"] == 2
-    assert caplog.text.count("the same bytes as train id") == 1, "the first SHOWN rows are named"
-    assert "2 images in train and in test" in caplog.text
-
-
-def test_the_row_that_comes_second_is_the_duplicate(rows: Rows) -> None:
-    rows.splits = dict(reversed(rows.splits.items()))
-    (line,) = write_spoiled(rows, copy(5, 2, split="test"))
-    assert line.startswith("train row 5 (id train-5), ")
-    assert (
-        "train.csv line 7: the same bytes as test id test-2; same picture, other label: dog and"
-        in line
-    )
-
-
 # Images of training rows that are made those of another row, and what is told of each copy. Rows
 # 0, 2 and 4 are cats; patient t0 has rows 0 and 1, t1 has 2 and 3, t2 has 4 and 5.
 OTHER_LABEL = "; same picture, other label: dog and cat"
@@ -467,24 +439,6 @@ def test_groups_in_two_spellings_stop(rows: Rows) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"unit": "T0", "sex": ""}, "people: 't0' and 'T0' differ only in case"),
-        ({"sex": "-9"}, "sex: -9 may be a code for unknown, but is a separate group"),
-        ({"sex": "-15"}, ""),
-    ],
-)
-def test_names_that_may_be_mistakes_are_told(
-    rows: Rows, changed: dict[str, str], said: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    warn_of_code.cache_clear()  # which warns once about each
-    assert not write_spoiled(rows, change(**changed))
-    warned = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
-    told = [text for text in warned if not text.startswith("class cat")]
-    assert [text.startswith(said) for text in told] == [True] * bool(said), warned
-
-
 @pytest.mark.parametrize("high", [255, 256, 1000, 4010, 32767, 32768, 65535])
 def test_dark_images_of_16_bits_are_told_with_the_bits_of_the_brightest(
     rows: Rows, high: int, caplog: pytest.LogCaptureFixture
@@ -501,18 +455,6 @@ def test_dark_images_of_16_bits_are_told_with_the_bits_of_the_brightest(
     (text,) = said
     assert text.startswith(f"10 images of 16-bit grey: no value is above {white:,}, although white")
     assert f"If white is {white:,}, write `grey_bits: {high.bit_length()}` in each backbone" in text
-
-
-def test_dark_colours_are_told_and_black_is_not(
-    rows: Rows, caplog: pytest.LogCaptureFixture
-) -> None:
-    content(encoded(Image.new("I;16", (4, 4)), "PNG"))(rows)
-    rows.write()
-    assert "16-bit" not in caplog.text
-    content(BLUE)(rows)
-    rows.write()
-    assert "1 image of 16-bit colours: no value is above 4,095" in caplog.text
-    assert "grey_bits" not in caplog.text
 
 
 def test_a_good_run_clears_the_report(rows: Rows) -> None:
@@ -629,12 +571,6 @@ def make_images(root: Path, names: list[str]) -> str:
     return str(root)
 
 
-def refusal(path: str, **more: object) -> str:
-    with pytest.raises(ConfigError) as caught:
-        imagefolder.list_images(imagefolder.Options(path=path, **more))
-    return str(caught.value)
-
-
 def test_a_locked_file_is_told(tmp_path: Path) -> None:
     path = tmp_path / "x.h5ad"
     with h5py.File(path, "w") as file:
@@ -649,20 +585,6 @@ def test_a_locked_file_is_told(tmp_path: Path) -> None:
         found = run_program([sys.executable, "-c", code], check=False)
     assert "another program is writing it: close the file there" in found.stderr
     assert open_embeddings(path, option="train").columns == ()
-
-
-@pytest.mark.parametrize(
-    ("error", "remedy"),
-    [
-        (OSError("unable to lock file, errno = 11"), "close the file there"),
-        (BlockingIOError(11, "unavailable"), "close the file there"),
-        (PermissionError(13, "denied"), "correct its permissions"),
-        (OSError("truncated file"), "create the file again"),
-    ],
-)
-def test_remedies_fit_reasons(error: OSError, remedy: str) -> None:
-    with pytest.raises(ConfigError, match=remedy), explain_damage(Path("x.h5ad")):
-        raise error
 
 
 @pytest.mark.parametrize(
@@ -689,54 +611,6 @@ def test_labels_that_became_floats_are_read(
         }
     )
     assert np.maximum(options.read_index().labels("train"), -1).tolist() == read
-
-
-def test_inner_folders_of_parts_are_told(tmp_path: Path) -> None:
-    parts = [f"{part}/images/{kind}/1.png" for part in ("train", "test") for kind in "ab"]
-    message = refusal(make_images(tmp_path, parts))
-    assert f"{tmp_path}/train has fewer than two class folders (images)" in message
-    assert "move the folders in images/ up, in both parts" in message
-    assert "`path:" not in message
-    alone = refusal(make_images(tmp_path / "other", ["images/a/1.png", "images/b/2.png"]))
-    (path,) = re.findall("`path: (.*)`", alone)
-    assert imagefolder.list_images(imagefolder.Options(path=path)).class_names == ("a", "b")
-
-
-@pytest.mark.parametrize("name", ["empty", "with space", 'with "quotes"', "a: b", "no", "[x]"])
-def test_exclude_can_be_pasted(tmp_path: Path, name: str) -> None:
-    path = make_images(tmp_path, ["a/1.png", "b/2.png", "old/3.png"])
-    (tmp_path / name).mkdir()
-    message = refusal(path, exclude=["old"])
-    (written,) = re.findall("`(exclude: .*)`", message)
-    options = imagefolder.Options(path=path, **yaml.safe_load(written))
-    assert imagefolder.list_images(options).class_names == ("a", "b")
-
-
-def test_a_part_beside_classes_can_be_excluded(tmp_path: Path) -> None:
-    path = make_images(tmp_path, ["a/1.png", "b/2.png", "train/3.png", "old/4.png"])
-    (written,) = re.findall("`(exclude: .*?)`", refusal(path, exclude=["old"]))
-    options = imagefolder.Options(path=path, **yaml.safe_load(written))
-    assert imagefolder.list_images(options).class_names == ("a", "b")
-
-
-def test_convmv_can_be_pasted(tmp_path: Path) -> None:
-    folder = tmp_path / "my $HOME images"
-    path = make_images(folder, ["a/1.png"])
-    (folder / "caf\udce9").mkdir()
-    (command,) = re.findall("`(convmv .*)`", refusal(path))
-    assert shlex.split(command)[-1] == str(folder)
-
-
-@pytest.mark.parametrize(("values", "ignored"), [(["f", "F", "m"], True), (["f", "m", "x"], False)])
-def test_groups_in_two_cases_are_one(tmp_path: Path, values: list[str], ignored: bool) -> None:
-    rows = [
-        {"path": f"{row}.png", "label": "ab"[row % 2], "sex": values[row % 3]} for row in range(12)
-    ]
-    make_images(tmp_path, [row["path"] for row in rows])
-    write_table(tmp_path / "x.csv", rows)
-    seen = look_at_csv(str(tmp_path / "x.csv"), Wishes())
-    groups = seen.make_options().list_groups()  # type: ignore[attr-defined]
-    assert groups["group_sex"].ignore_case == ignored
 
 
 ROWS = [

@@ -69,24 +69,6 @@ def test_prompts_that_are_refused(chosen: Any, message: str) -> None:
             check(chosen)
 
 
-AN = (
-    "airplane Owl hourglass umbrella honour unidentified uninhabited onerous usher unimportant "
-    "heirloom honest utter egg ice oak heir unimpressed"
-)
-A = (
-    "cat house unicycle European unicorn one-way usual utility ewe ukulele unimodal universe 8 "
-    "X-ray user eucalyptus zebra hospital"
-)
-
-
-def test_articles_are_those_that_are_spoken() -> None:
-    for word in A.split():
-        assert prompts.choose_article(word) == "a", word
-    assert prompts.choose_article("") == "a"
-    for word in AN.split():
-        assert prompts.choose_article(word) == "an", word
-
-
 def test_classes_have_their_names_or_the_given_words() -> None:
     named = prompts.name_classes(["AnnualCrop", "River_bed"], {"AnnualCrop": "annual crop land"})
     assert named == ("annual crop land", "River bed")

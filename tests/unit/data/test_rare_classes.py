@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
-
 from dpprobe.data.rare_classes import rare_words
 
 
@@ -21,11 +19,3 @@ def test_classes_of_few_images_are_named() -> None:
         "class a: 1 training image, 9 test images; class b: 5 training images, 1 test image: "
         + end.format("them")
     )
-
-
-@pytest.mark.parametrize(("classes", "more"), [(2, ""), (3, ""), (4, "; and 1 more: "), (9, "6")])
-def test_three_rare_classes_are_named(classes: int, more: str) -> None:
-    said = rare_words([f"k{n}" for n in range(classes)], [1] * classes, [9] * classes)
-    assert said.count("class k") == min(classes, 3)
-    assert more in said
-    assert ("more" in said) == (classes > 3)

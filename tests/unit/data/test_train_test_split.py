@@ -208,13 +208,3 @@ def test_a_key_changes_with_what_decides_the_sides_alone(
     assert split.follows_names == (bool(columns) and not own_test)
     assert split.names_rows == bool(columns)
     assert not options_by("class", values).public_split().follows_names
-
-
-def test_a_split_by_id_gives_up_the_catalog_s_sizes() -> None:
-    def study(**more: Any) -> Any:
-        datasets = {"eurosat": {"catalog": "eurosat"} | more}
-        return load_study(STUDY | {"datasets": datasets}).datasets["eurosat"]
-
-    assert study().expect.train == 21_600
-    chosen = study(split_by="id")
-    assert (chosen.expect.train, chosen.expect.test, chosen.expect.classes) == (None, None, 10)

@@ -30,8 +30,7 @@ from dpprobe.artifacts import (
     write_record,
 )
 from dpprobe.doctor import doctor_command, recorded_files
-from dpprobe.doctor.recorded_files import _OWN_HASH, read_recorded
-from dpprobe.features.shard_header import FORMAT_VERSION as SHARDS_VERSION
+from dpprobe.doctor.recorded_files import read_recorded
 from dpprobe.release.bundle import bundle_digest, write_sums
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.release_folders import note_releases
@@ -450,8 +449,8 @@ def test_what_cannot_be_read_or_deleted_stays(
 
 
 @dataclass(frozen=True)
-class Told:
-    """What doctor answers to some words: its exit code, parts of its lines, what is gone.
+class Expected:
+    """The expected answer of `dpprobe doctor`: exit code, parts of its lines, and deleted files.
 
     The exit code of a refusal is None.
 
@@ -464,7 +463,7 @@ class Told:
     gone: tuple[str, ...] = ()
 
 
-Calls = Iterator[Told]
+Calls = Iterator[Expected]
 HEADS = f"{CELL}/heads.safetensors"
 FEW_SHOT = "results/few_shot/digits/pixels.json"
 FIX = ("--fix",)
@@ -488,18 +487,18 @@ def run_is_at_work() -> Calls:
     started = Path("results/cells/digits/pixels/sgd/eps-4")
     started.mkdir()
     (started / ".heads.safetensors.0a1b2c3d.partial").write_bytes(b"published first")
-    yield Told()
+    yield Expected()
     truncate(Path(CELL, "heads.safetensors"))
     Path(".snakemake/locks").mkdir()
     Path(".snakemake/locks/0.output.lock").touch()
-    yield Told(
+    yield Expected(
         FIX,
         None,
         ("dpprobe: --fix: a run has locked this folder (.snakemake/locks); wait until the",),
     )
-    yield Told((), 1, (f"{HEADS}: truncated: ",))
+    yield Expected((), 1, (f"{HEADS}: truncated: ",))
     Path(".snakemake/locks/0.output.lock").unlink()
-    yield Told(FIX, 0, (f"deleted; {MAKE_CELL}",), (HEADS,))
+    yield Expected(FIX, 0, (f"deleted; {MAKE_CELL}",), (HEADS,))
 
 
 def records_without_own_hash() -> Calls:
@@ -507,9 +506,9 @@ def records_without_own_hash() -> Calls:
     record = json.loads(path.read_text())
     names = [path.with_name(name) for name in PAYLOAD_FILES]
     write_json(path, record | {"files": {file.name: sha256_file(file) for file in names}})
-    yield Told()
+    yield Expected()
     flip(Path(CELL, "predictions.parquet"))
-    yield Told((), 1, (f"{CELL}/predictions.parquet: {CHANGED}delete it and {MAKE_CELL}",))
+    yield Expected((), 1, (f"{CELL}/predictions.parquet: {CHANGED}delete it and {MAKE_CELL}",))
 
 
 def links_and_strangers() -> Calls:
@@ -532,7 +531,7 @@ def links_and_strangers() -> Calls:
     }
     for name, text in mine.items():
         Path("results/few_shot/digits", name).write_text(text)
-    yield Told(
+    yield Expected(
         FIX,
         1,
         (
@@ -551,7 +550,7 @@ def records_that_name_files_elsewhere() -> Calls:
     for name in (None, "../../../../../../kept", "/etc/hostname", "deep/file"):
         fault = f"names {name}, outside the record's folder" if name else "lacks hashes of files"
         write_record(path, {**record, "files": {name: "0" * 64} if name else ["x"]})
-        yield Told(FIX, 1, (f"{FEW_SHOT}: {fault}",))
+        yield Expected(FIX, 1, (f"{FEW_SHOT}: {fault}",))
     Path("data/downloads/mnist").mkdir(parents=True)
     part = {"name": "../other/kept", "sha256": "0" * 64, "bytes": 4}
     receipt = {"format": "dpprobe-download", "format_version": 1, "files": [part]}
@@ -562,10 +561,12 @@ def records_that_name_files_elsewhere() -> Calls:
         "data/downloads/mnist/receipt.json: names ../other/kept, outside the record's folder",
         "results/fairness/digits/a/x.json: belongs to pixels; the record is complete: move it to",
     )
-    yield Told(("--fix", "--data", "data"), 1, (*others, f"{FEW_SHOT}: names deep/file, outside"))
+    yield Expected(
+        ("--fix", "--data", "data"), 1, (*others, f"{FEW_SHOT}: names deep/file, outside")
+    )
     for content in (b"", b"\0" * 900, b'{"format": "dpprobe-few-shot",'):  # cut short by a crash
         path.write_bytes(content)
-        yield Told(
+        yield Expected(
             FIX,
             1,
             (*others, f"{FEW_SHOT}: not valid JSON ... deleted; {run_of(FEW_SHOT)}"),
@@ -584,7 +585,7 @@ def files_of_a_newer_dpprobe() -> Calls:
     )
     newer = {"format": "dpprobe-dataset", "format_version": 9}
     write_record(Path("data/digits/dataset.json"), newer)
-    yield Told(
+    yield Expected(
         FIX,
         1,
         (
@@ -613,13 +614,13 @@ def downloads_and_cached_noise() -> Calls:
     path = Path(f"results/calibration/{hash_value(inputs)}.json")
     values = {"format": "dpprobe-calibration", "factor": 1.5, "inputs": inputs}
     write_json(path, {**values, "sha256": hash_value(values)})
-    yield Told((), 1, (no_files,))
+    yield Expected((), 1, (no_files,))
     flip(image)
     path.write_text(path.read_text().replace("1.5", "0.5"))
-    yield Told(
+    yield Expected(
         (), 1, (picture, no_files, f"{path}: {CHANGED}delete it and run `dpprobe run --cores")
     )
-    yield Told(
+    yield Expected(
         FIX,
         1,
         (picture, no_files, f"{path}: {CHANGED}deleted; run `dpprobe run --cores"),
@@ -640,9 +641,9 @@ def bundles_that_the_ledger_lacks() -> Calls:
     bundle = Path("results/releases/clinic_v1")
     shutil.copytree(unpack_release(Path("stored")), bundle)
     ledger = list_release(bundle)
-    yield Told()
+    yield Expected()
     bundle.rename(other := bundle.with_name("clinic_v2"))
-    yield Told((), 1, (f"{other}: holds the release 'clinic_v1'; move it to {bundle}, if",))
+    yield Expected((), 1, (f"{other}: holds the release 'clinic_v1'; move it to {bundle}, if",))
     other.rename(bundle)
     whole = ledger.path.read_bytes()
     short = f"{bundle}: a release from data that {ledger.path} does not list; restore the ledger"
@@ -650,14 +651,14 @@ def bundles_that_the_ledger_lacks() -> Calls:
         ledger.path.write_bytes(kept or b"")
         if kept is None:
             ledger.path.unlink()
-        yield Told(FIX, 1, (short,))
+        yield Expected(FIX, 1, (short,))
     shutil.move(bundle, elsewhere := Path("elsewhere/releases/clinic_v1").absolute())
-    yield Told()  # nothing tells of this folder
+    yield Expected()  # nothing tells of this folder
     note_releases(ledger.path, elsewhere.parent)
     note_releases(ledger.path.parents[1] / "digits/ledger.jsonl", elsewhere.parent)
-    yield Told((), 1, (short.replace(str(bundle), str(elsewhere)),))
+    yield Expected((), 1, (short.replace(str(bundle), str(elsewhere)),))
     ledger.path.write_bytes(whole)
-    yield Told()
+    yield Expected()
     shutil.move(elsewhere, bundle)
     statement = read_json(bundle / "privacy.json")
     named = {"name": "clinic_v0", "sha256": "0" * 64}
@@ -665,7 +666,9 @@ def bundles_that_the_ledger_lacks() -> Calls:
     write_sums(bundle)
     ledger.path.unlink()
     list_release(bundle)
-    yield Told((), 1, (f"{bundle}: replaces 'clinic_v0', which no ledger in data lists; restore",))
+    yield Expected(
+        (), 1, (f"{bundle}: replaces 'clinic_v0', which no ledger in data lists; restore",)
+    )
 
 
 def releases_and_ledgers() -> Calls:
@@ -675,9 +678,9 @@ def releases_and_ledgers() -> Calls:
     shutil.copytree(stored, bundle)
     (bundle / "SHA256SUMS").unlink()
     (bundle / "README.md").unlink()
-    yield Told()  # on its way to its place
+    yield Expected()  # on its way to its place
     bundle.with_name(".clinic_v1.done").touch()
-    yield Told((), 1, (f"{bundle}/SHA256SUMS: missing; {FROM_BACKUP}",))
+    yield Expected((), 1, (f"{bundle}/SHA256SUMS: missing; {FROM_BACKUP}",))
     shutil.copytree(stored, bundle, dirs_exist_ok=True)
     shutil.copytree(bundle, bundle.with_name("second"))
     flip(bundle.with_name("second") / "README.md")
@@ -685,13 +688,13 @@ def releases_and_ledgers() -> Calls:
     staged = bundle.with_name(".clinic_v1.entry-1.staged")
     shutil.copytree(bundle, staged)
     shutil.copy(STORED / "ledger-1/ledger.jsonl", "data/digits")
-    yield Told((), 1, (second,))
+    yield Expected((), 1, (second,))
     flip(bundle / "head.safetensors")
     (bundle / "README.md").unlink()
     last = Path("results/tracking/digits.json")  # sorts after the bundle, and may be deleted
     flip(last)
     last.with_name(".checked").touch()
-    yield Told(
+    yield Expected(
         FIX,
         1,
         (
@@ -704,7 +707,7 @@ def releases_and_ledgers() -> Calls:
     )
     truncate(staged / "SHA256SUMS")
     flip(Path("data/digits/ledger.jsonl"), 40)
-    yield Told(
+    yield Expected(
         FIX,
         1,
         (
@@ -728,39 +731,41 @@ def records_of_comparisons() -> Calls:
     for number, path in staged.items():
         write_record(path, stored | {"entry": number})
     shutil.copy(staged[2], record)
-    yield Told()
+    yield Expected()
     record.unlink()
     restored = "missing; repeat its `dpprobe compare`, which restores it and spends nothing"
-    yield Told(FIX, 1, (f"{record}: {restored}",))
+    yield Expected(FIX, 1, (f"{record}: {restored}",))
     staged[2].unlink()
-    yield Told()  # of an abandoned entry: to compare again would spend epsilon
+    yield Expected()  # of an abandoned entry: to compare again would spend epsilon
     write_record(staged[2], stored | {"entry": 2})
     shutil.copy(staged[2], record)
     truncate(record)
     kept = "dpprobe cannot recreate a comparison"
-    yield Told(FIX, 1, (f"{record}: {CHANGED}copy it from {staged[2]}: {kept}",))
+    yield Expected(FIX, 1, (f"{record}: {CHANGED}copy it from {staged[2]}: {kept}",))
     flip(staged[2])
     backup = f"{CHANGED}restore it from a backup: {kept}"
-    yield Told(FIX, 1, tuple(f"{path}: {backup}" for path in (staged[2], record)))
+    yield Expected(FIX, 1, tuple(f"{path}: {backup}" for path in (staged[2], record)))
     newer = stored | {"entry": 2, "format_version": 2}
     write_record(record, newer)
     write_record(staged[2], newer)
-    yield Told((), 1, tuple(f"{path}: " for path in (staged[2], record)))
+    yield Expected((), 1, tuple(f"{path}: " for path in (staged[2], record)))
 
 
 def folders_without_results() -> Calls:
     Path("empty").mkdir()
-    yield Told(
+    yield Expected(
         ("empty",),
         None,
         ("dpprobe: empty: no file here has a recorded hash; write the results_dir",),
     )
-    yield Told(
+    yield Expected(
         ("gone",), None, ("dpprobe: gone: no such folder; write the results_dir of a study",)
     )
-    yield Told(("--data", "gone"), None, ("dpprobe: gone: no such folder; write the data_dir of",))
+    yield Expected(
+        ("--data", "gone"), None, ("dpprobe: gone: no such folder; write the data_dir of",)
+    )
     shutil.rmtree(FOLDER)
-    yield Told()
+    yield Expected()
 
 
 def stores_of_tracking() -> Calls:
@@ -772,12 +777,14 @@ def stores_of_tracking() -> Calls:
     gone = f"{digits}: its MLflow store is gone; {run_of(digits)}"
     again = run_of("results/tracking/a.json")
     outside = "store.db: damaged (file is not a database); not deleted, because it is behind"
-    yield Told((), 1, (gone, f"store.db: damaged (file is not a database); delete it and {again}"))
-    yield Told(FIX, 1, (gone, f"{outside} ... delete it and {again}"))
+    yield Expected(
+        (), 1, (gone, f"store.db: damaged (file is not a database); delete it and {again}")
+    )
+    yield Expected(FIX, 1, (gone, f"{outside} ... delete it and {again}"))
     Path("results/tracking/store.db").write_bytes(b"no database" * 99)
     record = record | {"uri": "sqlite:///results/tracking/store.db"}
     write_record(Path("results/tracking/digits.json"), record)
-    yield Told(
+    yield Expected(
         FIX,
         1,
         (
@@ -787,7 +794,7 @@ def stores_of_tracking() -> Calls:
         (store,),
     )
     flip(Path("results/tracking/a.json"))
-    yield Told(
+    yield Expected(
         FIX,
         1,
         (
@@ -815,7 +822,7 @@ def files_of_jobs() -> Calls:
     written = {"format": "dpprobe-written", "format_version": 1, "files": files}
     write_record(Path("results/.written/deep/job.json"), written)
     Path("results/figures/accuracy.svg").write_text("<svg>>")
-    yield Told(
+    yield Expected(
         (),
         1,
         (
@@ -825,7 +832,7 @@ def files_of_jobs() -> Calls:
     )
     Path("results/figures/accuracy.svg").write_text("<svg/>+")
     (FOLDER / "a.json").unlink()
-    yield Told(  # without the folder of split tables
+    yield Expected(  # without the folder of split tables
         (),
         1,
         (
@@ -849,19 +856,19 @@ def results_of_other_runs() -> Calls:
         os.utime(FOLDER / f"{folder}.json", (len(folder),) * 2)
     for folder in ("other results", "deep/in/here/.written", "results/.written"):
         Path(folder).mkdir(parents=True)
-    yield Told((), 0, others)
+    yield Expected((), 0, others)
     os.utime(FOLDER / "gone.json", (time.time() + 9,) * 2)
-    yield Told((), 0, (latest, *others))
+    yield Expected((), 0, (latest, *others))
     shutil.move("results", "moved")  # by no run here
-    yield Told(("moved",), 0, (latest, *others))
+    yield Expected(("moved",), 0, (latest, *others))
     flip(Path("moved/few_shot/digits/pixels.parquet"))
-    yield Told(
+    yield Expected(
         ("moved",),
         1,
         (pixels, "no run in this folder wrote moved: add --configfile", latest, *others),
     )
     flip(Path("data/digits/train.parquet"))
-    yield Told(
+    yield Expected(
         ("moved", "--data", "data"),
         1,
         (
@@ -888,7 +895,7 @@ def other_spellings() -> Calls:
             kept = Path(path).read_bytes()
             truncate(Path(path))
             words = tuple(filter(None, [results, "--fix"]))
-            yield Told(words, 0, (f"truncated: ... deleted; {again}",), (gone,))
+            yield Expected(words, 0, (f"truncated: ... deleted; {again}",), (gone,))
             assert not Path(path).exists()
             Path(path).write_bytes(kept)
 
@@ -931,8 +938,3 @@ def test_nothing_is_deleted_that_a_run_a_stranger_or_a_release_may_need(
         assert f": {len(damaged)} damaged" in last
         gone = sorted(str(path) for path in before if not os.path.lexists(path))
         assert gone == list(told.gone), told.words
-
-
-def test_the_versions_are_those_of_the_writers() -> None:
-    assert _OWN_HASH[PLANS][1] == PLANS_VERSION
-    assert _OWN_HASH["dpprobe-manifest"][1] == SHARDS_VERSION

@@ -67,7 +67,7 @@ class Drafted:
 
 @dataclass
 class Desk:
-    """A person's working directory."""
+    """The working directory in which `dpprobe init` is run."""
 
     folder: Path
     monkeypatch: pytest.MonkeyPatch

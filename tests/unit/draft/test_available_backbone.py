@@ -158,32 +158,3 @@ def test_the_catalog_s_first_cached_backbone_is_chosen(folder: Desk) -> None:
         assert (chosen.name, chosen.dimension) == (name, entry["dimension"])
         assert chosen.comment.startswith(f"{entry['title']}, trained on {entry['trained_on']}.")
     assert folder.draft("x").backbones == {name: {"catalog": name}}
-
-
-@pytest.mark.parametrize("classes", [1000, 3])
-def test_photographs_tell_which_of_two_fitting_architectures_is_right(
-    folder: Desk, classes: int
-) -> None:
-    """A classifier that always sees a daisy, class 985, does so in both architectures."""
-    network: Any = timm.create_model("test_efficientnet_ln", num_classes=classes)
-    with torch.no_grad():
-        network.classifier.bias[985 % classes] += 100
-    save_file(network.state_dict(), folder.folder / "w.safetensors")
-    asked = ("--checkpoint", "w.safetensors", "--model", "test_efficientnet_gn")
-    said = " ".join(folder.draft("x", *asked).said.split())
-    assert "fit test_efficientnet_gn, and also test_efficientnet_ln, which computes" in said
-    for name in ("test_efficientnet_gn", "test_efficientnet_ln"):
-        seen = f"{name} sees in china.jpg: daisy 100%"
-        assert (seen in said) == (classes == 1000)
-    assert ("flower.jpg: daisy 100%" in said) == (classes == 1000)
-    assert ("no classifier of ImageNet's 1,000 classes" in said) == (classes == 3)
-
-
-def test_a_size_is_written_and_checked(folder: Desk) -> None:
-    """Patches of 16 pixels tile images of 96, but not of 100."""
-    asked = ("--checkpoint", save(folder, "test_vit", "test_vit.safetensors"))
-    drafted = folder.draft("x", *asked, "--size", "96")
-    assert drafted.backbones["test_vit"]["preprocessing"] == {"size": 96}
-    assert "size 160" not in drafted.text
-    assert "multiple of 16" in folder.refuse("x", *asked, "--size", "100", "--force")
-    assert "--size 0: write 1 pixel or more" in folder.refuse("x", *asked, "--size", "0", "--force")

@@ -79,20 +79,3 @@ def test_ages_are_ranges_only_if_a_run_can_read_numbers(ages: str) -> None:
 @pytest.mark.parametrize("words", ["train other", "one two", "train", "test val"])
 def test_a_column_without_train_or_test_is_no_split(words: str) -> None:
     assert guesses.guess_split(columns_of(split=words)) is None
-
-
-def test_two_columns_of_one_group_become_the_first() -> None:
-    values = {"sex": "f m", "Sex ": "m w", "s/ex": "f m", "Age": "3 n/a 4", "centre": "x x"}
-    columns = columns_of(**values)
-    aged = {"column": "Age", "bins": [18, 40, 60, 80]}
-    assert guesses.guess_groups(columns) == {"sex": "sex", "age": aged}
-    assert guesses.guess_groups(columns, plain=True) == {"sex": "sex", "age": "Age"}
-    del columns["sex"], columns["Sex "]
-    assert guesses.guess_groups(columns) == {"age": aged}, "no folder is named s/ex"
-
-
-@pytest.mark.parametrize("more", [997, 999])
-def test_a_split_has_at_most_a_thousand_words(more: int) -> None:
-    words = ["train", "test", "x", *map(str, range(more))]
-    found = guesses.guess_split({"subset": column_of(words)})
-    assert found == (("subset", ["train"], ["test"]) if len(words) <= 1000 else None)

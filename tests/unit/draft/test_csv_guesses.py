@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from tests.support.sources import prepare
 from tests.unit.draft.conftest import Desk, lesions, slowly
 
 TABLE = "scans/lesions.csv"
-KINDS = ("note", "warning", "refused", "training")
 # Words that YAML would read as something else, or not at all.
 HARD = (
     *("yes", "no", "null", "~", "true", "1e3", "0x1F", "2024-01-01", "12:30:00", "- a", "b: c"),
@@ -84,26 +82,6 @@ def test_the_study_has_the_table_s_rows_classes_and_people(
     )
 
 
-@slowly
-@given(frame=tables(), chance=st.randoms(use_true_random=False), delimiter=st.sampled_from(",;\t"))
-def test_order_delimiter_and_unused_columns_change_nothing(
-    scans: Desk, frame: pd.DataFrame, chance: random.Random, delimiter: str
-) -> None:
-    before = scans.draft(write(scans, frame))
-    columns = ["zip code", *frame.columns]
-    chance.shuffle(columns)
-    mixed = frame.assign(**{"zip code": range(len(frame))})[columns]
-    mixed = mixed.sample(frac=1, random_state=chance.randrange(1000))
-    after = scans.draft(write(scans, mixed, delimiter=delimiter))
-    delimited = after.keys.pop("delimiter", None)
-    assert after.keys == before.keys | ({} if delimiter == "," else {"delimiter": delimiter})
-    assert delimited in (None, delimiter)
-    assert after.counted == before.counted
-    assert [after.notes(kind) for kind in KINDS] == [before.notes(kind) for kind in KINDS]
-    kept = [line for line in after.text.splitlines() if not line.startswith("    delimiter:")]
-    assert kept == before.text.splitlines()
-
-
 def test_the_printed_counts_are_those_of_the_tables_that_a_run_makes(desk: Desk) -> None:
     rows = lesions(50)
     for number, row in enumerate(rows):
@@ -153,15 +131,6 @@ def test_a_column_of_cases_is_the_unit_with_a_warning(scans: Desk, column: str) 
     assert "the guarantee covers each value separately" in " ".join(
         drafted.text.replace("#", "").split()
     )
-
-
-def test_without_people_an_image_is_the_unit(scans: Desk) -> None:
-    drafted = scans.draft(write(scans, rows_of(label=half, remark=lambda n: n // 2)))
-    assert "unit_column" not in drafted.keys
-    (note,) = drafted.notes()
-    assert "the unit of privacy is one image" in note
-    assert "--patient" in note
-    assert all(images == train + test for images, train, test in drafted.counted.values())
 
 
 @slowly
@@ -339,52 +308,6 @@ def test_several_columns_of_0_and_1_are_labels_of_an_image(
     assert "balanced:" not in drafted.text
 
 
-def test_uncertain_and_blank_labels_are_told_with_what_to_write(scans: Desk) -> None:
-    frame = rows_of(mel=lambda n: n % 2, nev=lambda n: n % 3 % 2).astype({"mel": str, "nev": str})
-    assert len(scans.draft(write(scans, frame)).notes()) == 1, "of people alone"
-    frame.loc[3, "nev"], frame.loc[5:6, "mel"] = "-1", ""
-    blank, uncertain = scans.draft(write(scans, frame)).notes()[1:]
-    assert blank.startswith("2 blank labels, which a run refuses")
-    assert "`missing:` (zeros or drop)" in blank
-    assert uncertain.startswith("some labels are -1 (uncertain)")
-    assert "`uncertain:` (ones, zeros or drop)" in uncertain
-
-
-@pytest.mark.parametrize(
-    ("labels", "names", "notes"),
-    [
-        ("2 10", {"2": "2", "10": "10"}, ["the class names are numbers"]),
-        ("-1 +1", {"-1": "-1", "+1": "+1"}, ["the class names are numbers"]),
-        ("10 9 1.5 -1", ["-1", "1.5", "9", "10"], []),
-        ("1 b", ["1", "b"], []),
-        ("10 9 nan", ["10", "9", "nan"], ["nan in label is read as a class"]),
-        ("a null #N/A", ["#N/A", "a", "null"], ["#N/A, null in label is read as a class"]),
-        ("a b a|b c|a", ["a", "a|b", "b", "c|a"], ["a|b in label is read as one class"]),
-    ],
-)
-def test_words_of_one_column_are_classes_in_order(
-    scans: Desk, labels: str, names: Any, notes: list[str]
-) -> None:
-    """Of numbers if all are numbers; with a note if a word looks like none or several labels."""
-    words = labels.split()
-    frame = rows_of(label=lambda n: words[n % len(words)], patient=lambda n: n)
-    drafted = scans.draft(write(scans, frame))
-    assert drafted.keys["class_names"] == names
-    assert [*drafted.keys["class_names"]] == [*names]
-    assert all(note.startswith(start) for note, start in zip(drafted.notes(), notes, strict=True))
-    drafted = scans.draft(write(scans, frame.assign(label=["", *frame.label[1:]])))
-    assert any("1 blank label," in note and "(drop)" in note for note in drafted.notes())
-
-
-def test_rows_without_a_person_are_told(scans: Desk) -> None:
-    frame = rows_of(label=half, patient=lambda n: "" if n in (4, 9) else n // 2)
-    drafted = scans.draft(write(scans, frame))
-    assert "column patient is blank in 2 rows, which a run refuses; fill in the column" in (
-        drafted.notes()
-    )
-    assert drafted.said.startswith(f"{TABLE}: 60 images of 30 patients")
-
-
 HEAD, ROW = "file,label\n", "files/0.jpg,a\n"
 REFUSED: list[tuple[str, str, list[str]]] = [
     # the table's text, further words; what the error names
@@ -416,21 +339,3 @@ def test_a_table_that_no_study_can_read_is_refused(
     (scans.folder / TABLE).write_bytes(content.encode(errors="surrogateescape"))
     said = scans.refuse(TABLE, *words.split())
     assert [fact for fact in facts if fact not in said] == [], said
-
-
-def test_images_are_found_by_the_first_row_that_names_one(scans: Desk) -> None:
-    frame = rows_of(label=half)
-    frame.loc[:3, "file"] = ""
-    assert scans.draft(write(scans, frame)).keys["path_column"] == "file"
-
-
-@pytest.mark.parametrize(
-    ("copies", "said"), [(0, None), (1, "1 row repeats"), (3, "3 rows repeat")]
-)
-def test_rows_that_repeat_an_id_are_told(desk: Desk, copies: int, said: str | None) -> None:
-    rows = lesions()
-    for row in rows:
-        desk.file(row["file"])
-    desk.table("x.csv", [*rows, *rows[:copies]])
-    told = [note for note in desk.draft("x.csv").notes() if "an id" in note]
-    assert [note.partition(" an id")[0] for note in told] == ([said] if said else [])

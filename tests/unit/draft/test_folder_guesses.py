@@ -78,18 +78,6 @@ def test_folders_of_a_split_are_the_split(
     )
 
 
-def test_equal_classes_of_other_sizes_become_the_same_study(desk: Desk) -> None:
-    """No count is in the file."""
-    texts = set()
-    for number in (34, 67):
-        desk.images("x/a", "x/b", count=number)
-        drafted = desk.draft("x")
-        texts.add(drafted.text)
-        assert "(the smallest)" not in drafted.said
-    (text,) = texts
-    assert [count for count in ("34", "67", "68", "134") if count in text] == []
-
-
 REFUSED = {
     # files; what the error names, after the folder
     "": ["no image (.bmp, ", "name a folder that has one folder per class"],

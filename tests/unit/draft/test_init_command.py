@@ -120,42 +120,6 @@ def test_files_of_vectors_lead_to_their_source(desk: Desk, name: str) -> None:
     assert "docs/embeddings.md" in said
 
 
-REFUSED = {
-    "": ["init: name a folder", "dpprobe init images/lesions"],
-    "images/lesion": ["images/lesion: no such", "mean images/lesions or images/lesions2?"],
-    "images/none": ["images/none: no such folder or file", "correct the path"],
-    "nowhere/x": ["nowhere/x: no such folder or file", "nowhere is missing too"],
-    "/dev/null": ["/dev/null: neither a folder nor a plain file, but a device", "name another"],
-    "~no-body/x": ["'~no-body/x': no home folder for the name after ~", "write ./~"],
-    "x --root ~no-body": ["x: a folder has no columns"],
-    "x --checkpoint ~no-body": ["'~no-body': no home folder"],
-    "x --table t.csv": ["--table t.csv: x has no file of an item's vectors", ".safetensors"],
-    "x.pdf": ["x.pdf: neither a folder nor a table", ".csv, .csv.gz, .tsv, .tsv.gz, .parquet"],
-    "x --label y": ["x: a folder has no columns", "leave out --label"],
-    "x --root y": ["x: a folder has no columns", "name a CSV"],
-    "x --image y --patient z": ["x: a folder has no columns"],
-    "x --output x.pdf/x.yaml": ["--output x.pdf/x.yaml: ", "/x.pdf: not a folder", "another"],
-    "x --output x.txt": ["--output x.txt: not the name of a YAML file", "ends in .yaml"],
-    "caf\udce9": [r"$'caf\xe9' is not UTF-8", "rename it"],
-    "x --checkpoint none.pth": ["--checkpoint none.pth: no such file", "correct the path"],
-    "x --checkpoint w.pth": ["--checkpoint w.pth: its name does not begin with", "--model"],
-    "x --model resnet18": ["--model resnet18: ", "add --checkpoint with its weights"],
-    "x --size 98": ["--size 98: ", "add --checkpoint with its weights"],
-    "0.TAR": ["0.TAR: a tar file", "`source: webdataset`", "unpack"],
-    "0.tar.gz": ["0.tar.gz: a tar file", "`source: webdataset`"],
-}
-
-
-@pytest.mark.parametrize("words", REFUSED, ids=ascii)
-def test_words_that_init_cannot_follow_are_explained(folder: Desk, words: str) -> None:
-    folder.images("images/lesions2/a", "images/lesions/a", count=1)
-    for name in ("x.pdf", "0.TAR", "0.tar.gz", "w.pth"):
-        folder.file(name)
-    said = folder.refuse(*words.split())
-    assert [fact for fact in REFUSED[words] if fact not in said] == [], said
-    assert folder.refuse("").startswith("init: name a folder"), "an empty word"
-
-
 @pytest.mark.parametrize("words", ["x/ --output studies/deep/er.yml", "~/x --output b c.yaml"])
 def test_the_command_in_the_file_writes_it_again(folder: Desk, words: str) -> None:
     """Also from a folder of the home, into a folder that is not there, and twice."""

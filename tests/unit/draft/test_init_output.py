@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,25 +48,3 @@ def test_the_accuracies_are_those_of_the_command_that_is_named(
     assert len(few[0]) == len(few[1])
     if "--majority" not in asked:  # which is rounded
         assert few[0] == few[1]
-
-
-@pytest.mark.parametrize("count", [12, 13])
-def test_of_many_classes_the_largest_and_the_smallest_are_shown(desk: Desk, count: int) -> None:
-    desk.images(*(f"x/c{number:02}" for number in range(count)), count=20)
-    desk.images("x/c03", count=1300)
-    (desk.folder / "x/c01/0.jpg").unlink()
-    said = desk.draft("x").said
-    lines = [line for line in said.splitlines() if re.match(r"  (c\d|\.\.\.)", line)]
-    assert lines[0].startswith("  c03      1,300 images:")
-    assert lines[-1].startswith("  c01         19 images:")
-    assert lines[-1].endswith("(the smallest)")
-    assert len(lines) == 12
-    assert ("  ... and 2 more" in lines) == (count == 13)
-    assert f"{20 * count + 1279:,} images, {count} classes" in said
-
-
-def test_fewer_images_than_classes_have_no_expected_accuracy(desk: Desk) -> None:
-    desk.images(*(f"x/train/c{number}" for number in range(12)), "x/test/c0", count=1)
-    assert "Expected accuracy" in desk.draft("x").said
-    desk.images(*(f"y/c{number}" for number in range(12)), count=1)
-    assert "Expected accuracy" not in desk.draft("y").said

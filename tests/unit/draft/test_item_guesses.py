@@ -68,32 +68,3 @@ def test_check_counts_the_items_without_a_file(desk: Desk) -> None:
         "59 of 60 items have a file; not 's7' (only S7.h5, which has a similar name); 1 file of no "
         "item" in desk.init("uni")
     )
-
-
-def test_an_unusual_array_is_named(desk: Desk) -> None:
-    put_items(desk, 3, more=np.zeros((3, 8), "f4"))
-    for path in (desk.folder / "uni").iterdir():
-        with h5py.File(path, "r+") as file:
-            file.move("features", "tiles")
-    assert "coords [*, 2] of int64, more [*, 8] of float32" in desk.refuse("uni")
-    desk.init("uni", "--vectors", "tiles")
-    text = (desk.folder / "slides.yaml").read_text()
-    (keys,) = yaml.safe_load(text)["datasets"].values()
-    assert keys["vectors"] == {"uni": "tiles"}
-    for path in (desk.folder / "uni").iterdir():
-        with h5py.File(path, "r+") as file:
-            del file["more"]
-    assert "uni: tiles" in desk.init("uni", "--force")  # the only array that may be vectors
-
-
-def test_what_is_missing_is_named(desk: Desk) -> None:
-    put_items(desk, 3)
-    assert "leave them out" in desk.refuse("uni", "--model", "x")
-    assert "--table no.csv: no table" in desk.refuse("uni", "--table", "no.csv")
-    assert "are for a folder of vectors" in desk.refuse("slides.csv", "--vectors", "x")
-    desk.table("other.csv", [{"file": "s1", "label": "a"}, {"file": "s2", "label": "b"}])
-    assert "other.csv and slides.csv name them; name the table" in desk.refuse("uni")
-    desk.table("other.csv", [{"file": "s1.svs", "label": "a"}])
-    assert "no column has the names of the files in uni without their endings, such as s0" in (
-        desk.refuse("uni", "--table", "other.csv")
-    )

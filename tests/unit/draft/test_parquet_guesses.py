@@ -17,7 +17,6 @@ from tests.unit.draft.conftest import Desk, slowly
 
 FILE = "skin.parquet"
 LABELS = [n % 2 for n in range(60)]
-NAMES = ["benign", "malignant"]
 
 
 def write(desk: Desk, path: str = FILE, names: Any = None, **columns: Any) -> str:
@@ -80,26 +79,6 @@ def test_the_study_has_the_file_s_rows_classes_and_people(desk: Desk, data: st.D
     assert desk.draft("t.csv").counted == drafted.counted
 
 
-def test_labels_without_names_are_numbered_up_to_the_highest(desk: Desk) -> None:
-    drafted = desk.draft(write(desk, label=[0, 3, 3] * 20))
-    assert drafted.keys["class_names"] == ["0", "1", "2", "3"]
-    assert "these are the numbers of its labels" in drafted.text
-    images = {name: images for name, (images, *_) in drafted.counted.items()}
-    assert images == {"3": 40, "0": 20, "1": 0, "2": 0}
-    named = desk.draft(write(desk, names=NAMES))
-    assert "class_names" not in named.keys
-    assert {*named.counted} == {*NAMES}
-
-
-def test_lists_of_0_and_1_are_labels_of_an_image(desk: Desk) -> None:
-    drafted = desk.draft(write(desk, label=[[n % 2, 1, n % 3 // 2] for n in range(60)]))
-    assert drafted.keys["class_names"] == ["0", "1", "2"]
-    assert drafted.said.startswith(f"{FILE}: 60 images, 3 labels\n")
-    images = {name: images for name, (images, *_) in drafted.counted.items()}
-    assert images == {"1": 60, "0": 30, "2": 20}
-    assert "metric: mean AUC over the labels" in drafted.said
-
-
 def test_named_columns_come_before_guesses(desk: Desk) -> None:
     path = write(
         desk,
@@ -113,55 +92,6 @@ def test_named_columns_come_before_guesses(desk: Desk) -> None:
     named = [keys[f"{name}_column"] for name in ("image", "label", "unit")]
     assert named == ["picture", "kind", "who"]
     assert keys["class_names"] == ["0", "1", "2"]
-
-
-@pytest.mark.parametrize("kind", [str, str.encode, int])
-def test_people_and_groups_may_be_of_any_type(desk: Desk, kind: Any) -> None:
-    """One value per row: ages stay as they are, and lists are told of and left out."""
-    path = write(
-        desk,
-        "SKIN.PARQUET",
-        NAMES,
-        subject=[kind(str(n // 4)) for n in range(60)],
-        patient=[[n] for n in range(60)],
-        age=[n % 7 for n in range(60)],
-        sex=[["f", "m", "F"][n % 3].encode() for n in range(60)],
-        site=["a"] * 60,
-    )
-    drafted = desk.draft(path)
-    assert drafted.said.startswith(f"{path}: 60 images of 15 patients, 2 classes\n")
-    assert drafted.keys["unit_column"] == "subject"
-    assert drafted.keys["group_columns"] == {
-        "sex": {"column": "sex", "ignore_case": True},
-        "age": "age",
-    }
-    (note,) = drafted.notes()
-    assert note.startswith("column patient is not used: its values are lists or structs")
-
-
-def test_people_without_a_name_are_told(desk: Desk) -> None:
-    kinds: dict[Any, Any] = {float: float("nan"), str: " "}
-    for kind, blank in kinds.items():
-        people = [blank, None, *(kind(n // 2) for n in range(2, 60))]
-        drafted = desk.draft(write(desk, names=NAMES, patient_id=people))
-        assert drafted.said.startswith(f"{FILE}: 60 images of 29 patients")
-        assert drafted.notes()[0].startswith("column patient_id is blank in 2 rows, which a run")
-
-
-def test_a_second_file_is_the_test_split_and_a_column_is_not(desk: Desk) -> None:
-    parts = ["train", "test", "val"] * 20
-    alone = desk.draft(write(desk, "alone/train.parquet", split=parts))
-    assert any(note.startswith("column split is not used") for note in alone.notes())
-    assert (alone.keys["test_fraction"], alone.keys["split_by"]) == (0.2, "id")
-    fewer = {"image": [{"bytes": b"x", "path": None}] * 42, "label": [0] * 24 + [1] * 18}
-    write(desk, "both/test.parquet", split=parts[:42], **fewer)
-    both = desk.draft(write(desk, "both/train.parquet", split=parts))
-    assert both.keys["test"] == "both/test.parquet"
-    assert both.dataset.count_rows() == (60, 42)
-    assert both.counted == {"0": (54, 30, 24), "1": (48, 30, 18)}
-    assert not any("split" in note for note in both.notes())
-    desk.monkeypatch.setenv("HOME", str(desk.folder))
-    assert desk.draft("~/both/train.parquet").keys["test"] == "~/both/test.parquet"
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str, list[str]]] = {
@@ -208,10 +138,6 @@ def test_a_file_that_no_study_can_read_is_refused(desk: Desk, fault: str) -> Non
     columns, words, facts = REFUSED[fault]
     said = desk.refuse(write(desk, **columns), *words.split())
     assert [fact for fact in [FILE, *facts] if fact not in said] == [], said
-
-
-def test_a_thousand_classes_are_read(desk: Desk) -> None:
-    assert "60 images, 1000 classes" in desk.init(write(desk, label=[999, 0] * 30))
 
 
 def test_a_file_that_is_no_parquet_file_is_refused(desk: Desk) -> None:

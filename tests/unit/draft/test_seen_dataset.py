@@ -5,29 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpprobe.data.options import compute_imbalance
-from dpprobe.draft.seen_dataset import Seen, name_of, rare_notes, study_name
+from dpprobe.draft.seen_dataset import name_of, study_name
 from tests.unit.draft.conftest import Desk
-
-
-def test_an_empty_class_counts_as_tables_count_it() -> None:
-    counts = {"a": 30, "b": 15, "c": 0}
-    seen = Seen(place="x", keys={}, counts=counts, images=45)
-    assert seen.imbalance == compute_imbalance(tuple(counts.values())) == 2
-    assert not seen.is_imbalanced
-    assert (seen.largest_class, seen.majority_share, seen.unit_name) == ("a", 30 / 45, "image")
-
-
-@pytest.mark.parametrize("several", [False, True])
-def test_classes_of_fewer_than_ten_images_are_told(several: bool) -> None:
-    (note,) = rare_notes({"a": 9, "b": 10, "c": 0}, multi_label=several)
-    kind = "labels" if several else "classes"
-    assert note.startswith(f"{kind} of fewer than 10 images: a, c. ")
-    assert rare_notes({"a": 10}) == []
 
 
 def test_studies_are_named_after_their_data(desk: Desk) -> None:

@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from dpprobe.data.dataset_preparation import prepare_dataset
-from dpprobe.data.people.companion_names import read_word
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable
 from dpprobe.errors import ConfigError
@@ -194,47 +193,6 @@ def test_masks_in_a_table_are_refused_even_with_units(desk: Desk) -> None:
         prepared(undecided)
 
 
-@pytest.mark.parametrize("names", [("{}_L", "{}_R"), ("{}", "{}_L"), ("{}", "{}-0002")])
-def test_eyes_and_series_are_no_companions(
-    desk: Desk, names: tuple[str, str], caplog: pytest.LogCaptureFixture
-) -> None:
-    files = [
-        f"x/{kind}/{name.format(f'IM-{kind}-{number:04}')}.png"
-        for kind in "ab"
-        for number in NUMBERS
-        for name in names
-    ]
-    write_images(desk.folder, files)
-    drafted = desk.draft("x")
-    assert "companions" not in drafted.keys
-    assert prepared(drafted.keys) == 80
-    assert not [line for line in [*caplog.messages, drafted.said] if "companions" in line]
-
-
-def test_a_word_that_leaves_out_pictures_is_told(
-    desk: Desk, caplog: pytest.LogCaptureFixture
-) -> None:
-    write_images(desk.folder, folder("{}_crop"))
-    write_images(desk.folder, ["x/benign/field_crop_7.png"])
-    keys = {"source": "imagefolder", "path": "x", "companions": ["crop"]}
-    assert prepared(keys) == 40
-    (told,) = [line for line in caplog.messages if "companions" in line]
-    check_tokens(told, "1 of 41", "benign/field_crop_7.png")
-
-
-@pytest.mark.parametrize(
-    ("value", "token"), [("drop", "drop"), ([], "[]"), (["12"], "12"), (["_L"], "_L"), ([3], "3")]
-)
-def test_a_value_without_words_is_refused(value: Any, token: str) -> None:
-    with refuses(ConfigError, "companions", token):
-        dataset_options({"source": "imagefolder", "path": "x", "companions": value})
-
-
-def test_words_are_read_in_any_spelling() -> None:
-    written = {"source": "imagefolder", "path": "x", "companions": ["_Masks", "mask", "150x150"]}
-    assert dataset_options(written).model_dump()["companions"] == ("mask", "#x#")
-
-
 def test_the_option_changes_tables_only_if_it_is_written() -> None:
     plain = dataset_options({"source": "imagefolder", "path": "x"})
     words = dataset_options({"source": "imagefolder", "path": "x", "companions": ["mask"]})
@@ -305,23 +263,6 @@ def test_masks_in_a_parquet_file_are_left_out_by_the_draft(desk: Desk) -> None:
     check_tokens(check_said(desk, undecided), "40", "80", "companions: [mask]", "keep")
     options = dataset_options(keys | {"companions": ["mask"]})
     assert sum(options.count_rows() or ()) == 40
-
-
-@pytest.mark.parametrize("place", ["masks", "Segmentation", "thumbs"])
-def test_folders_of_masks_with_other_names_are_warned_of(
-    desk: Desk, place: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    pictures = [f"x/{name}/images/IMG_{n}.png" for name in "ab" for n in NUMBERS]
-    write_images(desk.folder, [*pictures, *(f"x/a/{place}/{n:04}.png" for n in NUMBERS)])
-    keys: dict[str, Any] = {"source": "imagefolder", "path": "x"}
-    word = read_word(f"_{place}")
-    assert prepared(keys) == 60
-    (told,) = [line for line in caplog.messages if "companions" in line]
-    check_tokens(told, "20 of 60", f"a/{place}/0001.png", f"companions: [{word}]", "keep")
-    caplog.clear()
-    assert prepared(keys | {"companions": "keep"}) == 60
-    assert not [line for line in caplog.messages if "companions" in line]
-    assert prepared(keys | {"companions": [word]}) == 40
 
 
 def test_a_class_named_like_masks_is_warned_of_and_a_class_of_masks_is_not(

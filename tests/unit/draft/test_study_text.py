@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from dpprobe.draft.study_text import format_number, write_comment, write_entry
+from dpprobe.draft.study_text import format_number, write_entry
 from dpprobe.errors import ConfigError
 from dpprobe.privacy.limits import choose_delta
 from tests.unit.draft.conftest import Desk, lesions
@@ -39,18 +39,6 @@ def test_an_entry_is_read_as_it_was_given(key: str, value: Any, indent: int) -> 
         {"top": [0], "key": wanted},
         {"top": {"key": wanted}},
     )
-
-
-@given(words=st.lists(st.text("ab-`.", min_size=1, max_size=130)), indent=st.integers(0, 4))
-def test_a_comment_has_all_words_in_lines_of_110(words: list[str], indent: int) -> None:
-    lines = write_comment(" ".join(words), indent=indent)
-    before = " " * indent + "# "
-    assert all(line.startswith(before) for line in lines)
-    assert [word for line in lines for word in line[len(before) :].split()] == words
-    assert all(len(line) <= 110 or " " not in line[len(before) :] for line in lines)
-    firsts = [line[len(before) :].split()[0] for line in lines[1:]]
-    full = [len(line) + 1 + len(word) > 110 for line, word in zip(lines, firsts, strict=False)]
-    assert all(full), "a line ends where the next word has no room"
 
 
 @given(st.integers(0, 10**9))
@@ -111,16 +99,6 @@ def test_results_and_data_are_outside_the_images(desk: Desk) -> None:
     assert "share one data_dir" not in desk.draft("study").text
 
 
-def test_names_that_a_study_cannot_have_are_told(desk: Desk) -> None:
-    desk.images("My Lesions/a", "My Lesions/b", count=30)
-    said = desk.init("My Lesions", "--output", "24-b.yaml")
-    assert "names:       my_lesions (from My Lesions), 24_b (from 24-b);" in said
-    study = desk.study("24-b.yaml")
-    assert (study.study, [*study.datasets]) == ("24_b", ["my_lesions"])
-    desk.images("plain/a", "plain/b", count=30)
-    assert "names:" not in desk.init("plain")
-
-
 @pytest.mark.parametrize("place", ["lesions", "similar_images"])
 @pytest.mark.parametrize("balanced", [True, False])
 def test_the_public_images_that_a_comment_declares_are_accepted(
@@ -145,14 +123,3 @@ def test_the_public_images_that_a_comment_declares_are_accepted(
     (file,) = study.methods["auto"].public_files().values()
     assert f"features/{name}/" in file
     assert desk.run("check", "study.yaml").startswith("study.yaml: 6 cells; ")
-
-
-def test_enough_images_need_no_public_images(desk: Desk) -> None:
-    """At mu 0.27 and 512 features, from 15 sqrt(512) / 0.27 = 1,264 training units on."""
-    desk.file("0.jpg")
-    for rows, offered in ((1500, True), (1700, False)):
-        desk.table("t.csv", [{"file": f"{n}.jpg", "y": "ab"[n % 2]} for n in range(rows)])
-        drafted = desk.draft("t.csv")
-        assert ("\n# public_datasets:\n" in drafted.text) == offered
-        assert ("\n    # public: " in drafted.text) == offered
-        assert ("public images of a similar kind" in drafted.said) == offered

@@ -80,15 +80,6 @@ def test_parts_of_clip_retrieval_are_recognised(desk: Desk, place: str) -> None:
     ) in confirm(desk, "laion.yaml")
 
 
-def test_parts_may_lie_in_one_folder_and_names_may_repeat(desk: Desk) -> None:
-    put_parts(desk, "{0}_", image_path=["same.jpg"] * ROWS)
-    desk.init("laion", "--label", "diagnosis")
-    keys = keys_of(desk, "laion.yaml")
-    assert keys["train"] == "laion/img_emb_*.npy"
-    assert "id_column" not in keys
-    assert "in 12 parts" in confirm(desk, "laion.yaml")
-
-
 def test_a_part_without_its_table_is_named(desk: Desk) -> None:
     put_parts(desk)
     table = desk.folder / "laion/metadata/metadata_11.parquet"
@@ -98,20 +89,6 @@ def test_a_part_without_its_table_is_named(desk: Desk) -> None:
     assert "metadata_11.parquet: 5 rows, but 6 vectors in" in desk.refuse("laion")
     (desk.folder / "laion/img_emb/img_emb_7.npy").unlink()
     assert "no img_emb_7.npy between img_emb_6.npy and img_emb_8.npy" in desk.refuse("laion")
-
-
-def test_a_csv_may_take_the_place_of_the_metadata(desk: Desk) -> None:
-    put_parts(desk)
-    rows = [{"kind": "xy"[number % 2], "who": f"p{number}"} for number in range(ROWS * PARTS)]
-    desk.table("labels.csv", rows, delimiter=";")
-    desk.init("laion", "--table", "labels.csv", "--label", "kind", "--patient", "who")
-    keys = keys_of(desk, "laion.yaml")
-    assert (keys["table"], keys["delimiter"], keys["class_names"]) == (
-        "labels.csv",
-        ";",
-        ["x", "y"],
-    )
-    assert "array [72, 4] of float16 in 12 parts\n" in confirm(desk, "laion.yaml")
 
 
 @pytest.mark.parametrize(

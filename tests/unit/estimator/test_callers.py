@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from joblib import parallel_config
-from scipy import sparse
 from sklearn import ensemble, model_selection
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.calibration import CalibratedClassifierCV
@@ -461,32 +460,3 @@ def test_rows_may_differ_by_the_rounding_of_a_sum(kind: Any, width: int, place: 
         wanted = abs(factor) > 1 and size > 0
         pair = STEP_ROWS.astype(kind), other.astype(kind)
         assert callers._rows_differ(*pair, width=width) == wanted
-
-
-def odd_rows() -> dict[str, Any]:
-    rows = STEP_ROWS
-    return {
-        "float64": rows,
-        "float32": rows.astype(np.float32),
-        "whole": rows.astype(int),
-        "one more": rows.astype(int) + 1,
-        "two rows": rows[:2],
-        "one row": rows[0],
-        "one column": rows[:, :1],
-        "NaN above 0": np.where(rows > 0, np.nan, rows),
-        "NaN below 0": np.where(rows < 0, np.nan, rows),
-        "texts": rows.astype(str),
-        "infinity": np.where(rows > 0, np.inf, rows),
-        "-infinity": np.where(rows > 0, -np.inf, rows),
-        "sparse": sparse.csr_matrix(rows),
-        "twice, sparse": sparse.csr_matrix(rows * 2),
-        "two rows, sparse": sparse.csr_matrix(rows[:2]),
-    }
-
-
-@pytest.mark.parametrize("name", odd_rows())
-def test_rows_of_other_types_shapes_and_values_differ(name: str) -> None:
-    """Each equals a copy of itself alone: NaN is NaN, and infinity has a sign."""
-    one = odd_rows()[name]
-    for other_name, other in odd_rows().items():
-        assert callers._rows_differ(one, other, width=4) == (name != other_name), other_name

@@ -54,20 +54,6 @@ def test_probabilities_are_those_of_scipy() -> None:
     assert chances.dtype == np.float64
 
 
-@pytest.mark.parametrize("size", [1, 12, 95, 10**6])
-def test_scores_do_not_depend_on_the_size_of_blocks(
-    size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    classifier, X = make_benchmark().fit(*make_rows(rows=60)), make_rows(1, rows=30).X
-    expected = X.astype(float) @ classifier.coef_.T.astype(float)
-    lengths = np.linalg.norm(X, axis=1, keepdims=True)  # normalize: l2
-    monkeypatch.setattr(fit_and_score, "SCORED_BYTES", size)
-    scores = classifier.decision_function(X)
-    np.testing.assert_allclose(scores, expected / lengths + classifier.intercept_, atol=1e-4)
-    source = array_inputs.MappedRows(X)
-    np.testing.assert_allclose(classifier.decision_function(source), scores, atol=1e-5)
-
-
 @pytest.mark.parametrize("rates", [(1, 1), (1, 0.5), (0.5, 0.5)])
 def test_rows_are_streamed_if_they_are_many_and_all_are_used(
     rates: tuple[float, float], monkeypatch: pytest.MonkeyPatch

@@ -134,20 +134,6 @@ def test_parts_of_a_table_that_differ_are_refused(part: slice, wrong: str) -> No
     head.fit(rows, labels.to_numpy(), people.to_numpy())
 
 
-@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
-def test_scores_of_parts_that_differ_are_refused(part: slice) -> None:
-    rows, labels = FEATURES.iloc[10 : 10 + ROWS], CLASS.iloc[10 : 10 + ROWS]
-    fitted = classifier().fit(rows, labels)
-    for named, scored in (
-        ("y", (rows, CLASS.iloc[part])),
-        ("sample_weight", (rows, labels, pd.Series(1.0, index=range(TABLE)).iloc[part])),
-        ("sample_weight", (NUMBERS, labels, pd.Series(1.0, index=range(TABLE)).iloc[part])),
-    ):
-        with refuses(ArrayError, named, f"{named}.to_numpy()"):
-            fitted.score(*scored)
-    assert fitted.predict(rows).tolist() == fitted.predict(rows.to_numpy()).tolist()
-
-
 BY_POSITION = "groups: matched by position"
 NAMED = pd.Index([f"i{row}" for row in range(ROWS)])
 
@@ -234,32 +220,12 @@ def test_the_first_row_that_differs_is_named(left: Any, right: Any, first: int) 
         check_order(**arguments)
 
 
-def test_the_remedies_work() -> None:
-    rows = pd.DataFrame(NUMBERS, index=NAMES)
-    labels = shuffled(LABELS, NAMES)
-    expected = classifier().fit(NUMBERS, LABELS).coef_
-    np.testing.assert_array_equal(classifier().fit(rows, labels.loc[rows.index]).coef_, expected)
-    classifier().fit(rows, labels.to_numpy())
-
-
 def test_folds_of_another_order_are_refused() -> None:
     rows, people = pd.DataFrame(NUMBERS), shuffled(PEOPLE, None)
     with config_context(enable_metadata_routing=True):
         estimator = classifier(unit="group").set_fit_request(groups=True)
         with pytest.raises(ValueError, match="another order, or other rows"):
             cross_val_score(estimator, rows, LABELS, params={"groups": people}, error_score="raise")
-
-
-@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
-def test_scores_have_the_same_order(index: Any) -> None:
-    rows = pd.DataFrame(NUMBERS, index=index)
-    fitted = classifier().fit(rows, LABELS)
-    accuracy = np.mean(fitted.predict(NUMBERS) == LABELS)
-    assert fitted.score(rows, pd.Series(LABELS, index=index)) == accuracy
-    with pytest.raises(ValueError, match=f"y: {REFUSED.format('X')}"):
-        fitted.score(rows, shuffled(LABELS, index))
-    with pytest.raises(ValueError, match=f"sample_weight: {REFUSED.format('X')}"):
-        fitted.score(rows, LABELS, sample_weight=shuffled(np.ones(ROWS), index))
 
 
 def test_other_values_have_no_order() -> None:

@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpprobe.exhibits.epsilon_axis import EpsilonScale, draw_epsilon_axis
-from dpprobe.privacy.risk import RiskEpsilon
 
 
 def _scale(*finite: float, infinite: bool = False, curves: int = 1) -> EpsilonScale:
@@ -48,24 +47,3 @@ def test_ticks_are_at_the_epsilons_and_a_line_parts_infinity() -> None:
     axes, ticks = _draw(_scale(0.1, 1.0, 10.0))
     assert ticks == {-1.0: "0.1", 0.0: "1", 1.0: "10"}
     assert len(axes.lines) == 0
-
-
-@pytest.mark.parametrize("infinite", [False, True])
-def test_without_a_finite_epsilon_infinity_stands_alone(infinite: bool) -> None:
-    axes, ticks = _draw(_scale(infinite=infinite))
-    assert ticks == {0.12: "∞\n(no noise)"}
-    assert len(axes.lines) == 0
-
-
-def test_a_label_without_space_is_left_out_and_takes_none() -> None:
-    """A label of one digit is 1.4 characters wide, here 0.42; from 1 to 2 are 0.3, to 4 are 0.6."""
-    scale = _scale(1.0, 2.0, 4.0)
-    narrow = 0.0175 * (math.log10(4) + scale.gap) / 0.3
-    places = [round(math.log10(epsilon), 9) for epsilon in (1, 2, 4)]
-    shown = _draw(scale, width=narrow)[1]
-    assert shown == dict(zip(places, ("1", "", "4"), strict=True)), "the tick stays"
-    others = _draw(scale, [1.0], others=[2.0, 4.0], width=narrow)[1]
-    assert others == {places[0]: "1", places[2]: "4"}, "no tick without a label"
-    risk = RiskEpsilon(1.5, "advantage-0.1", 1e-5)
-    shown = _draw(_scale(risk, 2.0, 4.0), width=narrow)[1]
-    assert [*shown.values()] == ["2", "", ""], "written epsilons come before those of risks"

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from dpprobe import resources
-from dpprobe.exhibits.exhibit import Exhibit, many, one, waits
+from dpprobe.exhibits.exhibit import Exhibit
 from dpprobe.exhibits.make import FOLDER, PUBLISHED, RESULTS, STUDY, find_function
 from dpprobe.reporting.registry import EXHIBITS
 from dpprobe.results.study_files import StudyFiles
@@ -45,61 +45,12 @@ def small_exhibit(**changes: object) -> Exhibit:
     return Exhibit(**(values | changes))  # type: ignore[arg-type]
 
 
-def test_outputs_are_named_after_their_group_and_ending() -> None:
-    outputs = {output.name: output for output in small_exhibit().list_outputs(None)}
-    assert list(outputs) == ["svg", "png", "law_svg", "law_png"]
-    assert outputs["law_png"].paths == ("figures/{dataset}/small_law.png",)
-    assert outputs["svg"].caption is None  # the report shows one of both
-    assert outputs["png"].caption == "a.rst"
-    assert outputs["law_png"].caption == "b.rst"
-    assert outputs["law_png"].labels == {"dataset": "{dataset}", "figure": "law"}
-    unshown = small_exhibit(category=None).list_outputs(None)
-    assert {output.caption for output in unshown} == {None}, "without a category"
-    table = small_exhibit(kind="table", files={"": ("tables/a", "tables/b")})
-    csv, markdown = table.list_outputs(None)
-    assert (csv.name, csv.paths, csv.several) == ("csv", ("tables/a.csv", "tables/b.csv"), True)
-    assert (markdown.name, markdown.paths) == ("markdown", ("tables/a.md", "tables/b.md"))
-
-
-def test_a_path_with_an_ending_is_one_file_of_its_group() -> None:
-    (page,) = small_exhibit(files={"page": "figures/{dataset}/x.html"}).list_outputs(None)
-    assert (page.name, page.paths, page.several) == ("page", ("figures/{dataset}/x.html",), False)
-
-
 def test_the_caption_labels_and_version_follow_from_the_name_the_paths_and_the_kind() -> None:
     (_, png) = small_exhibit(files={"": "figures/x"}, caption="").list_outputs(None)
     assert (png.caption, png.labels) == ("small.rst", {})
     named = small_exhibit(files={"": "figures/x"}, labels={"a": "b"}, params={"name": 1})
     assert named.list_outputs(None)[1].labels == {"a": "b"}
     assert named.job_params == {"version": VERSIONS["figures"], "name": 1}
-
-
-def test_logs_are_named_after_the_wildcards() -> None:
-    by_epsilon = small_exhibit(files={"": "figures/{dataset}/small-{epsilon}"})
-    assert by_epsilon.locate_log("logs", ".log") == "logs/plot_small/{dataset}/eps-{epsilon}.log"
-    assert small_exhibit(files={"": "x"}).locate_log("logs", ".log") == "logs/plot_small.log"
-
-
-def test_files_of_one_stem_stand_together() -> None:
-    study = read_study(CONFIG / "config.yaml")
-    places = [{"dataset": "a"}, {"dataset": "b"}]
-    listed = small_exhibit().list_files(study, "r", places)
-    assert [name for name in listed if name.endswith(".png")] == [
-        "r/figures/a/small.png",
-        "r/figures/b/small.png",
-        "r/figures/a/small_law.png",
-        "r/figures/b/small_law.png",
-    ]
-
-
-def test_needs_are_lists_of_paths() -> None:
-    files = StudyFiles(read_study(CONFIG / "config.yaml"), results="r")
-    assert one(lambda _files, place: place["dataset"]).paths(files, {"dataset": "a"}) == ["a"]
-    assert one(lambda _files, _place: None).paths(files, {}) == []
-    assert many(lambda files, _place: files.list_summaries()).paths(files, {}) == [
-        "r/summary/digits.parquet"
-    ]
-    assert not waits(lambda _files, _place: []).read
 
 
 def test_declarations_import_nothing_heavy() -> None:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from dpprobe.errors import NothingToShow
 from dpprobe.exhibits import make, style
 from dpprobe.exhibits.exhibit import Exhibit, many, one, waits
-from dpprobe.exhibits.make import find_function, make_exhibit
+from dpprobe.exhibits.make import make_exhibit
 from dpprobe.exhibits.style import SETTINGS
 from dpprobe.exhibits.tables import Column, Table, make_row
 
@@ -107,14 +107,6 @@ def test_the_study_and_published_numbers_are_read_if_they_are_asked_for(
     assert heard == ["the study", True]
 
 
-def test_files_may_depend_on_the_study(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    exhibit = replace(EXHIBIT, files=lambda study: {"": f"tables/{study}"}, needs={})
-    table = Table(name="a", columns=(Column(title="x"),), rows=[make_row("2")])
-    outputs = {"csv": [str(tmp_path / "tables/s.csv")]}
-    _make(exhibit, monkeypatch, lambda: table, outputs=outputs, read_study=lambda: "s")
-    assert (tmp_path / "tables/s.csv").read_text() == "x\n2\n"
-
-
 def test_the_reason_why_there_is_nothing_to_show_is_drawn_in_each_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -182,7 +174,3 @@ def test_returned_figures_are_drawn_and_saved_in_the_common_style(
         )
     assert sizes == [SETTINGS["font.size"]]
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["x.png", "x.svg"]
-
-
-def test_the_function_is_found_by_its_name() -> None:
-    assert find_function(EXHIBIT.make).__name__ == "find_function"

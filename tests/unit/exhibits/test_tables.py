@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -34,42 +33,10 @@ def test_latex_escapes(text: str, expected: str) -> None:
     assert tables.escape_latex(text) == expected
 
 
-def _bold_table() -> tables.Table:
-    return tables.Table(
-        name="n",
-        columns=(tables.Column(title="a_b", align="left"), tables.Column(title="c|d")),
-        rows=[
-            tables.make_row("<x>|y", tables.mean_cell(0.5, 0.25, 0.75)),
-            tables.make_row("z", tables.TableCell(text="1", bold=True)),
-        ],
-        notes=["Run `a & b`."],
-    )
-
-
-def test_markdown_without_a_title_begins_with_the_table() -> None:
-    assert tables.write_markdown(_bold_table()) == (
-        "| a_b | c\\|d |\n| --- | ---: |\n| &lt;x>\\|y | 50.0 ± 25.0 |\n| z | **1** |\n\n"
-        "Run `a & b`.\n"
-    )
-
-
 def test_a_cell_of_several_lines_and_a_comparison_stay_in_the_markdown_s_row() -> None:
     columns = (tables.Column(title="group"),)
     table = tables.Table(name="n", columns=columns, rows=[tables.make_row("a\nb < 40 <40")])
     assert tables.write_markdown(table).splitlines()[2:] == ["| a b < 40 <40 |"]
-
-
-def test_html_escapes_text_and_marks_code_and_bold() -> None:
-    text = str(tables.write_html(_bold_table(), caption="<b>"))
-    assert "<caption>&lt;b&gt;</caption>" in text
-    assert '<th scope="col" class="">a_<wbr>b</th><th scope="col" class="num">c|d</th>' in text
-    assert '<td class="">&lt;x&gt;|y</td><td class="num">50.0 ± 25.0</td>' in text
-    assert '<td class="num"><strong>1</strong></td>' in text
-    assert text.endswith('<p class="note">Run <code>a &amp; b</code>.</p>')
-
-
-def test_latex_sets_a_bold_cell_in_bold() -> None:
-    assert r"z & \textbf{1} \\" in tables.write_latex(_bold_table())
 
 
 @pytest.mark.parametrize(
@@ -123,26 +90,3 @@ def test_programs_get_a_table_of_their_own_where_there_is_one() -> None:
     table = replace(_numbers(), numbers=own)
     assert tables.comma_separated(table) == "x\n1\n"
     assert "| two |" in tables.write_markdown(table)
-
-
-def test_titles_say_how_a_column_is_aligned_and_whether_it_has_an_interval() -> None:
-    columns = tables.make_table("n", "", ("<a±", "±mean", "x<y"), []).columns
-    assert [(c.title, c.align, c.interval) for c in columns] == [
-        ("a±", "left", False),
-        ("mean", "right", True),
-        ("x<y", "right", False),
-    ]
-
-
-def test_latex_has_a_column_per_column_a_label_and_cited_cells(tmp_path: Path) -> None:
-    table = _bold_table()
-    rows = [tables.make_row("[x]", tables.TableCell(text="*", citation="key_2020")), *table.rows]
-    text = tables.write_latex(replace(table, name="a_table", title="100% of x", rows=rows))
-    assert r"\caption{100\% of x}" in text
-    assert r"\label{tab:a-table}" in text
-    assert r"\begin{tabular}{lr}" in text
-    assert r"a\_b & c\textbar{}d \\" in text
-    assert r"{[x]} & {*}~\cite{key_2020} \\" in text, "a bracket would be the last row's argument"
-    for ending, write in ((".tex", tables.write_latex), (".md", tables.write_markdown)):
-        tables.save_table(table, tmp_path / f"t{ending}")
-        assert (tmp_path / f"t{ending}").read_text() == write(table)

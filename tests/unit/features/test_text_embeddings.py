@@ -102,13 +102,6 @@ def test_zero_shot_scores_are_the_library_s_logits() -> None:
     torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_activation_decides_text_too() -> None:
-    (weights, usual), (others, quick) = embed("tiny", "photo"), embed("tiny-quickgelu", "photo")
-    assert usual.fingerprint != quick.fingerprint
-    assert usual.weights_sha256 == quick.weights_sha256
-    assert np.abs(weights - others).max() > 1e-4
-
-
 def test_what_is_of_images_alone_does_not_decide_text() -> None:
     sentences = [["a"], ["b"]]
     expected, plain = text_embeddings.embed_text(options(), sentences=sentences, runtime=CPU)
@@ -123,19 +116,6 @@ def test_what_is_of_images_alone_does_not_decide_text() -> None:
         )
         assert encoder.fingerprint == plain.fingerprint
         np.testing.assert_array_equal(weights, expected)
-
-
-def test_classes_may_have_unequal_numbers_of_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A class is the mean of its sentences, however many are encoded at a time."""
-    monkeypatch.setattr(text_embeddings, "BATCH", 2)
-    sentences = [["a", "red cat", "b c"], ["dog"], ["d e", "owl"]]
-
-    def rows(given: list[list[str]]) -> np.ndarray:
-        return text_embeddings.embed_text(options(), sentences=given, runtime=CPU)[0]
-
-    means = [rows([[one] for one in each]).mean(0) for each in sentences]
-    wanted = [mean / np.linalg.norm(mean) for mean in means]
-    np.testing.assert_allclose(rows(sentences), wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_the_artifact_says_what_made_it(tmp_path: Path, info: Path) -> None:
@@ -264,16 +244,6 @@ def test_equal_words_are_refused_but_for_imagenet(
     monkeypatch.setattr(open_clip, "IMAGENET_CLASSNAMES", [*"abbcc"])
     write(tmp_path / "a.safetensors", info, prompt_names="imagenet")
     assert re.findall(r"'(\w)' stands for 2 classes", caplog.text) == ["b", "c"]
-
-
-def test_text_is_embedded_in_float32_whatever_precision_is_asked_for() -> None:
-    sentences = [[f"a {name}"] for name in CLASSES]
-    asked = Runtime(device="cpu", precision="bfloat16")
-    ours, _ = text_embeddings.embed_text(options(), sentences=sentences, runtime=asked)
-    tokens = open_clip.get_tokenizer("tiny-quickgelu")([one for (one,) in sentences])
-    with torch.inference_mode():
-        wanted = library("tiny-quickgelu").encode_text(tokens, normalize=True)
-    np.testing.assert_allclose(ours, wanted.numpy(), atol=1e-6, rtol=0)
 
 
 def test_a_start_goes_by_the_order_of_the_classes(tmp_path: Path) -> None:

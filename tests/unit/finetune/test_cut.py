@@ -26,7 +26,6 @@ from dpprobe.finetune.cut import cut_network
 from dpprobe.finetune.cut_shards import cut_backbone, cut_shape, extract_cut_shard
 from dpprobe.finetune.fine_tuned_network import build_network, tuned_state, whole_network
 from dpprobe.finetune.options import Options
-from dpprobe.finetune.tracing import trace_graph
 from dpprobe.finetune.trained_parameters import example_images, frozen_model, network_graph
 from dpprobe.heads.normalisation import L2
 from dpprobe.heads.rows import Transform
@@ -359,27 +358,3 @@ def test_activations_do_not_depend_on_the_batch() -> None:
         other = images.clone()
         other[[one for one in range(5) if one != row]] = 0
         assert torch.equal(cut.forward(other)[row], together[row])
-
-
-class Halving(nn.Module):
-    """Halves images until they have two pixels, and branches by sizes that one module makes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pool, self.block, self.head = nn.AvgPool2d(2), nn.Conv2d(3, 3, 1), nn.Linear(12, 2)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        images = self.pool(images)
-        if images.shape[-1] > 2:
-            images = self.pool(images)
-        if images.shape[-1] > 2:
-            images = -images
-        return self.head(self.block(images).flatten(1))
-
-
-@pytest.mark.parametrize("size", [4, 8])
-def test_sizes_are_those_of_each_call_of_a_module(size: int) -> None:
-    network = Halving().eval()
-    images = torch.randn(4, 3, size, size, generator=torch.Generator().manual_seed(0))
-    traced = trace_graph(network, [network.block], (images[:1], images[:2]))
-    torch.testing.assert_close(traced(images), network(images), rtol=0, atol=0)

@@ -15,7 +15,6 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,7 +25,7 @@ from dpprobe import devices
 from dpprobe.artifacts import write_json
 from dpprobe.errors import ConfigError, DeviceError, WorkerError, may_pass
 from dpprobe.finetune.rank_processes import run_ranks
-from dpprobe.finetune.ranks import _PATIENCE, Ranks
+from dpprobe.finetune.ranks import Ranks
 from dpprobe.finetune.train import train_network
 from tests.support.killed_training import norm
 from tests.support.shared_training import (
@@ -179,16 +178,6 @@ def test_a_process_that_hangs_ends_the_job(tmp_path: Path) -> None:
 def test_ctrl_c_leaves_the_end_of_the_ranks_to_their_parent(tmp_path: Path) -> None:
     run_ranks(partial(note_after_ctrl_c, folder=tmp_path), 2, device="cpu")
     assert len(list(tmp_path.glob("*.pid"))) == 2
-
-
-def test_a_rank_leaves_the_first_word_to_the_rank_that_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    waited: list[float] = []
-    monkeypatch.setattr("time.sleep", waited.append)
-    with pytest.raises(WorkerError, match="process 0 of 2 gets no answer .*reset by peer"):
-        Ranks(count=2)._talk(Mock(side_effect=RuntimeError("reset by peer")))
-    assert waited == [_PATIENCE]
 
 
 def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
 from functools import cache
@@ -17,14 +16,13 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from dpprobe.backbones.backbone import Backbone
-from dpprobe.backbones.network_forward import CPU_PIXELS
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.finetune.fine_tuned_network import FineTunedNetwork, Network, build_network
 from dpprobe.finetune.gradients import ClippedSums
 from dpprobe.finetune.inputs import ImageInputs, Index, Inputs
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.starting_probe import fit_probe, probe_plan, start_from
-from dpprobe.finetune.steps import Training, rows_at_once
+from dpprobe.finetune.steps import Training
 from dpprobe.finetune.train import Trained, train_network
 from dpprobe.heads.adam import Adam
 from dpprobe.heads.fitted import Heads
@@ -243,31 +241,6 @@ def test_mean_gradients_are_clipped_without_privacy_alone() -> None:
     np.testing.assert_array_equal(private, same)
 
 
-def test_the_network_is_left_with_the_result() -> None:
-    options, network = network_options(average="mean", class_priors=(0.5, 0.3, 0.2)), mlp_network()
-    inputs = mlp_inputs()
-    trained = train_network(options, network, inputs, releases_of(options, inputs.n, 1.0))
-    assert flat(network.trained).tolist() == flat(trained.state).tolist()
-    assert trained.steps == 6
-
-
-def _fits(rows: int, physical: int, views: int, side: int | None) -> bool:
-    pixels = 0 if side is None else rows * views * side**2
-    return rows * views <= physical and pixels <= CPU_PIXELS
-
-
-@pytest.mark.parametrize("side", [None, 1, 128, 129, 512, 513])
-def test_as_many_rows_pass_at_once_as_fit(side: int | None) -> None:
-    shape = (5,) if side is None else (3, side, side)
-    network: Any = SimpleNamespace(
-        trained=dict(mlp_network().trained), shape=shape, from_images=side is not None
-    )
-    for physical, views in itertools.product((1, 2, 15, 16, 17, 64), (1, 2, 3, 16, 17)):
-        found = rows_at_once(network, physical, views)
-        most = [rows for rows in range(1, 66) if _fits(rows, physical, views, side)]
-        assert found == max(most, default=1)
-
-
 @pytest.mark.parametrize("batch_size", [8, "full"])
 @pytest.mark.parametrize("values", [{}, {"units": True}])
 def test_physical_batches_are_parts_of_one_batch(
@@ -390,20 +363,6 @@ def test_records_are_of_what_would_be_returned_then(
         scores = network.module(inputs.read_batch(np.arange(30), step=None))
     loss = nn.functional.cross_entropy(scores, inputs.labels[:30])
     assert watched.history[-1]["train_loss"] == pytest.approx(float(loss), rel=1e-5)
-
-
-@pytest.mark.parametrize(("rate", "worse"), [(0.05, False), (1e4, True)])
-def test_a_loss_that_rose_names_the_learning_rate(
-    rate: float, *, worse: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    options = network_options(learning_rate=rate, steps=40)
-    losses = [one["train_loss"] for one in train(options, noise=0.0, record=no_record).history]
-    assert (losses[-1] > losses[0]) == worse
-    assert ("write a smaller learning_rate" in caplog.text) == worse
-
-
-def no_record(step: int, network: FineTunedNetwork) -> dict[str, float]:  # noqa: ARG001
-    return {}
 
 
 def test_divergence_names_the_learning_rate() -> None:

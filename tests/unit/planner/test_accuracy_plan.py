@@ -178,13 +178,6 @@ def test_json_has_each_choice_s_accuracy_under_each_baseline(
     assert values["coverage"] == read_curves().law.coverage
 
 
-def test_json_repeats_the_warnings() -> None:
-    plan = make_plan(replace(SETTING, n=60, epsilon=0.01, delta=0.02), ceiling=0.9)
-    values = plan.as_json()
-    assert (values["too_few"], len(values["warnings"])) == (True, 1)
-    assert values["warnings"][0] == plan.warnings[0]
-
-
 def test_json_names_the_risk_that_determined_epsilon() -> None:
     risk = Risk(advantage=0.1)
     epsilon = RiskEpsilon(risk.to_epsilon(1e-5), risk.token, 1e-5)

@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dpprobe.planner.accuracy_plan import Choice, PlanForPeople, Scale
 from dpprobe.planner.learning_curves import read_curves
@@ -124,14 +122,6 @@ def test_notes_name_the_sources_the_coverage_and_what_lies_outside() -> None:
     assert f"with {curves.most_classes + 1:,} classes the predictions are guesses" in guesses
 
 
-@given(st.integers(1, 10**9))
-def test_a_count_is_rounded_up_to_two_digits(n: int) -> None:
-    rounded = round_count(n)
-    assert n <= rounded < 1.1 * n + 1
-    assert len(str(rounded).rstrip("0")) <= 2
-    assert round_count(rounded) == rounded
-
-
 @pytest.mark.parametrize("unit", ["image", "patient"])
 def test_too_few_units_are_told_with_how_many_would_do(unit: str) -> None:
     enough, none = (too_few_words(SETTING, each, unit=unit) for each in (1234, None))
@@ -164,17 +154,3 @@ def test_a_study_is_warned_of_the_epsilons_for_which_it_is_too_small(
         )
     else:
         assert warning is None
-
-
-def test_of_more_classes_than_were_measured_nothing_is_warned() -> None:
-    most = read_curves().most_classes
-    few = {"n": 2 * most, "dimension": None, "epsilons": [0.01], "delta": 1e-5}
-    assert too_few_warning(classes=most, **few) is not None  # type: ignore[arg-type]
-    assert too_few_warning(classes=most + 1, **few) is None  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("n", "told"), [(300, True), (3000, False)])
-def test_public_images_are_mentioned_where_they_may_help(n: int, told: bool) -> None:
-    """Of 1,280 features at mu 0.27, the limit of 15 sqrt(d) / mu is 2,000 units."""
-    text = plan_in_words(made(setting=SETTING.with_n(n), unit="patient"))
-    assert ("docs/few-patients.md" in text) == told

@@ -112,20 +112,3 @@ def test_a_detail_is_one_printable_line_of_the_same_letters(text: str, passed: b
             assert shown == letter
         else:
             assert shown == (" " if letter.isspace() else "?")
-
-
-@pytest.mark.parametrize(("passed", "longest"), [(False, 600), (True, 6000), (None, 6000)])
-def test_a_long_detail_keeps_its_start_and_its_remedy(passed: bool | None, longest: int) -> None:
-    for length in (longest, longest + 1, 3 * longest):
-        text = "".join(str(place % 10) for place in range(length))
-        checks = Checks()
-        checks.note_check("files", passed, text)
-        detail = checks.done[0].detail
-        if length == longest:
-            assert detail == text
-        else:
-            start, end = detail.split(" ... ")
-            assert text.startswith(start)
-            assert text.endswith(end)
-            assert longest - 5 <= len(detail) <= longest
-            assert abs(len(start) - len(end)) <= 2

@@ -163,13 +163,6 @@ def test_options_that_cannot_be_are_told_before_any_work(
     check_tokens(str(run_main(monkeypatch, "predict", "b", "x", *words.split())), *said)
 
 
-def test_images_are_required(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_main(monkeypatch, "predict", "b") == 2
-    check_tokens(capsys.readouterr().err, "images")
-
-
 def answering(monkeypatch: pytest.MonkeyPatch, function: str, answer: Any) -> None:
     monkeypatch.setattr(f"dpprobe.release.{function}", lambda *_, **__: answer)
 
@@ -336,13 +329,3 @@ def test_a_mistake_leaves_the_ledger_as_it_is(
     before = booked.path.read_bytes()
     check_tokens(str(run_main(monkeypatch, "ledger", *words.split())), *said)
     assert booked.path.read_bytes() == before
-
-
-def test_a_dataset_without_releases_has_an_empty_ledger(
-    booked: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = booked.path.parents[1] / "other"
-    assert run_main(monkeypatch, "ledger", str(other)) == 0
-    said = capsys.readouterr().out
-    assert said.count("\n") == 1
-    check_tokens(said, other / "ledger.jsonl")

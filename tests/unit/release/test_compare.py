@@ -433,14 +433,6 @@ def test_images_on_both_sides_and_moving_splits_are_refused(
         compare(folder, of)
 
 
-def test_a_comparison_without_power_needs_a_word(made: tuple[Path, Study]) -> None:
-    task = open_task(*made, epsilon=0.1)
-    with refuses(PrivacyError, "--anyway", "--epsilon", "No epsilon"):
-        task.check_before()
-    task.check_before(anyway=True)
-    open_task(*made, epsilon=5.0).check_before()
-
-
 def test_null_rows_are_right_for_no_head(made: tuple[Path, Study]) -> None:
     folder, _ = made
     store = FeatureStore(folder / "results/features/toy/pixels/test/manifest.json")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,8 +36,6 @@ from dpprobe.release.comparison import (
 from dpprobe.release.counted_units import weigh_rows
 from tests.support.mechanisms import made_plan
 from tests.support.refusals import refuses
-
-Floats = npt.NDArray[np.float64]
 
 
 def plan_of(n: int, *, noise: float = 1e-3, unit: str = "image") -> Plan:
@@ -263,14 +260,3 @@ def test_a_head_is_better_if_the_interval_leaves_out_zero(
     ends: tuple[float, float], better: int | None
 ) -> None:
     assert Difference(sum(ends) / 2, *ends).better == better
-
-
-@given(st.floats(-1e4, 1e4), st.floats(-1e4, 1e4), st.integers(1, 1000), st.floats(1e-3, 1e3))
-def test_ends_are_in_order_and_differences_of_shares(
-    total: float, squares: float, n: int, deviation: float
-) -> None:
-    noise = Noise(n=n, difference=deviation, squares=2 * deviation)
-    for metric in map(Metric, FREQUENCIES):
-        found = estimate_difference(ReleasedSums(total, squares), noise, metric)
-        assert -1 <= found.low <= found.value <= found.high <= 1
-        assert least_difference(noise, metric, disagreement=0.3) > 0

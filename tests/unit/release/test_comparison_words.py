@@ -9,7 +9,6 @@ import pytest
 from dpprobe.privacy.unit_words import unit_words
 from dpprobe.release.comparison import Metric, Noise, comparison_mechanisms, least_difference
 from dpprobe.release.comparison_words import (
-    describe_imbalance,
     describe_plan,
     describe_result,
     round_up,
@@ -43,16 +42,6 @@ def test_the_verdict_is_that_of_the_interval(
     said = "\n".join(describe_result(record, IMAGES))
     check_tokens(said, *tokens, "120")
     assert ("macro accuracy" in said) == ("frequencies" in said) == bool(more)
-
-
-@pytest.mark.parametrize(
-    ("stated", "ratio"),
-    [([], None), ([(0.34, 0.66)], None), ([(0.5, 0.5), (0.2, 0.8)], "4.0")],
-)
-def test_unequal_classes_are_told(stated: list[tuple[float, ...]], ratio: str | None) -> None:
-    said = "".join(describe_imbalance(stated))
-    assert ("--metric macro_accuracy" in said) == (ratio is not None)
-    assert ratio is None or f"{ratio} times" in said
 
 
 def test_a_plan_has_the_smallest_difference_of_its_metric() -> None:

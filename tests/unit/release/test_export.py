@@ -180,14 +180,6 @@ def test_a_file_says_nothing_of_this_machine(
     assert opsets[""] == exported.opset
 
 
-def test_the_described_input_has_height_before_width() -> None:
-    """As PyTorch and ONNX order an image's axes; backbones may take images that are no squares."""
-    backbone = Mock(takes_vectors=False, transform=lambda _: torch.zeros((3, 20, 30)))
-    predictor = Mock(backbone=backbone, **{"facts.backbone.members": ()})
-    described = export._describe_input(predictor)
-    check_tokens(described, "uint8 [batch, 3, 20, 30]", "RGB")
-
-
 def test_features_are_rounded_in_the_file(tmp_path: Path) -> None:
     """Scores that tell rounded features from exact ones are those of rounded ones."""
     loud: dict[str, Any] = {"head": head("none"), "link": "none", "scale": 100.0}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -164,27 +163,6 @@ def test_equal_tables_are_similar_and_moved_ones_differ(classes: Any) -> None:
     check_tokens(moved.change, said, f"{100 * here:.0f}%", f"{100 * there:.0f}%")
 
 
-def test_few_images_tell_nothing_and_how_many_would() -> None:
-    """By chance, 4 images differ by more than 30 points; 60 do not."""
-    few = compare(2000 * SHARES, [0, 0, 1, 1, 1, 1, 0, 0, 0])
-    assert few.verdict == monitor.TOO_FEW
-    assert few.by_chance > 0.3
-    assert few.needed is not None
-    enough = np.round(few.needed * SHARES)
-    assert compare(2000 * SHARES, enough).by_chance <= 0.32
-    smaller = [each for each in monitor.NUMBERS if 4 < each < few.needed]
-    for number in smaller:
-        assert compare(2000 * SHARES, np.round(number * SHARES)).verdict == monitor.TOO_FEW
-    noisy = compare(60 * SHARES, [0, 0, 1, 1, 1, 1, 0, 0, 0], n=60, deviation=30.0)
-    assert (noisy.verdict, noisy.needed) == (monitor.TOO_FEW, None), "no number is enough"
-
-
-def test_no_image_tells_nothing() -> None:
-    nothing = compare(2000 * SHARES, np.zeros(9))
-    assert (nothing.verdict, nothing.needed, nothing.change) == (monitor.TOO_FEW, None, "")
-    assert (nothing.distance, nothing.by_chance) == (0, 1)
-
-
 def test_limits_of_norms_are_multiples_of_the_test_image_s() -> None:
     edges = monitor.list_edges(2.0, unusual=True)
     assert edges["feature_norm"] == pytest.approx([2 * each for each in monitor.NORM_FACTORS])
@@ -213,38 +191,6 @@ def test_typical_directions_span_the_centre_and_the_leading_eigenvectors() -> No
         np.testing.assert_allclose(typical.T @ typical, projector, atol=1e-4)
     assert monitor.count_directions(9) == 2
     assert [monitor.count_directions(d) for d in (1, 3, 4, 256, 1000)] == [1, 1, 1, 64, 64]
-
-
-GROUPS = {
-    "id,group,other\na,1,x\nb,2,x\n\na,1,y\n": {"a": "1", "b": "2"},
-    " id , group\na,1\n": {"a": "1"},
-    "sep=;\nid; group\na;p1\nb;p1\n": {"a": "p1", "b": "p1"},
-    "group,id\n1,a\n": {"a": "1"},
-}
-FAULTS = {
-    "id,group\na,1\na,2\n": "id",
-    "id,group\nb,1\na\n": "2 values",
-    "group\n1\n": "group)",
-    "id,id,group\na,b,1\n": "id, id, group)",
-    "id,group,group\na,b,1\n": "id, group, group)",
-    "": "has )",
-    "id,x\na,1\n": "id, x)",
-}
-
-
-@pytest.mark.parametrize("text", [*GROUPS, *FAULTS], ids=repr)
-def test_groups_are_two_columns_of_a_file(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "groups.csv"
-    path.write_text(text)
-    if text in GROUPS:
-        assert monitor.read_groups(path) == GROUPS[text]
-        return
-    with refuses(ConfigError, path, "id,group", FAULTS[text]):
-        monitor.read_groups(path)
-
-
-def test_without_a_file_there_are_no_groups() -> None:
-    assert monitor.read_groups(None) == {}
 
 
 def report(*verdicts: str, needed: int | None = None) -> monitor.Report:
@@ -282,17 +228,6 @@ def test_the_verdict_is_the_worst_that_a_table_tells(
     check_tokens(other, "largest probability", verdicts[1], "50 points", 15, "up to 4")
     check_tokens(end, *last)
     assert ("WARNING" in end) == (verdict == "differs")
-
-
-def test_the_smallest_number_that_tells_anything_is_named() -> None:
-    made = report("too few", "too few", needed=90)
-    second = replace(made.tables["largest_value"], needed=60)
-    both = replace(made, tables={**made.tables, "largest_value": second})
-    assert both.list_lines()[-1].endswith("needs about 60)")
-
-
-def test_where_no_number_is_enough_more_are_needed() -> None:
-    assert report("too few").list_lines()[-1].endswith("needs about more)")
 
 
 # new rows in the tables of a bundle
@@ -346,21 +281,6 @@ def test_rows_like_the_test_units_look_alike_and_moved_ones_do_not(unusual: bool
     assert ("unusualness" in alike.tables) == unusual
 
 
-@pytest.mark.parametrize("step", [1, 7, 60])
-def test_blocks_of_rows_change_nothing(step: int) -> None:
-    assert watch_rows(draw(), step=step) == watch_rows(draw(), step=13)
-
-
-def test_the_most_unusual_rows_are_listed_first() -> None:
-    rows = draw()
-    found = watch_rows(rows).most_unusual
-    outside = 1 - rows[:, 0] ** 2 / (rows**2).sum(axis=1)  # of the one typical direction
-    expected = [f"{row}.png" for row in np.argsort(-outside)[: monitor.SHOWN_UNUSUAL]]
-    assert [each["id"] for each in found] == expected
-    assert [each["unusualness"] for each in found] == pytest.approx(sorted(outside)[::-1][:20])
-    assert watch_rows(rows, unusual=False).most_unusual == ()
-
-
 def test_images_of_a_group_count_as_one() -> None:
     """Of forty images in pairs and twenty others, forty units; all in one group, one unit."""
     pairs = {f"{row}.png": f"g{row // 2}" for row in range(40)}
@@ -376,11 +296,6 @@ def test_images_of_a_group_count_as_one() -> None:
         other = once.tables[name]
         assert (table.verdict, table.change) == (other.verdict, other.change)
         assert table.distance == pytest.approx(other.distance)
-
-
-def test_no_rows_are_too_few() -> None:
-    found = watch_rows(draw(0))
-    assert (found.images, found.units, found.verdict) == (0, 0, monitor.TOO_FEW)
 
 
 CHANGES: dict[str, Any] = {

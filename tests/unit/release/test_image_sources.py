@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
 from pathlib import Path
 from typing import Any
@@ -171,43 +170,6 @@ def test_a_table_of_text_names_images_by_a_usual_column(
     assert find("rows.csv") == rows
 
 
-def test_images_are_searched_where_the_paths_lead_nowhere(folder: Path) -> None:
-    """Without their folder, or without their suffix, as by `dpprobe init`."""
-    write(folder, "path\n2.png\n10.png\n")
-    assert find("rows.csv", root=Path("in/b")) == images("2.png", "10.png")
-    write(folder, "image_id,id\n7,a\n")
-    assert find("rows.csv") == images("a")
-    write(folder, "path\n7.png\n")  # below the folder `images`
-    assert find("rows.csv") == images("7.png")
-
-
-def test_images_of_a_table_may_be_spread_over_folders(folder: Path) -> None:
-    names = [f"{n}" for n in range(30)]
-    for name in names:
-        place = folder / "ham" / f"part_{1 + (int(name) > 25)}" / f"{name}.jpg"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("L", (3, 2)).save(place)
-    write(folder, "image_id\n" + "".join(f"{name}\n" for name in names), "ham/rows.csv")
-    assert find("ham/rows.csv") == images(*names)
-    (folder / "ham/part_1/29.jpg").write_bytes(b"again")
-    with pytest.raises(ConfigError, match=r"29\.jpg is in part_1/ and in part_2/; keep one file"):
-        find("ham/rows.csv")
-
-
-@pytest.mark.parametrize(("absent", "searched"), [(19, True), (20, False)])
-def test_twenty_names_are_searched_for(folder: Path, absent: int, searched: bool) -> None:
-    write(folder, "path\n" + "gone.png\n" * absent + "7.png\n")
-    if searched:
-        *gone, last = find("rows.csv")
-        assert last == ("7.png", "3 x 2")
-        assert all("cannot be read" in said for _, said in gone)
-        assert len(gone) == absent
-        return
-    with pytest.raises(ConfigError) as caught:
-        find("rows.csv")
-    check_tokens(str(caught.value), "images", "in/rows.csv", "'gone.png'", "--root")
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -239,19 +201,6 @@ def test_named_columns_are_taken_and_missing_ones_refused(folder: Path) -> None:
             find("rows.csv", **{option: "z"}, **other)
     write(folder, "id,note\nx.png,1\n")  # the column of images gives no other ids
     assert find("rows.csv", image_column="id") == images("x.png")
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("rows.TSV", b"path\tid\nx.png\t7\n"),
-        ("rows.csv.gz", gzip.compress(b"id,path\n7,x.png\n", mtime=0)),
-        ("up/rows.csv", b"path,id\n8.png,7\n"),  # relative to the table's folder
-    ],
-)
-def test_other_tables_of_text_are_read_alike(folder: Path, name: str, content: bytes) -> None:
-    write(folder, content, name)
-    assert find(name) == images("7")
 
 
 def png() -> bytes:
@@ -319,14 +268,6 @@ def test_a_parquet_file_holds_images_or_their_paths(folder: Path, kind: str) -> 
             assert said in fault
 
 
-def test_paths_of_a_parquet_file_begin_at_its_folder_or_a_root(folder: Path) -> None:
-    pq.write_table(pa.table({"image": ["2.png", "10.png"]}), folder / "rows.parquet")
-    assert find("rows.parquet", root=Path("in/b")) == images("2.png", "10.png")
-    pq.write_table(pa.table({"image": ["gone.png"]}), folder / "rows.parquet")
-    with refuses(ConfigError, "in/rows.parquet", "'gone.png'", "--root"):
-        find("rows.parquet")
-
-
 @pytest.mark.parametrize(
     ("table", "said"),
     [
@@ -353,20 +294,3 @@ def test_all_inputs_are_one_list_in_the_order_of_their_names(folder: Path) -> No
         wanted = {"b": BELOW_B, "rows.csv": ["x.png", "b/2.png"], "rows.PARQUET": ["x.png"] * 3}
         ids = list(itertools.chain.from_iterable(wanted[name] for name in names))
         assert find(*names) == images(*ids)
-
-
-@pytest.mark.parametrize("as_table", [False, True])
-def test_companions_are_told_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, as_table: bool
-) -> None:
-    names = [f"{number}{end}.png" for number in range(5) for end in ("", "_mask")]
-    folder = tmp_path / "seen"
-    folder.mkdir()
-    for name in names:
-        (folder / name).touch()
-    place = folder / "rows.csv" if as_table else folder
-    if as_table:
-        place.write_text("\n".join(["path", *names]))
-    assert find_images([place]).count == 10
-    (told,) = caplog.messages
-    check_tokens(told, place, "5 of 10", "mask", "0_mask.png", "0.png")

@@ -15,7 +15,7 @@ import pytest
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.privacy.statement_words import explain_statement
 from dpprobe.release import passport
-from dpprobe.release.bundle import CardFacts, bundle_digest, read_bundle
+from dpprobe.release.bundle import bundle_digest, read_bundle
 from dpprobe.release.passport import write_passport
 from dpprobe.release.signing import sign_bundle
 from dpprobe.release.verification.verify import verify_bundle
@@ -24,7 +24,6 @@ from tests.support.bundles import write_example
 from tests.support.command_line import run_main
 from tests.support.edited_bundles import edit_file
 from tests.support.refusals import refuses
-from tests.support.releases import HOSTILE
 from tests.unit.release.test_signing import write_keys
 from tests.unit.release.verification.test_verify import documented
 
@@ -104,17 +103,6 @@ def test_a_crate_states_the_guarantee_the_software_and_the_run(bundle: Path) -> 
 
 def stated(found: dict[str, dict[str, Any]]) -> list[str]:
     return list(references(found["./"]["variableMeasured"]))
-
-
-@pytest.mark.parametrize("written", [None, "cc-by-4.0", HOSTILE[9]])
-def test_a_license_is_as_stated_or_said_to_be_missing(bundle: Path, written: str | None) -> None:
-    edit_file(
-        bundle, "bundle.json", lambda it: it.update(card=CardFacts(license=written).model_dump())
-    )
-    documented(bundle)
-    found = entities(write_passport(bundle, published=DAY))
-    name = found[found["./"]["license"]["@id"]]["name"]
-    assert name == written if written else name.startswith("empty")
 
 
 def test_the_copy_is_the_bundle_and_the_bundle_stays(bundle: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from dpprobe.release.passport_forms import (
 )
 from tests.support.bundles import write_example
 from tests.support.command_line import run_main
-from tests.support.deployment_registry import SCHEMA, find_faults
+from tests.support.deployment_registry import find_faults
 from tests.support.refusals import check_tokens, refuses
 from tests.support.releases import HOSTILE
 from tests.unit.release.verification.test_verify import documented
@@ -136,15 +136,6 @@ def test_ids_that_people_have_filled_stay() -> None:
     assert list(list_questions()) == IDS
 
 
-def test_a_choice_is_one_of_the_registry_s() -> None:
-    blocks = SCHEMA["properties"]["deployment"]["properties"]
-    questions = list_questions()
-    sector = blocks["basic"]["properties"]["data_product_sector"]
-    assert questions["sector"].choices == sector["enum"]
-    source = blocks["deployment_model"]["properties"]["data_source_type"]
-    assert questions["data_source"].choices == source["enum"]
-
-
 def test_every_answer_reaches_each_place_and_is_marked_as_a_person_s(
     read: Bundle, folder: Path, tmp_path: Path
 ) -> None:
@@ -252,21 +243,6 @@ def test_a_faulty_answer_is_refused_with_its_id_value_and_remedy(
     path.write_text(text, encoding="utf-8")
     with refuses(ConfigError, *tokens):
         read_answers(read, path)
-
-
-def test_a_folded_text_a_date_without_quotes_and_empty_answers_are_read(
-    read: Bundle, tmp_path: Path
-) -> None:
-    path = tmp_path / "a.yaml"
-    path.write_text(
-        "epsilon_choice: >\n  two\n  lines\nvenue_date: 2026-07-01\nregion:\nvenue: ' '\n"
-        "authors: ['', Ada]\norganisation: []\nsector: ''\n"
-    )
-    assert read_answers(read, path) == {
-        "epsilon_choice": "two lines",
-        "venue_date": "2026-07-01",
-        "authors": ["Ada"],
-    }
 
 
 def test_what_the_bundle_answers_is_not_asked_and_no_person_answers_it(

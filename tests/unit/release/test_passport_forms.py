@@ -97,29 +97,6 @@ def test_an_entry_is_valid_and_shows_every_property(read: Bundle, whole: bool) -
     assert text.startswith("url_slug: "), "the registry's script reads it in the first line"
 
 
-def test_the_schema_refuses_what_the_registry_refuses(read: Bundle) -> None:
-    """By the registry's own examples of bad entries."""
-    for place, value in (
-        (("status",), None),
-        (("tier",), 0),
-        (("surprise",), "!"),
-        (("deployment", "basic", "publication_date"), "1/1/2026"),
-        (("deployment", "basic", "publication_date"), DAY),
-        (("deployment", "basic", "data_curators"), []),
-        (("deployment", "privacy_loss", "privacy_parameters", "epsilon"), "1"),
-    ):
-        made = entry(read)
-        *parents, last = place
-        block = made
-        for key in parents:
-            block = block[key]
-        if value is None:
-            del block[last]
-        else:
-            block[last] = value
-        assert len(find_faults(made)) == 1, place
-
-
 def test_an_entry_states_what_one_unit_pays_for_everything(read: Bundle) -> None:
     """Not the price of the weights alone, where test results or other releases cost more."""
     loss = entry(with_everything(read))["deployment"]["privacy_loss"]
@@ -253,52 +230,6 @@ def find_names(schema: Any, wanted: Any) -> set[str]:
     return here.union(*(find_names(each, wanted) for each in of.values()))
 
 
-def test_only_texts_that_are_markdown_are_escaped_as_markdown() -> None:
-    form = read_yaml("passport.yaml")["forms"]["registry.yaml"]
-    assert set(form["markdown"]) == find_names(SCHEMA, MARKDOWN)
-
-
-NAMES = ["s2d_v1", "a*b", "x_[1]", "7.", "#1", "café-2", "<b>", "a: b", "'q'"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_name_is_the_same_text_in_yaml(read: Bundle, name: str) -> None:
-    """In a Markdown text as code, which no character needs to leave."""
-    backbone = read.facts.backbone.model_copy(
-        update={"name": name, "options": {"family": "timm", "model": name}}
-    )
-    update = {"name": name, "dataset": name, "class_names": (name, "b_c"), "backbone": backbone}
-    named = replace(
-        change(read, predecessor={"name": name, "sha256": "ab" * 32}),
-        facts=read.facts.model_copy(update=update),
-    )
-    deployment = entry(named)["deployment"]
-    assert find_faults(entry(named)) == []
-    basic = deployment["basic"]
-    assert basic["name"] == name
-    assert f"`{name}`" in deployment["dp_variant"]["data_domain"]
-    assert f"`{name}`" in deployment["deployment_model"]["release_type_details"]
-    said = basic["description"].splitlines()
-    assert said[0].endswith(f": `{name}`")
-    assert said[1] == f"- The frozen model is `{name}`"
-    assert said[2] == f"- Classes: `{name}`; `b_c`"
-    assert claim(named)["model"] == f"{name} (Final Layer)"
-
-
-def test_a_list_is_no_json(read: Bundle) -> None:
-    preprocessing = {"size": [8, 9], "mean": {"red": 0.5}, "crop_pct": None, "flips": []}
-    backbone = read.facts.backbone.model_copy(update={"preprocessing": preprocessing})
-    facts = read.facts.model_copy(update={"backbone": backbone})
-    checks = {"rdp (x_1)": 1.5, "prv": 2}
-    made = entry(replace(change(read, checks=checks), facts=facts))["deployment"]
-    said = made["accounting"]["composition"].splitlines()[-1]
-    assert said == r"- Other accountants: rdp (x\_1): 1.5; prv: 2"
-    said = made["implementation"]["preprocessing_and_hyperparameter_tuning"].splitlines()[0]
-    assert said.endswith(r"size: (8; 9); mean: (red: 0.5); crop\_pct: null; flips: none")
-    for text in leaves(made):
-        assert not re.search(r'[{}"\[\]]', str(text)), text
-
-
 def keys(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: keys(item) for name, item in value.items()}
@@ -331,30 +262,6 @@ def test_each_question_has_a_row_and_none_is_answered_without_a_field(read: Bund
         assert (NOT_STATED in answer) == ("fields" in each and not stated)
         if not stated:
             assert answer.endswith(f"you must write it (`answers.yaml: {each['id']}`)")
-
-
-STANDS_FOR_ABSENCE = {
-    "How accurate is the head on test data?": "No test metric",
-    "How much may test results cost a test unit?": "pays nothing",
-    "Which attacks were tried, and with what result?": "states no audit",
-    "How often will this data be used again, and who limits the sum?": "states no limit",
-    "Does the release replace or continue another?": "names no release",
-    "Are the probabilities calibrated, and at what cost?": "no calibrated",
-    "How was personal data reduced before training?": "states no subsample",
-    "Which sites took part, whom do they trust, and how many may collude?": "names no sites",
-}
-
-
-def test_what_a_bundle_lacks_is_said_and_no_row_is_half_empty(read: Bundle) -> None:
-    found = rows(answer_questions(list_fields(read)))
-    for ask, words in STANDS_FOR_ABSENCE.items():
-        assert words in found[ask]
-    everything = rows(answer_questions(list_fields(with_everything(read))))
-    for ask, words in STANDS_FOR_ABSENCE.items():
-        kept = "attacks" in ask or "limits the sum" in ask or "reduced" in ask
-        assert (words in everything[ask]) == kept
-    for page in (found, everything):
-        assert not any("**empty**" in answer and "<br>**" in answer for answer in page.values())
 
 
 def test_each_field_of_a_question_is_a_field_of_some_release(read: Bundle) -> None:

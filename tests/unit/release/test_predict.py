@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.release.bundle import FACTS_FILE, read_bundle
 from dpprobe.release.export import export_onnx
 from dpprobe.release.image_sources import find_images
-from dpprobe.release.predict import Predictor, _pick_ranges, predict
+from dpprobe.release.predict import Predictor, predict
 from dpprobe.tracking.served_release import ServedRelease
 from tests.support.bundles import CLASSES, write_example
 from tests.support.edited_bundles import edit_file
@@ -486,21 +485,6 @@ def test_a_backbone_that_computes_something_else_is_refused(
     with refuses(DataError, *message) as error:
         Predictor.load_bundle(edited, device="cpu")
     assert "\n" not in str(error.value)
-
-
-def test_a_reader_that_stops_ends_the_threads(predictor: Predictor, tmp_path: Path) -> None:
-    picture(1).save(tmp_path / "x.png")
-    images = find_images([tmp_path / "x.png"] * 200)
-    with closing(predictor.predict_blocks(images.read_images(), images.count, threads=2)) as blocks:
-        first = next(blocks)
-    assert [row[0] for row in first.rows] == list(range(16))
-
-
-def test_images_of_ranges_are_those_of_their_positions() -> None:
-    for ranges in ([range(2), range(5, 9), range(9, 9), range(12, 20)], [range(3, 7)], []):
-        images: Any = range(20)
-        picked: list[Any] = list(_pick_ranges(images, ranges))
-        assert picked == [place for one in ranges for place in one]
 
 
 def test_a_gpu_s_processes_predict_what_threads_do(

@@ -14,14 +14,13 @@ from PIL import Image
 
 from dpprobe.artifacts import sha256_file
 from dpprobe.backbones.feature_digest import NO_PROBE
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.errors import ConfigError
 from dpprobe.features.joined_rows import unit_rows
-from dpprobe.release.bundle import FACTS_FILE, BackboneFacts, read_bundle
+from dpprobe.release.bundle import BackboneFacts, read_bundle
 from dpprobe.release.export import export_onnx
 from dpprobe.release.predict import Predictor
 from dpprobe.release.verification.verify import verify_bundle
 from tests.support.bundles import write_files
-from tests.support.edited_bundles import edit_file
 from tests.support.network_bundles import write_release
 from tests.support.refusals import refuses
 
@@ -136,18 +135,3 @@ def test_missing_and_foreign_weights_are_refused(folder: Path, tmp_path: Path) -
     other.write_bytes(b"other")
     with refuses(ConfigError, "--checkpoint", other, "first.pth", "second.pth", sha256):
         Predictor.load_bundle(folder / "both", checkpoint=[folder / "first.pth", other])
-
-
-@pytest.mark.parametrize("key", ["weights_sha256", "name", "trained"])
-def test_members_are_those_of_the_options(folder: Path, tmp_path: Path, key: str) -> None:
-    facts = read_bundle(folder / "both").facts
-    write_release(tmp_path / "first", {"family": "timm", "model": "test_vit", "pretrained": False})
-    first, second = facts.backbone.members
-    edited = write_joined(tmp_path / "both", first, second)
-
-    def change(values: dict[str, Any]) -> None:
-        values["backbone"]["members"][0][key] = {"trained": False}.get(key, "0" * 64)
-
-    edit_file(edited, FACTS_FILE, change)
-    with refuses(DataError, edited, "members"):
-        read_bundle(edited)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -60,12 +59,6 @@ def test_the_most_probable_class_that_reaches_its_threshold_is_named(
         if (value >= thresholds[name] if name in thresholds else value > 0.5)
     ]
     assert labels == "|".join(wanted), f"labels of {row} at {thresholds}"
-
-
-def test_without_thresholds_the_most_probable_class_is_named(facts: BundleFacts) -> None:
-    assert label_of(np.array([0.2, 0.5, 0.3], np.float32), facts) == "b"
-    assert label_of(np.array([-3, -1, -2], np.float32), facts) == "b", "scores too"
-    assert label_of(np.array([0.5, 0.51, 0.1], np.float32), of_labels(facts)) == "b"
 
 
 @pytest.mark.parametrize(
@@ -179,38 +172,6 @@ def test_a_parquet_file_has_types_and_its_origin_once(tmp_path: Path, with_sets:
     if with_sets:
         assert [row["abstain"] for row in rows] == [True, None, False, False]
         assert [row["set"] for row in rows] == ["a|b", None, "b", "=b"]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "groups"),
-    [
-        ([], []),
-        ([1], [1]),
-        ([4096], [4096]),
-        ([4095, 1, 1], [4096, 1]),
-        ([4000, 200, 5000, 3], [4200, 5000, 3]),
-        ([10] * 3, [30]),
-    ],
-)
-def test_a_parquet_file_has_groups_of_many_rows_in_their_order(
-    tmp_path: Path, sizes: list[int], groups: list[int]
-) -> None:
-    path, number = tmp_path / "out.parquet", 0
-    with prediction_table.open_predictions(path, ["probability_a"], ORIGIN) as append:
-        for size in sizes:
-            append([Prediction(str(number + row), "a", VALUES[:1], None) for row in range(size)])
-            number += size
-    meta = pq.ParquetFile(path).metadata
-    assert [meta.row_group(place).num_rows for place in range(meta.num_row_groups)] == groups
-    ids = pd.read_parquet(path)["id"].tolist()
-    assert ids == [str(row) for row in range(sum(sizes))]
-
-
-def test_columns_say_if_they_are_scores() -> None:
-    columns = prediction_table.value_columns
-    assert columns("ab", "none") == ["score_a", "score_b"]
-    for link in ("softmax", "sigmoid"):
-        assert columns("ab", link) == ["probability_a", "probability_b"]
 
 
 def test_an_output_is_a_new_table_outside_of_bundles_and_inputs(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from dataclasses import replace
@@ -15,8 +14,6 @@ from hypothesis import strategies as st
 
 from dpprobe.errors import DataError
 from dpprobe.privacy.statement_words import format_epsilon
-from dpprobe.privacy.unit_words import unit_words
-from dpprobe.release import release_notes
 from dpprobe.release.bundle import FACTS_FILE, Bundle, bundle_digest, read_bundle
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_prices import Limits
@@ -86,61 +83,12 @@ def test_results_differ_if_their_intervals_do_not_meet(
     assert said.startswith(METRICS[metric] + ": ")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "lines"),
-    [
-        ("abc", "abc", []),
-        ("abc", "ab", ["classes removed: `c`"]),
-        ("ab", "abcd", ["classes added: `c`, `d`"]),
-        ("abc", "xbc", ["class `a` is now `x`: renamed, or replaced"]),
-        ("abc", "cba", ["another order of classes in every output: `c`, `b`, `a`"]),
-        ("abc", "bx", ["classes added: `x`", "classes removed: `a`, `c`"]),
-        ("abc", "cxa", ["class `b` is now `x`", "another order of classes"]),
-        ("ab", "xy", ["class `a` is now `x`", "class `b` is now `y`"]),
-        ("abc", "bdc", ["classes added: `d`", "classes removed: `a`"]),  # b moved, kept its order
-    ],
-)
-def test_classes_are_added_removed_renamed_or_moved(old: str, new: str, lines: list[str]) -> None:
-    found = release_notes._compare_classes(new, old)
-    assert len(found) == len(lines), found
-    for line, start in zip(found, lines, strict=True):
-        assert line.startswith(f"- {start}")
-
-
-LEAVES = st.one_of(st.none(), st.integers(0, 2), st.sampled_from(["x", "y"]), st.just([1]))
-NESTED = st.recursive(
-    LEAVES, lambda inner: st.dictionaries(st.sampled_from("abc"), inner, min_size=1, max_size=3)
-)
-OPTIONS = st.dictionaries(st.sampled_from("abc"), NESTED, max_size=3)
-
-
 def leaves(values: dict[str, Any], place: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in values.items():
         inner = leaves(value, f"{place}{key}.") if isinstance(value, dict) else None
         found |= {f"{place}{key}": value} if inner is None else inner
     return found
-
-
-@given(OPTIONS, OPTIONS)
-def test_a_line_for_each_option_that_has_another_value(
-    old: dict[str, Any], new: dict[str, Any]
-) -> None:
-    before, now = leaves(old), leaves(new)
-    lines = release_notes._list_changes(new, old)
-    wanted = {key for key in before | now if before.get(key) != now.get(key)}
-    assert {line.partition(":")[0].removeprefix("- ") for line in lines} == wanted
-    assert len(lines) == len(wanted)
-    for line in lines:
-        key = line.partition(":")[0].removeprefix("- ")
-        shown = [
-            "none"
-            if value is None
-            else f"`{value if isinstance(value, str) else json.dumps(value)}`"
-            for value in (before.get(key), now.get(key))
-        ]
-        assert line == f"- {key}: {shown[0]}, now {shown[1]}"
-    assert release_notes._list_changes(old, old) == []
 
 
 @pytest.fixture(scope="module")
@@ -221,49 +169,6 @@ def test_facts_of_backbone_head_and_parts_are_listed_where_a_deployment_uses_the
     lines = section(write_notes(sure, old), "What changes for a deployment")
     assert any("calibrated" in line and "now `true`" in line for line in lines)
     assert not any("`softmax`" in line for line in lines), "a calibration's are"
-
-
-def test_what_a_deployment_does_not_notice_is_left_out(old: Bundle, new: Bundle) -> None:
-    unused = {"name": "x", "versions": {"torch": "9"}, "trained": True, "probe": {"norm": 9.0}}
-    backbone = new.facts.backbone.model_copy(update=unused)
-    text = write_notes(altered(new, {}, backbone=backbone, dpprobe="9"), old)
-    assert of_nothing(section(text, "What changes for a deployment"))
-
-
-def test_changes_in_training_are_listed_apart(old: Bundle, new: Bundle) -> None:
-    options = {**new.facts.head.options, "steps": 99}
-    head = new.facts.head.model_copy(update={"options": options, "method": "other"})
-    text = write_notes(altered(new, {}, head=head, dataset="more"), old)
-    assert section(text, "What changes in training") == [
-        "- dataset: `lesions`, now `more`",
-        "- method: `covariance`, now `other`",
-        f"- options.steps: `{new.facts.head.options['steps']}`, now `99`",
-    ]
-    assert of_nothing(section(text, "What changes for a deployment"))
-
-
-def test_both_releases_prices_stand_side_by_side(old: Bundle, new: Bundle) -> None:
-    changes = {
-        "epsilon_realised": 2.00001,
-        "delta": 2.5e-6,
-        "n": 12345,
-        "unit": "patient",
-        "monitor": watched(),
-        "evaluation": None,
-    }
-    rows = section(write_notes(altered(new, changes), old), "Privacy")
-    cells = [row.strip("| ").split(" | ")[-2:] for row in rows[:7]]
-    assert cells == [
-        ["`lesions_v1`", "`lesions_v2`"],
-        ["---|---|---"],
-        [format_epsilon(old.statement["epsilon_realised"]), "2.001"],
-        ["1e-5", "2.5e-6"],
-        [unit_words(unit).whole for unit in ("image", "patient")],
-        ["1,500", "12,345"],
-        ["0.2", "1"],
-    ]
-    rows = section(write_notes(altered(new, {"evaluation": None}), old), "Privacy")
-    assert rows[6].endswith("| 0.2 | none |")
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -118,15 +118,6 @@ def test_a_class_that_a_minority_of_seeds_never_predicts_is_no_fault(tmp_path: P
         assert bool(faults) == (count >= 2), f"{count} of 3 seeds"
 
 
-def test_five_classes_are_named_and_the_others_counted(record: CellRecord) -> None:
-    for count in (5, 6, 8):
-        names = [f"c{number}" for number in range(8)]
-        each = changed(record, never=[range(count)] * 2, class_names=names)
-        (fault,) = benchmark_faults(each)
-        check_tokens(fault, "c0, c1, c2, c3, c4", *[f"{count - 5} more"] * (count > 5))
-        assert "c5" not in fault
-
-
 def test_of_several_labels_none_need_be_predicted(tmp_path: Path) -> None:
     """A label that is present in few images is rarely above one half, and still ranks well."""
     labels = read_cell(write_cell(tmp_path, class_names="abc", multi_label=True, quality=0.0))
@@ -168,13 +159,6 @@ def test_without_a_benchmark_the_planner_names_a_number_that_is_enough(
     assert refusal(benchmark=None, facts=replace(few, n=enough)) is None, "as it says"
     # nothing is known of several labels per image
     assert refusal(benchmark=None, facts=replace(few, multi_label=True)) is None
-
-
-def test_the_planner_is_not_asked_where_a_benchmark_is_there(tmp_path: Path) -> None:
-    path = write_cell(tmp_path, class_names="ab", quality=4.0, rows=120)
-    few = replace(FACTS, n=40, epsilon=0.1)
-    assert refusal(benchmark=None, facts=few)
-    assert refusal(benchmark=path, facts=few) is None
 
 
 @pytest.mark.parametrize("classes", [2, 5])

@@ -88,17 +88,6 @@ def test_a_release_of_pooled_items_is_loaded(bundle: Path) -> None:
         check_backbone(bundle, trained_on(bundle, size="8").backbone, loaded, DIMENSION)
 
 
-def test_a_damaged_or_empty_item_is_an_error_of_its_row(bundle: Path, tmp_path: Path) -> None:
-    for name, patches in make_slides().items():
-        by_trident(tmp_path, name, patches)
-    by_trident(tmp_path, "s1", np.zeros((0, DIMENSION)))
-    (tmp_path / "s3.h5").write_bytes(b"no HDF5")
-    ids, vectors, faults = read_all(find_vectors([tmp_path], trained_on(bundle, pool="mean")))
-    assert [Path(name).stem for name in ids] == ["s0", "s2", "s4"]
-    assert (len(vectors), [Path(name).stem for name in faults]) == (3, ["s1", "s3"])
-    assert "no patches" in faults[str(tmp_path / "s1.h5")]
-
-
 def test_what_training_did_not_take_is_refused(bundle: Path, tmp_path: Path) -> None:
     by_trident(tmp_path, "s0", np.ones((3, DIMENSION)))
     by_trident(tmp_path, "s1", np.ones((3, DIMENSION + 1)))

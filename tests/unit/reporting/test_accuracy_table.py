@@ -66,17 +66,6 @@ def test_the_price_of_choosing_the_best_is_told_of_rows_with_a_choice() -> None:
     assert "That epsilon: d at 2, 3 cells, 4.124." in note, "rounded up"
 
 
-def test_a_delta_above_one_over_n_is_marked_and_explained() -> None:
-    entries = _entries() | {("small", 2.0, "x", "a"): made_entry(50.0)}
-    grid = made_grid(entries, above=frozenset({"d"}), deltas={"d": 1e-5, "small": 1e-6})
-    note = _shown(grid)[2]
-    assert " delta: d 1e-05 (above 1/n), small 1e-06. A delta above 1/n" in note
-    table = numbers_table(grid)
-    rows = list(csv.DictReader(io.StringIO(comma_separated(table))))
-    assert [row["delta above 1/n"] for row in rows] == ["true", "true", "false", "false"]
-    assert [row["delta"] for row in rows] == ["1e-05", "1e-05", "", "1e-06"]
-
-
 def test_options_that_nothing_priced_are_marked_and_never_the_best() -> None:
     entries = {
         ("d", 1.0, "x", "sgd"): made_entry(50.0),

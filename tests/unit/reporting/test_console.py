@@ -20,20 +20,6 @@ from dpprobe.results.summary import Grid
 from tests.support.cell_files import summarise, write_cell
 from tests.support.made_grids import made_entry, made_grid
 
-
-def test_the_printed_address_opens_the_cells_and_not_one_line_per_study(tmp_path: Path) -> None:
-    uri = "sqlite:///results/mlflow.db"
-    for name, pages in {
-        "_study": {"studies": "#/experiments/3/runs?s"},
-        "digits": {"summary": "#/experiments/2/runs?a", "cells": "#/experiments/1/runs?c"},
-        "scans": {"summary": "#/experiments/5/runs?a", "cells": "#/experiments/4/runs?c"},
-    }.items():
-        (tmp_path / "tracking").mkdir(exist_ok=True)
-        write_json(tmp_path / f"tracking/{name}.json", {"uri": uri, "pages": pages})
-    (command,) = list_commands(tmp_path)
-    assert command.endswith("# runs: http://127.0.0.1:5000/#/experiments/1/runs?c")
-
-
 FREE: dict[str, Any] = {"private": False, "ceiling": True}
 
 
@@ -107,29 +93,6 @@ def test_several_datasets_have_a_row_and_a_verdict_each(monkeypatch: pytest.Monk
     assert notes == ["Attention: b: A delta above 1/", "Attention: b: The mean leaves "]
     told = [line for line in lines if "best private head reaches" in line]
     assert [line[:12] for line in told] == ["a: At ε = 0.", "b: At ε = 2 "]
-
-
-def test_many_cells_are_cut_and_the_best_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = {("d", 1.0, "x", f"m{k:02}"): made_entry(float(k)) for k in range(40)}
-    lines = _describe(monkeypatch, made_grid(entries))
-    assert len(lines) == LINES
-    means = [float(line.split()[2]) for line in lines if re.match("x +m", line)]
-    assert means == [float(39 - place) for place in range(len(means))]
-    (more,) = [line for line in lines if "more rows" in line]
-    assert more == f"{40 - len(means)} more rows: r/tables/accuracy.md"
-
-
-@pytest.mark.parametrize("count", [1, 2, 12, 30])
-def test_verdicts_that_do_not_fit_are_counted(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    ends = {"both_low": 40.0, "both_high": 60.0, "constant": 50.0}
-    entries = {(f"d{k:02}", 1.0, "x", "m"): made_entry(50.0, **ends) for k in range(count)}
-    lines = _describe(monkeypatch, made_grid(entries))
-    told = sum("best private head reaches" in line for line in lines)
-    more = [line for line in lines if line.endswith(" more: r/report.html")]
-    assert [int(line.split()[0]) for line in more] == [count - told] * (count > told)
-    assert told == count or count >= 12
-    rows = [line for line in lines if re.match(r"d\d\d  ", line)]
-    assert len(rows) >= min(count, 2) or count == 1
 
 
 def test_a_study_without_a_private_head_says_what_to_add(monkeypatch: pytest.MonkeyPatch) -> None:

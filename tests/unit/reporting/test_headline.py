@@ -13,9 +13,7 @@ from dpprobe.reporting import headline
 from dpprobe.reporting.headline import (
     baseline_doubt,
     choice_words,
-    list_doubts,
     majority_doubt,
-    more_seeds_may_tell,
     verdict,
 )
 from dpprobe.results.best_private import Best, best_private
@@ -24,10 +22,6 @@ from dpprobe.results.summary import Entry
 from tests.support.made_grids import made_entry, made_grid
 
 AUC = Measure(headline="auc", num_classes=2, labels=1)
-SEEDS: dict[str, Any] = {
-    "interval": "t over seeds",
-    "both_interval": "t over seeds, Wilson over test rows",
-}
 
 
 def _best(
@@ -192,43 +186,6 @@ def test_a_small_difference_is_within_noise_and_a_wide_one_needs_more_images() -
         "Too few test examples to distinguish it from the non-private baseline (95% CI of the "
         f"difference -17.7 to +4.0 points): at least {needed}"
     )
-
-
-@pytest.mark.parametrize(
-    ("changes", "more"),
-    [
-        ({}, True),
-        ({"seeds": 5}, False),
-        ({"interval": "Wilson over test rows"}, False),
-        ({"rows_low": None}, False),
-        ({"low": None}, False),
-        ({"high": None}, False),
-        ({"low": 58.0, "high": 62.0}, False),  # images leave as much open: 4 points
-        ({"low": 58.0, "high": 62.1}, True),
-    ],
-)
-def test_more_seeds_may_tell_where_seeds_vary_more_than_images(
-    changes: dict[str, Any], more: bool
-) -> None:
-    facts: dict[str, Any] = {"low": 50.0, "high": 70.0, "rows_low": 59.0, "rows_high": 63.0}
-    entry = _private(**facts | SEEDS | {"seeds": 3} | changes)
-    assert more_seeds_may_tell(entry) is more
-    if more:
-        doubt = baseline_doubt(_best(entry, free=_free(62.0)))
-        assert "Too few seeds (3) or test examples" in doubt
-        assert "5 seeds or at least " in doubt
-
-
-def test_patients_are_no_examples_and_one_seed_has_no_noise_of_training() -> None:
-    patients = _private(patients=True, both_interval="bootstrap over test patients")
-    assert headline.tested_words(patients) == "test patients"
-    assert headline.tested_words(_private(**SEEDS)) == "seeds and test examples"
-    assert "Too few test patients" in baseline_doubt(_best(patients, free=_free(62.0)))
-    one = "One seed: the intervals ignore training noise."
-    assert list_doubts(_best(_private(seeds=1), free=_free())) == [one]
-    assert list_doubts(_best(_private(seeds=1))) == [], "nothing is compared"
-    both = list_doubts(_best(_private(seeds=1, constant=60.0), free=_free(62.0)))
-    assert [text.split(" ")[0] for text in both] == ["Too", "Its", "One"]
 
 
 def test_the_best_of_several_heads_tends_to_be_too_high() -> None:

@@ -12,7 +12,6 @@ import pytest
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.privacy.risk import RiskEpsilon
 from dpprobe.results.cautions import (
-    SENTENCES,
     list_cautions,
     never_predicted,
     never_predicted_lines,
@@ -74,19 +73,6 @@ def test_equal_sets_of_classes_are_one_line_with_all_their_epsilons() -> None:
     assert [*list_cautions(grid, "d", columns=[])] == []
 
 
-@pytest.mark.parametrize("more", [0, 1, 5])
-def test_beyond_a_dozen_lines_the_rest_is_counted(more: int) -> None:
-    grid = made_grid(
-        {
-            ("d", 1.0, "x", f"m{number:02}"): made_entry(50.0, never={"rare": 3})
-            for number in range(SENTENCES + more)
-        }
-    )
-    lines = _never(grid)
-    assert [f"by m{number:02} on x" in lines[number] for number in range(SENTENCES)]
-    assert lines[SENTENCES:] == [f"{more} more of this kind"] * bool(more)
-
-
 def _at_infinity(means: Mapping[str, float], backbone: str = "x") -> dict[Any, Any]:
     return {
         ("d", math.inf, backbone, name): made_entry(
@@ -116,16 +102,6 @@ def test_a_baseline_below_a_head_without_noise_is_called_a_reference(
         "On x the non-private baseline (60.0%) is below sgd without noise (61.0%): it is a "
         "reference, not an upper bound"
     ]
-
-
-def test_each_backbone_and_dataset_has_its_own_baseline() -> None:
-    weak = _at_infinity({"free": 60.0, "sgd": 70.0}, "y")
-    other = {("e", *key[1:]): entry for key, entry in _at_infinity({"sgd": 99.0}).items()}
-    grid = made_grid(_at_infinity({"free": 80.0, "sgd": 70.0}) | weak | other)
-    (line,) = list_cautions(grid, "d")
-    assert line.startswith("On y the non-private baseline (60.0%)")
-    assert line.endswith("upper bound.")
-    assert [*list_cautions(grid, "e")] == []
 
 
 @pytest.mark.parametrize("option", ["class_priors", "class_weights"])

@@ -10,7 +10,7 @@ from scipy import stats
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.results.cell_results import compare_means, read_cell_results
-from tests.support.cell_files import BARE, write_cell
+from tests.support.cell_files import write_cell
 
 
 @pytest.mark.parametrize(
@@ -83,14 +83,6 @@ def test_a_result_has_what_its_record_says(tmp_path: Path) -> None:
     assert cell.real.mean == 0.75
     assert (cell.private, cell.ceiling, cell.network, cell.unpriced) == (True, False, False, False)
     assert (cell.delta, cell.dimension, cell.seconds) == (1e-5, 64, 1.5)
-
-
-def test_a_result_without_interval_has_no_ends_in_percent(tmp_path: Path) -> None:
-    path = write_cell(tmp_path)
-    write_json(path, read_json(path) | {"summary": {"accuracy": BARE}})
-    (cell,) = read_cell_results([path])
-    assert cell.percent == (50.0, None, None)
-    assert cell.real is None
 
 
 @pytest.mark.parametrize(

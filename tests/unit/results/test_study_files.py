@@ -60,9 +60,6 @@ SEVERAL = STUDY | {
     "few_shot": {},
     "epsilons": [10, "inf"],
 }
-NET = {"head": "fine_tune", "tune": {"blocks": 2}, "batch_size": 25, "steps": 10}
-VIT = {"family": "timm", "model": "test_vit", "pretrained": False}
-SEARCHED = NET | {"search": {"trials": 2, "space": {"learning_rate": [0.1, 1.0]}}}
 
 
 def test_checks_of_near_duplicates_have_private_splits_first_and_files_per_backbone() -> None:
@@ -95,25 +92,3 @@ def test_texts_and_zero_shot_are_of_backbones_with_texts_alone() -> None:
     assert files.list_few_shot_records() == shots
     assert files.list_few_shot_records("wine") == shots[1:]
     assert files.list_summaries() == ["r/summary/digits.parquet", "r/summary/wine.parquet"]
-
-
-def test_cells_of_some_datasets_are_not_those_of_others() -> None:
-    files = StudyFiles(load_study(SEVERAL))
-    wine, digits = files.list_study_cells("wine"), files.list_study_cells("digits")
-    assert {cell.dataset for cell in wine} == {"wine"}
-    assert {cell.dataset for cell in digits} == {"digits"}
-    assert files.list_study_cells() == files.list_study_cells("digits", "wine") == digits + wine
-
-
-def test_a_networks_search_and_cut_are_its_own() -> None:
-    study = STUDY | {"backbones": {"vit": VIT}, "epsilons": [10], "features": {"shards": 2}}
-    methods = STUDY["methods"] | {"net": SEARCHED, "blocks": NET}
-    files = StudyFiles(load_study(study | {"methods": methods}), results="r")
-    cells = files.list_study_cells()
-    assert files.list_searches(cells) == ["r/searches/digits/vit/net/eps-10.json"]
-    cuts = [
-        f"r/cuts/digits/vit/blocks-2/{split}/{name}"
-        for split in ("train", "test")
-        for name in ("shard-00000-of-00002.h5", "shard-00001-of-00002.h5", "manifest.json")
-    ]
-    assert files.list_cuts() == files.list_cuts("digits") == cuts

@@ -15,7 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from dpprobe import resources
-from dpprobe.data import dataset_preparation, prompts
+from dpprobe.data import dataset_preparation
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.people.group_columns import group_column
 from dpprobe.data.registry import dataset_options
@@ -23,7 +23,6 @@ from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study import catalog
 from dpprobe.study.study_file import load_study
-from tests.conftest import REPOSITORY
 from tests.support import misbehaving_server
 from tests.support.catalog_fixtures import BUILDERS, EYES, RADIOGRAPHS, Place, is_tested
 from tests.support.hub_server import serve
@@ -402,52 +401,4 @@ def test_a_backbone_s_options_are_merged_key_by_key(
     assert json.dumps(ENTRY) == before
 
 
-def test_an_unknown_backbone_is_answered_with_similar_names(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(catalog, "backbone_entries", lambda: {"vit_l16": ENTRY, "vit_b16": ENTRY})
-    with pytest.raises(ConfigError, match="no backbone 'vit_b15'; write vit_b16 or vit_l16$"):
-        catalog.complete_backbone({"catalog": "vit_b15"})
-    with pytest.raises(ConfigError, match="no backbone 'cat'; write one of: vit_b16, vit_l16$"):
-        catalog.complete_backbone({"catalog": "cat"})
-
-
 # Words for prompts
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_entrys_prompts_are_there(name: str) -> None:
-    entry = catalog.dataset_entry(name)
-    assert entry.prompts in resources.read_yaml("prompts.yaml")
-    # No code of a class's name reaches the text encoder where the entry knows the names.
-    if entry.prompt_names == "imagenet":
-        assert entry.sizes.classes == 1000
-        return
-    for word in prompts.name_classes(entry.class_names or (), entry.prompt_names):
-        assert not set("_/()") & set(word)
-
-
-def example_entry() -> dict[str, Any]:
-    """The entry that docs/extending.md prints."""
-    text = (REPOSITORY / "docs/extending.md").read_text(encoding="utf-8")
-    section = text.partition("## Add a dataset to the catalog")[2]
-    entry: dict[str, Any] = yaml.safe_load(re.findall("```yaml\n(.*?)```", section, re.DOTALL)[0])
-    return entry
-
-
-def test_the_page_s_entry_is_valid() -> None:
-    assert catalog.DatasetEntry.model_validate(example_entry()).options["source"] == "torchvision"
-
-
-def test_all_missing_keys_of_an_entry_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = {"title": "Flowers", "sizes": {"train": 0, "test": 1}, "colour": "red"}
-    monkeypatch.setattr(catalog, "dataset_names", lambda: ("flowers",))
-    monkeypatch.setattr(resources, "read_yaml", lambda *_: entry)
-    with pytest.raises(ConfigError) as refused:
-        catalog.dataset_entry("flowers")
-    said = str(refused.value)
-    for key in (*(example_entry().keys() - entry.keys() - {"access"}), "sizes.classes"):
-        assert f"{key}: missing" in said, key
-    assert "colour: unknown key" in said
-    assert "sizes.train: 0" in said
-    assert "docs/extending.md#add-a-dataset-to-the-catalog" in said

@@ -183,48 +183,6 @@ def test_a_class_without_training_units_is_always_refused(made: Path) -> None:
         assert ": b (9 train, 4 test). " in few
 
 
-def test_a_class_of_one_unit_gets_no_split_as_remedy(made: Path) -> None:
-    for metric in ("auc", "accuracy"):
-        both = faults_of(made, trained={"a": 1}, tested={"a": 0, "b": 0}, metric=metric)
-        alone, untested = both[0 if metric == "auc" else 1]
-        assert alone == (
-            "1 class has one patient in all: a (1 train, 0 test). No split can test it: merge it "
-            "with another, or leave it out"
-        )
-        assert ": b (9 train, 0 test). With test_fraction 0.4, 0.5 it would have 1, 5: " in untested
-        assert both[1 if metric == "auc" else 0] == []
-
-
-@pytest.mark.parametrize(
-    ("test", "shown", "advised"),
-    [
-        ({"a": 0}, "a (9 train, 0 test)", "With test_fraction 0.3, 0.4, 0.5 it would have 4, 5, 8"),
-        (
-            {"a": 0, "b": 0},
-            "a (9 train, 0 test), b (9 train, 0 test)",
-            "With test_fraction 0.4, 0.5 each would have at least 1, 5",
-        ),
-        # where some units are tested, only a fraction with at least 5 helps
-        ({"a": 1}, "a (9 train, 1 test)", "With test_fraction 0.4, 0.5 it would have 5, 8"),
-        (
-            dict.fromkeys(FIVE, 0),
-            "a (9 train, 0 test), b (9 train, 0 test), c (9 train, 0 test) and 2 more",
-            "With test_fraction 0.4, 0.5 each would have at least 1, 5",
-        ),
-    ],
-)
-def test_at_most_three_classes_are_shown_with_the_fractions_that_help_all(
-    made: Path, test: dict[str, int], shown: str, advised: str
-) -> None:
-    (line,) = told(made, tested=test)
-    assert f": {shown}. {advised}: write one of these, or " in line
-
-
-def test_thousands_have_a_comma(made: Path) -> None:
-    (line,) = faults_of(made, trained={"a": 1234}, tested={"a": 1})[1]
-    assert ": a (1,234 train, 1 test). " in line
-
-
 FOLDER = {
     "source": "imagefolder",
     "path": "a",

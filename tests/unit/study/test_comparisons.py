@@ -42,12 +42,6 @@ def test_backbones_are_compared_and_sizes_of_the_same_one(
     assert comparisons.dataset_comparisons(study_of(backbones=backbones), "digits") == made
 
 
-def test_accepted_labels_are_compared_where_a_dataset_has_them() -> None:
-    study = study_of(datasets={"digits": DIGITS, "net": {"catalog": "imagenet"}})
-    assert comparisons.dataset_comparisons(study, "net") == ["real_labels"]
-    assert comparisons.dataset_comparisons(study, "digits") == []
-
-
 def test_equal_images_count_once_and_a_rare_class_not_at_all() -> None:
     again = DIGITS | {"delta": 1e-6}
     other = DIGITS | {"split_seed": 3}

@@ -50,22 +50,6 @@ def test_a_method_that_cannot_take_so_many_features_is_named(
     assert check_dimensions(study) == few_rows_warnings(study, [None]) != [warning]
 
 
-def test_faults_of_backbones_and_methods_are_told_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backbones = {"colour": COLOUR, "wrong": {"family": "scattering", "dimension": 81}}
-    methods = {"one": {"head": "newton"}, "two": {"head": "least_squares"}}
-    with pytest.raises(ConfigError) as error:
-        check_dimensions(study_of(tmp_path, backbones, methods))
-    starts = [line.split(" ")[1] for line in str(error.value).splitlines()]
-    assert starts == ["backbones.wrong:", "methods.one", "methods.two"]
-    told = Dimensions(known={"colour": 15552, "wrong": 15552}, faults={"wrong": "odd"})
-    monkeypatch.setattr("dpprobe.study.dimension_checks.read_dimensions", lambda *_: told)
-    with pytest.raises(ConfigError) as error:
-        check_dimensions(study_of(tmp_path, backbones, methods))
-    assert [line.split(" ")[1] for line in str(error.value).splitlines()] == starts
-
-
 @pytest.mark.parametrize("shown", [12, 0])
 def test_blocks_that_a_network_does_not_have_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: int

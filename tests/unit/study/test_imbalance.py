@@ -63,20 +63,6 @@ def test_datasets_are_chosen_by_name() -> None:
     assert rare_classes(None) == []
 
 
-@pytest.mark.parametrize(
-    ("class_name", "fraction", "name"),
-    [
-        ("A-b c", 0.3, "d_a_b_c_0p3"),
-        ("(d!)", 0.05, "d_d_0p05"),
-        ("?", 0.5, "d_class_0p5"),
-        ("Ü1", 0.0001, "d_1_0p0001"),
-    ],
-)
-def test_names_are_words_of_a_path(class_name: str, fraction: float, name: str) -> None:
-    options = ImbalanceOptions(datasets=("d",), classes=(class_name,), fractions=(fraction,))
-    assert [rare.name for rare in rare_classes(options)] == [name]
-
-
 @given(
     class_name=st.text(min_size=1, max_size=12),
     fraction=st.floats(1e-4, 1, exclude_max=True),

@@ -12,7 +12,6 @@ import pytest
 from dpprobe.errors import ConfigError
 from dpprobe.resources import clone_root, project_root
 from dpprobe.study.run_command import (
-    command_line,
     make_environment,
     profile_words,
     run_words,
@@ -205,20 +204,6 @@ def test_what_cannot_run_is_refused_before_snakemake_starts(
     assert started == []
 
 
-@pytest.mark.parametrize(
-    ("words", "told"), [("-n", True), ("-n --configfile config.yaml", False), ("-d config", False)]
-)
-def test_a_study_that_a_plain_run_does_not_take_is_named(
-    here: Path, started: list[Any], capsys: pytest.CaptureFixture[str], words: str, told: bool
-) -> None:
-    (here / "mine.yaml").write_text("study: mine\ndatasets: {}\n")
-    os.mkfifo("never.yaml")
-    start_snakemake(words.split())
-    line = "dpprobe: runs the default study; to run mine.yaml: "
-    assert capsys.readouterr().err.startswith(line) == told
-    assert len(started) == 1
-
-
 def test_the_clone_that_one_stands_in_has_the_rules(here: Path) -> None:
     assert workflow_root(here) == project_root() == clone_root() == REPOSITORY
     clone = here / "other"
@@ -249,22 +234,3 @@ def test_the_next_command_runs_where_the_last_one_did(
     assert run_words("heads", call=["--configfile", default])[-2:] == ["--configfile", default]
     monkeypatch.chdir(REPOSITORY)
     assert run_words("a", "b", where=["-j1"], call=mine) == ["snakemake", "a", "b", "-j1", *mine]
-
-
-def test_a_command_has_the_path_of_what_another_name_would_start(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for place in ("env", "a b"):
-        (here / place / "bin").mkdir(parents=True)
-        (here / place / "bin/tool").touch(mode=0o755)
-    monkeypatch.setattr(sys, "executable", str(here / "env/bin/python"))
-    for path, line in (
-        ("env/bin", "tool 'a b'"),
-        ("a b/bin", "env/bin/tool 'a b'"),
-        ("folder", "env/bin/tool 'a b'"),
-    ):
-        monkeypatch.setenv("DPPROBE_USER_PATH", str(here / path))
-        assert command_line("tool", "a b") == line
-    assert command_line("none", "a") == "none a"
-    monkeypatch.chdir(here / "folder")
-    assert command_line("tool") == str(here / "env/bin/tool")

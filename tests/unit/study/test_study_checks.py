@@ -18,10 +18,9 @@ from scipy.stats import norm
 from dpprobe.backbones import feature_dimensions
 from dpprobe.backbones.describe import describe_backbone
 from dpprobe.errors import ConfigError
-from dpprobe.shown_text import join_lines
 from dpprobe.study.dimension_checks import check_dimensions
 from dpprobe.study.study import Study
-from dpprobe.study.study_checks import _Report, check_study
+from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from tests.support.programs import run_program
 from tests.support.refusals import check_lines, read_refusals, write_files
@@ -415,13 +414,6 @@ def test_a_patient_s_epsilon_is_that_of_a_group(folder: Path) -> None:
     line, _ = check_study(load_study(STUDY | STUDIES["few images of patients"]))
     found = float(re.findall(r"epsilon is ([\d.]+) in place of 1,", line)[0])
     assert found == pytest.approx(epsilon, abs=1e-3)
-
-
-def test_each_line_of_an_error_names_its_part() -> None:
-    report = _Report(errors=["before"])
-    with report.report_part("methods.a"):
-        raise ConfigError(join_lines(["one", "two"]))
-    assert report.errors == ["before", "config: methods.a: one", "config: methods.a: two"]
 
 
 def test_a_release_never_takes_the_metric_of_its_dataset(monkeypatch: pytest.MonkeyPatch) -> None:

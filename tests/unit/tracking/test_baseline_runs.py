@@ -46,16 +46,6 @@ def test_each_classifier_and_each_number_of_images_is_a_run(runs: list[RunConten
     assert len({run.content_hash for run in runs}) == 5
 
 
-def test_params_say_what_a_baseline_was_given(runs: list[RunContents]) -> None:
-    photo, own, one, _, full = (run.params for run in runs)
-    assert (photo["prompts"], photo["templates"]) == ("photo", "1")
-    assert (own["templates"], own["first_template"]) == ("2", "{c}")
-    assert (own["text_encoder"], own["weights_sha256"]) == ("ViT-B-32", "abc")
-    assert (one["shots"], one["seeds"], one["method"]) == ("1", "3", "few_shot_1")
-    assert one["train_rows"] == "12", "the largest of 10, 12 and 11"
-    assert (full["shots"], full["train_rows"]) == ("full", "1002")
-
-
 def test_metrics_stand_beside_cells_and_under_the_baseline_s_name(runs: list[RunContents]) -> None:
     parts = {
         "": 0.5,
@@ -73,25 +63,6 @@ def test_metrics_stand_beside_cells_and_under_the_baseline_s_name(runs: list[Run
     assert {name: value for name, value, _ in runs[2].metrics} == pytest.approx(expected)
     both = {name for name, _, _ in runs[1].metrics}
     assert {"test/auc", "zero_shot/auc", "zero_shot/accuracy"} <= both
-
-
-@pytest.mark.parametrize(
-    ("place", "words"),
-    [
-        (
-            0,
-            "digits, pixels: zero-shot classification by the class names, "
-            "not private: accuracy 70.0%",
-        ),
-        (1, "digits, b: zero-shot classification by the class names, not private: auc 100.0%."),
-        (2, "digits, pixels: a linear probe on 1 training example per class, not private: acc"),
-        (3, "digits, pixels: a linear probe on 16 training examples per class, not private: acc"),
-        (4, "digits, pixels: a linear probe on all training examples, not private: accuracy 90.0%"),
-    ],
-)
-def test_a_note_begins_with_the_result(runs: list[RunContents], place: int, words: str) -> None:
-    assert runs[place].note.startswith(words)
-    assert "Not private: test results" in runs[place].note
 
 
 def test_the_run_of_a_dataset_has_the_metrics_of_all_baselines(

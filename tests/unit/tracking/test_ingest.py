@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 from mlflow import MlflowClient
 
-from dpprobe.artifacts import read_json, write_json, write_text
+from dpprobe.artifacts import write_json, write_text
 from dpprobe.errors import DataError, TrackingError
 from dpprobe.tracking import ingest
 from dpprobe.tracking.runs import RunContents
@@ -20,7 +20,6 @@ from dpprobe.tracking.writer import Destination
 from tests.support.audit_records import write_audit
 from tests.support.baseline_records import write_few_shot, write_zero_shot
 from tests.support.fairness_records import write_fairness
-from tests.support.mlflow_server import serve
 from tests.support.tracked_study import Study
 
 
@@ -33,7 +32,7 @@ def test_a_cell_without_history_or_record_is_refused(study: Study) -> None:
         study.ingest()
 
 
-class Noted:
+class RecordingWriter:
     """Stands for a writer, and notes what it is given: runs by experiment, pages and options."""
 
     location, runs = Path("r"), dict[str, str]()
@@ -48,7 +47,7 @@ class Noted:
         monkeypatch.setattr(ingest, "leave_receipt", lambda *_, **named: self.left.update(named))
 
     @contextmanager
-    def open(self, to: Destination, folder: str) -> Iterator[Noted]:
+    def open(self, to: Destination, folder: str) -> Iterator[RecordingWriter]:
         self.opened = {**vars(to), "folder": folder}
         yield self
 
@@ -91,13 +90,13 @@ def parts(study: Study) -> dict[str, Any]:
 
 
 @pytest.fixture
-def noted(study: Study, monkeypatch: pytest.MonkeyPatch) -> Noted:
+def noted(study: Study, monkeypatch: pytest.MonkeyPatch) -> RecordingWriter:
     write_text(study.root / "receipt.json", "{}")
-    return Noted(monkeypatch)
+    return RecordingWriter(monkeypatch)
 
 
 def test_a_dataset_is_one_run_then_its_cells_then_its_summaries(
-    study: Study, parts: dict[str, Any], noted: Noted
+    study: Study, parts: dict[str, Any], noted: RecordingWriter
 ) -> None:
     study.ingest(**parts)
     (summary, whole, how), (cells, runs, _), (again, methods, more) = noted.written
@@ -126,7 +125,7 @@ def test_a_dataset_is_one_run_then_its_cells_then_its_summaries(
 
 
 def test_a_run_has_its_own_files_and_the_dataset_s_run_has_what_all_share(
-    study: Study, parts: dict[str, Any], noted: Noted
+    study: Study, parts: dict[str, Any], noted: RecordingWriter
 ) -> None:
     study.ingest(**parts)
     (_, whole, _), (_, cells, _), (_, methods, _) = noted.written
@@ -145,7 +144,7 @@ def test_a_run_has_its_own_files_and_the_dataset_s_run_has_what_all_share(
 
 
 def test_one_epsilon_is_shown_beside_baselines(
-    study: Study, parts: dict[str, Any], noted: Noted
+    study: Study, parts: dict[str, Any], noted: RecordingWriter
 ) -> None:
     study.ingest(**parts)
     (_, runs, _) = noted.written[1]
@@ -181,21 +180,8 @@ def test_one_epsilon_is_shown_beside_baselines(
     assert not any("compared" in run.tags for run in runs.values())
 
 
-def test_classes_without_test_images_are_tagged(
-    study: Study, parts: dict[str, Any], noted: Noted
-) -> None:
-    study.ingest(**parts)
-    assert "untested_classes" not in noted.written[0][1]["study/digits"].tags
-    info = read_json(study.info)
-    info["splits"]["test"]["per_class"] = [100, 0, 100, 0]
-    write_json(study.info, info)
-    study.ingest(**parts)
-    for _, runs, _ in noted.written[3:]:
-        assert {run.tags["untested_classes"] for run in runs.values()} == {"2 of 4"}
-
-
 def test_a_dataset_is_finished_with_its_newest_result(
-    study: Study, parts: dict[str, Any], noted: Noted
+    study: Study, parts: dict[str, Any], noted: RecordingWriter
 ) -> None:
     for newest, given in (
         (study.cells[0], parts),
@@ -211,7 +197,7 @@ def test_a_dataset_is_finished_with_its_newest_result(
 
 
 def test_a_study_links_to_its_datasets_and_forgets_those_it_no_longer_has(
-    study: Study, noted: Noted
+    study: Study, noted: RecordingWriter
 ) -> None:
     root = study.root
     for name in ("tables/papers/p.md", "tables/t.md", "b.png"):
@@ -242,21 +228,6 @@ def test_a_study_links_to_its_datasets_and_forgets_those_it_no_longer_has(
     assert left == {"letters", "digits"}, "the receipt of a dataset that is gone"
 
 
-@pytest.mark.slow
-def test_runs_are_written_through_a_server(study: Study) -> None:
-    store = study.root / "store"
-    store.mkdir()
-    (study.root / "mlflow.db").rename(store / "mlflow.db")
-    with serve(store) as study.uri:
-        assert study.ingest()["created"] == 13
-        assert study.ingest()["kept"] == 13
-        run = study.runs()["study/digits/pixels/sgd/eps-2"]
-        listed = [item.path for item in study.client.list_artifacts(run.info.run_id)]
-    assert listed == ["confusion", "metrics.json", "privacy.json"]
-    assert (store / "server_artifacts").is_dir()
-    assert not (study.root / "mlartifacts").exists()
-
-
 ZERO = "study/digits/pixels/zero_shot"
 
 
@@ -266,27 +237,6 @@ def baselines(root: Path, **accuracies: float) -> dict[str, Any]:
         "zero_shot": [write_zero_shot(root, accuracy=accuracies.get("zero", 0.7))],
         "few_shot": [write_few_shot(root, few)],
     }
-
-
-@pytest.fixture
-def ingested(study: Study) -> Study:
-    study.ingest(**baselines(study.root))
-    return study
-
-
-def test_one_view_has_the_baselines_and_the_cells_beside_them(ingested: Study) -> None:
-    view = ingested.view("digits", "dpprobe-baselines")
-    order = [f"{view['orderByKey']} DESC"]
-    found = ingested.all_runs(filter_string=view["searchFilter"], order_by=order)
-    assert {run.data.params["epsilon"] for run in found} == {"none", "0.5"}
-    keys = {run.data.tags["result_key"] for run in found}
-    assert len(found) == 5
-    assert {key for key in keys if "/eps-" in key} == {"study/digits/pixels/sgd/eps-0.5"}
-    values = [run.data.metrics["test/accuracy"] for run in found]
-    assert values == sorted(values, reverse=True)
-    first = ingested.view("digits")["searchFilter"]
-    at = {run.data.params["epsilon"] for run in ingested.all_runs(filter_string=first)}
-    assert at == {"0.5"}, "the first page compares cells at one epsilon"
 
 
 def test_a_changed_baseline_renews_its_run_alone(study: Study) -> None:
@@ -309,25 +259,6 @@ def read_notes(study: Study) -> dict[str, str]:
         notes |= {key: run.data.tags["mlflow.note.content"] for key, run in runs.items()}
     del notes["study/digits"]
     return notes
-
-
-def test_every_description_leads_to_cells_charts_and_t_sne(study: Study) -> None:
-    """A newcomer who clicks on any run or experiment gets to the pages of results."""
-    (study.root / "tsne_pixels.png").write_bytes(b"picture")
-    receipt = study.ingest()
-    pages = receipt["pages"]
-    whole = receipt["runs"]["study/digits"]
-    described = read_notes(study)
-    assert len(described) > 8
-    for key, note in described.items():
-        assert f"[cells]({pages['cells']})" in note, key
-        assert f"[charts]({pages['charts']})" in note, key
-        assert f"/runs/{whole}/artifacts)" in note, key
-        assert f"/runs/{whole}/artifacts/figures/tsne_pixels.png)" in note, key
-        assert not note.startswith("["), "links come before the result"
-    again = study.ingest()
-    assert (again["created"], again["replaced"]) == (0, 0)
-    assert again["kept"] == len(receipt["runs"])
 
 
 def test_a_crash_before_links_are_renewed_is_repaired_by_the_next_run(

@@ -111,13 +111,6 @@ def test_a_moved_store_with_more_is_refused(
     assert (moved.root / "mlartifacts/digits").is_dir()
 
 
-def test_the_models_of_releases_are_named(moved: Study) -> None:
-    execute(moved, *RELEASE)
-    told = set_moved_aside(moved.root / "mlflow.db", moved.root / "mlartifacts")
-    assert told is not None
-    assert "snakemake --cores all releases" in told
-
-
 def delete(study: Study) -> None:
     (study.root / "mlflow.db").unlink()
 
@@ -178,18 +171,6 @@ def test_a_copy_is_a_store_of_its_own(
     assert (list_runs(study.root / "mlflow.db"), list_files(study.root)) == before
     kept = study.ingest()
     assert kept["kept"] == 13, kept
-
-
-def test_an_experiment_elsewhere_beside_others_here_is_refused(study: Study) -> None:
-    """Two folders of results with one SQLite store."""
-    study.ingest()
-    study.client.create_experiment("signs", (study.root / "mlartifacts/signs/cells").as_uri())
-    execute(
-        study,
-        "update experiments set artifact_location = 'file:///gone/digits' where name = 'digits'",
-    )
-    with pytest.raises(TrackingError, match="file:///gone/digits"):
-        study.ingest()
 
 
 def test_a_move_alone_is_seen_by_the_next_run(

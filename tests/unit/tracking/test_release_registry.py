@@ -10,14 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
 import pytest
 from mlflow import MlflowClient, pyfunc
 from mlflow.entities import Run
-from mlflow.exceptions import MlflowException
 from PIL import Image
 
 from dpprobe.artifacts import read_json
@@ -267,56 +265,6 @@ def test_a_release_needs_the_versions_that_computed_it(bundle: Path, tmp_path: P
             assert names[4:] == ([] if calibration is None else ["set", "abstain"])
 
 
-@pytest.mark.parametrize(
-    ("models", "named"),
-    [
-        ([], MODEL),
-        (["b.release.x"], "b.release.x"),
-        (["b.release.x", "study.release.z", "a.release.y"], "study.release.z"),
-        (["c.release.x", "b.release.x", "b.release.x"], "b.release.x"),
-    ],
-    ids=["none", "another study's", "this study's first", "the first by name"],
-)
-def test_a_model_is_the_one_with_the_predecessor_s_digest(
-    bundle: Path, models: list[str], named: str
-) -> None:
-    read, client = read_bundle(bundle), Mock()
-    page = type("Page", (list,), {"token": None})
-    client.search_model_versions.return_value = page(SimpleNamespace(name=name) for name in models)
-    assert release_registry._find_model(client, "study", read) == MODEL, "it has no predecessor"
-    client.search_model_versions.assert_not_called()
-    before = {"name": "before", "sha256": "ab" * 32}
-    read = replace(read, statement={**read.statement, "predecessor": before})
-    assert release_registry._find_model(client, "study", read) == named
-    condition = f"tags.bundle_digest = '{'ab' * 32}'"
-    assert client.search_model_versions.call_args.args == (condition,)
-
-
-@pytest.mark.parametrize(
-    ("card", "words"),
-    [
-        ("# A\n", "# A"),
-        ("---\na: b\n---\n# B\n", "# B"),
-        ("---\nno end\n", "---\nno end"),
-        ("---\na\n---\n", "---\na\n---"),
-        ("\n C \n", "C"),
-    ],
-)
-def test_a_version_is_described_by_its_card_without_the_front_matter(
-    bundle: Path, card: str, words: str
-) -> None:
-    read = read_bundle(bundle)
-    (bundle / "README.md").write_text(card)
-    assert release_registry.describe_release(read) == words
-
-
-def test_a_refusal_of_the_registry_is_not_hidden(bundle: Path) -> None:
-    client: Any = Mock()
-    client.create_registered_model.side_effect = MlflowException("refused")
-    with pytest.raises(MlflowException, match="refused"):
-        release_registry._register_bundle(client, "m", read_bundle(bundle), "run", "digest")
-
-
 def test_releases_stay_current_beside_each_other_and_the_study(
     study: Study, bundle: Path, tmp_path: Path
 ) -> None:
@@ -374,15 +322,6 @@ def test_a_registered_release_classifies_images(
     check_scores(model.predict(pd.DataFrame({"image": map(given, images)})), bundle, images)
 
 
-def test_more_images_than_a_chunk_keep_their_order(
-    bundle: Path, images: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(served_release, "CHUNK", 2)
-    model = ServedRelease(bundle)
-    check_scores(model.predict(pd.DataFrame({"image": map(str, images)})), bundle, images)
-    assert len(model.predict(pd.DataFrame({"image": []}))) == 0
-
-
 @pytest.mark.parametrize(
     ("value", "words"),
     [
@@ -423,56 +362,6 @@ def test_weights_that_are_not_in_the_bundle_are_asked_for(
         with pytest.raises(ConfigError, match=f"net.safetensors of SHA-256 {'ab' * 32}") as caught:
             model.predict(values, params)
         assert "set DPPROBE_CHECKPOINT, or the parameter checkpoint" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("params", "variable", "wanted"),
-    [
-        ({"checkpoint": "/a/net"}, None, "/a/net"),
-        ({"checkpoint": ""}, "/b/net", "/b/net"),
-        ({"checkpoint": "/a/net"}, "/b/net", "/a/net"),
-    ],
-)
-def test_weights_are_taken_from_the_param_then_the_environment(
-    study: Study,
-    bundle: Path,
-    images: list[Path],
-    monkeypatch: pytest.MonkeyPatch,
-    params: dict[str, str],
-    variable: str | None,
-    wanted: str,
-) -> None:
-    if variable is not None:
-        monkeypatch.setenv("DPPROBE_CHECKPOINT", variable)
-    predictor = Mock(**{"predict_images.return_value": np.full((1, 3), 1 / 3, np.float32)})
-    load = Mock(return_value=predictor)
-    monkeypatch.setattr(Predictor, "load_bundle", load)
-    register(study, with_checkpoint(bundle))
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", study.uri)
-    model = pyfunc.load_model(f"models:/{MODEL}@released")
-    for _ in range(2):
-        model.predict(pd.DataFrame({"image": [str(images[0])]}), params=params)
-    assert [call.kwargs for call in load.call_args_list] == [{"checkpoint": (Path(wanted),)}]
-
-
-def test_several_labels_and_scores_are_named(bundle: Path) -> None:
-    read = ServedRelease(bundle).bundle
-    facts = read.facts
-    several = replace(read, facts=facts.model_copy(update={"multi_label": True}))
-    values = np.array([[0.9, 0.2, 0.51], [0.1, 0.2, 0.3]], np.float32)
-    assert list(served_release.make_table(values, several)["class"]) == ["naevus|keratosis", ""]
-    head = facts.head.model_copy(update={"link": "none"})
-    plain = replace(read, facts=facts.model_copy(update={"head": head}))
-    scores = served_release.make_table(values, plain)
-    assert list(scores.columns)[1:] == [f"score_{name}" for name in CLASSES]
-    assert list(scores["class"]) == ["naevus", "keratosis"]
-    calibrated = replace(plain, statement={**read.statement, "calibration": CALIBRATED})
-    two = np.array([[0.6, 0.3, 0.1], [0.1, 0.0, 0.9]], np.float32)
-    table = served_release.make_table(two, calibrated)
-    names = [f"probability_{name}" for name in CLASSES]
-    assert list(table.columns) == ["class", *names, "set", "abstain"]
-    assert table["set"].tolist() == ["naevus|melanoma", "keratosis"]
-    assert table["abstain"].tolist() == [True, False]
 
 
 class Registry:
@@ -549,11 +438,6 @@ def test_the_newest_is_released_whatever_is_tracked_again(registry: Registry) ->
         assert registry.aliases == {"released": "3", "previous": "2"}
 
 
-def test_a_bundle_without_predecessor_is_released_without_previous(registry: Registry) -> None:
-    registry.add("another")
-    assert registry.aliases == {"released": "4"}
-
-
 def test_a_rollback_stays_until_it_is_undone(registry: Registry) -> None:
     for _ in range(2):
         said = registry.roll_back("c")
@@ -607,27 +491,6 @@ def test_the_first_release_has_nothing_to_go_back_to(registry: Registry) -> None
         registry.roll_back("a")
     with pytest.raises(TrackingError, match="no version of this bundle"):
         registry.roll_back("unknown")
-    assert registry.aliases == {"released": "3", "previous": "2"}
-
-
-def test_versions_of_people_and_a_model_without_aliases_are_left_alone(registry: Registry) -> None:
-    registry.versions.append(SimpleNamespace(version=9, tags={PREDECESSOR: "a"}))
-    registry.roll_back("c")
-    registry.track("a")
-    assert registry.aliases == {"released": "2", "previous": "1"}
-    registry.aliases = {"released": "9"}
-    registry.track("b")
-    assert registry.aliases == {"released": "2", "previous": "1"}
-    registry.aliases.clear()
-    with pytest.raises(TrackingError, match="no released version"):
-        registry.roll_back("b")
-    registry.track("c")
-    assert registry.aliases == {}, "it is rolled back, and no other has the alias"
-
-
-def test_tags_in_a_circle_end(registry: Registry) -> None:
-    registry.versions[0].tags[PREDECESSOR] = "c"
-    registry.track("a")
     assert registry.aliases == {"released": "3", "previous": "2"}
 
 

@@ -14,29 +14,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
-from mlflow.utils.validation import _validate_metric_name
 
 from dpprobe.analyses.audit.audit_record import AuditRecord
-from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.artifacts import read_json, write_json, write_table, write_text
-from dpprobe.data.table import read_info
 from dpprobe.errors import TrackingError
-from dpprobe.exhibits.class_colours import CLASS_COLOURS
 from dpprobe.privacy.statement_words import explain_statement
-from dpprobe.results import confusion
-from dpprobe.results.best_private import best_private
 from dpprobe.results.cell_files import HISTORY_FILE
-from dpprobe.results.cell_record import CellName, read_cell
+from dpprobe.results.cell_record import read_cell
 from dpprobe.results.summary import read_grid, summarise_cells
 from dpprobe.tracking import release_registry, runs
 from dpprobe.tracking.receipt import find_store_fault, hash_rows
-from dpprobe.tracking.runs import cell_run, curve_metrics, metric_name
+from dpprobe.tracking.runs import cell_run, curve_metrics
 from tests.conftest import REPOSITORY
 from tests.support.audit_records import MEMBERSHIP, WHITE_BOX, write_audit
-from tests.support.cell_files import write_cell, write_dataset_info, write_study
-from tests.support.fairness_records import APART, write_fairness
+from tests.support.cell_files import write_cell, write_study
+from tests.support.fairness_records import write_fairness
 from tests.support.tracked_study import Study
 
 FIRST = "study/digits/pixels/sgd/eps-0.5"
@@ -113,14 +107,6 @@ def test_a_seed_that_diverged_ends_the_curve_of_the_mean(tmp_path: Path) -> None
     ]
 
 
-@given(st.text(max_size=200))
-def test_any_class_name_becomes_a_legal_metric(text: str) -> None:
-    name = f"per_class_recall/{metric_name(text)}"
-    _validate_metric_name(name)
-    assert name.count("/") == 1
-    assert len(name) <= 250
-
-
 def test_damaged_predictions_are_named(study: Study) -> None:
     folder = study.root / "cells/digits/pixels/sgd/eps-2"
     record = read_cell(folder / "metrics.json")
@@ -163,8 +149,6 @@ def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
 ROWS = REPOSITORY / "tests/stored/mlflow_rows.json"
 SOURCE: Any = Mock()
 ENDS = [f"{kind}{end}" for kind in ("", "rows_", "both_") for end in ("low", "high")]
-DIFFERENCES = ("difference", "difference_low", "difference_high")
-GAP = ("gap", "low", "high", "chance_gap", "worst", *DIFFERENCES)
 
 
 def _run(path: Path, *more: Any, change: Callable[[dict[str, Any]], Any] | None = None) -> Any:
@@ -250,19 +234,6 @@ def test_metrics_are_the_record_s_with_four_digits(tmp_path: Path, kind: dict[st
         assert found["privacy/noise_multiplier"] == 1.235
     else:
         assert not any(name.startswith("privacy/") for name in found)
-
-
-def test_infinite_missing_and_large_numbers(tmp_path: Path) -> None:
-    def change(record: dict[str, Any]) -> None:
-        record |= {"realised_epsilon": 0.9912345678, "seconds": None}
-
-    run = _run(write_cell(tmp_path), change=change)
-    found = _metrics(run)
-    assert found["privacy/epsilon_realised"] == 0.9913
-    assert "time/train_seconds" not in found
-    assert run.seconds == 0.0
-    values = {"a": 0.123456, "b": None, "c": math.nan, "d": math.inf, "e": 1234567.0}
-    assert runs.list_metrics(values) == [("a", 0.1235, 0), ("e", 1235000.0, 0)]
 
 
 def test_params_are_the_cell_s_and_the_method_s_options(tmp_path: Path) -> None:
@@ -392,30 +363,6 @@ def test_an_audit_adds_its_numbers_words_and_file(tmp_path: Path) -> None:
     assert "attack/tpr_at_fpr_0.001" not in _metrics(_run(path, (file, AuditRecord.read(file))))
 
 
-def test_gaps_of_the_metrics_that_are_shown_are_metrics(tmp_path: Path) -> None:
-    gaps = read_json(write_fairness(tmp_path, gap=APART))
-    one = gaps["cells"][0]
-    cell = CellName(dataset="digits", backbone="b", method="sgd", epsilon=one["epsilon"])
-    first, second = one["attributes"]
-
-    def measure(attributes: list[Any], name: CellName = cell) -> dict[str, float]:
-        record = FairnessRecord.model_validate(gaps | {"cells": [one | {"attributes": attributes}]})
-        return {key: value for key, value, _ in runs._fairness_metrics(record, name)}
-
-    found = measure([first, second])
-    for attribute in (first, second):
-        for metric in ("auc", "recall"):
-            for part in GAP:
-                key = f"fairness/{attribute['attribute']}_{metric}_{part}"
-                assert found.pop(key) == pytest.approx(attribute["gaps"][metric][part], rel=5e-4)
-    assert found == {}
-    alone = measure([first | {"gaps": {}}, second])
-    assert {key.split("/")[1].split("_")[0] for key in alone} == {second["attribute"]}
-    assert measure([first | {"gaps": {}}]) == {}
-    other = cell.model_copy(update={"epsilon": "77"})
-    assert measure([first], other) == {}, "of another cell"
-
-
 def test_a_summary_has_each_metric_at_each_epsilon_in_order(tmp_path: Path) -> None:
     epsilons = ("10", "0.5", "inf", "8", "0.503")
     paths = write_study(tmp_path, backbones=["b"], methods=["sgd"], epsilons=epsilons)
@@ -446,125 +393,13 @@ def test_a_summary_has_each_metric_at_each_epsilon_in_order(tmp_path: Path) -> N
     assert several.tags["private"] == "true"
 
 
-def test_a_study_shows_the_best_private_result_of_each_dataset(tmp_path: Path) -> None:
-    write_text(tmp_path / "report.html", "report")
-    info = write_dataset_info(tmp_path / "dataset.json")
-    cells = write_study(tmp_path, methods=("sgd", "sgd_full", "nonprivate"), epsilons=("2", "inf"))
-    for listed in (cells, cells[:1]):
-        summarise_cells(listed, summary := tmp_path / f"{len(listed)}.parquet", study="s")
-        grid = read_grid([summary])
-        artifacts = [(tmp_path / "report.html", ""), (summary, "tables")]
-        run = runs.study_run("study", grid, {"digits": info, "letters": info}, artifacts)
-        (best,) = best_private(grid, {})
-        found = _metrics(run)
-        assert found["digits/best_private_eps_2"] == pytest.approx(best.entry.mean / 100, rel=5e-4)
-        assert f"Head: {best.method} on {best.backbone}." in run.note
-        if best.gap is not None:
-            assert found["digits/gap_eps_2"] == pytest.approx(best.gap / 100, rel=5e-4)
-            assert found["digits/choice_epsilon_eps_2"] == best.choice.epsilon
-            assert "Publishing this selection costs at most ε = " in run.note
-        else:
-            assert set(found) == {"digits/best_private_eps_2"}, "neither a ceiling nor a choice"
-            assert "Publishing" not in run.note
-        assert run.tags["private"] == ("mixed" if len(listed) > 1 else "true")
-        assert run.params == {
-            "study": "study",
-            "datasets": "digits, letters",
-            "cells": str(len(grid.entries)),
-        }
-        assert [each.dataset.name for each in run.inputs] == ["digits", "letters"]
-        assert run.finished == (tmp_path / "report.html").stat().st_mtime
-    assert run.note.startswith("Study study: 1 cell on digits, letters. report.html has all")
-
-
-def test_a_dataset_is_named_with_its_own_digest(tmp_path: Path) -> None:
-    info = read_info(write_dataset_info(tmp_path / "dataset.json"))
-    made = runs.dataset_input("digits", info).dataset
-    assert (made.name, made.digest, made.source_type) == (
-        "digits",
-        info.fingerprint[:36],
-        "dpprobe",
-    )
-    assert json.loads(made.source) == {"source": "sklearn", "name": "digits"}
-    assert json.loads(made.profile or "") == {"train_rows": 1000, "test_rows": 200}
-
-
-NAMES = ["zero", "one", "two", "three"]
-
-
-def test_confusion_counts_and_their_picture_are_drawn(tmp_path: Path) -> None:
-    path = write_cell(tmp_path)
-    run = _run(path)
-    counts = confusion.count_confusion(path.with_name("predictions.parquet"), 4)
-    assert run.drawn["confusion/counts.csv"]() == confusion.confusion_csv(counts, NAMES)
-    assert "digits, sgd on pixels, ε = 1" in run.drawn["confusion/matrix.html"]()
-    many = write_cell(tmp_path / "m", class_names=[f"c{k}" for k in range(2001)], rows=20, seeds=1)
-    assert _run(many).drawn == {}
-
-
-@pytest.mark.parametrize(("head", "threshold"), [("sgd", 0.0), ("prototypes", 0.5)])
-def test_labels_are_counted_at_the_threshold_of_their_scores(
-    tmp_path: Path, head: str, threshold: float
-) -> None:
-    """Of log odds 0 is the threshold, and of scores that are shares of a half."""
-    path = write_cell(tmp_path, multi_label=True, seeds=2)
-    write_json(path, read_json(path) | {"options": {"head": head}})
-    drawn = _run(path).drawn
-    assert [*drawn] == ["confusion/counts.csv"]
-    predictions = path.with_name("predictions.parquet")
-    counts = confusion.label_confusion(predictions, 4, threshold=threshold)
-    assert drawn["confusion/counts.csv"]() == confusion.label_confusion_csv(counts, NAMES)
-
-
 # Names and numbers.
-
-
-@pytest.mark.parametrize(
-    ("names", "titles"),
-    [
-        (["a", "b", "c"], ["a", "b", "c"]),
-        (["a/", "a:", "a_"], ["a_ 0", "a:", "a_ 2"]),
-        (["x", "x", "."], ["x 0", "x 1", "_"]),
-        (["a", "a", "a 1"], ["a 0", "a 1", "a 1 2"]),
-    ],
-    ids=str,
-)
-def test_classes_of_one_name_get_their_index(names: list[str], titles: list[str]) -> None:
-    seeds: list[dict[str, Any]] = [{"r": [0.5, None, 1.0]}, {"r": [1.0, None, 0.0]}]
-    found = runs.class_metrics(names, seeds, "r")
-    assert [*found] == [f"r/{title}" for title in titles]
-    assert [*found.values()] == [0.75, None, 0.5]
 
 
 @given(st.lists(st.text("ab/:_ 12", max_size=3), min_size=1, max_size=5))
 def test_no_two_classes_share_a_metric(names: list[str]) -> None:
     seeds = [{"r": [0.5] * len(names)}]
     assert len(runs.class_metrics(names, seeds, "r")) == len(names)
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("a/b", "a_b"),
-        (".", "_"),
-        ("..", "_"),
-        (" x ", "x"),
-        ("é", "é"),
-        ("a,b:c-d", "a_b:c-d"),
-        ("a" * 101, "a" * 100),
-    ],
-)
-def test_a_metric_s_name_keeps_what_mlflow_allows(text: str, name: str) -> None:
-    assert runs.metric_name(text) == name
-
-
-@given(st.sets(st.floats(0.001, 100), max_size=30))
-@example({8.004, 8.001, 8.02})
-def test_epsilons_that_round_alike_take_the_next_step(epsilons: set[float]) -> None:
-    expected: dict[float, int] = {}
-    for epsilon in sorted(epsilons):
-        expected[epsilon] = max(round(100 * epsilon), 1 + max(expected.values(), default=-1))
-    assert runs.curve_steps([*epsilons, math.inf]) == expected
 
 
 def test_a_curve_is_the_mean_over_seeds(tmp_path: Path) -> None:
@@ -576,24 +411,6 @@ def test_a_curve_is_the_mean_over_seeds(tmp_path: Path) -> None:
             mean = frame[frame["step"] == step][name].mean()
             assert (f"curve/{name}", pytest.approx(mean, rel=5e-4), step) in found
     assert not any(name == "curve/test_auc" for name, _, _ in found)
-
-
-def test_colours_of_runs_begin_again_so_that_neighbours_differ() -> None:
-    colours = [runs.pick_colour(index) for index in range(3 * len(CLASS_COLOURS))]
-    assert colours == 3 * list(CLASS_COLOURS)
-    assert len(set(CLASS_COLOURS)) == len(CLASS_COLOURS)
-
-
-def test_bounds_and_privacy() -> None:
-    assert runs.allows_metrics(
-        {"balanced_accuracy": 0.51234567, "true_positives": {"0.01": 0.02345678, "0.1": 1}}
-    ) == [
-        ("allows/balanced_accuracy", 0.5124, 0),
-        ("allows/tpr_at_fpr_0.01", 0.02346, 0),
-        ("allows/tpr_at_fpr_0.1", 1.0, 0),
-    ], "rounded up"
-    told = [runs._private_tag(each) for each in ([True], [False] * 2, [True, False], [])]
-    assert told == ["true", "false", "mixed", "false"]
 
 
 EVALUATED = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 import socket
@@ -17,8 +16,6 @@ from unittest.mock import Mock
 
 import pytest
 import requests
-from mlflow.exceptions import MlflowException
-from sqlalchemy.exc import SQLAlchemyError
 
 from dpprobe.artifacts import read_json, write_text
 from dpprobe.errors import TrackingError
@@ -26,26 +23,6 @@ from dpprobe.tracking import receipt as receipt_module
 from dpprobe.tracking import store
 from dpprobe.tracking.receipt import RECEIPT_FORMAT, find_store_fault, set_aside
 from tests.support.tracked_study import Study
-
-
-def test_a_long_wait_for_the_lock_is_noted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(store, "LOCK_SECONDS", 0.5)
-    monkeypatch.setattr(store, "LOCK_NOTE_SECONDS", 0.1)
-    caplog.set_level("INFO", logger="dpprobe")
-    path = tmp_path / "new" / "lock"
-    with store.hold_lock(path):
-        pass
-    with path.open() as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        with pytest.raises(TrackingError, match="locked by another process"), store.hold_lock(path):
-            pytest.fail("two processes hold one lock")
-    assert 2 <= len([text for text in caplog.messages if "waiting" in text]) <= 4
-    with pytest.raises(KeyError), store.hold_lock(path):
-        raise KeyError
-    with store.hold_lock(path):
-        pass
 
 
 def test_a_locked_database_is_told_of_and_waited_for(
@@ -142,12 +119,6 @@ def test_certificates_are_checked_as_mlflow_is_told(monkeypatch: pytest.MonkeyPa
     ]
 
 
-@pytest.mark.parametrize("uri", ["results/mlruns", "sqlite:///", "ftp://server", "databricks"])
-def test_another_kind_of_store_is_refused(uri: str) -> None:
-    with pytest.raises(TrackingError, match="write sqlite:///relative/path"):
-        store.create_tables(uri)
-
-
 def test_a_file_that_is_no_database_is_named(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     # MLflow tries ten times, for a hundred seconds: a database may be starting
     monkeypatch.setattr("mlflow.store.db.utils.MAX_RETRY_COUNT", 1)
@@ -156,44 +127,6 @@ def test_a_file_that_is_no_database_is_named(study: Study, monkeypatch: pytest.M
         study.ingest(uri=f"sqlite:///{study.root}/./mlflow.db")
     assert "\n" not in str(caught.value)
     assert not (study.root / "receipt.json").exists()
-
-
-ERRORS: dict[str, tuple[Exception, str]] = {
-    "full": (sqlite3.OperationalError("database or disk is full"), "free space"),
-    "unwritable": (sqlite3.OperationalError("disk I/O error"), "free space"),
-    "locked": (SQLAlchemyError("database is locked"), "close the program"),
-    "locked table": (sqlite3.OperationalError("database table is locked"), "close the program"),
-    "damaged": (sqlite3.DatabaseError("malformed"), "repair the store"),
-    "refused": (MlflowException("\nno run\nof the name"), "repair the store"),
-}
-
-
-@pytest.mark.parametrize(("error", "remedy"), ERRORS.values(), ids=ERRORS)
-def test_errors_of_the_store_have_a_remedy(error: Exception, remedy: str) -> None:
-    """A full or locked one need not be deleted, and at a server the person at the server helps."""
-    with pytest.raises(TrackingError) as caught, store.readable_errors("sqlite:///m.db"):
-        raise error
-    first = str(error).strip().split("\n")[0]
-    assert str(caught.value).startswith(f"sqlite:///m.db: MLflow refused: {first}; {remedy}")
-    assert ("doctor --fix" in str(caught.value)) == (remedy == "repair the store")
-    assert "\n" not in str(caught.value)
-    with pytest.raises(TrackingError) as caught, store.readable_errors("https://me:word@host"):
-        raise error
-    told = f"https://host: MLflow refused: {first}; correct the cause at the server"
-    assert str(caught.value).startswith(told)
-
-
-def test_all_pages_of_a_search_are_read() -> None:
-    pages = {None: ("ab", "1"), "1": ("", "2"), "2": ("c", None)}
-    asked = []
-
-    def search(*, max_results: int, page_token: str | None) -> Any:
-        asked.append((max_results, page_token))
-        content, token = pages[page_token]
-        return type("Page", (list,), {"token": token})(content)
-
-    assert list(store.search_all(search)) == ["a", "b", "c"]
-    assert asked == [(1000, None), (1000, "1"), (1000, "2")]
 
 
 @pytest.mark.parametrize(
@@ -343,16 +276,6 @@ def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checked:
     return Checked(tmp_path, monkeypatch)
 
 
-def test_a_store_is_read_until_a_check_of_this_receipt_was_noted(checked: Checked) -> None:
-    assert checked.reads_of("one") == checked.reads_of("one") == 1, "nothing was noted"
-    assert checked.reads_of("one", note=True) == 1
-    assert checked.reads_of("one") == 0
-    assert checked.reads_of("two") == 1, "another receipt"
-    assert checked.reads_of("two", note=True) == 1
-    assert checked.reads_of("one") == checked.reads_of("two") == 0, "both are noted"
-    assert checked.reads_of("one", skip=False) == 1
-
-
 @pytest.mark.parametrize("name", ["m.db", "m.db-wal", "two"])
 def test_a_store_is_read_again_where_it_or_its_log_or_the_receipt_changed(
     checked: Checked, name: str
@@ -387,15 +310,6 @@ def test_runs_that_are_gone_or_changed_are_counted(
         damaged = isinstance(found, Exception)
         assert fault.path == (checked.database if damaged else checked.root / "one")
         assert checked.fault() == fault, "a fault is not noted"
-
-
-def test_people_may_name_and_tag_runs(study: Study) -> None:
-    study.ingest()
-    with closing(sqlite3.connect(study.root / "mlflow.db")) as connection, connection:
-        connection.execute("update runs set name = 'mine'")
-        note = "select 'note', 'x', run_uuid from runs limit 1"
-        connection.execute(f"insert into tags (key, value, run_uuid) {note}")
-    assert find_store_fault(study.root / "receipt.json") is None
 
 
 def test_receipts_are_read_without_mlflow() -> None:

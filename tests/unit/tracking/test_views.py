@@ -12,15 +12,12 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dpprobe.results.cell_record import read_cell
 from dpprobe.tracking import runs, views
 from dpprobe.tracking.baseline_runs import list_baseline_runs
 from tests.support.baseline_records import write_zero_shot
-from tests.support.cell_files import write_cell, write_study
-from tests.support.tracked_study import Study
+from tests.support.cell_files import write_cell
 
 EPSILONS = ("0.5", "8", "inf")
 CURRENT = 'tags.current = "true"'
@@ -74,14 +71,6 @@ def test_cells_open_at_the_epsilon_nearest_to_one(
     grouped = {"mode": "param", "groupByData": "epsilon"}
     for view in (private, every):
         assert view["groupBy"] == {"aggregateFunction": "max", "groupByKeys": [grouped]}
-
-
-def test_a_metric_that_another_study_logged_is_a_column(tmp_path: Path) -> None:
-    cells, _, measure = _cells(tmp_path)
-    experiment = views.cells_experiment("digits", None, cells, [], measure)
-    column = "metrics.`audit/epsilon_lower`"
-    assert column not in _made(experiment)["dpprobe"]["selectedColumns"]
-    assert column in _made(experiment, {"audit/epsilon_lower"})["dpprobe"]["selectedColumns"]
 
 
 def test_baselines_have_a_view_and_are_told_of(tmp_path: Path) -> None:
@@ -143,53 +132,6 @@ def test_releases_and_studies_have_a_view_each() -> None:
     assert view["selectedColumns"] == params
 
 
-@pytest.mark.parametrize(
-    ("epsilons", "expected"),
-    [
-        (["0.5", "2"], "0.5"),  # as far by ratio, and more private
-        (["0.1", "8", "inf"], "8"),
-        (["inf"], "inf"),
-        ([], "inf"),
-        (["10", "1", "0.9"], "1"),
-        (["4", "0.25"], "0.25"),
-    ],
-)
-def test_nearness_to_one_is_by_ratio(epsilons: list[str], expected: str) -> None:
-    assert views.nearest_to_one(epsilons) == views.nearest_to_one(epsilons[::-1]) == expected
-
-
-def _best(dataset: str, *epsilons: str) -> list[str]:
-    return [f"{dataset}/best_private_eps_{epsilon}" for epsilon in epsilons]
-
-
-def test_a_view_of_studies_has_twelve_columns_or_one_for_each_dataset() -> None:
-    assert views.best_columns([]) == views.best_columns(["test/a"]) == []
-    assert views.best_columns(_best("a", "8", "0.125", "1", "2")) == _best(
-        "a", "0.125", "1", "2", "8"
-    )
-    eleven = [name for k in range(11) for name in _best(f"d{k:02}", "0.1", "1", "2", "0.5", "8")]
-    columns = views.best_columns(eleven)
-    assert len(columns) == 12
-    assert {name for name in columns if name.endswith("_eps_1")} == {
-        f"d{k:02}/best_private_eps_1" for k in range(11)
-    }, "the epsilon nearest to 1 of each"
-    fourteen = [name for k in range(14) for name in _best(f"d{k:02}", "2", "1")]
-    assert views.best_columns(fourteen) == [f"d{k:02}/best_private_eps_1" for k in range(14)]
-
-
-@given(st.sets(st.tuples(st.sampled_from("abcd"), st.sampled_from(["0.5", "1", "2", "4", "8"]))))
-def test_columns_depend_on_no_order_and_are_sorted(pairs: set[tuple[str, str]]) -> None:
-    names = [name for dataset, epsilon in pairs for name in _best(dataset, epsilon)]
-    columns = views.best_columns(names)
-    assert columns == views.best_columns(sorted(names, reverse=True))
-    places = [(name[0], float(name.rpartition("_")[2])) for name in columns]
-    assert places == sorted(places)
-    assert len(columns) == min(12, len(names))
-    left = {dataset: [float(e) for d, e in pairs if d == dataset] for dataset, _ in pairs}
-    for dataset in left:
-        assert any(name.startswith(dataset) for name in columns)
-
-
 def test_a_view_is_written_as_mlflow_s_page_reads_it() -> None:
     view = {"selectedColumns": ["a"], "columnOrder": ["b"], views.NAME: "name"}
     text = views.changed_view(view, None)
@@ -213,18 +155,3 @@ def test_a_view_is_written_where_it_changed() -> None:
     for other in (view | {views.NAME: "b"}, view | {"selectedColumns": ["b"]}):
         assert views.changed_view(other, first) is not None
     assert views.view_tag("k") == "mlflow.sharedViewState.k"
-
-
-def test_cells_of_two_studies_share_a_view(study: Study) -> None:
-    study.ingest()
-    columns = study.view("digits")["selectedColumns"]
-    assert "metrics.`privacy/noise_multiplier`" in columns
-    other = write_study(study.root / "other", methods=["nonprivate"], epsilons=["inf"])
-    study.ingest(study="second", metrics_files=other, receipt=study.root / "second.json")
-    assert study.view("digits")["selectedColumns"] == columns
-    other = write_study(study.root / "third", methods=["sgd"], epsilons=("8",))
-    study.ingest(study="third", metrics_files=other, receipt=study.root / "third.json")
-    columns = study.view("digits/summary")["selectedColumns"]
-    assert [name for name in columns if "/eps_" in name] == [
-        f"metrics.`accuracy/eps_{epsilon}`" for epsilon in ("0.5", "2", "8", "inf")
-    ]

@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -395,7 +395,8 @@ def test_a_row_that_another_writer_inserts_in_between(
         "root": str(tmp_path),
         "folder": str(tmp_path),
     }
-    with psycopg2.connect(backend) as other, psycopg2.connect(backend) as watch:
+    with psycopg2.connect(backend) as other, closing(psycopg2.connect(backend)) as watch:
+        # `with watch` would be one transaction, in which pg_stat_activity stays as first read.
         watch.autocommit = True
         other.cursor().execute(insert, values)
         # Our writer does not see the row yet; its own insert waits until that one is decided.

@@ -9,13 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 
-from dpprobe.errors import DpprobeError
 from dpprobe.heads.registry import method_options
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
-from dpprobe.training import tuned_networks
 from dpprobe.training.network_cell import NetworkFiles, network_task, open_network_job
 from dpprobe.training.network_job import Limits
 from dpprobe.training.public_file_check import PrivateData
@@ -109,11 +106,3 @@ def test_the_cell_of_networks_depends_on_cuts_and_choices(
     ]
     assert len({task.fingerprint for task in made}) == 9
     assert {tuple(sorted(task.identity["network"])) for task in made} == {("cut", "version")}
-
-
-def test_networks_of_different_devices_make_no_cell() -> None:
-    paths = [Path("first"), Path("second"), Path("third")]
-    records: Any = [SimpleNamespace(device=name) for name in ("cpu", "cpu", "H100")]
-    assert tuned_networks._device_kind(paths[:2], records[:2]) == "cpu"
-    with pytest.raises(DpprobeError, match="third: trained on H100, but first on cpu; delete one"):
-        tuned_networks._device_kind(paths, records)

@@ -9,13 +9,11 @@ import shutil
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 from safetensors.numpy import load_file, save_file
 
 from dpprobe.artifacts import read_json, write_json
@@ -23,10 +21,9 @@ from dpprobe.backbones.timm_models import Options as Timm
 from dpprobe.data import dataset_preparation
 from dpprobe.data.sources.sklearn_datasets import Options as Sklearn
 from dpprobe.data.table import SplitTable, read_info
-from dpprobe.errors import DataError, DpprobeError, PrivacyError
+from dpprobe.errors import DataError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.finetune.options import Options
-from dpprobe.finetune.ranks import Ranks
 from dpprobe.finetune.starting_probe import fit_probe
 from dpprobe.finetune.unpriced_search import Trial
 from dpprobe.heads.gradient_options import GRADIENTS
@@ -313,18 +310,6 @@ def test_a_searched_norm_takes_its_noise_along_and_promises_nothing(run: Run) ->
     assert changed.noise_multiplier == plan.find_mechanism(GRADIENTS).noise_multiplier
 
 
-def test_a_method_without_a_plan_says_why(run: Run) -> None:
-    impossible = of(run, HEAD | {"batch_size": 61})
-    with pytest.raises(PrivacyError, match="batch_size 61 is above the 60"):
-        impossible.tune(0)
-    both = {**run.job.methods, "other": method_options(HEAD | {"batch_size": 61})}
-    plan_job(replace(run.job, methods=both), 60, run.folder / "both.json", run.calibration)
-    job = replace(run.job, methods={"other": method_options(HEAD | {"batch_size": 61})})
-    given = replace(run.given, plans=run.folder / "both.json")
-    with pytest.raises(DpprobeError, match="other: batch_size 61"):
-        tune_network(job, given, index=0, limits=Limits(device="cpu"))
-
-
 def test_features_of_other_weights_are_refused(run: Run) -> None:
     # Only the features' content is in the identity that seeds derive from.
     write_features(run.folder, weights="0" * 64)
@@ -415,27 +400,6 @@ def test_two_processes_make_the_network_of_one(run: Run) -> None:
     assert not list(run.network(0).parent.glob(".*")), "and no checkpoint is left"
 
 
-@pytest.mark.parametrize(("threads", "processes", "each"), [(4, 2, 2), (5, 3, 1), (1, 2, 1)])
-def test_processes_share_the_threads_of_a_job(
-    run: Run, monkeypatch: pytest.MonkeyPatch, threads: int, processes: int, each: int
-) -> None:
-    seen: list[tuple[int, int]] = []
-    before = torch.get_num_threads()
-
-    def stop(*, threads: int, **_: Any) -> None:
-        seen.append((threads, torch.get_num_threads()))
-        torch.set_num_threads(before)
-        raise DataError("stopped")
-
-    monkeypatch.setattr(network_job, "Material", stop)
-    limits = Limits(threads=threads, processes=processes)
-    with pytest.raises(DataError, match="stopped"):
-        network_job._tune_network(
-            Ranks(count=processes), request=run.job, files=run.given, index=0, limits=limits
-        )
-    assert seen == [(each, each)]
-
-
 def test_null_examples_are_neither_trained_on_nor_tested(run: Run) -> None:
     """Also held-out ones of a search; units of null examples stay in n."""
     nulls = (0, 7, 19)
@@ -464,27 +428,3 @@ def test_null_examples_are_neither_trained_on_nor_tested(run: Run) -> None:
     assert scores.shape == (17, CLASSES)
     right = scores.argmax(1) == np.setdiff1d(np.arange(20), nulls) % CLASSES
     assert record.seeds[0]["accuracy"] == pytest.approx(right.mean())
-
-
-@pytest.mark.parametrize("rows", [3, 1000, 1001, 2500])
-def test_a_curve_is_of_a_thousand_rows_spread_evenly(
-    rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    labels, seen = torch.arange(rows) % 2, np.zeros(0)
-
-    def score(_network: Any, _inputs: Any, index: np.ndarray, **_: Any) -> torch.Tensor:
-        nonlocal seen
-        seen = index
-        return torch.eye(2)[labels[index] ^ 1]
-
-    monkeypatch.setattr(network_job, "network_scores", score)
-    inputs: Any = SimpleNamespace(list_kept=lambda: np.arange(rows), labels=labels)
-    curve: Any = network_job.make_curve(inputs, link="softmax", rows=4)
-    assert curve(1, None)["test_accuracy"] == 0
-    with monkeypatch.context() as patched:
-        nothing = torch.tensor([[0, 1.0], [np.nan, 1]])
-        patched.setattr(network_job, "network_scores", lambda *_, **__: nothing)
-        with pytest.raises(DpprobeError, match="scores of test rows are not finite"):
-            curve(1, None)
-    assert (seen[0], seen[-1], len(seen)) == (0, rows - 1, min(rows, 1000))
-    assert np.ptp(np.diff(seen)) <= 1

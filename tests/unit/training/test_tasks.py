@@ -18,7 +18,6 @@ from dpprobe.privacy.plan import Patients
 from dpprobe.privacy.target import Target, Terms
 from dpprobe.study.study_file import load_study
 from dpprobe.training.cell_task import Asked
-from dpprobe.training.plan_file import read_plans
 from dpprobe.training.tasks import JobFiles, OpenedJob, Request, open_job
 from tests.support.feature_stores import separable, write_split
 from tests.support.training_jobs import change_job, list_files, make_job, plan_job
@@ -153,16 +152,6 @@ def test_plans_of_a_newer_dpprobe_of_no_unit_or_of_a_failure(
     edit(tmp_path, lambda record: record.update(format_version=5, methods={}))
     with pytest.raises(DataError, match="no plan for full"):
         opened()
-
-
-@pytest.mark.parametrize("text", ["[]", "{", "", "{}", "3", '{"sha256": 1}', '{"format": "dpp'])
-def test_a_damaged_plan_file_is_named(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "plans.json"
-    path.write_text(text)
-    for each in (path, tmp_path / "absent"):
-        with pytest.raises(PrivacyError, match="unreadable .*; delete it and run again") as caught:
-            read_plans(each)
-        assert str(caught.value).startswith(f"{each}: ")
 
 
 def test_the_target_of_a_job_s_plans() -> None:

@@ -110,7 +110,7 @@ def audit_plan(
     started = time.perf_counter()
     shape = audited_shape(method, plan, dimension, num_classes, multi_label)
     made = MadeRows.make_rows(plan, dimension, num_classes, multi_label)
-    cell = _Cell(method, plan, shape, seed, runs, confidence, made)
+    cell = AuditedCell(method, plan, shape, seed, runs, confidence, made)
     test = cell.run_attack(cell.attack, runs, "runs", progress_label)
     test.replay = cell.replay(cell.attack)
     cell.add_near_clip(cell.attack, test)
@@ -152,7 +152,9 @@ def audited_shape(
 
 
 @dataclass(frozen=True)
-class _Cell:
+class AuditedCell:
+    """A method with its plan, and the number of runs and the confidence of its audit."""
+
     method: MethodOptions
     plan: Plan
     shape: Shape

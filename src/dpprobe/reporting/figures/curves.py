@@ -45,11 +45,12 @@ def epsilon_accuracy(
     named = {name for column in grid.columns for name in column}
     height = max(4.3, 1.2 + style.LEGEND_LINE * (len(named) + len({mark.number for mark in marks})))
     figure = Figure(figsize=(9.0 if marks else 7.2, height), layout="constrained")
-    _draw_curves(figure.add_subplot(), grid, dataset, marks)
+    draw_curves(figure.add_subplot(), grid, dataset, marks)
     return figure
 
 
-def _draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[Mark] = ()) -> None:
+def draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[Mark] = ()) -> None:
+    """Draws a dataset's results against epsilon, with baselines and published points."""
     backbones = keep_unique(backbone for backbone, _ in grid.columns)
     lines = {column: _make_curve(grid, dataset, column) for column in grid.columns}
     finite = tuple(sorted({e for line in lines.values() for e in line if math.isfinite(e)}))

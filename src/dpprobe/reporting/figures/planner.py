@@ -27,7 +27,7 @@ def write_plan_figure(path: Path, setting: Setting, scale: Scale, *, unit: str) 
         raise ConfigError(f"figure {path}: write a name that ends in .svg or .png")
     lines = dict.fromkeys(sorted({*EPSILONS, setting.epsilon}))
     with style.use_settings():
-        style.save_figure(_plan_figure(setting, scale, lines, title="", unit=unit), path)
+        style.save_figure(draw_plan(setting, scale, lines, title="", unit=unit), path)
 
 
 def plan_svg(
@@ -36,10 +36,10 @@ def plan_svg(
     """Draws the plan of a study's dataset, with each epsilon's line through the measured result."""
     lines = {start.setting.epsilon: start for start in starts}
     with style.use_settings():
-        return style.draw_svg(_plan_figure(setting, scale, lines, title=title, unit=unit))
+        return style.draw_svg(draw_plan(setting, scale, lines, title=title, unit=unit))
 
 
-def _plan_figure(
+def draw_plan(
     setting: Setting, scale: Scale, lines: Mapping[float, Start | None], *, title: str, unit: str
 ) -> Figure:
     """Draws a line per epsilon, the range of the setting's epsilon, both baselines, and n."""

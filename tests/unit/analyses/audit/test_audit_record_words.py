@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpprobe.analyses.audit.audit_record import at_least, audit_path, power_in_words
+from dpprobe.analyses.audit.audit_record import at_least, power_in_words
 
 
 @given(st.floats(1e-6, 1e5))
@@ -35,8 +35,3 @@ def test_what_an_audit_would_have_caught_is_told() -> None:
     told = power_in_words({"caught_factor": 1.23456, "probability": 0.9})
     assert told is not None
     assert "a factor of 1.23 with probability 0.9" in told
-
-
-def test_audits_lie_by_cell() -> None:
-    path = audit_path("a", ("d", "b", "m", "1"), ".json")
-    assert path.as_posix() == "a/d/b/m/eps-1.json"

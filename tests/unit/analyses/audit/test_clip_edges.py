@@ -53,10 +53,10 @@ def loosen_all() -> Iterator[None]:
             yield
 
 
-def make_cell(method: MethodOptions, patch: Patch) -> tuple[white_box._Cell, Attack]:
+def make_cell(method: MethodOptions, patch: Patch) -> tuple[white_box.AuditedCell, Attack]:
     plan = plan_of(method, N, noise=3.0)
     shape = audited_shape(method, plan, WIDE, CLASSES, multi_label=False)
-    cell = white_box._Cell(method, plan, shape, 3, 8, 0.95)
+    cell = white_box.AuditedCell(method, plan, shape, 3, 8, 0.95)
     return cell, Attack(method=method, plan=plan, claim=plan, worlds=(), patch=patch)
 
 

@@ -78,11 +78,11 @@ OTHERS = {name: METHODS[name] for name in ("momentum_whitened", "sgd", "sampled_
 N, WIDE, CLASSES = 180, 170, 12
 
 
-def cell_of(method: MethodOptions, *, runs: int = 40, seed: int = 5) -> white_box._Cell:
+def cell_of(method: MethodOptions, *, runs: int = 40, seed: int = 5) -> white_box.AuditedCell:
     plan = replace(plan_of(method, N, noise=3.0), unit="patient")
     shape = white_box.audited_shape(method, plan, 8, 3, False)
     made = MadeRows.make_rows(plan, WIDE, CLASSES, False)
-    return white_box._Cell(method, plan, shape, seed, runs, 0.95, made)
+    return white_box.AuditedCell(method, plan, shape, seed, runs, 0.95, made)
 
 
 def drawn(plan: Plan) -> tuple[float, float, float]:
@@ -112,7 +112,7 @@ def test_a_right_mechanism_is_looked_at_twice_at_half_of_the_error(
     assert record["level"] == pytest.approx((1 - white_box.REFUTED) / 2 / len(counted))
     for share in (0.4, 0.6, 0.9):
         outcome = Outcome("variance", share * (1 - white_box.REFUTED))
-        monkeypatch.setattr(white_box._Cell, "list_tests", lambda *_, one=outcome: [one])
+        monkeypatch.setattr(white_box.AuditedCell, "list_tests", lambda *_, one=outcome: [one])
         assert cell.attack_control(right, "test")[1]["caught"] == (share < 0.5)
 
 

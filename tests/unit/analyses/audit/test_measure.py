@@ -1,10 +1,10 @@
-"""The audit job: which audits it keeps, makes anew, and loses never. The attacks are made up."""
+"""The audit job reuses current audits and repeats stale ones; the attacks are made up."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ from dpprobe.analyses.audit.audit_record import (
     audit_path,
     power_in_words,
 )
-from dpprobe.analyses.audit.measure import _make_score_table, _Task, audit_cells, claim_of_plan
+from dpprobe.analyses.audit.measure import _Task, audit_cells, claim_of_plan
 from dpprobe.analyses.audit.options import AuditOptions, MembershipOptions
 from dpprobe.artifacts import hash_value, read_json, write_json
 from dpprobe.errors import DownloadError, DpprobeError, PrivacyError
@@ -328,22 +328,6 @@ def test_auto_is_audited_as_the_head_that_it_chose(
     raise_rule(monkeypatch)
     audits.run(ATTACKED, methods=methods)
     assert len(attacks.white) == 2, "another rule may have chosen otherwise"
-
-
-def test_tables_of_scores_are_joined_with_the_columns_types() -> None:
-    parts: list[Mapping[str, Any]] = [
-        {"attack": ["a", "b"], "member": [True, False], "score": [1, 2]},
-        {"attack": np.array(["c"]), "member": np.array([True]), "score": np.array([0.5])},
-    ]
-    table = _make_score_table(parts)
-    assert table.to_pylist() == [
-        {"attack": "a", "member": True, "score": 1.0},
-        {"attack": "b", "member": False, "score": 2.0},
-        {"attack": "c", "member": True, "score": 0.5},
-    ]
-    none = _make_score_table([])
-    assert none.num_rows == 0
-    assert table.schema == none.schema
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tests of the noise: false alarms as often as stated, and faults of made-up noise seen."""
+"""Tests of noise raise false alarms as often as stated, and detect faulty noise."""
 
 from __future__ import annotations
 

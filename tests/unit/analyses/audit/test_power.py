@@ -1,4 +1,4 @@
-"""A plan with other noise: closed forms, safe sides, and the power that is claimed of an audit."""
+"""The power of an audit against closed forms, and bounds that err on the safe side."""
 
 from __future__ import annotations
 

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.analyses.audit.audit_record import ATTACK_NAMES, AuditRecord
+from dpprobe.analyses.audit.audit_record import ATTACK_NAMES
 from dpprobe.analyses.audit.show import make_section, membership_roc, plot_audit
-from dpprobe.errors import DataError, NothingToShow
+from dpprobe.errors import DataError
 from tests.support.audit_records import (
     ATTACK,
-    CONTROLS,
     MEMBERSHIP,
     WHITE_BOX,
     membership_record,
@@ -63,26 +62,6 @@ def test_a_bound_stands_above_its_claim_and_beyond_the_ends_is_a_triangle(tmp_pa
     for values, edges, _ in (patch.get_data() for patch in stairs):
         assert edges == pytest.approx([0.5 / 1.5, 0.5**0.5, 2**0.5, 4, 12]), "halfway on the axis"
         assert [*values] in ([0.5, 1, 2, 8], [12] * 4)
-
-
-def test_a_refuted_claim_has_a_ring(tmp_path: Path) -> None:
-    audits = [
-        write_audit(tmp_path, epsilon="1"),
-        write_audit(
-            tmp_path, epsilon="2", white_box=WHITE_BOX | {"holds": False, "caught_factor": None}
-        ),
-    ]
-    figure = plot_audit(audits=audits, dataset="digits")
-    (axes,) = figure.axes
-    assert "some audits are too weak to catch any error" in figure.get_suptitle()
-    rings = [(x, y) for line, x, y in dots_of(axes) if line.get_markerfacecolor() == "none"]
-    assert rings == [(2.0, WHITE_BOX["epsilon_lower"])]
-
-
-def test_without_a_white_box_there_is_nothing_to_draw(tmp_path: Path) -> None:
-    audit = write_audit(tmp_path, white_box=None, epsilon="inf", membership=MEMBERSHIP)
-    with pytest.raises(NothingToShow, match="digits: no white-box audit to draw; audit a cell"):
-        plot_audit(audits=[audit], dataset="digits")
 
 
 def _section(*audits: Path) -> dict[str, Any]:
@@ -137,19 +116,6 @@ def test_numbers_of_a_section_promise_no_more_than_they_are(
     tmp_path: Path, name: str, value: float | None, text: str
 ) -> None:
     assert _section(write_audit(tmp_path))[name](value) == text
-
-
-def test_a_missed_control_is_shown_as_such(tmp_path: Path) -> None:
-    missed = {**CONTROLS[1], "caught": False, "refuted_by": []}
-    audit = write_audit(tmp_path, controls=(*CONTROLS, missed))
-    part = _section(audit)
-    told = [str(part["control"](control)) for control in AuditRecord.read(audit).controls]
-    assert told == [
-        "noise off caught by variance, low bits (p = 0)",
-        "half noise caught by variance (p = 1e-30)",
-        "half sample rate not applicable: no mechanism samples",
-        "half noise <strong>MISSED (p = 1e-30)</strong>",
-    ]
 
 
 # Attacks on real examples.

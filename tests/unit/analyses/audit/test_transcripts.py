@@ -1,4 +1,4 @@
-"""The observers of an audit: what they see is what is released, and a replay is exact."""
+"""Observers of an audit see exactly what is released, and a replay is exact."""
 
 from __future__ import annotations
 

@@ -71,9 +71,9 @@ def audited(method: MethodOptions, plan: Plan, **changes: Any) -> Result:
 
 def cell_of(
     plan: Plan, runs: int, method: MethodOptions = METHODS["prototypes"], confidence: float = 0.95
-) -> white_box._Cell:
+) -> white_box.AuditedCell:
     shape = Shape(n=N, dimension=4, num_classes=2, multi_label=False)
-    return white_box._Cell(method, plan, shape, 5, runs, confidence)
+    return white_box.AuditedCell(method, plan, shape, 5, runs, confidence)
 
 
 @pytest.mark.parametrize(
@@ -296,11 +296,11 @@ def test_the_two_worlds_differ_in_the_canaries_alone(multi_label: bool) -> None:
 TUNED = head("tuned", base={"head": "prototypes"}, search={"max_row_norm": [1.0, 2.0]}, trials=2)
 
 
-def cell_for(name: str, runs: int = 400) -> white_box._Cell:
+def cell_for(name: str, runs: int = 400) -> white_box.AuditedCell:
     return cell_of(plan_of(METHODS[name], N), runs, METHODS[name])
 
 
-def searched(**changes: Any) -> white_box._Cell:
+def searched(**changes: Any) -> white_box.AuditedCell:
     made = plan_of(TUNED, N, noise=3.0)
     plan = replace(made, selection=best_of(2.0, made.mechanisms[0].name), **changes)
     return cell_of(plan, 12, TUNED)
@@ -461,7 +461,7 @@ def test_runs_all_in_or_all_out_bound_nothing_directly() -> None:
     assert cell._bound_directly(scores * 9, scores > 0) > 0
 
 
-def p_values(cell: white_box._Cell, **changes: Any) -> dict[str, float]:
+def p_values(cell: white_box.AuditedCell, **changes: Any) -> dict[str, float]:
     return {item.name: item.p_value for item in cell.list_tests(runs_of(**changes))}
 
 

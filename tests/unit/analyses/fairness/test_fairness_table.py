@@ -12,7 +12,6 @@ import pytest
 
 from dpprobe.analyses.fairness import fairness_table
 from dpprobe.analyses.fairness.fairness_record import ALL_LABELS, FairnessRecord
-from dpprobe.exhibits.tables import write_markdown
 from tests.support.fairness_records import APART, NO_INTERVAL, made_record, write_fairness
 from tests.support.report_page import section_page
 from tests.support.shown import rows_of
@@ -52,26 +51,6 @@ def test_groups_have_the_values_of_the_record_s_table(tmp_path: Path) -> None:
             value = values.get((row["method"], epsilon, row["attribute"], row["group"]))
             shown = row[column]
             assert shown == "" if value is None else shown.startswith(f"{100 * value:.1f}"), row
-
-
-def test_groups_are_sorted_by_size_and_ranges_by_number(tmp_path: Path) -> None:
-    sizes = {group.group: group.units for a in made_record().attributes for group in a.groups}
-
-    def order(path: Path, attribute: str) -> list[str]:
-        rows = [row for row in _rows(path) if row["attribute"] == attribute]
-        return list(dict.fromkeys(row["group"] for row in rows if "gap" not in row["group"]))
-
-    plain = write_fairness(tmp_path / "plain")
-    for attribute in ("ink", "side"):
-        groups = order(plain, attribute)
-        assert groups == sorted(groups, key=lambda group: -sizes[group])
-    ages = dict(zip(("left", "middle", "right"), (">=80", "18-79", "<18"), strict=True))
-    shown = {"attributes.1.groups.3.left_out": None}
-    path = write_fairness(tmp_path / "ages", names=ages, changes=shown)
-    assert order(path, "side")[:3] == ["<18", "18-79", ">=80"]
-    pairs = {side: f"{age} x f" for side, age in ages.items()}
-    path = write_fairness(tmp_path / "pairs", names=pairs, changes=shown)
-    assert order(path, "side")[:3] == ["<18 x f", "18-79 x f", ">=80 x f"]
 
 
 def _gaps(path: Path, attribute: str = "ink", metric: str = "AUC") -> dict[str, str]:
@@ -245,42 +224,3 @@ def test_a_section_counts_the_cells_beyond_chance_and_beside_their_reference(
         ("JSON", "fairness/digits/pixels.json"),
         ("PARQUET", "fairness/digits/pixels.parquet"),
     ]
-
-
-def test_what_cannot_be_compared_is_listed(tmp_path: Path) -> None:
-    part = _section(tmp_path, write_fairness(tmp_path, compared=False))
-    assert part["uncompared"] == ["side, pixels"]
-    assert (part["summary"], part["gaps"]) == ([], [])
-
-
-def test_what_was_left_out_is_listed_once(tmp_path: Path) -> None:
-    ones = made_record().class_names
-    small = {"left": "3 rows, 30 needed", "right": "9 rows, 30 needed"}
-    changes: dict[str, Any] = {
-        "attributes.0.compared": {"auc": {"labels": [ones[1]], "left_out": small}}
-    }
-    paths = [write_fairness(tmp_path, backbone=each, changes=changes) for each in ("a", "b")]
-    part = _section(tmp_path, *paths[::-1])
-    assert [backbone for backbone, _, _ in part["files"]] == ["a", "a", "b", "b"]
-    left = part["left_out"]
-    assert left[:2] == [
-        "ink, by AUC alone: left (3 rows, 30 needed), right (9 rows, 30 needed)",
-        f"ink, AUC: over {ones[1]} alone",
-    ]
-    assert len(left) == len(set(left))
-    two = {"multi_label": False, "class_names": ones[:2], **changes}
-    left = _section(tmp_path / "two", write_fairness(tmp_path / "two", changes=two))["left_out"]
-    assert f"ink, AUC: over {ones[1]} alone" not in left, "of two classes one has a recall"
-
-
-def test_long_lists_are_cut_and_long_tables_linked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write_fairness(tmp_path)
-    size = len(write_markdown(fairness_table.make_fairness_table([path])).encode())
-    for shown, most in ((0, size), (3, size), (1, size - 1)):
-        monkeypatch.setattr(fairness_table, "GAPS_SHOWN", shown)
-        monkeypatch.setattr(fairness_table, "TABLE_BYTES", most)
-        part = _section(tmp_path, path)
-        assert len(part["gaps"]) == shown < part["gaps_count"]
-        assert (part["groups"] is None) == (most < size)

@@ -1,4 +1,4 @@
-"""Intervals of gaps: their coverage, a disparity that is there, and one that is not."""
+"""Intervals of gaps: coverage, power against a planted gap, and no gap by chance."""
 
 from __future__ import annotations
 

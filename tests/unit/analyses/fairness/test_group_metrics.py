@@ -151,39 +151,12 @@ def test_resamples_draw_as_many_units_as_there_are_after_each_once(units: int, c
     assert np.array_equal(counts, np.concatenate(Resamples(units, count, seed=1).blocks, axis=1))
 
 
-def test_values_of_all_blocks_stand_in_their_order() -> None:
-    """Each lane's sum of unit numbers times their counts, however many lanes a block has."""
-    numbers = np.arange(7.0)
-    for count in (0, 1, 63, 64, 130):
-        resamples = Resamples(7, count, seed=3, threads=2)
-        whole, drawn = resamples.compute_all(lambda counts: (numbers @ counts)[None])
-        wanted = numbers @ np.concatenate(resamples.blocks, axis=1)
-        assert whole.tolist() == [wanted[0]]
-        assert drawn.shape == (1, count)
-        assert drawn[0].tolist() == wanted[1:].tolist()
-
-
 def test_rows_stand_by_group_and_in_the_given_order_within() -> None:
     codes = np.array([0, 1, 2, -1, 0, 1, 2, -1, -1, 0, 0, 1], dtype=np.int32)
     order = np.arange(12)[::-1].copy()
     rows, starts = Layout(codes=codes, groups=4).in_groups(order)
     assert rows.tolist() == [10, 9, 4, 0, 11, 5, 1, 6, 2]
     assert starts.tolist() == [0, 4, 7, 9, 9], "the last group has no rows"
-
-
-def test_hundreds_of_groups_stay_apart() -> None:
-    """Each has four rows, two of which have the label."""
-    codes = np.tile(np.arange(200, dtype=np.int32), 4)
-    labels = np.repeat([0, 1, 0, 1], 200)[:, None]
-    scores = np.random.default_rng(0).normal(size=(800, 1))
-    rows, layout = made_rows(labels), Layout(codes=codes, groups=200)
-    once = Resamples(rows.count, 0, seed=0)
-    areas = head(rows, scores).compute_metric("auc", layout, ["a"], once)[0][:, 0]
-    for group, area in enumerate(areas):
-        low, high, less, more = scores[codes == group, 0]
-        assert area == np.mean([high > low, high > less, more > low, more > less])
-    block, group_of = layout.assign_blocks(rows)
-    assert group_of[block].tolist() == codes.tolist()
 
 
 def test_blocks_are_the_rows_of_a_patient_in_a_group() -> None:

@@ -7,19 +7,8 @@ import pandas as pd
 import pytest
 
 from dpprobe.analyses.fairness import groupings
-from dpprobe.analyses.fairness.comparison import make_comparisons
-from dpprobe.analyses.fairness.fairness_record import GROUP_METRICS, PARITY_RATES, Minimum
+from dpprobe.analyses.fairness.fairness_record import Minimum
 from tests.support.fairness_rows import FEW, made_rows
-
-LABELS = np.array([0, 1, 0, 1, 0, 1])
-
-
-def test_a_column_called_class_is_no_class() -> None:
-    rows = made_rows(LABELS, {"class": ["first", "second", "second"] * 2})
-    (column,) = groupings.make_groupings(rows, groups=("class",), pairs=(), minimum=FEW)
-    assert (column.attribute, column.names) == ("class", ("first", "second"))
-    metrics = [item.metric for item in make_comparisons(rows, column, FEW, seed=0)]
-    assert metrics == [*GROUP_METRICS, *PARITY_RATES]
 
 
 def test_a_label_with_exactly_as_many_patients_as_needed_is_compared() -> None:
@@ -32,24 +21,6 @@ def test_a_label_with_exactly_as_many_patients_as_needed_is_compared() -> None:
         least = Minimum(units=1, positives=positives, negatives=negatives)
         (classes,) = groupings.make_groupings(rows, groups=("class",), pairs=(), minimum=least)
         assert classes.left_out == ({"a": words} if words else {})
-
-
-@pytest.mark.parametrize(
-    ("given", "ordered"),
-    [
-        ([">=80", "18-79", "<18"], ["<18", "18-79", ">=80"]),
-        (["b10", "b9", "80+", "7"], ["7", "80+", "b10", "b9"]),
-        (["20", "<20", "5.5-7", "1e3", "-5"], ["5.5-7", "<20", "20", "1e3", "-5"]),
-        (["nan", "inf", "any", "3"], ["3", "any", "inf", "nan"]),  # names, though floats read them
-    ],
-)
-def test_names_that_begin_with_a_number_are_sorted_by_it_before_others(
-    given: list[str], ordered: list[str]
-) -> None:
-    rows = made_rows(np.zeros(len(given), dtype=np.int64), {"age": given}, classes=2)
-    (age,) = groupings.make_groupings(rows, groups=None, pairs=(), minimum=FEW)
-    assert list(age.names) == ordered
-    assert [age.names[code] for code in age.codes] == given
 
 
 def drawn_rows(seed: int) -> tuple[groupings.TestRows, pd.DataFrame]:

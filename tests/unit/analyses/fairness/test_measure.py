@@ -231,21 +231,6 @@ def test_counts_are_those_of_pandas(
         assert (line.rows, line.units) == (inside.sum(), len(np.unique(units[inside])))
 
 
-def test_a_mean_of_one_label_has_the_label_s_count_and_one_of_several_has_none(
-    compared: dict[str, tuple[FairnessRecord, pd.DataFrame]],
-) -> None:
-    for name, one in (("two classes", True), ("several labels", False)):
-        test, (_, table) = KINDS[name], compared[name]
-        lines = table[(table["metric"] == "recall") & (table["label"] == "")]
-        lines = lines[(lines["attribute"] == "site") & (lines["epsilon"] == "1")]
-        for group, positives in zip(lines["group"], lines["positives"], strict=True):
-            inside = np.array([each == str(group) for each in test.groups["site"]])
-            if one:
-                assert positives == (inside & (test.labels == 1)).sum()
-            else:
-                assert pd.isna(positives)
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_differences_are_to_all_rows_and_gaps_to_the_reference(
     name: str, compared: dict[str, tuple[FairnessRecord, pd.DataFrame]]
@@ -447,11 +432,6 @@ def test_without_group_columns_the_classes_or_labels_are_the_groups(tmp_path: Pa
 def test_groups_that_no_row_has_are_refused_with_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no group column race; write some of class, sex, site"):
         run(KINDS["two classes"], tmp_path, groups=("race",))
-
-
-def test_an_empty_list_of_groups_is_refused_rather_than_all_or_none() -> None:
-    with pytest.raises(ValueError, match="at least 1 item"):
-        FairnessOptions(groups=())
 
 
 def test_scores_that_are_not_finite_are_refused_by_their_file(tmp_path: Path) -> None:

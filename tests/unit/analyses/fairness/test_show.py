@@ -10,8 +10,8 @@ import pytest
 
 from dpprobe.analyses.fairness import show
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
-from tests.support.fairness_records import APART, write_fairness
-from tests.support.shown import curves_of, dots_of, legend_of, texts_of, title_of
+from tests.support.fairness_records import write_fairness
+from tests.support.shown import dots_of, legend_of, title_of
 
 
 def _read(folder: Path, **options: Any) -> FairnessRecord:
@@ -54,44 +54,6 @@ def test_a_panel_has_the_gaps_of_private_cells_and_a_band_for_the_reference(tmp_
     assert "95% intervals over test rows; not private" in str([t.get_text() for t in figure.texts])
 
 
-@pytest.mark.parametrize("chance", [0.03, 0.1])
-def test_a_mark_is_filled_where_chance_does_not_explain_the_gap(
-    tmp_path: Path, chance: float
-) -> None:
-    figure = show.gap_figure([_read(tmp_path, gap=APART | {"chance_gap": chance})])
-    for axes in figure.axes:
-        marks = [line for line, _, _ in _marks(axes)]
-        filled = [line.get_markerfacecolor() != "white" for line in marks]
-        assert filled == [chance < APART["gap"]] * len(marks)
-        assert marks
-
-
-def test_without_a_reference_there_is_no_band(tmp_path: Path) -> None:
-    figure = show.gap_figure([_read(tmp_path, reference=False)])
-    assert not [name for name in legend_of(figure) if "without privacy" in name]
-    # the non-private cell is then a method of its own
-    assert "nonprivate" in legend_of(figure)
-
-
-def test_where_nothing_is_compared_a_sentence_says_so(tmp_path: Path) -> None:
-    for figure in show.plot_fairness([write_fairness(tmp_path, compared=False)]):
-        (axes,) = figure.axes
-        assert texts_of(axes) == ["No two groups are large enough to compare."]
-        assert not axes.axison
-
-
-def test_several_backbones_have_panels_with_their_names(tmp_path: Path) -> None:
-    records = [_read(tmp_path, backbone=name, gap=APART, parity=True) for name in ("a", "b")]
-    figure = show.gap_figure(records)
-    titles = [f"{words}, {name}" for words in ("ink, 2 groups", "side, 3 groups") for name in "ab"]
-    assert [title_of(axes) for axes in figure.axes[:4]] == titles
-    ends = {tuple(y) for line, x, y in curves_of(figure.axes[0]) if x[0] == x[1]}
-    assert ends == {(100 * APART["low"], 100 * APART["high"])}, "the interval of the gap itself"
-    parity = [title_of(axes) for axes in show.gap_figure(records[:1], parity=True).axes]
-    metrics = ("recall", "equalised odds", "demographic parity")
-    assert parity[:3] == [f"ink, 2 groups: {metric}" for metric in metrics]
-
-
 def test_quality_is_the_metric_on_all_rows(tmp_path: Path) -> None:
     record = _read(tmp_path)
     figure = show.quality_figure([record])
@@ -105,15 +67,3 @@ def test_quality_is_the_metric_on_all_rows(tmp_path: Path) -> None:
         assert [*named] == ["∞", "0.5", "2"]
         gap: Any = record.cells[0].find_gap(attribute, "auc")
         assert named[record.cells[0].epsilon] == (100 * gap.overall, 100 * gap.gap)
-
-
-def test_lines_rise_in_epsilon_and_have_names_at_their_ends_alone(tmp_path: Path) -> None:
-    record = _read(tmp_path)
-    half, two, free = record.cells
-    cells = (two, free, half.model_copy(update={"epsilon": "1"}), half)
-    mixed = record.model_copy(update={"cells": cells})
-    for axes in show.quality_figure([mixed]).axes:
-        assert texts_of(axes) == ["∞", "0.5", "2"]
-    for axes in show.gap_figure([mixed]).axes:
-        (line,) = [x for _, x, _ in curves_of(axes) if len(x) == 3 and x[0] != x[1]][:1]
-        assert sorted(line) == [*line]

@@ -1,4 +1,4 @@
-"""Few-shot probes: whose rows they see, that they learn, and what their record says."""
+"""Few-shot probes: their training rows, their accuracy and their record."""
 
 from __future__ import annotations
 

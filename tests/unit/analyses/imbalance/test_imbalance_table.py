@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dpprobe.analyses.imbalance.imbalance_record import BreakDown, RareCell
+from dpprobe.analyses.imbalance.imbalance_record import RareCell
 from dpprobe.analyses.imbalance.imbalance_table import (
     best_methods,
     best_table,
-    in_words,
     make_imbalance_tables,
     numbers_table,
 )
@@ -49,53 +48,6 @@ def test_a_row_has_a_cell_for_each_epsilon() -> None:
     assert row["epsilon 1"] == "20.0 sgd, macro 75.0"
     assert row["epsilon 10"] == "50.0 sgd, macro 75.0 (2/5 never)"
     assert row["reference"] == "80.0"
-
-
-def test_a_class_that_no_method_finds_is_told() -> None:
-    row = _row(rare_cell(0.0, epsilon="1"), rare_cell(0.3, epsilon="2"))
-    assert row["epsilon 1"] == "0.0 every method"
-
-
-def test_several_references_are_named_and_a_missing_one_is_blank() -> None:
-    row = _row(
-        rare_cell(0.2), rare_cell(0.3, epsilon="2", reference=("sgd", "inf"), reference_recall=0.7)
-    )
-    assert row["reference"] == "80.0 nonprivate, 70.0 sgd"
-    assert _row(rare_cell(0.2, **NONE))["reference"] == ""
-
-
-def test_rows_are_sorted_by_class_and_by_falling_share() -> None:
-    cells = [
-        rare_cell(0.2, fraction=0.01, class_rows=50),
-        rare_cell(0.2, fraction=1.0, class_rows=5000),
-        rare_cell(0.2, class_name="ant", fraction=0.5),
-        rare_cell(0.2, class_name="ant", fraction=0.1, epsilon="inf"),
-    ]
-    table = rows_of(best_table([imbalance_record(cells)]))
-    assert [(row["class"], row["% kept"], row["images"]) for row in table] == [
-        ("ant", "50", "100"),
-        ("cat", "100", "5,000"),
-        ("cat", "1", "50"),
-    ], "a class without a private cell has no row"
-
-
-def test_a_blank_stands_where_an_epsilon_was_not_run() -> None:
-    cells = [rare_cell(0.2), rare_cell(0.3, class_name="ant", epsilon="2")]
-    first, second = rows_of(best_table([imbalance_record(cells)]))
-    assert (first["epsilon 1"], second["epsilon 2"]) == ("", "")
-
-
-def test_a_break_down_is_told_with_the_products_that_were_tried() -> None:
-    point = BreakDown(
-        class_name="cat", method="sgd", cells=9, note="a note",
-        reached=73, lasting=146, left_out=2, smallest=2.5, largest=1168,
-    )  # fmt: skip
-    never = point.model_copy(update={"method": "newton", "reached": None})
-    record = imbalance_record([rare_cell(0.5)]).model_copy(update={"break_downs": (point, never)})
-    assert in_words([record])[0].partition("reference's recall: ")[2] == (
-        "cat by sgd from 73, always from 146 (2.5 to 1168 tried); 2 cells left out; "
-        "cat by newton a note (2.5 to 1168 tried)."
-    )
 
 
 def test_numbers_are_the_record_s(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from scipy.special import expit, logit, softmax
 from scipy.stats import binomtest, t, ttest_ind
 from sklearn.metrics import recall_score, roc_auc_score
 
-from dpprobe.analyses.imbalance.imbalance_record import Estimate, ImbalanceRecord, RareCell
+from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord, RareCell
 from dpprobe.analyses.imbalance.measure import (
     break_down,
     compare_rare_classes,
@@ -194,20 +194,6 @@ def test_without_a_baseline_the_method_at_infinity_is_the_reference(tmp_path: Pa
     }
 
 
-def test_a_class_without_test_rows_is_left_out_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    record = _run(tmp_path, [("sgd", "1")], seeds=1, shares=(0.6, 0.1, 0.3, 0.0))
-    assert {cell.class_name for cell in record.cells} == {"one", "zero"}
-    told = "digits: no test row has class three, so the class is left out"
-    assert caplog.messages.count(told) == 1
-    (cell, *_) = record.cells
-    assert (cell.seeds, cell.recall.std, cell.drop_low) == (1, None, None)
-    free = _run(tmp_path / "free", [CEILING], classes=["zero"], shares=(1.0, 0.0, 0.0, 0.0))
-    assert free.break_downs == (), "no method is private"
-    assert [cell.auc for cell in free.cells] == [None], "no row of another class"
-
-
 def test_wrong_classes_and_datasets_are_refused(tmp_path: Path) -> None:
     given: dict[str, Any] = {
         "cells": tmp_path,
@@ -235,15 +221,6 @@ def test_an_interval_is_the_union_over_seeds_and_rows(middle: int, aside: int) -
     assert found.mean == pytest.approx(middle / 50)
     assert found.std == pytest.approx(aside / 50)
     assert (found.low, found.high) == pytest.approx(_interval(values, middle / 50, 50))
-
-
-def test_equal_or_single_seeds_leave_wilson_s_interval() -> None:
-    wilson = binomtest(25, 50).proportion_ci(method="wilson")
-    one = Estimate(mean=0.5, std=None, low=wilson.low, high=wilson.high)
-    assert estimate_share([0.5], 50).model_dump() == pytest.approx(one.model_dump())
-    same = estimate_share([0.5, 0.5 + 1e-13, 0.5], 50)
-    assert same.std == 0
-    assert (same.low, same.high) == pytest.approx((wilson.low, wilson.high))
 
 
 def test_a_reference_has_to_double_what_guessing_gives() -> None:

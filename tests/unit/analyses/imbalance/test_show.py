@@ -1,4 +1,4 @@
-"""The figure of rare classes: which recall stands where, and what is surrounded."""
+"""The figure of rare classes has each recall in its place."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,12 @@ from dpprobe.analyses.long_tail.long_tail_record import read_long_tails
 from dpprobe.analyses.long_tail.long_tail_tables import (
     Gap,
     describe_correlations,
-    gap_table,
     make_long_tail_tables,
     private_gaps,
-    sub_class_table,
 )
 from dpprobe.results.cell_record import read_cell
 from tests.support.cell_files import grid_of, write_cell
-from tests.support.long_tail_records import FREQUENCIES, SCORES, long_tail_record, write_long_tail
+from tests.support.long_tail_records import SCORES, long_tail_record, write_long_tail
 from tests.support.shown import rows_of
 
 
@@ -66,50 +63,6 @@ def _gaps(**points: list[float]) -> list[Gap]:
         for backbone, values in points.items()
         for epsilon, value in zip(("1", "10"), values, strict=True)
     ]
-
-
-def test_the_first_epsilon_near_the_ceiling_is_named() -> None:
-    parts = long_tail_record().model_dump()["sub_classes"]
-    records = [
-        long_tail_record(backbone="far", sub_classes=parts[::-1]),
-        long_tail_record(backbone="near", memorisation=None),
-        long_tail_record(backbone="none"),
-        long_tail_record(backbone="both"),
-    ]
-    gaps_of = _gaps(far=[9.0, 2.1], near=[2.1, 2.0], both=[1.0, 0.5])
-    gaps_of += [Gap("apples", name, "1", 0.1) for name in ("far", "near", "none")]
-    far, near, none, both = rows_of(gap_table(records, gaps_of))
-    title = "within 2 points at ε"
-    assert (far[title], near[title], none[title], both[title]) == ("", "10", "", "1")
-    gaps = [name for name in far if name.endswith(("1", "10")) and name != title][-2:]
-    assert [[row[name] for name in gaps] for row in (far, near, none)] == [
-        ["9.0", "2.1"],
-        ["2.1", "2.0"],
-        ["", ""],
-    ]
-    assert far["memorised %"] == "5.00 (3.80 to 6.50)"
-    assert (far["by chance %"], far["rows scored"], far["M ln N"]) == ("0.04", "1,100", "216")
-    assert [near[name] for name in ("memorised %", "by chance %", "rows scored")] == [""] * 3
-
-
-def test_sub_classes_are_sorted_by_their_number_and_stand_beside_the_reference() -> None:
-    few, many = rows_of(sub_class_table([long_tail_record()]))
-    assert (few["clusters a class"], many["clusters a class"]) == ("5", "20")
-    assert (many["tail index"], many["reference index"]) == (
-        "0.82 (0.75 to 0.90)",
-        "0.40 (0.33 to 0.46)",
-    )
-    assert few["tail index"] == "", "no class has two sub-classes"
-    shares = ("≤ 1 row %", "≤ 2 rows %", "≤ 5 rows %", "reference ≤ 5 %")
-    assert [many[name] for name in shares] == ["10.0", "20.0", "35.0", "2.5"]
-    assert (many["M"], many["reference M"], many["M ln N"]) == ("31.2", "37.5", "216")
-    assert many["ln N"] == f"{math.log(900):.2f}", "of patients"
-    assert many["sub-classes"] == "40"
-    high = {**FREQUENCIES, "index": {"value": 4.9, "low": 4.1, "high": None}}
-    part = {"clusters": 7, "measured": high, "reference": FREQUENCIES, "m_ln_n": 1234.5}
-    (row,) = rows_of(sub_class_table([long_tail_record(sub_classes=[part])]))
-    assert row["tail index"] == "4.90 (above 4.10)"
-    assert row["M ln N"] == "1,234"
 
 
 def _scored(backbone: str, share: float) -> Any:

@@ -223,40 +223,6 @@ def test_twenty_units_are_needed_for_memorisation(tmp_path: Path, units: int) ->
     ]
 
 
-def test_a_study_may_leave_memorisation_out_and_keeps_its_order_of_clusters(tmp_path: Path) -> None:
-    record, table = _job(
-        tmp_path, _store(tmp_path / "train"), clusters=[9, 2, 4], memorisation=None
-    )
-    assert (record.memorisation, record.notes, table.num_rows) == (None, (), 0)
-    assert [part.clusters for part in record.sub_classes] == [9, 2, 4]
-    assert record.finest.clusters == 9
-    found = [part.measured.sub_classes for part in record.sub_classes]
-    assert found[1] == 6 < found[2] <= 12 < found[0] <= 27
-
-
-def test_equal_features_have_one_sub_class_a_class(tmp_path: Path) -> None:
-    labels = np.arange(30) % 2
-    record, _ = _job(tmp_path, write_store(tmp_path / "train", np.ones((30, 4)), labels))
-    assert record.variance_kept == 1.0
-    (part,) = record.sub_classes
-    for frequencies in (part.measured, part.reference):
-        assert (frequencies.sub_classes, frequencies.index) == (2, None)
-        assert frequencies.effective == pytest.approx(2)
-        assert frequencies.shares == (1.0,)
-    assert record.classes == 2
-
-
-@pytest.mark.parametrize("bad", [np.nan, -np.inf])
-def test_features_that_are_not_finite_are_counted(tmp_path: Path, bad: float) -> None:
-    features, labels = clouds(30, 6, 3)
-    features[[4, 9], 1] = bad
-    features[4, 2] = bad
-    manifest = write_store(tmp_path / "train", features, labels)
-    with pytest.raises(DataError, match="features of 2 rows are not finite; extract them again"):
-        _job(tmp_path, manifest)
-    assert not (tmp_path / "digits").exists()
-
-
 def test_rows_of_several_labels_are_refused(tmp_path: Path) -> None:
     manifest = write_store(tmp_path / "train", *clouds(30, 6, 3, several=True))
     with pytest.raises(DataError, match="several labels.*remove the dataset from long_tail"):

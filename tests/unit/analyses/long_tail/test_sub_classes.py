@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import pdist
 from scipy.stats import entropy
 
-from dpprobe.analyses.long_tail import sub_classes
 from dpprobe.analyses.long_tail.sub_classes import (
     cluster_sizes,
     compute_coordinates,
@@ -45,13 +44,6 @@ def test_no_more_than_the_64_largest_components_are_kept() -> None:
     assert placed.total == pytest.approx((singular**2).sum())
 
 
-@pytest.mark.parametrize("rows", [_rows(1, 3), np.full((31, 2), 5.0)], ids=["one row", "equal"])
-def test_rows_without_variance_have_one_empty_coordinate(rows: np.ndarray) -> None:
-    placed = compute_coordinates(rows, seed=3)
-    assert placed.rows.tolist() == [[0.0]] * len(rows)
-    assert (placed.kept, placed.total) == (0.0, 0.0)
-
-
 def test_a_reference_has_the_variances_of_the_columns_and_no_correlation() -> None:
     rows = _rows(20_000, 3)
     rows[:, 1] += rows[:, 0]
@@ -76,20 +68,8 @@ def test_clusters_hold_every_row_once_and_five_rows_on_average(
     assert len(sizes) == most, f"{sizes} of {rows} rows, {clusters} clusters, {kinds} kinds"
 
 
-def test_equal_rows_are_one_cluster_each() -> None:
-    points = np.repeat(np.eye(3), [20, 9, 4], axis=0)
-    assert cluster_sizes(points, 3, seed=1).tolist() == [20, 9, 4]
-    assert cluster_sizes(points + 1e-12 * _rows(33, 3), 5, seed=1).tolist() == [20, 9, 4]
-    assert cluster_sizes(points, 1, seed=1).tolist() == [33]
-
-
 def _sizes(*classes: list[int]) -> list[np.ndarray]:
     return [*map(np.array, classes)]
-
-
-def test_a_class_of_one_cluster_says_nothing_about_a_tail() -> None:
-    assert tail_index(_sizes([9]), seed=4) is None
-    assert tail_index(_sizes([7], [30, 10]), seed=4) == tail_index(_sizes([30, 10]), seed=4)
 
 
 def test_equal_sizes_have_no_tail_and_a_steep_tail_no_upper_end() -> None:
@@ -138,15 +118,6 @@ def test_steeper_sizes_have_a_larger_index() -> None:
     values = [each.value for each in found if each is not None]
     assert len(values) == 3
     assert values == sorted(set(values))
-
-
-def test_sizes_are_drawn_in_proportion_to_a_power_of_the_rank() -> None:
-    drawn = sub_classes._draw_sizes(np.array([500, 400, 100]), 1.2, np.random.default_rng(0))
-    assert drawn.shape == (200, 3)
-    assert (drawn.sum(axis=1) == 1000).all()
-    assert (np.diff(drawn, axis=1) <= 0).all()
-    shares = np.array([1.0, 2.0, 3.0]) ** -1.2
-    np.testing.assert_allclose(drawn.mean(axis=0), 1000 * shares / shares.sum(), rtol=0.02)
 
 
 @given(st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=6), min_size=1, max_size=5))

@@ -215,10 +215,3 @@ def test_a_law_needs_three_layers_above_rounding() -> None:
     assert law is not None
     assert law.rho == pytest.approx(0.5), "2^(3 - layer)"
     assert law.layers == 3
-
-
-def test_a_law_of_equal_values_is_flat_and_certain() -> None:
-    law, _ = fit_law(range(4), [2.0] * 4)
-    assert law is not None
-    assert (law.rho, law.low, law.high) == pytest.approx((1, 1, 1))
-    assert law.r_squared is None, "there is no variance to explain"

@@ -13,29 +13,6 @@ from tests.support.law_records import law_record, network, tuned_networks
 from tests.support.shown import rows_of
 
 
-def test_networks_are_sorted_by_setting_epsilon_and_tuned_blocks() -> None:
-    networks = [
-        network("lora", "10", "searched", "lora 8", None),
-        network("nine", "10", "constant", "last 9 blocks", 9),
-        network("b", "2", "constant", "head", 0),
-        network("a", "2", "constant", "head", 0),
-        network("full", "inf", "searched", "all", None),
-        network("two", "10", "constant", "last 2 blocks", 2),
-        network("late", "10", "constant", "all", None),
-        network(),
-    ]
-    record = law_record(*networks)
-    found = [each.method for each in law_tables.sort_networks(record.networks)]
-    assert found == [None, "a", "b", "two", "nine", "late", "lora", "full"]
-    rows = rows_of(law_tables.law_table([record], dataset="digits"))
-    assert [row["method"] for row in rows[::2]] == ["", *found[1:]]
-    assert [row["rows"] for row in rows] == ["training", "test"] * 8
-    assert [row["ε"] for row in rows[::2]] == ["", "2", "2", "10", "10", "10", "10", "∞"]
-    assert rows[0]["options"] == "frozen"
-    assert (rows[2]["options"], rows[2]["tuned"]) == ("constant", "head")
-    assert (rows[-1]["options"], rows[-1]["tuned"]) == ("tuned, unpriced", "all")
-
-
 def test_a_law_has_its_interval_its_fit_and_the_law_of_shuffled_labels() -> None:
     frozen = network(rho=0.8)
     frozen["series"][0] |= {"law": None, "null": None, "fault": "2 layers; a law needs 3"}
@@ -46,25 +23,6 @@ def test_a_law_has_its_interval_its_fit_and_the_law_of_shuffled_labels() -> None
     assert [train[f"{kind}fuzziness"] for kind in ("ρ ", "R² ", "ρ shuffled ")] == [""] * 3
     assert {"ρ residual", "ρ one-hot residual"} < set(test)
     assert test["layers left out"] == train["layers left out"] == ""
-
-
-def test_layers_left_out_are_listed_by_split_and_told_with_their_reason() -> None:
-    frozen = network(first=False)  # layer 0 of training, and layer 1 of test rows
-    left = [
-        {"layer": place, "split": split, "measures": ["residual"], "reason": "rounding"}
-        for split, place in (("test", 10), ("test", 2), ("test", 2), ("train", 3))
-    ]
-    frozen["left_out"] += left
-    record = law_record(frozen)
-    train, test = rows_of(law_tables.law_table([record], dataset="digits"))
-    assert (train["layers left out"], test["layers left out"]) == ("0, 3", "1, 2, 10")
-    (note,) = law_tables.left_out_notes([record, law_record()])
-    every = "fuzziness, separability, residual, one-hot residual"
-    assert note == (
-        f"Left out, pixels: {every} on training rows, layers 0: 0/0; {every} on test rows, layers "
-        "1: 0/0; residual on test rows, layers 2, 10: rounding; residual on training rows, layers "
-        "3: rounding."
-    )
 
 
 def _cells(folder: Path, *, backbone: str = "pixels") -> list[Path]:
@@ -111,38 +69,6 @@ def test_accuracy_has_networks_with_laws_first_and_then_the_other_methods(tmp_pa
     assert rows["sgd"]["ε = 10"].startswith(f"{100 * record['mean']:.1f} ")
     assert "accuracy on test rows" in table.notes[0]
     assert len(table.notes) == 1, "nothing was published on it"
-
-
-def test_published_results_have_as_many_training_rows_and_stand_first(tmp_path: Path) -> None:
-    published = read_published()
-    record = law_record()
-    large = law_record(network(), train_rows=50_000)
-    numbers = law_tables.published_laws(published, "cifar10", [record])
-    assert numbers
-    assert {(n.dataset, n.tuning, n.metric, n.train_rows) for n in numbers} == {
-        ("cifar10", "blocks", "accuracy", 1000)
-    }
-    assert law_tables.published_laws(published, "cifar10", [large]) == []
-    assert law_tables.published_laws(published, "digits", [record]) == []
-    epsilons = sorted({n.single_epsilon for n in numbers if n.single_epsilon} | {77.0})
-    rows = law_tables._published_rows(numbers, epsilons)
-    keys = list(dict.fromkeys((n.blocks, n.learning_rate) for n in numbers))
-    assert len(rows) == len(keys)
-    for (blocks, rate), row in zip(keys, rows, strict=True):
-        same = [n for n in numbers if (n.blocks, n.learning_rate) == (blocks, rate)]
-        _, published_word, options, tuned, *cells = [cell.text for cell in row]
-        assert published_word == "published"
-        assert options == ("constant" if rate == "constant" else "tuned, unpriced")
-        count = f"{blocks[0]} to {blocks[1]}" if isinstance(blocks, tuple) else f"{blocks}"
-        assert tuned == f"{count} blocks"
-        for epsilon, text in zip(epsilons, cells, strict=True):
-            values = [n.value for n in same if n.single_epsilon == epsilon]
-            ends = dict.fromkeys(f"{v:g}" for v in (min(values), max(values))) if values else ()
-            assert text == " to ".join(ends), f"{tuned} at {epsilon}"
-    grid = grid_of(tmp_path, *_cells(tmp_path))
-    table = law_tables.accuracy_by_blocks([record], grid, dataset="digits", published=numbers)
-    assert [row["method"] for row in rows_of(table)][: len(rows)] == ["published"] * len(rows)
-    assert table.notes[1:] == [law_tables.PUBLISHED]
 
 
 def test_tables_are_made_of_one_dataset_s_records(tmp_path: Path) -> None:

@@ -126,19 +126,6 @@ def test_the_factor_of_each_network_comes_back(tmp_path: Path) -> None:
     assert (record.networks[1].method, record.networks[1].blocks) == ("two", 2)
 
 
-def test_equal_features_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-
-    def counted(*arguments: object) -> object:
-        calls.append(1)
-        return measure_layer(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("dpprobe.analyses.representation_law.measure.measure_layer", counted)
-    make_laws(tmp_path)
-    # layers 0 and 1 of both networks are alike: 6 + 4
-    assert len(calls) == 10
-
-
 def test_a_network_whose_head_alone_was_tuned_is_the_frozen_one(tmp_path: Path) -> None:
     def never() -> Tapped:
         raise AssertionError("its blocks are those of the frozen network")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.colors import to_hex
@@ -13,7 +12,7 @@ from dpprobe.analyses.representation_law import show
 from dpprobe.analyses.representation_law.law_record import MEASURES, law_path
 from tests.support.cell_files import grid_of, write_cell
 from tests.support.law_records import LAYERS, law_record, network, tuned_networks
-from tests.support.shown import curves_of, legend_of, title_of
+from tests.support.shown import curves_of, legend_of
 
 
 def test_a_panel_has_the_frozen_network_the_tuned_ones_and_references() -> None:
@@ -39,22 +38,6 @@ def test_a_panel_has_the_frozen_network_the_tuned_ones_and_references() -> None:
     assert "pure noise, fitted rows" not in legend_of(
         show.law_figure(law_record(network(), *networks), "fuzziness")
     )
-
-
-def test_rows_are_settings_by_splits_and_columns_epsilons_with_their_laws() -> None:
-    networks = [
-        each | ({"epsilon": "10"} if each["epsilon"] == "8" else {}) for each in tuned_networks()
-    ]
-    record = law_record(*networks[::-1], network(rho=0.9), token="class")
-    figure: Any = show.law_figure(record, "residual")
-    assert [title_of(axes).split("\n") for axes in figure.axes] == [
-        [f"ε = {epsilon}, {words}, {rows} rows", f"ρ: frozen 0.90, tuned {tuned}"]
-        for words, tuned in (("constant", "0.74 to 0.80"), ("tuned, unpriced", "0.69 to 0.75"))
-        for rows in ("training", "test")
-        for epsilon in (1, 10)
-    ]
-    assert figure.axes[1].get_subplotspec().colspan.start == 1
-    assert "1,000 training and 500 test rows; class token" in figure.get_suptitle()
 
 
 def test_a_section_has_tables_for_each_dataset_with_records(tmp_path: Path) -> None:

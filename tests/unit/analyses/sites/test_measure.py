@@ -170,23 +170,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     )
 
 
-def test_a_patient_s_class_is_the_most_frequent_one_of_its_rows(small: tuple[Path, Path]) -> None:
-    labels = np.random.default_rng(1).integers(CLASSES, size=240)
-    names = [f"p{row * 5 % 100}" for row in range(240)]
-    order = list(dict.fromkeys(names))
-    for unit in ("image", "patient"):
-        pool = read_pool(small, unit)
-        assert pool.n == (240 if unit == "image" else len(order))
-        assert pool.codes.tolist() == [order.index(name) for name in names]
-        for code, name in enumerate(order):
-            counts = np.bincount(labels[[each == name for each in names]], minlength=3)
-            assert pool.labels[code] == counts.argmax(), f"{name}: {counts}"
-        chosen = pool.select(np.array([0, 5, 9]), agreed_n=77)
-        rows = np.isin(pool.codes, [0, 5, 9])
-        assert chosen.labels.tolist() == labels[rows].tolist()
-        assert (chosen.units is None) == (unit == "image")
-
-
 def test_a_plan_is_for_the_number_of_units_that_it_is_asked_for(tmp_path: Path) -> None:
     """Noise of a site's own head is that of its own units, at the budget of all."""
     for unit in ("image", "patient"):
@@ -298,11 +281,3 @@ def test_cells_follow_budgets_counts_and_splits(tmp_path: Path, small: tuple[Pat
     assert cells[0].pooled != cells[4].pooled
     assert (record.dataset, record.backbone, record.method) == ("digits", "pixels", "head")
     assert (record.unit, record.n, record.seeds, record.colluders) == ("image", 240, 2, 1)
-
-
-def test_more_sites_than_units_are_refused() -> None:
-    with pytest.raises(
-        DataError, match="sites.counts: 46 sites, but there are only 45 training units; write at"
-    ):
-        split_units(LABELS[:45], 46, "equal", 7)
-    assert len(split_units(LABELS[:45], 45, "equal", 7)) == 45

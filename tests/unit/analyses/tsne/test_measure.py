@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
@@ -16,7 +14,6 @@ from sklearn.neighbors import NearestNeighbors
 
 from dpprobe.analyses.tsne import measure
 from dpprobe.analyses.tsne.measure import find_nearest, measure_agreement
-from dpprobe.errors import DataError
 from tests.support.clouds import clouds
 from tests.support.feature_stores import write_split
 
@@ -145,22 +142,6 @@ def _kept(truth: np.ndarray, rows: np.ndarray) -> float:
     return float(np.mean([np.isin(one, two).mean() for one, two in zip(truth, found, strict=True)]))
 
 
-def test_a_larger_split_is_sampled_with_the_seed(tmp_path: Path) -> None:
-    features, labels = clouds(80, 12, 4)
-    manifest = write_store(tmp_path / "s", features, labels, **CLOUD)
-    table, facts = _embed(tmp_path, manifest, points=50, perplexity=40.0)
-    rows = [int(name.removeprefix("row-")) for name in table["id"].to_pylist()]
-    assert rows == sorted(set(rows))
-    assert len(rows) == 50
-    assert table["label"].to_pylist() == labels[rows].tolist()
-    assert (facts["rows"], facts["points"]) == (80, 50)
-    assert facts["perplexity"] == pytest.approx(49 / 3), "a third of the other rows"
-    draws = [measure._draw_sample(80, 50, seed).tolist() for seed in (3, 3, 4)]
-    assert draws[0] == draws[1] == rows != draws[2]
-    assert measure._draw_sample(20, 20, 4).tolist() == measure._draw_sample(20, 21, 4).tolist()
-    assert measure._draw_sample(20, 21, 4).tolist() == list(range(20))
-
-
 def test_few_or_equal_rows_leave_a_table_without_points_and_a_note(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -194,65 +175,8 @@ def test_rows_of_several_labels_are_coloured_by_their_number(tmp_path: Path) -> 
     )
 
 
-def test_another_file_is_no_embedding(tmp_path: Path) -> None:
-    path = tmp_path / "tsne.parquet"
-    for metadata in (
-        None,
-        {},
-        {b"dpprobe": b'{"format": "dpprobe-embedding", "format_version": 0}'},
-    ):
-        pq.write_table(pa.table({"id": ["a"]}).replace_schema_metadata(metadata), path)
-        with pytest.raises(DataError, match="tsne.parquet: not a t-SNE embedding.*delete it"):
-            measure.read_embedding(path)
-    newer = {b"dpprobe": b'{"format": "dpprobe-embedding", "format_version": 2}'}
-    pq.write_table(pa.table({"id": ["a"]}).replace_schema_metadata(newer), path)
-    with pytest.raises(DataError, match="newer"):
-        measure.read_embedding(path)
-    path.write_text("{}")
-    with pytest.raises(DataError, match="tsne.parquet"):
-        measure.read_embedding(path)
-
-
-def _reduce(wanted: float, monkeypatch: pytest.MonkeyPatch, components: int) -> int:
-    """The number of components where `wanted` of them would keep all neighbours, fewer none."""
-    rows = np.random.default_rng(0).normal(size=(40, 20))
-    monkeypatch.setattr(measure, "find_nearest", lambda reduced, _: reduced.shape[1])
-    monkeypatch.setattr(measure, "measure_agreement", lambda _, found: min(1.0, found / wanted))
-    reduced, kept = measure._reduce_dimension(
-        rows, np.arange(40), np.empty(0), components=components, seed=0
-    )
-    assert kept == min(1.0, reduced.shape[1] / wanted)
-    return int(reduced.shape[1])
-
-
-@pytest.mark.parametrize(
-    ("wanted", "components", "expected"),
-    [
-        (2, 2, 2),
-        (4, 2, 4),
-        (10, 9, 9),
-        (10, 8, 16),
-        (99, 1, 8),
-        (99, 2, 16),
-        (99, 3, 20),
-        (5, 30, 20),
-    ],
-)
-def test_components_are_doubled_up_to_three_times(
-    monkeypatch: pytest.MonkeyPatch, wanted: float, components: int, expected: int
-) -> None:
-    """Until nine of ten neighbours are kept, or every feature is."""
-    assert _reduce(wanted, monkeypatch, components) == expected
-
-
 def test_neighbours_in_common_are_counted_by_row() -> None:
     first, second = np.array([[1, 2, 3, 4], [5, 6, 7, 8]]), np.array([[4, 3, 9, 0], [5, 6, 7, 8]])
     assert measure_agreement(first, second) == pytest.approx((0.5 + 1.0) / 2)
     assert measure_agreement(first, first[:, ::-1]) == 1.0
     assert measure_agreement(first, first[::-1]) == 0.0
-
-
-@pytest.mark.parametrize("columns", [1, 2, 3])
-def test_a_single_column_gets_one_of_zeros_beside(columns: int) -> None:
-    padded = measure._at_least_two_columns(np.ones((2, columns)))
-    assert padded.tolist() == [[1.0, *([0.0] if columns == 1 else [1.0] * (columns - 1))]] * 2

@@ -288,22 +288,3 @@ def test_two_runs_unpack_one_after_the_other(
     assert len(runs) == 1
     assert read_folder(tmp_path / "out") == FILES
     assert {each.name for each in tmp_path.iterdir()} == {"data.zip", "out", ".out.extracted.json"}
-
-
-def test_a_file_system_without_locks_is_unpacked_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    for error in (NotImplementedError("x"), *(OSError(each, "x") for each in archives.NO_LOCKS)):
-        monkeypatch.setattr("fcntl.flock", Mock(side_effect=error))
-        # a lock file that a job killed on another machine left behind
-        (tmp_path / ".out.lock").write_text("")
-        caplog.clear()
-        with archives._lock_folder(tmp_path / "out"):
-            pass
-        assert "cannot be locked" in caplog.text
-
-
-def test_a_lock_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / ".out.lock").mkdir()
-    with pytest.raises(OSError, match="out.lock"), archives._lock_folder(tmp_path / "out"):
-        pass

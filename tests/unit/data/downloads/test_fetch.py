@@ -11,8 +11,6 @@ import itertools
 import json
 import logging
 import random
-import socket
-import time
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -280,19 +278,6 @@ def test_a_web_page_is_told_and_not_kept(
     succeeds(server, path)
 
 
-def test_text_that_names_html_later_is_no_web_page(server: Server, path: Path) -> None:
-    body = b"a file about <html>"
-    url = server.put("/data.zip", body)
-    assert "The file was changed" in refused(url, path, error=WrongDownloadError)
-    assert files(path) == {PARTIAL: len(body)}
-
-
-def test_a_page_that_is_the_declared_file_is_kept(server: Server, path: Path) -> None:
-    checksum = Checksum("sha256", hashlib.sha256(PAGE).hexdigest())
-    get(server.put("/data.zip", PAGE), path, checksum=checksum)
-    assert path.read_bytes() == PAGE
-
-
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_server_that_asks_for_a_long_wait_is_left_alone(
     server: Server, path: Path, status: int
@@ -364,29 +349,12 @@ def test_what_was_whole_when_a_process_died_is_only_verified(server: Server, pat
     assert [visit.status for visit in server.visits] == [200, 416]
 
 
-def test_retry_after_is_waited_for(
-    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits: list[float] = []
-    monkeypatch.setattr(time, "sleep", waits.append)
-    fault = Answer(429, headers={"Retry-After": "600"})
-    get(server.put("/data.zip", CONTENT, faults=[fault]), path)
-    assert waits == [600]
-
-
 def test_a_folder_that_cannot_be_made_is_one_line(server: Server, path: Path) -> None:
     path.parent.write_bytes(b"")
     with pytest.raises(
         DownloadError, match=r"data\.zip: cannot be written \(File exists\); correct"
     ):
         get(server.put("/data.zip", CONTENT), path)
-
-
-def test_a_host_that_does_not_exist(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-    monkeypatch.setattr(socket, "getaddrinfo", Mock(side_effect=unknown))
-    text = refused("http://no-such-host.invalid/data.zip", path)
-    assert "name or service not known, after 3 tries" in text
 
 
 def test_redirects_are_followed_without_the_login(server: Server, path: Path) -> None:

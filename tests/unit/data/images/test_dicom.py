@@ -1,4 +1,4 @@
-"""DICOM: the shades that values become, what is refused with a remedy, and no person named."""
+"""DICOM files become shades of grey or are refused, and errors name no person."""
 
 from __future__ import annotations
 
@@ -365,13 +365,6 @@ def test_no_value_of_a_strange_field_is_told(field: str, others: dict[str, Any])
     assert all(words.startswith("DICOM: ") and "DOE" not in words for words in said)
 
 
-def test_every_cut_is_an_image_error() -> None:
-    whole = encoded(header(VALUES))
-    for length in (*range(132, len(whole), 7), len(whole) - 5):
-        with pytest.raises(ImageError):
-            open_image(whole[:length])
-
-
 def test_a_file_is_dicom_by_its_first_bytes(tmp_path: Path) -> None:
     (tmp_path / "1.2.840.113619").write_bytes(encoded(header(VALUES)))
     (tmp_path / "README").write_text("no image")
@@ -401,16 +394,3 @@ def test_a_folder_of_dicom_becomes_tables_without_anybodys_name(tmp_path: Path) 
         written = re.sub(rb"[0-9a-f]{64}", b"", path.read_bytes())  # hashes have any digits
         assert b"DOE" not in written
         assert b"4711" not in written or path.suffix == ".parquet"
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_values_that_are_no_numbers_are_refused(bad: float) -> None:
-    """Even one, and in a window that would show an infinite value as white or black."""
-    values = np.arange(16, dtype=np.float32).reshape(4, 4)
-    for place in (values[:1, :1], values):
-        place[:] = bad
-        dataset = header(values, **WINDOW)
-        dataset.FloatPixelData = dataset.PixelData
-        del dataset.PixelData
-        with pytest.raises(ImageError, match="^DICOM: a pixel is not a number, or infinite; "):
-            open_image(encoded(dataset))

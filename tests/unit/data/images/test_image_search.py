@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dpprobe.data.images.image_search import ImagePaths, list_roots, names_image, search_images
+from dpprobe.data.images.image_search import ImagePaths, list_roots, search_images
 from dpprobe.errors import ConfigError
 
 FILES = "a.JPG b.png m/b.png m/c.jpeg c.tif n/d.PNG m/d.png .h/e.png m/f.dcm f.txt h.bmp h.jpg"
@@ -87,12 +87,6 @@ def test_images_that_are_spread_over_folders_are_found_by_a_pattern(
     for name in "abcd":
         holders = [folder for folder, names in folders.items() if name in names] or ["x"]
         assert spread.path_of(name) == tmp_path / holders[0] / f"{name}.jpg"
-
-
-def test_names_of_images_have_their_suffix_in_any_case() -> None:
-    good = ["a.png", "A.JPG", "x/b.Jpeg", "c.tif", "d.dcm", "e.bmp", "a.b.png"]
-    bad = ["png", "a", "x.png/a", "f.txt", ".png", "a.png.txt"]
-    assert [*map(names_image, good + bad)] == [True] * len(good) + [False] * len(bad)
 
 
 def test_paths_of_a_table_start_beside_it_here_or_above(

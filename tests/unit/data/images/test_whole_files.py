@@ -1,4 +1,4 @@
-"""Valid images of strangers are opened, damaged ones are refused, and no program is started."""
+"""Valid images open, damaged images are refused, and no external program starts."""
 
 from __future__ import annotations
 

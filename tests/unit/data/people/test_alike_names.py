@@ -72,18 +72,6 @@ def test_class_names_occur_once() -> None:
     assert find_name_fault(["b", "a", "b"]) == "b, a, b: a name appears twice; remove one"
 
 
-LISTS = ["['cat', 'dog']", '["a"]', "['a' 'b']", "('a',)", "{'a'}", "[3]", "[1, 2, 3]", "[1 2]"]
-PLAIN = ["[1, 5]", "(0, 10]", "(3)", "(benign) 'mass'", "[sic]", "[3] x", "cat, dog", "0", "['a]"]
-
-
-def test_lists_written_as_text_are_no_names() -> None:
-    """[1, 5] may be an interval."""
-    for name in LISTS:
-        assert "is a list of labels, written as text" in (find_name_fault([name, "b"]) or ""), name
-    for name in PLAIN:
-        assert find_name_fault([name, "b"]) is None, name
-
-
 def test_a_label_may_join_several_names() -> None:
     names = ["cat", "dog", "1"]
     good = ["['cat', 'dog']", "cat, dog", "cat;dog", "cat|dog", "dog;1"]

@@ -69,66 +69,6 @@ def test_cases_are_merged_where_they_are_ignored() -> None:
     assert both.read_values(["NaN", "2"], [[], []]) == ["", ">=1"]
 
 
-@pytest.mark.parametrize(
-    ("bins", "value", "told"),
-    [
-        ((1.0, 2.0), "-1", True),
-        ((1.0, 2.0), "-9", True),
-        ((0.0, 2.0), "-1", False),
-        ((-1.0, 1.0), "-1", False),
-        ((1.0, 2.0), "0", False),
-    ],
-)
-def test_a_negative_number_in_a_range_of_positive_ones_is_told(
-    bins: tuple[float, ...], value: str, told: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    group_columns.warn_of_code.cache_clear()
-    for _ in range(2):
-        Group(column="age", bins=bins).read_values([value], [[]])
-    wanted = [
-        f"age: {value} may be a code for unknown, but falls into <1; if it means unknown, "
-        "leave these fields blank"
-    ]
-    assert caplog.messages == wanted * told
-
-
-@pytest.mark.parametrize(
-    ("column", "value", "told"),
-    [
-        ("age", "411", True),
-        ("patient_age", "0", True),
-        ("age", "87", False),
-        ("dosage", "411", False),
-        ("age", "", False),
-    ],
-)
-def test_ages_that_nobody_has_are_told(
-    column: str, value: str, told: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    group_columns.warn_of_code.cache_clear()
-    Group(column=column, bins=(18, 60)).read_values([value], [[]])
-    assert [f"{column}: {value} may be a code" in line for line in caplog.messages] == [True] * told
-
-
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("-1", True),
-        ("-9", True),
-        ("-99", True),
-        ("-999.0", True),
-        ("-15", False),
-        ("-1x", False),
-        ("1", False),
-        ("-1.5", False),
-        ("-19", False),
-        ("-", False),
-    ],
-)
-def test_codes_for_unknown(text: str, code: bool) -> None:
-    assert (group_columns.MISSING_CODE.fullmatch(text) is not None) == code
-
-
 def test_groups_are_named_once() -> None:
     given: dict[str, str | Group] = {"years": "age", "group_b": Group(column="b", bins=(1.0,))}
     listed = group_columns.list_groups(given)

@@ -1,8 +1,7 @@
-"""Whose images are: splits by patient, at most so many images each, and the study's unit."""
+"""Options of patients: splits by patient, limits of images per patient, and the unit of privacy."""
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpprobe.data.people import class_units, patient_sides
+from dpprobe.data.people import patient_sides
 from dpprobe.data.people.patient_sides import RowIndex, assign_sides
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.sources import csv_rows
 from dpprobe.errors import ConfigError
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
@@ -188,39 +186,3 @@ def test_larger_fractions_are_proposed_for_rare_classes(
         assert split["split_by"] == "class" or all(
             test[name] >= count for name, count in counts.test.items()
         ), "a larger fraction has the test units of a smaller one"
-
-
-@pytest.mark.parametrize("least", [0, 4, 5])
-def test_larger_fractions_are_counted_for_fewer_than_five_test_units(least: int) -> None:
-    options: Any = dataset_options({"source": "imagefolder", "path": "x", "test_fraction": 0.35})
-    sides: Counter[tuple[str | None, int]] = Counter(
-        {("test", 0): 9, ("test", 1): least, ("train", 0): 7, ("train", 1): 3}
-    )
-    counts = class_units.count_classes(options, ["a", "b"], lambda _: sides)
-    assert (counts.train, counts.test) == ({"a": 7, "b": 3}, {"a": 9, "b": least})
-    assert set(counts.test_at) == ({0.4, 0.5} if least < 5 else set())
-
-
-def test_planning_reads_a_table_once_until_it_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[str] = []
-    load = csv_rows.load_columns
-
-    def load_and_note(options: Any, *needed: Any, **more: Any) -> Any:
-        read.append(options.train)
-        return load(options, *needed, **more)
-
-    monkeypatch.setattr(csv_rows, "load_columns", load_and_note)
-    written = write_rows(tmp_path) | {"split_by": "id"}
-    for _ in range(2):
-        options = dataset_options(written)
-        options.count_rows()
-        options.count_units()
-        options.count_class_units()
-    assert len(read) == 1
-    before = options.count_rows()
-    with (tmp_path / "a.csv").open("a") as stream:
-        stream.write("\n0.png,cat,p0,0,0")
-    after = options.count_rows()
-    assert (len(read), sum(after or ())) == (2, sum(before or ()) + 1)

@@ -200,39 +200,6 @@ def test_units_are_named_with_what_makes_their_column() -> None:
     assert both.named_unit() is None
 
 
-@pytest.mark.parametrize(
-    ("changed", "columns"),
-    [
-        ({}, {"path": "path_column", "kind": "label_column"}),
-        ({"path_column": "file"}, {"file": "path_column", "kind": "label_column"}),
-        (
-            {"path_template": "{who:.2}/{age}.png", "filters": {"a": [1]}},
-            {
-                "who": "path_template",
-                "age": "path_template",
-                "kind": "label_column",
-                "a": "filters",
-            },
-        ),
-        (
-            BOTH | {"unit_column": "who", "group_columns": {"years": "age"}, "id_column": "path"},
-            {
-                "path": "id_column",
-                "who": "unit_column",
-                "a": "label_columns",
-                "b": "label_columns",
-                "age": "group_columns",
-            },
-        ),
-        (FOLD, {"path": "path_column", "kind": "label_column", "fold": "split_column"}),
-    ],
-)
-def test_columns_are_listed_with_the_option_that_names_them(
-    changed: dict[str, Any], columns: dict[str, str]
-) -> None:
-    assert of(**changed).list_columns() == columns
-
-
 def test_all_tables_are_input_files_once() -> None:
     assert of(test="b.csv", **join()).input_files() == ("a.csv", "b.csv", "j.csv")
     assert of(test="a.csv", root="x").input_files() == ("x/a.csv",)
@@ -350,39 +317,6 @@ def test_patients_of_both_splits_are_named_up_to_three() -> None:
         (fault,), _ = of(test="b.csv", unit_column="who", **patients).judge_units()
         told = ", ".join(f"patient 'p{n}' has images in both splits (4 rows)" for n in range(3))
         assert fault.startswith(f"unit_column: who: {told}{more}; a run refuses these rows")
-
-
-def test_spellings_of_groups_count_in_rows_that_are_used() -> None:
-    Path("c.csv").write_text("path,kind,who,sex\n0.png,cat,p,f\n1.png,dog,p,F\n2.png,dog,q,f\n")
-    Path("d.csv").write_text("path,kind,who,sex\n3.png,cat,r,f\n4.png,dog,s,f\n")
-    split = {"train": "c.csv", "test": "d.csv", "unit_column": "who", "group_columns": ["sex"]}
-    (fault,), _ = of(**split).judge_units()
-    assert fault.startswith("group_columns: sex: 'f' and 'F' are separate groups; use one spelling")
-    assert of(**split, max_images_per_patient=1).judge_units() == ((), ())
-    text = Path("c.csv").read_text().replace(",f", ",7").replace(",F", ",07")
-    Path("c.csv").write_text(text)
-    (fault,), _ = of(**split).judge_units()
-    assert "'7' and '07' are separate groups" in fault
-    in_ranges = {"group_columns": {"sex": {"column": "sex", "bins": [5]}}}
-    assert of(**split | in_ranges).judge_units() == ((), ())
-
-
-def test_a_split_by_id_is_told_from_others_by_what_makes_its_names() -> None:
-    """Equal keys would let a ledger add up epsilons of other sides, or of other people."""
-    splits: list[dict[str, Any]] = [
-        {},
-        {"id_column": "who"},
-        {"path_column": "who"},
-        {"path_template": "{who}.png"},
-        {"path_template": "{age}.png"},
-        {"unit_column": "who"},
-        *(extract(each) | {"unit_column": "part"} for each in ("(x)", "(y)")),
-        *(join("who", "site", first=first) | {"unit_column": "site"} for first in (True, False)),
-        {"test": "b.csv"},
-        *(FOLD | {"test_values": [value]} for value in (1, 2)),
-    ]
-    keys = [of(split_by="id", **each).public_split().key for each in splits]
-    assert len({*keys}) == len(splits), keys
 
 
 def test_a_split_by_class_is_no_split_of_a_release() -> None:

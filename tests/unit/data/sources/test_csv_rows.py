@@ -1,4 +1,4 @@
-"""Rows of CSV manifests: as other readers see the text, as plain loops join and filter it."""
+"""Rows of CSV manifests agree with other readers, and joins and filters with plain loops."""
 
 from __future__ import annotations
 
@@ -464,18 +464,6 @@ def test_a_join_looks_up_the_first_row_of_a_key(
             read(table(HEADER, *rows), **changed)
 
 
-def test_a_key_may_come_from_an_earlier_join_or_pattern() -> None:
-    Path("j.csv").write_text(table("who,site", "p1,x", "p2,y"))
-    Path("k.csv").write_text(table("letter,who", "a,p2", "b,p1"))
-    made = read(
-        extract={"letter": {"column": "path", "pattern": "(.)[.]"}},
-        joins=[{"file": "k.csv", "by": "letter", "columns": ["who"]}, join("who")],
-        unit_column="site",
-        group_columns=[],
-    )
-    assert made["site"].tolist() == ["y", "x"]
-
-
 def test_faults_of_joins_name_file_line_and_key() -> None:
     Path("j.csv").write_text(table("age,site", "7,x", "8,z", "7,y"))
     groups: dict[str, Any] = {"group_columns": ["site"]}
@@ -493,18 +481,3 @@ def test_faults_of_joins_name_file_line_and_key() -> None:
         read(joins=[join("age")], **groups)
     # a join that gives no used column is not made
     assert len(read(joins=[join("age")])) == 2
-
-
-def test_what_was_left_out_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    Path("j.csv").write_text(table("age,site", "7,x"))
-    content = table(HEADER, CAT, "b.png,dog,9,x", "c.png,,7,x", "d.png,dog,7,other")
-    changed: dict[str, Any] = {
-        "joins": [join("age")],
-        "group_columns": ["site"],
-        "filters": {"note": ["x"]},
-    }
-    with caplog.at_level("INFO", "dpprobe"):
-        read(content, missing="drop", unit_column="note", max_images_per_patient=1, **changed)
-    assert "a.csv: train: 4 rows, 1 left out by filters, 1 by their labels" in caplog.messages
-    assert "a.csv: 1 of 4 rows have no row in j.csv" in caplog.messages
-    assert "a.csv: 1 rows left out by max_images_per_patient" in caplog.messages

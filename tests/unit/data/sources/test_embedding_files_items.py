@@ -158,10 +158,6 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, value: float, p
         prepare(tmp_path, by_trident, items, pool=pool)
 
 
-def of_item(features: Any, write: Write = by_slide2vec) -> dict[str, Any]:
-    return {"write": write, "items": make_items() | {"s3": features}}
-
-
 def of_link(folder: Path, name: str, _: Array) -> None:
     with h5py.File(folder / f"{name}.h5", "w") as file:
         file["features"] = h5py.ExternalLink("other.h5", "features")
@@ -270,15 +266,6 @@ def test_an_unreadable_item_is_a_null_example(tmp_path: Path, write: Write, firs
     assert listed.count("unreadable, so a null example") == listed.count(",s3,") == 1
 
 
-@pytest.mark.parametrize("write", [of_nothing, of_no_file])
-def test_unreadable_items_are_listed_together_by_default(tmp_path: Path, write: Write) -> None:
-    def write_item(folder: Path, name: str, features: Array) -> None:
-        (write if name in ("s3", "s7") else by_trident)(folder, name, features)
-
-    with pytest.raises(DataError, match=r"(?s)\(id s3\).*\(id s7\)"):
-        prepare(tmp_path, write_item, make_items())
-
-
 @pytest.mark.parametrize("damaged", [False, True])
 def test_no_item_chooses_the_array_of_others(tmp_path: Path, damaged: bool) -> None:
     """Without s0, whose only array is `features`, the array X would be chosen."""
@@ -298,33 +285,6 @@ def test_no_item_chooses_the_array_of_others(tmp_path: Path, damaged: bool) -> N
     named = prepare(tmp_path, with_x, items, unreadable="drop", vectors={"vectors": "features"})
     rows = read_rows(named, "vectors")
     assert np.array_equal(rows["s1"], make_items()["s1"].astype(np.float64).mean(0).astype("f4"))
-
-
-@pytest.mark.parametrize(
-    ("features", "more", "said"),
-    [
-        (np.zeros((0, 5)), {}, r"s3\.h5: no patches, shape \(0, 5\); replace the file"),
-        (np.zeros((2, 3, 5)), {}, r"s3\.h5: .*shape \(2, 3, 5\), but an item needs"),
-        (np.zeros((2, 4)), {}, r"s3\.h5: .*shape \(2, 4\), but 5 numbers in .*s0\.h5"),
-        (np.zeros((2, 5)), {"pool": None}, r"several patches; write `pool: mean`"),
-        (np.zeros((2, 5), bool), {}, r"s3\.h5: .*type bool; save it as float32"),
-        (None, {}, r"\(id s3\): x\.csv line 5: no file of 's3' in .*, such as s3\.h5; restore"),
-        (np.ones((2, 5)), {"table": None}, r"^table: missing; .*in is a folder"),
-        (np.ones((2, 5)), {"id_column": None}, r"^id_column: missing; .*in is a folder"),
-        (np.ones((2, 5)), {"vectors": {"a": "no"}}, r"in: no vectors 'no', only coords, features"),
-        (np.ones((2, 5)), {"train": "one.npy"}, r"^pool: works only if"),
-    ],
-)
-def test_faulty_items_are_named(
-    tmp_path: Path, features: Any, more: dict[str, Any], said: str
-) -> None:
-    items = make_items()
-    np.save(tmp_path / "one.npy", np.zeros((12, 5)))
-    del items["s3"]
-    if features is not None:
-        items["s3"] = features
-    with pytest.raises((ConfigError, DataError), match=said):
-        prepare(tmp_path, by_trident, items, **more)
 
 
 def test_items_in_two_files_are_refused(tmp_path: Path) -> None:
@@ -417,33 +377,3 @@ def test_an_array_that_seems_to_be_no_vectors_must_be_named(
         )
         == 12
     )
-
-
-def test_features_of_stamp_are_found_in_files_of_any_case(tmp_path: Path) -> None:
-    """As save_h5 of KatherLab/STAMP writes them: feats and coords."""
-    arrays = {"feats": np.full((3, 5), 2.0, "f4"), "coords": np.ones((3, 2), "f4")}
-    rows = read_rows(
-        prepare(tmp_path, with_arrays(**arrays), make_items(), duplicates="warn"), "vectors"
-    )
-    assert [row.tolist() for row in rows.values()] == [[2.0] * 5] * 12
-
-
-def test_missing_items_are_copies_of_nothing_and_the_likely_file_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    items = make_items()
-    items["S9"] = items.pop("s9")
-    (tmp_path / "x").mkdir()
-    study = options(tmp_path / "x", by_trident, items)
-    table = tmp_path / "x/x.csv"
-    table.write_text(table.read_text().replace("s3,", "s3.svs,").replace("s5,", "no,"))
-    with pytest.raises(DataError, match="3 missing images") as error:
-        dataset_preparation.prepare_dataset(study, tmp_path / "tables")
-    for said in (
-        "'s3.svs' in .*, only s3.h5",
-        "'s9' in .*, only .*h5",
-        "'no' in .*, such as no.h5",
-    ):
-        assert re.search(said, str(error.value))
-    assert "another label" not in caplog.text
-    assert "another patient" not in caplog.text

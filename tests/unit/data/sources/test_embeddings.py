@@ -488,14 +488,6 @@ def test_vectors_are_read_as_they_were_written(
         assert len(rows) == len(wanted)
 
 
-def test_columns_and_vectors_are_told_apart(tmp_path: Path) -> None:
-    """Columns of labels and groups have one dimension, vectors two."""
-    write = in_npz(("readme.txt", PAIRS), X=PAIRS, Y=PAIRS[:, :1], Z=PAIRS[:, None])
-    file = options(tmp_path, write(tmp_path)).open_vectors("train")
-    assert file.columns == ("kind",)
-    assert file.list_vectors() == {"X": (10, 2), "Y": (10, 1)}
-
-
 @pytest.mark.parametrize(
     ("write", "groups"),
     [

@@ -1,21 +1,16 @@
-"""The Hub's source, against a stand-in of the Hub: what arrives, what is refused, what is left."""
+"""Datasets of the Hugging Face Hub, downloaded from a local stand-in of the Hub."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import json
-import re
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from huggingface_hub import errors
 
 from dpprobe.data import dataset_preparation
 from dpprobe.data.options import DatasetOptions
@@ -304,48 +299,6 @@ def test_a_file_with_another_checksum_is_kept_apart_and_fetched_again(
     assert read_folder(tmp_path)[f"repository/{TEST}"] == FILES[TEST]
 
 
-NUMBERED = [f"data/train-{number}.parquet" for number in range(11)]
-
-
-@pytest.mark.parametrize(
-    ("patterns", "matches"),
-    [
-        ("data/train-*.parquet", sorted(NUMBERED)),
-        ("*1.parquet", [NUMBERED[1]]),  # * also matches /
-        ("data/train-1?.parquet", [NUMBERED[10]]),
-        (("*-2.*", "*-1.*"), [NUMBERED[2], NUMBERED[1]]),  # in the order of patterns
-        ("README.md", ["README.md"]),
-    ],
-)
-def test_patterns_choose_files_of_a_repository(patterns: Any, matches: list[str]) -> None:
-    names = [*NUMBERED[::-1], "README.md"]
-    assert huggingface._match_files(patterns, names, options_of()) == matches
-
-
-@pytest.mark.parametrize(
-    ("names", "shown"),
-    [
-        ([*NUMBERED[4::-1], "README.md"], ", ".join(NUMBERED[:5])),
-        (NUMBERED[5::-1], ", ".join(NUMBERED[:5]) + " and 1 more"),
-        (NUMBERED, ", ".join(sorted(NUMBERED)[:5]) + " and 6 more"),
-        (["b.csv", "a.csv"], "a.csv, b.csv"),  # without a table, other files
-        ([], "none"),
-    ],
-)
-def test_a_pattern_without_a_file_shows_what_there_is(names: list[str], shown: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        huggingface._match_files("test*", names, options_of())
-    found = f"{REPO} at {COMMIT}: no file test*; it has {shown}: correct the pattern"
-    assert str(caught.value) == found
-
-
-@pytest.mark.parametrize("missing", ["Data/*", "train-1.parquet", "data/train-?"])
-def test_each_pattern_needs_a_file(missing: str) -> None:
-    """A pattern covers a file's whole path, and small and large letters differ."""
-    with pytest.raises(ConfigError, match=re.escape(f"no file {missing}; ")):
-        huggingface._match_files(("data/*", missing), NUMBERED, options_of())
-
-
 @pytest.mark.parametrize("revision", ["main", "", "0" * 12, "0" * 39, "0" * 41, "A" * 40, "g" * 40])
 def test_a_revision_is_a_whole_commit(revision: str) -> None:
     """Git writes a commit as 40 hexadecimal digits in small letters."""
@@ -421,18 +374,6 @@ def test_a_token_is_for_the_hub_alone(
     assert TOKEN.encode() not in (tmp_path / "downloads/receipt.json").read_bytes()
 
 
-def test_only_faults_that_may_pass_are_retried() -> None:
-    def answered(status: int) -> Exception:
-        response = httpx2.Response(status, request=httpx2.Request("GET", "http://h"))
-        return errors.HfHubHTTPError("x", response=response)
-
-    retried = [status for status in range(400, 600) if huggingface._may_pass(answered(status))]
-    assert retried == [408, 429, *range(500, 600)]
-    passing = [httpx2.ConnectTimeout("x"), httpx2.ReadError("x"), errors.FileMetadataError("x")]
-    lasting = [OSError("x"), ValueError("x"), errors.HFValidationError("x")]
-    assert [*map(huggingface._may_pass, (*passing, *lasting))] == [True] * 3 + [False] * 3
-
-
 def test_no_network_ends_in_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -440,18 +381,6 @@ def test_no_network_ends_in_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ask_only(f"http://127.0.0.1:{port}", monkeypatch)
         message = refused(options_of(), tmp_path, DownloadError)
     assert "check the network" in message
-
-
-def test_labels_of_another_form_than_stated(hub: Hub, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="several_labels: false"):
-        run(options_of(several_labels=True), tmp_path)
-    hub.repositories[REPO].files = {"all.parquet": table(1, several=True)}
-    written = {"train": "all.parquet", "test": None, "class_names": ["a", "b"]}
-    with pytest.raises(DataError, match="several_labels: true"):
-        run(options_of(**written), tmp_path)
-    options = options_of(**written, several_labels=True)
-    train, _ = run(options, tmp_path)
-    assert train.multi_label
 
 
 def real_json() -> bytes:
@@ -506,30 +435,6 @@ def test_accepted_labels_that_do_not_fit_are_refused(
         dataset_preparation.prepare_dataset(local(tmp_path, labels), tmp_path / "tables")
     assert ("real.json" in str(caught.value)) != ("test row" in str(caught.value))
     assert not (tmp_path / "tables/dataset.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
-        ("leaf.png", "path 'leaf.png' lacks the number of an ImageNet validation image"),
-        ("ILSVRC2012_val_0000000.JPEG", "path 'ILSVRC2012_val_0000000.JPEG' lacks the number"),
-        ("ILSVRC2012_val_00000000.JPEG", "images 1 to 300, but no image 0; name"),
-        ("ILSVRC2012_val_00000301.JPEG", "images 1 to 300, but no image 301; name"),
-        (None, "path None lacks the number"),
-    ],
-)
-def test_accepted_labels_need_the_numbers_of_images(
-    tmp_path: Path, path: str | None, said: str
-) -> None:
-    """The rows of the second test file are counted on from those of the first."""
-    options = local(tmp_path, [[0]] * 300)
-    first, later = tmp_path / Path(TEST).name, tmp_path / "later.parquet"
-    rows = pq.read_table(first)
-    images = [{**row, "path": path} for row in rows.column("image").to_pylist()]
-    pq.write_table(rows.set_column(0, "image", pa.array(images, rows.column("image").type)), later)
-    options = options.model_copy(update={"test": (str(first), str(later))})
-    with pytest.raises(DataError, match=f"test row {ROWS}: .*{said}"):
-        dataset_preparation.prepare_dataset(options, tmp_path / "tables")
 
 
 def test_accepted_labels_are_beside_the_test_rows_without_their_address(

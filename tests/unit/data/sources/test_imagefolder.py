@@ -1,4 +1,4 @@
-"""Folders of images: which layouts are read as parts and classes, and which are refused."""
+"""Layouts of image folders that are read as splits and classes, and those that are refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.sources import imagefolder
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -127,35 +127,9 @@ def test_layouts_that_are_refused(names: str, message: str) -> None:
         of(*names.split()).check_files()
 
 
-@pytest.mark.parametrize("more", [0, 1])
-def test_twenty_other_files_are_named(more: int) -> None:
-    others = [f"a/{number:02}.txt" for number in range(20 + more)]
-    with pytest.raises(ConfigError) as caught:
-        of("a/1", "b/1", *others).check_files()
-    assert f"{20 + more} files are not images" in str(caught.value)
-    assert str(caught.value).count(".txt") == 20
-    assert ("and 1 more" in str(caught.value)) == bool(more)
-
-
 def test_a_folder_that_is_not_there() -> None:
     with pytest.raises(ConfigError, match="path: no folder none; correct the path"):
         of(path="none").check_files()
-
-
-def test_classes_may_differ_in_some_inner_folders() -> None:
-    """Inner folders look like classes only where all outer ones have them alone, and no part."""
-    for names in (
-        "A/m/1 A/n/1 B/m/1 B/o/1",
-        "A/m/1 A/2 B/m/1 B/n/1",
-        "A/m/1 A/n/1 B/m/1 B/n/1 C/1",
-        "A/m/1 A/n/1 B/n/1",
-        "A/m/1 A/n/1 A/2 B/m/1 B/n/1",
-        "train/A/m/1 train/A/n/1 train/B/m/1 train/B/n/1 test/A/m/2 test/A/n/2 test/B/m/2",
-    ):
-        root = names.replace("/", "").replace(" ", "")  # a folder for each
-        touch(*names.split(), root=root)
-        options: Any = dataset_options({"source": "imagefolder", "path": root})
-        assert imagefolder.list_images(options).class_names[:2] == ("A", "B")
 
 
 def test_excluded_classes_are_left_out_of_everything() -> None:
@@ -175,29 +149,6 @@ def test_excluded_classes_are_left_out_of_everything() -> None:
         of(path="z", exclude=["bus"]).check_files()
     touch("bus/1", "car/1", "train/1", root="y")
     assert imagefolder.list_images(of(path="y", exclude=["train"])).class_names == ("bus", "car")
-
-
-def test_what_is_read_or_left_out_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    options = of("Training/a/1", "Training/b/1", "val/a/1", "more/a/1", "notes/1")
-    (read, unused) = options.list_warnings()
-    with pytest.raises(DataError):  # the files are empty
-        imagefolder.prepare(options, Path("out"))
-    told = [each.message for each in caplog.records if each.levelname == "WARNING"]
-    assert told[:2] == [read, unused]
-    assert read == "x: Training/ is read as train/, val/ is read as test/"
-    assert unused == "x: not used: more, notes"
-    touch("train/a/1", "train/b/1", "test/a/1", root="y")
-    assert of(path="y").list_warnings() == []
-    touch("TRAIN/a/1", "TRAIN/b/1", "test/a/1", root="z")
-    assert of(path="z").list_warnings() == ["z: TRAIN/ is read as train/"]
-
-
-@pytest.mark.parametrize("more", [0, 1])
-def test_twenty_unused_folders_are_named(more: int) -> None:
-    unused = [f"x{number}/1" for number in range(20 + more)]
-    (line,) = of("train/a/1", "train/b/1", "test/a/1", *unused).list_warnings()
-    assert line.count(",") == 19
-    assert line.endswith(" and 1 more") == bool(more)
 
 
 names = st.sampled_from(["a", "b", "c", "d"])

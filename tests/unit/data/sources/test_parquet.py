@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.sources.parquet_columns import describe_kind
 from dpprobe.errors import ConfigError
 from tests.support.shards import CLASSES, png
 from tests.support.sources import write_parquet
@@ -254,27 +253,3 @@ def test_a_missing_label_counts_for_no_class() -> None:
     pq.write_table(rows(label=[1, None]), "x.parquet")
     units = of("x.parquet", test="x.parquet", class_names=CLASSES).count_class_units()
     assert units.train == {"cat": 0, "dog": 1}
-
-
-def test_kinds_of_all_widths_have_one_name() -> None:
-    wanted = {
-        "whole numbers": [pa.int8(), pa.uint64()],
-        "floats": [pa.float16(), pa.float64()],
-        "texts": [
-            pa.string(),
-            pa.large_string(),
-            pa.string_view(),
-            pa.dictionary(pa.int8(), pa.string()),
-        ],
-        "lists of numbers": [
-            pa.list_(pa.int64()),
-            pa.large_list(pa.float32()),
-            pa.list_(pa.float64(), 3),
-        ],
-        "lists of texts": [pa.list_(pa.string())],
-        "lists of lists of numbers": [pa.list_(pa.list_(pa.int8()))],
-        "lists of bool": [pa.list_(pa.bool_())],
-        **{str(kind): [kind] for kind in (pa.binary(), pa.bool_(), pa.date32())},
-    }
-    for name, kinds in wanted.items():
-        assert [describe_kind(kind) for kind in kinds] == [name] * len(kinds)

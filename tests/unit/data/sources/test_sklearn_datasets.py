@@ -9,7 +9,6 @@ import pytest
 from sklearn.datasets import load_digits
 
 from dpprobe.data.registry import dataset_options
-from dpprobe.errors import ConfigError
 
 COUNTS = np.bincount(load_digits().target).tolist()
 
@@ -31,12 +30,3 @@ def test_sizes_are_the_library_s(fraction: float) -> None:
     assert sum(by_id.count_rows()) == sum(COUNTS)
     assert abs(by_id.count_rows()[1] - fraction * sum(COUNTS)) < 5 * sum(COUNTS) ** 0.5
     assert by_id.class_rows() is None
-
-
-def test_what_there_is_not_is_refused() -> None:
-    with pytest.raises(ConfigError, match="name: 'faces': write 'digits'"):
-        of(name="faces")
-    with pytest.raises(ConfigError, match="subsample: 200 of class 0, but there are 142"):
-        of(subsample={"per_class": 200}).used_rows()
-    with pytest.raises(ConfigError, match="subsample: 'cat' is not a class"):
-        of(subsample={"fractions": {"cat": 0.5, "3": 0.5}}).used_rows()

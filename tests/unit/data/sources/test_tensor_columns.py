@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -100,16 +98,6 @@ def write(path: Path, column: pa.Array, **more: pa.Array) -> Path:
     return path
 
 
-@contextmanager
-def registered() -> Iterator[None]:
-    """A process in which the library is loaded, so that pyarrow knows its type."""
-    pa.register_extension_type(Tensors(FLOATS, RAY, b"[1]"))
-    try:
-        yield
-    finally:
-        pa.unregister_extension_type(RAY)
-
-
 def check_read(path: Path, length: int | None, values: Any = VALUES) -> None:
     file = open_embeddings(path, option="train")
     assert file.find_vectors(None) == "embedding"
@@ -128,13 +116,6 @@ def test_a_column_of_tensors_is_read_as_vectors(tmp_path: Path, name: str) -> No
     assert file.columns == ("kind",)
     kind = {"half precision": "float16", "arrow, doubles": "float64"}.get(name, "float32")
     assert file.read_headers()["embedding"].kind == kind
-
-
-def test_a_loaded_library_changes_nothing(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.parquet", of_type(RAY, FLOATS, b"[6]"))
-    with registered():
-        assert isinstance(pq.read_schema(path).field("embedding").type, Tensors)
-        check_read(path, WIDTH)
 
 
 def test_parts_of_several_types_are_one_dataset(tmp_path: Path) -> None:

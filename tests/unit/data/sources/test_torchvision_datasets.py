@@ -203,41 +203,6 @@ def test_sizes_are_known_before_the_download(name: str) -> None:
     assert (public.rule, public.key, public.fault) == ("source", "source", None)
 
 
-def test_the_rows_of_eurosat_are_split_by_class() -> None:
-    """27,000 images in ten classes of 2,000 to 3,000 (Helber et al. 2019, section III)."""
-    assert not options("EuroSAT").has_test()
-    assert options("EuroSAT").count_classes() == 10
-    for fraction in (0.1, 0.2, 0.25, 0.5):
-        tested = round(27_000 * fraction)  # each class's number is whole, too
-        chosen = options("EuroSAT", test_fraction=fraction)
-        assert chosen.count_rows() == chosen.used_rows() == (27_000 - tested, tested)
-    assert options("EuroSAT", subsample={"per_class": 200}).used_rows() == (2000, 5400)
-    assert options("EuroSAT", subsample={"fraction": 0.5}).used_rows() is None
-    assert options("EuroSAT", expect={"train": 9, "test": 3}).count_rows() == (9, 3)
-    # The files' names decide, which are unknown before the download.
-    assert options("EuroSAT", split_by="id").count_rows() is None
-    assert options("EuroSAT", split_by="id").used_rows() is None
-
-
-def test_a_split_of_eurosat_is_told_from_others() -> None:
-    choices: list[dict[str, Any]] = [
-        {},
-        {"split_seed": 3},
-        {"test_fraction": 0.25},
-        {"split_by": "id"},
-        {"split_by": "id", "split_seed": 3},
-    ]
-    splits = [options("EuroSAT", **each).public_split() for each in choices]
-    assert len({split.key for split in splits}) == len(choices), splits
-    assert splits[4].rule == "id, seed 3, fraction 0.2"
-    for each, split in zip(choices, splits, strict=True):
-        assert (split.fault is None) == ("split_by" in each), each
-    tables = [options("EuroSAT", **each).preparation_params() for each in choices]
-    assert all(tables.count(each) == 1 for each in tables)
-    fetched = [options("EuroSAT", **each).download_params() for each in choices]
-    assert fetched == [{"source": "torchvision", "name": "EuroSAT"}] * len(choices)
-
-
 # The folders that each of torchvision's classes reads under its root.
 LAYOUT = {
     "MNIST": ["MNIST/raw"],

@@ -279,16 +279,6 @@ def test_files_but_neither_their_order_nor_their_addresses_decide_images_and_sid
             assert keys[0] == keys[2] != keys[1]
 
 
-def test_folders_here_are_not_those_of_the_archive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for part in ("train", "test"):
-        (tmp_path / "x" / part / "a").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    assert dataset_options(IMAGES).has_test()
-    assert not of_file().has_test()
-
-
 def test_a_layout_s_facts_are_the_dataset_s() -> None:
     more = {"unit_column": "who", "unit": "image", "max_images_per_patient": 2}
     options = of_file(CSV | more | {"group_columns": ["age"], "filters": {"a": [1]}})

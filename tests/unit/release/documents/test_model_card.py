@@ -248,15 +248,6 @@ def test_each_fact_of_a_release_is_said(plain: Release, case: str) -> None:
         assert words not in before.text, f"{case}: {words!r} is always there"
 
 
-@pytest.mark.parametrize(("number", "left"), [(2, 0), (100, 0), (101, 1), (1000, 900)])
-def test_a_hundred_classes_are_named(plain: Release, number: int, left: int) -> None:
-    names = tuple(f"kind {place}" for place in range(number))
-    line = write(changed(plain, class_names=names)).text.partition("Classes: ")[2]
-    named = line.partition(".\n")[0].partition(" and ")[0].split(", ")
-    assert named == list(names[:100])
-    assert (f"{left} more" in line) == (left > 0)
-
-
 @pytest.mark.parametrize("text", HOSTILE)
 def test_nothing_breaks_out_of_the_card(plain: Release, text: str) -> None:
     """The same lines as of a harmless text, but for those that show it; nothing else to the Hub."""

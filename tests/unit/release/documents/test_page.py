@@ -17,11 +17,9 @@ from tests.support.refusals import check_tokens
 from tests.support.releases import (
     HOSTILE,
     Release,
-    calibrated,
     example,
     long_release,
     measured,
-    pointed,
     watched,
     with_tested,
 )
@@ -86,20 +84,6 @@ def test_a_page_loads_and_runs_nothing(plain: Release) -> None:
     assert not re.search(r"<script| style=|(?:src|href)=\"(?!data:,)", page)
 
 
-def test_long_lists_and_texts_are_cut(plain: Release) -> None:
-    facts, statement = long_release(plain)
-    page = make_page(facts, statement)
-    assert f"{1000 - 16} more" in page
-    assert page.count("… (README.md)") == 2
-    for number, left in ((16, 0), (17, 1)):
-        names = tuple(f"kind {place}" for place in range(number))
-        made = plain[0].model_copy(update={"class_names": names})
-        said = read((made, plain[1])).text
-        assert f"{number} classes: {', '.join(names[:16])}" in said
-        assert ("1 more" in said) == (left == 1)
-        assert "kind 16" not in said
-
-
 def test_nothing_breaks_out_of_the_page(plain: Release) -> None:
     facts, statement = plain
     unharmed = make_page(facts, statement)
@@ -142,25 +126,6 @@ def test_the_curve_is_that_of_the_best_attack_and_its_marks_lie_on_it(plain: Rel
     marks = [(float(each["cx"]), float(each["cy"])) for tag, each in drawn if tag == "circle"]
     assert [x for x, _ in marks] == pytest.approx([44 + 200 * rate for rate in (0.01, 0.1)])
     assert set(marks) <= set(points)
-
-
-def test_the_reliability_diagram_has_a_mark_for_each_range(plain: Release) -> None:
-    block = calibrated()
-    drawn = read(plain, calibration=block).drawn
-    marks = [(float(each["cx"]), float(each["cy"])) for tag, each in drawn if tag == "circle"]
-    for row in block["reliability"]:
-        place = 44 + 200 * row["predicted"], 8 + 200 * (1 - row["observed"])
-        wanted = pytest.approx(place, abs=0.006)  # drawn with two digits
-        assert any(mark == wanted for mark in marks), row
-
-
-def test_an_operating_point_is_said_or_that_there_is_none(plain: Release) -> None:
-    check_tokens(
-        read(plain, calibration=pointed()).text,
-        *("melanoma from a probability of 13.28%", "90.4% to 98.7%", "above 90%", "70.0%"),
-    )
-    check_tokens(read(plain, calibration=pointed(found=False)).text, "no threshold of melanoma")
-    assert "melanoma from" not in read(plain, calibration=calibrated()).text
 
 
 def test_each_mechanism_is_a_row_with_the_units_that_it_reads(

@@ -115,15 +115,6 @@ def test_every_sentence_is_filled_with_the_words_of_its_unit(
             assert "test row" not in sentence or words.one == "row", sentence
 
 
-def test_every_kind_of_result_that_a_choice_names_has_words() -> None:
-    told = {
-        choice._describe_result({**NAMED, "kind": kind}, unit_words("row")).removeprefix("mnist: ")
-        for kind in choice._KINDS
-    }
-    assert "pixels/sgd/eps-inf" in told
-    assert len(told) == 4, "cells, methods and analyses are told by their names"
-
-
 def test_results_that_no_epsilon_covers_are_named_and_the_rest_counted(
     statement: dict[str, Any],
 ) -> None:
@@ -300,31 +291,3 @@ def test_a_cohort_is_told_with_all_before_it(
         assert f"noisy sums of r0 to r{count - 1} it" in said
     covers = "all later releases too" if horizon is None else f"all {horizon} releases together"
     assert f"The epsilon of each image of one cohort covers {covers}" in said
-
-
-@pytest.mark.parametrize(
-    ("metric", "named"),
-    [
-        ("accuracy", "The accuracy on 375 test patients"),
-        ("auc", "The area under the ROC curve on 375 test patients"),
-        ("macro_accuracy", "The macro accuracy (mean recall of the classes) on 375 test patients"),
-    ],
-)
-def test_a_wide_interval_and_a_constant_answer_are_told(metric: str, named: str) -> None:
-    unit, statement = unit_words("patient"), {"epsilon_realised": 1.0}
-    for high, wide in ((0.2, False), (0.200001, True)):
-        block = measured(metric, 0.1) | {"interval": [0.0, high]}
-        stated = with_tested({**statement, "evaluation": block})
-        said = show.show_result(block, unit, stated)["released"]
-        assert said.startswith(named)
-        assert said.endswith("375 test patients are few for an epsilon of 0.2.") == wide
-        assert ("always predicts" in said) == (metric == "accuracy")
-
-
-def test_labels_that_an_area_leaves_out_are_told() -> None:
-    unit, statement = unit_words("image"), {"epsilon_realised": 1.0}
-    for left, words in ((0, ""), (1, " 1 label is left out,"), (2, " 2 labels are left out,")):
-        block = measured("auc") | {"labels_left_out": left}
-        said = show.show_result(block, unit, with_tested({**statement, "evaluation": block}))
-        assert words in said["released"]
-        assert ("left out" in said["released"]) == (left > 0)

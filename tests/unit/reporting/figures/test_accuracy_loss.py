@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from dpprobe.errors import NothingToShow
 from dpprobe.reporting.figures import accuracy_loss
 from dpprobe.reporting.figures.accuracy_loss import (
     find_losses,
@@ -137,16 +136,3 @@ def test_shift_is_measured_by_the_ceiling_and_by_zero_shot(
     assert legend_texts(figure) == ["ε = 1", "ε = 8", "near", "far"]
     left_out = "pairs left out (the majority class is always right): 1"
     assert left_out in title_of(figure)
-
-
-def test_without_texts_there_is_one_panel_and_of_one_dataset_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    _read(monkeypatch, _two_datasets())
-    figure = plot_distribution_shift(summaries=[], zero_shot=[])
-    (axes,) = figure.axes
-    assert len(drawn_bars(axes)) == 6
-    assert "left out" not in title_of(figure)
-    _read(monkeypatch, _two_datasets(far=100.0, old=100.0))
-    with pytest.raises(NothingToShow, match="1 datasets have losses"):
-        plot_distribution_shift(summaries=[], zero_shot=[])

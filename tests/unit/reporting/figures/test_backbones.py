@@ -11,9 +11,7 @@ from dpprobe.errors import NothingToShow
 from dpprobe.exhibits import published
 from dpprobe.reporting.figures.backbones import (
     backbone_figure,
-    image_side,
     resolution_figure,
-    spread_values,
 )
 from dpprobe.results.cell_results import CellResult
 from tests.support.figures import drawn_bars, drawn_curves, legend_texts, tick_texts
@@ -88,17 +86,6 @@ def test_a_paper_s_models_stand_below_with_their_best_numbers() -> None:
     assert len(tick_texts(own.axes[0].yaxis)) == 3, "nobody published it"
 
 
-def test_of_many_values_the_ends_stay() -> None:
-    assert spread_values([1, 2, 3], 5) == [1, 2, 3]
-    assert spread_values([1, 2, 3], 3) == [1, 2, 3]
-    assert spread_values([float(value) for value in range(15)], 5) == [0, 4, 7, 10, 14]
-    assert spread_values([1, 2, 3, 4], 2) == [1, 4]
-    assert spread_values([], 2) == []
-    many = [made_result(0.5, float(epsilon)) for epsilon in range(1, 9)]
-    figure = backbone_figure([*many, made_ceiling(0.9)], dataset="digits")
-    assert legend_texts(figure)[1:] == [f"ε = {e}" for e in (1, 3, 5, 6, 8)]
-
-
 def _timm(size: int | None, **changes: Any) -> dict[str, Any]:
     preprocessing = {"size": size, "crop_pct": None, "crop": "centre"} | changes
     return {"family": "timm", "model": "vit", "preprocessing": preprocessing}
@@ -145,10 +132,3 @@ def test_one_size_is_no_comparison() -> None:
     same = dict.fromkeys(SIZES, 384)  # the sizes that the study sets are the same in the end
     with pytest.raises(NothingToShow):
         resolution_figure(SIZED, backbones=BACKBONES, sizes=same, dataset="digits")
-
-
-@pytest.mark.parametrize(
-    "preprocessing", [{"input_size": [3, 192, 224]}, {"size": [192, 224]}, {"size": 224}]
-)
-def test_every_family_says_the_size_of_its_images(preprocessing: dict[str, Any]) -> None:
-    assert image_side({"preprocessing": preprocessing}) == 224

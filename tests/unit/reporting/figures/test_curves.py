@@ -11,11 +11,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from dpprobe.artifacts import read_json, write_json
-from dpprobe.privacy.risk import RiskEpsilon
 from dpprobe.reporting.figures import curves
 from dpprobe.reporting.figures.curves import epsilon_accuracy
 from dpprobe.results.summary import read_grid
-from dpprobe.results.uncertainty import SEED_INTERVAL
 from tests.support.cell_files import summarise, write_cell
 from tests.support.figures import (
     curve_axes,
@@ -28,7 +26,6 @@ from tests.support.figures import (
     write_summary,
 )
 from tests.support.made_grids import made_entry, made_grid
-from tests.support.shown import title_of
 
 
 def test_curves_stand_at_the_logarithm_of_epsilon(tmp_path: Path) -> None:
@@ -59,7 +56,7 @@ def test_a_mean_that_rounding_puts_past_its_interval_is_drawn(tmp_path: Path) ->
 def _drawn(entries: dict[Any, Any], **changes: Any) -> Any:
     """Draws a made-up grid of the dataset `d`; returns its axes."""
     axes = Figure(figsize=(7, 4)).add_subplot()
-    curves._draw_curves(axes, made_grid(entries, **changes), "d")
+    curves.draw_curves(axes, made_grid(entries, **changes), "d")
     return axes
 
 
@@ -99,12 +96,6 @@ def test_each_backbone_has_its_ceiling_across_and_a_head_without_noise_a_place()
     assert left < axes.get_xticks()[-1] < right, "side by side, in the order of columns"
 
 
-def test_a_cell_of_a_risk_is_drawn_at_its_own_epsilon() -> None:
-    row, own = (RiskEpsilon(value, "advantage-0.1", 1e-5) for value in (1.4, 1.2))
-    axes = _drawn({("d", row, "x", "a"): made_entry(50.0, epsilon=own)})
-    assert drawn_curves(axes, 1) == [[pytest.approx((math.log10(1.2), 50.0))]]
-
-
 def test_a_method_that_no_epsilon_covers_is_marked() -> None:
     entries = {
         ("d", 1.0, "x", "sgd"): made_entry(50.0),
@@ -113,24 +104,3 @@ def test_a_method_that_no_epsilon_covers_is_marked() -> None:
     headings = {"Backbone", "Method", ""}
     texts = [each for each in legend_texts(_drawn(entries).get_figure()) if each not in headings]
     assert texts == ["x", "y", "sgd", "found †"]
-
-
-def test_the_lines_below_the_title_tell_of_private_heads_alone() -> None:
-    """A ceiling has no band, and its intervals say nothing of the curves."""
-    rows = {"rows_low": 46.0, "rows_high": 53.0, "rows_interval": "wilson"}
-    wide = {"rows_low": 60.0, "rows_high": 95.0, "rows_interval": "bootstrap"}
-    entries = {
-        ("d", 1.0, "x", "sgd"): made_entry(
-            50.0, low=45.0, high=52.0, interval=SEED_INTERVAL, **rows
-        ),
-        ("d", 8.0, "x", "sgd"): made_entry(60.0, **rows | {"rows_low": 59.0, "rows_high": 62.0}),
-        ("d", math.inf, "x", "free"): made_entry(80.0, interval="wilson", **FREE, **wide),
-    }
-    for above, mark in ({"other"}, ""), ({"d", "other"}, " (above 1/n)"):
-        title = title_of(_drawn(entries, above=frozenset(above)))
-        assert title.strip() == f"d, δ = 10⁻⁵{mark}"
-    said = " ".join(word for text in _drawn(entries).texts for word in text.get_text().split())
-    assert said == (
-        "mean of 3 seeds; bands: 95% CI over seeds "
-        "95% CI over test examples alone (wilson): up to ±4.0 points"
-    )

@@ -5,20 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dpprobe.reporting.figures import datasets
 from dpprobe.reporting.figures.datasets import datasets_figure, delta_figure, real_labels_figure
 from dpprobe.results.cell_record import Measure, MetricSummary
 from dpprobe.results.cell_results import CellResult
-from dpprobe.study.study_file import load_study
 from tests.support.figures import drawn_curves, drawn_levels, legend_texts, tick_texts, title_of
 from tests.support.made_grids import made_ceiling, made_result
-from tests.support.small_study import STUDY
 
 EPSILONS = (0.5, 2.0, 8.0)
 DP_FC = {"head": "feature_covariance", "method": "dp_fc"}
@@ -77,17 +73,6 @@ def test_without_dp_fc_on_each_dataset_the_best_method_is_shown_and_said_to_be_c
     assert "best DP-FC at each ε, by test result" in title_of(chosen)
 
 
-def test_what_auto_chose_is_auto_s_line() -> None:
-    heads = ("prototypes", "feature_covariance", "feature_covariance")
-    cells = [
-        replace(cell, options={"head": "auto", "chosen": {"head": head}})
-        for cell, head in zip(_line([0.4, 0.5, 0.6], method="auto"), heads, strict=True)
-    ]
-    figure = datasets_figure(cells)
-    assert _heights(figure.axes[0]) == [[40, 50, 60]]
-    assert "Datasets against epsilon, auto" in title_of(figure)
-
-
 def test_the_same_images_at_two_deltas_have_a_line_each() -> None:
     cells = [
         *_line([0.5, 0.6, 0.7], dataset="a", delta=1e-6),
@@ -123,37 +108,3 @@ def test_real_labels_have_a_line_beside_the_dataset_s() -> None:
         pytest.approx((45, 85)),
     ]
     assert figure.axes[0].get_ylabel() == "test result (%)"
-
-
-@pytest.mark.parametrize(
-    ("figure", "drawn"),
-    [
-        ("by_backbone", "backbone_figure"),
-        ("by_resolution", "resolution_figure"),
-        ("real_labels", "real_labels_figure"),
-    ],
-)
-def test_each_comparison_is_of_the_cells_of_its_dataset(
-    figure: str, drawn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(datasets, "read_cell_results", list)
-    monkeypatch.setattr(datasets, "read_manifest", lambda path: path)
-    monkeypatch.setattr(datasets, "image_side", lambda path: path.parts[-3])
-    monkeypatch.setattr(datasets, drawn, lambda cells, dataset, **more: (cells, dataset, more))
-    given: dict[str, Any] = {"published": None, "name": "", "backbones": {}}
-    given["manifests"] = [tmp_path / f"digits/{name}/train/manifest.json" for name in "ab"]
-    drawn_of: Any = datasets.plot_comparison(
-        study=load_study(STUDY), results=tmp_path, dataset="digits", figure=figure, base="", **given
-    )
-    cells, dataset, more = drawn_of
-    assert more.get("sizes", {"a": "a", "b": "b"}) == {"a": "a", "b": "b"}, "of each backbone"
-    assert dataset == "digits"
-    assert tmp_path / "cells/digits/pixels/sgd/eps-0.5/metrics.json" in cells
-
-
-def test_the_figure_of_deltas_is_drawn_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = [*_line([0.5, 0.6, 0.7], dataset="a", delta=1e-6)]
-    monkeypatch.setattr(datasets, "read_cell_results", lambda _paths: cells)
-    for figure, texts in (("deltas", ["δ = 1e-06"]), ("datasets", ["a"])):
-        made = datasets.plot_datasets(metrics=[], figure=figure, groups=[["a"]])
-        assert legend_texts(made) == texts

@@ -4,30 +4,8 @@ from __future__ import annotations
 
 import math
 
-import pytest
-
 from dpprobe.privacy.risk import RiskEpsilon
-from dpprobe.reporting.figures.option_panels import Panel, draw_panels, format_budget
-from tests.support.figures import drawn_curves
-from tests.support.made_grids import made_result
-
-
-def test_of_several_cells_at_a_place_the_best_is_drawn() -> None:
-    cells = [
-        (2.0, made_result(0.5)),
-        (1.0, made_result(0.4)),
-        (1.0, made_result(0.6)),
-        (1.0, made_result(0.9, 8.0)),
-    ]
-    panel = Panel(title="t", subtitle="s", cells=cells, ticks={1.0: "one", 2.0: "two"})
-    assert panel.best_by_place(1.0) == [cells[2], cells[0]]
-    assert panel.best_by_place(8.0) == [cells[3]]
-    assert panel.best_by_place(3.0) == []
-    assert panel.most_at_place == 2
-    (axes,) = draw_panels([panel], title="a", label="places").axes
-    assert drawn_curves(axes, 2) == [[pytest.approx((1, 60)), pytest.approx((2, 50))]]
-    assert drawn_curves(axes, 1) == [[pytest.approx((1, 90))]]
-    assert axes.get_xlabel() == "places"
+from dpprobe.reporting.figures.option_panels import format_budget
 
 
 def test_budgets_are_epsilons_or_risks() -> None:

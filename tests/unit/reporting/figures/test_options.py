@@ -103,16 +103,6 @@ def test_of_a_sweep_of_learning_rates_the_best_is_drawn_and_said_to_be() -> None
     assert "bars: 95% CI" in title_of(figure)
 
 
-def test_each_backbone_has_a_panel_of_its_own_cells() -> None:
-    methods = {"a": (0.5, {}), "b": (0.6, {"batch_size": 256})}
-    large = _cells({"a": (0.7, {})}, backbone="large")
-    figure = option_figure([*_cells(methods), *large], "batch_size", dataset="digits")
-    small, other = figure.axes
-    assert len(drawn_curves(small, 2)) == 2
-    assert drawn_curves(other, 1) == [[pytest.approx((64, 70))], [pytest.approx((64, 80))]]
-    assert tick_texts(other.xaxis) == ["64"]
-
-
 def test_an_option_in_which_no_methods_differ_has_nothing_to_show() -> None:
     with pytest.raises(NothingToShow, match="digits: batch size"):
         option_figure(_cells({"a": (0.5, {})}), "batch_size", dataset="digits")

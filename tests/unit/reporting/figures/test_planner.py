@@ -27,7 +27,7 @@ def _starts() -> dict[float, Any]:
 
 
 def _draw(setting: Setting, scale: Scale, lines: Any) -> Any:
-    figure = planner._plan_figure(setting, scale, lines, title="", unit="image")
+    figure = planner.draw_plan(setting, scale, lines, title="", unit="image")
     return figure.axes[0]
 
 
@@ -63,13 +63,6 @@ def test_without_a_measured_result_lines_are_the_prediction() -> None:
         )
         assert low <= expected <= high
         assert percent == pytest.approx(100 * expected)
-
-
-def test_lines_begin_where_each_class_has_an_image() -> None:
-    few = Setting(n=40, classes=10, epsilon=0.5)
-    axes = _draw(few, PUBLIC, {0.5: None})
-    assert _lines(axes)["ε = 0.5"][0, 0] == 10
-    assert "features" not in " ".join(text.get_text() for text in axes.texts)
 
 
 def test_a_plan_s_figure_is_a_file_of_its_epsilon_and_the_usual_ones(tmp_path: Path) -> None:

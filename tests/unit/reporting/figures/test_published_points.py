@@ -53,11 +53,6 @@ def test_points_of_one_source_share_a_number_unless_their_epsilon_needs_words() 
     assert {mark.label: mark.number for mark in turned}[source] == 4, "numbers by appearance"
 
 
-def test_an_exact_epsilon_beside_a_range_of_its_source_needs_words() -> None:
-    marks = number_points(read_published(), _points({"epsilon": 1.0}, {"epsilon": (1.0, 2.0)}))
-    assert [mark.label.rpartition(" (")[2] for mark in marks] == ["ε 1)", "ε 1 to 2)"]
-
-
 def _mark(percent: float, reach: tuple[float, float] = (2.0, 2.0), **changes: Any) -> Mark:
     facts: dict[str, Any] = {"number": 1, "label": "a"}
     return Mark(**facts | changes, percent=percent, reach=reach)

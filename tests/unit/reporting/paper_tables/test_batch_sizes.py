@@ -76,48 +76,6 @@ def test_batch_sizes_share_a_row_per_epsilon_beside_the_ceiling() -> None:
     assert "δ 1e-05" in table.notes[0]
 
 
-def test_a_change_of_something_else_has_no_row_among_batch_sizes() -> None:
-    lecun = _lamb(0.9, 64, method="lecun", options={"init": "lecun_normal"})
-    assert {row["Source"] for row in _ours(_table([*CELLS, lecun]))} == {
-        "dpprobe, lamb_64 … lamb_full"
-    }
-    assert [row["Source"] for row in _ours(_table([lecun]))] == ["dpprobe, lecun"]
-
-
-RATES = [
-    _lamb(mean, 64, method=f"lamb_{rate}", options={"learning_rate": rate})
-    for rate, mean in ((0.1, 0.5), (0.2, 0.9), (0.3, 0.4))
-]
-
-
-def test_a_sweep_of_learning_rates_shows_its_best_and_says_so() -> None:
-    for number, column in ((2, "2^6"), (3, "Private")):
-        table = _table(RATES, number)
-        (row,) = _ours(table)
-        assert row[column] == "90.0 ± 2.0 (of 3)"
-        assert any(CHOICE in note for note in table.notes)
-        assert not any(CHOICE in note for note in _table(RATES[:1], number).notes)
-
-
-def test_the_priced_choice_stands_below_the_sweep_that_it_is_like() -> None:
-    base = LAMB | {"batch_size": 64}
-    tuned = {"head": "tuned", "trials": 3, "search": {"learning_rate": [0.1, 0.2]}}
-    like = tuned | {"base": base | {"learning_rate": 9.0}}
-    unlike = tuned | {"base": base | {"init": "torch"}}
-    cells = [
-        *RATES,
-        made_result(0.8, 8.0, method="priced", head="tuned", options=like),
-        made_result(0.85, 8.0, method="other", head="tuned", options=unlike),
-    ]
-    table = _table(cells)
-    assert [(row["Source"], row["2^6"]) for row in _ours(table)] == [
-        ("dpprobe, lamb_0.1 … lamb_0.3", "90.0 ± 2.0 (of 3)"),
-        ("dpprobe, priced, priced choice", "80.0 ± 2.0"),
-    ]
-    assert any(note.startswith("Priced choice") for note in table.notes)
-    assert not any(note.startswith("Priced choice") for note in _table(RATES).notes)
-
-
 def test_the_model_sizes_take_the_largest_batch() -> None:
     free, *_ = [cell for cell in CELLS if cell.method == "lamb_full"]
     table = _table([*CELLS, free], 3)
@@ -134,17 +92,3 @@ def test_the_model_sizes_take_the_largest_batch() -> None:
     printed = [row for row in rows_as_text(table) if row["Source"] == "Mehta et al. 2022"]
     assert {row["Batch"] for row in printed} == {"2^20"}
     assert printed[-1]["Private"] == "81.0", "ViT-H/14 - 4B"
-
-
-def test_table_nine_has_small_batches_of_momentum_alone() -> None:
-    cells = [
-        made_result(0.5, 8.0, method=f"m{power}", head="momentum", n=2**19, options=options)
-        for power in (6, 16, 17)
-        for options in [{"head": "momentum", "learning_rate": 1.0, "batch_size": 2**power}]
-    ]
-    table = _table([*CELLS, *cells], 9)
-    assert [column.title for column in table.columns][5:] == ["2^6", "2^15", "2^16"]
-    (row,) = _ours(table)
-    assert set(row) >= {"2^6", "2^16"}
-    assert len(_ours(_table(cells, 1))[0]) == len(row) + 1, "2^17 stands in table 1"
-    assert _ours(_table(cells[2:], 9)) == []

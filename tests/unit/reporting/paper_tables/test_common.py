@@ -10,7 +10,6 @@ import pytest
 from dpprobe.exhibits.published import Number, read_published
 from dpprobe.privacy.risk import RiskEpsilon
 from dpprobe.reporting.paper_tables.common import (
-    best_of_cell,
     deltas_text,
     epsilon_cell,
     measured_cell,
@@ -43,12 +42,6 @@ def test_accuracies_are_percent_and_aucs_fractions() -> None:
     assert measured_cell(None).text == ""
     assert result_title([made_result(0.9)]) == "±Accuracy"
     assert result_title([made_result(0.9), made_result(0.9, measure=AUC)]) == "±Accuracy or AUC"
-
-
-def test_the_best_of_several_says_of_how_many() -> None:
-    cells = [made_result(0.5), made_result(0.9), made_result(0.7)]
-    assert best_of_cell(cells).text == "90.0 ± 2.0 (of 3)"
-    assert best_of_cell(cells[:1]).text == "50.0 ± 2.0"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from dpprobe.reporting.paper_tables.registry import SECOND_ORDER
 from tests.support.made_grids import made_result
 from tests.support.paper_tables import paper_run, rows_as_text, table_of
 
@@ -30,8 +29,3 @@ def test_second_order_heads_stand_beside_the_published_headline() -> None:
     assert ours["logistic"] == "60.0 ± 2.0", "the best of SGD and Adam"
     assert ours["newton"] == ours["least_squares"] == ""
     assert any(COMMAND in note for note in table.notes)
-
-
-def test_a_study_with_every_head_needs_no_other() -> None:
-    cells = [made_result(0.8, 2.0, head=head) for head in (*SECOND_ORDER, "sgd")]
-    assert not any(COMMAND in note for note in table_of(paper_run([], cells=cells), NAME).notes)

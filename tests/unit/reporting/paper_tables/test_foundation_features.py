@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.exhibits.published import Published, read_published
 from dpprobe.exhibits.tables import Table
-from dpprobe.reporting.paper_tables.foundation_features import private_results
 from dpprobe.results.cell_record import Measure
 from dpprobe.results.cell_results import CellResult
 from tests.support.made_grids import made_ceiling, made_result
@@ -58,46 +56,6 @@ def test_a_study_says_which_dataset_stands_for_a_published_one() -> None:
         ("digits", True),
     ]
     assert rows[0]["CNN"] == "73.3"
-
-
-def test_of_two_datasets_for_a_published_row_the_one_that_ran_it_stands_there() -> None:
-    cells = [
-        made_result(0.5, 3.0, dataset="cifar10"),
-        made_result(0.6, 0.5, dataset="mine"),
-        made_result(0.7, 3.0, dataset="mine"),
-    ]
-    table = _table(cells, names={"cifar10": "cifar10", "mine": "cifar10"})
-    found = [(row["Data"], row["ε"], row["pixels + sgd"][:4]) for row in _filled(table)]
-    assert found == [
-        ("CIFAR-10", "0.5", "60.0"),
-        ("CIFAR-10", "3", "50.0"),
-        ("CIFAR-10 (mine)", "3", "70.0"),
-    ]
-    rows = [row for row in rows_as_text(table) if row["Data"] == "CIFAR-10"]
-    assert len(rows) == 5, "no row of its own for what stands in a published one"
-
-
-def test_a_measured_result_stands_in_the_first_of_two_published_rows() -> None:
-    published = read_published()
-    printed = published.of_table("foundation_features", "2")
-    (row,) = [each for each in printed.rows if each.row == "CIFAR-10, 0.5"]
-    rows = (*printed.rows, row.model_copy(update={"row": "again"}))
-    tables = [
-        each.model_copy(update={"rows": rows}) if each is printed else each
-        for each in published.tables
-    ]
-    twice = Published(citations=published.citations, tables=tuple(tables))
-    run = paper_run([], cells=[made_result(0.5, 0.5, dataset="cifar10")])
-    shown = rows_as_text(private_results(run, twice))
-    at_half = [r["pixels + sgd"] for r in shown if (r["Data"], r["ε"]) == ("CIFAR-10", "0.5")]
-    assert at_half == ["50.0 ± 2.0", ""]
-
-
-def test_only_the_chosen_methods_stand_beside_published_results() -> None:
-    cells = [made_result(0.5, method=method) for method in ("sgd", "sgd_full")]
-    titles = [column.title for column in _table(cells, methods=("sgd_full",)).columns]
-    assert titles[-1] == "pixels + sgd_full"
-    assert "pixels + sgd" not in titles
 
 
 @pytest.mark.parametrize(
@@ -151,30 +109,3 @@ def test_shots_stand_beside_zero_shot_and_private_heads() -> None:
     assert filled == {"Data", "Metric", "Backbone", "16-shot", "DP, published (ε)"}
     assert "not private" in table.notes[0]
     assert any(COMMAND in note for note in table.notes), "some cells are blank"
-
-
-def test_a_table_without_blanks_names_no_other_study() -> None:
-    few = WHERE | {"results": [_probe(1, 0.5)]}
-    cells = [made_result(0.5, 0.5, **CIFAR)]
-    full = _table(cells, 3, few_shot=[few], zero_shot=[ZERO])
-    assert not any("few_shot:" in note for note in full.notes)
-    titles = [column.title for column in full.columns]
-    assert [title for title in titles if title.startswith("DP, ε")] == ["DP, ε 0.5"]
-    none = _table(cells, 3, zero_shot=[ZERO])
-    assert [column.title for column in none.columns][4:11] == [
-        *(f"{count}-shot" for count in (1, 2, 4, 8, 16)),
-        "32-shot",
-        "Full",
-    ]
-    assert any("few_shot:" in note for note in none.notes)
-
-
-def test_zero_shot_has_its_own_metric_among_shots() -> None:
-    zero = ZERO | {"headline": "auc"}
-    few = WHERE | {"results": [_probe(1, 0.5)]}
-    (row,) = rows_as_text(_table([made_result(0.5, **CIFAR)], 3, zero_shot=[zero], few_shot=[few]))
-    assert (row["Metric"], row["Zero-shot"]) == ("accuracy or AUC", "0.625 ± 0.010")
-    assert row["1-shot"] == "50.0 ± 1.0"
-    inferred = ZERO | {"dataset": "mnist"}
-    (row,) = rows_as_text(_table([], 3, zero_shot=[inferred]))
-    assert row["DP, published (ε)"].endswith("(1.2, inferred)")

@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 from scipy import stats
 
-from dpprobe.results.cell_record import Measure
 from dpprobe.results.cell_results import CellResult
 from tests.support.made_grids import made_ceiling, made_result
 from tests.support.paper_tables import LAMB, paper_run, rows_as_text, table_of
@@ -83,29 +81,6 @@ def test_the_ablation_has_one_change_a_row_and_its_difference() -> None:
     assert gaps["preprocessing size 224 → 256"].startswith("+20.0 ± ")
 
 
-def test_seeds_that_agree_have_a_difference_without_an_interval() -> None:
-    rows = _changes([_cell("base", (0.5, 0.5)), _cell("clip", (0.7, 0.7), max_grad_norm=10.0)])
-    assert rows[1]["Difference"] == "+20.0"
-    auc: dict[str, Any] = {"measure": Measure(headline="auc")}
-    cells = [
-        made_result(mean, method=name, head="lamb", options=LAMB | options, **auc)
-        for name, mean, options in (("base", 0.5, {}), ("b", 0.7, {"steps": 3}))
-    ]
-    assert _changes(cells)[1]["Difference"] == "+0.200"
-    assert _changes(cells)[1]["Change"] == "steps 1 → 3"
-
-
-def test_the_number_of_crops_is_part_of_the_change_of_crop() -> None:
-    backbones = {
-        "pixels": {"preprocessing": {"size": 224, "crop": "inception", "crops": 4}},
-        "clip": {"preprocessing": {"size": 224, "crop": "centre"}},
-    }
-    changes = {row["Change"] for row in _changes(CELLS, backbones)}
-    assert "preprocessing crop inception → centre" in changes
-    two = backbones | {"clip": {"preprocessing": {"size": 256, "crop": "centre"}}}
-    assert not any("preprocessing" in row["Change"] for row in _changes(CELLS, two))
-
-
 def test_a_change_has_the_best_of_its_learning_rates() -> None:
     methods: dict[str, dict[str, Any]] = {"base": {}, "clip": {"max_grad_norm": 10.0}}
     cells = [
@@ -130,27 +105,6 @@ def test_the_study_may_name_the_base() -> None:
     for named, base in ((None, "base"), ("clip", "clip")):
         rows = _changes(cells, base=named)
         assert (rows[0]["Change"], rows[0]["Source"]) == ("no change", f"dpprobe, {base}")
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("normalize", {"kind": "centred", "norm": 1}, "normalize default → centred"),
-        ("weight_decay", 0.00001, "weight decay default → 1e-05"),
-        ("nesterov", True, "nesterov default → True"),
-    ],
-)
-def test_values_of_changes_are_written_short(key: str, value: Any, words: str) -> None:
-    rows = _changes([BASE, _cell("other", (0.5, 0.5, 0.5), **{key: value})], base="base")
-    assert rows[-1]["Change"] == words
-
-
-def test_without_two_methods_one_change_apart_the_note_names_the_study_that_has_them() -> None:
-    table = table_of(paper_run([], cells=[BASE]), "large_scale_transfer_table4")
-    assert {row["Source"] for row in rows_as_text(table)} == {"Mehta et al. 2022"}
-    assert any("--configfile config/large_scale_transfer.yaml" in note for note in table.notes)
-    printed = {row["Change"]: row for row in rows_as_text(table)}
-    assert printed["Resolution 384 to 256"]["Difference"] == "+0.4"
 
 
 def test_passes_over_the_data_are_stated_with_accuracy() -> None:

@@ -51,15 +51,3 @@ def test_networks_parts_and_heads_have_rows_beside_the_published() -> None:
         ("CheXpert", "last layer", "nonprivate", "∞", "0.850 ± 0.020"),
         ("MIMIC-CXR", "last layer", "sgd", "0.5", "0.650 ± 0.020"),
     ]
-
-
-def test_the_part_of_a_searched_network_is_that_of_its_base() -> None:
-    tuned = {"head": "tuned", "base": {"head": "fine_tune", "tune": {"blocks": 1}}}
-    cells = [made_result(0.8, network=True, head="tuned", options=tuned, **WHERE)]
-    rows = rows_as_text(table_of(paper_run([], cells=cells), "medical_fine_tuning_auc"))
-    assert rows[-1]["Tuning"] == "part"
-
-
-def test_without_an_auc_there_are_the_published_rows_alone() -> None:
-    table = table_of(paper_run([], cells=[made_result(0.9)]), "medical_fine_tuning_auc")
-    assert len(table.rows) == 3

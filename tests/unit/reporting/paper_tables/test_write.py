@@ -18,7 +18,6 @@ from dpprobe.reporting.paper_tables.common import Run
 from dpprobe.reporting.paper_tables.registry import PAPER_TABLES, SMALL_BATCH, list_paper_tables
 from dpprobe.reporting.paper_tables.write import write_study_tables
 from dpprobe.reporting.registry import find_exhibit
-from dpprobe.study.study import unpublished_name
 from dpprobe.study.study_file import load_study
 from tests.conftest import REPOSITORY
 from tests.support.paper_tables import (
@@ -232,28 +231,3 @@ def test_latex_compiles(tmp_path: Path) -> None:
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, check=False)
         assert done.returncode == 0, done.stdout[-2000:]
     assert (tmp_path / "main.pdf").stat().st_size > 10_000
-
-
-def test_aucs_of_own_images_are_neither_called_accuracy_nor_a_paper_s_dataset(
-    tmp_path: Path,
-) -> None:
-    """A study's own chest films, with the name of a published dataset, keep the study's words."""
-    paths = [
-        paper_cell(
-            tmp_path, method="lamb", head="lamb", options=LAMB, dataset="chexpert", multi_label=True
-        )
-    ]
-    own = paper_run(paths, names={"chexpert": unpublished_name("chexpert")})
-    assert own.dataset_title("chexpert") == "chexpert"
-    table = table_of(own, TABLE_2)
-    ours = [row for row in rows_as_text(table) if row["Source"] == own.source]
-    assert [row["Data"] for row in ours] == ["chexpert"]
-    for name in ("large_scale_transfer_figure1b", "large_scale_transfer_table4"):
-        titles = [column.title for column in table_of(own, name).columns]
-        assert "Accuracy" not in titles
-        assert "Accuracy or AUC" in titles
-    accurate = paper_run([paper_cell(tmp_path, method="lamb", head="lamb", options=LAMB)])
-    titles = [
-        column.title for column in table_of(accurate, "large_scale_transfer_figure1b").columns
-    ]
-    assert "Accuracy" in titles

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dpprobe.artifacts import write_text
 from dpprobe.exhibits.tables import Column, Table, make_row, write_markdown
 from dpprobe.reporting.report import exhibits
 from dpprobe.reporting.report.exhibits import Exhibits
-from dpprobe.reporting.report.shown_tables import ReportTable, study_tables
+from dpprobe.reporting.report.shown_tables import ReportTable
 from dpprobe.reporting.report.sources import Sources
-from tests.support.paper_tables import paper_run
-from tests.support.report_page import Made
+from tests.support.report_page import ReportedStudy
 
 
 def test_one_dataset_has_its_table_once_and_two_have_one_of_both(tmp_path: Path) -> None:
-    one = Made(tmp_path / "one")
+    one = ReportedStudy(tmp_path / "one")
     titles = [t.get("aria-label") for t in one.page().all("div") if t.get("role") == "region"]
     assert titles.count("Results against epsilon, digits") == 1
     assert "Results against epsilon" not in titles
-    two = Made(tmp_path / "two", ("digits", "letters"))
+    two = ReportedStudy(tmp_path / "two", ("digits", "letters"))
     page = two.page()
     titles = [t.get("aria-label") for t in page.all("div") if t.get("role") == "region"]
     for title in ("Results against epsilon, digits", "Results against epsilon, letters"):
@@ -34,14 +31,7 @@ def test_one_dataset_has_its_table_once_and_two_have_one_of_both(tmp_path: Path)
     assert page.text.count('class="curve-figure"') == 2
 
 
-def test_a_table_that_is_a_heading_alone_is_shown(made: Made) -> None:
-    empty = Table(name="empty", title="Nothing was run", columns=(Column(title="a"),), rows=[])
-    path = made.results / "tables/digits_empty.md"
-    table = ReportTable(table=empty, files=[path], dataset="digits")
-    assert "Nothing was run" in made.page(tables=[*made.sources.tables, table]).words
-
-
-def test_tables_of_the_papers_fold_away(made: Made) -> None:
+def test_tables_of_the_papers_fold_away(made: ReportedStudy) -> None:
     table = Table(
         name="table_2",
         title="Table 2: accuracy of CLIP",
@@ -54,26 +44,6 @@ def test_tables_of_the_papers_fold_away(made: Made) -> None:
     assert "<caption>Table 2: accuracy of CLIP</caption>" in page.text
     assert re.findall("<summary>(Table 2.*?)</summary>", page.text) == ["Table 2: accuracy of CLIP"]
     assert '<td class="">c | d</td>' in page.text
-
-
-def test_a_dataset_may_be_called_like_a_folder_or_a_table(tmp_path: Path) -> None:
-    made = Made(tmp_path, ("figures", "large"))
-    overview = made.results / "figures/tsne.svg"
-    write_text(overview, "<svg xmlns='http://www.w3.org/2000/svg'>all</svg>")
-    paper = made.results / "tables/papers/large_scale_transfer_table1.md"
-    files = [*made.table_files, paper]
-    sources = replace(
-        made.sources,
-        figures=[*made.sources.figures, overview],
-        tables=study_tables(files, made.sources.summaries, paper_run([])),
-    )
-    shown = Exhibits(sources, made.results)
-    assert [item["title"] for item in shown.list_figures(None, {})] == ["t-SNE"]
-    for name in ("figures", "large"):
-        titles = [item["title"] for item in shown.list_figures(name, {})]
-        assert titles == [f"Results against epsilon, {name}", f"t-SNE of pixels features, {name}"]
-        assert [item["folder"] for item in shown.list_tables(name)] == ["tables"]
-    assert {item["folder"] for item in shown.list_tables(None)} == {"tables", "papers"}
 
 
 def _shown(tmp_path: Path, **sizes: int) -> Exhibits:
@@ -116,22 +86,6 @@ def test_a_large_drawing_is_a_picture_and_a_large_picture_a_link(
     assert shown.linked == ([] if kind else ["A, d"])
     links = {(name.rpartition("_")[2].upper(), f"figures/d/a.{name[-3:]}") for name in sizes}
     assert set(item["links"]) == links, "the files are linked in any case"
-
-
-def test_the_page_has_room_for_so_many_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(exhibits, "FIGURES_BYTES", 50)
-    shown = _shown(tmp_path)
-    found = [(size, shown.has_room(size), shown.bytes_left) for size in (51, 30, 21, 20, 0, 1)]
-    assert found == [
-        (51, False, 50),
-        (30, True, 20),
-        (21, False, 20),
-        (20, True, 0),
-        (0, True, 0),
-        (1, False, 0),
-    ]
 
 
 def test_the_results_come_first_and_planes_last_all_in_one_if_there_is_one(tmp_path: Path) -> None:

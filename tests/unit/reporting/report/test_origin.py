@@ -13,23 +13,13 @@ import yaml
 
 from dpprobe.artifacts import write_json
 from dpprobe.reporting.report import origin
-from dpprobe.reporting.report.origin import cell_command
 from dpprobe.reporting.report.sources import Origin, Sources
-from tests.support.report_page import Made
+from tests.support.report_page import ReportedStudy
 
 STUDY = Origin(study={"releases": {}}, results=Path("r/x"), call=["--configfile", "a b.yaml"])
 
 
-def test_the_command_names_the_study_that_was_run(made: Made) -> None:
-    cell = ("digits", "pixels", "sgd", "0.5")
-    origin = replace(made.origin, call=["--configfile", "config/my study.yaml"])
-    assert cell_command(origin, *cell) == (
-        "snakemake results/cells/digits/pixels/sgd/eps-0.5/metrics.json --cores all "
-        "--configfile 'config/my study.yaml'"
-    )
-
-
-def test_a_commit_with_local_changes_is_no_bare_checkout(made: Made) -> None:
+def test_a_commit_with_local_changes_is_no_bare_checkout(made: ReportedStudy) -> None:
     made.origin = replace(made.origin, commit="abc123 with local changes")
     assert "git checkout abc123 # with local changes, which the commit does not have" in " ".join(
         made.page().words.split()

@@ -14,18 +14,18 @@ from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.planner.plan_text import format_span, round_count
 from dpprobe.planner.predicted_accuracy import Setting, Start, n_to_keep, predict
 from dpprobe.privacy.risk import RiskEpsilon, nominal_epsilon, row_words
-from dpprobe.reporting.report.plans import plan_origin, plan_parts, unplanned_words
+from dpprobe.reporting.report.plans import plan_parts, unplanned_words
 from dpprobe.results.summary import Grid, read_grid, read_summaries
-from tests.support.report_page import Made
+from tests.support.report_page import ReportedStudy
 
 
-def read(made: Made) -> tuple[Grid, pd.DataFrame, dict[str, DatasetInfo]]:
+def read(made: ReportedStudy) -> tuple[Grid, pd.DataFrame, dict[str, DatasetInfo]]:
     infos = {name: read_info(path) for name, path in made.sources.datasets.items()}
     summaries = made.sources.summaries
     return read_grid(summaries), read_summaries(summaries).to_pandas(), infos
 
 
-def test_a_part_has_the_best_private_head_and_the_ceiling(made: Made) -> None:
+def test_a_part_has_the_best_private_head_and_the_ceiling(made: ReportedStudy) -> None:
     grid, summary, infos = read(made)
     best = max(
         (entry for key, entry in grid.entries.items() if key[1:3] == (1.0, "pixels")),
@@ -65,7 +65,9 @@ def test_a_part_has_the_best_private_head_and_the_ceiling(made: Made) -> None:
 
 
 @pytest.mark.parametrize("points", [-100, -40, -20, 0, 2, 40])
-def test_predictions_start_from_what_was_measured_or_are_not_made(made: Made, points: int) -> None:
+def test_predictions_start_from_what_was_measured_or_are_not_made(
+    made: ReportedStudy, points: int
+) -> None:
     grid, summary, infos = read(made)
     for key, entry in grid.entries.items():
         if entry.private:
@@ -86,7 +88,7 @@ def test_predictions_start_from_what_was_measured_or_are_not_made(made: Made, po
                 assert round(row["measured"]) <= least + 1 <= expected + 1 <= most + 1
 
 
-def test_a_majority_class_auc_and_several_labels_are_not_predicted(made: Made) -> None:
+def test_a_majority_class_auc_and_several_labels_are_not_predicted(made: ReportedStudy) -> None:
     grid, summary, infos = read(made)
     whole = summary.assign(constant_accuracy=0.999)
     assert plan_parts(grid, whole, infos, has_room=lambda _: True) == []
@@ -113,30 +115,7 @@ def _as_predicted(grid: Grid, moved: Mapping[float, float]) -> Grid:
     return replace(grid, entries=entries, rows=tuple(dict.fromkeys(key[:2] for key in entries)))
 
 
-@pytest.mark.parametrize(
-    ("moved", "planned", "budgets"),
-    [
-        ({}, ["0.5", "1", "2"], [True] * 3),
-        ({0.5: 0.011}, ["0.011", "1", "2"], [True] * 3),
-        ({0.5: 0.01}, ["0.01", "1", "2"], [True] * 3),
-        ({0.5: 0.0099}, ["1", "2"], [True] * 2),
-        ({1.0: 50.0, 2.0: 100.0}, ["0.5", "50", "100"], [True, True, False]),
-        ({1.0: 50.1, 2.0: 100.1}, ["0.5", "50.1"], [True, False]),
-    ],
-)
-def test_epsilons_and_their_doubles_are_planned_within_the_limits(
-    made: Made, moved: dict[float, float], planned: list[str], budgets: list[bool]
-) -> None:
-    grid, summary, infos = read(made)
-    parts = plan_parts(_as_predicted(grid, moved), summary, infos, has_room=lambda _: False)
-    assert len(parts) == 2
-    for part in parts:
-        assert [row["epsilon"] for row in part["rows"]] == planned
-        assert [bool(row["budget"]) for row in part["rows"]] == budgets
-        assert part["misfit"] == ""
-
-
-def test_a_permitted_risk_is_planned_at_the_epsilon_without_sampling(made: Made) -> None:
+def test_a_permitted_risk_is_planned_at_the_epsilon_without_sampling(made: ReportedStudy) -> None:
     grid, summary, infos = read(made)
     risk = RiskEpsilon(0.9, "tpr-0.05-at-0.01", 1e-5)
     parts = plan_parts(_as_predicted(grid, {1.0: risk}), summary, infos, has_room=lambda _: False)
@@ -149,30 +128,7 @@ def test_a_permitted_risk_is_planned_at_the_epsilon_without_sampling(made: Made)
     assert parts[0]["rows"][1]["here"] == format_span((low, expected, high))
 
 
-def test_one_head_outside_the_range_leaves_its_backbone_without_predictions(made: Made) -> None:
-    grid, summary, infos = read(made)
-    grid = _as_predicted(grid, {})
-    for method in ("sgd", "sgd_full"):
-        key = ("digits", 1.0, "scattering", method)
-        grid.entries[key] = replace(grid.entries[key], mean=25.04)
-    first, second = plan_parts(grid, summary, infos, has_room=lambda _: True)
-    assert (first["misfit"], second["rows"]) == ("", [])
-    assert second["misfit"].startswith(
-        "public learning curves do not fit this dataset: at ε = 1 they predict "
-    )
-    assert second["misfit"].endswith("but 25.0% was measured")
-    assert first["figure"] is not None, "of the backbone that fits, though its ceiling is lower"
-    assert second["ceiling"] > first["ceiling"]
-
-
-def test_a_plan_says_which_curves_it_comes_from() -> None:
-    origin = plan_origin()
-    assert origin["curves"] > 10
-    assert 50 < origin["held"] < 100
-    assert origin["sources"]
-
-
-def test_without_a_baseline_or_a_private_head_nothing_is_predicted(made: Made) -> None:
+def test_without_a_baseline_or_a_private_head_nothing_is_predicted(made: ReportedStudy) -> None:
     grid, summary, infos = read(made)
     for gone in ("nonprivate", "sgd"):
         entries = {key: e for key, e in grid.entries.items() if not key[3].startswith(gone)}

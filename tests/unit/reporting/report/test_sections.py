@@ -21,11 +21,11 @@ from dpprobe.results.summary import Choice, Entry, read_summaries, summarise_cel
 from tests.support.baseline_records import write_zero_shot
 from tests.support.cell_files import write_cell
 from tests.support.made_grids import made_entry, made_grid
-from tests.support.report_page import Made
+from tests.support.report_page import ReportedStudy
 
 
 def test_results_at_infinity_are_no_private_headline(tmp_path: Path) -> None:
-    made = Made(tmp_path)
+    made = ReportedStudy(tmp_path)
     cells = [write_cell(tmp_path / "r", method=m, epsilon="inf") for m in ("sgd", "nonprivate")]
     summary = tmp_path / "only.parquet"
     summarise_cells(cells, summary, study="small")
@@ -34,7 +34,7 @@ def test_results_at_infinity_are_no_private_headline(tmp_path: Path) -> None:
     assert "No head of this study is private" in page.words
 
 
-def test_a_study_without_analyses_has_no_sections_of_them(made: Made) -> None:
+def test_a_study_without_analyses_has_no_sections_of_them(made: ReportedStudy) -> None:
     packages = Path(analyses.__file__).parent
     templates = [
         packages / analysis.name / analysis.section.template
@@ -51,7 +51,7 @@ def test_a_study_without_analyses_has_no_sections_of_them(made: Made) -> None:
     assert "results of groups are computed from them" not in page.words, "as not covered"
 
 
-def test_the_best_zero_shot_result_stands_beside_the_private_one(made: Made) -> None:
+def test_the_best_zero_shot_result_stands_beside_the_private_one(made: ReportedStudy) -> None:
     assert "zero-shot" not in made.page().text.partition('id="run"')[0]
     files = [
         write_zero_shot(made.results, backbone=name, accuracy=value)
@@ -63,7 +63,7 @@ def test_the_best_zero_shot_result_stands_beside_the_private_one(made: Made) -> 
         made.page(zero_shot=files)
 
 
-def test_classes_without_test_rows_are_named_beside_the_headline(made: Made) -> None:
+def test_classes_without_test_rows_are_named_beside_the_headline(made: ReportedStudy) -> None:
     path = made.sources.datasets["digits"]
     record = read_json(path)
     assert "have no test image" not in made.page().words
@@ -75,7 +75,9 @@ def test_classes_without_test_rows_are_named_beside_the_headline(made: Made) -> 
 
 
 def test_an_auc_is_in_no_column_called_accuracy(tmp_path: Path) -> None:
-    made = Made(tmp_path, headline="auc", class_names=("benign", "malignant"), shares=(0.9, 0.1))
+    made = ReportedStudy(
+        tmp_path, headline="auc", class_names=("benign", "malignant"), shares=(0.9, 0.1)
+    )
     first = made.page().text.partition("</section>")[0]
     assert "Best private head: AUC (%) with 95% CI" in first
     assert "% AUC (95% CI" in first
@@ -86,7 +88,7 @@ def test_an_auc_is_in_no_column_called_accuracy(tmp_path: Path) -> None:
     assert first.count("accuracy") == 1, "in the verdict's second sentence alone"
 
 
-def test_every_cell_has_a_command_and_a_statement(made: Made) -> None:
+def test_every_cell_has_a_command_and_a_statement(made: ReportedStudy) -> None:
     page = made.page()
     for path in made.sources.statements:
         target = Path("results") / path.relative_to(made.results).with_name("metrics.json")
@@ -98,7 +100,9 @@ def test_every_cell_has_a_command_and_a_statement(made: Made) -> None:
     assert "Not for release" in page.words
 
 
-def test_what_epsilon_allows_stands_in_each_statement_and_beside_each_cell(made: Made) -> None:
+def test_what_epsilon_allows_stands_in_each_statement_and_beside_each_cell(
+    made: ReportedStudy,
+) -> None:
     page = made.page()
     assert "guesses right at most 59.4% of the time." in (" ".join(page.words.split()))
     table = page.text.partition('id="cells-digits"')[2]
@@ -136,7 +140,7 @@ def test_a_cell_s_row_has_its_own_numbers_and_its_own_statement(
 
 
 def test_patients_are_counted_and_named_beside_their_interval(tmp_path: Path) -> None:
-    made = Made(tmp_path)
+    made = ReportedStudy(tmp_path)
     told = "95% CI over seeds and test"
     assert f"{told} examples" in made.page().words
     cells = [write_cell(tmp_path / "r", patients=40)]
@@ -147,14 +151,6 @@ def test_patients_are_counted_and_named_beside_their_interval(tmp_path: Path) ->
     assert f"{told} patients" in words
     assert "1,000 of 200 patients" in words
     assert "200 of 40 patients" in words
-
-
-def test_options_of_auto_are_those_that_the_study_sets() -> None:
-    chosen = "its rule chooses all other options for each cell; see the privacy statements"
-    assert sections._method_options({"head": "auto", "normalize": "none"}) == chosen
-    asked = {"head": "auto", "balanced": True, "rule": None}
-    assert sections._method_options(asked) == f"balanced yes; {chosen}"
-    assert sections._method_options({"head": "sgd", "sizes": [1, 0.5]}) == "sizes [1, 0.5]"
 
 
 def _info(*test: int, train: int = 9, groups: tuple[str, ...] = ()) -> DatasetInfo:
@@ -176,14 +172,6 @@ def _info(*test: int, train: int = 9, groups: tuple[str, ...] = ()) -> DatasetIn
 
 
 INFO = _info(50, 50, 50, 50, train=250)
-PLAN = {
-    "unit": "patient",
-    "misfit": "",
-    "rows": [
-        {"epsilon": "0.5", "images": ["a", "b"], "budget": "c"},
-        {"epsilon": "2", "images": ["d", "e"], "budget": ""},
-    ],
-}
 
 
 def _bests(*best: Entry, choice: Choice | None = None, zero: bool = False) -> list[Best]:
@@ -223,31 +211,6 @@ def test_a_card_has_the_verdict_its_facts_and_a_curve_in_words() -> None:
         ("Worst-class recall", "8.0% (class ill)", None),
         ("Zero-shot", "x reaches 95.0% AUC", None),
     ]
-
-
-def test_a_card_tells_what_twice_the_images_or_budget_would_bring() -> None:
-    entry = made_entry(60.0)
-    (fact,) = [f for f in _card(_bests(entry), plan=PLAN)["facts"] if "budget" in f[0]]
-    assert fact == (
-        "More images or budget",
-        "from the measured 60.0%, public learning curves predict a with twice the patients, c "
-        "with twice the budget",
-        "plans-d",
-    )
-    (fact,) = [f for f in _card(_bests(entry, entry), plan=PLAN)["facts"] if "budget" in f[0]]
-    assert fact[1].endswith("predict d with twice the patients")
-    misfit = PLAN | {"misfit": "they do not fit", "rows": []}
-    (fact,) = [f for f in _card(_bests(entry), plan=misfit)["facts"] if "budget" in f[0]]
-    assert fact[1] == "not predicted: they do not fit"
-
-
-def test_a_card_tells_of_subgroups_if_there_are_groups() -> None:
-    bests = _bests(made_entry(60.0))
-    groups = _info(50, 50, train=250, groups=("sex", "age"))
-    assert not any(name == "Subgroups" for name, _, _ in _card(bests)["facts"])
-    told = _card(bests, groups)["facts"][-1]
-    assert told == ("Subgroups", "not compared; add `fairness: {}` to compare sex, age", None)
-    assert _card(bests, groups, subgroups=True)["facts"][-1][2] == "subgroups"
 
 
 def test_caveats_end_with_a_point_and_link_to_what_they_speak_of() -> None:

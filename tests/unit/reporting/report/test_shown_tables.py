@@ -8,12 +8,12 @@ from dpprobe.errors import DataError
 from dpprobe.exhibits.tables import save_table, write_markdown
 from dpprobe.reporting.report.shown_tables import study_tables
 from tests.support.paper_tables import paper_run, table_of
-from tests.support.report_page import Made
+from tests.support.report_page import ReportedStudy
 
 NAMES = ("foundation_features_table2", "features_second_order_headline")
 
 
-def test_the_tables_are_those_of_the_files(made: Made) -> None:
+def test_the_tables_are_those_of_the_files(made: ReportedStudy) -> None:
     run = paper_run(sorted(made.results.glob("cells/*/*/*/*/metrics.json")))
     folder = made.results / "tables/papers"
     for name in NAMES:
@@ -30,6 +30,6 @@ def test_the_tables_are_those_of_the_files(made: Made) -> None:
     assert [item.dataset for item in made_again] == [None, "digits", None, None]
 
 
-def test_a_file_of_another_table_is_refused(made: Made) -> None:
+def test_a_file_of_another_table_is_refused(made: ReportedStudy) -> None:
     with pytest.raises(DataError, match="papers/other.md: not a table of these results"):
         study_tables([made.results / "tables/papers/other.md"], made.sources.summaries, None)

@@ -14,28 +14,10 @@ from dpprobe.privacy.statement_words import explain_statement
 from dpprobe.reporting.report import statements
 from dpprobe.results.best_head_price import choice_price
 from tests.support.cell_files import state_cell
-from tests.support.report_page import Made
+from tests.support.report_page import ReportedStudy
 
 
-def test_a_check_is_of_one_dataset_and_backbone(tmp_path: Path) -> None:
-    made = Made(tmp_path, ("digits", "letters"))
-    for path in made.results.glob("cells/letters/pixels/*/*/privacy.json"):
-        record = read_json(path)
-        check: dict[str, Any] = {
-            "train": {"near": 12, "rows": 345},
-            "test": {"near": 3, "rows": 67},
-        }
-        record["public_data"]["near_duplicate_check"] = check
-        write_json(path, record)
-    words = re.sub(r"<[^>]+>", " ", made.page().text)
-    _, _, shown = " ".join(words.split()).partition("near-duplicate check. No guarantee")
-    words = "no data went into them. 12 of 345 train rows and 3 of 67 test rows look"
-    assert re.search(f"letters pixels The backbone[^.]*{words} like public ones", shown)
-    for pair in ("digits pixels", "digits scattering", "letters scattering"):
-        assert re.search(f"{pair} The backbone[^.]* no data went into them. not run", shown)
-
-
-def test_noise_is_told_as_multiplier_and_as_standard_deviation(made: Made) -> None:
+def test_noise_is_told_as_multiplier_and_as_standard_deviation(made: ReportedStudy) -> None:
     """A release's page shows both too: one of them alone was taken for the other."""
     path = made.results / "cells/digits/pixels/sgd/eps-1/privacy.json"
     (mechanism, *_) = read_json(path)["mechanisms"]
@@ -48,7 +30,7 @@ def test_noise_is_told_as_multiplier_and_as_standard_deviation(made: Made) -> No
     assert cells in text
 
 
-def test_statements_that_differ_are_not_merged(made: Made) -> None:
+def test_statements_that_differ_are_not_merged(made: ReportedStudy) -> None:
     path = made.results / "cells/digits/pixels/sgd/eps-1/privacy.json"
     record = read_json(path)
     write_json(path, record | {"not_covered": ["features", "what pixels show"]})
@@ -61,7 +43,7 @@ def test_statements_that_differ_are_not_merged(made: Made) -> None:
 
 
 @pytest.mark.parametrize("key", [None, "options", "n", "mechanisms", "not_covered"])
-def test_each_difference_keeps_two_statements_apart(key: str | None, made: Made) -> None:
+def test_each_difference_keeps_two_statements_apart(key: str | None, made: ReportedStudy) -> None:
     """Also one of the assumptions on public data, which each backbone has."""
     pair = [
         made.results / f"cells/digits/{name}/sgd/eps-1/privacy.json"
@@ -85,7 +67,9 @@ def test_each_difference_keeps_two_statements_apart(key: str | None, made: Made)
     assert len(statements.read_statements(pair, order=["digits"])) == 2
 
 
-def test_the_best_result_has_the_price_of_its_choice_and_the_statements_of_all(made: Made) -> None:
+def test_the_best_result_has_the_price_of_its_choice_and_the_statements_of_all(
+    made: ReportedStudy,
+) -> None:
     page = made.page()
     candidates = sorted(made.results.glob("cells/digits/*/sgd*/eps-1/privacy.json"))
     assert len(candidates) > 1
@@ -103,28 +87,12 @@ def test_the_best_result_has_the_price_of_its_choice_and_the_statements_of_all(m
     assert "nonprivate" not in listed
 
 
-def test_a_statement_of_auto_names_what_is_set_alone(made: Made) -> None:
-    path = made.results / "cells/digits/pixels/sgd/eps-1/privacy.json"
-    record = read_json(path)
-    facts = {"n": 660, "dimension": 64, "classes": 2, "multi_label": False, "epsilon": 1.0}
-    record["chosen_from"] = {"rule": "auto rule 7", "head": "momentum", **facts}
-    chosen = {"head": "momentum", "steps": None, "epochs": 30.0, "normalize": {"kind": "centred"}}
-    record["options"] = {"head": "auto", "rule": 7, "chosen": chosen}
-    record |= {"n": 660, "unit": "patient"}
-    write_json(path, record)
-    words = " ".join(re.sub(r"<[^>]+>", " ", made.page().text).split())
-    assert "Chosen by auto rule 7: momentum, 30 epochs, normalize centred; from n = 660" in words
-    assert "None steps" not in words
-    assert "Training patients 660" in words
-    assert "Training images" in words, "of the others"
-
-
 def test_links_lead_to_statements_that_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Datasets stand in the order of the study, not of the alphabet."""
     monkeypatch.setattr(statements, "STATEMENTS_SHOWN", 9)
-    page = Made(tmp_path, ("zebra", "apple")).page()
+    page = ReportedStudy(tmp_path, ("zebra", "apple")).page()
     links = {(a.get("href") or "")[1:] for a in page.all("a")}
     links = {link for link in links if link.startswith("statement")}
     shown = {d["id"] for d in page.all("details") if d.get("class") == "statement"}
@@ -163,24 +131,3 @@ def test_candidates_are_private_heads_and_link_to_what_is_shown(
     }
     assert shown[0].budget == "1"
     assert shown[1].budget.startswith("0.9877 (TPR"), "rounded up, with the risk"
-
-
-def test_limits_that_all_statements_name_are_common_in_the_order_of_the_first() -> None:
-    def common(*lists: str) -> list[str]:
-        return statements.common_limits(lists)
-
-    assert common("cab", "bxc") == ["c", "b"]
-    assert common("cab") == ["c", "a", "b"]
-    assert common("ab", "") == common() == []
-
-
-def test_statements_are_in_the_order_of_datasets_methods_and_epsilons(made: Made) -> None:
-    cells = [("digits", "sgd", "2"), ("digits", "sgd", "0.5"), ("digits", "nonprivate", "inf")]
-    paths = [
-        made.results / f"cells/{dataset}/pixels/{method}/eps-{epsilon}/privacy.json"
-        for dataset, method, epsilon in cells
-    ]
-    found = statements.read_statements(paths, order=["other", "digits"])
-    order = [(item.content["method"], item.epsilon) for item in found]
-    assert order == [("nonprivate", "inf"), ("sgd", "0.5"), ("sgd", "2")]
-    assert [item.anchor for item in found] == ["statement-0", "statement-1", "statement-2"]

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import pytest
-
-from dpprobe.analysis_registry import load_analyses
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits.tables import Column, Table, TableCell, make_row
-from dpprobe.reporting.report import write
 from dpprobe.reporting.report.shown_tables import ReportTable, study_tables
-from dpprobe.results.best_private import best_private
 from dpprobe.results.cautions import never_remedy
 from dpprobe.results.summary import summarise_cells
-from tests.support.cell_files import write_cell
-from tests.support.made_grids import made_entry, made_grid
-from tests.support.report_page import Made, section_page, write_summaries
+from tests.support.report_page import ReportedStudy, write_summaries
 
 
-def test_nothing_is_asked_for_from_outside(made: Made) -> None:
+def test_nothing_is_asked_for_from_outside(made: ReportedStudy) -> None:
     page = made.page()
     assert page.all("script") == [{}]
     assert [link["href"] for link in page.all("link")] == ["data:,"]
@@ -41,7 +31,7 @@ def test_nothing_is_asked_for_from_outside(made: Made) -> None:
     assert "unsafe-inline" not in policy
 
 
-def test_a_reader_without_pictures_or_a_mouse_finds_everything(made: Made) -> None:
+def test_a_reader_without_pictures_or_a_mouse_finds_everything(made: ReportedStudy) -> None:
     page = made.page()
     assert all((image.get("alt") or "").strip() for image in page.all("img"))
     assert page.text.count("<table") == page.text.count("<caption")
@@ -56,7 +46,7 @@ def test_a_reader_without_pictures_or_a_mouse_finds_everything(made: Made) -> No
     assert all(box.get("tabindex") == "0" for box in page.all("div") if box.get("role") == "region")
 
 
-def test_links_lead_to_files(made: Made) -> None:
+def test_links_lead_to_files(made: ReportedStudy) -> None:
     page = made.page()
     files = [link["href"] for link in page.all("a") if not (link["href"] or "#").startswith("#")]
     assert files
@@ -64,7 +54,7 @@ def test_links_lead_to_files(made: Made) -> None:
         assert (made.results / str(name)).is_file(), name
 
 
-def test_addresses_lose_what_may_be_secret(made: Made) -> None:
+def test_addresses_lose_what_may_be_secret(made: ReportedStudy) -> None:
     files = [{"url": "https://host/ward.zip?X-Amz-Signature=SECRET", "sha256": "0" * 64}]
     made.study["datasets"]["digits"] = {
         "source": "url",
@@ -76,7 +66,7 @@ def test_addresses_lose_what_may_be_secret(made: Made) -> None:
     assert "https://host/ward.zip?..." in page.words
 
 
-def test_text_from_files_is_never_markup(made: Made) -> None:
+def test_text_from_files_is_never_markup(made: ReportedStudy) -> None:
     evil = "<script>alert(1)</script><img src=x onerror=alert(1)>"
     made.study["datasets"]["digits"]["name"] = evil
     content = Table(
@@ -96,7 +86,7 @@ def test_text_from_files_is_never_markup(made: Made) -> None:
 
 
 def test_a_study_of_many_cells_stays_small(tmp_path: Path) -> None:
-    made = Made(tmp_path)
+    made = ReportedStudy(tmp_path)
     cells, source = [], made.results / "cells/digits/pixels/sgd/eps-1/metrics.json"
     record, statement = read_json(source), read_json(source.with_name("privacy.json"))
     for b in range(4):
@@ -121,24 +111,9 @@ def test_a_study_of_many_cells_stays_small(tmp_path: Path) -> None:
     assert len(page.text) < 6e5
 
 
-def test_sections_stand_in_the_order_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    sections = {each.name: each.section for each in load_analyses() if each.section is not None}
-    filled = [section.place for name, section in sections.items() if name != "sites"]
-    assert filled != sorted(filled), "another order than the registry's"
-    monkeypatch.setattr(
-        write,
-        "find_function",
-        lambda make: lambda *_: [] if make == sections["sites"].make else [{"dataset": "digits"}],
-    )
-    figures: Any = SimpleNamespace(list_figures=lambda *_, section: section.anchor)
-    made = write.make_sections(dict.fromkeys(sections, ()), section_page(), figures)
-    assert [each["declared"].place for each in made] == sorted(filled)
-    for each in made:
-        drawn = {"figures": each["declared"].anchor} if each["declared"].figures else {}
-        assert each["content"] == [{"dataset": "digits"} | drawn]
-
-
-def test_options_are_written_for_people_without_folders_of_this_machine(made: Made) -> None:
+def test_options_are_written_for_people_without_folders_of_this_machine(
+    made: ReportedStudy,
+) -> None:
     source = {
         "source": "csv",
         "root": "/home/jane/scans",
@@ -160,19 +135,7 @@ def test_options_are_written_for_people_without_folders_of_this_machine(made: Ma
     assert "In paths, …/ stands for the folders above." in page.words
 
 
-def test_columns_without_values_are_left_out_of_what_the_selection_costs(tmp_path: Path) -> None:
-    made = Made(tmp_path)
-    title = "ε of the selection"
-    words = made.page().words
-    assert title in words
-    cells = [write_cell(tmp_path / "r", epsilon="1")]
-    summarise_cells(cells, tmp_path / "one.parquet", study="small")
-    words = made.page(summaries=[tmp_path / "one.parquet"]).words
-    assert "candidates and their statements" in words
-    assert title not in words, "one head is no selection"
-
-
-def test_rare_classes_and_such_as_are_never_predicted_are_warned_of(made: Made) -> None:
+def test_rare_classes_and_such_as_are_never_predicted_are_warned_of(made: ReportedStudy) -> None:
     path = made.root / "data/digits/dataset.json"
     values = read_json(path)
     values["splits"]["train"]["per_class"][0], values["splits"]["test"]["per_class"][0] = 2, 1
@@ -191,46 +154,3 @@ def test_rare_classes_and_such_as_are_never_predicted_are_warned_of(made: Made) 
     assert f"{remedy}." in words
     caveats = page.text.partition("<h3>Caveats</h3>")[2].partition("</ul>")[0]
     assert "<code>balanced: true</code>" in caveats
-
-
-def test_the_date_is_of_the_newest_summary(tmp_path: Path) -> None:
-    paths = [tmp_path / name for name in "abc"]
-    for path, minutes in zip(paths, (0, 90, 30), strict=True):
-        path.touch()
-        os.utime(path, (1e9 + 60 * minutes,) * 2)
-    # 10^9 seconds are 2001-09-09 01:46:40
-    assert write._format_date(paths) == "2001-09-09 03:16 UTC"
-    assert write._format_date([]) == "1970-01-01 00:00 UTC"
-
-
-def test_many_cells_are_counted_rather_than_shown(
-    made: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(write, "CELLS_SHOWN", 4)
-    assert "This study has too many cells for one page" in made.page().words
-    monkeypatch.setattr(write, "CELLS_SHOWN", len(made.sources.statements))
-    assert "too many cells" not in made.page().words
-
-
-def test_a_card_takes_the_plan_of_its_backbone_unless_a_network_is_the_best() -> None:
-    plans: Any = [
-        {"dataset": "d", "backbone": name, "misfit": f"misfit of {name}", "rows": []}
-        for name in ("x", "y")
-    ]
-    grouped: Any = [
-        {"declared": SimpleNamespace(anchor=anchor), "content": [{"dataset": name}]}
-        for anchor, name in ((write.SUBGROUPS, "d"), ("sites", "e"))
-    ]
-    info: Any = SimpleNamespace(untested_classes=(), rare_classes_note="", groups=())
-    for network in (False, True):
-        entries = {(name, 1.0, "y", "m"): made_entry(60.0, network=network) for name in ("d", "e")}
-        grid = made_grid(entries)
-        bests = best_private(grid, {})
-        cards = [write._make_card(best, bests, grid, info, plans, grouped) for best in bests]
-        facts = [{name: words for name, words, _ in card["facts"]} for card in cards]
-        told = [fact["More images or budget"] for fact in facts]
-        assert (told[0] == "not predicted: misfit of y") is not network
-        assert told[1].startswith("not predicted: needs a private linear head")
-        assert ["Subgroups" in fact for fact in facts] == [True, False]
-        assert "e: " not in cards[0]["alt"]
-        assert cards[0]["alt"].count("ε = 1") == 1, "results of its dataset alone"

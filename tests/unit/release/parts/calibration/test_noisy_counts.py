@@ -416,35 +416,6 @@ def test_ranges_of_the_diagram_are_joined_until_they_exceed_their_noise() -> Non
     assert (first["observed"], first["low"], first["high"]) == pytest.approx(share)
 
 
-def test_an_edge_at_certainty_has_no_net_benefit() -> None:
-    ends = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
-    table = np.array([5.0, 5, 10, 80]), np.array([40.0, 40, 10, 10])
-    rows = calibration._list_benefits(ends, *table, 200, 0.0)
-    assert [row["from"] for row in rows] == [0.25, 0.5], "the edges nearest to the wanted ones"
-    for row, place in zip(rows, (1, 2), strict=True):
-        odds = row["from"] / (1 - row["from"])
-        gained = table[0][place:].sum() - odds * table[1][place:].sum()
-        assert row["benefit"] == pytest.approx(gained / 200)
-        assert row["all"] == pytest.approx((100 - odds * 100) / 200)
-        spread = table[0][place:].sum() + odds**2 * table[1][place:].sum()
-        assert row["error"] == pytest.approx(math.sqrt(spread) / 200)
-    assert calibration._list_benefits(np.ceil(ends), *table, 200, 0.5) == []
-
-
-def test_equal_probabilities_have_neither_cut_offs_nor_benefits() -> None:
-    edges, places = np.arange(5.0), np.arange(4.0) + 0.5
-    table = np.array([[1.0, 5, 40, 90], [90.0, 40, 5, 1]])
-    made = calibration.describe_two(
-        edges, places, table, scale=0.0, offset=0.3, n=400, deviation=1.0
-    )
-    assert made["cut_offs"] == made["net_benefit"] == []
-    told = calibration.describe_two(
-        edges, places, table, scale=1.0, offset=-2.0, n=400, deviation=1.0
-    )
-    assert told["cut_offs"]
-    assert told["net_benefit"]
-
-
 def test_the_candidates_of_two_classes_count_a_divided_bin_as_missed() -> None:
     ends = np.array([0.0, 0.2, 0.7, 1.0])
     positives, negatives = np.array([1.0, 10, 100]), np.array([1000.0, 10_000, 100_000])
