@@ -280,6 +280,12 @@ def test_the_core_alone_fits_verifies_and_predicts_and_names_each_missing_extra(
     ]
 
 
+def test_the_core_alone_verifies_the_public_release(core: Path) -> None:
+    command = "dpprobe verify examples/chest_xray_v1"
+    assert command in (REPOSITORY / "docs/verify.md").read_text()
+    assert call(core / "dpprobe", *command.split()[1:], here=REPOSITORY).startswith("verified: ")
+
+
 # Prints the process that `dpprobe run` becomes.
 BECOMES = """
 import json, os, sys
