@@ -53,6 +53,12 @@ def test_earlier_rules_are_repeated_and_not_the_current_rule() -> None:
     repeated = auto.Options().repeat_choice(2, facts)
     assert repeated.rule == 2
     assert auto.Options().resolve_choice(facts) == auto.Options().repeat_choice(3, facts)
+    few, balanced = replace(facts, n=300), auto.Options(balanced=True)
+    released = {
+        rule: {each.name for each in balanced.repeat_choice(rule, few).list_mechanisms(300)}
+        for rule in (*auto_rule.EARLIER, auto_rule.RULE)
+    }
+    assert [rule for rule, names in released.items() if "class_offsets" in names] == [3]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads import exact_engine
 from dpprobe.heads.exact_sums import ExactSums
 from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.normalisation import GroupNorm
 from dpprobe.heads.optimiser import Sgd
 from dpprobe.heads.patient_groups import Units
@@ -244,6 +245,7 @@ def test_steps_at_a_time_are_single_steps(
         return seen
 
     wanted = trained(StepByStep())
+    assert wanted[0] == initial_weights(options, rows, SEEDS).numpy().tobytes()
     assert len(set(wanted)) == len(ends) + 1
     assert trained(Sgd()) == trained(Sgd(), threads=2) == wanted
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -98,11 +100,15 @@ def test_later_heads_are_better_than_the_first(head: str, factorisation: Factori
     assert last > 0.4
 
 
-def test_a_later_cohort_releases_what_its_plan_prices() -> None:
+def test_a_small_cohort_hardly_moves_the_last_head_and_releases_what_its_plan_prices() -> None:
     options = options_of("feature_covariance")
-    _, kept = chain("feature_covariance", ADDED, noise=1.0, cohorts=1)
+    (last,), (cohort,) = chain("feature_covariance", ADDED, noise=1.0, cohorts=1)
+    kept = [replace(cohort, n=10**9)]
     running = RunningSums(ADDED, kept, names=options.running_sums or (), n=400)
-    train(options, classes_of(), noise=1.0, running=running)  # counts all releases at its end
+    # counts all releases at its end
+    moved, _ = train(options, classes_of(), noise=1.0, running=running)
+    distance = np.linalg.norm(moved.weights - last.weights)
+    assert 0 < distance < 0.01 * np.linalg.norm(last.weights)
     assert list(running.make_cohort(np.zeros((1, 1), np.float32)).outputs) == ["covariance"]
 
 

@@ -155,7 +155,9 @@ def test_what_a_head_says_of_itself(name: str) -> None:
     assert bool(method.engine_limits) == (method.private and not method.is_exact)
     assert bool(method.running_sums) == (name in sums)
     if name in sums:
-        assert "releases statistics of each cohort" in (cohort_fault(method) or "")  # centred
+        public = {"public_covariance": "m.json"} if name == "feature_covariance" else {}
+        for centred in (method, method_options(EVERY[name] | public)):
+            assert "releases statistics of each cohort" in (cohort_fault(centred) or "")
         assert cohort_fault(method_options(EVERY[name] | {"normalize": "l2"})) is None
     else:
         assert "not made of sums that add up over cohorts" in (cohort_fault(method) or "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from dpprobe.errors import DataError
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.training_set import TrainingSet
+from tests.support.linear_heads import Source
 
 LABELS = torch.tensor([0, 1, 2, 1])
 SEVERAL = torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]], dtype=torch.uint8)
@@ -23,6 +26,7 @@ SEVERAL = torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]], dtype=torch
         (torch.zeros(4), LABELS, "training features"),
         (torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64), "training features"),
         (torch.zeros(3, 5), LABELS, "training labels"),
+        (Source(np.zeros((5, 5), np.float32)), LABELS, "training labels"),
         (torch.zeros(4, 5), LABELS.float(), "training labels"),
         (torch.zeros(4, 5), LABELS + 1, "one is not a number from 0 to 2"),
         (torch.zeros(4, 5), LABELS - 1, "one is not a number from 0 to 2"),
@@ -34,7 +38,7 @@ SEVERAL = torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]], dtype=torch
         (torch.zeros(4, 5), LABELS, "units: given for 2 rows, but there are 4"),
     ],
 )
-def test_wrong_input_is_refused(rows: torch.Tensor, labels: torch.Tensor, message: str) -> None:
+def test_wrong_input_is_refused(rows: Any, labels: torch.Tensor, message: str) -> None:
     units = Units.number_units(["a", "b"]) if message.startswith("units") else None
     assert TrainingSet(torch.zeros(4, 5), LABELS, 3, agreed_n=9).n == 9
     with pytest.raises(DataError, match=message):

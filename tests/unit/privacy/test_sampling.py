@@ -164,8 +164,11 @@ def test_a_row_joins_where_its_number_is_below_the_rate(
 
 @pytest.mark.parametrize("rate", [0.5, 0.3, 32 / 50_000, 0.9999, 2.0**-60])
 @pytest.mark.parametrize("rows", [63, 64, 65, 1000, 9000])
-def test_64_rows_share_words_until_all_are_decided(rate: float, rows: int) -> None:
+def test_64_rows_share_words_until_all_are_decided(
+    rate: float, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Digit by digit, word by word, over several batches and reads of the keystream."""
+    monkeypatch.setattr("dpprobe.privacy.sampling._WORDS", 100)
     length = Fraction(rate).denominator.bit_length() - 1
     words = iter(Keystream.from_seed(3, "s").draw_words(200_000).tolist())
     sampler = ExactPoissonSampler(rows, rate, Keystream.from_seed(3, "s"))

@@ -62,6 +62,8 @@ def test_a_selection_is_bounded_by_its_price_alone() -> None:
         low <= answer <= min(1.0, low + UNIT) + 1e-12
         for low, answer in zip(expected, answers, strict=True)
     )
+    far = best_attack([gaussians(0.01)], RATES, best_of(10), delta=DELTA, epsilon=1e4)
+    assert far == [1.0] * len(expected)
 
 
 def simple_bound(epsilon: float) -> float:

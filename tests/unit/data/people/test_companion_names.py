@@ -98,6 +98,7 @@ def test_companions_in_other_folders_and_before_the_name(
 def test_classes_of_masks_are_no_folders_of_companions() -> None:
     classes = {name: [f"{name}/{n}.png" for n in range(9)] for name in ("mask", "no_mask")}
     assert words([*chain(*classes.values())]) == {}
+    assert words([*chain(*reversed(classes.values()))]) == {}
     assert find_mask_folders(classes) == {}
     assert not any(find_left_out(classes["mask"], ["mask"], outer=1))
     classes = {name: [f"{name}/{n}.png" for n in range(9)] for name in ("benign", "masks")}

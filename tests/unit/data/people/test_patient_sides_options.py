@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,9 @@ def test_one_patient_s_images_decide_nothing_about_another_s(
 ) -> None:
     """So the rule is public: a patient's null rows change what is kept of that patient alone."""
     before = patient_sides.first_of_each(names, most)
+    assert Counter(itertools.compress(names, before)) == {
+        name: min(number, most) for name, number in Counter(names).items()
+    }
     after = patient_sides.first_of_each([new, *names], most)[1:]
     changed = {name for name, a, b in zip(names, before, after, strict=True) if a != b}
     assert changed <= {new}

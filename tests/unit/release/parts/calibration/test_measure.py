@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -199,6 +200,14 @@ def test_counts_of_four_classes_are_those_of_their_rows() -> None:
     np.testing.assert_allclose(made["label_counts"], expected, atol=1.5)
     assert len(made["temperature"]) == 6
     assert (made["n"], made["together"]) == (3000, 1.5)
+
+
+def test_an_operating_point_is_of_the_class_that_it_names() -> None:
+    task: Any = SimpleNamespace(stores=(None, SimpleNamespace(class_names=("a", "b", "c"))))
+    for position, name in enumerate("abc"):
+        asked = SimpleNamespace(positive_class=name, sensitivity=0.8)
+        steps = calibration.Steps(task, SimpleNamespace(operating_point=asked))
+        assert steps.point == replace(POINT, positive_class=name, position=position)
 
 
 @pytest.mark.parametrize(("classes", "position"), [(2, 0), (2, 1), (4, 2)])
