@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import read_json, read_record, write_text
 from dpprobe.errors import DataError
+from dpprobe.files.atomic_writes import write_text
+from dpprobe.files.json_files import read_json, read_record
 from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.registry import NETWORKS
 from dpprobe.privacy.limits import epsilon_value

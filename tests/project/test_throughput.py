@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import throughput
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
 from dpprobe.exhibits.published import read_published
+from dpprobe.files.json_files import read_json, write_json
 from reproduction import facts
 from reproduction.record import read_throughput
 

@@ -13,9 +13,11 @@ import numpy as np
 import pyarrow as pa
 from safetensors.numpy import save_file
 
-from dpprobe.artifacts import hash_value, write_json, write_table
 from dpprobe.data.options import Headline, headline_metric
+from dpprobe.files.json_files import write_json
+from dpprobe.files.table_files import write_table
 from dpprobe.heads.registry import method_options
+from dpprobe.json_values import hash_value
 from dpprobe.privacy.accountants import describe_accountant
 from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.privacy.risk import nominal_epsilon

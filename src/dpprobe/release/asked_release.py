@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from dpprobe.artifacts import hash_value, sha256_file
 from dpprobe.backbones import external, joined, local_folders
 from dpprobe.backbones.feature_digest import NO_PROBE
 from dpprobe.data.options import DatasetOptions
@@ -17,9 +16,11 @@ from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.data.sources import embeddings
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.files.plain_files import sha256_file
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.plan_check import check_plan
+from dpprobe.json_values import hash_value
 from dpprobe.options import resolve_path
 from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Mechanism, Patients, Plan

@@ -10,9 +10,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dpprobe.artifacts import write_json, write_text
 from dpprobe.errors import ConfigError
-from dpprobe.output_paths import check_output_path
+from dpprobe.files.atomic_writes import write_text
+from dpprobe.files.json_files import write_json
+from dpprobe.files.output_paths import check_output_path
 from dpprobe.release.bundle import RELEASES_FOLDER
 from dpprobe.shown_text import join_lines, one_line
 from dpprobe.study.reserved_names import LEDGER_FILE

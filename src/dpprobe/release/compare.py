@@ -21,14 +21,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import (
-    RECORD_HASH,
-    atomic_path,
-    hash_value,
-    require_room,
-    write_record,
-)
 from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.files.atomic_writes import atomic_path
+from dpprobe.files.disk_errors import require_room
+from dpprobe.files.json_files import RECORD_HASH, write_record
+from dpprobe.json_values import hash_value
 from dpprobe.options import NAME_PATTERN
 from dpprobe.privacy.entropy import SystemEntropy
 from dpprobe.privacy.noise_calibration import calibrate

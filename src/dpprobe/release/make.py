@@ -26,9 +26,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpprobe.artifacts import require_room, sha256_file, when_there_is_room
 from dpprobe.devices import resolve_device
 from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.files.disk_errors import require_room, when_there_is_room
+from dpprobe.files.plain_files import sha256_file
 from dpprobe.heads.auto import describe_choice
 from dpprobe.heads.device_sums import require_exact_products
 from dpprobe.heads.fit import fit_heads

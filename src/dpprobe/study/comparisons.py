@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpprobe.artifacts import canonical_json
 from dpprobe.heads.options import MethodOptions
+from dpprobe.json_values import canonical_json
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.study.ablations import same_but_size
 from dpprobe.study.imbalance import rare_classes

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, SerializeAsAny, create_model, model_validator
 
 from dpprobe.analysis_registry import load_analyses
-from dpprobe.artifacts import canonical_json
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import FAMILIES
 from dpprobe.data.options import DatasetOptions
@@ -20,6 +19,7 @@ from dpprobe.data.registry import SOURCES
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads import auto
 from dpprobe.heads.registry import AnyMethod
+from dpprobe.json_values import canonical_json
 from dpprobe.options import AtMost, Folder, Name, Options, by_registry
 from dpprobe.privacy.accountants import StudyAccountant
 from dpprobe.privacy.limits import (

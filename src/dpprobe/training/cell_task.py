@@ -15,26 +15,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpprobe.artifacts import (
-    hash_value,
-    read_bounded,
-    read_json,
-    sha256_file,
-    when_there_is_room,
-    write_json,
-)
 from dpprobe.data.options import Headline
 from dpprobe.errors import DataError, DiskError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.files.disk_errors import when_there_is_room
+from dpprobe.files.json_files import read_json, write_json
+from dpprobe.files.plain_files import read_bounded, sha256_file
+from dpprobe.files.result_store import locate_partial, locate_stored, publish_files
 from dpprobe.heads.auto import describe_choice
 from dpprobe.heads.fit_device import FitPlace
 from dpprobe.heads.fitted import CLASS_PRIORS, STUDENT_GAIN
 from dpprobe.heads.options import MethodOptions
+from dpprobe.json_values import hash_value
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.statement import Declared, Statement
 from dpprobe.privacy.target import Target
-from dpprobe.result_store import locate_partial, locate_stored, publish_files
 from dpprobe.results import metrics, uncertainty
 from dpprobe.results.cell_files import CELL_FILES, METRICS_FILE, PAYLOAD_FILES, STATEMENT_FILE
 from dpprobe.results.cell_record import (

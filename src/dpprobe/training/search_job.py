@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.artifacts import hash_value
 from dpprobe.data.train_test_split import choose_by_id
 from dpprobe.devices import resolve_device
 from dpprobe.errors import ConfigError, DataError
@@ -37,6 +36,7 @@ from dpprobe.finetune.train import train_network
 from dpprobe.finetune.unpriced_search import best_trial, run_trials
 from dpprobe.heads.row_source import RowSource
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.json_values import hash_value
 from dpprobe.privacy.randomness import cell_seed, derived_seed
 from dpprobe.privacy.releases import Releases
 from dpprobe.results import metrics

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from dpprobe.artifacts import read_json
 from dpprobe.data import dataset_preparation, table, table_writer
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.promise_facts import promise_facts
@@ -23,6 +22,7 @@ from dpprobe.data.subsample import Subsample
 from dpprobe.data.subsampled_tables import write_subsampled
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError
+from dpprobe.files.json_files import read_json
 from tests.support.shards import png
 from tests.support.split_tables import write_tables
 

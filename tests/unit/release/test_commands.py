@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import ConfigError
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.release import image_monitor as monitor
 from dpprobe.release.bundle import bundle_digest
 from dpprobe.release.checks import Check

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.artifacts import parse_record, read_json
 from dpprobe.errors import BudgetError, ConfigError, DataError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.files.json_files import parse_record, read_json
 from dpprobe.privacy.releases import Releases
 from dpprobe.release.bundle import bundle_digest, read_bundle, write_sums
 from dpprobe.release.commands import open_release

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 
-from dpprobe.artifacts import hash_value
 from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.errors import (
     BudgetError,
@@ -30,6 +29,7 @@ from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads import auto, auto_rule
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Heads
+from dpprobe.json_values import hash_value
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.release import asked_release, bundle, make, packing
 from dpprobe.release.ledger.ledger import Ledger

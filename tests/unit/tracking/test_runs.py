@@ -20,10 +20,12 @@ from mlflow.utils.validation import _validate_metric_name
 
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
-from dpprobe.artifacts import read_json, write_json, write_table, write_text
 from dpprobe.data.table import read_info
 from dpprobe.errors import TrackingError
 from dpprobe.exhibits.class_colours import CLASS_COLOURS
+from dpprobe.files.atomic_writes import write_text
+from dpprobe.files.json_files import read_json, write_json
+from dpprobe.files.table_files import write_table
 from dpprobe.privacy.statement_words import explain_statement
 from dpprobe.results import confusion
 from dpprobe.results.best_private import best_private

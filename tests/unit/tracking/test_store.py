@@ -20,8 +20,9 @@ import requests
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
-from dpprobe.artifacts import read_json, write_text
 from dpprobe.errors import TrackingError
+from dpprobe.files.atomic_writes import write_text
+from dpprobe.files.json_files import read_json
 from dpprobe.tracking import receipt as receipt_module
 from dpprobe.tracking import store
 from dpprobe.tracking.receipt import RECEIPT_FORMAT, find_store_fault, set_aside

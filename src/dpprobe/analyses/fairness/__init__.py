@@ -23,8 +23,8 @@ from dpprobe.analyses.fairness.fairness_record import (
 from dpprobe.analyses.fairness.options import FairnessOptions
 from dpprobe.data.people.group_columns import CLASSES, group_name
 from dpprobe.exhibits.exhibit import LAST_FIGURES, TABLES, Exhibit, Place, many, waits
+from dpprobe.files.records import locate_record
 from dpprobe.privacy.limits import INFINITE
-from dpprobe.records import locate_record
 from dpprobe.results.cell_files import METRICS_FILE, PREDICTIONS_FILE
 
 if TYPE_CHECKING:

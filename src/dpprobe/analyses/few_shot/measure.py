@@ -15,11 +15,12 @@ import pyarrow as pa
 import torch
 
 from dpprobe.analyses.baseline_record import FEW_SHOT
-from dpprobe.artifacts import write_record, write_table
 from dpprobe.data.options import Headline
 from dpprobe.devices import limit_threads, resolve_device
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.files.json_files import write_record
+from dpprobe.files.table_files import write_table
 from dpprobe.heads import nonprivate
 from dpprobe.heads.logistic_regression import Objective
 from dpprobe.heads.normalisation import NoNormalisation

@@ -17,11 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dpprobe.analyses.baseline_record import ZERO_SHOT
-from dpprobe.artifacts import write_record, write_table
 from dpprobe.data.options import Headline
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.text_file import read_text_embeddings
+from dpprobe.files.json_files import write_record
+from dpprobe.files.table_files import write_table
 from dpprobe.results import uncertainty
 from dpprobe.results.metrics import NO_AUC, Link, evaluate_scores, ranked_labels, right_predictions
 from dpprobe.results.unit_counts import count_units, unit_codes

@@ -23,7 +23,6 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe.artifacts import require_plain_file, require_proportion, require_short_header
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.option_paths import match_files
 from dpprobe.data.people.alike_names import text_of
@@ -39,7 +38,9 @@ from dpprobe.data.sources.parquet_columns import (
 )
 from dpprobe.data.sources.tensor_columns import list_kind, read_shape, take_lists
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.hdf5_files import open_hdf5, read_column
+from dpprobe.files.array_files import require_short_header
+from dpprobe.files.hdf5_files import open_hdf5, read_column
+from dpprobe.files.plain_files import require_plain_file, require_proportion
 
 if TYPE_CHECKING:
     import h5py

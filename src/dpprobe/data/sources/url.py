@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from dpprobe import artifacts
+from dpprobe import json_values
 from dpprobe.data.downloads import archives
 from dpprobe.data.downloads.addresses import Address, Sha256
 from dpprobe.data.downloads.download_receipt import Fetched, check_receipt
@@ -140,7 +140,7 @@ class Options(DatasetOptions):
         split = layout.describe_split(own_test=self.has_test())
         return replace(
             split,
-            key=f"{split.key}, files {artifacts.hash_value(self.download_params())[:12]}",
+            key=f"{split.key}, files {json_values.hash_value(self.download_params())[:12]}",
             fault=split.fault and f"layout: {split.fault}",
             images_fault=split.images_fault and f"layout: {split.images_fault}",
         )

@@ -20,9 +20,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from dpprobe.artifacts import flush_to_disk
 from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import PrivacyError
+from dpprobe.files.atomic_writes import flush_to_disk
 from dpprobe.privacy.limits import round_up
 from dpprobe.release.ledger.ledger_file import Booking, Content, Entry, LedgerFile, find_named
 from dpprobe.release.ledger.ledger_prices import (

@@ -15,13 +15,13 @@ from markupsafe import Markup
 
 from dpprobe.analyses.analysis import Analysis, Page
 from dpprobe.analysis_registry import ANALYSES, load_analyses
-from dpprobe.artifacts import write_text
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.downloads.addresses import public_addresses
 from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.exhibits.html_page import content_policy, relative_path
 from dpprobe.exhibits.make import find_function
 from dpprobe.exhibits.tables import mark_code
+from dpprobe.files.atomic_writes import write_text
 from dpprobe.privacy.limits import INFINITE, rounded_up
 from dpprobe.privacy.risk import budget_words
 from dpprobe.reporting.headline import best_interval, majority_words, upper_first

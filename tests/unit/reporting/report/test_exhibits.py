@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dpprobe.artifacts import write_text
 from dpprobe.exhibits.tables import Column, Table, make_row, write_markdown
+from dpprobe.files.atomic_writes import write_text
 from dpprobe.reporting.report import exhibits
 from dpprobe.reporting.report.exhibits import Exhibits
 from dpprobe.reporting.report.shown_tables import ReportTable, study_tables

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from dpprobe.analysis_registry import load_analyses
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits.tables import Column, Table, TableCell, make_row
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.reporting.report import write
 from dpprobe.reporting.report.shown_tables import ReportTable, study_tables
 from dpprobe.results.best_private import best_private

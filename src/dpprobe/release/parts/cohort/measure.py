@@ -18,18 +18,14 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from dpprobe.artifacts import (
-    hash_arrays,
-    hash_value,
-    pack_arrays,
-    read_arrays,
-    require_room,
-    write_private,
-)
 from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.files.array_files import hash_arrays, pack_arrays, read_arrays
+from dpprobe.files.atomic_writes import write_private
+from dpprobe.files.disk_errors import require_room
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.joint_fits import cohort_fault
+from dpprobe.json_values import hash_value
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.running_sums import Cohort, Factorisation, RunningSums
 from dpprobe.privacy.unit_words import UnitWords, words_of_statement

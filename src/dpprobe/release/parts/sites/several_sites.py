@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from dpprobe.artifacts import atomic_path, sha256_file, write_private
 from dpprobe.errors import ConfigError, PrivacyError, WaitingError
+from dpprobe.files.atomic_writes import atomic_path, write_private
+from dpprobe.files.plain_files import sha256_file
 from dpprobe.heads.joint_fits import sites_fault
 from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import compute_epsilon

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.artifacts import sha256_file
 from dpprobe.errors import ConfigError, PrivacyError, WaitingError
+from dpprobe.files.plain_files import sha256_file
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.accountants import compute_epsilon
 from dpprobe.privacy.releases import add_rounded_noise
