@@ -13,6 +13,7 @@ from dpprobe.data import problems
 from dpprobe.data.downloads.download_receipt import write_receipt
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import SOURCES
+from dpprobe.data.subsample import without_subsample
 from dpprobe.files import disk_errors
 
 
@@ -58,7 +59,7 @@ def prepare_dataset(
         made = directory / "whole"
         if whole is None:
             shutil.rmtree(made, ignore_errors=True)
-            _prepare_whole(options.without_subsample(), made, downloaded)
+            _prepare_whole(without_subsample(options), made, downloaded)
         write_subsampled(whole or made, directory, options)
         shutil.rmtree(made, ignore_errors=True)
 

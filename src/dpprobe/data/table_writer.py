@@ -249,7 +249,7 @@ def write_dataset(
 
 
 def _require_rows(given: int, announced: int, options: DatasetOptions) -> None:
-    if given > announced or (given < announced and options.images_per_patient() is None):
+    if given > announced or (given < announced and options.named_people().most_images is None):
         raise DataError(
             f"source {options.source}: {given} rows instead of {announced}; correct the source"
         )

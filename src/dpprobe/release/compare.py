@@ -21,6 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dpprobe.data.promise_facts import promise_facts
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.files.atomic_writes import atomic_path
 from dpprobe.files.disk_errors import require_room
@@ -262,7 +263,7 @@ class ComparisonTask:
                 )
 
     def make_booking(self) -> Booking:
-        promise = self.study.dataset_promise(self.dataset)
+        promise = promise_facts(self.study.datasets[self.dataset])
         return Booking(
             release=self._title,  # with a space, which no release's name has
             study=self.study.study,

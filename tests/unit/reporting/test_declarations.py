@@ -8,6 +8,7 @@ from dpprobe.exhibits.exhibit import Exhibit
 from dpprobe.exhibits.published import published_digest
 from dpprobe.reporting.registry import EXHIBITS
 from dpprobe.results.study_files import StudyFiles
+from dpprobe.study.published_names import published_names
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from dpprobe.versions import VERSIONS
@@ -104,7 +105,7 @@ def test_every_dataset_has_its_figure_and_table_and_all_have_one() -> None:
         "r/tables/accuracy.md",
     ]
     params = _params(ACCURACY, study, places[1])
-    name = study.published_names()["part"]
+    name = published_names(study)["part"]
     version = VERSIONS["figures"]
     assert params == {"name": name, "published": published_digest(), "version": version}
 

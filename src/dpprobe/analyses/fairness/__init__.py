@@ -88,7 +88,7 @@ def fairness_faults(study: Study, fairness: FairnessOptions) -> Iterator[str]:
     if not fairness_cells(study):
         yield "no cell of the study has these methods and epsilons; write other values"
     by_dataset = {
-        name: set(map(group_name, dataset.group_names()))
+        name: set(map(group_name, dataset.named_people().groups))
         for name, dataset in study.datasets.items()
     }
     for name, columns_of_it in by_dataset.items():

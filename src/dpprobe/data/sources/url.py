@@ -19,8 +19,13 @@ from dpprobe.data.downloads import archives
 from dpprobe.data.downloads.addresses import Address, Sha256
 from dpprobe.data.downloads.download_receipt import Fetched, check_receipt
 from dpprobe.data.option_paths import with_paths
-from dpprobe.data.options import DatasetOptions, Downloads, PublicSplit, check_downloads
-from dpprobe.data.people.patient_sides import Unit
+from dpprobe.data.options import (
+    DatasetOptions,
+    Downloads,
+    NamedPeople,
+    PublicSplit,
+    check_downloads,
+)
 from dpprobe.data.registry import SOURCES, dataset_options
 from dpprobe.data.train_test_split import SplitOptions
 from dpprobe.errors import ConfigError
@@ -155,17 +160,8 @@ class Options(DatasetOptions):
         layout = self._parse_layout()
         return self.expect.classes if layout.source == "imagefolder" else layout.count_classes()
 
-    def group_names(self) -> tuple[str, ...]:
-        return self._parse_layout().group_names()
-
-    def named_unit(self) -> Unit | None:
-        return self._parse_layout().named_unit()
-
-    def unit_name(self) -> str | None:
-        return self._parse_layout().unit_name()
-
-    def images_per_patient(self) -> int | None:
-        return self._parse_layout().images_per_patient()
+    def named_people(self) -> NamedPeople:
+        return self._parse_layout().named_people()
 
     def _parse_layout(self) -> SplitOptions:
         options = dataset_options(self.layout)

@@ -125,7 +125,7 @@ class Booking:
       pixels: True if the hashes cover the pixels of all images; False if they do not. None if
         unknown: for fits of an estimator, and for entries that older versions wrote.
       place: the place in a cohort chain with a horizon, by the part `cohort`; else None.
-      sites: the agreement of several sites, by `SeveralSites.promise`; None for one site.
+      sites: the agreement of several sites, by `AgreedSites.promise`; None for one site.
     """
 
     release: str

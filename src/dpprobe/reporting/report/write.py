@@ -38,6 +38,7 @@ from dpprobe.results.cautions import list_cautions
 from dpprobe.results.cell_files import STATEMENT_FILE
 from dpprobe.results.cell_record import HEADLINES, record_paths
 from dpprobe.results.summary import Grid, read_grid, read_summaries
+from dpprobe.study.published_names import part_names
 from dpprobe.study.study import Study
 from dpprobe.versions import clone_commit
 
@@ -108,7 +109,7 @@ def write_study_report(
             for analysis in load_analyses()
             if analysis.section is not None
         },
-        names=study.part_names(),
+        names=part_names(study),
         zero_shot=[path for path in inputs["zero_shot"] if path.suffix == ".json"],
         captions=sorted(resource_path("captions").glob("*.rst")),
     )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from dpprobe.data.dataset_sizes import count_used_rows
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError
 
@@ -26,7 +27,10 @@ def test_sizes_are_the_library_s(fraction: float) -> None:
     assert options.count_classes() == len(COUNTS)
     trained = {str(n): rows - tested[n] for n, rows in enumerate(COUNTS)}
     assert options.class_rows() == trained
-    assert of(test_fraction=fraction, subsample={"per_class": 9}).used_rows() == (90, sum(tested))
+    assert count_used_rows(of(test_fraction=fraction, subsample={"per_class": 9})) == (
+        90,
+        sum(tested),
+    )
     by_id = of(test_fraction=fraction, split_by="id")
     assert sum(by_id.count_rows()) == sum(COUNTS)
     assert abs(by_id.count_rows()[1] - fraction * sum(COUNTS)) < 5 * sum(COUNTS) ** 0.5
@@ -37,6 +41,6 @@ def test_what_there_is_not_is_refused() -> None:
     with pytest.raises(ConfigError, match="name: 'faces': write 'digits'"):
         of(name="faces")
     with pytest.raises(ConfigError, match="subsample: 200 of class 0, but there are 142"):
-        of(subsample={"per_class": 200}).used_rows()
+        count_used_rows(of(subsample={"per_class": 200}))
     with pytest.raises(ConfigError, match="subsample: 'cat' is not a class"):
-        of(subsample={"fractions": {"cat": 0.5, "3": 0.5}}).used_rows()
+        count_used_rows(of(subsample={"fractions": {"cat": 0.5, "3": 0.5}}))

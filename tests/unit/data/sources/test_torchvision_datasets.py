@@ -15,6 +15,7 @@ import torchvision.datasets
 from PIL import Image
 
 from dpprobe.data import dataset_preparation, table
+from dpprobe.data.dataset_sizes import count_used_rows
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.sources import torchvision_datasets
@@ -192,8 +193,8 @@ def test_sizes_are_known_before_the_download(name: str) -> None:
     chosen.check_files()
     assert chosen.has_test()
     assert (chosen.count_rows(), chosen.count_classes()) == ((train, test), classes)
-    assert chosen.used_rows() == (train, test)
-    assert options(name, subsample={"per_class": 7}).used_rows() == (7 * classes, test)
+    assert count_used_rows(chosen) == (train, test)
+    assert count_used_rows(options(name, subsample={"per_class": 7})) == (7 * classes, test)
     # `expect` describes a folder that differs from torchvision's dataset
     other = options(name, expect={"train": 9, "test": 3, "classes": 2})
     assert (other.count_rows(), other.count_classes()) == ((9, 3), 2)
@@ -210,13 +211,13 @@ def test_the_rows_of_eurosat_are_split_by_class() -> None:
     for fraction in (0.1, 0.2, 0.25, 0.5):
         tested = round(27_000 * fraction)  # each class's number is whole, too
         chosen = options("EuroSAT", test_fraction=fraction)
-        assert chosen.count_rows() == chosen.used_rows() == (27_000 - tested, tested)
-    assert options("EuroSAT", subsample={"per_class": 200}).used_rows() == (2000, 5400)
-    assert options("EuroSAT", subsample={"fraction": 0.5}).used_rows() is None
+        assert chosen.count_rows() == count_used_rows(chosen) == (27_000 - tested, tested)
+    assert count_used_rows(options("EuroSAT", subsample={"per_class": 200})) == (2000, 5400)
+    assert count_used_rows(options("EuroSAT", subsample={"fraction": 0.5})) is None
     assert options("EuroSAT", expect={"train": 9, "test": 3}).count_rows() == (9, 3)
     # The files' names decide, which are unknown before the download.
     assert options("EuroSAT", split_by="id").count_rows() is None
-    assert options("EuroSAT", split_by="id").used_rows() is None
+    assert count_used_rows(options("EuroSAT", split_by="id")) is None
 
 
 def test_a_split_of_eurosat_is_told_from_others() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from dpprobe.data import dataset_preparation, table
 from dpprobe.data.downloads.download_receipt import check_receipt
-from dpprobe.data.options import DatasetOptions
+from dpprobe.data.options import DatasetOptions, NamedPeople
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.sources import url
 from dpprobe.errors import ConfigError, DataError, WrongDownloadError
@@ -292,8 +292,8 @@ def test_folders_here_are_not_those_of_the_archive(
 def test_a_layout_s_facts_are_the_dataset_s() -> None:
     more = {"unit_column": "who", "unit": "image", "max_images_per_patient": 2}
     options = of_file(CSV | more | {"group_columns": ["age"], "filters": {"a": [1]}})
-    assert (options.unit_name(), options.images_per_patient()) == ("who", 2)
-    assert (options.named_unit(), options.group_names()) == ("image", ("group_age",))
+    people = NamedPeople(column="who", most_images=2, unit="image", groups=("group_age",))
+    assert options.named_people() == people
     assert (options.count_classes(), options.multi_label(), options.has_test()) == (2, False, False)
     split = options.public_split()
     assert split.fault.startswith("layout: split_by: class")

@@ -18,7 +18,7 @@ from dpprobe.reporting.paper_tables.common import Run
 from dpprobe.reporting.paper_tables.registry import PAPER_TABLES, SMALL_BATCH, list_paper_tables
 from dpprobe.reporting.paper_tables.write import write_study_tables
 from dpprobe.reporting.registry import find_exhibit
-from dpprobe.study.study import unpublished_name
+from dpprobe.study.published_names import unpublished_name
 from dpprobe.study.study_file import load_study
 from tests.conftest import REPOSITORY
 from tests.support.paper_tables import (
