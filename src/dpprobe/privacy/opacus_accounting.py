@@ -1,9 +1,9 @@
 """Imports Opacus's accounting without torch.
 
 The accounting needs only NumPy and SciPy, but `import opacus.accountants` imports torch and all of
-Opacus, also for its accountants' base class: 2.8 s of the processor and 600 MB instead of 0.01 s, in
-every job that only prices. So the files of `opacus/accountants` are imported as a package of another
-name, with a base class that has all that the accountants use of Opacus's: an empty history.
+Opacus, also for its accountants' base class: 2.8 s of the processor and 600 MB instead of 0.01 s,
+in every job that only prices. So the files of `opacus/accountants` are imported as a package of
+another name, with a base class that has all that they use of Opacus's: an empty history.
 """
 
 from __future__ import annotations
