@@ -92,18 +92,12 @@ def write_cell(
         multi_label=multi_label,
         test_counts=() if shares is None else class_counts(labels, classes),
     )
+    judged = [metrics.Evaluation(each, labels, link=link, units=units) for each in scores[:seeds]]
     records = [
-        {
-            "index": i,
-            **metrics.evaluate_scores(scores[i], labels, link=link, units=units),
-            "halves": half_values(shown, scores[i], labels, link=link, units=units),
-        }
-        for i in range(seeds)
+        {"index": i, **each.compute_metrics(), "halves": half_values(shown, each)}
+        for i, each in enumerate(judged)
     ]
-    correct = metrics.right_predictions(scores[0], labels, link=link)
-    summary = summarise_records(
-        records, correct=correct, labels=labels, scores=scores[0], units=units
-    )
+    summary = summarise_records(records, judged[0])
     _write_history(folder / "history.parquet", records)
     write_predictions(folder / "predictions.parquet", scores, labels)
     private = math.isfinite(budget)

@@ -263,27 +263,13 @@ class CellTask:
 def _evaluate_seeds(
     task: CellTask, contents: CellContents, features: JobFeatures
 ) -> tuple[list[dict[str, Any]], dict[str, MetricSummary]]:
-    labels, link = features.test_labels, task.link
-    seeds = [
-        {
-            "index": index,
-            **metrics.evaluate_scores(
-                contents.scores[position],
-                labels,
-                link=link,
-                accepted=features.test_accepted,
-                units=features.test_units,
-            ),
-            "halves": half_values(
-                task.headline,
-                contents.scores[position],
-                labels,
-                link=link,
-                halves=features.test_halves(task.headline),
-            ),
-        }
-        for position, index in enumerate(contents.indices)
-    ]
+    halves = features.test_halves(task.headline)
+    first = features.evaluate(contents.scores[0], link=task.link)
+    seeds: list[dict[str, Any]] = []
+    for index, scores in zip(contents.indices, contents.scores, strict=True):
+        evaluation = features.evaluate(scores, link=task.link) if seeds else first
+        halved = half_values(task.headline, evaluation, halves=halves)
+        seeds.append({"index": index, **evaluation.compute_metrics(), "halves": halved})
     for seed, chosen in zip(seeds, contents.chosen, strict=bool(contents.chosen)):
         seed["chosen"] = dict(chosen)
     if (priors := contents.arrays.get(CLASS_PRIORS)) is not None:
@@ -292,14 +278,7 @@ def _evaluate_seeds(
     if (gains := contents.arrays.get(STUDENT_GAIN)) is not None:
         for seed, (gain, threshold) in zip(seeds, gains.tolist(), strict=True):
             seed["student"] = {"gain": gain, "threshold": threshold, "used": gain > threshold}
-    summary = uncertainty.summarise_records(
-        seeds,
-        correct=metrics.right_predictions(contents.scores[0], labels, link=link),
-        labels=labels,
-        scores=contents.scores[0],
-        units=features.test_units,
-        seed=task.asked.study_seed,
-    )
+    summary = uncertainty.summarise_records(seeds, first, seed=task.asked.study_seed)
     return seeds, {name: MetricSummary(**entry) for name, entry in summary.items()}
 
 

@@ -200,7 +200,7 @@ def make_curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:
 
     def measure_network(step: int, network: FineTunedNetwork) -> dict[str, float]:  # noqa: ARG001
         scores = scores_of(network, test, rows=rows, index=index)
-        return metrics.training_metrics(scores, labels, link=link, units=None)
+        return metrics.Evaluation(scores, labels, link=link).compute_fast_metrics()
 
     return measure_network
 

@@ -214,12 +214,12 @@ class _Objective:
         if not np.isfinite(scores).all():
             return math.nan
         units = unit_codes(self.task.train.units)
-        evaluated = metrics.evaluate_scores(
+        evaluated = metrics.Evaluation(
             scores,
             self._inputs.labels[torch.from_numpy(index)].cpu().numpy(),
             link=self.task.link,
             units=None if units is None else units[index],
-        )
+        ).compute_metrics()
         if self.task.headline not in evaluated:
             raise DataError(
                 f"{self.task.train.path}: each label is on all or on none of the {len(index)} "
