@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from datetime import date
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -264,6 +265,7 @@ def _add_ledger(commands: Parsers) -> None:
 def _run_predict(arguments: argparse.Namespace) -> int:
     # slow to import, and `dpprobe --help` must be fast
     from dpprobe.release.bundle import check_outside
+    from dpprobe.release.image_monitor import open_watch
     from dpprobe.release.predict import predict
 
     report = arguments.monitor_report
@@ -285,14 +287,13 @@ def _run_predict(arguments: argparse.Namespace) -> int:
         "operating_point",
         "coverage",
         "abstain_below",
-        "monitor",
     )
     summary = predict(
         arguments.bundle,
         arguments.images,
         thresholds=_read_values("--threshold", arguments.threshold, "lesion=0.3"),
         prevalence=_read_prevalence(arguments.prevalence),
-        groups=arguments.monitor_groups,
+        watch=partial(open_watch, arguments.monitor_groups) if arguments.monitor else None,
         **{name: words[name] for name in named},
     )
     if summary.prevalence:

@@ -44,8 +44,8 @@ from dpprobe.release.ledger.ledger_units import (
     refuse_same_units,
     write_hashes,
 )
+from dpprobe.release.ledger.site_folder import has_sent, lock_folder, site_folder
 from dpprobe.shown_text import join_lines
-from dpprobe.site_exchange.site_folder import has_sent, lock_folder, site_folder
 from dpprobe.study.reserved_names import LEDGER_FILE, same_units_fault
 
 logger = logging.getLogger("dpprobe")

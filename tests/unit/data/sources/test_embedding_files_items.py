@@ -20,7 +20,8 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from dpprobe.data import dataset_preparation
 from dpprobe.data.file_states import hash_file_states
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.sources.embedding_files import open_embeddings, pool_patches
+from dpprobe.data.sources.embedding_files import open_embeddings
+from dpprobe.data.sources.item_files import pool_patches
 from dpprobe.data.table import SPLITS, SplitTable
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.feature_store import FeatureStore

@@ -31,6 +31,7 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.release.bundle import published_options
 from dpprobe.release.described_backbone import hash_backbone
 from dpprobe.release.ledger.ledger_file import Entry
+from dpprobe.release.ledger.site_folder import has_sent, lock_folder, site_folder
 from dpprobe.release.parts.sites import SitesOptions
 from dpprobe.release.signing import read_private_key
 from dpprobe.release.transport import Agreed, Draw, Fit, Transport
@@ -56,7 +57,6 @@ from dpprobe.site_exchange.messages import (
     write_secret,
 )
 from dpprobe.site_exchange.shared_sums import SharedSums, SumsMissing
-from dpprobe.site_exchange.site_folder import has_sent, lock_folder, site_folder
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.job_features import JobFeatures
 from dpprobe.versions import code_version
