@@ -297,7 +297,7 @@ def _read_features(planned: PlannedRelease) -> JobFeatures:
     place = planned.inputs.place_fit(planned.method, asked.study.device)
     features.train.exact_device = resolve_device(place.exact_sums)
     require_exact_products(features.train.exact_device)
-    return replace(features, agreed_test_n=planned.agreed.test_n)
+    return replace(features, public_test_n=planned.agreed.test_n)
 
 
 def _book_release(planned: PlannedRelease) -> Entry:

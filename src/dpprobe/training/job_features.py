@@ -37,7 +37,7 @@ class JobFeatures:
     test_accepted: Sequence[Sequence[int]] | None  # labels that count as right, if known
     test_units: np.ndarray | None = None  # [m] int64, the number of each row's patient, if known
     class_names: tuple[str, ...]
-    agreed_test_n: int | None = None  # test units of all sites, if the rows are one site's
+    public_test_n: int | None = None  # of test units, if the rows are of a part of them
     _halves: dict[Headline, Halves] = field(default_factory=dict, init=False, repr=False)
 
     def test_halves(self, metric: Headline) -> Halves:

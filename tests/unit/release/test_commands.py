@@ -49,8 +49,7 @@ from tests.unit.release.ledger.test_ledger import FREE, booking, gaussian, part
                 "thresholds": {"a=b": 0.3, "c": 1.0},
                 "operating_point": True,
                 "prevalence": {"a=b": 0.02},
-                "monitor": True,
-                "groups": Path("g"),
+                "watch": (monitor.open_watch, Path("g")),
             },
         ),
         (
@@ -79,6 +78,8 @@ def test_each_option_reaches_its_function_with_its_type(
     monkeypatch: pytest.MonkeyPatch, words: str, function: str, wanted: dict[str, Any]
 ) -> None:
     def record(*arguments: Any, **named: Any) -> NoReturn:
+        if "watch" in named:
+            named["watch"] = (named["watch"].func, *named["watch"].args)
         assert {"": arguments, **named} == wanted
         raise ConfigError("recorded")
 

@@ -173,8 +173,8 @@ class Pool:
         np.add.at(counts, (self.codes, train.labels.numpy()), 1)
         return counts.argmax(axis=1)
 
-    def select(self, units: Index, agreed_n: int | None = None) -> TrainingSet:
-        """Returns the rows of some units; `agreed_n` is the number of all sites' units, if used."""
+    def select(self, units: Index, public_n: int | None = None) -> TrainingSet:
+        """Returns the rows of some units; `public_n` is the number of all sites' units, if used."""
         train = self.features.train
         assert train.features is not None
         rows = np.flatnonzero(np.isin(self.codes, units))
@@ -184,7 +184,7 @@ class Pool:
             train.labels[rows],
             train.num_classes,
             units=None if train.units is None else Units.number_units(names),
-            agreed_n=agreed_n,
+            public_n=public_n,
             public=train.public,
         )
 
@@ -196,7 +196,7 @@ class Pool:
         seed: int,
         colluders: int | None,
     ) -> Heads:
-        rows = [self.select(units, agreed_n=self.n) for units in parts]
+        rows = [self.select(units, public_n=self.n) for units in parts]
         return fit_together(method, rows, make_plan(self.n), seed, colluders=colluders)
 
     def score(self, heads: Heads) -> np.ndarray:

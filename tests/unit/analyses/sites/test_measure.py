@@ -181,7 +181,7 @@ def test_a_patient_s_class_is_the_most_frequent_one_of_its_rows(small: tuple[Pat
         for code, name in enumerate(order):
             counts = np.bincount(labels[[each == name for each in names]], minlength=3)
             assert pool.labels[code] == counts.argmax(), f"{name}: {counts}"
-        chosen = pool.select(np.array([0, 5, 9]), agreed_n=77)
+        chosen = pool.select(np.array([0, 5, 9]), public_n=77)
         rows = np.isin(pool.codes, [0, 5, 9])
         assert chosen.labels.tolist() == labels[rows].tolist()
         assert (chosen.units is None) == (unit == "image")
