@@ -30,7 +30,7 @@ SEVERAL = torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]], dtype=torch
         (torch.zeros(4, 5), SEVERAL.long(), "training labels"),
         (torch.zeros(4, 5), SEVERAL + 1, "one is not a number from 0 to 1"),
         (torch.zeros(4, 5), LABELS[:, None, None], "training labels"),
-        (torch.zeros(4, 5), LABELS, "training rows: 4 units of privacy, but .* have 3"),
+        (torch.zeros(4, 5), LABELS, "training rows: 4 units of privacy, more than n = 3"),
         (torch.zeros(4, 5), LABELS, "units: given for 2 rows, but there are 4"),
     ],
 )
