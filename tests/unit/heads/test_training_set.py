@@ -38,7 +38,7 @@ def test_wrong_input_is_refused(rows: torch.Tensor, labels: torch.Tensor, messag
     units = Units.number_units(["a", "b"]) if message.startswith("units") else None
     assert TrainingSet(torch.zeros(4, 5), LABELS, 3, public_n=9).n == 9
     with pytest.raises(DataError, match=message):
-        TrainingSet(rows, labels, 3, units=units, public_n=3 if "have 3" in message else None)
+        TrainingSet(rows, labels, 3, units=units, public_n=3 if "n = 3" in message else None)
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=200))
