@@ -1,7 +1,8 @@
 """Lists the ways to a private head in docs/attack-model.md, with the checks that each makes.
 
 The list is read from the code: a way makes a check if its function, or a callee, calls the check.
-Called functions are found by imports, called methods by name if only one class has the name.
+Called functions are found by imports, called methods by an argument's class, or by name if only
+one class has the name.
 """
 
 from __future__ import annotations
@@ -88,6 +89,11 @@ class _File:
         own_class = name.split(":")[1].rpartition(".")[0]
         first = {self.name, *self.imported}
         near = first.union(*(files[name].imported for name in first if name in files))
+        typed = {
+            each.arg: each.annotation.id
+            for each in ast.walk(node)
+            if isinstance(each, ast.arg) and isinstance(each.annotation, ast.Name)
+        }
         for part in ast.walk(node):
             if isinstance(part, ast.Name):
                 yield from self._find(part.id, files)
@@ -98,6 +104,8 @@ class _File:
                 room, module = self.imports[holder]
                 if file := files.get("/".join([*room, f"{module}.py"])):
                     yield from file._find(part.attr, files)
+            if holder in typed:
+                yield from self._find(f"{typed[holder]}.{part.attr}", files)
             yield from {f"{self.name}:{own_class}.{part.attr}"} & self.functions.keys()
             for base in self.bases.get(own_class, ()):  # an inherited method
                 yield from self._find(f"{base}.{part.attr}", files)

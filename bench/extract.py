@@ -34,7 +34,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from clock import Engine, Ratio
 from copies import find_checkpoint
-from dpprobe import artifacts
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.options import BackboneOptions
@@ -44,6 +43,7 @@ from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable
 from dpprobe.features.extraction import extract_shard
 from dpprobe.features.extraction_pipeline import AHEAD, PIECE_ROWS, Decoder, in_order
+from dpprobe.files import atomic_writes
 from report import processor
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -102,7 +102,7 @@ def main() -> None:
     text = "\n".join(lines)
     print(text)
     if not (options.quick or options.model):
-        artifacts.write_text(RESULTS, text)
+        atomic_writes.write_text(RESULTS, text)
 
 
 def arguments() -> argparse.Namespace:

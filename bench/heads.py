@@ -25,8 +25,8 @@ import limits
 import memory
 import report
 from clock import Clock, Engine, Work
-from dpprobe import artifacts
 from dpprobe.features.aligned_rows import empty_rows
+from dpprobe.files import atomic_writes
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.kernels.vectors import LANES
 from dpprobe.heads.registry import method_options
@@ -131,7 +131,7 @@ def main() -> None:
     text = report.markdown(engines, bytes_above, available.versions, options.rounds)
     print(text)
     if options.output:
-        artifacts.write_text(options.output, text)
+        atomic_writes.write_text(options.output, text)
 
 
 def parsed() -> argparse.Namespace:

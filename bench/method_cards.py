@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from dpprobe import artifacts
+from dpprobe.files import atomic_writes
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.normalisation import KINDS
 from dpprobe.heads.options import MethodOptions
@@ -45,7 +45,7 @@ def main() -> None:
     """Writes the tables of each card and of docs/configuration.md again."""
     for path in (*sorted(CARDS.glob("*.md")), CONFIGURATION):
         text = path.read_text(encoding="utf-8")
-        artifacts.write_text(path, filled(text, blocks(path, read_study())))
+        atomic_writes.write_text(path, filled(text, blocks(path, read_study())))
 
 
 def read_study() -> Study:

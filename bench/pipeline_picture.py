@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from dpprobe.artifacts import write_text
+from dpprobe.files.atomic_writes import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs/images/pipeline.svg"

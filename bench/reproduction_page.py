@@ -16,9 +16,9 @@ from typing import Any
 
 import yaml
 
-from dpprobe.artifacts import write_text
 from dpprobe.errors import ConfigError, DataError, DpprobeError
 from dpprobe.exhibits import published
+from dpprobe.files.atomic_writes import write_text
 from dpprobe.resources import project_root
 from dpprobe.results.summary import read_summaries
 from dpprobe.study.run_command import run_command

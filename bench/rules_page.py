@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from dpprobe.analysis_registry import ANALYSES, load_analyses
-from dpprobe.artifacts import write_text
+from dpprobe.files.atomic_writes import write_text
 from dpprobe.reporting.declarations import STUDY_EXHIBITS
 
 ROOT = Path(__file__).resolve().parents[1]

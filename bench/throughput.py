@@ -33,11 +33,11 @@ import torch
 
 import fine_tune
 from clock import Clock
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.exhibits.published import read_published
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.finetune.fine_tuned_network import FineTunedNetwork
 from dpprobe.finetune.network_optimisers import OPTIMISERS
 from dpprobe.study import catalog

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from dpprobe.artifacts import write_text
+from dpprobe.files.atomic_writes import write_text
 
 RESULTS = Path(__file__).resolve().parent / "results" / "vector_parts.md"
 ROWS, WIDTH, PARTS = 1_000_000, 768, 12

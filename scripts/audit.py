@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dpprobe.logs import job_log
+from dpprobe.files.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":

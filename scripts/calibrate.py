@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from dpprobe.files.logs import job_log
 from dpprobe.heads.registry import method_options
-from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0], snakemake.output):

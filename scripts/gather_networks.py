@@ -1,6 +1,6 @@
 """Makes a cell of the networks of its seeds."""
 
-from dpprobe.logs import job_log
+from dpprobe.files.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dpprobe.backbones.joined import Options
 from dpprobe.features.joined_manifest import write_joined_manifest
-from dpprobe.logs import job_log
+from dpprobe.files.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0], snakemake.output):

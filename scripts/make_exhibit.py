@@ -1,6 +1,6 @@
 """Makes a table or a figure: the exhibit that the rule is named after."""
 
-from dpprobe.logs import job_log
+from dpprobe.files.logs import job_log
 from dpprobe.study.snapshot import original_rule, run_study
 
 if __name__ == "__main__":

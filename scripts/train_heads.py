@@ -1,6 +1,6 @@
 """Trains every method of one (dataset, backbone, epsilon)."""
 
-from dpprobe.logs import job_log
+from dpprobe.files.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":

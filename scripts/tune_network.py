@@ -1,6 +1,6 @@
 """Trains the network of one seed of a (dataset, backbone, method, epsilon)."""
 
-from dpprobe.logs import job_log
+from dpprobe.files.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.data.table import read_info
 from dpprobe.features.shard_manifest import write_manifest
-from dpprobe.logs import job_log
+from dpprobe.files.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0], snakemake.output):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dpprobe.logs import job_log
+from dpprobe.files.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0], snakemake.output):

@@ -6,9 +6,9 @@ import math
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from dpprobe.artifacts import canonical_json
 from dpprobe.exhibits.published import Number, PrintedTable, Published
 from dpprobe.exhibits.tables import TableCell, make_row, make_table, mean_cell, write_markdown
+from dpprobe.json_values import canonical_json
 from dpprobe.reporting.paper_tables.common import epsilon_cell
 from dpprobe.study import catalog
 from dpprobe.study.ablations import keep_unique

@@ -14,14 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import read_json, read_record, write_text
 from dpprobe.errors import DataError
+from dpprobe.files.atomic_writes import write_text
+from dpprobe.files.json_files import read_json, read_record
 from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.registry import NETWORKS
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.reporting.paper_tables.common import Run
 from dpprobe.results.cell_results import CellResult, read_cell_results
 from dpprobe.study.comparisons import describe_backbones
+from dpprobe.study.published_names import published_names
 from dpprobe.study.study import Study
 from reproduction.facts import Kept
 
@@ -163,7 +165,7 @@ def record_study(study: Study, folder: Path, *, file: str | None) -> Record:
     run = Run(
         study=study.study,
         cells=read_cell_results(metrics),
-        names=study.published_names(),
+        names=published_names(study),
         backbones=describe_backbones(study),
     )
     cells = sorted(run.cells, key=lambda c: (c.dataset, c.backbone, c.method, c.epsilon))

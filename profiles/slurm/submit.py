@@ -65,7 +65,7 @@ OPTIONS = {
     "slurm_account": "--account={}",
     "qos": "--qos={}",
 }
-LASTING = "another attempt would fail the same way"  # as `dpprobe.logs` ends the log of such a job
+LASTING = "another attempt would fail the same way"  # ends the job's log (`dpprobe.files.logs`)
 TOO_MANY_CPUS = "CPU count per node"
 TOO_LARGE = re.compile("CPU count per node|node configuration|Memory specification can not")
 

@@ -10,11 +10,11 @@ import sys
 from contextlib import redirect_stdout
 from typing import NoReturn
 
-from dpprobe.artifacts import explain_unwritable
 from dpprobe.doctor.doctor_command import add_command as add_doctor
 from dpprobe.draft.init_command import add_command as add_init
 from dpprobe.errors import LASTING, DpprobeError
 from dpprobe.extras import naming_extras
+from dpprobe.files.disk_errors import explain_unwritable
 from dpprobe.garbage import search_rarely
 from dpprobe.release.commands import add_commands, open_release
 from dpprobe.release.compare_command import add_command as add_compare

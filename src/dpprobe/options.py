@@ -115,6 +115,15 @@ class Options(BaseModel):
         """Returns a block of an analysis or a release part, by the class of its options."""
         return next((block for block in vars(self).values() if isinstance(block, kind)), None)
 
+    def _derive(self, **values: Any) -> None:
+        """Sets options that follow from others, and so do not count as written.
+
+        Only for validators: they end before anybody sees the block, which is immutable from then on
+        (as `__post_init__` of a frozen dataclass).
+        """
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
 
 # All registries by selecting key, such as `head`; errors name the options that have a wrong key.
 REGISTRIES: dict[str, Mapping[str, str]] = {}

@@ -6,7 +6,7 @@ A start of Snakemake reads the declarations, so they import neither torch nor Nu
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -54,6 +54,16 @@ def load_steps() -> Mapping[str, Any]:
     """Imports each part's `Steps`, the class that works while a release is made, by part name."""
     modules = {name: f"{part.package}.measure" for name, part in PARTS.items()}
     return {name: importlib.import_module(module).Steps for name, module in modules.items()}
+
+
+def load_asked(release: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yields name, `Steps` and options of all parts that a release has, by its `ReleaseOptions`."""
+    declared = load_parts()
+    for name, steps in load_steps().items():
+        options = declared[name].options if name in declared else None
+        asked = None if options is None else release.block(options)
+        if asked is not None or options is None:
+            yield name, steps, asked
 
 
 @cache

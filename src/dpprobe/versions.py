@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from dpprobe import analysis_registry
-from dpprobe.artifacts import Difference, first_difference, git_commit
 from dpprobe.errors import ConfigError
+from dpprobe.json_values import Difference, first_difference
 from dpprobe.resources import clone_root
 from dpprobe.version_number import UNKNOWN, name_code
 
@@ -109,3 +110,19 @@ def _find_clone() -> Path | None:
     """
     root = clone_root()
     return root if root is not None and (root / ".git").exists() else None
+
+
+def git_commit(folder: Path) -> str | None:
+    """Returns the checked-out commit, with a mark if files were changed; None without git."""
+    try:
+        commit = _run_git(folder, "rev-parse", "HEAD")
+        changed = _run_git(folder, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return f"{commit} with local changes" if changed else commit
+
+
+def _run_git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    return done.stdout.strip()

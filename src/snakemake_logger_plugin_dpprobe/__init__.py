@@ -30,9 +30,9 @@ from snakemake.settings.enums import Quietness
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from dpprobe.artifacts import explain_unwritable, file_system, format_size
 from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import ConfigError
+from dpprobe.files.disk_errors import explain_unwritable, file_system, format_size
 from dpprobe.shown_text import printable
 from dpprobe.study.run_command import check_files
 from snakemake_logger_plugin_dpprobe.failures import Failures, read_status, read_wait

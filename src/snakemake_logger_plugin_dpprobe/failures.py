@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dpprobe.logs import is_lasting, last_error
+from dpprobe.files.logs import is_lasting, last_error
 
 FAILED = "failed; the reason follows at the end of this run"
 _STATUS = re.compile(

@@ -21,7 +21,7 @@ from tests.browser.chromium import MISSING, await_that, launch, open_page, scree
 from tests.support.mlflow_server import serve
 from tests.support.script_modules import load_script
 
-from dpprobe.artifacts import read_json
+from dpprobe.files.json_files import read_json
 
 ROOT = Path(__file__).resolve().parents[2]
 DATASET = "digits"

@@ -21,7 +21,7 @@ from tests.browser.chromium import (
 from tests.support.mlflow_server import serve
 from tests.workflow.conftest import SMALL, Workspace, _warm_python  # noqa: F401
 
-from dpprobe.artifacts import read_json
+from dpprobe.files.json_files import read_json
 
 pytestmark = needed
 

@@ -21,13 +21,14 @@ from jsonschema import Draft202012Validator
 from safetensors import safe_open
 
 from dpprobe.analyses.tsne.measure import read_embedding
-from dpprobe.artifacts import read_json, read_record, write_table
 from dpprobe.data.downloads.download_receipt import Receipt
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_file import SEAL_BYTES, read_header, seal_shard
 from dpprobe.features.shard_manifest import read_manifest
+from dpprobe.files.json_files import read_json, read_record
+from dpprobe.files.table_files import write_table
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.bundle import read_bundle
 from dpprobe.release.comparison import Metric, Noise, ReleasedSums, estimate_difference

@@ -37,7 +37,6 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 from dpprobe.__main__ import main
-from dpprobe.artifacts import read_json
 from dpprobe.data import dataset_preparation
 from dpprobe.data.images.image_files import open_image, pixel_hash
 from dpprobe.data.registry import dataset_options
@@ -46,6 +45,7 @@ from dpprobe.draft.csv_guesses import Wishes, look_at_csv
 from dpprobe.draft.parquet_guesses import look_at_parquet
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_file import read_header
+from dpprobe.files.json_files import read_json
 from dpprobe.release.bundle import BUNDLE_FILES, FACTS_FILE, HEAD_FILE, STATEMENT_FILE
 from dpprobe.release.bundle import write_sums as write_bundle_sums
 from dpprobe.release.image_sources import find_images

@@ -15,7 +15,6 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 
-from dpprobe.artifacts import read_record, require_plain_file
 from dpprobe.data import dataset_preparation
 from dpprobe.data.images.image_files import is_image_file
 from dpprobe.data.people.group_columns import warn_of_code
@@ -26,6 +25,8 @@ from dpprobe.draft.csv_guesses import Wishes
 from dpprobe.draft.parquet_guesses import look_at_parquet
 from dpprobe.errors import ConfigError, DataError, StoreError
 from dpprobe.features.shard_file import opened_shard
+from dpprobe.files.json_files import read_record
+from dpprobe.files.plain_files import require_plain_file
 from dpprobe.release.bundle import HEAD_FILE, WEIGHTS, write_sums
 from dpprobe.release.ledger.ledger_file import LedgerFile
 from dpprobe.release.predict import Predictor, predict

@@ -26,7 +26,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpprobe.artifacts import parse_json, read_bounded, read_record
 from dpprobe.data import dataset_preparation
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.sources.embedding_files import open_embeddings
@@ -36,6 +35,9 @@ from dpprobe.draft.parquet_guesses import look_at_parquet
 from dpprobe.errors import ConfigError, DataError, DpprobeError, StoreError
 from dpprobe.exhibits.tables import Column, Table, TableCell, comma_separated
 from dpprobe.features.shard_file import check_seal, opened_shard, seal_shard
+from dpprobe.files.json_files import read_record
+from dpprobe.files.plain_files import read_bounded
+from dpprobe.json_values import parse_json
 from dpprobe.privacy.limits import epsilon_token
 from dpprobe.release.ledger.ledger_file import LedgerFile
 from dpprobe.release.predict import predict

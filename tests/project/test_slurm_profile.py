@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from dpprobe.devices import USER_PATH, put_python_on_path
-from dpprobe.logs import is_lasting, last_error
+from dpprobe.files.logs import is_lasting, last_error
 from tests.support.programs import run_program
 
 PROFILE = Path(__file__).resolve().parents[2] / "profiles/slurm"

@@ -25,7 +25,7 @@ import onnxruntime
 import pytest
 from PIL import Image
 
-from dpprobe.artifacts import read_json
+from dpprobe.files.json_files import read_json
 from dpprobe.release.bundle import (
     FACTS_FILE,
     LISTED_FILES,

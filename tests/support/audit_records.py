@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpprobe.analyses.audit.audit_record import RECORD_SUFFIX, audit_path, power_in_words
-from dpprobe.artifacts import write_json
+from dpprobe.files.json_files import write_json
 from dpprobe.privacy.limits import INFINITE
 
 FPR = np.logspace(-4, 0, 9)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.analyses.baseline_record import FEW_SHOT, ZERO_SHOT
-from dpprobe.artifacts import write_json
+from dpprobe.files.json_files import write_json
 
 
 def _summarise(value: float, metric: str = "accuracy") -> dict[str, Any]:

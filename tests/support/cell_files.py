@@ -13,9 +13,11 @@ import numpy as np
 import pyarrow as pa
 from safetensors.numpy import save_file
 
-from dpprobe.artifacts import hash_value, write_json, write_table
 from dpprobe.data.options import Headline, headline_metric
+from dpprobe.files.json_files import write_json
+from dpprobe.files.table_files import write_table
 from dpprobe.heads.registry import method_options
+from dpprobe.json_values import hash_value
 from dpprobe.privacy.accountants import describe_accountant
 from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.privacy.risk import nominal_epsilon
@@ -90,18 +92,12 @@ def write_cell(
         multi_label=multi_label,
         test_counts=() if shares is None else class_counts(labels, classes),
     )
+    judged = [metrics.Evaluation(each, labels, link=link, units=units) for each in scores[:seeds]]
     records = [
-        {
-            "index": i,
-            **metrics.evaluate_scores(scores[i], labels, link=link, units=units),
-            "halves": half_values(shown, scores[i], labels, link=link, units=units),
-        }
-        for i in range(seeds)
+        {"index": i, **each.compute_metrics(), "halves": half_values(shown, each)}
+        for i, each in enumerate(judged)
     ]
-    correct = metrics.right_predictions(scores[0], labels, link=link)
-    summary = summarise_records(
-        records, correct=correct, labels=labels, scores=scores[0], units=units
-    )
+    summary = summarise_records(records, judged[0])
     _write_history(folder / "history.parquet", records)
     write_predictions(folder / "predictions.parquet", scores, labels)
     private = math.isfinite(budget)

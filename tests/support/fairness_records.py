@@ -27,8 +27,9 @@ from dpprobe.analyses.fairness.fairness_record import (
 )
 from dpprobe.analyses.fairness.measure import compare_groups
 from dpprobe.analyses.fairness.options import FairnessOptions
-from dpprobe.artifacts import read_json, write_json, write_table
-from dpprobe.records import locate_record
+from dpprobe.files.json_files import read_json, write_json
+from dpprobe.files.records import locate_record
+from dpprobe.files.table_files import write_table
 from tests.support.cell_files import write_cell, write_predictions
 from tests.support.refusals import change_values
 

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 from matplotlib.figure import Figure
 
-from dpprobe.artifacts import write_table
 from dpprobe.exhibits import style
+from dpprobe.files.table_files import write_table
 from dpprobe.reporting.figures import curves
 from dpprobe.results.summary import read_grid
 from tests.support.cell_files import summarise, write_study

@@ -21,7 +21,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from dpprobe.artifacts import write_json
+from dpprobe.files.json_files import write_json
 from dpprobe.finetune import checkpoint as checkpoint_module
 from dpprobe.finetune.checkpoint import Checkpoints
 from dpprobe.finetune.fine_tuned_network import FineTunedNetwork

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.analyses.long_tail.long_tail_record import RECORD_SUFFIX, LongTailRecord
-from dpprobe.records import locate_record
+from dpprobe.files.records import locate_record
 
 FREQUENCIES: dict[str, Any] = {
     "sub_classes": 40,

@@ -436,12 +436,13 @@ def join_features(study: Any, dataset: str, backbone: str, members: Sequence[str
 def write_manifest(
     study: Any, dataset: str, described: Any, shard: Path, manifest: Path, rows: int
 ) -> None:
+    from dpprobe.data.promise_facts import promise_facts
     from dpprobe.features import shard_manifest
 
     first = getattr(described, "train_copies", None) or getattr(described, "copies", None)
     more: Options = {"copies": first if shard.parent.name == "train" else None}
     if "promise" in inspect.signature(shard_manifest.write_manifest).parameters:
-        more["promise"] = study.dataset_promise(dataset)
+        more["promise"] = promise_facts(study.datasets[dataset])
     shard_manifest.write_manifest(
         [shard], manifest, rows=rows, dataset_fingerprint=described.fingerprint, **more
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits import published, tables
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.reporting.paper_tables.common import Run
 from dpprobe.reporting.paper_tables.registry import PAPER_TABLES
 from dpprobe.reporting.paper_tables.write import make_paper_table

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import read_json
+from dpprobe.files.json_files import read_json
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.statement import NOT_COVERED, mechanism_values

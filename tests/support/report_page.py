@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from dpprobe.analyses import analysis
-from dpprobe.artifacts import write_text
 from dpprobe.exhibits.tables import save_table
+from dpprobe.files.atomic_writes import write_text
 from dpprobe.reporting.accuracy_table import make_accuracy_table
 from dpprobe.reporting.figures import planner
 from dpprobe.reporting.figures.planner import plan_svg

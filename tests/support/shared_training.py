@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 import torch
 
-from dpprobe.artifacts import write_json
 from dpprobe.errors import PrivacyError
+from dpprobe.files.json_files import write_json
 from dpprobe.finetune.checkpoint import Checkpoints
 from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.ranks import ALONE, Ranks, join_ranks

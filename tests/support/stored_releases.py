@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
-from dpprobe.artifacts import read_json
+from dpprobe.files.json_files import read_json
 from tests.conftest import REPOSITORY
 from tests.support.make_stored_releases import ABOUT
 

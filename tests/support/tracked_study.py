@@ -12,7 +12,8 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Experiment, Run, ViewType
 
-from dpprobe.artifacts import read_json, write_text
+from dpprobe.files.atomic_writes import write_text
+from dpprobe.files.json_files import read_json
 from dpprobe.results.summary import summarise_cells
 from dpprobe.tracking.ingest import ingest_study, update_dataset
 from dpprobe.tracking.store import create_tables

@@ -54,7 +54,7 @@ FOR_RUNS = (
     "dpprobe.release.bundle",
     "dpprobe.reporting.registry",
     "dpprobe.backbones.pixels",
-    "dpprobe.run_marks",
+    "dpprobe.files.run_marks",
     "dpprobe.study.study_lines",
     "dpprobe.reporting.results_command",
     "snakemake.profiles",
@@ -324,8 +324,8 @@ def list_modules_once() -> None:
 
 def describe_networks_once(folder: Path) -> None:
     """Keeps what networks are for all studies, as a study keeps it for its own next starts."""
-    from dpprobe.artifacts import write_text
     from dpprobe.backbones import feature_dimensions as known
+    from dpprobe.files.atomic_writes import write_text
 
     ask_process = known._ask_process
 

@@ -14,7 +14,7 @@ import pytest
 from dpprobe import extras
 from dpprobe.errors import DataError, MissingExtraError
 from dpprobe.extras import EXTRAS, OptionalModule, naming_extras, require_extra
-from dpprobe.logs import LASTING, job_log
+from dpprobe.files.logs import LASTING, job_log
 from dpprobe.release.checks import Checks
 
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpprobe.errors import ConfigError, DataError, DpprobeError
-from dpprobe.logs import job_log, last_error
+from dpprobe.files.logs import job_log, last_error
 from dpprobe.shown_text import Lines, join_lines, one_line
 from tests.support.command_line import run_main
 from tests.support.shards import png

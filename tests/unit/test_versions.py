@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from packaging.version import Version
 
 from dpprobe import versions as module
 from dpprobe.version_number import TAG, UNKNOWN, VERSION, name_code
-from dpprobe.versions import clone_commit, code_version
+from dpprobe.versions import clone_commit, code_version, git_commit
 from tests.conftest import REPOSITORY
 from tests.support.git import built, git
 
@@ -151,3 +153,24 @@ def test_no_fault_of_an_archive_ends_a_job(tmp_path: Path, text: str | bytes | N
         content = text if isinstance(text, bytes) else text.encode()
         (tmp_path / ".git_archival.txt").write_bytes(content)
     assert name_code(tmp_path) == UNKNOWN
+
+
+def test_the_commit_says_when_files_differ(tmp_path: Path) -> None:
+    assert git_commit(tmp_path / "nowhere") is None
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    (tmp_path / "file").write_text("1")
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *arguments], check=True)
+    (tmp_path / "untracked").touch()
+    commit = git_commit(tmp_path)
+    assert commit is not None
+    assert re.fullmatch("[0-9a-f]{40}", commit)
+    (tmp_path / "file").write_text("2")
+    assert git_commit(tmp_path) == f"{commit} with local changes"
+
+
+def test_a_machine_without_git_has_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_commit(tmp_path) is None

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from dpprobe.artifacts import read_json
+from dpprobe.files.json_files import read_json
 
 from .conftest import SMALL, Workspace
 

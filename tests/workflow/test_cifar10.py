@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from dpprobe.artifacts import read_json
+from dpprobe.files.json_files import read_json
 
 from .conftest import Workspace
 

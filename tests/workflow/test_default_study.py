@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dpprobe.artifacts import read_json
+from dpprobe.files.json_files import read_json
 from tests.support.picture_texts import find_stale, load_pictures, page_text, read_texts
 from tests.support.programs import run_program
 

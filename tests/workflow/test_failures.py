@@ -63,7 +63,7 @@ rule make:
 """
 FAILS = """
 import sys
-from dpprobe.logs import job_log
+from dpprobe.files.logs import job_log
 with job_log(snakemake.log[0]):
     from dpprobe.errors import {error}
     raise {error}("no room for a")

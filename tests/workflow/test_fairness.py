@@ -11,7 +11,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
-from dpprobe.artifacts import read_json
+from dpprobe.files.json_files import read_json
 from dpprobe.privacy.accountants import compute_epsilon, price_together
 from dpprobe.privacy.stated_facts import mechanisms_of
 

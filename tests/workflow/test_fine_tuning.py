@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
 
-from dpprobe.artifacts import read_json
+from dpprobe.files.json_files import read_json
 from dpprobe.results.cell_record import read_cell
 from dpprobe.results.network_record import STATE_FILE, NetworkRecord
 

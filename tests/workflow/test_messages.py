@@ -63,7 +63,7 @@ def test_a_run_from_another_folder_on_the_same_results_is_named(
 ) -> None:
     results = workspace.directory / "results"
     program = (
-        "import sys; from pathlib import Path; from dpprobe.run_marks import mark_run\n"
+        "import sys; from pathlib import Path; from dpprobe.files.run_marks import mark_run\n"
         "mark_run([Path(sys.argv[1])]); print(flush=True); sys.stdin.read()"
     )
     elsewhere = tmp_path / "elsewhere"

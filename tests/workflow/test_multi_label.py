@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from dpprobe.artifacts import read_json
+from dpprobe.files.json_files import read_json
 
 from .conftest import Workspace
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpprobe.artifacts import read_json
+from dpprobe.files.json_files import read_json
 
 from .conftest import Workspace
 

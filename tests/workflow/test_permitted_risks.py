@@ -6,7 +6,7 @@ import copy
 import csv
 from typing import Any
 
-from dpprobe.artifacts import read_json
+from dpprobe.files.json_files import read_json
 from dpprobe.privacy.risk import Risk
 
 from .conftest import SMALL, Workspace

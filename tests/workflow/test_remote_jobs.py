@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from dpprobe.logs import LASTING
+from dpprobe.files.logs import LASTING
 
 from .conftest import (
     Template,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.artifacts import read_json
+from dpprobe.files.json_files import read_json
 from dpprobe.privacy.statement_words import explain_statement
 from tests.support.programs import run_program
 

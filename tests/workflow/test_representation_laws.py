@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.artifacts import read_json
+from dpprobe.files.json_files import read_json
 
 from .conftest import Workspace
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.artifacts import read_json
+from dpprobe.files.json_files import read_json
 from dpprobe.results.cell_files import HISTORY_FILE, METRICS_FILE, PREDICTIONS_FILE, WEIGHTS_FILE
 
 from .conftest import SMALL, Template, Workspace, contents, copy_code, count_rules

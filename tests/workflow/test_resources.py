@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpprobe.artifacts import read_json
+from dpprobe.files.json_files import read_json
 from tests.conftest import REPOSITORY
 from tests.support.programs import run_program
 

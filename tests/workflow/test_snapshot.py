@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dpprobe.artifacts import parse_values
+from dpprobe.files.json_files import parse_values
 
 from .conftest import PREPARED, Template, WarmPython, Workspace, copy_code, on_cluster
 

@@ -3,14 +3,15 @@
 import os
 from pathlib import Path
 
-from dpprobe.artifacts import explain_unwritable, read_whole_record
+from dpprobe.files.disk_errors import explain_unwritable
+from dpprobe.files.json_files import read_whole_record
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import nominal_epsilon
 from dpprobe.release.bundle import BUNDLE_FILES
-from dpprobe.result_store import keep_published
+from dpprobe.files.result_store import keep_published
 from dpprobe.results.cell_files import CELL_FILES, METRICS_FILE
 from dpprobe.results.cell_record import CellName, find_disagreement, recorded_facts
-from dpprobe.run_marks import take_turn
+from dpprobe.files.run_marks import take_turn
 from dpprobe.study.network_methods import head_methods
 from dpprobe.study.study import Cell
 from dpprobe.stage_versions import (
@@ -20,7 +21,7 @@ from dpprobe.stage_versions import (
     is_only_raised,
 )
 from dpprobe.tracking.receipt import find_store_fault
-from dpprobe.written_files import lacks_record, list_changed, locate_record
+from dpprobe.files.written_files import lacks_record, list_changed, locate_record
 from snakemake_logger_plugin_dpprobe import RUN as RAISED_RUN
 
 # Caches for each job if its files are complete, because Snakemake plans several times.

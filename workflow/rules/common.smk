@@ -20,7 +20,7 @@ from dpprobe.analyses.representation_law import (
     list_law_records,
 )
 from dpprobe.data.option_paths import is_wildcard
-from dpprobe.data.options import hash_file_states
+from dpprobe.data.file_states import hash_file_states
 from dpprobe.errors import ConfigError
 from dpprobe.heads.auto import asked_options
 from dpprobe.options import resolve_path
@@ -35,6 +35,7 @@ from dpprobe.results.network_record import (
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.shown_text import one_line
 from dpprobe.study.check_command import load_checked
+from dpprobe.study.comparisons import whole_datasets
 from dpprobe.study.imbalance import rare_classes
 from dpprobe.study.network_methods import head_methods, network_options
 from dpprobe.study.snapshot import RUN_KEY, check_run, note_renamed
@@ -76,7 +77,7 @@ if STUDY != NAMESPACES[0]["STUDY"]:
 DATASETS = STUDY.all_datasets()
 FILES = StudyFiles(STUDY, cell_files=CELL_FILES if IN_STORAGE else NAMED_FILES)
 # The whole dataset of each subsample, if the study has the whole dataset.
-WHOLE = STUDY.whole_datasets()
+WHOLE = whole_datasets(STUDY)
 AUDITED_CELLS = list_audited(STUDY)
 IMBALANCED = list_imbalanced(STUDY)
 LAW_DATASETS = law_datasets(STUDY)
@@ -229,7 +230,7 @@ def source_state(wildcards):
     """Hashes names, sizes and times of a source's files, because a replaced file may have an older time."""
     if wildcards.dataset in WHOLE:
         return None
-    return DATASETS[wildcards.dataset].source_state()
+    return hash_file_states(DATASETS[wildcards.dataset].list_source_files())
 
 
 def download_receipt(wildcards):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from snakemake.settings.enums import Quietness
 
-from dpprobe.dropped_files import describe_removed, remove_dropped
-from dpprobe.logs import BRIEF
+from dpprobe.files.dropped_files import describe_removed, remove_dropped
+from dpprobe.files.logs import BRIEF
 from dpprobe.release.bundle import RELEASES_FOLDER
 from dpprobe.release.bundle_folders import list_misplaced
-from dpprobe.run_marks import take_turn
+from dpprobe.files.run_marks import take_turn
 from dpprobe.study.run_command import command_line, profile_words, run_words
 from snakemake_logger_plugin_dpprobe import RUN as TOLD_RUN
 

@@ -1,4 +1,4 @@
-from dpprobe.artifacts import hash_value
+from dpprobe.json_values import hash_value
 from dpprobe.results.cell_files import METRICS_FILE, STATEMENT_FILE
 from dpprobe.stage_versions import VERSIONS
 

@@ -4,7 +4,7 @@ import shutil
 from functools import cache
 from pathlib import Path
 
-from dpprobe.artifacts import read_json
+from dpprobe.files.json_files import read_json
 from dpprobe.devices import count_devices, lacks_gpu
 from dpprobe.errors import ConfigError, DpprobeError
 from dpprobe.heads.fit_device import FitPlace, place_fit

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dpprobe.data.downloads.addresses import public_addresses
-from dpprobe.run_marks import MARKED, end_turn, find_other_runs, mark_run
+from dpprobe.files.run_marks import MARKED, end_turn, find_other_runs, mark_run
 from dpprobe.study.snapshot import SNAPSHOT_FILE, take_snapshot
 from dpprobe.versions import RUN_VERSIONS, VERSIONS
 

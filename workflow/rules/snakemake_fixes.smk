@@ -156,7 +156,7 @@ def look_before(plan):
 # Snakemake treats an edited result with an unchanged time as up to date, and with a new time as the source of later
 # files. A receipt of MLflow runs may refer to a deleted store. No trigger of Snakemake detects edits or lost stores.
 # Upstream: snakemake/snakemake#4254 asks for a flag, force(), to rerun jobs.
-# Tests: tests/unit/test_written_files.py,
+# Tests: tests/unit/files/test_written_files.py,
 # tests/workflow/test_default_study.py::test_a_deleted_mlflow_store_is_written_again
 if IS_FIRST and workflow.is_main_process:
     DAG.update_needrun = look_before(DAG.update_needrun)

@@ -4,7 +4,7 @@ from dpprobe.stage_versions import VERSIONS
 
 
 # One job trains every method of a (dataset, backbone, epsilon). Snakemake deletes the cells before the job starts and
-# after it failed; the job links each cell that the store in <results>/.cells has (`dpprobe.result_store`).
+# after it failed; the job links each cell that the store in <results>/.cells has (`dpprobe.files.result_store`).
 rule train_heads:
     """Private heads of one dataset, backbone and epsilon."""
     input:

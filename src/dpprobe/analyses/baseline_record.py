@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from dpprobe.artifacts import read_record
+from dpprobe.files.json_files import read_record
 
 ZERO_SHOT: Final = {"format": "dpprobe-zero-shot", "format_version": 1}
 FEW_SHOT: Final = {"format": "dpprobe-few-shot", "format_version": 1}

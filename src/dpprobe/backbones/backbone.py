@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal
 
-from dpprobe import artifacts
+from dpprobe import json_values
 from dpprobe.backbones.options import BACKBONE_NOTES, BackboneOptions
 from dpprobe.errors import DataError
 from dpprobe.versions import VERSIONS
@@ -123,7 +123,7 @@ def backbone_fingerprint(
       exclude: options that do not affect the features, such as the checkpoint's path.
       precision: number format of the forward pass, for networks.
     """
-    return artifacts.hash_value(
+    return json_values.hash_value(
         {
             "version": VERSIONS["features"],
             "options": options.model_dump(mode="json", exclude={*exclude, *BACKBONE_NOTES}),

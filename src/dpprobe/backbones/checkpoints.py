@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpprobe import artifacts
 from dpprobe.backbones.options import NetworkOptions
 from dpprobe.errors import ConfigError
+from dpprobe.files import array_files, plain_files
 from dpprobe.options import resolve_path
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def check_kind(path: Path) -> None:
             f"with it for `source: embeddings`, or {_REMEDY}"
         )
     # weights are binary files, zip archives or pickles
-    kind = artifacts.name_kind(start)
+    kind = plain_files.name_kind(start)
     if kind:
         raise ConfigError(f"checkpoint: {path}: this is {kind}, not a file of weights; {_REMEDY}")
 
@@ -51,7 +51,7 @@ def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
     check_kind(path)
     try:
         if path.suffix == ".safetensors":
-            artifacts.require_short_header(path)
+            array_files.require_short_header(path)
         if shapes and path.suffix == ".safetensors":
             state = clean_state_dict(_read_header(path))
         else:
@@ -145,7 +145,7 @@ def hash_weights(options: NetworkOptions, model: torch.nn.Module) -> str:
 
     if options.checkpoint is None:
         return state_sha256(model)
-    sha256 = artifacts.sha256_file(resolve_path(options.checkpoint))
+    sha256 = plain_files.sha256_file(resolve_path(options.checkpoint))
     if options.checkpoint_sha256 not in (None, sha256):
         raise ConfigError(
             f"checkpoint: {options.checkpoint}: SHA-256 {sha256} instead of "

@@ -17,11 +17,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from dpprobe import artifacts
+from dpprobe import json_values
 from dpprobe.backbones import joined
 from dpprobe.backbones.hub_files import HubFile
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.errors import ConfigError
+from dpprobe.files import atomic_writes
 
 FILE = "backbones.json"
 FORMAT = 3
@@ -63,7 +64,7 @@ def read_dimensions(backbones: Mapping[str, BackboneOptions], results_dir: Path)
     if new:
         kept |= new
         with suppress(OSError):  # without a cache, the next start is as slow
-            artifacts.write_text(path, json.dumps({"format": FORMAT, "networks": kept}) + "\n")
+            atomic_writes.write_text(path, json.dumps({"format": FORMAT, "networks": kept}) + "\n")
     for name, options in backbones.items():
         told = kept.get(keys[name], {}) if options.network else {}
         if "blocks" in told:
@@ -106,7 +107,7 @@ def _add_joined(name: str, options: joined.Options, dimensions: Dimensions) -> N
 def _hash_options(options: BackboneOptions) -> str:
     """Returns the key of a network's cached answer."""
     files = [Path(file).stat() for file in options.input_files()]
-    return artifacts.hash_value(
+    return json_values.hash_value(
         {
             "options": options.extraction_params(),
             "files": [[*options.input_files()], *([one.st_size, one.st_mtime_ns] for one in files)],

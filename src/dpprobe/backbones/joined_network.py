@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dpprobe import artifacts
+from dpprobe import json_values
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.feature_digest import probe_image
 from dpprobe.errors import ConfigError
@@ -61,7 +61,7 @@ def join_backbones(members: Mapping[str, Backbone], dtypes: Sequence[str]) -> Ba
         dimension=sum(width for width in widths.values() if width is not None),
         preprocessing={},
         weights_sha256=None,
-        fingerprint=artifacts.hash_value([one.fingerprint for one in members.values()]),
+        fingerprint=json_values.hash_value([one.fingerprint for one in members.values()]),
         trained=any(one.trained for one in members.values()),
         transform=packed,
         forward=forward,

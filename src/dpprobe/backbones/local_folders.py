@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dpprobe import artifacts
 from dpprobe.errors import ConfigError
+from dpprobe.files import plain_files
 from dpprobe.options import resolve_path
 
 PREFIX = "local-dir:"
@@ -58,7 +58,7 @@ def hide_folder(model: str, config: str) -> str:
     """
     if not model.startswith(PREFIX):
         return model
-    return f"{PREFIX}{artifacts.sha256_file(_folder(model) / config)}"
+    return f"{PREFIX}{plain_files.sha256_file(_folder(model) / config)}"
 
 
 def is_hidden(model: str) -> bool:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from dpprobe import artifacts
 from dpprobe.backbones import local_folders
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
 from dpprobe.backbones.checkpoints import hash_weights
@@ -28,6 +27,7 @@ from dpprobe.backbones.options import (
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.backbones.sister_models import list_sisters
 from dpprobe.errors import ConfigError
+from dpprobe.files import json_files
 from dpprobe.options import resolve_path
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class Options(NetworkOptions):
         if not self.model.startswith(local_folders.PREFIX):
             return self.model
         try:
-            values = artifacts.read_json(
+            values = json_files.read_json(
                 Path(local_folders.list_files(self.model, local_folders.TIMM_CONFIG)[0])
             )
         except (OSError, ValueError):
@@ -230,7 +230,7 @@ def _read_configs(path: Path, default: str) -> Iterator[tuple[Path, dict[str, An
     """Yields files that state facts about a checkpoint, with values and architecture."""
     for file in (path.with_suffix(".json"), path.with_name("config.json")):
         try:
-            values = artifacts.read_json(file)
+            values = json_files.read_json(file)
         except (OSError, ValueError):
             continue
         if isinstance(values, dict):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dpprobe.counted_nouns import count_noun
+from dpprobe.data.dataset_sizes import needs_every_class
 from dpprobe.data.people.companions import look_for_companions
 from dpprobe.data.people.copy_counts import CopyCounter
 from dpprobe.data.people.group_columns import MISSING_CODE, find_spellings, group_name, warn_of_code
@@ -90,7 +91,7 @@ class Checks:
         self._class_names = class_names
         self._options = options
         self._problems = problems
-        needed = strict_test or options.needs_every_class()
+        needed = strict_test or needs_every_class(options)
         self._strict_test = needed and options.missing_classes == "error"
         # The first row of each image, by hash of the image's pixels (or bytes, if not decoded).
         self._seen: dict[str, dict[bytes, _First]] = {"train": {}, "test": {}}

@@ -9,11 +9,12 @@ import importlib
 import shutil
 from pathlib import Path
 
-from dpprobe import artifacts
 from dpprobe.data import problems
 from dpprobe.data.downloads.download_receipt import write_receipt
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import SOURCES
+from dpprobe.data.subsample import without_subsample
+from dpprobe.files import disk_errors
 
 
 def download_dataset(options: DatasetOptions, directory: Path) -> None:
@@ -25,7 +26,7 @@ def download_dataset(options: DatasetOptions, directory: Path) -> None:
     DownloadError if the server does not deliver the right content.
     """
     module = importlib.import_module(SOURCES[options.source])
-    with artifacts.explain_full_disk(directory, "files were fetched"):
+    with disk_errors.explain_full_disk(directory, "files were fetched"):
         directory.mkdir(parents=True, exist_ok=True)
         fetched = module.download(options, directory)
         write_receipt(directory, fetched, params=options.download_params())
@@ -47,7 +48,7 @@ def prepare_dataset(
       downloaded: the folder that `download_dataset` filled, for a source that needs one.
       whole: with `subsample`, the folder with the tables of all rows; None creates these tables.
     """
-    with artifacts.explain_full_disk(directory, "the split tables were written"):
+    with disk_errors.explain_full_disk(directory, "the split tables were written"):
         # A problem report of an earlier run would look like a report of the current run.
         (directory / problems.FILE_NAME).unlink(missing_ok=True)
         if options.subsample is None:
@@ -58,7 +59,7 @@ def prepare_dataset(
         made = directory / "whole"
         if whole is None:
             shutil.rmtree(made, ignore_errors=True)
-            _prepare_whole(options.without_subsample(), made, downloaded)
+            _prepare_whole(without_subsample(options), made, downloaded)
         write_subsampled(whole or made, directory, options)
         shutil.rmtree(made, ignore_errors=True)
 

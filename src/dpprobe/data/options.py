@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -16,7 +15,6 @@ from dpprobe.data.subsample import Subsample
 from dpprobe.errors import ConfigError
 from dpprobe.options import Name, Options, real_path, resolve_path
 from dpprobe.privacy.limits import SMALLEST_DELTA
-from dpprobe.shown_text import join_lines
 
 
 class Expected(Options):
@@ -53,6 +51,23 @@ class ClassUnits:
     test: Mapping[str, int]
     test_shares: Mapping[str, float] = field(default_factory=dict)
     test_at: Mapping[float, Mapping[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedPeople:
+    """What columns say about the patients of a dataset.
+
+    Attributes:
+      column: the column that names the patient of each image; None if no column does.
+      unit: the unit of privacy that the dataset sets; None for the study's unit.
+      most_images: the largest number of training images per patient; None for any number.
+      groups: the columns of subgroups in the split tables.
+    """
+
+    column: str | None = None
+    unit: Literal["image", "patient"] | None = None
+    most_images: int | None = None
+    groups: tuple[str, ...] = ()
 
 
 Prompts = str | tuple[str, ...]
@@ -265,10 +280,6 @@ class DatasetOptions(Options, ABC):
         """Returns the folders in which every file counts as an image."""
         return ()
 
-    def source_state(self) -> str | None:
-        """Returns `hash_file_states` of all input files, computed at each start of Snakemake."""
-        return hash_file_states(self.list_source_files())
-
     def list_source_files(self) -> Iterator[tuple[str, str | os.PathLike[str]]]:
         """Yields the name and the path of every file that decides the split tables."""
         yield from ((file, file) for file in self.input_files())
@@ -278,9 +289,6 @@ class DatasetOptions(Options, ABC):
         written = self.model_dump(include=set(_OMITTED_AT_DEFAULT), exclude_defaults=True)
         omitted = DATASET_NOTES | (_OMITTED_AT_DEFAULT - written.keys())
         return self.model_dump(mode="json", exclude=set(omitted))
-
-    def without_subsample(self) -> Self:
-        return self.model_copy(update={"subsample": None})
 
     def image_params(self) -> dict[str, Any]:
         """Returns the options that determine the set of images, regardless of the split.
@@ -298,9 +306,6 @@ class DatasetOptions(Options, ABC):
         choose the rows, or before a download.
         """
         return ()
-
-    def text_params(self) -> dict[str, Any]:
-        return self.model_dump(mode="json", include={"prompts", "prompt_names"})
 
     def has_test(self) -> bool:
         """Returns True if the source has a test split; otherwise dpprobe splits the rows."""
@@ -324,18 +329,14 @@ class DatasetOptions(Options, ABC):
         sizes = self.expect.model_dump(exclude_none=True, exclude=cut)
         return Expected(**{name: min(size, most.get(name, size)) for name, size in sizes.items()})
 
-    def expected_rows(self) -> tuple[int, int] | None:
-        """Returns the rows of the train and the test table if `expect` has both."""
-        sizes = self.expected_counts()
-        return None if sizes.train is None or sizes.test is None else (sizes.train, sizes.test)
-
     def count_rows(self) -> tuple[int, int] | None:
         """Counts the rows of the train and the test table before `subsample`, within seconds.
 
         By default, returns the sizes in `expect`, or None if counting would need a download or all
         files. If the result is None, checks of the number of rows run after the download.
         """
-        return self.expected_rows()
+        sizes = self.expected_counts()
+        return None if sizes.train is None or sizes.test is None else (sizes.train, sizes.test)
 
     def class_rows(self) -> Mapping[str, int] | None:
         """Counts the training units of each class, by name, before `subsample`; None if unknown."""
@@ -350,31 +351,6 @@ class DatasetOptions(Options, ABC):
         """
         return None
 
-    def needs_every_class(self) -> bool:
-        """Returns True if the metric covers every class, so that each class needs test rows."""
-        if self.metric is None:
-            return self.multi_label() or self.count_classes() == 2
-        return self.metric != "accuracy"
-
-    def used_rows(self) -> tuple[int, int] | None:
-        """Counts the rows of the train and the test table after `subsample`; None if unknown.
-
-        The count is unknown for a fraction (rows' names decide), for a number of patients (only the
-        source knows their rows), and if `count_rows` returns None.
-
-        Raises ConfigError if `subsample` names a class that does not exist, or a class has too few
-        rows.
-        """
-        if self.subsample is None:
-            return self.count_rows()
-        sizes = self.class_rows()
-        if sizes is not None and (faults := self.subsample.list_faults(sizes)):
-            raise ConfigError(join_lines(f"subsample: {fault}" for fault in faults))
-        each, classes, rows = self.subsample.per_class, self.count_classes(), self.count_rows()
-        if each is None or classes is None or rows is None or self.names_units():
-            return None
-        return each * classes, rows[1]
-
     def multi_label(self) -> bool:
         return False
 
@@ -386,25 +362,8 @@ class DatasetOptions(Options, ABC):
         """Returns the names of a row's vectors; none for images."""
         return ()
 
-    def group_names(self) -> tuple[str, ...]:
-        """Returns the columns of subgroups in the split tables."""
-        return ()
-
-    def named_unit(self) -> Literal["image", "patient"] | None:
-        """Returns the unit of privacy that the dataset sets; None for the study's unit."""
-        return None
-
-    def names_units(self) -> bool:
-        """Returns True if a column names the patient of each image."""
-        return self.unit_name() is not None
-
-    def unit_name(self) -> str | None:
-        """Returns the column that names the patient of each image, if any."""
-        return None
-
-    def images_per_patient(self) -> int | None:
-        """Returns the largest number of training images per patient; None for any number."""
-        return None
+    def named_people(self) -> NamedPeople:
+        return NamedPeople()
 
     def count_units(self) -> int | None:
         """Counts the patients of the train table before `subsample`; None if unknown."""
@@ -418,26 +377,6 @@ def _drop_options(values: dict[str, Any], names: Set[str]) -> dict[str, Any]:
         for name, value in values.items()
         if name not in names
     }
-
-
-def hash_file_states(files: Iterable[tuple[str, str | os.PathLike[str]]]) -> str | None:
-    """Hashes names, sizes and times of files, given as (name, path); None without files.
-
-    The hash changes even if an older file replaces a file. Raises ConfigError for a missing file.
-    """
-    states = []
-    for name, path in files:
-        try:
-            status = os.stat(path)  # noqa: PTH116  # path may be an os.DirEntry
-        except OSError as error:
-            place = os.fspath(path)
-            raise ConfigError(
-                f"{place}: {error.strerror}; restore the file, or remove it from the dataset"
-            ) from error
-        states.append(f"{name}\0{status.st_size}\0{status.st_mtime_ns}")
-    if not states:
-        return None
-    return hashlib.sha256(os.fsencode("\n".join(sorted(states)))).hexdigest()
 
 
 def headline_metric(

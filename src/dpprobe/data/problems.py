@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from dpprobe import artifacts
 from dpprobe.errors import DataError
+from dpprobe.files import atomic_writes
 from dpprobe.shown_text import join_lines, spreadsheet_text
 
 FILE_NAME = "problems.csv"
@@ -138,7 +138,7 @@ class Problems:
         return DataError(join_lines(lines))
 
     def _open_writer(self) -> Any:
-        temporary = self._stack.enter_context(artifacts.atomic_path(self.path))
+        temporary = self._stack.enter_context(atomic_writes.atomic_path(self.path))
         stream = self._stack.enter_context(temporary.open("w", encoding="utf-8", newline=""))
         rows = csv.writer(stream, lineterminator="\n")
         rows.writerow(COLUMNS)

@@ -115,13 +115,13 @@ def promise_facts(
     copies_across: int | None = None,
 ) -> PromiseFacts:
     """Returns a dataset's facts; counts of copies are known once its split tables are made."""
-    split, part = dataset.public_split(), dataset.subsample
+    split, part, people = dataset.public_split(), dataset.subsample, dataset.named_people()
     chosen = None
     if part is not None and part.fraction is not None:
         chosen = {"fraction": part.fraction, "public_seed": part.seed}
     return PromiseFacts(
-        unit_column=dataset.unit_name(),
-        images_per_patient=dataset.images_per_patient(),
+        unit_column=people.column,
+        images_per_patient=people.most_images,
         split_rule=split.rule,
         split_fault=split.fault,
         images_fault=split.images_fault,

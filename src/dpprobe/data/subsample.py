@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from dpprobe.errors import DataError
 from dpprobe.options import Options
 from dpprobe.shown_text import join_lines
+
+AnyOptions = TypeVar("AnyOptions", bound=Options)
 
 _DIGEST_BITS = 256
 
@@ -148,3 +150,7 @@ class Subsample(Options):
     def _rank_name(self, name: str) -> bytes:
         """Returns the hash that ranks a name in the public order of names."""
         return hashlib.sha256(f"subsample\n{self.seed}\n{name}".encode()).digest()
+
+
+def without_subsample(dataset: AnyOptions) -> AnyOptions:
+    return dataset.model_copy(update={"subsample": None})

@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpprobe import artifacts
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.table import SPLITS, SplitTable, open_table, read_info
 from dpprobe.data.table_writer import write_dataset
 from dpprobe.errors import DataError
+from dpprobe.files import json_files
 
 BATCH_ROWS = 256
 
@@ -49,7 +49,7 @@ def write_subsampled(whole: Path, directory: Path, options: DatasetOptions) -> N
         accepted=info.accepted,
         units=info.units is not None,
         rows=sum(map(sum, kept.values())),
-        revision=artifacts.read_json(whole / "dataset.json")["revision"],
+        revision=json_files.read_json(whole / "dataset.json")["revision"],
     )
 
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from pydantic import BaseModel
 
-from dpprobe import artifacts
+from dpprobe import json_values
 from dpprobe.data.images.image_files import ScaledDecoding, open_image, pixel_hash
 from dpprobe.data.images.tar_shards import read_image_bytes
 from dpprobe.data.people.group_columns import GROUP_PREFIX
@@ -39,6 +39,7 @@ from dpprobe.data.problems import KINDS, ImageError
 from dpprobe.data.rare_classes import rare_words
 from dpprobe.errors import DataError
 from dpprobe.extras import OptionalModule
+from dpprobe.files import json_files, table_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -133,7 +134,7 @@ class DatasetInfo(BaseModel, frozen=True):
 
 def read_info(dataset_json: Path) -> DatasetInfo:
     """Reads `dataset.json`; raises DataError if it is missing, damaged or of another version."""
-    values = artifacts.read_record(dataset_json, kind=FORMAT, version=FORMAT_VERSION)
+    values = json_files.read_record(dataset_json, kind=FORMAT, version=FORMAT_VERSION)
     return DatasetInfo.model_validate(values)
 
 
@@ -150,7 +151,7 @@ class SplitTable:
             sizes = [group.num_rows for group in groups]
         if b"dpprobe_fingerprint" not in metadata:
             raise DataError(f"{path}: not a split table; prepare the dataset again")
-        ours = artifacts.parse_json(metadata[b"dpprobe"])
+        ours = json_values.parse_json(metadata[b"dpprobe"])
         self._edges = [0, *itertools.accumulate(sizes)]
         self.rows = self._edges[-1]
         self.fingerprint = metadata[b"dpprobe_fingerprint"].decode()
@@ -261,7 +262,7 @@ class SplitTable:
 
     def _explain_damage(self) -> AbstractContextManager[None]:
         remedy = "prepare the dataset again"
-        return artifacts.explain_parquet(
+        return table_files.explain_parquet(
             self.path, DataError, f"{self.path}: cannot be read", remedy
         )
 

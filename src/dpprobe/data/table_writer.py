@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dpprobe import artifacts
+from dpprobe import json_values
 from dpprobe.data.dataset_checks import CheckedImage, Checks, add_problem, label_words
 from dpprobe.data.images.image_files import (
     count_used_bits,
@@ -32,6 +32,7 @@ from dpprobe.data.problems import UNREADABLE, WITHOUT_CONTENT, ImageError, Probl
 from dpprobe.data.table import FORMAT, FORMAT_VERSION, READ_THREADS, SPLITS
 from dpprobe.errors import DataError
 from dpprobe.extras import OptionalModule
+from dpprobe.files import atomic_writes, json_files, plain_files
 from dpprobe.progress import Progress
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ def write_dataset(
         read = partial(pool.map, partial(_check_image, decode=decode, keep=embed))
         writers = {}
         for name in SPLITS:
-            path = stack.enter_context(artifacts.atomic_path(directory / f"{name}.parquet"))
+            path = stack.enter_context(atomic_writes.atomic_path(directory / f"{name}.parquet"))
             writer = _SplitWriter(path, name, shape, read=read, problems=problems, drop=drop)
             writers[name] = stack.enter_context(closing(writer))
         progress = stack.enter_context(Progress(rows, label=f"data {directory.name}"))
@@ -244,11 +245,11 @@ def write_dataset(
         **_describe_tables(directory, writers, shape),
     }
     described = {"format": FORMAT, "format_version": FORMAT_VERSION, **facts}
-    artifacts.write_record(directory / "dataset.json", described)
+    json_files.write_record(directory / "dataset.json", described)
 
 
 def _require_rows(given: int, announced: int, options: DatasetOptions) -> None:
-    if given > announced or (given < announced and options.images_per_patient() is None):
+    if given > announced or (given < announced and options.named_people().most_images is None):
         raise DataError(
             f"source {options.source}: {given} rows instead of {announced}; correct the source"
         )
@@ -295,12 +296,12 @@ def _describe_tables(
                 "rows": writer.rows,
                 "per_class": writer.per_class.tolist(),
                 "bytes": (directory / f"{name}.parquet").stat().st_size,
-                "sha256": artifacts.sha256_file(directory / f"{name}.parquet"),
+                "sha256": plain_files.sha256_file(directory / f"{name}.parquet"),
                 "fingerprint": writer.fingerprint,
             }
             for name, writer in writers.items()
         },
-        "fingerprint": artifacts.hash_value(content),
+        "fingerprint": json_values.hash_value(content),
     }
 
 
@@ -555,7 +556,7 @@ class _SplitWriter:
             record = [image.id, labels[row], row_groups, image.sha256 and image.sha256.hex()]
             record += [accepted[row]] if self._shape.accepted else []
             record += [units[row]] if self._shape.units else []
-            self._hash.update(artifacts.canonical_json(record).encode() + b"\n")
+            self._hash.update(json_values.canonical_json(record).encode() + b"\n")
         columns = {
             "image": batch.column("image"),
             "label": batch.column("label").cast(self._schema.field("label").type),

@@ -27,7 +27,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dpprobe import artifacts
+from dpprobe import json_values
 from dpprobe.data.options import DatasetOptions, PublicSplit
 from dpprobe.data.subsample import is_below
 
@@ -149,7 +149,7 @@ class SplitOptions(DatasetOptions):
         columns = self.model_dump(include={"unit_column", "id_column"}, exclude_none=True)
         return PublicSplit(
             rule=rule,
-            key=f"{rule}, options {artifacts.hash_value(written)[:12]}" if written else rule,
+            key=f"{rule}, options {json_values.hash_value(written)[:12]}" if written else rule,
             follows_names=not own_test and self.split_by == "id" and bool(columns),
             names_rows=bool(columns),
             fault=fault,

@@ -11,7 +11,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import MEGABYTE, format_size, read_json
 from dpprobe.counted_nouns import count_noun
 from dpprobe.doctor.recorded_files import (
     CHANGED,
@@ -23,16 +22,18 @@ from dpprobe.doctor.recorded_files import (
     read_recorded,
 )
 from dpprobe.errors import ConfigError, DataError, DpprobeError
+from dpprobe.files.disk_errors import MEGABYTE, format_size
+from dpprobe.files.json_files import read_json
+from dpprobe.files.result_store import FOLDER as STORE
+from dpprobe.files.result_store import list_unpublished
+from dpprobe.files.written_files import FOLDER as WRITTEN_FOLDER
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import SUMS_FILE, damaged_files
-from dpprobe.result_store import FOLDER as STORE
-from dpprobe.result_store import list_unpublished
 from dpprobe.shown_text import one_line
 from dpprobe.study.reserved_names import COMPARISON_FILE, COMPARISONS, LEDGER_FILE
 from dpprobe.study.run_command import command_line, run_command, run_words
 from dpprobe.study.snapshot import Run, recent_runs
 from dpprobe.tracking.receipt import CHECKED, find_store_fault, set_aside
-from dpprobe.written_files import FOLDER as WRITTEN_FOLDER
 
 STORE_SUFFIX = ".db"
 _LOCKS = Path(".snakemake/locks")

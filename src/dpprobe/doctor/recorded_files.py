@@ -11,22 +11,15 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from dpprobe.analysis_registry import FOLDERS
-from dpprobe.artifacts import (
-    FILE_BYTES,
-    FILE_HASHES,
-    PARTIAL_SUFFIX,
-    RECORD_HASH,
-    hash_value,
-    is_left_behind,
-    parse_record,
-    read_bounded,
-    sha256_file,
-)
+from dpprobe.files.atomic_writes import PARTIAL_SUFFIX, is_left_behind
+from dpprobe.files.json_files import FILE_BYTES, FILE_HASHES, RECORD_HASH, parse_record
+from dpprobe.files.plain_files import read_bounded, sha256_file
+from dpprobe.files.written_files import BYTES, OUTPUT, SHA256, locate_file
+from dpprobe.files.written_files import FOLDER as WRITTEN_FOLDER
+from dpprobe.files.written_files import FORMAT as WRITTEN_FORMAT
+from dpprobe.json_values import hash_value
 from dpprobe.results.cell_files import METRICS_FILE, PREDICTIONS_FILE
 from dpprobe.results.network_record import RECORD_FILE, STATE_FILE
-from dpprobe.written_files import BYTES, OUTPUT, SHA256, locate_file
-from dpprobe.written_files import FOLDER as WRITTEN_FOLDER
-from dpprobe.written_files import FORMAT as WRITTEN_FORMAT
 
 # Folders, the record in each, and a file that rules name beside it: Snakemake deletes both or none.
 _BESIDE = {

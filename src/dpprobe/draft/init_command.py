@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpprobe import artifacts
 from dpprobe.errors import ConfigError
 from dpprobe.extras import require_extra
+from dpprobe.files import atomic_writes
+from dpprobe.files.output_paths import check_output_path
 from dpprobe.options import resolve_path
-from dpprobe.output_paths import check_output_path
 from dpprobe.shown_text import join_lines, one_line
 
 WISHES = ("label", "image", "patient", "root", "table", "vectors")
@@ -105,7 +105,7 @@ def _run_init(arguments: argparse.Namespace) -> int:
     warnings = check_study(study, check_classes=False)
     refused, rare = class_split_faults(study, seen.study_name, draft.class_units)
     try:
-        artifacts.write_text(output, text)
+        atomic_writes.write_text(output, text)
     except OSError as error:
         raise ConfigError(f"--output {output}: {error.strerror}; name another folder") from None
     print(seen_in_words(draft))

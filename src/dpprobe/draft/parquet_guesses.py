@@ -6,7 +6,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import explain_parquet
 from dpprobe.data.people.alike_names import text_of
 from dpprobe.data.sources import parquet
 from dpprobe.data.sources.folder_parts import find_test_file
@@ -17,6 +16,7 @@ from dpprobe.draft.column_guesses import Column
 from dpprobe.draft.csv_guesses import Wishes
 from dpprobe.draft.seen_dataset import Line, Seen, check_counts, count_classes, make_options
 from dpprobe.errors import ConfigError
+from dpprobe.files.table_files import explain_parquet
 from dpprobe.options import resolve_path
 
 NUMBERED = (

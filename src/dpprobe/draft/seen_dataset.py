@@ -135,7 +135,7 @@ class Seen:
     def count_training_units(self) -> int:
         """Counts training units: patients if they are named, otherwise images."""
         options = self.make_options()
-        n = options.count_units() if options.names_units() else None
+        n = options.count_units() if options.named_people().column else None
         if n is None:
             rows = options.count_rows()
             assert rows is not None  # drafted datasets need no download

@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dpprobe.artifacts import PARTIAL_SUFFIX
 from dpprobe.backbones.external import Options as External
 from dpprobe.backbones.feature_digest import NO_PROBE
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.estimator.fitted_head import Fit, hash_heads
+from dpprobe.files.atomic_writes import PARTIAL_SUFFIX
 from dpprobe.heads.auto import describe_choice
 from dpprobe.options import NAME_PATTERN
 from dpprobe.privacy.stated_facts import NOT_RUN

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dpprobe.artifacts import hash_arrays
 from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.estimator.budget import Budget
+from dpprobe.files.array_files import hash_arrays
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe.artifacts import hash_value
 from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.errors import BudgetError, ConfigError, PrivacyError
 from dpprobe.estimator.array_inputs import number_groups
@@ -28,6 +27,7 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.json_values import hash_value
 from dpprobe.privacy.entropy import SystemEntropy
 from dpprobe.privacy.limits import choose_delta, delta_fault, delta_warning
 from dpprobe.privacy.plan import Patients, Plan

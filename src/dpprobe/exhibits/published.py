@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from dpprobe import resources
-from dpprobe.artifacts import sha256_file
+from dpprobe.files.plain_files import sha256_file
 from dpprobe.options import Options
 
 FILE = "published.yaml"

@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
-from dpprobe.artifacts import atomic_path
 from dpprobe.counted_nouns import count_noun
+from dpprobe.files.atomic_writes import atomic_path
 
 # Okabe and Ito's colours without yellow, which fades on white; then darker and lighter variants.
 COLOURS = (

@@ -13,7 +13,7 @@ from typing import Literal
 from markupsafe import Markup
 from markupsafe import escape as escape_html
 
-from dpprobe.artifacts import write_text
+from dpprobe.files.atomic_writes import write_text
 from dpprobe.shown_text import spreadsheet_text
 
 PLUS_MINUS = "±"

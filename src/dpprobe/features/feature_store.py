@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe.artifacts import sha256_file
 from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.errors import StoreError
 from dpprobe.features.aligned_rows import empty_rows
@@ -36,6 +35,7 @@ from dpprobe.features.shard_file import (
 from dpprobe.features.shard_header import REMEDY, ShardHeader
 from dpprobe.features.shard_manifest import read_manifest
 from dpprobe.features.shard_verification import ShardRecord
+from dpprobe.files.plain_files import sha256_file
 
 if TYPE_CHECKING:
     import h5py

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpprobe import artifacts
+from dpprobe import json_values
 from dpprobe.backbones.joined import DTYPE, Options
 from dpprobe.errors import ConfigError, StoreError
 from dpprobe.features.shard_header import FORMAT_VERSION
 from dpprobe.features.shard_manifest import MANIFEST_FORMAT, read_manifest
+from dpprobe.files import json_files
 
 # What the members' rows must have in common.
 _COMMON = (
@@ -61,10 +62,10 @@ def write_joined_manifest(
         **{key: first[key] for key in _COMMON if key in first},
         "dtype": DTYPE,
         "dimension": dimension,
-        "backbone_fingerprint": artifacts.hash_value(
+        "backbone_fingerprint": json_values.hash_value(
             [body["backbone_fingerprint"] for body in bodies]
         ),
-        "features_sha256": artifacts.hash_value([body["features_sha256"] for body in bodies]),
+        "features_sha256": json_values.hash_value([body["features_sha256"] for body in bodies]),
     }
     body = {
         "format": MANIFEST_FORMAT,
@@ -80,7 +81,7 @@ def write_joined_manifest(
         "pretrained_tag": None,
         "trained": any(each["trained"] for each in bodies),
         "preprocessing": {},
-        "fingerprint": artifacts.hash_value({"dtype": DTYPE, "joined": fingerprints}),
+        "fingerprint": json_values.hash_value({"dtype": DTYPE, "joined": fingerprints}),
         "members": [
             {
                 "manifest": f"{folder}/{path.name}",
@@ -91,7 +92,7 @@ def write_joined_manifest(
         # labels and ids are read from the first member's shards
         "shards": [{**one, "file": f"{folders[0]}/{one['file']}"} for one in first["shards"]],
     }
-    artifacts.write_json(output, body | {"manifest_sha256": artifacts.hash_value(body)})
+    json_files.write_json(output, body | {"manifest_sha256": json_values.hash_value(body)})
 
 
 def _list_ranges(body: Mapping[str, Any]) -> list[tuple[int, int]]:

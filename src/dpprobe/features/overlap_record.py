@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpprobe import artifacts
 from dpprobe.data.table import SPLITS
 from dpprobe.devices import resolve_device
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.files import json_files, table_files
 
 if TYPE_CHECKING:
     from dpprobe.features.near_duplicate_search import DatasetSplit
@@ -59,9 +59,9 @@ def write_near_duplicates(
                 consequence,
                 matches,
             )
-    artifacts.write_table(matches, table)
+    table_files.write_table(matches, table)
     described = {"format": FORMAT, "format_version": FORMAT_VERSION, **record, "note": NOTE}
-    artifacts.write_record(counts, described, matches)
+    json_files.write_record(counts, described, matches)
 
 
 def read_near_duplicates(path: Path, train: FeatureStore, test: FeatureStore) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def read_near_duplicates(path: Path, train: FeatureStore, test: FeatureStore) ->
 
     Raises DataError if the file is not a record of near-duplicates, or belongs to other features.
     """
-    record = artifacts.read_record(path, kind=FORMAT, version=FORMAT_VERSION)
+    record = json_files.read_record(path, kind=FORMAT, version=FORMAT_VERSION)
     for store in (train, test):
         if record[store.split].get("features") != store.fingerprint:
             raise DataError(

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe import artifacts
+from dpprobe import json_values
 from dpprobe.errors import StoreError
 from dpprobe.features.joined_rows import JoinedRows
 from dpprobe.features.shard_header import REMEDY, ShardHeader
-from dpprobe.hdf5_files import open_hdf5
+from dpprobe.files import disk_errors
+from dpprobe.files.hdf5_files import open_hdf5
 
 if TYPE_CHECKING:
     import h5py
@@ -77,7 +78,7 @@ class RowColumns(NamedTuple):
         """Returns all columns except labels, as a shard stores them: strings by column name."""
         texts = {"ids": self.ids, **{f"groups/{name}": self.groups[name] for name in self.groups}}
         if self.accepted is not None:
-            texts["accepted"] = [artifacts.canonical_json(row) for row in self.accepted]
+            texts["accepted"] = [json_values.canonical_json(row) for row in self.accepted]
         if self.units is not None:
             texts["units"] = self.units
         return texts
@@ -86,13 +87,13 @@ class RowColumns(NamedTuple):
         digest = hashlib.sha256(np.ascontiguousarray(self.labels).data)
         names = sorted(self.groups)
         content = [str(self.labels.dtype), list(self.labels.shape), self.ids, names]
-        digest.update(artifacts.canonical_json(content).encode())
+        digest.update(json_values.canonical_json(content).encode())
         for name in names:
-            digest.update(artifacts.canonical_json(self.groups[name]).encode())
+            digest.update(json_values.canonical_json(self.groups[name]).encode())
         if self.accepted is not None:
-            digest.update(artifacts.canonical_json(self.accepted).encode())
+            digest.update(json_values.canonical_json(self.accepted).encode())
         if self.units is not None:
-            digest.update(artifacts.canonical_json({"units": self.units}).encode())
+            digest.update(json_values.canonical_json({"units": self.units}).encode())
         return digest.hexdigest()
 
 
@@ -123,7 +124,7 @@ def check_seal(path: Path) -> None:
 
 def unreadable_shard(path: Path, error: OSError) -> StoreError:
     """Returns the error for a shard that the system does not let dpprobe read."""
-    remedy = artifacts.UNWRITABLE.get(error.errno or 0, REMEDY)
+    remedy = disk_errors.UNWRITABLE.get(error.errno or 0, REMEDY)
     return StoreError(f"{path}: the shard cannot be read ({error.strerror}); {remedy}")
 
 
@@ -192,7 +193,7 @@ def stored_blocks(
 
 def check_equal(name: str, actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     """Raises StoreError, naming the shard, for the first value that differs from `expected`."""
-    if difference := artifacts.first_difference(actual, expected):
+    if difference := json_values.first_difference(actual, expected):
         raise StoreError(
             f"{name}: {difference.place} is {difference.first!s:.60} instead of "
             f"{difference.second!s:.60}, so the shard belongs to another job: {REMEDY}"

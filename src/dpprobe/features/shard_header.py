@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, fields
 from numbers import Integral
 from typing import Any
 
-from dpprobe import artifacts
+from dpprobe import json_values
 from dpprobe.errors import ConfigError, StoreError
+from dpprobe.files import json_files
 
 FORMAT = "dpprobe-features"
 FORMAT_VERSION = 2
@@ -100,18 +101,18 @@ class ShardHeader:
             "shards": self.shards,
             "start": self.first_row,
             "stop": self.end_row,
-            "versions": artifacts.canonical_json(dict(self.versions)),
+            "versions": json_values.canonical_json(dict(self.versions)),
             **({} if self.precision is None else {"precision": self.precision}),
         }
         for name, value in self.common_part().items():
             stored = isinstance(value, str | int) and not isinstance(value, bool)
-            values[name] = value if stored else artifacts.canonical_json(value)
+            values[name] = value if stored else json_values.canonical_json(value)
         return values
 
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any], name: str) -> ShardHeader:
         """Reads a shard's HDF5 attributes; StoreError if damaged, DataError for newer formats."""
-        artifacts.check_not_newer(name, attributes, kind=FORMAT, version=FORMAT_VERSION)
+        json_files.check_not_newer(name, attributes, kind=FORMAT, version=FORMAT_VERSION)
         if attributes.get("format") != FORMAT or attributes.get("format_version") != FORMAT_VERSION:
             raise StoreError(
                 f"{name}: not a feature shard of format {FORMAT} {FORMAT_VERSION}; {REMEDY}"

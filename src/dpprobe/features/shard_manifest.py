@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpprobe import artifacts
+from dpprobe import json_values
 from dpprobe.backbones.feature_digest import probes_agree
 from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.errors import StoreError
 from dpprobe.features.shard_file import check_equal, read_header
 from dpprobe.features.shard_header import FORMAT_VERSION, REMEDY
 from dpprobe.features.shard_verification import ContentHash, ShardRecord, verify_shard
+from dpprobe.files import json_files
 
 logger = logging.getLogger("dpprobe")
 
@@ -74,7 +75,7 @@ def write_manifest(
         "shards": [vars(record) for record in records],
     }
     body["fingerprint"] = _content_fingerprint(body)
-    artifacts.write_json(output, body | {"manifest_sha256": artifacts.hash_value(body)})
+    json_files.write_json(output, body | {"manifest_sha256": json_values.hash_value(body)})
 
 
 def _compare_probes(shards: Sequence[Path], records: Sequence[ShardRecord]) -> None:
@@ -103,7 +104,7 @@ def _content_fingerprint(body: Mapping[str, Any]) -> str:
         "promise",
         "shards",
     }
-    return artifacts.hash_value({key: body[key] for key in body.keys() - noted})
+    return json_values.hash_value({key: body[key] for key in body.keys() - noted})
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -112,7 +113,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Raises DataError if a newer version of dpprobe wrote the manifest.
     """
     try:
-        body = artifacts.read_json(path)
+        body = json_files.read_json(path)
     except FileNotFoundError:
         raise StoreError(f"{path}: the manifest is missing; run again to recreate it") from None
     except (OSError, ValueError) as error:
@@ -120,11 +121,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not isinstance(body, dict) or body.get("format") != MANIFEST_FORMAT:
         raise StoreError(f"{path}: not a manifest; {REMEDY}")
     if body.get("format_version") != FORMAT_VERSION:
-        artifacts.check_not_newer(path, body, kind=MANIFEST_FORMAT, version=FORMAT_VERSION)
+        json_files.check_not_newer(path, body, kind=MANIFEST_FORMAT, version=FORMAT_VERSION)
         raise StoreError(f"{path}: format version {body.get('format_version')}; {REMEDY}")
     written = body.pop("manifest_sha256", None)
     try:
-        whole = written == artifacts.hash_value(body)
+        whole = written == json_values.hash_value(body)
     except ValueError:  # `hash_value` refuses NaN
         whole = False
     if not whole:

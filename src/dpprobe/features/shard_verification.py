@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe import artifacts
+from dpprobe import json_values
 from dpprobe.errors import StoreError
 from dpprobe.features.shard_file import (
     RowColumns,
@@ -24,6 +24,7 @@ from dpprobe.features.shard_file import (
     stored_blocks,
 )
 from dpprobe.features.shard_header import REMEDY, ShardHeader
+from dpprobe.files import plain_files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +83,7 @@ class ContentHash:
         check_equal(name, shape, self._shape)
         self._columns["labels"].update(np.ascontiguousarray(labels).data)
         for column, values in rows.make_texts().items():
-            text = "".join(f"{artifacts.canonical_json(value)}\n" for value in values)
+            text = "".join(f"{json_values.canonical_json(value)}\n" for value in values)
             self._columns[column].update(text.encode())
 
     def add_features(self, layer: str | None, block: npt.NDArray[Any]) -> None:
@@ -94,7 +95,7 @@ class ContentHash:
         arrays = {layer: digest.hexdigest() for layer, digest in self._arrays.items()}
         return {
             "features_sha256": arrays.pop(None),
-            "rows_sha256": artifacts.hash_value({**self._shape, "columns": columns}),
+            "rows_sha256": json_values.hash_value({**self._shape, "columns": columns}),
             **({"layers_sha256": arrays} if arrays else {}),
         }
 
@@ -135,7 +136,7 @@ def verify_shard(path: Path, expected: ShardHeader, content: ContentHash) -> Sha
         start=expected.first_row,
         stop=expected.end_row,
         bytes=path.stat().st_size,
-        sha256=artifacts.sha256_file(path),
+        sha256=plain_files.sha256_file(path),
         features_sha256=digests.pop(None),
         rows_sha256=rows_sha256,
         versions=expected.versions,

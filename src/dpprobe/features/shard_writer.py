@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe import artifacts
-from dpprobe.artifacts import require_room, when_there_is_room
+from dpprobe import json_values
 from dpprobe.errors import StoreError
 from dpprobe.extras import OptionalModule
 from dpprobe.features.shard_file import SEAL_BYTES, RowColumns, array_path, seal_shard
 from dpprobe.features.shard_header import ShardHeader
+from dpprobe.files import atomic_writes
+from dpprobe.files.disk_errors import require_room, when_there_is_room
 
 if TYPE_CHECKING:
     import h5py
@@ -146,19 +147,19 @@ def open_shard(
 
     After an error all partly written files are deleted. `probe` is the result of `take_probe`.
     """
-    with artifacts.atomic_path(output) as temporary:
+    with atomic_writes.atomic_path(output) as temporary:
         with h5py.File(temporary, "w", userblock_size=SEAL_BYTES) as file:
             _write_rows(file, rows)
             for name, value in header.make_attributes().items():
                 file.attrs[name] = value
             if probe is not None:
-                file.attrs["probe"] = artifacts.canonical_json(dict(probe))
+                file.attrs["probe"] = json_values.canonical_json(dict(probe))
             writer = ShardWriter(file, header)
             yield writer
             writer.finish_file()
             file.flush()
         seal_shard(temporary)
-        artifacts.flush_to_disk(temporary)
+        atomic_writes.flush_to_disk(temporary)
 
 
 def write_shard(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe import artifacts
+from dpprobe import json_values
 from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import FAMILIES
@@ -25,6 +25,7 @@ from dpprobe.data.table import read_info
 from dpprobe.devices import resolve_device
 from dpprobe.errors import ConfigError
 from dpprobe.features.text_file import FORMAT, FORMAT_VERSION
+from dpprobe.files import array_files, atomic_writes
 
 if TYPE_CHECKING:
     import torch
@@ -123,10 +124,10 @@ def write_text_embeddings(
         "words": list(words),
         "logit_scale": encoder.logit_scale,
         "logit_bias": encoder.logit_bias,
-        "fingerprint": artifacts.hash_value({"text": encoder.fingerprint, "prompts": sentences}),
+        "fingerprint": json_values.hash_value({"text": encoder.fingerprint, "prompts": sentences}),
         "backbone_fingerprint": encoder.fingerprint,
         "weights_sha256": encoder.weights_sha256,
     }
-    with artifacts.atomic_path(path) as temporary:
+    with atomic_writes.atomic_path(path) as temporary:
         # Metadata has one key, because safetensors writes several keys in varying order.
-        temporary.write_bytes(artifacts.pack_arrays({"weights": weights}, metadata))
+        temporary.write_bytes(array_files.pack_arrays({"weights": weights}, metadata))

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe import artifacts
 from dpprobe.errors import DataError
+from dpprobe.files import array_files
 
 FORMAT = "dpprobe-text"
 FORMAT_VERSION = 1
@@ -35,7 +35,7 @@ def check_classes(path: Path, class_names: Sequence[str]) -> None:
 def read_text_embeddings(path: Path) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
     """Reads weights [classes, dimension] and metadata; raises DataError for a faulty file."""
     try:
-        metadata, arrays = artifacts.read_arrays(path, kind=FORMAT, version=FORMAT_VERSION)
+        metadata, arrays = array_files.read_arrays(path, kind=FORMAT, version=FORMAT_VERSION)
         weights = arrays["weights"]
         if metadata["format"] != FORMAT or len(weights) != len(metadata["class_names"]):
             raise ValueError(f"format {metadata['format']}, {len(weights)} rows")

@@ -21,7 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from dpprobe.artifacts import PARTIAL_SUFFIX, atomic_path
+from dpprobe.files.atomic_writes import PARTIAL_SUFFIX, atomic_path
 from dpprobe.privacy.private_mark import KEY
 
 logger = logging.getLogger("dpprobe")

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from dpprobe.artifacts import first_difference
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.network_forward import Graph
 from dpprobe.errors import ConfigError
@@ -21,6 +20,7 @@ from dpprobe.finetune.options import Options
 from dpprobe.finetune.trained_parameters import check_cut, network_graph, prepare_backbone
 from dpprobe.heads.initial_weights import sized_weights
 from dpprobe.heads.rows import Transform
+from dpprobe.json_values import first_difference
 
 _HEAD = ("head.weight", "head.bias")
 # Prefix of the released statistics of a probe's normalisation, in a network's file.

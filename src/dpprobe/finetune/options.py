@@ -293,7 +293,7 @@ class Options(GradientOptions):
                 "normalize: with a probe, this is an option of the probe's head; move it to "
                 "probe.method"
             )
-        self.__dict__["normalize"] = probe.method.normalize
+        self._derive(normalize=probe.method.normalize)
 
     def _check_search(self, search: Search) -> None:
         known = set(type(self).model_fields) - self.FIXED - {*self.paths}

@@ -25,11 +25,11 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
-from dpprobe.artifacts import hash_value
 from dpprobe.errors import ConfigError, DataError, StoreError
+from dpprobe.files.records import Record, RecordPart
 from dpprobe.finetune.options import Options, Search
 from dpprobe.heads.search_space import Range, spell_options
-from dpprobe.records import Record, RecordPart
+from dpprobe.json_values import hash_value
 from dpprobe.wrong_keys_and_values import explain_first
 
 logger = logging.getLogger("dpprobe")

@@ -79,7 +79,7 @@ class Options(MethodOptions):
             )
         if "normalize" in self.model_fields_set and self.normalize != self.chosen.normalize:
             raise ValueError("normalize: is an option of the chosen head; remove it")
-        self.__dict__["normalize"] = self.chosen.normalize
+        self._derive(normalize=self.chosen.normalize)
         return self
 
     def resolve_choice(self, facts: DataFacts, *, exact: bool = False) -> Self:

@@ -90,7 +90,7 @@ class BalanceOptions(MethodOptions):
                 "released; write `class_priors: released`, or remove prior_share"
             )
         if self.releases_priors and self.prior_share is None:
-            self.__dict__["prior_share"] = DEFAULT_PRIOR_SHARE
+            self._derive(prior_share=DEFAULT_PRIOR_SHARE)
         self._check_offsets()
         return self
 

@@ -12,8 +12,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from dpprobe.artifacts import require_short_header
 from dpprobe.errors import ConfigError
+from dpprobe.files.array_files import require_short_header
 from dpprobe.heads.gradient_options import INIT_DEVIATION, GradientOptions
 from dpprobe.heads.rows import Rows
 from dpprobe.privacy.entropy import SEEDED, Entropy

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpprobe.artifacts import sha256_file
 from dpprobe.errors import DataError, PrivacyError
+from dpprobe.files.plain_files import sha256_file
 from dpprobe.options import resolve_path
 
 if TYPE_CHECKING:

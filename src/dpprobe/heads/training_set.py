@@ -67,7 +67,7 @@ class TrainingSet(Cached):
       units: units of privacy with several rows; None if each row is a unit.
       device: the device of a source's blocks; features in memory stay where they are.
       crops: reads other crops of the same images, with equal labels and units; see `Rows.crops`.
-      agreed_n: units of all sites, if the rows are one site's; see `sites.shared_sums`.
+      public_n: the public number of units, if the rows are of a part of them.
       public: the public files that were compared with these rows.
       warn: called with a message if rows count as zeros.
 
@@ -86,7 +86,7 @@ class TrainingSet(Cached):
         units: Units | None = None,
         device: str | torch.device = "cpu",
         crops: Callable[[], Sequence[TrainingSet]] | None = None,
-        agreed_n: int | None = None,
+        public_n: int | None = None,
         public: PublicInputs = NOTHING_CHECKED,
         warn: Callable[[str], None] = logger.warning,
     ) -> None:
@@ -109,11 +109,9 @@ class TrainingSet(Cached):
             )
         self.units = units
         local = self.rows if units is None else units.count
-        if agreed_n is not None and agreed_n < local:
-            raise DataError(
-                f"training rows: {local} units of privacy, but all sites together have {agreed_n}"
-            )
-        self.n = local if agreed_n is None else agreed_n
+        if public_n is not None and public_n < local:
+            raise DataError(f"training rows: {local} units of privacy, more than n = {public_n}")
+        self.n = local if public_n is None else public_n
         self.multi_label = labels.ndim == 2
         self.num_classes = num_classes
         self.public = public

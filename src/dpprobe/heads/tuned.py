@@ -33,7 +33,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dpprobe import artifacts
+from dpprobe import json_values
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.search_space import Range
@@ -148,7 +148,7 @@ def _group_trials(trials: list[Trial]) -> Iterator[list[Trial]]:
     """Yields trials of equal options, which share passes over the rows."""
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
-        groups.setdefault(artifacts.canonical_json(dict(trial.values)), []).append(trial)
+        groups.setdefault(json_values.canonical_json(dict(trial.values)), []).append(trial)
     for group in groups.values():
         for start in range(0, len(group), _AT_ONCE):
             yield group[start : start + _AT_ONCE]

@@ -74,9 +74,9 @@ class Options(MethodOptions):
             raise ValueError("base: head auto chooses its own options; write the head to tune")
         if "normalize" in self.model_fields_set and self.normalize != self.base.normalize:
             raise ValueError("normalize: is an option of the base; move it there")
-        self.__dict__["normalize"] = self.base.normalize
+        self._derive(normalize=self.base.normalize)
         if "search" not in self.model_fields_set:
-            self.__dict__["search"] = default_space(self.base)
+            self._derive(search=default_space(self.base))
             if not self.search:
                 raise ValueError(
                     f"search: head {self.base.head} with these options has no default search; "

@@ -131,7 +131,7 @@ def _map_rows(
         units=data.units,
         device=data.device,
         crops=crops,
-        agreed_n=data.n,
+        public_n=data.n,
         warn=data._warn,
     )
     mapped.exact_device = data.exact_device

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from dpprobe.artifacts import atomic_path
+from dpprobe.files.atomic_writes import atomic_path
 
 logger = logging.getLogger("dpprobe")
 

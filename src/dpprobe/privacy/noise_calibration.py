@@ -16,8 +16,9 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from dpprobe import artifacts
+from dpprobe import json_values
 from dpprobe.errors import PrivacyError
+from dpprobe.files import json_files
 from dpprobe.privacy import accountants
 from dpprobe.privacy.limits import (
     DIGITS,
@@ -278,8 +279,8 @@ def _recall_answer(
             answer = {**answer, "checks": checks, "check_notes": notes}
     asked = inputs if checked else unchecked
     record = {"format": FORMAT, "inputs": asked, **answer}
-    path = cache / f"{artifacts.hash_value(asked)}.json"
-    artifacts.write_json(path, {**record, "sha256": artifacts.hash_value(record)})
+    path = cache / f"{json_values.hash_value(asked)}.json"
+    json_files.write_json(path, {**record, "sha256": json_values.hash_value(record)})
     return answer
 
 
@@ -426,12 +427,12 @@ def _next_factor(
 
 def _read_answer(cache: Path, inputs: dict[str, Any]) -> dict[str, Any] | None:
     """Reads a cached answer; raises PrivacyError unless it is complete and for these inputs."""
-    path = cache / f"{artifacts.hash_value(inputs)}.json"
+    path = cache / f"{json_values.hash_value(inputs)}.json"
     if not path.exists():
         return None
     try:
-        record: dict[str, Any] = artifacts.read_json(path)
-        whole = record.pop("sha256") == artifacts.hash_value(record)
+        record: dict[str, Any] = json_files.read_json(path)
+        whole = record.pop("sha256") == json_values.hash_value(record)
         if whole and record.pop("inputs") == inputs and record.pop("format") == FORMAT:
             return record
     except (ValueError, KeyError, TypeError, AttributeError):

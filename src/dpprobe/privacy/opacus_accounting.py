@@ -1,16 +1,17 @@
 """Imports Opacus's accounting without torch.
 
-The accounting needs only NumPy and SciPy, but `import opacus` and the base class of Opacus's
-accountants import torch and all of Opacus: seconds and 600 MB, for jobs that only price. So the
-files of `opacus/accountants` are imported as a package of another name, with a base class that has
-all that the accountants use of Opacus's: an empty history.
+The accounting needs only NumPy and SciPy, but `import opacus.accountants` imports torch and all of
+Opacus, also for its accountants' base class: 2.8 s of the processor and 600 MB instead of 0.01 s,
+in every job that only prices. So the files of `opacus/accountants` are imported as a package of
+another name, with a base class that has all that they use of Opacus's: an empty history.
 """
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -39,7 +40,8 @@ def _make_package() -> None:
     found = find_spec("opacus")  # which imports nothing
     if found is None or found.origin is None:
         raise ImportError("Opacus is not installed as files")
-    package, base = ModuleType(_PACKAGE), ModuleType(f"{_PACKAGE}.accountant")
-    package.__path__ = [str(Path(found.origin).with_name("accountants"))]
+    spec = ModuleSpec(_PACKAGE, None, is_package=True)  # whose `__init__` never runs
+    spec.submodule_search_locations = [str(Path(found.origin).with_name("accountants"))]
+    package, base = module_from_spec(spec), ModuleType(f"{_PACKAGE}.accountant")
     base.IAccountant = _Accountant  # type: ignore[attr-defined]
     sys.modules |= {package.__name__: package, base.__name__: base}

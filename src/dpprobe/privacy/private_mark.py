@@ -13,8 +13,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from dpprobe.artifacts import canonical_json
 from dpprobe.errors import PrivacyError
+from dpprobe.json_values import canonical_json
 
 FORMAT = "dpprobe-heads"
 FORMAT_VERSION = 1

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dpprobe import artifacts
+from dpprobe import json_values
 from dpprobe.errors import PrivacyError
 
 SEED_BITS = 128
@@ -24,7 +24,7 @@ def cell_seed(identity: Any, index: int) -> int:
       identity: everything that decides the cell's contents, JSON-compatible.
       index: the number of the repetition, from 0.
     """
-    text = artifacts.canonical_json({"identity": identity, "index": index})
+    text = json_values.canonical_json({"identity": identity, "index": index})
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[: SEED_BITS // 8], "big")
 
 

@@ -98,12 +98,12 @@ class Observer(Protocol):
 
 
 class Shared(Protocol):
-    """One site's contribution to sums over several sites; see `sites.shared_sums`."""
+    """Adds a fit's sums to those of others, with noise; see `site_exchange.shared_sums`."""
 
     def add_up(
         self, name: str, local: Integers, *, step: float, deviation: float, symmetric: bool
     ) -> Integers:
-        """Returns the noisy total of all sites, in grid steps and the shape of this site's sum."""
+        """Returns the noisy total, in grid steps and the shape of this fit's sum."""
         ...
 
 

@@ -24,18 +24,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dpprobe.artifacts import (
-    atomic_path,
-    hash_value,
-    pack_tensors,
-    sha256_file,
-    write_json,
-    write_text,
-)
 from dpprobe.backbones import external, joined
 from dpprobe.backbones.feature_digest import is_probe
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.files.array_files import pack_tensors
+from dpprobe.files.atomic_writes import atomic_path, write_text
+from dpprobe.files.json_files import write_json
+from dpprobe.files.plain_files import sha256_file
 from dpprobe.heads.registry import method_options
+from dpprobe.json_values import hash_value
 from dpprobe.release.earlier_bundles import read_statement_facts, take_options
 from dpprobe.release.stated_values import is_hash, read_json, require_true
 from dpprobe.wrong_keys_and_values import explain_first

@@ -6,13 +6,15 @@ import argparse
 import sys
 from collections.abc import Sequence
 from datetime import date
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dpprobe.artifacts import write_json, write_text
 from dpprobe.errors import ConfigError
-from dpprobe.output_paths import check_output_path
+from dpprobe.files.atomic_writes import write_text
+from dpprobe.files.json_files import write_json
+from dpprobe.files.output_paths import check_output_path
 from dpprobe.release.bundle import RELEASES_FOLDER
 from dpprobe.shown_text import join_lines, one_line
 from dpprobe.study.reserved_names import LEDGER_FILE
@@ -263,6 +265,7 @@ def _add_ledger(commands: Parsers) -> None:
 def _run_predict(arguments: argparse.Namespace) -> int:
     # slow to import, and `dpprobe --help` must be fast
     from dpprobe.release.bundle import check_outside
+    from dpprobe.release.image_monitor import open_watch
     from dpprobe.release.predict import predict
 
     report = arguments.monitor_report
@@ -284,14 +287,13 @@ def _run_predict(arguments: argparse.Namespace) -> int:
         "operating_point",
         "coverage",
         "abstain_below",
-        "monitor",
     )
     summary = predict(
         arguments.bundle,
         arguments.images,
         thresholds=_read_values("--threshold", arguments.threshold, "lesion=0.3"),
         prevalence=_read_prevalence(arguments.prevalence),
-        groups=arguments.monitor_groups,
+        watch=partial(open_watch, arguments.monitor_groups) if arguments.monitor else None,
         **{name: words[name] for name in named},
     )
     if summary.prevalence:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import RECORD_HASH, check_not_newer, read_whole_record
+from dpprobe.files.json_files import RECORD_HASH, check_not_newer, read_whole_record
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.bundle import Bundle, bundle_digest
 from dpprobe.release.comparison import Metric, Noise, ReleasedSums, estimate_difference

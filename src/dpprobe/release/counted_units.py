@@ -75,20 +75,20 @@ def score_test_rows(heads: Heads, features: JobFeatures) -> npt.NDArray[np.float
 
 def weights_of_rows(features: JobFeatures, plan: Plan) -> Floats:
     """Returns test examples' weights in their units; raises PrivacyError unless n fits the plan."""
-    rows, agreed = len(features.test_labels), features.agreed_test_n
-    return weigh_rows(features.test_units, rows, plan, agreed=agreed)
+    rows, public_n = len(features.test_labels), features.public_test_n
+    return weigh_rows(features.test_units, rows, plan, public_n=public_n)
 
 
 def weigh_rows(
-    codes: npt.NDArray[np.int64] | None, rows: int, plan: Plan, *, agreed: int | None = None
+    codes: npt.NDArray[np.int64] | None, rows: int, plan: Plan, *, public_n: int | None = None
 ) -> Floats:
     """Returns rows' weights in the units that `codes` number: 1 / m in a unit of m rows.
 
-    `agreed` is the number of units of all sites, if the rows are one site's. Raises PrivacyError
-    unless the number of units is the plan's n.
+    `public_n` is the public number of units, if the rows are of a part of them. Raises
+    PrivacyError unless the number of units is the plan's n.
     """
     of_images = plan.unit == "image"
-    units = agreed or (rows if of_images else count_units(codes))
+    units = public_n or (rows if of_images else count_units(codes))
     if units != plan.n:
         raise PrivacyError(
             f"the plan is for n = {plan.n} test units of kind {plan.unit}, but the test split has "

@@ -43,6 +43,7 @@ from dpprobe.release.probabilities import TOP_EDGES
 if TYPE_CHECKING:
     from dpprobe.heads.rows import Transform
     from dpprobe.release.bundle import Bundle
+    from dpprobe.release.predict import Predictor
 
 Floats = npt.NDArray[np.float64]
 
@@ -276,6 +277,14 @@ def read_groups(path: Path | None) -> dict[str, str]:
             f"{path}: not a CSV file with the columns id and group ({error}); write the "
             "header id,group, then one line per image with its one group"
         ) from error
+
+
+def open_watch(groups: Path | None, predictor: Predictor) -> Watch:
+    """Watches the images of a predictor; `groups` is a CSV file with the columns id and group.
+
+    Raises ConfigError for a release without tables.
+    """
+    return Watch(predictor.bundle, predictor.heads.transforms[0], read_groups(groups))
 
 
 class Watch:

@@ -14,7 +14,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpprobe.artifacts import explain_parquet
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.images.image_files import (
     EXTENSIONS,
@@ -34,6 +33,7 @@ from dpprobe.data.table import READ_ROWS, EncodedImage
 from dpprobe.data.usual_columns import IMAGE_COLUMNS, IMAGE_NAMES, find_usual
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.extras import OptionalModule
+from dpprobe.files.table_files import explain_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa

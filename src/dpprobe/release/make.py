@@ -22,13 +22,14 @@ from __future__ import annotations
 import logging
 import shutil
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpprobe.artifacts import require_room, sha256_file, when_there_is_room
 from dpprobe.devices import resolve_device
 from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.files.disk_errors import require_room, when_there_is_room
+from dpprobe.files.plain_files import sha256_file
 from dpprobe.heads.auto import describe_choice
 from dpprobe.heads.device_sums import require_exact_products
 from dpprobe.heads.fit import fit_heads
@@ -36,15 +37,29 @@ from dpprobe.heads.fitted import Heads
 from dpprobe.options import resolve_path
 from dpprobe.privacy.entropy import Entropy, SystemEntropy
 from dpprobe.privacy.releases import Shared
-from dpprobe.release.asked_release import AskedRelease, hash_data, hash_options, read_limits
-from dpprobe.release.bundle import BundleFacts, CardFacts, bundle_digest, published_options
+from dpprobe.release.asked_release import (
+    AskedRelease,
+    hash_data,
+    hash_options,
+    list_units,
+    read_limits,
+)
+from dpprobe.release.bundle import (
+    BundleFacts,
+    CardFacts,
+    bundle_digest,
+    published_options,
+)
+from dpprobe.release.described_backbone import describe_backbone
 from dpprobe.release.documents.release_statement import describe_test_units, release_statement
 from dpprobe.release.leak_check import check_published
 from dpprobe.release.ledger.ledger_file import Entry, tell_of_entry
 from dpprobe.release.packing import describe_head, pack_head
+from dpprobe.release.planned_release import PlannedRelease
 from dpprobe.release.release_folders import ReleaseFolders, note_releases
-from dpprobe.release.transport import Blocks, Draw
+from dpprobe.release.transport import Blocks, Draw, Transport
 from dpprobe.release.usefulness import check_usefulness
+from dpprobe.release_part_registry import load_asked
 from dpprobe.shown_text import join_lines
 from dpprobe.study.release_data import release_delta_fault, release_delta_warning
 from dpprobe.study.study_checks import release_faults
@@ -72,6 +87,16 @@ class ReleaseTask(AskedRelease):
     def folders(self) -> ReleaseFolders:
         return ReleaseFolders(self.name, self.output, self.ledger.path)
 
+    @cached_property
+    def transport(self) -> Transport:
+        asked = load_asked(self.options)
+        opened = (steps.open_transport(self, options) for _, steps, options in asked)
+        return next((each for each in opened if each is not None), Transport())
+
+    def plan_release(self) -> PlannedRelease:
+        """Plans the release for what all sites agree on now, which may change while a run waits."""
+        return PlannedRelease(release=self, transport=self.transport)
+
     def run(self, *, wait_minutes: float | None = 0) -> None:
         """Makes or finishes the release; None waits for other sites as the option `sites` says."""
         self.transport.run(self._finish_or_make, wait_minutes)
@@ -82,7 +107,7 @@ class ReleaseTask(AskedRelease):
 
     def _prepare_offer(self) -> None:
         self._drop_abandoned()
-        self._check_study()
+        _check_study(self)
 
     def _finish_or_make(self) -> None:
         if not self.finish_earlier():
@@ -94,7 +119,7 @@ class ReleaseTask(AskedRelease):
         """Removes files of this release's abandoned entries, whose heads nobody may see."""
         for entry in self.ledger.read_entries():
             if entry.state == "abandoned" and entry.booking.release == self.name:
-                for steps in self.steps.values():
+                for steps in self.plan_release().steps.values():
                     steps.drop(entry)
                 self.folders.drop(entry)
 
@@ -156,100 +181,47 @@ class ReleaseTask(AskedRelease):
     # a new release
 
     def make_release(self) -> None:
-        blocks = self._check_all()
-        features = self._read_features()
+        planned = self.plan_release()
+        blocks = _check_release(planned)
+        features = _read_features(planned)
         check_published(
             {
-                "backbone": self.backbone.model_dump(mode="json"),
-                "method": published_options(self.method),
+                "backbone": describe_backbone(self).model_dump(mode="json"),
+                "method": published_options(planned.method),
                 "card": self.options.card.model_dump(mode="json"),
                 "predecessor": blocks.get("predecessor") or {},
             }
         )
         self.output.parent.mkdir(parents=True, exist_ok=True)
         require_room(self.output.parent, DOCUMENTS_BYTES)
-        entry = self.transport.find_open() or self._book()
+        entry = planned.agreed.find_open() or _book_release(planned)
         logger.info("release %s: recorded as entry %d", self.name, entry.number)
-        self.transport.note_booked()
+        planned.agreed.note_booked()
         with tell_of_entry(f"{entry.number} of {self.ledger.path}"):
-            draw = self.transport.draw_head(self._fit_and_measure, features)
-            for steps in self.steps.values():
+            fit = partial(_fit_and_measure, planned)
+            draw = planned.agreed.draw_head(fit, features, planned.method)
+            for steps in planned.steps.values():
                 steps.keep(draw.heads, entry)
             blocks |= {name: block for name, block in draw.blocks.items() if block is not None}
             staged = self.folders.staged(entry)
-            self._pack(draw.heads, blocks, entry, staged)
+            facts, statement = _describe_bundle(planned, draw.heads, blocks, entry)
+            sign_key = self.options.sign_key
+            when_there_is_room(
+                staged.parent,
+                sum(each.nbytes for each in draw.heads.released_arrays().values())
+                + draw.heads.weights.nbytes
+                + DOCUMENTS_BYTES,
+                lambda: pack_head(
+                    self.folders.partial(entry),
+                    staged,
+                    facts,
+                    draw.heads,
+                    statement=statement,
+                    sign_key=resolve_path(sign_key) if sign_key else None,
+                ),
+            )
             self._close_entry(entry, staged)
             self.folders.publish(staged)
-
-    def _check_study(self) -> None:
-        """Raises ConfigError for faulty release options, before a site's offer and any booking."""
-        store = self.stores[0]
-        faults = release_faults(
-            self.study,
-            self.name,
-            multi_label=store.multi_label,
-            classes=store.num_classes,
-            class_names=store.class_names,
-        )
-        if faults:
-            raise ConfigError(join_lines(faults))
-
-    def _check_all(self) -> Blocks:
-        """Runs the checks that need no features; returns the statement blocks known so far."""
-        self._check_study()
-        if fault := release_delta_fault(self.study, self.name, self.plan.n):
-            raise PrivacyError(fault)
-        if warning := release_delta_warning(self.study, self.name, self.plan.n):
-            logger.warning("release %s: %s", self.name, warning)
-        if self.test_price is not None and (fault := self.promise.tested_fault()):
-            raise PrivacyError(f"release {self.name}: {fault}")
-        if self.plan.patients is not None:
-            self.inputs.check_patients(self.plan.patients.images)
-        if not self.options.allow_useless:
-            told = [each for one in self.steps.values() if (each := one.count_useful()) is not None]
-            check_usefulness(
-                self.name,
-                benchmark=None if told else self.benchmark,
-                facts=told[0] if told else self.facts,
-                # only `auto` may balance a release and not its cell, or the reverse
-                balanced=self.method.releases_priors if self.asked_method.is_undecided else None,
-            )
-        in_order = sorted(self.steps.items(), key=lambda item: item[1].slow)
-        checked = {name: steps.check() for name, steps in in_order}
-        _warn_of_copies(self)
-        return {name: block for name, block in checked.items() if block is not None}
-
-    def _read_features(self) -> JobFeatures:
-        """Reads both splits, after comparing the training examples with all public files."""
-        train, test = self.stores
-        private = PrivateData.of_study(
-            self.study,
-            dataset=self.options.dataset,
-            backbone=self.options.backbone,
-            class_names=train.class_names,
-            manifests=(self.train, self.test),
-        )
-        features = read_job_features(
-            replace(self.inputs, public=private.check_public(self.method)),
-            test,
-            device="cpu",
-            memory_mb=self.study.features.memory_mb,
-            headline=self.options.test_metric or "accuracy",
-        )
-        place = self.inputs.place_fit(self.method, self.study.device)
-        features.train.exact_device = resolve_device(place.exact_sums)
-        require_exact_products(features.train.exact_device)
-        return replace(features, agreed_test_n=self.transport.agreed_test_n)
-
-    def _book(self) -> Entry:
-        note_releases(self.ledger.path, self.output.parent)
-        return self.ledger.book_release(
-            self.make_booking(),
-            read_limits(self.study, self.options.dataset),
-            units=self.list_units(),
-            other_units_than=self.dataset.other_units_than,
-            datasets=self.study.datasets,
-        )
 
     def _close_entry(self, entry: Entry, staged: Path) -> None:
         try:
@@ -258,113 +230,168 @@ class ReleaseTask(AskedRelease):
             shutil.rmtree(staged)  # the entry was abandoned while this job ran
             raise
 
-    # training and measurements
 
-    def _fit_and_measure(
-        self, features: JobFeatures, entropy: Entropy, shared: Shared | None
-    ) -> Draw:
-        """Trains the head and measures it for all release parts; draws all noise."""
-        parts = self.steps.values()
-        sums = (each.continue_sums() for each in parts)
-        moments: dict[str, torch.Tensor] = {}
-        heads = fit_heads(
-            self.method,
-            features.train,
-            self.plan,
-            [_HEAD],
-            entropy=entropy,
-            running=next((each for each in sums if each is not None), None),
-            shared=shared,
-            kept=moments,
+# the steps of a new release
+
+
+def _check_study(asked: AskedRelease) -> None:
+    """Raises ConfigError for faulty release options, before a site's offer and any booking."""
+    store = asked.stores[0]
+    faults = release_faults(
+        asked.study,
+        asked.name,
+        multi_label=store.multi_label,
+        classes=store.num_classes,
+        class_names=store.class_names,
+    )
+    if faults:
+        raise ConfigError(join_lines(faults))
+
+
+def _check_release(planned: PlannedRelease) -> Blocks:
+    """Runs the checks that need no features; returns the statement blocks known so far."""
+    asked = planned.release
+    _check_study(asked)
+    if fault := release_delta_fault(asked.study, asked.name, planned.plan.n):
+        raise PrivacyError(fault)
+    if warning := release_delta_warning(asked.study, asked.name, planned.plan.n):
+        logger.warning("release %s: %s", asked.name, warning)
+    if planned.test_price is not None and (fault := asked.promise.tested_fault()):
+        raise PrivacyError(f"release {asked.name}: {fault}")
+    if planned.plan.patients is not None:
+        planned.inputs.check_patients(planned.plan.patients.images)
+    if not asked.options.allow_useless:
+        told = [each for one in planned.steps.values() if (each := one.count_useful()) is not None]
+        check_usefulness(
+            asked.name,
+            benchmark=None if told else asked.benchmark,
+            facts=told[0] if told else planned.facts,
+            # only `auto` may balance a release and not its cell, or the reverse
+            balanced=planned.method.releases_priors if asked.asked_method.is_undecided else None,
         )
-        for each in parts:
-            heads = each.extend_head(heads, moments)
-        draw = Draw(heads=heads, features=features, open_entropy=SystemEntropy, shared=shared)
-        while waiting := [name for name in self.steps if name not in draw.blocks]:
-            ready = (n for n in waiting if not {*self.steps[n].needs()} & {*waiting})
-            name = next(ready)
-            draw.blocks[name] = self.steps[name].measure(draw)
-        return draw
-
-    # the bundle
-
-    def _pack(self, heads: Heads, blocks: Blocks, entry: Entry, staged: Path) -> None:
-        for name, steps in self.steps.items():
-            if (block := steps.state(entry)) is not None:
-                blocks[name] = block
-        facts, sign_key = _describe_bundle(self, heads), self.options.sign_key
-        statement = _state_promise(self, facts, blocks, entry)
-        when_there_is_room(
-            staged.parent,
-            sum(each.nbytes for each in heads.released_arrays().values())
-            + heads.weights.nbytes
-            + DOCUMENTS_BYTES,
-            lambda: pack_head(
-                self.folders.partial(entry),
-                staged,
-                facts,
-                heads,
-                statement=statement,
-                sign_key=resolve_path(sign_key) if sign_key else None,
-            ),
-        )
+    planned.agreed.check(planned.method, planned.plan.n)
+    in_order = sorted(planned.steps.items(), key=lambda item: item[1].slow)
+    checked = {name: steps.check() for name, steps in in_order}
+    _warn_of_copies(asked, tested=planned.test_price is not None)
+    return {name: block for name, block in checked.items() if block is not None}
 
 
-def _warn_of_copies(task: AskedRelease) -> None:
+def _read_features(planned: PlannedRelease) -> JobFeatures:
+    """Reads both splits, after comparing the training examples with all public files."""
+    asked = planned.release
+    train, test = asked.stores
+    private = PrivateData.of_study(
+        asked.study,
+        dataset=asked.options.dataset,
+        backbone=asked.options.backbone,
+        class_names=train.class_names,
+        manifests=(asked.train, asked.test),
+    )
+    features = read_job_features(
+        replace(planned.inputs, public=private.check_public(planned.method)),
+        test,
+        device="cpu",
+        memory_mb=asked.study.features.memory_mb,
+        headline=asked.options.test_metric or "accuracy",
+    )
+    place = planned.inputs.place_fit(planned.method, asked.study.device)
+    features.train.exact_device = resolve_device(place.exact_sums)
+    require_exact_products(features.train.exact_device)
+    return replace(features, public_test_n=planned.agreed.test_n)
+
+
+def _book_release(planned: PlannedRelease) -> Entry:
+    asked = planned.release
+    note_releases(asked.ledger.path, asked.output.parent)
+    folder = asked.ledger.path.parent
+    return asked.ledger.book_release(
+        planned.make_booking(),
+        read_limits(asked.study, asked.options.dataset),
+        units=list_units(f"release {asked.name}", folder, asked.dataset, asked.stores),
+        other_units_than=asked.dataset.other_units_than,
+        datasets=asked.study.datasets,
+    )
+
+
+def _fit_and_measure(
+    planned: PlannedRelease, features: JobFeatures, entropy: Entropy, shared: Shared | None
+) -> Draw:
+    """Trains the head and measures it for all release parts; draws all noise."""
+    parts = planned.steps.values()
+    sums = (each.continue_sums() for each in parts)
+    moments: dict[str, torch.Tensor] = {}
+    heads = fit_heads(
+        planned.method,
+        features.train,
+        planned.plan,
+        [_HEAD],
+        entropy=entropy,
+        running=next((each for each in sums if each is not None), None),
+        shared=shared,
+        kept=moments,
+    )
+    for each in parts:
+        heads = each.extend_head(heads, moments)
+    draw = Draw(heads=heads, features=features, open_entropy=SystemEntropy, shared=shared)
+    while waiting := [name for name in planned.steps if name not in draw.blocks]:
+        ready = (n for n in waiting if not {*planned.steps[n].needs()} & {*waiting})
+        name = next(ready)
+        draw.blocks[name] = planned.steps[name].measure(draw)
+    return draw
+
+
+def _warn_of_copies(asked: AskedRelease, *, tested: bool) -> None:
     """Warns of images that occur in several units, without stating their number."""
-    tested = task.test_price is not None
     for split in ("training", "test") if tested else ("training",):
-        if task.promise.count_copies(task.unit, tested=split == "test"):
+        if asked.promise.count_copies(asked.unit, tested=split == "test"):
             logger.warning(
                 "release %s: %s rows repeat the picture of another %s. Repeated pictures have the "
                 "weaker guarantee for a group. For the full guarantee, remove the copies listed in "
                 "problems.csv beside the split tables, and make a release with another name",
-                task.name,
+                asked.name,
                 split,
-                "row" if task.unit == "image" else "patient",
+                "row" if asked.unit == "image" else "patient",
             )
-    if tested and task.promise.test_copies is None:
+    if tested and asked.promise.test_copies is None:
         logger.warning(
             "release %s: nobody counted copies among the test rows, because an earlier version of "
             "dpprobe wrote %s; delete this file and run the study again to count them",
-            task.name,
-            Path(task.study.data_dir) / task.options.dataset / "dataset.json",
+            asked.name,
+            Path(asked.study.data_dir) / asked.options.dataset / "dataset.json",
         )
 
 
-def _describe_bundle(task: AskedRelease, heads: Heads) -> BundleFacts:
-    store, options = task.stores[0], task.options
-    return BundleFacts(
-        name=task.name,
-        study=task.study.study,
+def _describe_bundle(
+    planned: PlannedRelease, heads: Heads, blocks: Blocks, entry: Entry
+) -> tuple[BundleFacts, dict[str, Any]]:
+    """Returns the content of `bundle.json` and the privacy statement."""
+    asked, method, tested = planned.release, planned.method, planned.test_price
+    store, options, promise = asked.stores[0], asked.options, asked.promise
+    facts = BundleFacts(
+        name=asked.name,
+        study=asked.study.study,
         dataset=options.dataset,
         dpprobe=code_version(),
         class_names=store.class_names,
         multi_label=store.multi_label,
         dimension=store.dimension,
-        backbone=task.backbone,
-        head=describe_head(
-            task.method, heads, method=options.method, multi_label=store.multi_label
-        ),
+        backbone=describe_backbone(asked),
+        head=describe_head(method, heads, method=options.method, multi_label=store.multi_label),
         card=CardFacts(**options.card.model_dump()),
     )
-
-
-def _state_promise(
-    task: AskedRelease, facts: BundleFacts, blocks: Blocks, entry: Entry
-) -> dict[str, Any]:
-    compared = task.promise.compared
-    if compared == ("bytes",) and entry.booking.pixels and not task.dataset.holds_vectors:
+    stated = {name: steps.state(entry) for name, steps in planned.steps.items()}
+    compared = promise.compared
+    if compared == ("bytes",) and entry.booking.pixels and not asked.dataset.holds_vectors:
         compared = ("bytes", "pixels")  # hashed for the ledger
-    return release_statement(
-        task.plan,
-        task.method,
+    return facts, release_statement(
+        planned.plan,
+        method,
         facts,
-        file_hashes={path: sha256_file(Path(path)) for path in task.method.input_files()},
-        subsample=task.promise.subsample,
-        chosen_from=describe_choice(task.method, task.facts),
-        blocks=blocks,
+        file_hashes={path: sha256_file(Path(path)) for path in method.input_files()},
+        subsample=promise.subsample,
+        chosen_from=describe_choice(method, planned.facts),
+        blocks=blocks | {name: block for name, block in stated.items() if block is not None},
         test_units=None
-        if (tested := task.test_price) is None
-        else describe_test_units(n=tested.n, rule=task.promise.split_rule, compared=compared),
+        if tested is None
+        else describe_test_units(n=tested.n, rule=promise.split_rule, compared=compared),
     )

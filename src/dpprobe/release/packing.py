@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dpprobe.artifacts import flush_to_disk, write_text
+from dpprobe.files.atomic_writes import flush_to_disk, write_text
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.release.bundle import (

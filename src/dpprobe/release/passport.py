@@ -19,9 +19,11 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import flush_to_disk, sha256_file, write_json, write_text
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.output_paths import check_output_path
+from dpprobe.files.atomic_writes import flush_to_disk, write_text
+from dpprobe.files.json_files import write_json
+from dpprobe.files.output_paths import check_output_path
+from dpprobe.files.plain_files import sha256_file
 from dpprobe.release.bundle import (
     BUNDLE_FILES,
     CARD_FILE,

@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from dpprobe.artifacts import write_text
 from dpprobe.errors import ConfigError
+from dpprobe.files.atomic_writes import write_text
 from dpprobe.release.bundle import FACTS_FILE, Bundle, check_outside
 from dpprobe.release.documents.document_values import one_line
 from dpprobe.release.passport_forms import ANSWERS, Fields, find_stated, list_fields

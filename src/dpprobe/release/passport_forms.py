@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from dpprobe.artifacts import canonical_json
+from dpprobe.json_values import canonical_json
 from dpprobe.release.bundle import FACTS_FILE, STATEMENT_FILE, Bundle
 from dpprobe.release.documents.document_values import (
     RATES,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,6 @@ from dpprobe.release.bundle import (
     bundle_digest,
     read_bundle,
 )
-from dpprobe.release.image_monitor import Report, Watch, read_groups
 from dpprobe.release.image_sources import (
     Source,
     find_images,
@@ -74,11 +73,31 @@ else:
 BATCH_SIZE = 256
 
 
+class Report(Protocol):
+    """What a watch tells about all images."""
+
+    def list_lines(self) -> list[str]: ...
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+class Watch(Protocol):
+    """Sees all images with their predictions, such as `image_monitor.Watch`."""
+
+    def add_rows(
+        self, names: Sequence[str], values: npt.NDArray[Any], features: npt.NDArray[np.float32]
+    ) -> None:
+        """Takes rows, given by ids, probabilities [m, classes] and stored features [m, d]."""
+        ...
+
+    def compare(self) -> Report: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Summary:
     """The number of rows that `predict` wrote, and the id and fault of each unusable image.
 
-    `report` compares the images with the release's test images, if `monitor` was requested.
+    `report` is that of the `watch`, if there is one.
     `prevalence` has the class frequencies that `prevalence="estimate"` found.
     """
 
@@ -326,8 +345,7 @@ def predict(
     image_column: str | None = None,
     id_column: str | None = None,
     root: Path | None = None,
-    monitor: bool = False,
-    groups: Path | None = None,
+    watch: Callable[[Predictor], Watch] | None = None,
     prevalence: Asked | None = None,
     **loading: Any,
 ) -> Summary:
@@ -342,14 +360,10 @@ def predict(
       images: files, folders, parquet files and CSV files; see `image_sources.find_images`. For a
         bundle of vectors, files of vectors or folders of items; see `vector_sources`.
       output: a CSV or parquet file; None for CSV on standard output.
-      monitor: True to compare the images with the release's test images; see
-        `image_monitor.Watch`.
-      groups: a CSV file with columns id and group, for `monitor`.
+      watch: opens what watches the images, before any image is read.
       prevalence: class frequencies to which probabilities are adapted, or "estimate"; see
         `prevalence.Prevalence`. An estimate needs all predictions in memory.
       loading: options of `Predictor.load_bundle`.
-
-    Raises ConfigError, before any image is read, if `monitor` needs tables that the release lacks.
     """
     named = {"image_column": image_column, "id_column": id_column, "root": root}
     read = read_bundle(bundle)
@@ -357,9 +371,7 @@ def predict(
     sources = _find_sources(read.facts, images, **named)
     check_output(output, images)
     predictor = Predictor.load_bundle(bundle, **loading)
-    watch = None
-    if monitor:
-        watch = Watch(predictor.bundle, predictor.heads.transforms[0], read_groups(groups))
+    watching = None if watch is None else watch(predictor)
     count = sources.count
     if isinstance(sources, VectorSource):
         unit, blocks = "vectors", predictor.predict_source(sources)
@@ -369,7 +381,7 @@ def predict(
     columns = value_columns(predictor.classes, predictor.bundle.link)
     with_sets = predictor.set_rule is not None
     with Progress(count, label=f"predict {name}", unit=unit) as progress, closing(blocks):
-        counted: Iterable[Block] = _count_blocks(blocks, progress, watch)
+        counted: Iterable[Block] = _count_blocks(blocks, progress, watching)
         if shares and prevalence == "estimate":
             counted = list(counted)
             none = np.empty((0, len(columns)), np.float32)
@@ -379,7 +391,7 @@ def predict(
         origin = Origin(name, bundle_digest(bundle), code_version(), thresholds, shown)
         with open_predictions(output, columns, origin, with_sets=with_sets) as write:
             unreadable = _write_blocks(predictor, counted, write, shares)
-    report = None if watch is None else watch.compare()
+    report = None if watching is None else watching.compare()
     found = shown if prevalence == "estimate" else None
     return Summary(rows=count, unreadable=tuple(unreadable), report=report, prevalence=found)
 

@@ -13,11 +13,11 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe.artifacts import atomic_path
 from dpprobe.backbones.options import suggest_names
 from dpprobe.errors import ConfigError
 from dpprobe.extras import OptionalModule
-from dpprobe.output_paths import check_output_path
+from dpprobe.files.atomic_writes import atomic_path
+from dpprobe.files.output_paths import check_output_path
 from dpprobe.release.bundle import BundleFacts, check_outside
 from dpprobe.release.probabilities import SetRule
 from dpprobe.shown_text import spreadsheet_text

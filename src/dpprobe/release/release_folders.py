@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from dpprobe.artifacts import PARTIAL_SUFFIX, atomic_path
 from dpprobe.errors import PrivacyError
+from dpprobe.files.atomic_writes import PARTIAL_SUFFIX, atomic_path
 from dpprobe.release.bundle import STATEMENT_FILE, SUMS_FILE, bundle_digest, damaged_files
 from dpprobe.release.bundle_folders import list_sums, read_bundle_facts, read_object
 from dpprobe.release.ledger.ledger import Ledger

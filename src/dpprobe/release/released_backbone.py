@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from dpprobe.artifacts import sha256_file
 from dpprobe.backbones import loading, local_folders
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.feature_digest import probes_agree, take_probe
@@ -24,6 +23,7 @@ from dpprobe.backbones.joined_network import join_backbones
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.files.plain_files import sha256_file
 from dpprobe.release.bundle import BackboneFacts, Bundle
 
 if TYPE_CHECKING:

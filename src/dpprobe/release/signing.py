@@ -21,8 +21,9 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
-from dpprobe.artifacts import atomic_path, require_plain_file
 from dpprobe.errors import ConfigError
+from dpprobe.files.atomic_writes import atomic_path
+from dpprobe.files.plain_files import require_plain_file
 from dpprobe.release.bundle import SIGNATURE_FILE, SUMS_FILE
 
 PRIVATE_REMEDY = "name a file that `openssl genpkey -algorithm ed25519` wrote"

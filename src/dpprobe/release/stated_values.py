@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import canonical_json, parse_strict
 from dpprobe.errors import DataError
+from dpprobe.json_values import canonical_json, parse_strict
 
 Values = Mapping[str, Any]
 

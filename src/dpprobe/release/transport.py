@@ -12,6 +12,7 @@ from typing import Any
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.fitted import Heads
+from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.entropy import Entropy, SystemEntropy
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Shared
@@ -44,23 +45,44 @@ class Draw:
 Fit = Callable[[JobFeatures, Entropy, Shared | None], Draw]
 
 
+class Agreed:
+    """What the sites of a release agreed on; of one site, which agrees with nobody.
+
+    Attributes:
+      n, test_n: the number of training and of test units of all sites; None for one site.
+      promise: the agreement and the trusted sites, for the ledger's entry; None for one site.
+    """
+
+    n: int | None = None
+    test_n: int | None = None
+    promise: str | None = None
+
+    def check(self, method: MethodOptions, n: int) -> None:
+        """Raises an error, before the booking, if this site cannot take part."""
+
+    def price_shares(self, plan: Plan) -> Plan:
+        """Returns a plan whose epsilon covers noise that sites draw in shares."""
+        return plan
+
+    def find_open(self) -> Entry | None:
+        """Returns the open ledger entry that this run continues; None to book a new entry."""
+        return None
+
+    def note_booked(self) -> None:
+        """Is called after the release is booked, before any noise is drawn."""
+
+    def draw_head(self, fit: Fit, features: JobFeatures, method: MethodOptions) -> Draw:  # noqa: ARG002
+        return fit(features, SystemEntropy(), None)
+
+
 class Transport:
     """Trains the head of one site without other sites."""
 
     resumes = False  # True if an open entry may continue, because its noise is fixed
 
-    @property
-    def agreed_n(self) -> int | None:
-        """The number of training units of all sites; None for one site."""
-        return None
-
-    @property
-    def agreed_test_n(self) -> int | None:
-        return None
-
-    def price_shares(self, plan: Plan) -> Plan:
-        """Returns a plan whose epsilon covers noise that sites draw in shares."""
-        return plan
+    def agree(self) -> Agreed:
+        """Returns the agreement of all sites; WaitingError if a site has not answered yet."""
+        return Agreed()
 
     def run(self, work: Callable[[], None], wait_minutes: float | None) -> None:  # noqa: ARG002
         """Makes or finishes the release; None waits for other sites as the option `sites` says."""
@@ -70,15 +92,5 @@ class Transport:
         """Offers the release to other sites after `prepare`; ConfigError if no sites are set."""
         raise ConfigError("the release has no `sites`, so there is nothing to offer")
 
-    def find_open(self) -> Entry | None:
-        """Returns the open ledger entry that this run continues; None to book a new entry."""
-        return None
-
     def note_unbooked(self) -> None:
         """Is called if no ledger entry of the release counts."""
-
-    def note_booked(self) -> None:
-        """Is called after the release is booked, before any noise is drawn."""
-
-    def draw_head(self, fit: Fit, features: JobFeatures) -> Draw:
-        return fit(features, SystemEntropy(), None)

@@ -16,13 +16,11 @@ import numpy as np
 
 from dpprobe.data.sources.embedding_files import (
     FORMATS,
-    ITEM_FORMATS,
     EmbeddingFile,
-    ItemFolder,
     choose_array,
-    list_items,
     open_embeddings,
 )
+from dpprobe.data.sources.item_files import ITEM_FORMATS, ItemFolder, list_items
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.decoding_workers import Fault, Row
 from dpprobe.release.bundle import BundleFacts

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpprobe.artifacts import read_json
+from dpprobe.files.json_files import read_json
 from dpprobe.privacy.limits import ABOVE_NOTE
 from dpprobe.privacy.risk import explain_risks, row_words
 from dpprobe.reporting.accuracy_table import LEFT_OUT, UNPRICED, format_mean

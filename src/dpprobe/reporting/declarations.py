@@ -27,6 +27,7 @@ from dpprobe.study.comparisons import (
     list_guaranteed,
     study_comparisons,
 )
+from dpprobe.study.published_names import paper_names, published_names
 from dpprobe.study.study import Cell, Study
 
 
@@ -86,7 +87,7 @@ def _comparison_manifests(files: StudyFiles, place: Place) -> list[str]:
 
 
 PUBLISHED_PARAMS: Mapping[str, Any] = {
-    "name": lambda study, place: study.published_names()[place["dataset"]],
+    "name": lambda study, place: published_names(study)[place["dataset"]],
     "published": lambda _study, _place: published_digest(),
 }
 
@@ -235,13 +236,13 @@ STUDY_EXHIBITS: tuple[Exhibit, ...] = (
         caption="papers.rst",
         params={
             "study": lambda study, _place: study.study,
-            "names": lambda study, _place: study.published_names(),
+            "names": lambda study, _place: published_names(study),
             "backbones": lambda study, _place: describe_backbones(study),
             "papers": lambda study, _place: study.papers.model_dump(mode="json"),
             "published": lambda _study, _place: published_digest(),
             "version": VERSIONS["papers"],
         },
-        places=lambda study: [{}] if study.paper_names() & published_datasets() else [],
+        places=lambda study: [{}] if paper_names(study) & published_datasets() else [],
         order=LAST,
     ),
 )

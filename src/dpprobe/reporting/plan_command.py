@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dpprobe.output_paths import check_output_path
+from dpprobe.files.output_paths import check_output_path
 
 
 def add_command(commands: Any) -> None:

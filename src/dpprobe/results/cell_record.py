@@ -12,22 +12,16 @@ from typing import Any, Final, Literal
 
 from pydantic import ConfigDict, ValidationError
 
-from dpprobe.artifacts import (
-    Difference,
-    check_not_newer,
-    first_difference,
-    parse_values,
-    read_bounded,
-    read_json,
-    sha256_file,
-)
 from dpprobe.data.options import Headline
 from dpprobe.errors import DataError
+from dpprobe.files.json_files import check_not_newer, parse_values, read_json
+from dpprobe.files.plain_files import read_bounded, sha256_file
+from dpprobe.files.records import Record, RecordPart
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.registry import NETWORKS
+from dpprobe.json_values import Difference, first_difference
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import budget_order
-from dpprobe.records import Record, RecordPart
 from dpprobe.results.cell_files import METRICS_FILE
 from dpprobe.wrong_keys_and_values import explain_first
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpprobe.data.options import Headline
-from dpprobe.results.metrics import Link, right_predictions
+from dpprobe.results.metrics import Evaluation
 from dpprobe.results.uncertainty import make_drawable
 
 HALVINGS = 32
@@ -47,28 +47,20 @@ def split_rows(metric: Headline, labels: np.ndarray, *, units: np.ndarray | None
 
 
 def half_values(
-    metric: Headline,
-    scores: np.ndarray,
-    labels: np.ndarray,
-    *,
-    link: Link = "softmax",
-    units: np.ndarray | None = None,
-    halves: Halves | None = None,
+    metric: Headline, evaluation: Evaluation, *, halves: Halves | None = None
 ) -> list[list[float | None]]:
     """Computes a metric on both halves of each split, [HALVINGS, 2].
 
     Args:
-      scores, labels, units: as in `metrics.evaluate_scores`.
-      halves: the result of `split_rows` for this metric, labels and units; None to compute it.
+      halves: the result of `split_rows` for the metric and the evaluation; None to compute it.
 
     Returns:
       The metric on each half, None where the metric is undefined; empty for one test unit.
     """
     if halves is None:
-        halves = split_rows(metric, labels, units=units)
-    correct = right_predictions(scores, labels, link=link)
+        halves = split_rows(metric, evaluation.labels, units=evaluation.units)
     weights = 1 / np.bincount(halves.codes)[halves.codes]
-    drawable = make_drawable(metric, correct, labels, scores, halves.codes, weights)
+    drawable = make_drawable(metric, evaluation, halves.codes, weights)
     if drawable is None or len(halves.members) == 0:
         return []
     counts = halves.members.reshape(-1, halves.members.shape[2]).T.astype(np.float32)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -43,83 +43,91 @@ NO_AUC = (
 THRESHOLDS: dict[str, float] = {"sigmoid": 0.0, "none": 0.5}
 
 
-def evaluate_scores(
-    scores: np.ndarray,
-    labels: np.ndarray,
-    *,
-    link: Link = "softmax",
-    accepted: Sequence[Sequence[int]] | None = None,
-    units: np.ndarray | None = None,
-) -> dict[str, Any]:
-    """Computes the metrics of one head on one test split, as fractions.
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """One head's scores on one test split, with all that its metrics need.
 
     With `units`, each share, mean and rank counts rows by their weights.
 
-    Args:
+    Attributes:
       scores: [n, K].
       labels: [n] integers in 0..K-1, or [n, K] of 0 and 1 if a row may have several labels.
       accepted: for data with one label per example, the labels that count as right for each row; a
         row with an empty list is left out.
-
-    Returns:
-      With one label per example (equal scores rank in the order of the classes):
-      - accuracy; top5_accuracy if K > 10; expected_calibration_error if the link is softmax
-      - macro_accuracy: mean recall of the classes with test examples
-      - per_class_recall: K values, None for a class without test examples
-      - never_predicted: the classes with test examples and without predictions
-      - real_accuracy: accuracy by `accepted` (ReaL: Beyer et al. 2020, Are we done with ImageNet?)
-      - auc: the second class against the first, if K = 2 and both classes have test examples
-
-      With several labels per example (a label is predicted if its score is above `THRESHOLDS`):
-      - accuracy: share of right labels among all n K; exact_match_accuracy: share of right rows
-      - auc, mean_average_precision: means over labels that some test examples have and others lack
-      - expected_calibration_error: over all n K probabilities, if the link is sigmoid
-      - per_label_auc, per_label_average_precision: K values, None for labels that enter no mean
-      - per_label_accuracy: K values
-
-    Raises DataError if a score is not finite, no row has an accepted label, or the link is softmax
-    for several labels.
-    """
-    bad = ~np.isfinite(scores).all(axis=1)
-    if bad.any():
-        raise DataError(
-            f"scores of test row {int(bad.argmax())} are not finite: the head diverged; "
-            "lower its learning rate"
-        )
-    several = labels.ndim == 2
-    judged = Judged(scores, labels != 0 if several else labels, link, accepted, row_weights(units))
-    values = {name: compute(judged) for name, compute in SCALAR_METRICS.items()}
-    result: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
-    if not several:
-        missed = np.setdiff1d(labels, scores.argmax(axis=1)).tolist()
-        recall = [None if np.isnan(value) else float(value) for value in judged.recall]
-        return result | {"per_class_recall": recall, "never_predicted": missed}
-    ranked = [judged.ranked.get(label, (None, None)) for label in range(labels.shape[1])]
-    return result | {
-        "per_label_auc": [area for area, _ in ranked],
-        "per_label_average_precision": [precision for _, precision in ranked],
-        "per_label_accuracy": np.average(judged.right, axis=0, weights=judged.weights).tolist(),
-    }
-
-
-@dataclass(frozen=True, eq=False)
-class Judged:
-    """One head's scores beside labels, as in `evaluate_scores`, and what several metrics need.
-
-    Attributes:
-      labels: integers [n], or booleans [n, K] for several labels per row.
-      weights: [n] weights of rows; None for equal weights.
     """
 
     scores: np.ndarray
     labels: np.ndarray
-    link: Link
-    accepted: Sequence[Sequence[int]] | None
-    weights: np.ndarray | None
+    link: Link = field(default="softmax", kw_only=True)
+    accepted: Sequence[Sequence[int]] | None = field(default=None, kw_only=True)
+    units: np.ndarray | None = field(default=None, kw_only=True)
+
+    def compute_metrics(self) -> dict[str, Any]:
+        """Computes all metrics, as fractions.
+
+        Returns:
+          With one label per example (equal scores rank in the order of the classes):
+          - accuracy; top5_accuracy if K > 10; expected_calibration_error if the link is softmax
+          - macro_accuracy: mean recall of the classes with test examples
+          - per_class_recall: K values, None for a class without test examples
+          - never_predicted: the classes with test examples and without predictions
+          - real_accuracy: accuracy by `accepted` (ReaL: Beyer et al. 2020, Are we done with
+            ImageNet?)
+          - auc: the second class against the first, if K = 2 and both classes have test examples
+
+          With several labels per example (a label is predicted if its score is above `THRESHOLDS`):
+          - accuracy: share of right labels among all n K; exact_match_accuracy: share of right rows
+          - auc, mean_average_precision: means over labels that some test examples have and others
+            lack
+          - expected_calibration_error: over all n K probabilities, if the link is sigmoid
+          - per_label_auc, per_label_average_precision: K values, None for labels that enter no mean
+          - per_label_accuracy: K values
+
+        Raises DataError if a score is not finite, no row has an accepted label, or the link is
+        softmax for several labels.
+        """
+        bad = ~np.isfinite(self.scores).all(axis=1)
+        if bad.any():
+            raise DataError(
+                f"scores of test row {int(bad.argmax())} are not finite: the head diverged; "
+                "lower its learning rate"
+            )
+        values = {name: compute(self) for name, compute in SCALAR_METRICS.items()}
+        result: dict[str, Any] = {name: one for name, one in values.items() if one is not None}
+        if not self.several:
+            missed = np.setdiff1d(self.labels, self.scores.argmax(axis=1)).tolist()
+            recall = [None if np.isnan(value) else float(value) for value in self.recall]
+            return result | {"per_class_recall": recall, "never_predicted": missed}
+        ranked = [self.ranked.get(label, (None, None)) for label in range(self.labels.shape[1])]
+        return result | {
+            "per_label_auc": [area for area, _ in ranked],
+            "per_label_average_precision": [precision for _, precision in ranked],
+            "per_label_accuracy": np.average(self.right, axis=0, weights=self.weights).tolist(),
+        }
+
+    def compute_fast_metrics(self) -> dict[str, float]:
+        """Computes metrics that are fast enough to record during training.
+
+        Returns test_accuracy, and test_auc if a label enters an AUC, which is NaN if a score is not
+        finite.
+        """
+        right = right_predictions(self.scores, self.labels, link=self.link)
+        result = {"test_accuracy": self.share(right)}
+        if ranked_labels(self.labels, self.scores.shape[1]):
+            areas = [math.nan]
+            if np.isfinite(self.scores).all():
+                areas = [_ranking_metrics(*each, self.weights)[0] for each in self.list_columns()]
+            result["test_auc"] = float(np.mean(areas))
+        return result
 
     @property
     def several(self) -> bool:
         return self.labels.ndim == 2
+
+    @cached_property
+    def weights(self) -> np.ndarray | None:
+        """[n] weights of rows; None for equal weights."""
+        return row_weights(self.units)
 
     @cached_property
     def rank(self) -> np.ndarray:
@@ -141,8 +149,16 @@ class Judged:
     def ranked(self) -> dict[int, tuple[float, float]]:
         """AUC and average precision by label, for the labels that enter a mean."""
         labels = ranked_labels(self.labels, self.scores.shape[1])
-        columns = zip(labels, ranked_columns(self.scores, self.labels), strict=True)
+        columns = zip(labels, self.list_columns(), strict=True)
         return {label: _ranking_metrics(*column, self.weights) for label, column in columns}
+
+    def list_columns(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields scores [n] and presence [n] of each label that enters an AUC."""
+        for label in ranked_labels(self.labels, self.scores.shape[1]):
+            if self.several:
+                yield self.scores[:, label], self.labels[:, label] != 0
+            else:
+                yield self.scores[:, 1].astype(np.float64) - self.scores[:, 0], self.labels == 1
 
     def share(self, right: npt.ArrayLike) -> float:
         return _weighted_share(np.asarray(right), self.weights)
@@ -152,31 +168,31 @@ class Judged:
         return float(np.mean(values)) if values else None
 
 
-def _top5_accuracy(judged: Judged) -> float | None:
-    if judged.several or judged.scores.shape[1] <= TOP5_ABOVE:
+def _top5_accuracy(of: Evaluation) -> float | None:
+    if of.several or of.scores.shape[1] <= TOP5_ABOVE:
         return None
-    return judged.share(np.less(judged.rank, 5))
+    return of.share(np.less(of.rank, 5))
 
 
-def _real_accuracy(judged: Judged) -> float | None:
-    if judged.several or judged.accepted is None:
+def _real_accuracy(of: Evaluation) -> float | None:
+    if of.several or of.accepted is None:
         return None
-    return _accepted_accuracy(judged.scores.argmax(axis=1), judged.accepted, judged.weights)
+    return _accepted_accuracy(of.scores.argmax(axis=1), of.accepted, of.weights)
 
 
-def _expected_calibration_error(judged: Judged) -> float | None:
-    scores = judged.scores.astype(np.float64)
-    if judged.several and judged.link == "sigmoid":
-        return calibration_error(expit(scores), judged.labels, judged.weights)
-    if not judged.several and judged.link == "softmax":
+def _expected_calibration_error(of: Evaluation) -> float | None:
+    scores = of.scores.astype(np.float64)
+    if of.several and of.link == "sigmoid":
+        return calibration_error(expit(scores), of.labels != 0, of.weights)
+    if not of.several and of.link == "softmax":
         top = np.exp(log_softmax(scores, axis=1).max(axis=1))
-        return calibration_error(top, judged.right, judged.weights)
+        return calibration_error(top, of.right, of.weights)
     return None
 
 
 # The one list of metrics that are one fraction, in the order of summaries' columns. A function
 # returns None if the data does not allow its metric.
-SCALAR_METRICS: dict[str, Callable[[Judged], float | None]] = {
+SCALAR_METRICS: dict[str, Callable[[Evaluation], float | None]] = {
     "accuracy": lambda of: of.share(of.right),
     "top5_accuracy": _top5_accuracy,
     REAL_ACCURACY: _real_accuracy,
@@ -240,31 +256,6 @@ def right_predictions(
     return np.asarray((scores > THRESHOLDS[link]) == (labels != 0))
 
 
-def training_metrics(
-    scores: np.ndarray,
-    labels: np.ndarray,
-    *,
-    link: Link = "softmax",
-    units: np.ndarray | None = None,
-) -> dict[str, float]:
-    """Computes metrics that are fast enough to record during training: test_accuracy and test_auc.
-
-    test_auc is left out if no label enters an AUC, and NaN if a score is not finite.
-    """
-    weights = row_weights(units)
-    result = {
-        "test_accuracy": _weighted_share(right_predictions(scores, labels, link=link), weights)
-    }
-    if ranked_labels(labels, scores.shape[1]):
-        areas = [math.nan]
-        if np.isfinite(scores).all():
-            areas = [
-                _ranking_metrics(*column, weights)[0] for column in ranked_columns(scores, labels)
-            ]
-        result["test_auc"] = float(np.mean(areas))
-    return result
-
-
 def ranked_labels(labels: np.ndarray, num_classes: int) -> list[int]:
     """Lists the labels that enter an AUC: labels that some test examples have and others lack.
 
@@ -273,21 +264,6 @@ def ranked_labels(labels: np.ndarray, num_classes: int) -> list[int]:
     if labels.ndim == 1:
         return [1] if num_classes == 2 and _has_both(labels == 1) else []
     return [label for label in range(labels.shape[1]) if _has_both(labels[:, label] != 0)]
-
-
-def ranked_columns(
-    scores: np.ndarray, labels: np.ndarray
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields scores [n] and presence [n] of each label that enters an AUC."""
-    for label in ranked_labels(labels, scores.shape[1]):
-        if labels.ndim == 1:
-            yield _score_margin(scores), labels == 1
-        else:
-            yield scores[:, label], labels[:, label] != 0
-
-
-def _score_margin(scores: np.ndarray) -> np.ndarray:
-    return np.asarray(scores[:, 1].astype(np.float64) - scores[:, 0])
 
 
 def _has_both(positive: np.ndarray) -> bool:

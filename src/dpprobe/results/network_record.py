@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from dpprobe.artifacts import sha256_file
 from dpprobe.errors import DataError
-from dpprobe.records import Record
+from dpprobe.files.plain_files import sha256_file
+from dpprobe.files.records import Record
 from dpprobe.results.cell_record import CellName
 
 logger = logging.getLogger("dpprobe")

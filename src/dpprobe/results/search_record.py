@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dpprobe.data.options import Headline
+from dpprobe.files.records import Record, RecordPart
 from dpprobe.finetune.unpriced_search import NOT_PRICED, Trial
-from dpprobe.records import Record, RecordPart
 from dpprobe.results.cell_record import CellName
 
 SEARCHES = "searches"

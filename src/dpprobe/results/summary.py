@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpprobe.artifacts import read_table, write_table
 from dpprobe.errors import DataError
 from dpprobe.extras import OptionalModule
+from dpprobe.files.table_files import read_table, write_table
 from dpprobe.privacy.limits import ABOVE_MARK, delta_above, rounded_up
 from dpprobe.privacy.risk import RiskEpsilon, find_risk, read_budget
 from dpprobe.results.best_head_price import choice_price

@@ -18,14 +18,7 @@ from dpprobe.results.bootstrap import (
     bootstrap_intervals,
 )
 from dpprobe.results.intervals import combine_errors, over_classes, wilson_interval
-from dpprobe.results.metrics import (
-    SAME,
-    SCALAR_METRICS,
-    label_ranks,
-    ranked_columns,
-    ranked_labels,
-)
-from dpprobe.results.unit_counts import row_weights
+from dpprobe.results.metrics import SAME, SCALAR_METRICS, Evaluation
 
 SEED_INTERVAL = "t over seeds"
 ROW_PROPORTION, ROW_BOOTSTRAP = "Wilson over test rows", "bootstrap over test rows"
@@ -41,13 +34,7 @@ _Interval = tuple[float, float, str]
 
 
 def summarise_records(
-    records: Sequence[Mapping[str, Any]],
-    *,
-    correct: np.ndarray,
-    labels: np.ndarray,
-    scores: np.ndarray,
-    units: np.ndarray | None = None,
-    seed: int = 0,
+    records: Sequence[Mapping[str, Any]], first: Evaluation, *, seed: int = 0
 ) -> dict[str, dict[str, Any]]:
     """Computes mean, standard deviation and 95% intervals of each scalar metric, all in [0, 1].
 
@@ -72,10 +59,8 @@ def summarise_records(
     With one seed, the combined interval equals the interval over test examples.
 
     Args:
-      records: one result of `evaluate_scores` per seed; keys other than scalar metrics are ignored.
-      correct: `right_predictions` of the first seed.
-      scores: the scores of the first seed, [n, K].
-      labels, units: as in `evaluate_scores`.
+      records: the metrics of each seed; keys other than scalar metrics are ignored.
+      first: the evaluation of the first seed.
 
     Returns:
       metric -> the fields of `cell_record.MetricSummary`.
@@ -86,8 +71,8 @@ def summarise_records(
         if name in SCALAR_METRICS
     }
     means = {name: _stable_mean(values) for name, values in columns.items()}
-    first = {name: float(values[0]) for name, values in columns.items()}
-    over_tests = _over_tests(means, first, correct, labels, scores, units, seed=seed)
+    values_of_first = {name: float(values[0]) for name, values in columns.items()}
+    over_tests = _over_tests(means, values_of_first, first, seed=seed)
     return {
         name: summarise_values(values, means[name], over_tests.get(name))
         for name, values in columns.items()
@@ -97,21 +82,19 @@ def summarise_records(
 def _over_tests(
     means: Mapping[str, float],
     first: Mapping[str, float],
-    correct: np.ndarray,
-    labels: np.ndarray,
-    scores: np.ndarray,
-    units: np.ndarray | None,
+    evaluation: Evaluation,
     *,
     seed: int,
 ) -> dict[str, _Interval]:
-    """Computes intervals over test examples; `first` has the metrics of the first seed."""
+    """Computes intervals over test examples; `first` has the metrics of `evaluation`."""
+    correct, units = evaluation.right, evaluation.units
     proportion, resampling, by_class = (
         (ROW_PROPORTION, ROW_BOOTSTRAP, ROW_CLASSES)
         if units is None
         else (UNIT_PROPORTION, UNIT_BOOTSTRAP, UNIT_CLASSES)
     )
     intervals: dict[str, _Interval] = {}
-    independent = units is None or row_weights(units) is None
+    independent = evaluation.weights is None
     if units is None or independent:
         codes = np.arange(len(correct))
         weights: np.ndarray = np.ones(len(correct), dtype=np.float32)
@@ -119,19 +102,19 @@ def _over_tests(
             if name in PROPORTIONS and not (name == "accuracy" and correct.ndim == 2):
                 intervals[name] = (*wilson_interval(mean, len(correct)), proportion)
             elif name == "macro_accuracy":
-                intervals[name] = (*over_classes(mean, correct, labels), by_class)
+                intervals[name] = (*over_classes(mean, correct, evaluation.labels), by_class)
     else:
         codes = np.unique(units, return_inverse=True)[1]
         weights = 1 / np.bincount(codes)[codes]
     drawable = {
         name: metric
         for name in means.keys() - intervals.keys()
-        if (metric := make_drawable(name, correct, labels, scores, codes, weights)) is not None
+        if (metric := make_drawable(name, evaluation, codes, weights)) is not None
     }
     everyone = int(codes.max()) + 1
     resampled = bootstrap_intervals(drawable, everyone, seed=seed) if drawable else {}
     for name in drawable:
-        counted = _counted_units(name, labels, scores, codes)
+        counted = _counted_units(name, evaluation, codes)
         drawn = counted if name == "auc" and correct.ndim == 1 else everyone
         # one label with few rows matters little for a mean over many labels
         enough = drawn >= FEWEST_DRAWN or (independent and correct.ndim == 2)
@@ -155,7 +138,7 @@ def _move_ends(ends: tuple[float, float], mean: float, first: float) -> tuple[fl
     return low, high
 
 
-def _counted_units(name: str, labels: np.ndarray, scores: np.ndarray, units: np.ndarray) -> float:
+def _counted_units(name: str, evaluation: Evaluation, units: np.ndarray) -> float:
     """Returns the number of units that Wilson's interval of a metric may count.
 
     A recall p has a variance of at most p (1 - p) / n, where n units have the class. An AUC of p
@@ -166,14 +149,14 @@ def _counted_units(name: str, labels: np.ndarray, scores: np.ndarray, units: np.
     """
     everyone = int(units.max()) + 1
     if name == "macro_accuracy":
-        pairs = np.unique(labels * everyone + units)
+        pairs = np.unique(evaluation.labels * everyone + units)
         having = np.bincount(pairs // everyone)
         having = having[having > 0]
     elif name == "auc":
         having = np.array(
             [
                 min(len(np.unique(units[positive])), len(np.unique(units[~positive])))
-                for _, positive in ranked_columns(scores, labels)
+                for _, positive in evaluation.list_columns()
             ]
         )
     else:
@@ -220,12 +203,7 @@ def summarise_values(
 
 
 def make_drawable(
-    name: str,
-    correct: np.ndarray,
-    labels: np.ndarray,
-    scores: np.ndarray,
-    units: np.ndarray,
-    weights: np.ndarray,
+    name: str, evaluation: Evaluation, units: np.ndarray, weights: np.ndarray
 ) -> Drawable | None:
     """Returns metric `name` for resampled units; None if the metric has no bootstrap.
 
@@ -234,13 +212,13 @@ def make_drawable(
       weights: the weight of each row.
     """
     if name == "accuracy":
-        return Share(correct, units, weights)
+        return Share(evaluation.right, units, weights)
     if name == "exact_match_accuracy":
-        return Share(np.asarray(correct.all(axis=1)), units, weights)
+        return Share(np.asarray(evaluation.right.all(axis=1)), units, weights)
     if name == "top5_accuracy":
-        return Share(np.less(label_ranks(scores, labels), 5), units, weights)
+        return Share(np.less(evaluation.rank, 5), units, weights)
     if name == "macro_accuracy":
-        return Recalls(labels, correct, units, weights)
-    if name == "auc" and ranked_labels(labels, scores.shape[1]):
-        return Areas([Runs(*column, units, weights) for column in ranked_columns(scores, labels)])
+        return Recalls(evaluation.labels, evaluation.right, units, weights)
+    if name == "auc" and (columns := [*evaluation.list_columns()]):
+        return Areas([Runs(*column, units, weights) for column in columns])
     return None

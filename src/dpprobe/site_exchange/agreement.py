@@ -24,15 +24,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dpprobe.artifacts import (
-    canonical_json,
-    check_not_newer,
-    hash_value,
-    parse_strict,
-    read_bounded,
-    write_text,
-)
 from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.files.atomic_writes import write_text
+from dpprobe.files.json_files import check_not_newer
+from dpprobe.files.plain_files import read_bounded
+from dpprobe.json_values import canonical_json, hash_value, parse_strict
 from dpprobe.wrong_keys_and_values import explain_first
 
 FORMAT: Final = "dpprobe-site-offer"

@@ -44,17 +44,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pydantic import ValidationError
 
-from dpprobe.artifacts import (
-    atomic_path,
-    canonical_json,
-    hash_value,
-    pack_arrays,
-    parse_strict,
-    read_arrays,
-    read_bounded,
-    write_private,
-)
 from dpprobe.errors import DataError, PrivacyError
+from dpprobe.files.array_files import pack_arrays, read_arrays
+from dpprobe.files.atomic_writes import atomic_path, write_private
+from dpprobe.files.plain_files import read_bounded
+from dpprobe.json_values import canonical_json, hash_value, parse_strict
 from dpprobe.privacy.keystream import KEY_BYTES, Keystream
 from dpprobe.privacy.rounded_gaussian import RoundedGaussian
 from dpprobe.site_exchange.agreement import Agreement, Offer, check_signature, sign_values

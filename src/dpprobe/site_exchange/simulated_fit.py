@@ -27,7 +27,7 @@ def fit_together(
     """Trains one head on the rows of several sites.
 
     Args:
-      parts: the rows of each site; `agreed_n` is the number of units of all sites.
+      parts: the rows of each site; `public_n` is the number of units of all sites.
       plan: has the noise for the units of all sites.
       colluders: number of colluding sites, whose noise does not count. None for an aggregator that
         adds all noise: the head then equals, to the last bit, a head trained without sites.

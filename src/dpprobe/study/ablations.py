@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from dpprobe.artifacts import canonical_json
+from dpprobe.json_values import canonical_json
 
 T = TypeVar("T")
 

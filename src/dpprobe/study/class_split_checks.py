@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from dpprobe.data.dataset_sizes import needs_every_class
 from dpprobe.data.options import ClassUnits
 from dpprobe.data.rare_classes import RARE
 from dpprobe.study.study import Study
@@ -21,7 +22,7 @@ def class_split_faults(study: Study, name: str, counts: ClassUnits) -> tuple[lis
     without training units, or without test units that a metric needs.
     """
     dataset, train, test = study.datasets[name], counts.train, counts.test
-    unit = "patient" if dataset.names_units() else "image"
+    unit = "patient" if dataset.named_people().column else "image"
     need, waive = _find_need(study, name)
 
     def describe(names: Sequence[str], fault: str, remedy: str = "") -> list[str]:
@@ -72,7 +73,7 @@ def _find_need(study: Study, name: str) -> tuple[str | None, bool]:
     if dataset.missing_classes == "warn":
         return None, False
     waive = dataset.multi_label() or (dataset.count_classes() or 0) > 2
-    if dataset.needs_every_class():
+    if needs_every_class(dataset):
         return (f"`metric: {dataset.metric}`" if dataset.metric else "the metric"), waive
     return ("`missing_classes: error`" if dataset.has_test() else None), waive
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpprobe.artifacts import canonical_json
+from dpprobe.data.subsample import without_subsample
 from dpprobe.heads.options import MethodOptions
+from dpprobe.json_values import canonical_json
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.study.ablations import same_but_size
 from dpprobe.study.imbalance import rare_classes
@@ -78,4 +79,19 @@ def _describe_images(study: Study) -> dict[str, str]:
     return {
         name: canonical_json(options.preparation_params())
         for name, options in study.datasets.items()
+    }
+
+
+def whole_datasets(study: Study) -> dict[str, str]:
+    """Maps each dataset with a `subsample` to its full version, if the study has it."""
+    datasets = study.all_datasets()
+    tables = {
+        name: canonical_json(without_subsample(options).preparation_params())
+        for name, options in datasets.items()
+    }
+    whole = {tables[name]: name for name in reversed(datasets) if not datasets[name].subsample}
+    return {
+        name: whole[tables[name]]
+        for name, options in datasets.items()
+        if options.subsample and tables[name] in whole
     }

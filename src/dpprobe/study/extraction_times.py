@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.hub_files import HubFile, is_cached
+from dpprobe.data.dataset_sizes import count_used_rows
 from dpprobe.features.extraction_time import describe_time, time_network
 from dpprobe.study.reserved_names import locate_features
 from dpprobe.study.study import Study
@@ -30,7 +31,7 @@ def describe_times(
     for name, options in study.backbones.items():
         rows = {}
         for dataset, source in study.all_datasets().items():
-            counts = source.used_rows()
+            counts = count_used_rows(source)
             paths = (locate_features(study.results_dir, dataset, name, each) for each in splits)
             if counts is not None and not all(Path(path).exists() for path in paths):
                 rows[dataset] = counts[0] * (1 + options.stored_crops) + counts[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from dpprobe.data.dataset_sizes import count_used_rows
 from dpprobe.planner.plan_text import too_few_warning
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import nominal_epsilon
@@ -45,7 +46,7 @@ def few_rows_warnings(study: Study, dimensions: Collection[int | None]) -> list[
 def _dataset_sizes(study: Study, name: str) -> tuple[int, int] | None:
     """Returns a dataset's units and classes; None if unknown or out of range."""
     dataset = study.datasets[name]
-    n = count_units(study, name, dataset.used_rows())
+    n = count_units(study, name, count_used_rows(dataset))
     classes = dataset.count_classes()
     if n is None or classes is None or not 2 <= classes <= n:
         return None

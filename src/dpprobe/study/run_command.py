@@ -18,10 +18,10 @@ from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dpprobe.artifacts import read_bounded
 from dpprobe.devices import USER_PATH
 from dpprobe.errors import ConfigError
 from dpprobe.extras import require_extra
+from dpprobe.files.plain_files import read_bounded
 from dpprobe.resources import is_clone, project_root
 from dpprobe.shown_text import one_line
 

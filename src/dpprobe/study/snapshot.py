@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dpprobe.artifacts import atomic_path, first_difference
 from dpprobe.errors import ConfigError
+from dpprobe.files.atomic_writes import atomic_path
+from dpprobe.json_values import first_difference
 from dpprobe.study.local_copies import enter_copies
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study

@@ -11,8 +11,11 @@ from typing import NamedTuple
 
 from dpprobe.analysis_registry import load_analyses
 from dpprobe.data import prompts
+from dpprobe.data.dataset_sizes import count_used_rows
 from dpprobe.data.options import DatasetOptions, headline_metric
 from dpprobe.data.people.class_units import CountedRows
+from dpprobe.data.promise_facts import promise_facts
+from dpprobe.data.subsample import without_subsample
 from dpprobe.errors import ConfigError
 from dpprobe.heads import tuned_options
 from dpprobe.heads.options import MethodOptions, check_counts
@@ -113,7 +116,7 @@ def _check_files(dataset: DatasetOptions) -> None:
 def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:
     _check_files(dataset)
     _check_overwritten(study, name, dataset)
-    rows = dataset.used_rows()
+    rows = count_used_rows(dataset)
     multi_label = dataset.multi_label()
     if dataset.subsample and multi_label and dataset.subsample.fraction is None:
         raise ConfigError(
@@ -130,7 +133,7 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
     prompts.check_prompts(dataset.prompts)
     report.errors += _check_sizes(study, name, dataset, rows)
     report.warnings += [f"datasets.{name}: {line}" for line in dataset.list_warnings()]
-    if dataset.subsample is None or dataset.without_subsample() not in study.datasets.values():
+    if dataset.subsample is None or without_subsample(dataset) not in study.datasets.values():
         mistaken, lines = dataset.judge_companions()
         report.errors += [f"config: datasets.{name}: {fault}" for fault in mistaken]
         report.warnings += [f"datasets.{name}: {line}" for line in lines]
@@ -158,8 +161,8 @@ def count_units(study: Study, name: str, rows: tuple[int, int] | None) -> int | 
 
 def _check_class_split(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:
     """Checks that each class is in train and in test; only once for subsamples of one dataset."""
-    whole = dataset.without_subsample()
-    first = next(n for n, each in study.datasets.items() if each.without_subsample() == whole)
+    whole = without_subsample(dataset)
+    first = next(n for n, each in study.datasets.items() if without_subsample(each) == whole)
     if isinstance(whole, CountedRows) and name == first:
         mistaken, lines = whole.judge_units()
         report.errors += [f"config: datasets.{name}: {fault}" for fault in mistaken]
@@ -184,7 +187,7 @@ def _check_release(study: Study, name: str) -> list[str]:
         classes=dataset.count_classes() if release.test_metric == "auc" else None,
         class_names=None if (counts := dataset.count_class_units()) is None else [*counts.train],
     )
-    n = count_units(study, release.dataset, dataset.used_rows())
+    n = count_units(study, release.dataset, count_used_rows(dataset))
     if n is not None and (fault := release_delta_fault(study, name, n)):
         faults.append(f"releases.{name}: {fault}")
     limit = study.max_epsilon(release.dataset)
@@ -202,7 +205,7 @@ def _warn_of_delta(study: Study, name: str) -> list[str]:
     release = study.releases[name]
     if release.delta in (None, study.dataset_delta(release.dataset)):
         return []
-    n = count_units(study, release.dataset, study.datasets[release.dataset].used_rows())
+    n = count_units(study, release.dataset, count_used_rows(study.datasets[release.dataset]))
     above = n is None or release_delta_fault(study, name, n)  # an error
     warning = None if n is None or above else release_delta_warning(study, name, n)
     return [f"releases.{name}: {warning}"] if warning else []
@@ -260,7 +263,7 @@ def release_faults(
 
 def dataset_faults(study: Study, name: str) -> list[str]:
     """Lists faults of a dataset, because of which nothing is booked in its ledger."""
-    dataset, promise = study.datasets[name], study.dataset_promise(name)
+    dataset, promise = study.datasets[name], promise_facts(study.datasets[name])
     faults = promise.list_promise_faults(study.dataset_unit(name))
     faults += [
         (
@@ -296,9 +299,9 @@ def _check_public(study: Study, name: str, dataset: DatasetOptions, report: _Rep
     _check_files(dataset)
     _check_overwritten(study, name, dataset)
     sizes = dataset.expected_counts()
-    counted = dataset.used_rows() if sizes.train or sizes.test else None
+    counted = count_used_rows(dataset) if sizes.train or sizes.test else None
     report.errors += _check_sizes(study, name, dataset, counted)
-    report.errors += _check_shards(study, name, dataset.used_rows())
+    report.errors += _check_shards(study, name, count_used_rows(dataset))
 
 
 def _check_other_source(study: Study, name: str, public: DatasetOptions) -> list[str]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import yaml
 
-from dpprobe.artifacts import read_bounded
 from dpprobe.errors import ConfigError
+from dpprobe.files.plain_files import read_bounded
 from dpprobe.wrong_keys_and_values import check_extent
 
 _NUMBERS, _LONGEST_NUMBER = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"), 100

@@ -14,8 +14,9 @@ from typing import Any
 from mlflow.entities import DatasetInput
 
 from dpprobe.analyses.baseline_record import read_few_shot, read_zero_shot
-from dpprobe.artifacts import hash_value, sha256_file
 from dpprobe.counted_nouns import count_noun
+from dpprobe.files.plain_files import sha256_file
+from dpprobe.json_values import hash_value
 from dpprobe.tracking.runs import (
     OUTSIDE,
     RUN_COLOUR,

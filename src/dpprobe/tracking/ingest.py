@@ -9,8 +9,8 @@ from mlflow.entities import DatasetInput
 
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
-from dpprobe.artifacts import read_json
 from dpprobe.data.table import read_info
+from dpprobe.files.json_files import read_json
 from dpprobe.results.cell_record import ACCURACY, read_cell, read_measures
 from dpprobe.results.summary import read_grid
 from dpprobe.tracking.baseline_runs import dataset_run, list_baseline_runs

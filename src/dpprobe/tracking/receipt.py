@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from dpprobe.artifacts import hash_value, read_json, write_json
+from dpprobe.files.json_files import read_json, write_json
+from dpprobe.json_values import hash_value
 from dpprobe.study.options import sqlite_file
 
 RECEIPT_FORMAT = "dpprobe-tracking"

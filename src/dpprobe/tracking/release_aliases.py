@@ -16,8 +16,8 @@ from pathlib import Path
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
-from dpprobe.artifacts import read_json
 from dpprobe.errors import DataError, TrackingError
+from dpprobe.files.json_files import read_json
 from dpprobe.release.bundle import SUMS_FILE, bundle_digest
 from dpprobe.tracking.receipt import find_store_fault
 from dpprobe.tracking.store import search_all

@@ -22,7 +22,7 @@ from mlflow.models.model import MLMODEL_FILE_NAME
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import Array
 
-from dpprobe.artifacts import hash_value
+from dpprobe.json_values import hash_value
 from dpprobe.privacy.limits import rounded_up
 from dpprobe.privacy.risk import target_words
 from dpprobe.privacy.statement_words import explain_statement

@@ -19,12 +19,13 @@ from mlflow.entities import Dataset, DatasetInput
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.analyses.fairness.fairness_table import shown_metrics
-from dpprobe.artifacts import hash_value, sha256_file
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.errors import TrackingError
 from dpprobe.exhibits.class_colours import CLASS_COLOURS
+from dpprobe.files.plain_files import sha256_file
 from dpprobe.heads.registry import method_options
+from dpprobe.json_values import hash_value
 from dpprobe.privacy.limits import INFINITE, delta_above, rounded_up
 from dpprobe.privacy.risk import RiskEpsilon, budget_title, budget_words
 from dpprobe.privacy.statement_words import explain_statement

@@ -21,8 +21,9 @@ from mlflow import MlflowClient
 from mlflow.entities import Experiment, Metric, Param, Run, ViewType
 from mlflow.exceptions import MlflowException
 
-from dpprobe.artifacts import write_record
 from dpprobe.errors import TrackingError
+from dpprobe.files.json_files import write_record
+from dpprobe.files.written_files import add_file
 from dpprobe.progress import Progress
 from dpprobe.results.cell_record import check_file
 from dpprobe.study.local_copies import leave_copies
@@ -53,7 +54,6 @@ from dpprobe.tracking.views import (
     changed_view,
     view_tag,
 )
-from dpprobe.written_files import add_file
 
 logger = logging.getLogger("dpprobe")
 

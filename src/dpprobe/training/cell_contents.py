@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import load_file
 
-from dpprobe.artifacts import atomic_path, pack_tensors
+from dpprobe.files.array_files import pack_tensors
+from dpprobe.files.atomic_writes import atomic_path
 from dpprobe.privacy.private_mark import mark_metadata
 from dpprobe.results.cell_files import HISTORY_FILE, PREDICTIONS_FILE, WEIGHTS_FILE
 from dpprobe.results.cell_record import CellName, CellRecord

@@ -15,26 +15,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpprobe.artifacts import (
-    hash_value,
-    read_bounded,
-    read_json,
-    sha256_file,
-    when_there_is_room,
-    write_json,
-)
 from dpprobe.data.options import Headline
 from dpprobe.errors import DataError, DiskError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.files.disk_errors import when_there_is_room
+from dpprobe.files.json_files import read_json, write_json
+from dpprobe.files.plain_files import read_bounded, sha256_file
+from dpprobe.files.result_store import locate_partial, locate_stored, publish_files
 from dpprobe.heads.auto import describe_choice
 from dpprobe.heads.fit_device import FitPlace
 from dpprobe.heads.fitted import CLASS_PRIORS, STUDENT_GAIN
 from dpprobe.heads.options import MethodOptions
+from dpprobe.json_values import hash_value
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.statement import Declared, Statement
 from dpprobe.privacy.target import Target
-from dpprobe.result_store import locate_partial, locate_stored, publish_files
 from dpprobe.results import metrics, uncertainty
 from dpprobe.results.cell_files import CELL_FILES, METRICS_FILE, PAYLOAD_FILES, STATEMENT_FILE
 from dpprobe.results.cell_record import (
@@ -270,27 +266,13 @@ class CellTask:
 def _evaluate_seeds(
     task: CellTask, contents: CellContents, features: JobFeatures
 ) -> tuple[list[dict[str, Any]], dict[str, MetricSummary]]:
-    labels, link = features.test_labels, task.link
-    seeds = [
-        {
-            "index": index,
-            **metrics.evaluate_scores(
-                contents.scores[position],
-                labels,
-                link=link,
-                accepted=features.test_accepted,
-                units=features.test_units,
-            ),
-            "halves": half_values(
-                task.headline,
-                contents.scores[position],
-                labels,
-                link=link,
-                halves=features.test_halves(task.headline),
-            ),
-        }
-        for position, index in enumerate(contents.indices)
-    ]
+    halves = features.test_halves(task.headline)
+    first = features.evaluate(contents.scores[0], link=task.link)
+    seeds: list[dict[str, Any]] = []
+    for index, scores in zip(contents.indices, contents.scores, strict=True):
+        evaluation = features.evaluate(scores, link=task.link) if seeds else first
+        halved = half_values(task.headline, evaluation, halves=halves)
+        seeds.append({"index": index, **evaluation.compute_metrics(), "halves": halved})
     for seed, chosen in zip(seeds, contents.chosen, strict=bool(contents.chosen)):
         seed["chosen"] = dict(chosen)
     if (priors := contents.arrays.get(CLASS_PRIORS)) is not None:
@@ -299,14 +281,7 @@ def _evaluate_seeds(
     if (gains := contents.arrays.get(STUDENT_GAIN)) is not None:
         for seed, (gain, threshold) in zip(seeds, gains.tolist(), strict=True):
             seed["student"] = {"gain": gain, "threshold": threshold, "used": gain > threshold}
-    summary = uncertainty.summarise_records(
-        seeds,
-        correct=metrics.right_predictions(contents.scores[0], labels, link=link),
-        labels=labels,
-        scores=contents.scores[0],
-        units=features.test_units,
-        seed=task.asked.study_seed,
-    )
+    summary = uncertainty.summarise_records(seeds, first, seed=task.asked.study_seed)
     return seeds, {name: MetricSummary(**entry) for name, entry in summary.items()}
 
 

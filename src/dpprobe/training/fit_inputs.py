@@ -40,13 +40,13 @@ logger = logging.getLogger("dpprobe")
 class FitInputs:
     """The private examples of a fit, with their `unit` of privacy: "image" or "patient".
 
-    `agreed_n` is the number of units of all sites, if the examples are one site's. `public` are the
-    public files that were compared with the examples.
+    `public_n` is the public number of units, if the examples are of a part of them. `public` are
+    the public files that were compared with the examples.
     """
 
     store: FeatureStore
     unit: str
-    agreed_n: int | None = None
+    public_n: int | None = None
     public: PublicInputs = NOTHING_CHECKED
 
     @cached_property
@@ -58,7 +58,7 @@ class FitInputs:
 
     @property
     def n(self) -> int:
-        return self.own_n if self.agreed_n is None else self.agreed_n
+        return self.own_n if self.public_n is None else self.public_n
 
     @property
     def own_n(self) -> int:
@@ -120,7 +120,7 @@ class FitInputs:
                 units=self.units,
                 device=device,
                 crops=crops,
-                agreed_n=self.agreed_n,
+                public_n=self.public_n,
                 public=self.public,
             )
 

@@ -130,10 +130,8 @@ def _make_observer(features: JobFeatures, link: metrics.Link) -> Observe:
             for _, block in features.test_blocks()
         ]
         tested = [
-            metrics.training_metrics(
-                scores_of_seed, features.test_labels, link=link, units=features.test_units
-            )
-            for scores_of_seed in np.concatenate(blocks, axis=1)
+            features.evaluate(scores, link=link).compute_fast_metrics()
+            for scores in np.concatenate(blocks, axis=1)
         ]
         return {name: [seed[name] for seed in tested] for name in tested[0]}
 

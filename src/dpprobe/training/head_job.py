@@ -2,7 +2,7 @@
 
 Up-to-date cells are reused. If a cell lacks seeds, only the missing seeds are trained. If a cell's
 privacy statement is old, only the statement is replaced. A cell with any other change is trained
-again. Finished cells are in the store (`dpprobe.result_store`), and are linked into the job's
+again. Finished cells are in the store (`dpprobe.files.result_store`), and are linked into the job's
 outputs when the job ends. If a method fails, the next job finds the cells of all other methods.
 """
 

@@ -15,7 +15,7 @@ from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.training_set import TrainingSet, chunk_rows
 from dpprobe.results.halves import Halves, split_rows
-from dpprobe.results.metrics import NO_AUC, ranked_labels
+from dpprobe.results.metrics import NO_AUC, Evaluation, Link, ranked_labels
 from dpprobe.results.unit_counts import unit_codes
 from dpprobe.training.fit_inputs import FitInputs, read_labels, read_vectors
 
@@ -37,7 +37,7 @@ class JobFeatures:
     test_accepted: Sequence[Sequence[int]] | None  # labels that count as right, if known
     test_units: np.ndarray | None = None  # [m] int64, the number of each row's patient, if known
     class_names: tuple[str, ...]
-    agreed_test_n: int | None = None  # test units of all sites, if the rows are one site's
+    public_test_n: int | None = None  # of test units, if the rows are of a part of them
     _halves: dict[Headline, Halves] = field(default_factory=dict, init=False, repr=False)
 
     def test_halves(self, metric: Headline) -> Halves:
@@ -45,6 +45,16 @@ class JobFeatures:
         if metric not in self._halves:
             self._halves[metric] = split_rows(metric, self.test_labels, units=self.test_units)
         return self._halves[metric]
+
+    def evaluate(self, scores: np.ndarray, *, link: Link) -> Evaluation:
+        """Returns the evaluation of one head's scores [m, K] of the test examples."""
+        return Evaluation(
+            scores,
+            self.test_labels,
+            link=link,
+            accepted=self.test_accepted,
+            units=self.test_units,
+        )
 
     @property
     def multi_label(self) -> bool:

@@ -13,12 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import first_difference
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.errors import DpprobeError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.files.result_store import locate_stored, publish_files
+from dpprobe.json_values import first_difference
 from dpprobe.privacy.private_mark import check_unmarked
-from dpprobe.result_store import locate_stored, publish_files
 from dpprobe.results.network_record import (
     NETWORK_FILES,
     NetworkRecord,

@@ -1,7 +1,7 @@
 """The job of one network: a seed of a cell whose method trains a part of the backbone.
 
-Each seed's network is kept in the store (`dpprobe.result_store`), and is reused while all that
-decides the network is unchanged. If a seed is missing or damaged, only that seed is trained.
+Each seed's network is kept in the store (`dpprobe.files.result_store`), and is reused while all
+that decides the network is unchanged. If a seed is missing or damaged, only that seed is trained.
 `tuned_networks` makes a cell from the seeds' networks. A killed job continues from its last
 checkpoint, which is in a hidden folder beside the network's folder.
 """
@@ -22,9 +22,12 @@ import numpy.typing as npt
 import torch
 from safetensors.torch import save
 
-from dpprobe.artifacts import sha256_file, when_there_is_room, write_json
 from dpprobe.devices import limit_threads, resolve_device
 from dpprobe.errors import DataError
+from dpprobe.files.disk_errors import when_there_is_room
+from dpprobe.files.json_files import write_json
+from dpprobe.files.plain_files import sha256_file
+from dpprobe.files.result_store import locate_partial, locate_stored, publish_files
 from dpprobe.finetune.checkpoint import Checkpoints
 from dpprobe.finetune.fine_tuned_network import FineTunedNetwork, transform_state
 from dpprobe.finetune.inputs import Inputs
@@ -38,7 +41,6 @@ from dpprobe.heads.tuned import with_norms
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.private_mark import mark_metadata
 from dpprobe.privacy.releases import Releases
-from dpprobe.result_store import locate_partial, locate_stored, publish_files
 from dpprobe.results import metrics
 from dpprobe.results.network_record import (
     HISTORY_FILE,
@@ -198,7 +200,7 @@ def make_curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:
 
     def measure_network(step: int, network: FineTunedNetwork) -> dict[str, float]:  # noqa: ARG001
         scores = scores_of(network, test, rows=rows, index=index)
-        return metrics.training_metrics(scores, labels, link=link, units=None)
+        return metrics.Evaluation(scores, labels, link=link).compute_fast_metrics()
 
     return measure_network
 

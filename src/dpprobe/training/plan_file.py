@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import check_not_newer, hash_value, read_json, write_json
 from dpprobe.errors import DpprobeError, PrivacyError
+from dpprobe.files.json_files import check_not_newer, read_json, write_json
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions, check_counts
+from dpprobe.json_values import hash_value
 from dpprobe.privacy.limits import delta_warning, round_up, to_json
 from dpprobe.privacy.noise_calibration import (
     calibrate,

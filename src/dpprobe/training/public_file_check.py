@@ -26,7 +26,6 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from dpprobe.artifacts import read_json, sha256_file
 from dpprobe.data.table import read_info
 from dpprobe.errors import DataError, PrivacyError, StoreError
 from dpprobe.features.feature_store import FeatureStore
@@ -34,6 +33,8 @@ from dpprobe.features.public_features import ArrayFile, open_rows
 from dpprobe.features.shard_manifest import read_manifest
 from dpprobe.features.shared_rows import MOST_SHARED, PublicRows, RowStore
 from dpprobe.features.text_file import check_classes
+from dpprobe.files.json_files import read_json
+from dpprobe.files.plain_files import sha256_file
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.public_inputs import PublicInputs, hash_file
 from dpprobe.options import resolve_path

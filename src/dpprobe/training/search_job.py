@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.artifacts import hash_value
 from dpprobe.data.train_test_split import choose_by_id
 from dpprobe.devices import resolve_device
 from dpprobe.errors import ConfigError, DataError
@@ -37,6 +36,7 @@ from dpprobe.finetune.train import train_network
 from dpprobe.finetune.unpriced_search import best_trial, run_trials
 from dpprobe.heads.row_source import RowSource
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.json_values import hash_value
 from dpprobe.privacy.randomness import cell_seed, derived_seed
 from dpprobe.privacy.releases import Releases
 from dpprobe.results import metrics
@@ -214,12 +214,12 @@ class _Objective:
         if not np.isfinite(scores).all():
             return math.nan
         units = unit_codes(self.task.train.units)
-        evaluated = metrics.evaluate_scores(
+        evaluated = metrics.Evaluation(
             scores,
             self._inputs.labels[torch.from_numpy(index)].cpu().numpy(),
             link=self.task.link,
             units=None if units is None else units[index],
-        )
+        ).compute_metrics()
         if self.task.headline not in evaluated:
             raise DataError(
                 f"{self.task.train.path}: each label is on all or on none of the {len(index)} "

@@ -8,15 +8,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from dpprobe.artifacts import first_difference, sha256_file
 from dpprobe.data.options import Headline
 from dpprobe.devices import identity_device
 from dpprobe.errors import DataError, DpprobeError, PrivacyError, may_pass
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.overlap_record import read_near_duplicates
+from dpprobe.files.plain_files import sha256_file
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.public_inputs import PublicInputs
 from dpprobe.heads.registry import method_options
+from dpprobe.json_values import first_difference
 from dpprobe.privacy.plan import plan_identity
 from dpprobe.privacy.stated_facts import NOT_RUN
 from dpprobe.privacy.target import Target, Terms

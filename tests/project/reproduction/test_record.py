@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dpprobe.artifacts import write_json
 from dpprobe.errors import DataError
+from dpprobe.files.json_files import write_json
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from reproduction import record

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dpprobe.data.file_states import hash_file_states
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import decode_image
 from dpprobe.errors import ConfigError, DataError
@@ -131,24 +132,26 @@ def test_each_file_of_a_source_that_is_replaced_changes_its_state(
     for file in files:
         os.utime(file, ns=(0, 10**18))
     options = dataset_options({"source": source} | values)
-    first = options.source_state()
+    first = hash_file_states(options.list_source_files())
     assert (first is None) == (not files)
-    assert first == dataset_options({"source": source} | values).source_state()
+    assert first == hash_file_states(
+        dataset_options({"source": source} | values).list_source_files()
+    )
     states = {first}
     for file in files:
         data = Path(file).read_bytes()
         for content, time in ((data, 10**18 - 1), (data, 10**18 + 1), (data + b" ", 10**18)):
             Path(file).write_bytes(content)
             os.utime(file, ns=(0, time))
-            states.add(options.source_state())
+            states.add(hash_file_states(options.list_source_files()))
         Path(file).unlink()
         Path(file).symlink_to("nowhere")
         with pytest.raises(ConfigError, match=Path(file).name):
-            options.source_state()
+            hash_file_states(options.list_source_files())
         Path(file).unlink()
         Path(file).write_bytes(data)
         os.utime(file, ns=(0, 10**18))
-        assert options.source_state() == first
+        assert hash_file_states(options.list_source_files()) == first
     assert len(states) == 1 + 3 * len(files)
 
 

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dpprobe.data.dataset_sizes import count_used_rows, needs_every_class
 from dpprobe.data.options import Headline, compute_imbalance, headline_metric
 from dpprobe.data.registry import dataset_options
+from dpprobe.data.subsample import without_subsample
 from dpprobe.errors import ConfigError
 from tests.support.sources import write_parquet
 
@@ -77,7 +79,7 @@ def test_checks_leave_tables_as_they_are_and_other_options_do_not(source: str) -
     part = of(source, subsample={"fraction": 0.5})
     assert part.preparation_params() != tables
     assert part.image_params() == images
-    assert part.without_subsample().preparation_params() == tables
+    assert without_subsample(part).preparation_params() == tables
     if source != "url":  # whose layout is split
         by_id = of(source, split_by="id")
         assert by_id.preparation_params() != tables
@@ -113,7 +115,7 @@ def test_files_tell_the_numbers_of_rows_and_classes(source: str) -> None:
     """20 cats and 10 dogs, a fifth of which is tested, whatever file has them."""
     options = of(source)
     options.check_files()
-    assert options.count_rows() == options.used_rows() == (24, 6)
+    assert options.count_rows() == count_used_rows(options) == (24, 6)
     assert options.count_classes() == 2
     assert options.count_class_units().train == options.class_rows() == {"cat": 16, "dog": 8}
     assert options.count_class_units().test == {"cat": 4, "dog": 2}
@@ -123,18 +125,18 @@ def test_files_tell_the_numbers_of_rows_and_classes(source: str) -> None:
         for at, units in options.count_class_units().test_at.items()
     )
     assert of(source, test_fraction=0.4).count_rows() == (18, 12)
-    assert of(source, subsample={"per_class": 4}).used_rows() == (8, 6)
-    assert of(source, subsample={"fraction": 0.5}).used_rows() is None
+    assert count_used_rows(of(source, subsample={"per_class": 4})) == (8, 6)
+    assert count_used_rows(of(source, subsample={"fraction": 0.5})) is None
     with pytest.raises(ConfigError, match="subsample: .*dog"):
-        of(source, subsample={"per_class": 9}).used_rows()
+        count_used_rows(of(source, subsample={"per_class": 9}))
     with pytest.raises(ConfigError, match="subsample: .*owl"):
-        of(source, subsample={"fractions": {"owl": 0.5}}).used_rows()
+        count_used_rows(of(source, subsample={"fractions": {"owl": 0.5}}))
 
 
 @pytest.mark.parametrize("source", ["csv", "embeddings", "parquet"])
 def test_patients_are_counted_and_kept_together(source: str) -> None:
     options = of(source, unit_column="who", split_by="id")
-    assert (options.unit_name(), options.names_units()) == ("who", True)
+    assert options.named_people().column == "who"
     trained = options.count_units()
     assert 0 < trained < 11
     # patients p0 to p7 have three images each, p8 to p10 two
@@ -142,36 +144,36 @@ def test_patients_are_counted_and_kept_together(source: str) -> None:
     assert sum(options.count_rows()) == 30
     least = of(source, unit_column="who", split_by="id", max_images_per_patient=1)
     assert least.count_rows() == (trained, options.count_rows()[1])
-    assert least.images_per_patient() == 1
-    assert of(source, unit_column="who", subsample={"per_class": 2}).used_rows() is None
-    assert of(source, unit_column="who", unit="image").named_unit() == "image"
-    assert of(source).named_unit() is None
-    assert of(source, unit="image").named_unit() == "image"
+    assert least.named_people().most_images == 1
+    assert count_used_rows(of(source, unit_column="who", subsample={"per_class": 2})) is None
+    assert of(source, unit_column="who", unit="image").named_people().unit == "image"
+    assert of(source).named_people().unit is None
+    assert of(source, unit="image").named_people().unit == "image"
 
 
 def test_expected_sizes_are_cut_by_limits_and_parts() -> None:
     sizes = {"train": 9, "test": 3, "classes": 2}
     hub = of("huggingface", expect=sizes, test="t", limit={"train": 50, "test": 2})
     assert hub.expected_counts().model_dump() == sizes | {"test": 2}
-    assert hub.expected_rows() == hub.count_rows() == (9, 2)
+    assert hub.count_rows() == (9, 2)
     split = of("huggingface", expect=sizes, limit={"train": 5})
     assert split.expected_counts().model_dump() == {"train": None, "test": None, "classes": 2}
     part = of("csv", expect=sizes, subsample={"per_class": 1})
     assert part.expected_counts().model_dump() == sizes | {"train": None}
-    assert part.expected_rows() is None
-    assert of("csv", expect={"train": 9}).expected_rows() is None
+    assert of("huggingface", expect=sizes, subsample={"per_class": 1}).count_rows() is None
+    assert of("huggingface", expect={"train": 9}).count_rows() is None
     assert of("csv").expected_counts().model_dump() == dict.fromkeys(sizes)
 
 
 def test_every_class_needs_test_rows_where_the_metric_covers_all() -> None:
     three = {"class_names": ["cat", "dog", "owl"]}
-    assert of("csv").needs_every_class()
-    assert not of("csv", **three).needs_every_class()
-    assert of("csv", **three, metric="macro_accuracy").needs_every_class()
-    assert of("csv", **three, metric="auc").needs_every_class()
-    assert not of("csv", metric="accuracy").needs_every_class()
+    assert needs_every_class(of("csv"))
+    assert not needs_every_class(of("csv", **three))
+    assert needs_every_class(of("csv", **three, metric="macro_accuracy"))
+    assert needs_every_class(of("csv", **three, metric="auc"))
+    assert not needs_every_class(of("csv", metric="accuracy"))
     several = {"label_column": None, "class_names": None, "label_columns": ["a", "b", "c"]}
-    assert of("csv", **several).needs_every_class()
+    assert needs_every_class(of("csv", **several))
 
 
 # The metric that stands for a cell.

@@ -113,9 +113,13 @@ def test_an_unknown_fact_is_no_default() -> None:
 # Where facts are read from options: the function that gathers them, and what has other uses.
 READS = {
     "public_split": {"release/asked_release.py"},  # the key of the split in a ledger
-    "unit_name": {"draft/init_output.py", "draft/study_text.py"},  # of a table that `init` sees
-    "images_per_patient": {"estimator/known_rows.py", "estimator/planned_fit.py", "study/study.py"},
-    "names_units": {"draft/seen_dataset.py", "study/class_split_checks.py", "study/study.py"},
+    "named_people": {
+        "analyses/fairness/__init__.py",  # the columns of groups
+        "draft/seen_dataset.py",
+        "study/class_split_checks.py",
+        "study/study.py",
+    },
+    "images_per_patient": {"estimator/known_rows.py", "estimator/planned_fit.py"},
     "duplicates_across_splits": set(),
     "train_copies": set(),
     "copies_across": {"release/asked_release.py"},

@@ -14,15 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from dpprobe.artifacts import read_json
 from dpprobe.data import dataset_preparation, table, table_writer
+from dpprobe.data.dataset_sizes import count_used_rows
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.promise_facts import promise_facts
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.subsample import Subsample
+from dpprobe.data.subsample import Subsample, without_subsample
 from dpprobe.data.subsampled_tables import write_subsampled
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError
+from dpprobe.files.json_files import read_json
 from tests.support.shards import png
 from tests.support.split_tables import write_tables
 
@@ -165,7 +166,7 @@ def test_the_choice_is_another_one_than_that_of_test_rows() -> None:
 
 def test_a_part_made_alone_is_the_one_made_from_the_whole(tmp_path: Path) -> None:
     options = dataset_options({**DIGITS, "subsample": {"per_class": 6}})
-    dataset_preparation.prepare_dataset(options.without_subsample(), tmp_path / "digits")
+    dataset_preparation.prepare_dataset(without_subsample(options), tmp_path / "digits")
     dataset_preparation.prepare_dataset(options, tmp_path / "alone")
     dataset_preparation.prepare_dataset(options, tmp_path / "part", whole=tmp_path / "digits")
     alone, part, whole = (
@@ -173,7 +174,7 @@ def test_a_part_made_alone_is_the_one_made_from_the_whole(tmp_path: Path) -> Non
     )
     assert alone == part
     assert part.splits["train"].per_class[3] == 6
-    assert (part.train_rows, part.test_rows) == options.used_rows()
+    assert (part.train_rows, part.test_rows) == count_used_rows(options)
     assert part.splits["test"].fingerprint == whole.splits["test"].fingerprint
     assert not (tmp_path / "alone" / "whole").exists()
     ids = {

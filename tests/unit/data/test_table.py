@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpprobe.artifacts import read_json
 from dpprobe.data import table, table_writer
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import EncodedImage, SplitTable, read_info
 from dpprobe.errors import DataError
+from dpprobe.files.json_files import read_json
 from tests.support.shards import png
 from tests.support.split_tables import write_tables
 

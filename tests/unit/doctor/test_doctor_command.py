@@ -19,18 +19,13 @@ from typing import Any, NoReturn
 
 import pytest
 
-from dpprobe.artifacts import (
-    atomic_path,
-    format_size,
-    hash_value,
-    read_bounded,
-    read_json,
-    sha256_file,
-    write_json,
-    write_record,
-)
 from dpprobe.doctor import doctor_command, recorded_files
 from dpprobe.doctor.recorded_files import read_recorded
+from dpprobe.files.atomic_writes import atomic_path
+from dpprobe.files.disk_errors import format_size
+from dpprobe.files.json_files import read_json, write_json, write_record
+from dpprobe.files.plain_files import read_bounded, sha256_file
+from dpprobe.json_values import hash_value
 from dpprobe.release.bundle import bundle_digest, write_sums
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.release_folders import note_releases
@@ -337,7 +332,7 @@ def test_temporary_files_of_killed_jobs_are_told_and_deleted(doctor: Doctor) -> 
 KILLED = f"""
 import os
 from pathlib import Path
-from dpprobe.artifacts import atomic_path
+from dpprobe.files.atomic_writes import atomic_path
 with atomic_path(Path({FEATURES!r}, "shard-00000-of-00002.h5")) as path:
     path.touch()
     os.kill(os.getpid(), 9)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dpprobe.artifacts import write_record
 from dpprobe.doctor.recorded_files import read_recorded
+from dpprobe.files.json_files import write_record
 
 CELL = {"dataset": "digits", "backbone": "pixels", "method": "sgd", "epsilon": "1"}
 

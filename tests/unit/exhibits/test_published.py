@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dpprobe.exhibits import published
+from dpprobe.study.published_names import paper_names
 from dpprobe.study.study_file import load_study
 from tests.support.small_study import changed
 
@@ -67,7 +68,7 @@ def test_the_papers_tables_are_of_studies_with_a_dataset_of_theirs(
 ) -> None:
     study = changed("papers", papers)
     study["datasets"] = {name: dataset or study["datasets"]["digits"]}
-    assert load_study(study).paper_names() & published.published_datasets() == shown
+    assert paper_names(load_study(study)) & published.published_datasets() == shown
 
 
 def test_a_range_of_epsilons_is_a_point_that_covers_smaller_ones_within() -> None:

@@ -22,7 +22,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpprobe.artifacts import sha256_file
 from dpprobe.errors import StoreError
 from dpprobe.features import feature_store
 from dpprobe.features.feature_store import FeatureStore
@@ -36,6 +35,7 @@ from dpprobe.features.shard_file import (
 from dpprobe.features.shard_header import ShardHeader
 from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import open_shard, write_shard
+from dpprobe.files.plain_files import sha256_file
 
 ROWS, DIMENSION, SHARDS = 23, 5, 3
 DATASET = "d" * 64

@@ -16,8 +16,8 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from dpprobe.artifacts import PARTIAL_SUFFIX
 from dpprobe.errors import PrivacyError
+from dpprobe.files.atomic_writes import PARTIAL_SUFFIX
 from dpprobe.finetune.checkpoint import FILE, Checkpoints, State
 from dpprobe.finetune.train import Trained, train_network
 from dpprobe.privacy.private_mark import KEY, check_unmarked

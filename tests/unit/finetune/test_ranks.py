@@ -22,8 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe import devices
-from dpprobe.artifacts import write_json
 from dpprobe.errors import ConfigError, DeviceError, WorkerError, may_pass
+from dpprobe.files.json_files import write_json
 from dpprobe.finetune.rank_processes import run_ranks
 from dpprobe.finetune.ranks import Ranks
 from dpprobe.finetune.train import train_network

@@ -125,7 +125,7 @@ def test_sums_have_the_bits_of_the_kernels(
     if loss[1]:
         labels = torch.randint(0, 2, (n, classes), generator=generator, dtype=torch.uint8)
     groups = Units.number_units([f"{row % 7}" for row in range(n)]) if units else None
-    data = TrainingSet(features, labels, classes, units=groups, agreed_n=agreed)
+    data = TrainingSet(features, labels, classes, units=groups, public_n=agreed)
     weights = torch.randn(2, classes, d + 1, generator=generator, dtype=torch.float64) * scale
     weights[0] = 0.0
     with pytest.MonkeyPatch.context() as patch:
@@ -209,7 +209,7 @@ def test_a_row_whose_length_is_rounding_alone_has_the_kernels_bits(
     weights = torch.zeros(1, classes, 2, dtype=torch.float64)
     weights[..., 1] = 60.0
     weights[:, 0, 1] = math.log(0.3 * (classes + 32) * 2.0**-50)
-    rows = rows_of(TrainingSet(torch.full((1, 1), 1e3), labels, classes, agreed_n=2**30))
+    rows = rows_of(TrainingSet(torch.full((1, 1), 1e3), labels, classes, public_n=2**30))
     disturb(monkeypatch, classes, -1.0)
     whole = 0
     for part in np.arange(400, 2000, 50):  # of a clipped factor in whole numbers
@@ -224,7 +224,7 @@ def test_a_row_whose_length_is_rounding_alone_has_the_kernels_bits(
 def test_products_at_their_bound_are_exact(bits: int) -> None:
     """Equal rows, with a head along them, whose products and sums grow as large as they can."""
     data = TrainingSet(
-        torch.full((300, 40), -1e3), torch.zeros(300).long(), 2, agreed_n=max(300, 2**bits)
+        torch.full((300, 40), -1e3), torch.zeros(300).long(), 2, public_n=max(300, 2**bits)
     )
     weights = torch.full((1, 2, 41), 1e-3, dtype=torch.float64)
     weights[0, 0] = 1e6  # the label is as wrong as can be

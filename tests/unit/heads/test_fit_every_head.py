@@ -70,7 +70,7 @@ def test_a_head_learns_without_noise_and_repeats_itself(head: str, small_store: 
     priced = plan_for(method, store.rows, noise=0.0)
     fitted = fit_heads(method, data, priced, [1, 2])
     steps = max((each.count for each in priced.mechanisms), default=fitted.steps)
-    assert (fitted.weights.dtype, fitted.steps) == (np.float32, steps)
+    assert (fitted.weights.dtype, fitted.steps) == (np.dtype(np.float32), steps)
     assert fitted.weights.shape == (2, 4, 25)
     chosen = score_rows(fitted, store.read()).argmax(2)
     assert ((chosen == np.asarray(store.labels)).mean(1) > 0.5).all()

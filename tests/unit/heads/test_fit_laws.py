@@ -237,7 +237,7 @@ def test_null_rows_change_no_head(name: str) -> None:
 @pytest.mark.parametrize("name", WHOLE)
 def test_float64_adds_the_units_of_all_sites_in_each_site_s_steps(name: str) -> None:
     """A sum of the longest vectors of n units has at most 2^53 steps, however few rows are here."""
-    data, steps = TrainingSet(*rows_of(), CLASSES, agreed_n=2**30), dict[str, float]()
+    data, steps = TrainingSet(*rows_of(), CLASSES, public_n=2**30), dict[str, float]()
 
     class Watched(Watching):
         def change_output(self, name: str, output: torch.Tensor, step: float | None) -> Any:

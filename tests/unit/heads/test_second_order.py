@@ -419,7 +419,7 @@ def test_sums_are_those_of_python_s_whole_numbers(
     features = 3 * torch.randn(n, d, generator=generator)
     features[: len(bad), 0], features[len(bad) :: 6] = torch.tensor(bad[:n]), 0.0
     labels = torch.randint(0, classes, (n,), generator=generator)
-    data = TrainingSet(features, labels, classes, agreed_n=agreed)
+    data = TrainingSet(features, labels, classes, public_n=agreed)
     design = Design(
         Options(normalize="none", intercept=0.3),
         Rows(data, Transform(NoNormalisation())),

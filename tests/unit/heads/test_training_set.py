@@ -34,15 +34,15 @@ SEVERAL = torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]], dtype=torch
         (torch.zeros(4, 5), SEVERAL.long(), "training labels"),
         (torch.zeros(4, 5), SEVERAL + 1, "one is not a number from 0 to 1"),
         (torch.zeros(4, 5), LABELS[:, None, None], "training labels"),
-        (torch.zeros(4, 5), LABELS, "training rows: 4 units of privacy, but .* have 3"),
+        (torch.zeros(4, 5), LABELS, "training rows: 4 units of privacy, more than n = 3"),
         (torch.zeros(4, 5), LABELS, "units: given for 2 rows, but there are 4"),
     ],
 )
 def test_wrong_input_is_refused(rows: Any, labels: torch.Tensor, message: str) -> None:
     units = Units.number_units(["a", "b"]) if message.startswith("units") else None
-    assert TrainingSet(torch.zeros(4, 5), LABELS, 3, agreed_n=9).n == 9
+    assert TrainingSet(torch.zeros(4, 5), LABELS, 3, public_n=9).n == 9
     with pytest.raises(DataError, match=message):
-        TrainingSet(rows, labels, 3, units=units, agreed_n=3 if "have 3" in message else None)
+        TrainingSet(rows, labels, 3, units=units, public_n=3 if "n = 3" in message else None)
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=200))

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 import pytest
 
-from dpprobe.artifacts import hash_value
 from dpprobe.errors import PrivacyError
+from dpprobe.json_values import hash_value
 from dpprobe.privacy import accountants, noise_calibration
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON, round_up
 from dpprobe.privacy.noise_calibration import calibrate, find_factor

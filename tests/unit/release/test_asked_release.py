@@ -12,10 +12,12 @@ from dp_accounting import GaussianDpEvent
 from dp_accounting.pld import PLDAccountant
 
 from dpprobe.errors import DataError
-from dpprobe.release.asked_release import hash_data, hash_options
+from dpprobe.release.asked_release import hash_data, hash_options, list_units
+from dpprobe.release.described_backbone import describe_backbone
 from dpprobe.release.make import ReleaseTask
 from dpprobe.release.parts.cohort.measure import Steps as CohortSteps
-from dpprobe.release.parts.sites import SitesOptions, several_sites
+from dpprobe.release.parts.sites import SitesOptions
+from dpprobe.release.parts.sites.several_sites import list_terms
 from dpprobe.study.study_file import load_study
 from tests.support.feature_stores import separable, write_split
 from tests.support.refusals import refuses
@@ -131,14 +133,14 @@ def make_task(folder: Path, features: Path, made: Any = None, **options: Any) ->
 def identify(task: ReleaseTask, **sites: Any) -> dict[str, Any]:
     """All values by which releases are told apart, by name."""
     values = {"name": "a", "members": MEMBERS, "key": "k", "exchange": "e", **sites}
-    agreed = several_sites._list_terms(task, SitesOptions.model_validate(values))
-    binds = CohortSteps(task)._list_binds()
-    booking = task.make_booking().to_dict()
+    agreed, planned = list_terms(task, SitesOptions.model_validate(values)), task.plan_release()
+    binds = CohortSteps(planned)._list_binds()
+    booking = planned.make_booking().to_dict()
     del booking["identity"], booking["study"]
     return {
         "options": hash_options(task, task.options),
         "data": hash_data(task.stores),
-        "patients": task.plan.patients and task.plan.patients.images,
+        "patients": planned.plan.patients and planned.plan.patients.images,
         **{f"bind: {name}": value for name, value in binds.items()},
         **{f"term: {name}": value for name, value in agreed.items()},
         **{f"booking: {name}": value for name, value in booking.items()},
@@ -237,7 +239,8 @@ def test_a_booking_has_the_plan_of_each_side_at_its_price(
 ) -> None:
     """All that reads the test units is one part, at the sum of what was asked for it."""
     task = make_task(place, place, **measured)
-    booking = task.make_booking()
+    planned = task.plan_release()
+    booking = planned.make_booking()
     facts = (booking.release, booking.study, booking.unit, booking.column, booking.place)
     assert facts == ("first", "unit", "image", None, None)
     assert (booking.same_units_as, booking.sites, booking.units) == (None, None, None)
@@ -252,14 +255,14 @@ def test_a_booking_has_the_plan_of_each_side_at_its_price(
     assert booking.parts[0].epsilon == pytest.approx(2, rel=1e-4)
     if measured:
         names = {item.name for item in booking.parts[1].mechanisms}
-        for plan in task.plans.values():
+        for plan in planned.plans.values():
             assert {item.name for item in plan.mechanisms} <= names
-        assert len(task.plans) == 3
+        assert len(planned.plans) == 3
         assert 2 < booking.parts[1].epsilon < 4, "less than the sum of 1, 1 and 2"
 
 
 def test_a_booking_of_a_search_prices_its_best_run(place: Path) -> None:
-    (part,) = make_task(place, place, method="search").make_booking().parts
+    (part,) = make_task(place, place, method="search").plan_release().make_booking().parts
     assert part.selection
     assert part.selection.mean == 3
     assert part.epsilon <= 2
@@ -269,7 +272,7 @@ def test_a_split_by_names_has_one_key_for_all_data(place: Path) -> None:
     """An equal key says that each unit is on an equal side, as names in a column are."""
     write_features(place / "more", dataset_fingerprint="e")
     keys = [
-        make_task(place, features, **options).make_booking().split
+        make_task(place, features, **options).plan_release().make_booking().split
         for options in ({}, {"of_patients": True})
         for features in (place, place / "more")
     ]
@@ -291,22 +294,18 @@ def test_a_task_reads_facts_units_and_agreed_values(tmp_path: Path) -> None:
         asked = make_task(tmp_path, tmp_path / name, made)
         if fault:
             with refuses(DataError, tmp_path / name, "delete"):
-                _ = asked.backbone
+                describe_backbone(asked)
         else:
-            read = asked.backbone.checkpoint, asked.backbone.precision
-            assert read == ("w.pt", "float32")
+            read = describe_backbone(asked)
+            assert (read.checkpoint, read.precision) == ("w.pt", "float32")
     for trained in (True, False):
         model = SimpleNamespace(checkpoint=None, model="local-dir:/x/mine")
         foldered = made.model_copy(update={"backbones": {"pixels": model}})
         write_features(tmp_path / f"trained {trained}", trained=trained, units=None)
         asked = make_task(tmp_path, tmp_path / f"trained {trained}", foldered)
-        assert asked.backbone.checkpoint == ("mine" if trained else None)
+        assert describe_backbone(asked).checkpoint == ("mine" if trained else None)
     task = make_task(tmp_path, tmp_path / "a", made)
-    agreed = dict.fromkeys(("inputs", "facts", "method", "plan", "plans", "test_price"), 1)
-    vars(task).update(agreed | {"delta": 2})
-    task.forget_agreed()
-    assert vars(task).keys() & {*agreed, "delta"} == {"delta"}
-    names: Any = task.list_units().names
+    names: Any = list_units("release", tmp_path, task.dataset, task.stores).names
     assert [*names["train"][:2], *names["test"][:3]] == [
         "train-0",
         "train-1",
@@ -329,6 +328,6 @@ def test_facts_are_of_each_backbone_with_features_of_the_dataset(tmp_path: Path)
         "more": {"pixels": 5},
         "gone": {},
     }.items():
-        known = task.steps["choice"].list_facts(dataset)
+        known = task.plan_release().steps["choice"].list_facts(dataset)
         assert {name: facts.dimension for name, facts in known.items()} == dimensions
         assert all((facts.n, facts.epsilon) == (300, 2.0) for facts in known.values())

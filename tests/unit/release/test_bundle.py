@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.release import bundle
 from dpprobe.release.bundle import (
     CARD_FILE,

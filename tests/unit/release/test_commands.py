@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import ConfigError
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.release import image_monitor as monitor
 from dpprobe.release.bundle import bundle_digest
 from dpprobe.release.checks import Check
@@ -49,8 +49,7 @@ from tests.unit.release.ledger.test_ledger import FREE, booking, gaussian, part
                 "thresholds": {"a=b": 0.3, "c": 1.0},
                 "operating_point": True,
                 "prevalence": {"a=b": 0.02},
-                "monitor": True,
-                "groups": Path("g"),
+                "watch": (monitor.open_watch, Path("g")),
             },
         ),
         (
@@ -79,6 +78,8 @@ def test_each_option_reaches_its_function_with_its_type(
     monkeypatch: pytest.MonkeyPatch, words: str, function: str, wanted: dict[str, Any]
 ) -> None:
     def record(*arguments: Any, **named: Any) -> NoReturn:
+        if "watch" in named:
+            named["watch"] = (named["watch"].func, *named["watch"].args)
         assert {"": arguments, **named} == wanted
         raise ConfigError("recorded")
 

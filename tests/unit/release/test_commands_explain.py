@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dpprobe.artifacts import read_json
+from dpprobe.files.json_files import read_json
 from dpprobe.release.bundle import (
     CARD_FILE,
     FACTS_FILE,

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.artifacts import parse_record, read_json
 from dpprobe.errors import BudgetError, ConfigError, DataError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.files.json_files import parse_record, read_json
 from dpprobe.privacy.releases import Releases
 from dpprobe.release.bundle import bundle_digest, read_bundle, write_sums
 from dpprobe.release.commands import open_release
@@ -367,7 +367,7 @@ def test_heads_of_other_classes_are_refused(
     facts = read_json(path)
     path.write_text(json.dumps(facts | {"class_names": ["b", "a", "c"]}))
     write_sums(path.parent)
-    monkeypatch.setattr("dpprobe.release.compare.read_verified", read_bundle)
+    monkeypatch.setattr("dpprobe.release.asked_comparison.read_verified", read_bundle)
     with refuses(ConfigError, "a, b, c", "b, a, c"):
         open_task(folder, of)
 
@@ -379,7 +379,7 @@ def test_features_of_another_backbone_and_missing_features_are_refused(
     elsewhere = shutil.copytree(bundle(folder, "second"), folder / "elsewhere/second")
     path = elsewhere / "bundle.json"
     facts = read_json(path)
-    monkeypatch.setattr("dpprobe.release.compare.read_verified", read_bundle)
+    monkeypatch.setattr("dpprobe.release.asked_comparison.read_verified", read_bundle)
     monkeypatch.setitem(PLACES, "second", elsewhere)
     changes: list[tuple[dict[str, Any], str]] = [
         ({"weights_sha256": "1" * 64}, "SHA-256"),

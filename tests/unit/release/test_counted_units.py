@@ -134,7 +134,7 @@ def test_a_statement_s_block_has_the_plan_s_numbers() -> None:
 def features_of(rows: int, units: Any = None, agreed: int | None = None) -> Any:
     names = None if units is None else np.array(units)
     shown = of_test_rows(np.zeros((rows, 2)), np.zeros(rows, np.int64), names)
-    return replace(shown, agreed_test_n=agreed)
+    return replace(shown, public_test_n=agreed)
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30))

@@ -16,8 +16,8 @@ import pytest
 import torch
 from PIL import Image
 
-from dpprobe.artifacts import read_json
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.files.json_files import read_json
 from dpprobe.release import export
 from dpprobe.release.export import Exported, export_onnx
 from dpprobe.release.predict import Predictor

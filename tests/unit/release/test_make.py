@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 
-from dpprobe.artifacts import hash_value
 from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.errors import (
     BudgetError,
@@ -30,8 +29,9 @@ from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads import auto, auto_rule
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Heads
+from dpprobe.json_values import hash_value
 from dpprobe.privacy.keystream import Keystream
-from dpprobe.release import asked_release, bundle, make, packing
+from dpprobe.release import bundle, make, packing, planned_release
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.stated_plans import check_price, read_plan
 from dpprobe.release.verification import method as checking
@@ -365,7 +365,7 @@ def test_a_plan_of_another_method_is_refused_before_the_booking(
     def refuse(*_: Any) -> None:
         raise PrivacyError("the plan belongs to another method")
 
-    monkeypatch.setattr(asked_release, "check_plan", refuse)
+    monkeypatch.setattr(planned_release, "check_plan", refuse)
     with pytest.raises(PrivacyError, match="belongs to another method"):
         release(folder, study(folder))
     assert not ledger(folder).path.exists()

@@ -12,10 +12,10 @@ import timm
 import torch
 from PIL import Image
 
-from dpprobe.artifacts import sha256_file
 from dpprobe.backbones.feature_digest import NO_PROBE
 from dpprobe.errors import ConfigError
 from dpprobe.features.joined_rows import unit_rows
+from dpprobe.files.plain_files import sha256_file
 from dpprobe.release.bundle import BackboneFacts, read_bundle
 from dpprobe.release.export import export_onnx
 from dpprobe.release.predict import Predictor

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.release import bundle
 from dpprobe.release.predict import Predictor
 from tests.support.bundles import write_example

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpprobe.artifacts import read_json
 from dpprobe.errors import DataError, PrivacyError
+from dpprobe.files.json_files import read_json
 from dpprobe.privacy.accountants import gaussian_epsilon, gaussian_mu
 from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.release import bundle, stated_plans

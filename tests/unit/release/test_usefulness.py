@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.data.options import Headline
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.heads.facts import DataFacts
 from dpprobe.release.usefulness import benchmark_faults, check_metric, check_usefulness
 from dpprobe.results.cell_record import CellRecord, read_cell

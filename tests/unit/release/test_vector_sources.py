@@ -13,7 +13,7 @@ import torch
 
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.release.asked_release import AskedRelease
+from dpprobe.release import described_backbone
 from dpprobe.release.bundle import BundleFacts, read_facts
 from dpprobe.release.predict import Predictor
 from dpprobe.release.released_backbone import check_backbone
@@ -135,8 +135,6 @@ def test_a_bundle_says_how_files_became_vectors(
 ) -> None:
     dataset = item_options(tmp_path, by_trident, make_items(), **more)
     external = {"family": "external", "model": "m", "each_by_itself": True}
-    study = SimpleNamespace(
-        datasets={"slides": dataset}, backbones={"uni": backbone_options(external)}
-    )
-    asked: Any = SimpleNamespace(study=study, options=SimpleNamespace(dataset="slides"))
-    assert AskedRelease._describe_vectors(asked, "uni") == wanted
+    study = SimpleNamespace(backbones={"uni": backbone_options(external)})
+    asked: Any = SimpleNamespace(study=study, dataset=dataset)
+    assert described_backbone._describe_vectors(asked, "uni") == wanted

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.artifacts import write_json
+from dpprobe.files.json_files import write_json
 from dpprobe.reporting import console
 from dpprobe.reporting.console import LINES, describe_study, list_commands
 from dpprobe.reporting.headline import verdict

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from dpprobe.analysis_registry import load_analyses
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits import exhibit as declaration
 from dpprobe.exhibits.exhibit import Exhibit
 from dpprobe.exhibits.make import make_exhibit
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.reporting.console import describe_study
 from dpprobe.reporting.registry import EXHIBITS
 from dpprobe.reporting.report.write import write_study_report

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
 from dpprobe.privacy.noise_calibration import calibrate

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.artifacts import read_json, write_json
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.privacy.risk import RiskEpsilon
 from dpprobe.results.cautions import (
     list_cautions,

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from dpprobe.artifacts import read_json, sha256_file, write_json
 from dpprobe.errors import DataError
+from dpprobe.files.json_files import read_json, write_json
+from dpprobe.files.plain_files import sha256_file
 from dpprobe.results import cell_record
 from dpprobe.results.cell_record import CellName, CellRecord, Measure, read_cell
 from tests.support.cell_files import write_cell

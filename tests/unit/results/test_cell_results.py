@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from dpprobe.artifacts import read_json, write_json
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.results.cell_results import compare_means, read_cell_results
 from tests.support.cell_files import write_cell
 

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import confusion_matrix, multilabel_confusion_matrix
 
-from dpprobe.artifacts import sha256_file
 from dpprobe.errors import DataError
+from dpprobe.files.plain_files import sha256_file
 from dpprobe.results import confusion
 from dpprobe.results.cell_record import read_cell
 from tests.support.cell_files import write_cell, write_predictions

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dpprobe.data.options import Headline
 from dpprobe.results.halves import HALVINGS, half_values, split_rows
-from dpprobe.results.metrics import Link, evaluate_scores
+from dpprobe.results.metrics import Evaluation, Link
 
 METRICS: list[tuple[Headline, Link]] = [
     ("accuracy", "softmax"),
@@ -42,18 +42,21 @@ def test_each_half_has_the_metric_of_its_rows_alone(
     scores, labels = _made(seed, rows, link=link)
     units = np.random.default_rng(seed).integers(patients, size=rows)
     halves = split_rows(metric, labels, units=units)
-    found = half_values(metric, scores, labels, link=link, units=units)
-    assert found == half_values(metric, scores, labels, link=link, halves=halves), "given halves"
-    if len(set(units)) == 1 or metric not in evaluate_scores(scores, labels, link=link):
+    evaluation = Evaluation(scores, labels, link=link, units=units)
+    found = half_values(metric, evaluation)
+    assert found == half_values(metric, evaluation, halves=halves), "given halves"
+    if len(set(units)) == 1 or metric not in evaluation.compute_metrics():
         assert found == []
         return
     assert len(found) == HALVINGS
     for values, members in zip(found[:6], halves.members[:6], strict=True):
         for value, member in zip(values, members, strict=True):
             own = member[halves.codes]
-            expected: Any = evaluate_scores(
-                scores[own], labels[own], link=link, units=units[own]
-            ).get(metric)
+            expected: Any = (
+                Evaluation(scores[own], labels[own], link=link, units=units[own])
+                .compute_metrics()
+                .get(metric)
+            )
             if expected is not None:
                 expected = pytest.approx(expected, abs=2e-6)
             assert value == expected, (metric, link, own.tolist())
@@ -88,14 +91,14 @@ def test_a_patient_stays_whole_and_has_the_class_of_the_first_row() -> None:
 
 def test_one_unit_has_no_halves() -> None:
     scores, labels = np.ones((3, 2)), np.array([0, 1, 1])
-    assert half_values("accuracy", scores, labels, units=np.array([5, 5, 5])) == []
-    assert half_values("accuracy", scores[:1], labels[:1]) == []
-    assert len(half_values("accuracy", scores[:2], labels[:2])) == HALVINGS
+    assert half_values("accuracy", Evaluation(scores, labels, units=np.array([5, 5, 5]))) == []
+    assert half_values("accuracy", Evaluation(scores[:1], labels[:1])) == []
+    assert len(half_values("accuracy", Evaluation(scores[:2], labels[:2]))) == HALVINGS
 
 
 def test_a_metric_that_no_row_allows_has_no_values() -> None:
-    assert half_values("auc", np.ones((4, 3)), np.array([0, 1, 2, 0])) == []
-    alone = half_values("auc", np.eye(2)[[0, 1]], np.array([0, 1]))
+    assert half_values("auc", Evaluation(np.ones((4, 3)), np.array([0, 1, 2, 0]))) == []
+    alone = half_values("auc", Evaluation(np.eye(2)[[0, 1]], np.array([0, 1])))
     assert alone == [[None, None]] * HALVINGS, "one row of a class has no area"
 
 

@@ -16,7 +16,7 @@ from dpprobe.results import bootstrap, metrics
 from dpprobe.results import uncertainty as kinds
 from dpprobe.results.bootstrap import Runs
 from dpprobe.results.intervals import combine_errors, over_classes, wilson_interval
-from dpprobe.results.metrics import evaluate_scores, right_predictions
+from dpprobe.results.metrics import Evaluation, right_predictions
 from dpprobe.results.uncertainty import summarise_records
 from dpprobe.results.unit_counts import row_weights
 
@@ -55,11 +55,8 @@ def _summary(
     """Summarises records, by default of these scores alone."""
     link = _link(labels.ndim == 2)
     return summarise_records(
-        records or [evaluate_scores(scores, labels, link=link, units=units)],
-        correct=right_predictions(scores, labels, link=link),
-        labels=labels,
-        scores=scores,
-        units=units,
+        records or [Evaluation(scores, labels, link=link, units=units).compute_metrics()],
+        Evaluation(scores, labels, link=link, units=units),
     )
 
 
@@ -76,7 +73,7 @@ def test_calibration_error_against_a_plain_loop(several: bool) -> None:
         own = (probability > index / 15) & (probability <= (index + 1) / 15)
         if own.any():
             expected += own.mean() * abs(probability[own].mean() - outcome[own].mean())
-    found = evaluate_scores(scores, labels, link=_link(several))
+    found = Evaluation(scores, labels, link=_link(several)).compute_metrics()
     assert found["expected_calibration_error"] == pytest.approx(expected)
 
 
@@ -108,7 +105,7 @@ def test_one_label_agrees_with_scikit_learn_s_weighted_metrics(
     rows: int, classes: int, digits: int, named: bool, seed: int
 ) -> None:
     scores, labels, units = _made(seed, rows=rows, classes=classes, digits=digits)
-    found = evaluate_scores(scores, labels, units=units if named else None)
+    found = Evaluation(scores, labels, units=units if named else None).compute_metrics()
     weights = 1 / np.bincount(units)[units] if named else None
     predicted = scores.argmax(1)
     assert found["accuracy"] == pytest.approx(
@@ -137,7 +134,9 @@ def test_several_labels_agree_with_scikit_learn_s_weighted_metrics(
 ) -> None:
     scores, labels, units = _made(seed, rows=rows, several=True, digits=digits)
     labels[:, seed % 4] = seed % 3 == 0  # often, all rows agree on a label
-    found = evaluate_scores(scores, labels, link="sigmoid", units=units if named else None)
+    found = Evaluation(
+        scores, labels, link="sigmoid", units=units if named else None
+    ).compute_metrics()
     weights = 1 / np.bincount(units)[units] if named else None
     right = (scores > 0) == (labels != 0)
     for label in range(4):
@@ -170,7 +169,10 @@ def test_scores_that_are_no_logits_are_cut_at_a_half() -> None:
         [True, False],
         [False, False],
     ]
-    assert "expected_calibration_error" not in evaluate_scores(scores, labels, link="none")
+    assert (
+        "expected_calibration_error"
+        not in Evaluation(scores, labels, link="none").compute_metrics()
+    )
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -180,11 +182,13 @@ def test_a_patient_s_images_in_copies_change_nothing(several: bool) -> None:
     link = _link(several)
     copies = np.random.default_rng(0).integers(1, 30, size=60)
     units = np.repeat(np.arange(60), copies)
-    once = evaluate_scores(scores, labels, link=link)
-    often = evaluate_scores(scores[units], labels[units], link=link, units=units)
+    once = Evaluation(scores, labels, link=link).compute_metrics()
+    often = Evaluation(scores[units], labels[units], link=link, units=units).compute_metrics()
     for name, value in once.items():
         assert often[name] == pytest.approx(value, abs=1e-12), name
-    followed = metrics.training_metrics(scores[units], labels[units], link=link, units=units)
+    followed = metrics.Evaluation(
+        scores[units], labels[units], link=link, units=units
+    ).compute_fast_metrics()
     assert followed["test_accuracy"] == pytest.approx(once["accuracy"])
     assert followed["test_auc"] == pytest.approx(once["auc"])
     few = _summary(scores, labels)
@@ -202,8 +206,8 @@ def test_patients_of_one_image_change_no_bit(
 ) -> None:
     scores, labels, _ = _made(seed, rows=rows, classes=classes, several=several)
     link, units = _link(several), np.random.default_rng(seed).permutation(rows)
-    plain = evaluate_scores(scores, labels, link=link)
-    assert evaluate_scores(scores, labels, link=link, units=units) == plain
+    plain = Evaluation(scores, labels, link=link).compute_metrics()
+    assert Evaluation(scores, labels, link=link, units=units).compute_metrics() == plain
     words = {
         kinds.UNIT_PROPORTION: kinds.ROW_PROPORTION,
         kinds.UNIT_BOOTSTRAP: kinds.ROW_BOOTSTRAP,
@@ -243,7 +247,9 @@ def test_intervals_over_patients_cover_where_those_over_rows_are_far_too_narrow(
         for name in ("accuracy", "macro_accuracy"):
             assert summary[name]["rows_interval"] == kinds.UNIT_BOOTSTRAP
             covered[name] += summary[name]["rows_low"] <= 0.8 <= summary[name]["rows_high"]
-        low, high = wilson_interval(evaluate_scores(scores, labels)["accuracy"], len(labels))
+        low, high = wilson_interval(
+            Evaluation(scores, labels).compute_metrics()["accuracy"], len(labels)
+        )
         covered["rows"] += low <= 0.8 <= high
     # Of 150 intervals that cover in 92 of 100 cases, fewer than 129 do so in 1 of 200.
     assert covered["accuracy"] >= 129
@@ -312,7 +318,9 @@ def test_intervals_have_a_width_within_0_and_1_and_hold_the_mean(
     scores += quality * (labels * 2.0 - 1 if several else np.eye(classes)[labels])
     units = generator.integers(patients, size=rows) if patients else None
     each = [scores + generator.normal(size=scores.shape) for _ in range(seeds)]
-    records = [evaluate_scores(one, labels, link=_link(several), units=units) for one in each]
+    records = [
+        Evaluation(one, labels, link=_link(several), units=units).compute_metrics() for one in each
+    ]
     for name, entry in _summary(each[0], labels, units, records).items():
         assert 0.0 <= entry["mean"] <= 1.0
         for low, high in (("low", "high"), ("rows_low", "rows_high"), ("both_low", "both_high")):
@@ -326,8 +334,8 @@ def test_intervals_have_a_width_within_0_and_1_and_hold_the_mean(
 
 def _summarise_shares(records: list[dict[str, Any]], correct: np.ndarray) -> dict[str, Any]:
     """Summarises records of shares, which need neither labels nor scores."""
-    labels, scores = np.zeros(len(correct), dtype=int), np.zeros((len(correct), 2))
-    return summarise_records(records, correct=correct, labels=labels, scores=scores)
+    labels, scores = np.zeros(len(correct), dtype=int), np.eye(2)[1 - correct.astype(int)]
+    return summarise_records(records, Evaluation(scores, labels))
 
 
 def test_interval_over_seeds_is_students() -> None:
@@ -372,7 +380,7 @@ def test_wilson_is_scipys(right: int, rows: int) -> None:
 def test_three_test_rows_leave_much_open(right: int, seeds: int) -> None:
     labels = np.array([0, 1, 1])
     scores = 4.0 * np.eye(2)[np.where(np.arange(3) < right, labels, 1 - labels)]
-    summary = _summary(scores, labels, None, [evaluate_scores(scores, labels)] * seeds)
+    summary = _summary(scores, labels, None, [Evaluation(scores, labels).compute_metrics()] * seeds)
     entry = summary["accuracy"]
     assert (entry["rows_low"], entry["rows_high"]) == wilson_interval(right / 3, 3)
     assert entry["rows_high"] - entry["rows_low"] > 0.5, "all right says little of a fourth row"
@@ -385,7 +393,7 @@ def test_three_test_rows_leave_much_open(right: int, seeds: int) -> None:
 def test_a_private_cell_has_the_uncertainty_of_its_test_rows_beside_that_of_its_seeds() -> None:
     scores, labels, _ = _made(5, rows=300, classes=2)
     others = scores + np.random.default_rng(1).normal(size=scores.shape) / 2
-    records = [evaluate_scores(each, labels) for each in (scores, others)]
+    records = [Evaluation(each, labels).compute_metrics() for each in (scores, others)]
     summary, alone = _summary(scores, labels, None, records), _summary(scores, labels)
     entry = summary["accuracy"]
     assert (entry["interval"], entry["rows_interval"]) == (
@@ -464,10 +472,8 @@ def test_each_metric_decides_for_itself_whether_seeds_vary() -> None:
     labels[:60] = 1
     generator = np.random.default_rng(2)
     scores = [generator.normal(size=(660, 2)) * 0.1 + [9.0, 0.0] for _ in range(5)]
-    records = [evaluate_scores(each, labels) for each in scores]
-    summary = summarise_records(
-        records, correct=right_predictions(scores[0], labels), labels=labels, scores=scores[0]
-    )
+    records = [Evaluation(each, labels).compute_metrics() for each in scores]
+    summary = summarise_records(records, Evaluation(scores[0], labels))
     entry = summary["accuracy"]
     assert entry["mean"] == pytest.approx(600 / 660)
     assert (entry["low"], entry["high"]) == wilson_interval(entry["mean"], 660)
@@ -482,13 +488,13 @@ def test_answers_count_as_right_by_their_rows_accepted_labels() -> None:
     """Predictions 0, 1, 2, 0; the third row has no accepted label and is left out."""
     scores = np.eye(3)[[0, 1, 2, 0]]
     labels, accepted = np.array([0, 0, 2, 1]), [[0], [1, 2], [], [1, 2]]
-    assert evaluate_scores(scores, labels, accepted=accepted)["real_accuracy"] == 2 / 3
+    assert Evaluation(scores, labels, accepted=accepted).compute_metrics()["real_accuracy"] == 2 / 3
     units = np.array([0, 0, 0, 5])  # a patient with two right rows of weight 1/3, one that is wrong
-    found = evaluate_scores(scores, labels, accepted=accepted, units=units)
+    found = Evaluation(scores, labels, accepted=accepted, units=units).compute_metrics()
     assert found["real_accuracy"] == pytest.approx((2 / 3) / (2 / 3 + 1))
-    assert "real_accuracy" not in evaluate_scores(scores, labels)
+    assert "real_accuracy" not in Evaluation(scores, labels).compute_metrics()
     with pytest.raises(DataError, match="no test row has an accepted label; add"):
-        evaluate_scores(scores, labels, accepted=[[]] * 4)
+        Evaluation(scores, labels, accepted=[[]] * 4).compute_metrics()
 
 
 def test_scores_that_are_no_numbers_are_refused_by_their_row() -> None:
@@ -496,31 +502,33 @@ def test_scores_that_are_no_numbers_are_refused_by_their_row() -> None:
     scores[2, 1], scores[3, 0] = np.inf, np.nan
     labels = np.array([0, 1, 0, 1])
     with pytest.raises(DataError, match="test row 2 are not finite: .*lower its learning rate"):
-        evaluate_scores(scores, labels)
-    followed = metrics.training_metrics(scores, labels)
+        Evaluation(scores, labels).compute_metrics()
+    followed = metrics.Evaluation(scores, labels).compute_fast_metrics()
     assert followed["test_accuracy"] == 0.25  # rows 0 and 3; rows 1 and 2 are wrong
     assert np.isnan(followed["test_auc"])
-    assert "test_auc" not in metrics.training_metrics(scores, np.zeros(4, dtype=int))
+    assert (
+        "test_auc" not in metrics.Evaluation(scores, np.zeros(4, dtype=int)).compute_fast_metrics()
+    )
     with pytest.raises(DataError, match="link softmax.*train with `loss: sigmoid`"):
-        evaluate_scores(np.zeros((2, 2)), np.eye(2))
+        Evaluation(np.zeros((2, 2)), np.eye(2)).compute_metrics()
 
 
 def test_equal_scores_go_to_the_first_class_and_classes_may_stay_unpredicted() -> None:
     scores = np.array([[1.0, 1.0, 1.0], [0.0, 2.0, 2.0], [0.0, 0.0, 3.0]])
     labels = np.array([1, 1, 2])
     assert metrics.label_ranks(scores, labels).tolist() == [1, 0, 0]
-    found = evaluate_scores(scores, labels)
+    found = Evaluation(scores, labels).compute_metrics()
     assert found["accuracy"] == 2 / 3
     assert found["per_class_recall"] == [None, 0.5, 1.0]
     assert found["macro_accuracy"] == 0.75
     assert found["never_predicted"] == []
-    assert evaluate_scores(scores[:1], labels[:1])["never_predicted"] == [1]
+    assert Evaluation(scores[:1], labels[:1]).compute_metrics()["never_predicted"] == [1]
 
 
 @pytest.mark.parametrize(("classes", "shown"), [(10, False), (11, True)])
 def test_the_top_five_count_from_eleven_classes(classes: int, shown: bool) -> None:
     scores = -np.arange(classes, dtype=float) * np.ones((classes, 1))  # ranks 0, 1, 2, ...
-    found = evaluate_scores(scores, np.arange(classes))
+    found = Evaluation(scores, np.arange(classes)).compute_metrics()
     assert found.get("top5_accuracy") == (5 / classes if shown else None)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dpprobe.artifacts import sha256_file
+from dpprobe.files.plain_files import sha256_file
 from dpprobe.results import network_record as networks
 from dpprobe.results.cell_record import CellName
 

@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from dpprobe.results.halves import half_values
+from dpprobe.results.metrics import Evaluation
 from dpprobe.results.paired_difference import INDEPENDENT, PAIRED, Comparison, compare_entries
 from dpprobe.results.summary import Entry
 from dpprobe.results.uncertainty import summarise_records
@@ -22,13 +23,10 @@ TIMES = 200
 def _entry(correct: np.ndarray, *, halves: bool = True) -> Entry:
     """Makes the entry of a cell from what is right, [seeds, rows]."""
     labels = np.zeros(correct.shape[1], dtype=np.int64)
-    values = [
-        half_values("accuracy", np.eye(2)[1 - right.astype(int)], labels) for right in correct
-    ]
+    seeds = [Evaluation(np.eye(2)[1 - right.astype(int)], labels) for right in correct]
+    values = [half_values("accuracy", each) for each in seeds]
     records = [{"accuracy": float(right.mean())} for right in correct]
-    scores = np.zeros((len(labels), 2))
-    summaries = summarise_records(records, correct=correct[0], labels=labels, scores=scores)
-    summary = summaries["accuracy"]
+    summary = summarise_records(records, seeds[0])["accuracy"]
     return Entry(
         mean=100 * summary["mean"],
         low=None,

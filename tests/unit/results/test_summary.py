@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpprobe.artifacts import read_json, sha256_file, write_json
 from dpprobe.errors import DataError
+from dpprobe.files.json_files import read_json, write_json
+from dpprobe.files.plain_files import sha256_file
 from dpprobe.privacy.limits import ABOVE_MARK, rounded_up
 from dpprobe.privacy.risk import RiskEpsilon, budget_words, explain_risks, row_words
 from dpprobe.results.best_private import best_of_each, best_private

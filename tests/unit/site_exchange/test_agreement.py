@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpprobe.artifacts import canonical_json
 from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.json_values import canonical_json
 from dpprobe.site_exchange import agreement as agreements
 from dpprobe.site_exchange.agreement import Agreement, offer_path, read_offers, write_offer
 from tests.unit.site_exchange.test_messages import ALL, MEMBERS, NAMES, SECRETS, SIGNERS, make_offer

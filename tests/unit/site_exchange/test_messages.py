@@ -32,12 +32,12 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from dpprobe.errors import DataError, PrivacyError
+from dpprobe.release.ledger.site_folder import has_sent, lock_folder, site_folder
 from dpprobe.site_exchange import agreement as agreements
 from dpprobe.site_exchange import messages as exchanges
 from dpprobe.site_exchange.agreement import Agreement, Offer, offer_path, read_offers, write_offer
 from dpprobe.site_exchange.messages import Exchange, Secret, _describe, _pack_sums, _unpack_sums
 from dpprobe.site_exchange.shared_sums import Sum
-from dpprobe.site_exchange.site_folder import has_sent, lock_folder, site_folder
 
 NAMES, ALL = ("east", "north"), ("north", "west", "east")
 SIGNERS = {name: Ed25519PrivateKey.from_private_bytes(name.encode().ljust(32)) for name in ALL}
@@ -192,7 +192,7 @@ def test_a_total_stays_whatever_its_sites_send_later(folder: Path) -> None:
 def test_one_process_of_a_site_works_at_a_time(folder: Path) -> None:
     program = (
         "from pathlib import Path; import sys\n"
-        "from dpprobe.site_exchange.site_folder import lock_folder\n"
+        "from dpprobe.release.ledger.site_folder import lock_folder\n"
         "with lock_folder(Path(sys.argv[1])): print('locked')"
     )
     command = [sys.executable, "-c", program, str(folder / "east")]

@@ -285,7 +285,7 @@ def split_rows(
             labels[start:stop],
             CLASSES,
             units=None if names is None else Units.number_units(names[start:stop]),
-            agreed_n=total,
+            public_n=total,
             **public,
         )
         for start, stop in itertools.pairwise(edges)

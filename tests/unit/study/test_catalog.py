@@ -182,7 +182,7 @@ def test_radiographs_stay_with_their_patients(place: Place, tmp_path: Path) -> N
     """Patients, kinds and split follow from the names of files, whatever the authors' split."""
     small = BUILDERS["chest_xray_patients"](catalog.dataset_entry("chest_xray_patients"), place)
     options = options_of("chest_xray_patients", **small.values)
-    assert options.names_units()
+    assert options.named_people().column
     prepare(options, tmp_path / "downloads", tmp_path)
     found = {}
     for split in ("train", "test"):

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.options import NAME_PATTERN
+from dpprobe.study.comparisons import whole_datasets
 from dpprobe.study.imbalance import rare_classes, with_rare_classes
 from dpprobe.study.options import ImbalanceOptions
 from dpprobe.study.study_file import load_study
@@ -33,7 +34,7 @@ def test_one_dataset_for_each_class_and_fraction_below_1() -> None:
     assert part.model_dump(exclude_none=True)["fractions"] == {"8": 0.05}
     assert part.seed == 7
     assert study.datasets["digits"].subsample is None
-    assert study.whole_datasets() == dict.fromkeys(list(study.datasets)[1:], "digits")
+    assert whole_datasets(study) == dict.fromkeys(list(study.datasets)[1:], "digits")
     last = rare_classes(study.imbalance)[-1]
     assert (last.name, last.dataset, last.class_name, last.fraction) == (
         "digits_8_0p05",

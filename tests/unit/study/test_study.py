@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from dpprobe.privacy.risk import Risk
 from dpprobe.release_part_registry import load_parts
+from dpprobe.study.comparisons import whole_datasets
+from dpprobe.study.published_names import paper_names, part_names, published_names, unpublished_name
 from dpprobe.study.release_data import release_delta, release_delta_fault
-from dpprobe.study.study import Study, unpublished_name
+from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY
 
@@ -202,19 +204,19 @@ def test_published_names_are_the_catalog_s_unless_a_paper_s_name_is_written() ->
     )
     own = unpublished_name("own")
     assert " " in own, "no paper's dataset has a space in its name"
-    assert study.published_names() == {
+    assert published_names(study) == {
         "mine": "cifar10",
         "few": unpublished_name("few"),  # a part has no published result
         "named": "cifar100",
         "own": own,
     }
-    assert study.part_names() == {
+    assert part_names(study) == {
         "mine": "cifar10",
         "few": "cifar10",
         "named": "cifar100",
         "own": own,
     }
-    assert study.paper_names() == {"cifar10", "cifar100", own, unpublished_name("few")}
+    assert paper_names(study) == {"cifar10", "cifar100", own, unpublished_name("few")}
 
 
 def test_a_part_finds_the_first_dataset_that_is_whole_and_else_equal() -> None:
@@ -229,12 +231,12 @@ def test_a_part_finds_the_first_dataset_that_is_whole_and_else_equal() -> None:
             "other": other_split,
         }
     )
-    assert study.whole_datasets() == {"part": "first", "part_of_other": "other"}
+    assert whole_datasets(study) == {"part": "first", "part_of_other": "other"}
     public = study_of(
         datasets={"mine": CIFAR},
         public_datasets={"whole": DIGITS, "part": PART},
     )
-    assert public.whole_datasets() == {"part": "whole"}
+    assert whole_datasets(public) == {"part": "whole"}
     assert list(public.all_datasets()) == ["mine", "whole", "part"]
 
 

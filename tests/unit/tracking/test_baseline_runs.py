@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from dpprobe.artifacts import read_json, write_json
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.tracking.baseline_runs import dataset_run, list_baseline_runs
 from dpprobe.tracking.runs import RunContents
 from tests.support.baseline_records import write_few_shot, write_zero_shot

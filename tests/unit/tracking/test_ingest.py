@@ -12,8 +12,9 @@ from unittest.mock import Mock
 import pytest
 from mlflow import MlflowClient
 
-from dpprobe.artifacts import write_json, write_text
 from dpprobe.errors import DataError, TrackingError
+from dpprobe.files.atomic_writes import write_text
+from dpprobe.files.json_files import write_json
 from dpprobe.tracking import ingest
 from dpprobe.tracking.runs import RunContents
 from dpprobe.tracking.writer import Destination

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dpprobe.artifacts import write_record
 from dpprobe.errors import TrackingError
+from dpprobe.files.json_files import write_record
 from dpprobe.tracking.moved_store import set_moved_aside
 from dpprobe.tracking.receipt import find_store_fault
 from tests.support.tracked_study import Study

@@ -18,8 +18,8 @@ from mlflow import MlflowClient, pyfunc
 from mlflow.entities import Run
 from PIL import Image
 
-from dpprobe.artifacts import read_json
 from dpprobe.errors import ConfigError, DataError, TrackingError
+from dpprobe.files.json_files import read_json
 from dpprobe.release import bundle as bundles
 from dpprobe.release.bundle import BUNDLE_FILES, SIGNATURE_FILE, bundle_digest, read_bundle
 from dpprobe.release.predict import Predictor

@@ -18,8 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.analyses.audit.audit_record import AuditRecord
-from dpprobe.artifacts import read_json, write_json, write_table, write_text
 from dpprobe.errors import TrackingError
+from dpprobe.files.atomic_writes import write_text
+from dpprobe.files.json_files import read_json, write_json
+from dpprobe.files.table_files import write_table
 from dpprobe.privacy.statement_words import explain_statement
 from dpprobe.results.cell_files import HISTORY_FILE
 from dpprobe.results.cell_record import read_cell

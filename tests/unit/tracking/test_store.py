@@ -17,8 +17,9 @@ from unittest.mock import Mock
 import pytest
 import requests
 
-from dpprobe.artifacts import read_json, write_text
 from dpprobe.errors import TrackingError
+from dpprobe.files.atomic_writes import write_text
+from dpprobe.files.json_files import read_json
 from dpprobe.tracking import receipt as receipt_module
 from dpprobe.tracking import store
 from dpprobe.tracking.receipt import RECEIPT_FORMAT, find_store_fault, set_aside

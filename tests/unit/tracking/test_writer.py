@@ -18,7 +18,8 @@ from mlflow import MlflowClient
 from mlflow.entities import ViewType
 from mlflow.exceptions import MlflowException
 
-from dpprobe.artifacts import read_json, write_text
+from dpprobe.files.atomic_writes import write_text
+from dpprobe.files.json_files import read_json
 from dpprobe.tracking import writer as writer_module
 from dpprobe.tracking.runs import RunContents
 from dpprobe.tracking.views import ExperimentContents

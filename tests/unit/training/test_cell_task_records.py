@@ -21,9 +21,9 @@ from sklearn.metrics import (
     top_k_accuracy_score,
 )
 
-from dpprobe.artifacts import read_json, write_record
 from dpprobe.data.options import headline_metric
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.files.json_files import read_json, write_record
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Patients
 from dpprobe.results.cell_files import CELL_FILES

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from dpprobe import artifacts
-from dpprobe.artifacts import read_json
 from dpprobe.errors import DataError, DiskError, DpprobeError, PrivacyError, may_pass
 from dpprobe.features import text_file
+from dpprobe.files import disk_errors
+from dpprobe.files.json_files import read_json
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
@@ -374,7 +374,7 @@ def test_a_cell_without_room_leaves_what_was_finished(
 ) -> None:
     run.train()
     before = run.contents("full")
-    monkeypatch.setattr(artifacts, "WAIT", 0)
+    monkeypatch.setattr(disk_errors, "WAIT", 0)
     original, left = pq.write_table, [None] * 2
 
     def write(table: Any, path: Path, **options: Any) -> None:
@@ -428,8 +428,8 @@ def test_a_disk_that_fills_up_at_the_end_leaves_the_old_cell(
         raise OSError(errno.EPERM, "Operation not permitted")
 
     with monkeypatch.context() as patched:
-        patched.setattr("dpprobe.result_store.os.link", refuse_link)
-        patched.setattr("dpprobe.result_store.shutil.copyfile", copy)
+        patched.setattr("dpprobe.files.result_store.os.link", refuse_link)
+        patched.setattr("dpprobe.files.result_store.shutil.copyfile", copy)
         with pytest.raises(OSError, match="No space left"):
             run.train(seeds=3)
     assert run.contents("small") == before

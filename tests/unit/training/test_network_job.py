@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.backbones.timm_models import Options as Timm
 from dpprobe.data import dataset_preparation
 from dpprobe.data.sources.sklearn_datasets import Options as Sklearn
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.starting_probe import fit_probe
 from dpprobe.finetune.unpriced_search import Trial

@@ -13,15 +13,16 @@ import pytest
 from safetensors.numpy import load_file
 from scipy.stats import norm
 
-from dpprobe.artifacts import hash_value, read_json, write_json
 from dpprobe.data.options import Headline
 from dpprobe.errors import DpprobeError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.heads import auto, auto_rule
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
+from dpprobe.json_values import hash_value
 from dpprobe.privacy import accountants
 from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.privacy.randomness import cell_seed

@@ -15,10 +15,12 @@ import torch
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as torch_save
 
-from dpprobe import artifacts
-from dpprobe.artifacts import hash_value, sha256_file, write_json
 from dpprobe.errors import DpprobeError, PrivacyError
+from dpprobe.files import plain_files
+from dpprobe.files.json_files import write_json
+from dpprobe.files.plain_files import sha256_file
 from dpprobe.heads.registry import method_options
+from dpprobe.json_values import hash_value
 from dpprobe.privacy.private_mark import mark_metadata
 from dpprobe.results.cell_record import read_cell
 from dpprobe.training.public_file_check import PrivateData
@@ -140,7 +142,7 @@ def test_the_statement_says_who_declared_what_public(study: Study, tmp_path: Pat
         },
     }
     assert statement["public_files"] == {
-        str(path): artifacts.sha256_file(path) for path in (manifest, tmp_path / "start")
+        str(path): plain_files.sha256_file(path) for path in (manifest, tmp_path / "start")
     }
     without = json.loads((study.cell("other") / "privacy.json").read_text())
     assert without["public_files"] == {}

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.artifacts import hash_value, read_json, write_json
 from dpprobe.errors import DataError, PrivacyError
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.heads.registry import method_options
+from dpprobe.json_values import hash_value
 from dpprobe.privacy.plan import Patients
 from dpprobe.privacy.target import Target, Terms
 from dpprobe.study.study_file import load_study

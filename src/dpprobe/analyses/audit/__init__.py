@@ -13,8 +13,8 @@ from dpprobe.analyses.analysis import Analysis, Section, of_datasets
 from dpprobe.analyses.audit.audit_record import AUDITS, RECORD_SUFFIX, audit_path
 from dpprobe.analyses.audit.bounds import epsilon_lower_bound
 from dpprobe.analyses.audit.options import AuditOptions
-from dpprobe.artifacts import read_json
 from dpprobe.exhibits.exhibit import Exhibit, Place, many, one
+from dpprobe.files.json_files import read_json
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import budget_words
 from dpprobe.results.cell_record import CEILING_HEAD

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
 
+from dpprobe.files.records import Record, RecordPart
 from dpprobe.privacy.limits import INFINITE
-from dpprobe.records import Record, RecordPart
 
 # The folder of all audits, in the results folder. The files of a cell's audit are
 # <folder>/<dataset>/<backbone>/<method>/eps-<epsilon><suffix>.

@@ -34,16 +34,18 @@ from dpprobe.analyses.audit.audit_record import (
     power_in_words,
 )
 from dpprobe.analyses.audit.options import AuditOptions
-from dpprobe.artifacts import hash_value, sha256_file, write_table
 from dpprobe.devices import identity_device, resolve_device
 from dpprobe.errors import DataError, DpprobeError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.files.plain_files import sha256_file
+from dpprobe.files.result_store import locate_stored, publish_files
+from dpprobe.files.table_files import write_table
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.json_values import hash_value
 from dpprobe.privacy.accountants import gaussian_mu, is_gaussian
 from dpprobe.privacy.plan import Plan, plan_identity
 from dpprobe.privacy.randomness import cell_seed
-from dpprobe.result_store import locate_stored, publish_files
 from dpprobe.results.cell_record import CellName
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.public_file_check import PrivateData

@@ -23,8 +23,8 @@ from dpprobe.analyses.fairness.fairness_record import (
 from dpprobe.analyses.fairness.options import FairnessOptions
 from dpprobe.data.people.group_columns import CLASSES, group_name
 from dpprobe.exhibits.exhibit import LAST_FIGURES, TABLES, Exhibit, Place, many, waits
+from dpprobe.files.records import locate_record
 from dpprobe.privacy.limits import INFINITE
-from dpprobe.records import locate_record
 from dpprobe.results.cell_files import METRICS_FILE, PREDICTIONS_FILE
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def fairness_faults(study: Study, fairness: FairnessOptions) -> Iterator[str]:
     if not fairness_cells(study):
         yield "no cell of the study has these methods and epsilons; write other values"
     by_dataset = {
-        name: set(map(group_name, dataset.group_names()))
+        name: set(map(group_name, dataset.named_people().groups))
         for name, dataset in study.datasets.items()
     }
     for name, columns_of_it in by_dataset.items():

@@ -13,9 +13,9 @@ from pydantic import Field
 
 from dpprobe.data.options import Headline
 from dpprobe.data.people.group_columns import CLASSES as CLASSES
+from dpprobe.files.records import Record, RecordPart
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.risk import RiskEpsilon
-from dpprobe.records import Record, RecordPart
 
 # The folder of all records; a job's files are <folder>/<dataset>/<backbone><suffix>.
 FAIRNESS = "fairness"

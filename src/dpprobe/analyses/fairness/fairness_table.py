@@ -28,7 +28,6 @@ from dpprobe.analyses.fairness.fairness_record import (
     left_out_in_words,
 )
 from dpprobe.analyses.fairness.groupings import NO_NAME, natural_key
-from dpprobe.artifacts import read_table
 from dpprobe.exhibits.html_page import relative_path
 from dpprobe.exhibits.tables import (
     BLANK,
@@ -41,6 +40,7 @@ from dpprobe.exhibits.tables import (
     write_html,
     write_markdown,
 )
+from dpprobe.files.table_files import read_table
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import budget_order, budget_title, explain_risks
 from dpprobe.study.ablations import keep_unique

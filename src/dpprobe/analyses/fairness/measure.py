@@ -41,9 +41,9 @@ from dpprobe.analyses.fairness.gaps import Groups
 from dpprobe.analyses.fairness.group_metrics import Head, Layout, Resamples
 from dpprobe.analyses.fairness.groupings import Grouping, TestRows, make_groupings
 from dpprobe.analyses.fairness.options import FairnessOptions
-from dpprobe.artifacts import write_table
 from dpprobe.data.people.group_columns import GROUP_PREFIX
 from dpprobe.errors import DataError
+from dpprobe.files.table_files import write_table
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.risk import find_risk
 from dpprobe.progress import Progress

@@ -15,11 +15,12 @@ import pyarrow as pa
 import torch
 
 from dpprobe.analyses.baseline_record import FEW_SHOT
-from dpprobe.artifacts import write_record, write_table
 from dpprobe.data.options import Headline
 from dpprobe.devices import limit_threads, resolve_device
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.files.json_files import write_record
+from dpprobe.files.table_files import write_table
 from dpprobe.heads import nonprivate
 from dpprobe.heads.logistic_regression import Objective
 from dpprobe.heads.normalisation import NoNormalisation
@@ -183,7 +184,7 @@ class _Probe:
             store.read() if 4 * store.rows * store.dimension <= memory_mb * 10**6 else None
             for store in stores
         )
-        self._first: np.ndarray | None = None
+        self._first: metrics.Evaluation | None = None
         self._train_units, self._test_units = (unit_codes(store.units) for store in stores)
 
     @property
@@ -214,14 +215,15 @@ class _Probe:
             with torch.inference_mode():
                 weights, penalty = self._fit_probe(self._training_set(rows), count)
                 scores = self._score_test_rows(weights)
-            self._first = scores if not records else self._first
-            tested = metrics.evaluate_scores(
+            evaluation = metrics.Evaluation(
                 scores,
                 self._test_labels,
                 link=self._link,
                 accepted=self._test.accepted,
                 units=self._test_units,
             )
+            self._first = self._first if records else evaluation
+            tested = evaluation.compute_metrics()
             drawn = None if self._train_units is None else self._train_units[rows]
             counted = {"train_rows": len(rows), "train_units": count_units(drawn)}
             records.append(tested | counted | {"penalty": penalty})
@@ -230,14 +232,7 @@ class _Probe:
     def summarise_draws(self, draws: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Computes means and intervals of the results of the latest call of `run_draws`."""
         assert self._first is not None
-        return uncertainty.summarise_records(
-            draws,
-            correct=metrics.right_predictions(self._first, self._test_labels, link=self._link),
-            labels=self._test_labels,
-            scores=self._first,
-            units=self._test_units,
-            seed=self._study_seed,
-        )
+        return uncertainty.summarise_records(draws, self._first, seed=self._study_seed)
 
     def _choose_rows(self, count: Shots, seed: int) -> np.ndarray:
         """Returns a sample's rows, sorted so that each fold (every third row) has all classes."""

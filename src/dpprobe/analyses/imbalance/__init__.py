@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dpprobe.analyses.analysis import Analysis, Section, of_datasets
 from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE
 from dpprobe.exhibits.exhibit import LAST_FIGURES, TABLES, Exhibit, many, one, waits
-from dpprobe.records import locate_record
+from dpprobe.files.records import locate_record
 
 if TYPE_CHECKING:
     from dpprobe.results.study_files import StudyFiles

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, PlainSerializer
 
-from dpprobe.records import Record, RecordPart
+from dpprobe.files.records import Record, RecordPart
 
 IMBALANCE = "imbalance"  # the folder of all records, <folder>/<dataset>/<backbone>.json
 

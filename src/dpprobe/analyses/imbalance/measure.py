@@ -25,11 +25,11 @@ from dpprobe.analyses.imbalance.imbalance_record import (
 )
 from dpprobe.data.table import read_info
 from dpprobe.errors import DataError
+from dpprobe.files.records import locate_record
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import INFINITE, epsilon_value
 from dpprobe.privacy.risk import find_risk
 from dpprobe.progress import Progress
-from dpprobe.records import locate_record
 from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.cell_files import METRICS_FILE, PREDICTIONS_FILE
 from dpprobe.results.cell_record import CellName, CellRecord, check_file, read_cell

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from dpprobe.records import Record, RecordPart
+from dpprobe.files.records import Record, RecordPart
 
 LONG_TAIL = "long_tail"  # the folder of all results, <folder>/<dataset>/<backbone><suffix>
 LONG_TAIL_TABLES = ("long_tail", "long_tail_gap")

@@ -30,12 +30,12 @@ from dpprobe.analyses.long_tail.memorisation import (
 )
 from dpprobe.analyses.long_tail.options import LongTailOptions, MemorisationOptions
 from dpprobe.analyses.long_tail.sub_classes import Index, Sizes
-from dpprobe.artifacts import write_table
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.files.records import locate_record
+from dpprobe.files.table_files import write_table
 from dpprobe.privacy.randomness import cell_seed, derived_seed, open_stream
 from dpprobe.progress import Progress
-from dpprobe.records import locate_record
 from dpprobe.results.intervals import wilson_interval
 from dpprobe.results.unit_counts import unit_codes
 

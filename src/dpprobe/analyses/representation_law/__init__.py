@@ -26,6 +26,7 @@ from dpprobe.exhibits.published import published_digest
 from dpprobe.finetune.options import TuneLora
 from dpprobe.heads.options import MethodOptions
 from dpprobe.study.network_methods import network_options
+from dpprobe.study.published_names import part_names
 
 if TYPE_CHECKING:
     from dpprobe.results.study_files import StudyFiles
@@ -163,7 +164,7 @@ LAW_TABLE_FILES = Exhibit(
     category="Representation laws",
     caption="law.rst",
     params={
-        "name": lambda study, place: study.part_names()[place["dataset"]],
+        "name": lambda study, place: part_names(study)[place["dataset"]],
         "published": lambda _study, _place: published_digest(),
     },
     places=lambda study: [

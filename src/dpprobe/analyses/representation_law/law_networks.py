@@ -23,7 +23,6 @@ from dpprobe.analyses.representation_law.law_record import (
 )
 from dpprobe.analyses.representation_law.measure import SPLITS, Rows, Subject, law_job, tap_blocks
 from dpprobe.analyses.representation_law.options import RepresentationLawOptions
-from dpprobe.artifacts import hash_value, sha256_file
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.network_forward import Graph, Tapped
@@ -31,14 +30,16 @@ from dpprobe.backbones.options import BackboneOptions
 from dpprobe.data.table import SplitTable, decode_image
 from dpprobe.devices import identity_device, limit_threads, resolve_device
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.files.plain_files import sha256_file
+from dpprobe.files.result_store import locate_stored, publish_files
 from dpprobe.finetune.fine_tuned_network import split_state, whole_network
 from dpprobe.finetune.options import Options as FineTune
 from dpprobe.finetune.trained_parameters import frozen_model, network_graph
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.rows import Transform
+from dpprobe.json_values import hash_value
 from dpprobe.privacy.randomness import cell_seed, open_stream
-from dpprobe.result_store import locate_stored, publish_files
 from dpprobe.results.network_record import (
     NETWORKS_FOLDER,
     RECORD_FILE,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from dpprobe.records import Record, RecordPart
+from dpprobe.files.records import Record, RecordPart
 
 LAYERS = "layers"  # the folder of all records, <folder>/<dataset>/<backbone>/law.json
 LAW_FILE = "law.json"

@@ -30,7 +30,7 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed, derived_seed, open_stream
 from dpprobe.privacy.risk import read_budget
 from dpprobe.privacy.target import Target
-from dpprobe.results import metrics, uncertainty
+from dpprobe.results import uncertainty
 from dpprobe.results.unit_counts import unit_codes
 from dpprobe.site_exchange.simulated_fit import fit_together
 from dpprobe.study.study import Study
@@ -173,8 +173,8 @@ class Pool:
         np.add.at(counts, (self.codes, train.labels.numpy()), 1)
         return counts.argmax(axis=1)
 
-    def select(self, units: Index, agreed_n: int | None = None) -> TrainingSet:
-        """Returns the rows of some units; `agreed_n` is the number of all sites' units, if used."""
+    def select(self, units: Index, public_n: int | None = None) -> TrainingSet:
+        """Returns the rows of some units; `public_n` is the number of all sites' units, if used."""
         train = self.features.train
         assert train.features is not None
         rows = np.flatnonzero(np.isin(self.codes, units))
@@ -184,7 +184,7 @@ class Pool:
             train.labels[rows],
             train.num_classes,
             units=None if train.units is None else Units.number_units(names),
-            agreed_n=agreed_n,
+            public_n=public_n,
             public=train.public,
         )
 
@@ -196,7 +196,7 @@ class Pool:
         seed: int,
         colluders: int | None,
     ) -> Heads:
-        rows = [self.select(units, agreed_n=self.n) for units in parts]
+        rows = [self.select(units, public_n=self.n) for units in parts]
         return fit_together(method, rows, make_plan(self.n), seed, colluders=colluders)
 
     def score(self, heads: Heads) -> np.ndarray:
@@ -204,8 +204,8 @@ class Pool:
         return score_rows(heads, self.features.test)[0]
 
     def measure(self, scores: np.ndarray) -> float:
-        labels, units = self.features.test_labels, self.features.test_units
-        return float(metrics.evaluate_scores(scores, labels, link="none", units=units)[self.metric])
+        evaluation = self.features.evaluate(scores, link="none")
+        return float(evaluation.compute_metrics()[self.metric])
 
     def estimate(self, seeds: Sequence[Sequence[np.ndarray]]) -> Estimate:
         """Computes the mean over seeds of a mean over heads, and its interval.
@@ -224,14 +224,8 @@ class Pool:
 
     def _offsets(self, scores: np.ndarray) -> list[float]:
         """Returns the ends of a metric's interval over test examples, minus the metric."""
-        value, labels = self.measure(scores), self.features.test_labels
-        entry = uncertainty.summarise_records(
-            [{self.metric: value}],
-            correct=metrics.right_predictions(scores, labels, link="none"),
-            labels=labels,
-            scores=scores,
-            units=self.features.test_units,
-        )[self.metric]
+        value, evaluation = self.measure(scores), self.features.evaluate(scores, link="none")
+        entry = uncertainty.summarise_records([{self.metric: value}], evaluation)[self.metric]
         return [entry["rows_low"] - value, entry["rows_high"] - value]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from dpprobe.records import Record, RecordPart
+from dpprobe.files.records import Record, RecordPart
 
 # The titles of the compared heads, from the most to the least noise relative to the data.
 HEADS: Final = {

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from dpprobe.artifacts import check_not_newer, read_table, write_table
 from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import DataError
+from dpprobe.files.json_files import check_not_newer
+from dpprobe.files.table_files import read_table, write_table
 
 if TYPE_CHECKING:
     from dpprobe.features.feature_store import FeatureStore

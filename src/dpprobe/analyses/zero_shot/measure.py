@@ -17,13 +17,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dpprobe.analyses.baseline_record import ZERO_SHOT
-from dpprobe.artifacts import write_record, write_table
 from dpprobe.data.options import Headline
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.text_file import read_text_embeddings
+from dpprobe.files.json_files import write_record
+from dpprobe.files.table_files import write_table
 from dpprobe.results import uncertainty
-from dpprobe.results.metrics import NO_AUC, Link, evaluate_scores, ranked_labels, right_predictions
+from dpprobe.results.metrics import NO_AUC, Evaluation, Link, ranked_labels
 from dpprobe.results.unit_counts import count_units, unit_codes
 from dpprobe.training.cell_contents import list_column
 from dpprobe.training.fit_inputs import choose_headline, read_labels
@@ -66,15 +67,9 @@ def classify_zero_shot(
     scores = np.concatenate([block for _, block in scored_blocks(store, weights, facts)])
     labels, units = read_labels(store), unit_codes(store.units)
     link = _choose_link(facts["logit_bias"], multi_label=store.multi_label)
-    tested = evaluate_scores(scores, labels, link=link, accepted=store.accepted, units=units)
-    summary = uncertainty.summarise_records(
-        [tested],
-        correct=right_predictions(scores, labels, link=link),
-        labels=labels,
-        scores=scores,
-        units=units,
-        seed=seed,
-    )
+    evaluation = Evaluation(scores, labels, link=link, accepted=store.accepted, units=units)
+    tested = evaluation.compute_metrics()
+    summary = uncertainty.summarise_records([tested], evaluation, seed=seed)
     shown = choose_headline(store, metric)
     if store.multi_label and link == "none":
         tested, summary, shown = _keep_ranked(tested), _keep_ranked(summary), "auc"

@@ -19,8 +19,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from filelock import FileLock, Timeout
 
-from dpprobe import artifacts
 from dpprobe.errors import DataError
+from dpprobe.files import atomic_writes, disk_errors, json_files, plain_files
 from dpprobe.progress import Progress
 
 logger = logging.getLogger("dpprobe")
@@ -64,7 +64,7 @@ def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None
       sha256: the archive's hash; computed if None.
     """
     mark = directory.with_name(f".{directory.name}.extracted.json")
-    state = {"archive": archive.name, "sha256": sha256 or artifacts.sha256_file(archive)}
+    state = {"archive": archive.name, "sha256": sha256 or plain_files.sha256_file(archive)}
     if _is_whole(directory, mark, state):
         return
     with _explain_errors(archive, directory), _lock_folder(directory):
@@ -84,12 +84,12 @@ def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None
             mark.unlink(missing_ok=True)
             _remove_folder(directory)
             # If the process dies before the rename, `_is_whole` finds no folder for the mark.
-            artifacts.write_json(mark, {**state, **_count_contents(temporary)})
+            json_files.write_json(mark, {**state, **_count_contents(temporary)})
             temporary.replace(directory)
         except BaseException:
             _remove_folder(temporary)
             raise
-        artifacts.flush_to_disk(directory.parent)
+        atomic_writes.flush_to_disk(directory.parent)
 
 
 def _is_whole(directory: Path, mark: Path, state: dict[str, str]) -> bool:
@@ -97,7 +97,7 @@ def _is_whole(directory: Path, mark: Path, state: dict[str, str]) -> bool:
     if not directory.is_dir() or not mark.is_file():
         return False
     try:
-        known = artifacts.read_json(mark)
+        known = json_files.read_json(mark)
     except ValueError:
         return False
     return bool(known == {**state, **_count_contents(directory)})
@@ -140,7 +140,7 @@ def decompress_file(archive: Path, path: Path, *, largest: int) -> None:
     """Unpacks a gzip file; raises DataError if it is damaged or unpacks to over `largest` bytes."""
     with (
         _explain_errors(archive, path.parent),
-        artifacts.atomic_path(path) as temporary,
+        atomic_writes.atomic_path(path) as temporary,
         gzip.open(archive) as packed,
         temporary.open("wb") as stream,
     ):
@@ -170,10 +170,10 @@ def _explain_errors(archive: Path, directory: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno is None:  # gzip and bzip2 raise OSError for content of another format
             raise _damaged_error(archive, error) from error
-        if artifacts.is_full(error):
+        if disk_errors.is_full(error):
             raise DataError(
                 f"{archive}: the disk filled up while the archive was unpacked into "
-                f"{directory.parent}; {artifacts.DISK_REMEDY}"
+                f"{directory.parent}; {disk_errors.DISK_REMEDY}"
             ) from error
         raise DataError(
             f"{archive}: cannot be unpacked into {directory.parent} ({error.strerror}); correct "
@@ -227,7 +227,7 @@ def _list_members(archive: Path, packed: tarfile.TarFile) -> Iterator[tarfile.Ta
 def _check_size(archive: Path, size: int) -> None:
     """Refuses an archive whose files, of `size` bytes, are out of proportion to its own size."""
     try:
-        artifacts.require_proportion(archive, "all files together", size)
+        plain_files.require_proportion(archive, "all files together", size)
     except OSError as error:
         raise DataError(f"{archive}: {error}") from None
 

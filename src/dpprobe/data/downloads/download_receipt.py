@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from dpprobe import artifacts
+from dpprobe import json_values
 from dpprobe.errors import DataError
-from dpprobe.records import Record, RecordPart
+from dpprobe.files.records import Record, RecordPart
 
 RECEIPT = "receipt.json"
 
@@ -56,7 +56,7 @@ def check_receipt(directory: Path, *, params: Mapping[str, Any] | None) -> Recei
     from `params`, the study's `DatasetOptions.download_params()`.
     """
     receipt = Receipt.read(directory / RECEIPT)
-    if artifacts.canonical_json(receipt.params) != artifacts.canonical_json(params):
+    if json_values.canonical_json(receipt.params) != json_values.canonical_json(params):
         raise DataError(
             f"{directory}: the options of this download have changed since, for example a "
             f"checksum or revision; delete {directory / RECEIPT} and run again; unchanged files "

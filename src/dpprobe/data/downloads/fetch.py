@@ -26,11 +26,11 @@ import urllib3
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
 from tenacity.wait import wait_exponential_jitter
 
-from dpprobe import artifacts
-from dpprobe.artifacts import format_size
 from dpprobe.data.downloads.addresses import public_url
 from dpprobe.data.downloads.download_receipt import Fetched
 from dpprobe.errors import DownloadError, WrongDownloadError
+from dpprobe.files import atomic_writes, disk_errors
+from dpprobe.files.disk_errors import format_size
 from dpprobe.options import resolve_path
 from dpprobe.progress import Progress
 
@@ -105,7 +105,7 @@ def fetch_file(
                     sha256 = _fetch_verified(wanted, partial)
                     partial.move(path)
         except OSError as error:
-            if artifacts.is_full(error):
+            if disk_errors.is_full(error):
                 raise
             raise DownloadError(
                 f"{path}: cannot be written ({error.strerror or error}); correct the disk or the "
@@ -143,7 +143,7 @@ class _Partial:
     """The file of received bytes; a lock protects the file from other processes."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.with_name(f".{path.name}{artifacts.PARTIAL_SUFFIX}")
+        self.path = path.with_name(f".{path.name}{atomic_writes.PARTIAL_SUFFIX}")
 
     def __enter__(self) -> Self:
         self._file = self.path.open("ab", buffering=0)
@@ -188,7 +188,7 @@ class _Partial:
     def move(self, path: Path) -> None:
         os.fsync(self._file.fileno())
         self.path.replace(path)
-        artifacts.flush_to_disk(path.parent)
+        atomic_writes.flush_to_disk(path.parent)
 
     def _lock_file(self) -> None:
         taken = False

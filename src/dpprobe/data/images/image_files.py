@@ -15,12 +15,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from dpprobe.artifacts import name_kind, require_plain_file
 from dpprobe.data.images.dicom import MAGIC, PREAMBLE, is_dicom, looks_bare, open_dicom
 from dpprobe.data.images.whole_files import is_cut_tiff, open_whole
 from dpprobe.data.people.alike_names import fold_name
 from dpprobe.data.problems import ImageError
 from dpprobe.extras import naming_extras
+from dpprobe.files.plain_files import name_kind, require_plain_file
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -22,11 +22,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from dpprobe.artifacts import require_plain_file
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.images.image_files import EXTENSIONS, is_helper, is_image_start
 from dpprobe.data.people.alike_names import is_text
 from dpprobe.errors import DataError
+from dpprobe.files.plain_files import require_plain_file
 
 logger = logging.getLogger("dpprobe")
 

@@ -14,6 +14,7 @@ from itertools import chain
 from typing import TypeVar
 
 from dpprobe.counted_nouns import count_noun
+from dpprobe.data.file_states import hash_file_states
 from dpprobe.data.options import ClassUnits, DatasetOptions
 from dpprobe.data.people.alike_names import hint_class, text_of
 from dpprobe.data.people.companions import NO_COMPANIONS, FoundCompanions, look_for_companions
@@ -85,7 +86,7 @@ class CountedRows(UnitOptions):
 
     def _count_split(self) -> SplitCounts:
         """Counts rows and units of a split, and caches the counts until options or files change."""
-        key = (type(self), self.model_dump_json(), self.source_state())
+        key = (type(self), self.model_dump_json(), hash_file_states(self.list_source_files()))
         if key not in _counted:
             _counted[key] = count_split(self, self.read_index())
         return _counted[key]

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from dpprobe.data.options import NamedPeople
 from dpprobe.data.people.group_columns import Group, list_groups
 from dpprobe.data.people.person_names import find_alike_people, find_equal_numbers
 from dpprobe.data.train_test_split import SplitName, SplitOptions
@@ -64,21 +65,17 @@ class UnitOptions(SplitOptions):
         """Returns the splits that have separate files."""
         return ("train", "test") if getattr(self, "test", None) is not None else ("train",)
 
-    def named_unit(self) -> Unit | None:
-        return self.unit
-
-    def unit_name(self) -> str | None:
-        return self.unit_column
-
-    def images_per_patient(self) -> int | None:
-        return self.max_images_per_patient
-
     def list_groups(self) -> dict[str, Group]:
         """Maps each group column of the split tables to the source column with its values."""
         return list_groups(getattr(self, "group_columns", ()))
 
-    def group_names(self) -> tuple[str, ...]:
-        return tuple(self.list_groups())
+    def named_people(self) -> NamedPeople:
+        return NamedPeople(
+            column=self.unit_column,
+            unit=self.unit,
+            most_images=self.max_images_per_patient,
+            groups=tuple(self.list_groups()),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,10 +19,10 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from dpprobe.artifacts import require_plain_file
 from dpprobe.data.people.alike_names import fold_name
 from dpprobe.data.sources.parquet_columns import MOST_COLUMNS
 from dpprobe.errors import ConfigError
+from dpprobe.files.plain_files import require_plain_file
 
 if TYPE_CHECKING:
     from _csv import Reader

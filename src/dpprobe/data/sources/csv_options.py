@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from dpprobe.data.options import Embed, PublicSplit
+from dpprobe.data.options import Embed, NamedPeople, PublicSplit
 from dpprobe.data.people.alike_names import find_name_fault
 from dpprobe.data.people.companion_options import CompanionOptions
 from dpprobe.data.people.group_columns import GroupColumns
@@ -268,12 +268,14 @@ class TableOptions(UnitOptions):
             return numbers
         return numbers | {str(number): number for number in range(len(names))}
 
-    def unit_name(self) -> str | None:
-        """Returns the name of the patients' column, with the pattern or join that makes the column.
+    def named_people(self) -> NamedPeople:
+        """Returns the patients' column with the pattern or join that makes the column.
 
         Columns of equal names but different patterns are different units: epsilons do not add up.
         """
-        return None if self.unit_column is None else self._describe_column(self.unit_column)
+        people = super().named_people()
+        column = people.column and self._describe_column(people.column)
+        return replace(people, column=column)
 
     def _describe_column(self, column: str) -> str:
         """Returns a column's name, with the pattern or join of an added column."""

@@ -498,7 +498,7 @@ def write_tables(
         class_names=options.class_names_or_labels(),
         multi_label=options.multi_label(),
         groups=list(options.list_groups()),
-        units=options.names_units(),
+        units=options.unit_column is not None,
         rows=sum(len(rows.frame) for rows in parts.values()),
         embed=embed,
         chosen_test=options.has_test(),

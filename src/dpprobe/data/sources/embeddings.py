@@ -166,12 +166,12 @@ class Options(TableOptions, CountedRows):
         return vector_names({"source": self.source, "vectors": self.vectors})
 
     def open_vectors(self, split: SplitName) -> EmbeddingFile:
-        from dpprobe.data.sources import embedding_files  # slow import: numpy
+        from dpprobe.data.sources import embedding_files, item_files  # slow imports: numpy
 
         option: SplitName = "test" if split == "test" and self.test is not None else "train"
         path = self._vector_path(option)
         if path.is_dir():
-            return embedding_files.ItemFolder(path, pool=self.pool, named=bool(self.vectors))
+            return item_files.ItemFolder(path, pool=self.pool, named=bool(self.vectors))
         return embedding_files.open_embeddings(path, option=option)
 
     def open_rows(
@@ -180,7 +180,7 @@ class Options(TableOptions, CountedRows):
         """Opens a file with the vectors of a split's rows; returns also their ascending places."""
         import numpy as np  # slow import
 
-        from dpprobe.data.sources.embedding_files import ItemFolder
+        from dpprobe.data.sources.item_files import ItemFolder
 
         file = self.open_vectors(split)
         if not isinstance(file, ItemFolder):
@@ -200,7 +200,7 @@ class Options(TableOptions, CountedRows):
         Compares the names of files, and reads no vectors.
         """
         from dpprobe.data.sources import csv_rows  # slow imports: numpy and pandas
-        from dpprobe.data.sources.embedding_files import ItemFolder
+        from dpprobe.data.sources.item_files import ItemFolder
 
         for split in self.list_splits():
             file = self.open_vectors(split)

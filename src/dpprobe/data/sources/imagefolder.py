@@ -24,6 +24,7 @@ from typing import ClassVar, Literal, NamedTuple
 from pydantic import Field
 
 from dpprobe.counted_nouns import count_noun
+from dpprobe.data.file_states import hash_file_states
 from dpprobe.data.images.image_files import EXTENSIONS, is_helper, is_image_file, leads_back
 from dpprobe.data.images.image_search import names_image
 from dpprobe.data.options import ClassUnits, DatasetOptions, Embed
@@ -70,7 +71,7 @@ class Options(CompanionOptions, SplitOptions):
 
     def check_files(self) -> None:
         list_images(self)
-        self.source_state()
+        hash_file_states(self.list_source_files())
 
     def input_files(self) -> tuple[str, ...]:
         """Returns every folder that is searched; `list_source_files` yields the folders' files."""

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from dpprobe import artifacts
 from dpprobe.data.option_paths import Paths, each_once, list_patterns, match_files
 from dpprobe.data.options import DatasetOptions, Limit
 from dpprobe.data.people import patient_sides
@@ -40,6 +39,7 @@ from dpprobe.data.sources.parquet_columns import (
 )
 from dpprobe.data.train_test_split import SplitName, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.files import json_files, table_files
 from dpprobe.options import Options as Block
 from dpprobe.options import real_path, resolve_path
 
@@ -319,8 +319,8 @@ def prepare(
         options=recorded or options,
         class_names=class_names,
         multi_label=header.multi_label,
-        groups=options.group_names(),
-        units=options.names_units(),
+        groups=tuple(options.list_groups()),
+        units=options.unit_column is not None,
         rows=sum(options._count_rows(name) for name in options.list_splits()),
         accepted=accepted is not None,
         revision=revision,
@@ -331,7 +331,7 @@ def prepare(
 def _read_accepted(file: str, *, num_classes: int) -> list[list[int]]:
     where = f"accepted_labels: {file}"
     try:
-        lists = artifacts.read_json(resolve_path(file))
+        lists = json_files.read_json(resolve_path(file))
     except (OSError, ValueError) as error:
         raise DataError(f"{where}: cannot be read ({error}); fetch it again") from error
     if not isinstance(lists, list) or not all(isinstance(part, list) for part in lists):
@@ -410,7 +410,7 @@ def _stream_paths(options: Options, name: SplitName) -> Iterator[str | None]:
     column = options.image_column
     for path in options._list_files(name):
         with (
-            artifacts.explain_parquet(path, DataError, f"{path}: cannot be read"),
+            table_files.explain_parquet(path, DataError, f"{path}: cannot be read"),
             pq.ParquetFile(path) as file,
         ):
             for batch in file.iter_batches(65_536, columns=[f"{column}.path"]):
@@ -443,7 +443,7 @@ def _stream_every(
 ) -> Iterator[pa.RecordBatch]:
     left = getattr(options.limit, name)
     for path in options._list_files(name):
-        with artifacts.explain_parquet(path, DataError, f"{path}: cannot be read"):
+        with table_files.explain_parquet(path, DataError, f"{path}: cannot be read"):
             for batch in stream_columns(path, columns, rows):
                 batch.validate(full=True)  # raises for invalid values, such as text not in UTF-8
                 part = batch if left is None else batch.slice(0, left)

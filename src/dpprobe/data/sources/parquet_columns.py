@@ -7,9 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpprobe.artifacts import explain_parquet, parse_json, require_proportion
 from dpprobe.data.sources.tensor_columns import list_kind
 from dpprobe.errors import ConfigError
+from dpprobe.files.plain_files import require_proportion
+from dpprobe.files.table_files import explain_parquet
+from dpprobe.json_values import parse_json
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,7 +11,7 @@ import pickletools
 import re
 from typing import TYPE_CHECKING, Any
 
-from dpprobe.artifacts import parse_json
+from dpprobe.json_values import parse_json
 
 if TYPE_CHECKING:
     import pyarrow as pa

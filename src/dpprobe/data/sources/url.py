@@ -14,13 +14,18 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from dpprobe import artifacts
+from dpprobe import json_values
 from dpprobe.data.downloads import archives
 from dpprobe.data.downloads.addresses import Address, Sha256
 from dpprobe.data.downloads.download_receipt import Fetched, check_receipt
 from dpprobe.data.option_paths import with_paths
-from dpprobe.data.options import DatasetOptions, Downloads, PublicSplit, check_downloads
-from dpprobe.data.people.patient_sides import Unit
+from dpprobe.data.options import (
+    DatasetOptions,
+    Downloads,
+    NamedPeople,
+    PublicSplit,
+    check_downloads,
+)
 from dpprobe.data.registry import SOURCES, dataset_options
 from dpprobe.data.train_test_split import SplitOptions
 from dpprobe.errors import ConfigError
@@ -140,7 +145,7 @@ class Options(DatasetOptions):
         split = layout.describe_split(own_test=self.has_test())
         return replace(
             split,
-            key=f"{split.key}, files {artifacts.hash_value(self.download_params())[:12]}",
+            key=f"{split.key}, files {json_values.hash_value(self.download_params())[:12]}",
             fault=split.fault and f"layout: {split.fault}",
             images_fault=split.images_fault and f"layout: {split.images_fault}",
         )
@@ -155,17 +160,8 @@ class Options(DatasetOptions):
         layout = self._parse_layout()
         return self.expect.classes if layout.source == "imagefolder" else layout.count_classes()
 
-    def group_names(self) -> tuple[str, ...]:
-        return self._parse_layout().group_names()
-
-    def named_unit(self) -> Unit | None:
-        return self._parse_layout().named_unit()
-
-    def unit_name(self) -> str | None:
-        return self._parse_layout().unit_name()
-
-    def images_per_patient(self) -> int | None:
-        return self._parse_layout().images_per_patient()
+    def named_people(self) -> NamedPeople:
+        return self._parse_layout().named_people()
 
     def _parse_layout(self) -> SplitOptions:
         options = dataset_options(self.layout)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from dpprobe.artifacts import parse_json
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data import table_writer
 from dpprobe.data.images import tar_shards
@@ -23,6 +22,7 @@ from dpprobe.data.people.patient_sides import Fault, RowIndex
 from dpprobe.data.people.person_names import person_name
 from dpprobe.data.problems import SHOWN
 from dpprobe.errors import DataError
+from dpprobe.json_values import parse_json
 from dpprobe.shown_text import join_lines
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from dpprobe.artifacts import flush_to_disk
 from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import PrivacyError
+from dpprobe.files.atomic_writes import flush_to_disk
 from dpprobe.privacy.limits import round_up
 from dpprobe.release.ledger.ledger_file import Booking, Content, Entry, LedgerFile, find_named
 from dpprobe.release.ledger.ledger_prices import (
@@ -44,8 +44,8 @@ from dpprobe.release.ledger.ledger_units import (
     refuse_same_units,
     write_hashes,
 )
+from dpprobe.release.ledger.site_folder import has_sent, lock_folder, site_folder
 from dpprobe.shown_text import join_lines
-from dpprobe.site_exchange.site_folder import has_sent, lock_folder, site_folder
 from dpprobe.study.reserved_names import LEDGER_FILE, same_units_fault
 
 logger = logging.getLogger("dpprobe")

@@ -28,17 +28,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from dpprobe.artifacts import (
-    LARGEST_TEXT,
-    canonical_json,
-    explain_unwritable,
-    flush_to_disk,
-    format_size,
-    hash_value,
-    parse_strict,
-    read_bounded,
-)
 from dpprobe.errors import DataError, DpprobeError, PrivacyError, WaitingError
+from dpprobe.files.atomic_writes import flush_to_disk
+from dpprobe.files.disk_errors import explain_unwritable, format_size
+from dpprobe.files.plain_files import LARGEST_TEXT, read_bounded
+from dpprobe.json_values import canonical_json, hash_value, parse_strict
 from dpprobe.privacy.limits import SMALLEST_DELTA
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
 
@@ -131,7 +125,7 @@ class Booking:
       pixels: True if the hashes cover the pixels of all images; False if they do not. None if
         unknown: for fits of an estimator, and for entries that older versions wrote.
       place: the place in a cohort chain with a horizon, by the part `cohort`; else None.
-      sites: the agreement of several sites, by `SeveralSites.promise`; None for one site.
+      sites: the agreement of several sites, by `AgreedSites.promise`; None for one site.
     """
 
     release: str

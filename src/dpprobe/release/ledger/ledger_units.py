@@ -39,10 +39,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe.artifacts import pack_arrays, read_arrays, write_private
 from dpprobe.data.people.person_names import list_spellings
 from dpprobe.data.table import SPLITS, SplitTable, read_info
 from dpprobe.errors import DataError, PrivacyError
+from dpprobe.files.array_files import pack_arrays, read_arrays
+from dpprobe.files.atomic_writes import write_private
 from dpprobe.release.ledger.ledger_file import Booking, Entry
 from dpprobe.study.reserved_names import LEDGER_FILE
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from dpprobe.release.bundle import BundleFacts
     from dpprobe.release.checks import Checks
     from dpprobe.release.ledger.ledger_file import Entry
+    from dpprobe.release.planned_release import PlannedRelease
     from dpprobe.release.transport import Block, Draw, Transport
     from dpprobe.study.options import ReleaseOptions
     from dpprobe.study.study_checks import WantedRelease
@@ -73,10 +74,11 @@ class PartSteps:
 
     slow = False  # True if `check` takes minutes, and waits for the checks of all other parts
 
-    def __init__(self, task: AskedRelease, asked: Any = None) -> None:
-        self.task, self.asked = task, asked
+    def __init__(self, planned: PlannedRelease, asked: Any = None) -> None:
+        self.planned, self.release, self.asked = planned, planned.release, asked
 
-    def open_transport(self) -> Transport | None:
+    @staticmethod
+    def open_transport(release: AskedRelease, asked: Any) -> Transport | None:  # noqa: ARG004
         """Returns how the head is trained; None to train it from this site's rows alone."""
         return None
 

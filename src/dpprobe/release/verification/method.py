@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load
 
-from dpprobe.artifacts import canonical_json
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.auto import Options as Auto
 from dpprobe.heads.auto_rule import EARLIER, RULE
@@ -22,6 +21,7 @@ from dpprobe.heads.plan_check import check_plan
 from dpprobe.heads.search_space import Range
 from dpprobe.heads.student_options import gain_threshold
 from dpprobe.heads.tuned_options import Options as Tuned
+from dpprobe.json_values import canonical_json
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.bundle import (
     HEAD_FILE,

@@ -20,8 +20,9 @@ from dpprobe.results.cell_results import CellResult, read_cell_results
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.ablations import keep_unique
 from dpprobe.study.comparisons import describe_backbones
+from dpprobe.study.published_names import published_names, unpublished_name
 from dpprobe.study.run_command import run_words
-from dpprobe.study.study import Study, unpublished_name
+from dpprobe.study.study import Study
 
 # The papers as `resources/published.yaml` cites them.
 FOUNDATION, TRANSFER, FEATURES = "foundation_features", "mehta_2022", "mehta_2023"
@@ -77,7 +78,7 @@ class Run:
         return cls(
             study=study.study,
             cells=read_cell_results(record_paths(results, study.list_cells())),
-            names=study.published_names(),
+            names=published_names(study),
             backbones=describe_backbones(study),
             methods=study.papers.methods,
             base=study.papers.base,

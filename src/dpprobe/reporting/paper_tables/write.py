@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpprobe.artifacts import write_text
 from dpprobe.exhibits.make import find_function
 from dpprobe.exhibits.published import Published, write_bibliography
 from dpprobe.exhibits.tables import Table, save_table
+from dpprobe.files.atomic_writes import write_text
 from dpprobe.reporting.paper_tables.common import Run
 from dpprobe.reporting.paper_tables.registry import PAPER_TABLES, list_paper_tables
 from dpprobe.study.study import Study

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from dpprobe.artifacts import read_json
 from dpprobe.data.table import DatasetInfo
+from dpprobe.files.json_files import read_json
 from dpprobe.privacy.risk import find_risk
 from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.results.best_private import Best

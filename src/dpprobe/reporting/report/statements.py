@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import canonical_json
 from dpprobe.exhibits.html_page import relative_path
 from dpprobe.heads.registry import method_options
+from dpprobe.json_values import canonical_json
 from dpprobe.privacy.limits import INFINITE, rounded_up
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.risk import RiskEpsilon, budget_order, budget_words, find_risk

@@ -15,13 +15,13 @@ from markupsafe import Markup
 
 from dpprobe.analyses.analysis import Analysis, Page
 from dpprobe.analysis_registry import ANALYSES, load_analyses
-from dpprobe.artifacts import write_text
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.downloads.addresses import public_addresses
 from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.exhibits.html_page import content_policy, relative_path
 from dpprobe.exhibits.make import find_function
 from dpprobe.exhibits.tables import mark_code
+from dpprobe.files.atomic_writes import write_text
 from dpprobe.privacy.limits import INFINITE, rounded_up
 from dpprobe.privacy.risk import budget_words
 from dpprobe.reporting.headline import best_interval, majority_words, upper_first
@@ -38,6 +38,7 @@ from dpprobe.results.cautions import list_cautions
 from dpprobe.results.cell_files import STATEMENT_FILE
 from dpprobe.results.cell_record import HEADLINES, record_paths
 from dpprobe.results.summary import Grid, read_grid, read_summaries
+from dpprobe.study.published_names import part_names
 from dpprobe.study.study import Study
 from dpprobe.versions import clone_commit
 
@@ -108,7 +109,7 @@ def write_study_report(
             for analysis in load_analyses()
             if analysis.section is not None
         },
-        names=study.part_names(),
+        names=part_names(study),
         zero_shot=[path for path in inputs["zero_shot"] if path.suffix == ".json"],
         captions=sorted(resource_path("captions").glob("*.rst")),
     )

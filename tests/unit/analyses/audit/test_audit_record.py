@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dpprobe.analyses.audit.audit_record import AuditRecord, Membership
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
+from dpprobe.files.json_files import read_json, write_json
 from tests.support.audit_records import CONTROLS, MEMBERSHIP, WHITE_BOX, write_audit
 
 

@@ -25,14 +25,15 @@ from dpprobe.analyses.audit.audit_record import (
 )
 from dpprobe.analyses.audit.measure import _Task, audit_cells, claim_of_plan
 from dpprobe.analyses.audit.options import AuditOptions, MembershipOptions
-from dpprobe.artifacts import hash_value, read_json, write_json
 from dpprobe.errors import DownloadError, DpprobeError, PrivacyError
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.heads import auto_rule
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.plan_check import check_plan
 from dpprobe.heads.public_inputs import PublicInputs
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.json_values import hash_value
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.public_file_check import PrivateData

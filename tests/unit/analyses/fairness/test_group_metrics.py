@@ -9,7 +9,7 @@ from sklearn.metrics import recall_score, roc_auc_score
 from dpprobe.analyses.fairness import group_metrics
 from dpprobe.analyses.fairness.fairness_record import GROUP_METRICS, PARITY_RATES
 from dpprobe.analyses.fairness.group_metrics import PERMUTATIONS, Layout, Resamples
-from dpprobe.results.metrics import Link, evaluate_scores
+from dpprobe.results.metrics import Evaluation, Link
 from tests.support.fairness_rows import compare, head, made_rows
 
 METRICS = {"auc": "auc", "accuracy": "accuracy", "calibration_error": "expected_calibration_error"}
@@ -40,12 +40,12 @@ def test_values_of_groups_are_the_metrics_of_their_rows(kind: str) -> None:
         values = compare(rows, metric).compute_metric(head(rows, scores), once)[0].mean(axis=1)
         for group in range(3):
             part = groups == group
-            expected = evaluate_scores(
+            expected = Evaluation(
                 scores[part],
                 labels[part],
                 link=link,
                 units=np.unique(units[part], return_inverse=True)[1],
-            )
+            ).compute_metrics()
             if metric in METRICS:
                 assert values[group] == pytest.approx(expected[METRICS[metric]], abs=1e-12)
             elif kind == "five":

@@ -16,8 +16,8 @@ from sklearn.metrics import accuracy_score, recall_score, roc_auc_score
 from dpprobe.analyses.fairness.fairness_record import COLUMNS, FairnessCell, FairnessRecord
 from dpprobe.analyses.fairness.measure import TABLE, compare_groups
 from dpprobe.analyses.fairness.options import FairnessOptions
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
+from dpprobe.files.json_files import read_json, write_json
 from tests.support.cell_files import write_cell, write_predictions
 
 CELLS = (("sgd", "1"), ("sgd", "10"), ("nonprivate", "inf"))

@@ -24,8 +24,8 @@ from dpprobe.analyses.imbalance.measure import (
     one_against_rest,
     retained_recall,
 )
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.results.cell_record import CellName
 from tests.support.cell_files import write_cell, write_dataset_info
 from tests.support.imbalance_records import rare_cell

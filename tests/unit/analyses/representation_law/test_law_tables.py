@@ -6,8 +6,8 @@ from pathlib import Path
 
 from dpprobe.analyses.representation_law import law_tables
 from dpprobe.analyses.representation_law.law_record import law_path
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits.published import read_published
+from dpprobe.files.json_files import read_json, write_json
 from tests.support.cell_files import grid_of, write_cell
 from tests.support.law_records import law_record, network, tuned_networks
 from tests.support.shown import rows_of

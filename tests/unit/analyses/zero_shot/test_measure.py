@@ -17,13 +17,13 @@ from sklearn.metrics import roc_auc_score
 from dpprobe.analyses.baseline_record import read_zero_shot
 from dpprobe.analyses.zero_shot import measure as zero_shot
 from dpprobe.analyses.zero_shot.measure import classify_zero_shot
-from dpprobe.artifacts import canonical_json
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import prompts, table
 from dpprobe.features import text_embeddings
 from dpprobe.features.text_embeddings import write_text_embeddings
+from dpprobe.json_values import canonical_json
 from tests.support import tiny_clip
 from tests.support.clouds import clouds, further_columns
 from tests.unit.analyses.tsne.test_measure import write_store

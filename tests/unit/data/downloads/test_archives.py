@@ -17,9 +17,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from dpprobe import artifacts
 from dpprobe.data.downloads import archives
 from dpprobe.errors import DataError
+from dpprobe.files import plain_files
 from tests.support.sources import read_folder
 
 NOISE = random.Random(0).randbytes(50_000)
@@ -191,7 +191,7 @@ def test_files_out_of_proportion_to_their_archive_are_not_unpacked(
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
             packed.writestr("zeros", files["zeros"])
     assert archive.stat().st_size < 10**4
-    monkeypatch.setattr(artifacts, "_ALWAYS_READ", 10**5)
+    monkeypatch.setattr(plain_files, "_ALWAYS_READ", 10**5)
     assert "less than 1/100" in refused(archive)
     monkeypatch.undo()
     archives.extract_archive(archive, tmp_path / "data")  # small files may have any proportion

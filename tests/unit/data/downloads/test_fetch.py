@@ -456,7 +456,7 @@ def test_a_disk_that_fills_under_the_receipt_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torchvision_datasets, "download", lambda *_: [])
-    monkeypatch.setattr("dpprobe.records.write_record", FULL)
+    monkeypatch.setattr("dpprobe.files.records.write_record", FULL)
     options = dataset_options({"source": "torchvision", "name": "MNIST"})
     with pytest.raises(DataError, match="the disk filled up while files were fetched; free space"):
         dataset_preparation.download_dataset(options, tmp_path / "mnist")

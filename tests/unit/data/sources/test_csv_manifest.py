@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from dpprobe.backbones.registry import backbone_options
+from dpprobe.data.file_states import hash_file_states
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.sources import csv_files, csv_manifest
 from dpprobe.errors import ConfigError
@@ -80,9 +81,9 @@ def test_a_folder_is_a_manifest_of_its_images(tmp_path: Path) -> None:
         assert len(made.read_ids()) > 5
     listed = dataset_options(folder)
     assert {Path(each).name for each in listed.input_files()} == {"images", "cat", "dog"}
-    before = listed.source_state()
+    before = hash_file_states(listed.list_source_files())
     (tmp_path / "in/images/cat" / "p9_f_9.png").write_bytes(b"png")
-    assert listed.source_state() != before
+    assert hash_file_states(listed.list_source_files()) != before
     (tmp_path / "in/images/notes.txt").write_text("no image")
     with pytest.raises(ConfigError, match=r"notes\.txt: not an image; move it out of"):
         prepare(tmp_path / "out", **folder)

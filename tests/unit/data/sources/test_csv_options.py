@@ -190,14 +190,13 @@ def test_several_labels_name_their_classes() -> None:
 
 def test_units_are_named_with_what_makes_their_column() -> None:
     """Columns of one name that are made differently are different units."""
-    assert of().unit_name() is None
-    assert of(unit_column="who").unit_name() == "who"
+    assert of().named_people().column is None
+    assert of(unit_column="who").named_people().column == "who"
     made = of(**extract("([0-9])"), unit_column="part")
-    assert made.unit_name() == "part (([0-9]) in path)"
+    assert made.named_people().column == "part (([0-9]) in path)"
     both = of(**extract("(.)", "who"), **join({"part": "name", "age": "age"}), unit_column="site")
-    assert both.unit_name() == "site (j.csv by part ((.) in who) = name, age = age)"
-    assert both.names_units()
-    assert both.named_unit() is None
+    assert both.named_people().column == "site (j.csv by part ((.) in who) = name, age = age)"
+    assert both.named_people().unit is None
 
 
 def test_all_tables_are_input_files_once() -> None:

@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from dpprobe.data import dataset_preparation
+from dpprobe.data.file_states import hash_file_states
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.sources.embedding_files import open_embeddings, pool_patches
+from dpprobe.data.sources.embedding_files import open_embeddings
+from dpprobe.data.sources.item_files import pool_patches
 from dpprobe.data.table import SPLITS, SplitTable
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.feature_store import FeatureStore
@@ -318,9 +320,9 @@ def test_pool_and_files_decide_the_tables(tmp_path: Path) -> None:
     assert mean.preparation_params() != largest.preparation_params()
     assert mean.image_params() == largest.image_params(), "the same people"
     assert "pool" not in options(tmp_path, by_trident, {}, pool=None).preparation_params()
-    before = mean.source_state()
+    before = hash_file_states(mean.list_source_files())
     by_trident(tmp_path / "in", "s3", np.ones((700, 5)))
-    assert mean.source_state() != before
+    assert hash_file_states(mean.list_source_files()) != before
 
 
 def test_hdf5_lists_data_sets_in_groups(tmp_path: Path) -> None:

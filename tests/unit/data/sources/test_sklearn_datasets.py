@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from dpprobe.data.dataset_sizes import count_used_rows
 from dpprobe.data.registry import dataset_options
 
 COUNTS = np.bincount(load_digits().target).tolist()
@@ -25,7 +26,10 @@ def test_sizes_are_the_library_s(fraction: float) -> None:
     assert options.count_classes() == len(COUNTS)
     trained = {str(n): rows - tested[n] for n, rows in enumerate(COUNTS)}
     assert options.class_rows() == trained
-    assert of(test_fraction=fraction, subsample={"per_class": 9}).used_rows() == (90, sum(tested))
+    assert count_used_rows(of(test_fraction=fraction, subsample={"per_class": 9})) == (
+        90,
+        sum(tested),
+    )
     by_id = of(test_fraction=fraction, split_by="id")
     assert sum(by_id.count_rows()) == sum(COUNTS)
     assert abs(by_id.count_rows()[1] - fraction * sum(COUNTS)) < 5 * sum(COUNTS) ** 0.5

@@ -15,6 +15,7 @@ import torchvision.datasets
 from PIL import Image
 
 from dpprobe.data import dataset_preparation, table
+from dpprobe.data.dataset_sizes import count_used_rows
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.sources import torchvision_datasets
@@ -192,8 +193,8 @@ def test_sizes_are_known_before_the_download(name: str) -> None:
     chosen.check_files()
     assert chosen.has_test()
     assert (chosen.count_rows(), chosen.count_classes()) == ((train, test), classes)
-    assert chosen.used_rows() == (train, test)
-    assert options(name, subsample={"per_class": 7}).used_rows() == (7 * classes, test)
+    assert count_used_rows(chosen) == (train, test)
+    assert count_used_rows(options(name, subsample={"per_class": 7})) == (7 * classes, test)
     # `expect` describes a folder that differs from torchvision's dataset
     other = options(name, expect={"train": 9, "test": 3, "classes": 2})
     assert (other.count_rows(), other.count_classes()) == ((9, 3), 2)

@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from dpprobe import artifacts
 from dpprobe.data import dataset_preparation, table
 from dpprobe.data.downloads.download_receipt import check_receipt
-from dpprobe.data.options import DatasetOptions
+from dpprobe.data.options import DatasetOptions, NamedPeople
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.sources import url
 from dpprobe.errors import ConfigError, DataError, WrongDownloadError
+from dpprobe.files import json_files
 from tests.support.misbehaving_server import Server, make_quick
 from tests.support.refusals import refuses
 from tests.support.shards import png
@@ -196,7 +196,7 @@ def test_an_address_is_not_recorded(server: Server, tmp_path: Path) -> None:
     run(moved, tmp_path)
     for file in ("tables/dataset.json", "downloads/receipt.json"):
         assert "hidden" not in (tmp_path / file).read_text()
-    assert artifacts.read_json(tmp_path / "downloads" / "receipt.json")["files"][0]["url"]
+    assert json_files.read_json(tmp_path / "downloads" / "receipt.json")["files"][0]["url"]
 
 
 HASHED: dict[str, Any] = {"url": "http://h/x.zip", "sha256": "0" * 64}
@@ -282,8 +282,8 @@ def test_files_but_neither_their_order_nor_their_addresses_decide_images_and_sid
 def test_a_layout_s_facts_are_the_dataset_s() -> None:
     more = {"unit_column": "who", "unit": "image", "max_images_per_patient": 2}
     options = of_file(CSV | more | {"group_columns": ["age"], "filters": {"a": [1]}})
-    assert (options.unit_name(), options.images_per_patient()) == ("who", 2)
-    assert (options.named_unit(), options.group_names()) == ("image", ("group_age",))
+    people = NamedPeople(column="who", most_images=2, unit="image", groups=("group_age",))
+    assert options.named_people() == people
     assert (options.count_classes(), options.multi_label(), options.has_test()) == (2, False, False)
     split = options.public_split()
     assert split.fault.startswith("layout: split_by: class")

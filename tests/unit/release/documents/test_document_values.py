@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from dpprobe.artifacts import read_json
+from dpprobe.files.json_files import read_json
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.unit_words import unit_words
 from dpprobe.release.bundle import STATEMENT_FILE, read_facts

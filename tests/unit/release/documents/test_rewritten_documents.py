@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dpprobe.artifacts import read_json
 from dpprobe.errors import DataError
+from dpprobe.files.json_files import read_json
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.release import bundle, stated_plans

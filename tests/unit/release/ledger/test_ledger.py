@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from dpprobe.artifacts import hash_value
 from dpprobe.errors import DataError, DiskError, DpprobeError, PrivacyError, WaitingError, may_pass
+from dpprobe.json_values import hash_value
 from dpprobe.privacy.accountants import compute_epsilon, gaussian_epsilon
 from dpprobe.privacy.limits import round_up
 from dpprobe.privacy.noise_calibration import calibrate

@@ -17,8 +17,9 @@ from jinja2 import UndefinedError
 from pydantic import ValidationError
 from safetensors.numpy import save, save_file
 
-from dpprobe.artifacts import read_json, sha256_file, write_json
 from dpprobe.errors import ConfigError, DataError, DpprobeError
+from dpprobe.files.json_files import read_json, write_json
+from dpprobe.files.plain_files import sha256_file
 from dpprobe.heads.auto import Options as Auto
 from dpprobe.privacy import statement_words
 from dpprobe.privacy.limits import round_up

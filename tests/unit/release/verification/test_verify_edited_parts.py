@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.artifacts import read_json
+from dpprobe.files.json_files import read_json
 from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Plan, state_together
 from dpprobe.privacy.target import Target

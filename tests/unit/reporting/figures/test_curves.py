@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from dpprobe.artifacts import read_json, write_json
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.reporting.figures import curves
 from dpprobe.reporting.figures.curves import epsilon_accuracy
 from dpprobe.results.summary import read_grid

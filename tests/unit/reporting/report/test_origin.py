@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dpprobe.artifacts import write_json
+from dpprobe.files.json_files import write_json
 from dpprobe.reporting.report import origin
 from dpprobe.reporting.report.sources import Origin, Sources
 from tests.support.report_page import ReportedStudy

@@ -10,9 +10,9 @@ import pytest
 
 from dpprobe import analyses
 from dpprobe.analysis_registry import load_analyses
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.data.table import DatasetInfo
 from dpprobe.errors import DataError
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.reporting.report import sections, statements
 from dpprobe.reporting.report.sources import Origin
 from dpprobe.results.best_private import Best, best_private

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.artifacts import read_json, write_json
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.privacy.limits import rounded_up
 from dpprobe.privacy.statement_words import explain_statement
 from dpprobe.reporting.report import statements

@@ -7,8 +7,8 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits.tables import Column, Table, TableCell, make_row
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.reporting.report.shown_tables import ReportTable, study_tables
 from dpprobe.results.cautions import never_remedy
 from dpprobe.results.summary import summarise_cells

@@ -308,33 +308,33 @@ class Steps(PartSteps):
     def plan_test_units(self) -> Plan | None:
         if self.asked.epsilon is None:
             return None
-        store = self.task.stores[1]
+        store = self.release.stores[1]
         mechanisms = calibration_mechanisms(
             classes=store.num_classes,
             multi_label=store.multi_label,
             with_point=self.asked.operating_point is not None,
         )
-        return self.task.plan_test(mechanisms, self.asked.epsilon)
+        return self.planned.plan_test(mechanisms, self.asked.epsilon)
 
     @property
     def point(self) -> WantedPoint | None:
         """The operating point that the release wants, if any."""
         if (asked := self.asked.operating_point) is None:
             return None
-        position = self.task.stores[1].class_names.index(asked.positive_class)
+        position = self.release.stores[1].class_names.index(asked.positive_class)
         return WantedPoint(
             positive_class=asked.positive_class, position=position, sensitivity=asked.sensitivity
         )
 
     def check(self) -> None:
-        plans = self.task.plans
+        plans = self.planned.plans
         plan = plans.get("calibration") or plans["evaluation"]
         check_calibration_size(plan)
         if (point := self.point) is not None:
             logger.warning(
                 "release %s: with fewer than %d of the %d test units in class %s, or with a weak "
                 "head, no threshold surely has a sensitivity of %g, and the bundle will say so",
-                self.task.name,
+                self.release.name,
                 check_point_size(plan, point),
                 plan.n,
                 point.positive_class,
@@ -342,12 +342,12 @@ class Steps(PartSteps):
             )
 
     def needs(self) -> tuple[str, ...]:
-        return () if "calibration" in self.task.plans else ("evaluation",)
+        return () if "calibration" in self.planned.plans else ("evaluation",)
 
     def measure(self, draw: Draw) -> Block:
-        plans = self.task.plans
+        plans = self.planned.plans
         if plan := plans.get("calibration"):
-            together = self.task.compose_price("evaluation", "calibration")
+            together = self.planned.compose_price("evaluation", "calibration")
             stated = state_together(plan, together)
             return calibrate_head(draw, plan, together=stated, point=self.point)
         evaluation = draw.blocks["evaluation"]

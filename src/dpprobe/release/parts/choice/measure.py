@@ -272,31 +272,33 @@ class Steps(PartSteps):
     slow = True
 
     def check(self) -> Block:
-        task, dataset, joined = self.task, self.task.options.dataset, self.task.ledger.list_added()
-        sharing = results_there.list_sharing(task.study, dataset, joined)
+        release, dataset = self.release, self.release.options.dataset
+        joined = release.ledger.list_added()
+        sharing = results_there.list_sharing(release.study, dataset, joined)
         return choice_block(
-            task.study,
+            release.study,
             dataset=dataset,
-            plan=task.plan,
-            cache=task.cache,
+            plan=self.planned.plan,
+            cache=release.cache,
             known={name: self.list_facts(name) for name in sharing},
             joined=joined,
         )
 
     def list_facts(self, dataset: str) -> dict[str, DataFacts]:
         """Returns the facts of each backbone that has features of a dataset of the study."""
-        task, own = self.task, dataset == self.task.options.dataset
-        facts = {task.options.backbone: task.facts} if own else {}
-        for name in task.study.backbones:
+        release, planned, own = self.release, self.planned, dataset == self.release.options.dataset
+        facts = {release.options.backbone: planned.facts} if own else {}
+        for name in release.study.backbones:
             # <features>/<dataset>/<backbone>/train/manifest.json
-            manifest = Path(*task.train.parts[:-4], dataset, name, *task.train.parts[-2:])
+            manifest = Path(*release.train.parts[:-4], dataset, name, *release.train.parts[-2:])
             with suppress(StoreError, DataError):
                 store = FeatureStore(manifest)
                 if own:
-                    facts.setdefault(name, replace(task.facts, dimension=store.dimension))
+                    facts.setdefault(name, replace(planned.facts, dimension=store.dimension))
                 else:
-                    inputs = FitInputs(store, task.study.dataset_unit(dataset))
-                    facts[name] = inputs.read_facts(replace(task.target, n=inputs.n, patients=None))
+                    inputs = FitInputs(store, release.study.dataset_unit(dataset))
+                    target = replace(planned.target, n=inputs.n, patients=None)
+                    facts[name] = inputs.read_facts(target)
         return facts
 
 

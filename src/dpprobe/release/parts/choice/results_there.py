@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.analysis_registry import load_analyses
-from dpprobe.artifacts import read_json
 from dpprobe.errors import DpprobeError
+from dpprobe.files.json_files import read_json
+from dpprobe.files.result_store import list_unpublished
 from dpprobe.privacy.accountants import Fits
-from dpprobe.result_store import list_unpublished
 from dpprobe.results.best_head_price import fits_of_statement
 from dpprobe.results.cell_files import METRICS_FILE, STATEMENT_FILE
 from dpprobe.results.cell_record import read_statement

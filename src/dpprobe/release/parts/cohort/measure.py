@@ -18,22 +18,19 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from dpprobe.artifacts import (
-    hash_arrays,
-    hash_value,
-    pack_arrays,
-    read_arrays,
-    require_room,
-    write_private,
-)
 from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.files.array_files import hash_arrays, pack_arrays, read_arrays
+from dpprobe.files.atomic_writes import write_private
+from dpprobe.files.disk_errors import require_room
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.joint_fits import cohort_fault
+from dpprobe.json_values import hash_value
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.running_sums import Cohort, Factorisation, RunningSums
 from dpprobe.privacy.unit_words import UnitWords, words_of_statement
 from dpprobe.release.bundle import published_options, read_bundle
+from dpprobe.release.described_backbone import hash_backbone
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_file import Entry
 from dpprobe.release.parts.part import Facts, PartReader, PartSteps
@@ -180,18 +177,19 @@ class Steps(PartSteps):
     @cached_property
     def _chain(self) -> Chain | None:
         """The chain of previous cohorts; None for a release without `cohort`."""
-        task, options = self.task, self.task.options
+        release, options = self.release, self.release.options
         if options.cohort is None:
             return None
         factorisation = Factorisation.make(options.horizon)
-        if (folder := task.locate_predecessor()) is None:
+        if (folder := release.locate_predecessor()) is None:
             return Chain(factorisation=factorisation)
         before = read_bundle(folder).facts
-        chain = read_chain(Path(task.study.data_dir), dataset=before.dataset, release=before.name)
+        data = Path(release.study.data_dir)
+        chain = read_chain(data, dataset=before.dataset, release=before.name)
         if chain.factorisation != factorisation:
             raise ConfigError(
-                f"release {task.name}: horizon {options.horizon}, but the horizon of {before.name} "
-                f"is {chain.factorisation.horizon}; write equal horizons"
+                f"release {release.name}: horizon {options.horizon}, but the horizon of "
+                f"{before.name} is {chain.factorisation.horizon}; write equal horizons"
             )
         return chain
 
@@ -200,9 +198,9 @@ class Steps(PartSteps):
         """The running sums that the fit continues; raises an error if options break the chain."""
         if (chain := self._chain) is None:
             return None
-        task, dataset = self.task, self.task.options.dataset
-        if fault := cohort_fault(task.method):
-            raise ConfigError(f"release {task.name}: method {task.options.method}: {fault}")
+        release, method, dataset = self.release, self.planned.method, self.release.options.dataset
+        if fault := cohort_fault(method):
+            raise ConfigError(f"release {release.name}: method {release.options.method}: {fault}")
         if dataset in (link.dataset for link in chain.links):
             raise PrivacyError(
                 f"dataset {dataset}: its units are in this chain of cohorts already, and would "
@@ -212,40 +210,40 @@ class Steps(PartSteps):
         if other := [name for name in binds if chain.binds and chain.binds[name] != binds[name]]:
             raise PrivacyError(
                 f"predecessor {chain.links[-1].release}: has another "
-                f"{', another '.join(other)} than release {task.name}; the sums of a chain add up "
-                "only if all releases agree"
+                f"{', another '.join(other)} than release {release.name}; the sums of a chain add "
+                "up only if all releases agree"
             )
-        names = task.method.running_sums or ()
-        return RunningSums(chain.factorisation, chain.cohorts, names=names, n=task.plan.n)
+        names = method.running_sums or ()
+        return RunningSums(chain.factorisation, chain.cohorts, names=names, n=self.planned.plan.n)
 
     def _list_binds(self) -> dict[str, str]:
         """Hashes options and facts that all releases of a chain share, by their names in errors."""
-        task = self.task
+        release, planned, store = self.release, self.planned, self.release.stores[0]
         return {
-            "method": hash_value(published_options(task.method)),
-            "backbone": task.hash_backbone(),
-            "class list": hash_value(list(task.stores[0].class_names)),
-            "epsilon or delta": hash_value([each.to_dict() for each in task.plan.mechanisms]),
-            "unit of privacy": hash_value([task.unit, task.promise.unit_column]),
+            "method": hash_value(published_options(planned.method)),
+            "backbone": hash_backbone(store),
+            "class list": hash_value(list(store.class_names)),
+            "epsilon or delta": hash_value([each.to_dict() for each in planned.plan.mechanisms]),
+            "unit of privacy": hash_value([release.unit, release.promise.unit_column]),
         }
 
     def check(self) -> Block | None:
         chain = self._chain
         if self._running is None or chain is None:
             return None
-        store = self.task.stores[0]
+        store, folder = self.release.stores[0], self.release.ledger.path.parent
         columns = store.dimension + 1
-        require_room(self.task.ledger.path.parent, 2 * 8 * columns * (columns + store.num_classes))
+        require_room(folder, 2 * 8 * columns * (columns + store.num_classes))
         return describe_cohort(
-            str(self.task.options.cohort),
+            str(self.release.options.cohort),
             [{"release": one.release, "cohort": one.label, "n": one.n} for one in chain.links],
             horizon=chain.factorisation.horizon,
-            n=self.task.plan.n,
+            n=self.planned.plan.n,
         )
 
     def count_useful(self) -> DataFacts | None:
         """Returns facts of all cohorts for the planner, because benchmarks have new rows only."""
-        running, facts = self._running, self.task.facts
+        running, facts = self._running, self.planned.facts
         if running is None or not running.earlier:
             return None
         # mu is nearly proportional to epsilon
@@ -256,7 +254,7 @@ class Steps(PartSteps):
         if chain is None or not chain.factorisation.keeps_sums:
             return {}
         # With a horizon, later releases read exact sums again, so each place is used only once.
-        dataset, release = self.task.options.dataset, self.task.name
+        dataset, release = self.release.options.dataset, self.release.name
         if chain.links:
             dataset, release, *_ = chain.links[0]
         return {"place": f"{dataset}/{release} {len(chain.links) + 1}"}
@@ -270,7 +268,7 @@ class Steps(PartSteps):
                 self._locate(entry),
                 self._chain,
                 self._running.make_cohort(heads.weights[0]),
-                label=str(self.task.options.cohort),
+                label=str(self.release.options.cohort),
                 binds=self._list_binds(),
             )
 
@@ -278,7 +276,7 @@ class Steps(PartSteps):
         self._locate(entry).unlink(missing_ok=True)
 
     def _locate(self, entry: Entry) -> Path:
-        return cohort_path(self.task.ledger.path.parent, self.task.name, entry.number)
+        return cohort_path(self.release.ledger.path.parent, self.release.name, entry.number)
 
 
 # verification and words

@@ -445,16 +445,16 @@ def _interval_end(value: float, bound: float, spread: Any) -> float:
 
 class Steps(PartSteps):
     def plan_test_units(self) -> Plan:
-        store = self.task.stores[1]
+        store = self.release.stores[1]
         mechanisms = evaluation_mechanisms(
             self.asked.published, classes=store.num_classes, multi_label=store.multi_label
         )
-        return self.task.plan_test(mechanisms, self.asked.epsilon)
+        return self.planned.plan_test(mechanisms, self.asked.epsilon)
 
     def check(self) -> None:
-        name, store = self.task.name, self.task.stores[1]
-        check_metric(name, self.asked.published, self.task.stores[0].labels)
-        plan = self.task.plans["evaluation"]
+        name, store = self.release.name, self.release.stores[1]
+        check_metric(name, self.asked.published, self.release.stores[0].labels)
+        plan = self.planned.plans["evaluation"]
         classes = 2 if store.multi_label else store.num_classes
         check_telling(plan, classes=classes)
         if self.asked.published != "accuracy":
@@ -473,15 +473,15 @@ class Steps(PartSteps):
 
     def needs(self) -> tuple[str, ...]:
         """Names `calibrate` if it has separate counts, because it must be measured first."""
-        return ("calibration",) if "calibration" in self.task.plans else ()
+        return ("calibration",) if "calibration" in self.planned.plans else ()
 
     def measure(self, draw: Draw) -> Block:
-        plan, calibrated = self.task.plans["evaluation"], draw.blocks.get("calibration")
+        plan, calibrated = self.planned.plans["evaluation"], draw.blocks.get("calibration")
         return evaluate_heads(
             draw,
             plan,
             metric=self.asked.published,
-            link=self.task.method.link_on(draw.features.multi_label),
+            link=self.planned.method.link_on(draw.features.multi_label),
             calibration=Calibration.from_block(calibrated) if calibrated else None,
-            keep_counts="calibration" in self.task.steps and not calibrated,
+            keep_counts="calibration" in self.planned.steps and not calibrated,
         )

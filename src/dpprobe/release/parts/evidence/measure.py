@@ -78,7 +78,7 @@ def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
 
 class Steps(PartSteps):
     def check(self) -> Block | None:
-        return read_evidence(self.task.audit, self.task.plan) if self.task.audit else None
+        return read_evidence(self.release.audit, self.planned.plan) if self.release.audit else None
 
 
 # verification and words

@@ -40,6 +40,7 @@ from dpprobe.release.counted_units import (
     score_test_rows,
     weights_of_rows,
 )
+from dpprobe.release.described_backbone import describe_backbone
 from dpprobe.release.parts.part import Facts, PartReader, PartSteps
 from dpprobe.release.probabilities import Calibration
 from dpprobe.release.stated_plans import (
@@ -174,20 +175,20 @@ def count_bins(
 
 class Steps(PartSteps):
     def plan_test_units(self) -> Plan:
-        dimension = self.task.stores[0].dimension
-        typical = count_typical(self.task.plan, self.task.method.normalize, dimension)
-        return self.task.plan_test(monitor_mechanisms(unusual=typical > 0), self.asked.epsilon)
+        dimension = self.release.stores[0].dimension
+        typical = count_typical(self.planned.plan, self.planned.method.normalize, dimension)
+        return self.planned.plan_test(monitor_mechanisms(unusual=typical > 0), self.asked.epsilon)
 
     def check(self) -> None:
-        check_monitor_size(self.task.plans["monitor"])
+        check_monitor_size(self.planned.plans["monitor"])
 
     def extend_head(self, heads: Heads, moments: Mapping[str, torch.Tensor]) -> Heads:
         """Adds typical directions, computed from released moments at no privacy cost."""
-        centre, name = heads.transforms[0].arrays.get(kinds.CENTRE), moment_name(self.task.plan)
+        centre, name = heads.transforms[0].arrays.get(kinds.CENTRE), moment_name(self.planned.plan)
         typical = monitor.find_directions(
             None if centre is None else centre.cpu().numpy(),
             moments[name] if name else None,
-            dimension=self.task.stores[0].dimension,
+            dimension=self.release.stores[0].dimension,
         )
         return heads if typical is None else replace(heads, typical=typical[None])
 
@@ -195,15 +196,15 @@ class Steps(PartSteps):
         return ("evaluation", "calibration")
 
     def measure(self, draw: Draw) -> Block:
-        plan, calibrated = self.task.plans["monitor"], draw.blocks.get("calibration")
-        link = self.task.method.link_on(draw.features.multi_label)
+        plan, calibrated = self.planned.plans["monitor"], draw.blocks.get("calibration")
+        link = self.planned.method.link_on(draw.features.multi_label)
         return monitor_head(
             draw,
             plan,
-            probe_norm=self.task.backbone.probe["norm"],
+            probe_norm=describe_backbone(self.release).probe["norm"],
             calibration=Calibration.from_block(calibrated) if calibrated else None,
             link="softmax" if calibrated else link,
-            together=state_together(plan, self.task.test_price),
+            together=state_together(plan, self.planned.test_price),
         )
 
 

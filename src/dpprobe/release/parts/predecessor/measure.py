@@ -24,7 +24,7 @@ def identify_bundle(folder: Path) -> dict[str, str]:
 
 class Steps(PartSteps):
     def check(self) -> Block | None:
-        folder = self.task.locate_predecessor()
+        folder = self.release.locate_predecessor()
         return None if folder is None else identify_bundle(folder)
 
 

@@ -13,7 +13,7 @@ from dpprobe.release.signing import read_private_key, signature_holds
 
 class Steps(PartSteps):
     def check(self) -> None:
-        if key := self.task.options.sign_key:
+        if key := self.release.options.sign_key:
             read_private_key(resolve_path(key))
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpprobe.heads.facts import DataFacts
 from dpprobe.privacy.unit_words import UnitWords
 from dpprobe.release.parts.part import Facts, PartReader, PartSteps
+from dpprobe.release.parts.sites import SitesOptions
 from dpprobe.release.parts.sites.several_sites import SeveralSites, describe_sites
 from dpprobe.release.stated_values import (
     Values,
@@ -20,24 +20,18 @@ from dpprobe.release.stated_values import (
     require_true,
 )
 
+if TYPE_CHECKING:
+    from dpprobe.release.asked_release import AskedRelease
+
 
 class Steps(PartSteps):
-    @cached_property
-    def transport(self) -> SeveralSites:
-        return SeveralSites(self.task, self.asked)
-
-    def open_transport(self) -> SeveralSites:
-        return self.transport
-
-    def check(self) -> None:
-        self.transport.check()
+    @staticmethod
+    def open_transport(release: AskedRelease, asked: SitesOptions) -> SeveralSites:
+        return SeveralSites(release, asked)
 
     def count_useful(self) -> DataFacts:
         """Returns facts of all sites for the planner; benchmarks have this site's rows only."""
-        return self.task.facts
-
-    def describe_booking(self) -> dict[str, str | None]:
-        return {"sites": self.transport.promise}
+        return self.planned.facts
 
 
 # verification and words

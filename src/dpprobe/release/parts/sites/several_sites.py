@@ -18,19 +18,23 @@ from typing import TYPE_CHECKING, Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from dpprobe.artifacts import atomic_path, sha256_file, write_private
 from dpprobe.errors import ConfigError, PrivacyError, WaitingError
+from dpprobe.files.atomic_writes import atomic_path, write_private
+from dpprobe.files.plain_files import sha256_file
 from dpprobe.heads.joint_fits import sites_fault
+from dpprobe.heads.options import MethodOptions
 from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import compute_epsilon
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.noise_shares import SMALLEST_SHARE, Penalty, split_noise
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.bundle import published_options
+from dpprobe.release.described_backbone import hash_backbone
 from dpprobe.release.ledger.ledger_file import Entry
+from dpprobe.release.ledger.site_folder import has_sent, lock_folder, site_folder
 from dpprobe.release.parts.sites import SitesOptions
 from dpprobe.release.signing import read_private_key
-from dpprobe.release.transport import Draw, Fit, Transport
+from dpprobe.release.transport import Agreed, Draw, Fit, Transport
 from dpprobe.release_part_registry import load_parts
 from dpprobe.site_exchange.agreement import (
     Agreement,
@@ -53,7 +57,6 @@ from dpprobe.site_exchange.messages import (
     write_secret,
 )
 from dpprobe.site_exchange.shared_sums import SharedSums, SumsMissing
-from dpprobe.site_exchange.site_folder import has_sent, lock_folder, site_folder
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.job_features import JobFeatures
 from dpprobe.versions import code_version
@@ -71,21 +74,20 @@ class SeveralSites(Transport):
 
     resumes = True  # the noise of an open entry is fixed by the site's secret
 
-    def __init__(self, task: AskedRelease, options: SitesOptions) -> None:
-        self.task, self.options = task, options
+    def __init__(self, release: AskedRelease, options: SitesOptions) -> None:
+        self.release, self.options = release, options
         # `private` is this site's folder for the release; all sites share `folder`.
-        self.private = site_folder(task.ledger.path.parent, task.name)
-        self.folder = resolve_path(options.exchange) / task.name
-        self.terms = _list_terms(task, options)
-        self.own_n, self.own_test_n = (FitInputs(store, task.unit).n for store in task.stores)
+        self.private = site_folder(release.ledger.path.parent, release.name)
+        self.folder = resolve_path(options.exchange) / release.name
+        self.terms = list_terms(release, options)
+        self.own_n, self.own_test_n = (FitInputs(store, release.unit).n for store in release.stores)
 
     @cached_property
     def signer(self) -> Ed25519PrivateKey:
         return _read_signer(self.options)
 
-    @cached_property
-    def agreement(self) -> Agreement:
-        """The agreement of all sites: the stored agreement, or a new agreement from the offers.
+    def agree(self) -> AgreedSites:
+        """Returns the stored agreement of all sites, or a new agreement from their offers.
 
         Raises:
           WaitingError: if a site's offer is missing.
@@ -96,57 +98,17 @@ class SeveralSites(Transport):
             offers = read_offers(self.folder, self.options.members)
             if missing := sorted({*self.options.members} - {each.site for each in offers}):
                 raise WaitingError(
-                    f"release {self.task.name}: {self.folder} lacks the offers of "
+                    f"release {self.release.name}: {self.folder} lacks the offers of "
                     f"{', '.join(missing)}; each site runs `dpprobe site keys`"
                 )
             agreement = Agreement.make(offers)
         local = next(each for each in agreement.offers if each.site == self.options.name)
         if local != self._offer(local.key):
             raise PrivacyError(
-                f"release {self.task.name}: this site's options or data have changed since its "
+                f"release {self.release.name}: this site's options or data have changed since its "
                 "offer; change them back. If this release is not booked, run `dpprobe site keys`"
             )
-        return agreement
-
-    @cached_property
-    def exchange(self) -> Exchange:
-        return Exchange(
-            agreement=self.agreement,
-            site=self.options.name,
-            folder=self.folder,
-            private=self.private,
-            members=self.options.members,
-            signer=self.signer,
-        )
-
-    @property
-    def agreed_n(self) -> int:
-        return self.agreement.n
-
-    @property
-    def agreed_test_n(self) -> int:
-        return self.agreement.test_n
-
-    @property
-    def promise(self) -> str:
-        """States the agreement and the trusted sites, for the ledger's entry."""
-        options = self.options
-        trusted = f"aggregator {options.aggregator}"
-        if options.aggregator is None:
-            trusted = f"{options.colluders} of {len(self.agreement.names)} may collude"
-        return f"agreement {self.agreement.digest}; {trusted}"
-
-    def price_shares(self, plan: Plan) -> Plan:
-        """Returns a plan whose epsilon covers noise in shares of several sites."""
-        options = self.options
-        if options.aggregator is not None:
-            return plan
-        honest = len(options.members) - options.colluders
-        penalty = Penalty(smallest=SMALLEST_SHARE, honest=honest, coordinates=1)
-        price = penalty.price_epsilon(
-            lambda delta: compute_epsilon(plan.mechanisms, delta, "pld"), plan.delta
-        )
-        return replace(plan, realised_epsilon=max(price, plan.realised_epsilon))
+        return AgreedSites(self, agreement)
 
     def make_offer(self, prepare: Callable[[], None]) -> tuple[Offer, Path]:
         """Writes this site's offer into the exchange; keeps an earlier offer that is still true.
@@ -155,7 +117,7 @@ class SeveralSites(Transport):
         """
         with lock_folder(self.private):
             prepare()
-            if (entry := self._read_entry()) is None:
+            if (entry := self.read_entry()) is None:
                 self.note_unbooked()
             secret = read_secret(self.private)
             offer = None if secret is None else self._offer(secret.public_key)
@@ -163,7 +125,7 @@ class SeveralSites(Transport):
                 kept = read_agreement(self.private)
                 if offer is None or kept is None or offer not in kept.offers:
                     raise PrivacyError(
-                        f"release {self.task.name}: options or data have changed since it was "
+                        f"release {self.release.name}: options or data have changed since it was "
                         f"booked as entry {entry.number}, or its folder {self.private} is lost. "
                         "Change options and data back, but never restore the private folder: if "
                         f"the folder is lost, {ANOTHER_NAME}"
@@ -179,19 +141,19 @@ class SeveralSites(Transport):
             site=self.options.name, terms=self.terms, n=self.own_n, test_n=self.own_test_n, key=key
         )
 
-    def _read_entry(self) -> Entry | None:
-        return self.task.ledger.entry_of(self.task.name)
+    def read_entry(self) -> Entry | None:
+        return self.release.ledger.entry_of(self.release.name)
 
     def run(self, work: Callable[[], None], wait_minutes: float | None) -> None:
         if wait_minutes is None:
             wait_minutes = self.options.wait_minutes
-        deadline, booked, last = time.monotonic() + 60 * wait_minutes, self._read_entry(), ""
+        deadline, booked, last = time.monotonic() + 60 * wait_minutes, self.read_entry(), ""
         while True:
             try:
                 with lock_folder(self.private):
                     work()
                     if self.folder.is_dir():  # other sites may still wait for a message
-                        self._send_all_again()
+                        self.send_all_again()
                     # the bundle is complete, so nobody needs the secret
                     (self.private / SECRET_FILE).unlink(missing_ok=True)
                 return
@@ -202,68 +164,106 @@ class SeveralSites(Transport):
                     logger.info("waiting: %s", waiting)
                 last = str(waiting)
             time.sleep(_POLL_SECONDS)
-            for name in ("agreement", "exchange"):
-                vars(self).pop(name, None)
-            self.task.forget_agreed()
-            entry = self._read_entry()
+            entry = self.read_entry()
             if booked is not None and (entry is None or entry.number != booked.number):
                 raise PrivacyError(
-                    f"release {self.task.name}: entry {booked.number} was abandoned while this "
+                    f"release {self.release.name}: entry {booked.number} was abandoned while this "
                     "run waited"
                 )
             booked = entry
-
-    def check(self) -> None:
-        if fault := sites_fault(self.task.method, self.task.plan.n):
-            raise ConfigError(f"release {self.task.name}: {fault}")
-        self._require_secret()
-        self.exchange.check_messages()
-
-    def _require_secret(self) -> Secret:
-        """Returns this site's secret; PrivacyError if lost, or if the agreement has another key."""
-        secret = read_secret(self.private)
-        keys = {each.site: each.key for each in self.agreement.offers}
-        if secret is None or secret.public_key != keys[self.options.name]:
-            raise PrivacyError(
-                f"{self.private}: this site's secret for the agreement is missing, so no sums can "
-                "be sent. If nothing is booked, run `dpprobe site keys` again; otherwise "
-                f"{ANOTHER_NAME}"
-            )
-        return secret
-
-    def find_open(self) -> Entry | None:
-        """Returns the open ledger entry, which this site's secret can resume.
-
-        Raises PrivacyError if the entry was booked for another agreement.
-        """
-        entry = self._read_entry()
-        if entry is not None and entry.booking.sites != self.promise:
-            raise PrivacyError(
-                f"release {self.task.name}: entry {entry.number} of {self.task.ledger.path} is of "
-                f"another agreement of the sites; {ANOTHER_NAME}"
-            )
-        return entry
 
     def note_unbooked(self) -> None:
         """Removes an abandoned release's agreement; PrivacyError if this site's sums were sent."""
         if has_sent(self.private):
             raise PrivacyError(
                 f"{self.private}: has sums that were sent, but the ledger has no entry of release "
-                f"{self.task.name}. Restore the ledger alone, which records the spent budget, and "
-                "write a release with another name"
+                f"{self.release.name}. Restore the ledger alone, which records the spent budget, "
+                "and write a release with another name"
             )
         (self.private / AGREEMENT_FILE).unlink(missing_ok=True)
 
-    def note_booked(self) -> None:
-        keep_agreement(self.private, self.agreement)
+    def send_all_again(self) -> None:
+        """Copies all messages that the exchange lacks, because other sites may still need them."""
+        for sent in sorted(self.private.glob("sums-*.safetensors")):
+            path = self.folder / f"{sent.stem}.{self.options.name}.safetensors"
+            if not path.exists():
+                with atomic_path(path) as temporary:
+                    shutil.copyfile(sent, temporary)
 
-    def draw_head(self, fit: Fit, features: JobFeatures) -> Draw:
+
+class AgreedSites(Agreed):
+    """One site's part in a release whose sites have agreed."""
+
+    def __init__(self, site: SeveralSites, agreement: Agreement) -> None:
+        self.site, self.release, self.options = site, site.release, site.options
+        self.agreement = agreement
+        self.n, self.test_n = agreement.n, agreement.test_n
+        trusted = f"aggregator {self.options.aggregator}"
+        if self.options.aggregator is None:
+            trusted = f"{self.options.colluders} of {len(agreement.names)} may collude"
+        self.promise = f"agreement {agreement.digest}; {trusted}"
+        self.exchange = Exchange(
+            agreement=agreement,
+            site=self.options.name,
+            folder=site.folder,
+            private=site.private,
+            members=self.options.members,
+            signer=site.signer,
+        )
+
+    def check(self, method: MethodOptions, n: int) -> None:
+        if fault := sites_fault(method, n):
+            raise ConfigError(f"release {self.release.name}: {fault}")
+        self._require_secret()
+        self.exchange.check_messages()
+
+    def _require_secret(self) -> Secret:
+        """Returns this site's secret; PrivacyError if lost, or if the agreement has another key."""
+        secret = read_secret(self.site.private)
+        keys = {each.site: each.key for each in self.agreement.offers}
+        if secret is None or secret.public_key != keys[self.options.name]:
+            raise PrivacyError(
+                f"{self.site.private}: this site's secret for the agreement is missing, so no sums "
+                "can be sent. If nothing is booked, run `dpprobe site keys` again; otherwise "
+                f"{ANOTHER_NAME}"
+            )
+        return secret
+
+    def price_shares(self, plan: Plan) -> Plan:
+        """Returns a plan whose epsilon covers noise in shares of several sites."""
+        options = self.options
+        if options.aggregator is not None:
+            return plan
+        honest = len(options.members) - options.colluders
+        penalty = Penalty(smallest=SMALLEST_SHARE, honest=honest, coordinates=1)
+        price = penalty.price_epsilon(
+            lambda delta: compute_epsilon(plan.mechanisms, delta, "pld"), plan.delta
+        )
+        return replace(plan, realised_epsilon=max(price, plan.realised_epsilon))
+
+    def find_open(self) -> Entry | None:
+        """Returns the open ledger entry, which this site's secret can resume.
+
+        Raises PrivacyError if the entry was booked for another agreement.
+        """
+        entry = self.site.read_entry()
+        if entry is not None and entry.booking.sites != self.promise:
+            raise PrivacyError(
+                f"release {self.release.name}: entry {entry.number} of {self.release.ledger.path} "
+                f"is of another agreement of the sites; {ANOTHER_NAME}"
+            )
+        return entry
+
+    def note_booked(self) -> None:
+        keep_agreement(self.site.private, self.agreement)
+
+    def draw_head(self, fit: Fit, features: JobFeatures, method: MethodOptions) -> Draw:
         """Trains the head from the sums that all sites have sent, and states the block `sites`."""
-        exchange, secret, release = self.exchange, self._require_secret(), self.task.name
+        exchange, secret, release = self.exchange, self._require_secret(), self.release.name
         while True:
             rounds = exchange.read_rounds()
             if exchange.has_sent(number := len(rounds) + 1):
-                self._send_all_again()
+                self.site.send_all_again()
                 if waiting := exchange.list_missing(number):
                     raise WaitingError(
                         f"release {release}: {exchange.folder} lacks the sums of round {number} "
@@ -274,7 +274,7 @@ class SeveralSites(Transport):
                 [total for totals in rounds for total in totals],
                 open_noise=partial(secret.open_noise, hash_totals(self.agreement, rounds)),
                 share=self._share_noise,
-                together=self.task.method.running_sums or (),
+                together=method.running_sums or (),
             )
             try:
                 # public random numbers, such as initial weights, must be equal at all sites
@@ -307,14 +307,6 @@ class SeveralSites(Transport):
             return deviation if options.name == options.aggregator else 0.0
         return split_noise(deviation, len(options.members), options.colluders)
 
-    def _send_all_again(self) -> None:
-        """Copies all messages that the exchange lacks, because other sites may still need them."""
-        for sent in sorted(self.private.glob("sums-*.safetensors")):
-            path = self.folder / f"{sent.stem}.{self.options.name}.safetensors"
-            if not path.exists():
-                with atomic_path(path) as temporary:
-                    shutil.copyfile(sent, temporary)
-
 
 def _read_signer(options: SitesOptions) -> Ed25519PrivateKey:
     """Reads the site's private key; ConfigError unless its public half is in `members`."""
@@ -329,9 +321,9 @@ def _read_signer(options: SitesOptions) -> Ed25519PrivateKey:
     return key
 
 
-def _list_terms(task: AskedRelease, options: SitesOptions) -> dict[str, Any]:
+def list_terms(release: AskedRelease, options: SitesOptions) -> dict[str, Any]:
     """Returns the terms that must be equal at all sites, by the names that errors use."""
-    store, method, asked = task.stores[0], task.asked_method, task.options
+    store, method, asked = release.stores[0], release.asked_method, release.options
     blocks = {
         part.key: (block := asked.block(part.options)) and block.model_dump(mode="json")
         for part in load_parts().values()
@@ -341,23 +333,23 @@ def _list_terms(task: AskedRelease, options: SitesOptions) -> dict[str, Any]:
         "members": dict(options.members),
         "aggregator": options.aggregator,
         "colluders": options.colluders,
-        "release": task.name,
+        "release": release.name,
         "class list": list(store.class_names),
         "kind of labels": "several" if store.multi_label else "one",
         "dimension": store.dimension,
-        "unit of privacy": task.unit,
-        "backbone": task.hash_backbone(),
+        "unit of privacy": release.unit,
+        "backbone": hash_backbone(store),
         "method": published_options(method),
         "public files": [sha256_file(Path(path)) for path in method.input_files()],
         "epsilon": asked.token,
-        "delta": task.delta,
-        "accountant": task.study.accountant,
+        "delta": release.delta,
+        "accountant": release.study.accountant,
         "version of dpprobe": code_version(),
-        "split rule": task.promise.split_rule,
-        "subsample": task.promise.subsample,
+        "split rule": release.promise.split_rule,
+        "subsample": release.promise.subsample,
         "cohort": asked.cohort,
         "horizon": asked.horizon,
-        "images per patient": task.study.dataset_patients(asked.dataset),
+        "images per patient": release.study.dataset_patients(asked.dataset),
         **blocks,
     }
 

@@ -23,9 +23,9 @@ from dpprobe.release.transport import Block
 
 class Steps(PartSteps):
     def state(self, entry: Entry) -> Block:
-        delta = self.task.delta
-        spent = self.task.ledger.compute_spent(delta)
-        return spent.to_block(entry=entry.number, unit=self.task.unit, delta=delta)
+        delta = self.release.delta
+        spent = self.release.ledger.compute_spent(delta)
+        return spent.to_block(entry=entry.number, unit=self.release.unit, delta=delta)
 
 
 # verification and words

@@ -15,8 +15,8 @@ import pytest
 
 from dpprobe.analyses.analysis import Analysis
 from dpprobe.analysis_registry import load_analyses
-from dpprobe.artifacts import write_json
 from dpprobe.errors import DataError
+from dpprobe.files.json_files import write_json
 from dpprobe.heads.auto_rule import choose_head
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.registry import method_options

@@ -134,7 +134,7 @@ def test_a_site_s_step_is_that_of_all_sites_units(
 
     monkeypatch.setattr(Releases, "release_gaussian", release)
     monkeypatch.setattr(results, "accuracy_estimate", lambda *_: Estimate(0.5, 0.0, 1.0, 0.5))
-    rows = replace(of_test_rows(np.eye(2), np.arange(2)), agreed_test_n=n)
+    rows = replace(of_test_rows(np.eye(2), np.arange(2)), public_test_n=n)
     wanted = results.evaluation_mechanisms(metric, classes=2, multi_label=False)
     usual: dict[str, Any] = {"metric": metric, "link": "softmax"}
     results.evaluate_heads(draw_of(head(2), rows), made_plan(wanted, n), **usual)
@@ -144,7 +144,7 @@ def test_a_site_s_step_is_that_of_all_sites_units(
 def test_without_noise_the_area_is_the_benchmarks() -> None:
     generator = np.random.default_rng(0)
     scores, labels, _ = two_classes(20_000, generator)
-    bench = metrics.evaluate_scores(scores, labels)["auc"]
+    bench = metrics.Evaluation(scores, labels).compute_metrics()["auc"]
     wanted = results.evaluation_mechanisms("auc", classes=2, multi_label=False)
     plan = made_plan(wanted, 20_000, noise=LITTLE)
     # a bias added to all scores, and another scale, change ranks as little as bins may

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import PrivacyError
+from dpprobe.files.json_files import read_json, write_json
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
 from dpprobe.release.ledger.ledger import Ledger

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -245,13 +246,13 @@ def test_streamed_images_are_compared_with_the_tables(tmp_path: Path) -> None:
     groups.write_text("id,group\n" + "".join(f"{name},{name}\n" for name in names))
     Image.new("L", (8, 8), 1).save(black)
     blacks = [*names[:20], *[black] * 50]
-    for images, more, verdict in (
-        (names, {"groups": groups}, monitor.SIMILAR),
-        (blacks, {}, monitor.DIFFERENT),
+    for images, file, verdict in (
+        (names, groups, monitor.SIMILAR),
+        (blacks, None, monitor.DIFFERENT),
     ):
-        table = tmp_path / "table.csv"
-        report = predict(output, images, output=table, monitor=True, **more).report  # type: ignore[arg-type]
-        assert report is not None
+        table, watch = tmp_path / "table.csv", partial(monitor.open_watch, file)
+        report = predict(output, images, output=table, watch=watch).report
+        assert isinstance(report, monitor.Report)
         assert (report.verdict, report.units) == (verdict, 70)
         assert monitor.UNUSUAL not in table.read_text()
 

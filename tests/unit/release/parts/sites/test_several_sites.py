@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.artifacts import sha256_file
 from dpprobe.errors import ConfigError, PrivacyError, WaitingError
+from dpprobe.files.plain_files import sha256_file
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.accountants import compute_epsilon
 from dpprobe.privacy.releases import add_rounded_noise
@@ -232,7 +232,7 @@ def test_another_secret_key_or_ledger_stops_a_site(tmp_path: Path) -> None:
 def test_the_joint_price_of_test_units_has_the_penalty_of_shares(tmp_path: Path) -> None:
     sites = make_sites(tmp_path, evaluate={"epsilon": 2}, monitor={"epsilon": 2})
     agree(sites)
-    priced = sites[0].task().test_price
+    priced = sites[0].task().plan_release().test_price
     assert priced is not None
     assert len(priced.mechanisms) > 1
     alone = compute_epsilon(priced.mechanisms, priced.delta, "pld")
@@ -249,13 +249,12 @@ def test_a_site_cannot_change_its_mind_after_all_have_agreed(
         east.task(epsilon=1).run()
     transport = east.task().transport
     assert isinstance(transport, SeveralSites)
-    assert transport.agreement
+    assert transport.agree().n
     for name, value in (("own_n", 1), ("own_test_n", 1), ("terms", {})):
         with monkeypatch.context() as patch:
             patch.setattr(transport, name, value)
-            vars(transport).pop("agreement", None)
             with refuses(PrivacyError, "offer"):
-                _ = transport.agreement
+                transport.agree()
     run_until_waiting(east, "`dpprobe site sums`")
     with refuses(PrivacyError, "entry 1", "options"):
         east.task(epsilon=1).run()
@@ -323,7 +322,7 @@ def test_an_entry_whose_sums_have_left_cannot_be_abandoned(tmp_path: Path) -> No
 def open_exchange(site: Site) -> exchanges.Exchange:
     transport = site.task().transport
     assert isinstance(transport, SeveralSites)
-    return transport.exchange
+    return transport.agree().exchange
 
 
 def change_message(site: Site, number: int) -> None:
@@ -469,15 +468,12 @@ def test_a_run_waits_as_long_as_is_said_and_ends_where_its_entry_is_abandoned(
 ) -> None:
     transport, numbers = object.__new__(several_sites.SeveralSites), iter(entries)
     tried: list[int] = []
-    forgotten: list[int] = []
     vars(transport).update(
-        task=SimpleNamespace(name="first", forget_agreed=lambda: forgotten.append(1)),
+        release=SimpleNamespace(name="first"),
         private=tmp_path / "private",
         folder=tmp_path / "none",
-        agreement=1,
-        exchange=2,
         options=SimpleNamespace(wait_minutes=1),
-        _read_entry=lambda: (number := next(numbers)) and SimpleNamespace(number=number),
+        read_entry=lambda: (number := next(numbers)) and SimpleNamespace(number=number),
     )
     clock = SimpleNamespace(monotonic=lambda: 2.0 * max(0, len(tried) - 1), sleep=lambda _: None)
     monkeypatch.setattr(several_sites, "time", clock)
@@ -490,5 +486,3 @@ def test_a_run_waits_as_long_as_is_said_and_ends_where_its_entry_is_abandoned(
     with pytest.raises(error) if error else nullcontext():
         transport.run(work, minutes)
     assert len(tried) == tries
-    assert len(forgotten) == tries - (error is not PrivacyError)
-    assert bool({"agreement", "exchange"} & vars(transport).keys()) == (not forgotten)

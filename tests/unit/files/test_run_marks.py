@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from dpprobe import run_marks
 from dpprobe.errors import ConfigError, DataError, StoreError
-from dpprobe.logs import LASTING, job_log, last_error
-from dpprobe.run_marks import MARKED, explain_missing_file, find_other_runs
+from dpprobe.files import run_marks
+from dpprobe.files.logs import LASTING, job_log, last_error
+from dpprobe.files.run_marks import MARKED, explain_missing_file, find_other_runs
 
 MARK = """
 import sys
 from pathlib import Path
-from dpprobe.run_marks import mark_run
+from dpprobe.files.run_marks import mark_run
 mark_run([Path(sys.argv[1])])
 print("marked", flush=True)
 sys.stdin.read()
@@ -78,7 +78,7 @@ TAKES = """
 import sys
 import time
 from pathlib import Path
-from dpprobe.run_marks import end_turn, take_turn
+from dpprobe.files.run_marks import end_turn, take_turn
 
 folder = Path(sys.argv[1])
 print("ready", flush=True)
@@ -141,7 +141,7 @@ def test_a_folder_that_cannot_be_marked_does_not_end_a_run(
     def refuse(*_: object) -> None:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr("dpprobe.run_marks.fcntl.flock", refuse)
+    monkeypatch.setattr("dpprobe.files.run_marks.fcntl.flock", refuse)
     run_marks.mark_run([tmp_path])
     assert not find_other_runs([tmp_path])
 

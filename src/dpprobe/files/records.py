@@ -7,8 +7,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from dpprobe.artifacts import read_record, write_record
 from dpprobe.errors import DataError
+from dpprobe.files.json_files import read_record, write_record
 from dpprobe.wrong_keys_and_values import explain_first
 
 

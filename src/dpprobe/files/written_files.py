@@ -14,8 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import FILE_BYTES, parse_record, read_json, sha256_file, write_record
-from dpprobe.run_marks import MARKED
+from dpprobe.files.json_files import FILE_BYTES, parse_record, read_json, write_record
+from dpprobe.files.plain_files import sha256_file
+from dpprobe.files.run_marks import MARKED
 
 logger = logging.getLogger("dpprobe")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dpprobe.artifacts import write_text
 from dpprobe.doctor.doctor_command import check_files
-from dpprobe.dropped_files import FOLDER, describe_removed, remove_dropped
-from dpprobe.run_marks import MARKED
-from dpprobe.written_files import JobRecord, list_changed, locate_record, read_written
+from dpprobe.files.atomic_writes import write_text
+from dpprobe.files.dropped_files import FOLDER, describe_removed, remove_dropped
+from dpprobe.files.run_marks import MARKED
+from dpprobe.files.written_files import JobRecord, list_changed, locate_record, read_written
 
 BACKBONES = ("a", "b")
 
@@ -20,7 +20,7 @@ BACKBONES = ("a", "b")
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Results of a study of two backbones: a figure of each, one of both, and a cell of each."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dpprobe.written_files._EXTRA", set())
+    monkeypatch.setattr("dpprobe.files.written_files._EXTRA", set())
     folder = tmp_path / "results"
     monkeypatch.setenv(MARKED, json.dumps([str(folder), str(tmp_path / "data")]))
     for name in BACKBONES:

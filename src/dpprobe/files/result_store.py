@@ -15,7 +15,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import FILE_BYTES, PARTIAL_SUFFIX, atomic_path, flush_to_disk, read_json
+from dpprobe.files.atomic_writes import PARTIAL_SUFFIX, atomic_path, flush_to_disk
+from dpprobe.files.json_files import FILE_BYTES, read_json
 
 FOLDER = ".cells"
 # The records of published results, below the results folder. Each has a fingerprint.

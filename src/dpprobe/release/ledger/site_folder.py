@@ -1,6 +1,6 @@
 """A site's private folder for one release: its path, its lock, and whether sums were sent.
 
-This module imports little, because ledgers import it without the code for training.
+An entry whose sums were sent counts permanently, so the ledger itself looks here.
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from dpprobe.artifacts import sha256_file, write_json
-from dpprobe.result_store import (
+from dpprobe.files.json_files import write_json
+from dpprobe.files.plain_files import sha256_file
+from dpprobe.files.result_store import (
     keep_published,
     list_unpublished,
     locate_partial,
@@ -33,7 +34,7 @@ def refuse_links(monkeypatch: pytest.MonkeyPatch) -> None:
     def link(*_: Any) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr("dpprobe.result_store.os.link", link)
+    monkeypatch.setattr("dpprobe.files.result_store.os.link", link)
 
 
 @pytest.mark.parametrize("links", [True, False])

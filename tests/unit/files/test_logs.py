@@ -21,7 +21,7 @@ from dpprobe.errors import (
     WrongDownloadError,
     may_pass,
 )
-from dpprobe.logs import BRIEF, is_lasting, job_log, last_error
+from dpprobe.files.logs import BRIEF, is_lasting, job_log, last_error
 from dpprobe.progress import Progress
 
 LOGS = json.loads(Path(__file__).with_name("logs.json").read_text())

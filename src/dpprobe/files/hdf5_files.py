@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpprobe.artifacts import require_plain_file, require_proportion
 from dpprobe.extras import OptionalModule
+from dpprobe.files.plain_files import require_plain_file, require_proportion
 
 if TYPE_CHECKING:
     import h5py

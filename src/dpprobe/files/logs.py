@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dpprobe.artifacts import explain_unwritable
 from dpprobe.errors import DpprobeError, may_pass
 from dpprobe.extras import naming_extras
+from dpprobe.files.disk_errors import explain_unwritable
+from dpprobe.files.run_marks import explain_missing_file
+from dpprobe.files.written_files import JobRecord
 from dpprobe.garbage import search_rarely
 from dpprobe.progress import PROGRESS
-from dpprobe.run_marks import explain_missing_file
 from dpprobe.versions import check_versions
-from dpprobe.written_files import JobRecord
 
 logger = logging.getLogger("dpprobe")
 

@@ -13,12 +13,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from dpprobe import artifacts, run_marks, written_files
-from dpprobe.artifacts import read_record, sha256_file, write_record, write_text
 from dpprobe.doctor.doctor_command import _treat_damage, check_files
-from dpprobe.run_marks import MARKED
+from dpprobe.files import atomic_writes, json_files, run_marks, written_files
+from dpprobe.files.atomic_writes import write_text
+from dpprobe.files.json_files import read_record, write_record
+from dpprobe.files.plain_files import sha256_file
+from dpprobe.files.run_marks import MARKED
+from dpprobe.files.written_files import FOLDER, JobRecord, lacks_record, list_changed, locate_record
 from dpprobe.study.snapshot import Run
-from dpprobe.written_files import FOLDER, JobRecord, lacks_record, list_changed, locate_record
 
 RESULTS = Path("results")
 
@@ -26,7 +28,7 @@ RESULTS = Path("results")
 @pytest.fixture(autouse=True)
 def _in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dpprobe.written_files._EXTRA", set())
+    monkeypatch.setattr("dpprobe.files.written_files._EXTRA", set())
     monkeypatch.setenv(MARKED, json.dumps([str(tmp_path / "results"), str(tmp_path / "data")]))
 
 
@@ -97,7 +99,7 @@ def test_a_copy_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         hashed.append(path)
         return sha256_file(path)
 
-    monkeypatch.setattr("dpprobe.written_files.sha256_file", hash_file)
+    monkeypatch.setattr("dpprobe.files.written_files.sha256_file", hash_file)
     for refresh, number in ((False, 1), (True, 2), (False, 2)):
         assert list_changed(record, Path("copied"), refresh=refresh) == []
         assert len(hashed) == number
@@ -170,7 +172,7 @@ def test_after_the_doctor_a_rerun_succeeds_whatever_was_damaged(
 ) -> None:
     """All single and double damages of results and of their records."""
     monkeypatch.setattr("dpprobe.doctor.doctor_command._LOOKS", 0)
-    monkeypatch.setattr("dpprobe.artifacts.flush_to_disk", lambda _: None)
+    monkeypatch.setattr("dpprobe.files.atomic_writes.flush_to_disk", lambda _: None)
     run_workflow()
     whole = read_files()
     shutil.copytree("results", tmp_path / "whole")
@@ -229,7 +231,7 @@ def test_an_unreadable_file_is_told_and_not_made_again(
     def refuse(path: Path) -> str:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("dpprobe.written_files.sha256_file", refuse)
+    monkeypatch.setattr("dpprobe.files.written_files.sha256_file", refuse)
     with pytest.raises(PermissionError, match=r"a\.h5"):
         list_changed(record, tmp_path)
 
@@ -246,8 +248,8 @@ def test_damaged_records_of_written_files(
     names = [f"cells/{name}" for name in ("b.json", "a.json", "c", "gone", "e")]
     paths = [results / name for name in names]
     for path in (*paths[:3], *paths[4:], results / "z", results / "y"):
-        artifacts.write_text(path, "[1]" if path.name == "b.json" else path.name)
-    artifacts.write_record(paths[1], {"x": 1}, paths[2], paths[4])
+        atomic_writes.write_text(path, "[1]" if path.name == "b.json" else path.name)
+    json_files.write_record(paths[1], {"x": 1}, paths[2], paths[4])
     for path in (results / "z", results / "y", paths[1]):
         written_files.add_file(path)
     absent = [results / "cells/none.json", results / "cells/.done"]  # a mark is touched later
@@ -265,7 +267,7 @@ def test_damaged_records_of_written_files(
     }
     damages: list[Any] = [{"bytes": 3}, 3, None, [], {}]
     for damage in damages:
-        artifacts.write_record(
+        json_files.write_record(
             record,
             {
                 "format": written_files.FORMAT,
@@ -280,7 +282,7 @@ def test_damaged_records_of_written_files(
         "not a dpprobe-written": {"format": "x", "files": {}},
     }
     for said, values in wrong.items():
-        artifacts.write_record(record, values)
+        json_files.write_record(record, values)
         with pytest.raises(ValueError, match=said):
             written_files.read_written(record)
         assert written_files.list_changed(record, results) == [record]

@@ -12,10 +12,12 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from dpprobe.artifacts import hash_value, read_json, sha256_file, write_record
 from dpprobe.counted_nouns import count_noun
-from dpprobe.written_files import FOLDER as WRITTEN_FOLDER
-from dpprobe.written_files import SHA256, forget_files, locate_file, read_written
+from dpprobe.files.json_files import read_json, write_record
+from dpprobe.files.plain_files import sha256_file
+from dpprobe.files.written_files import FOLDER as WRITTEN_FOLDER
+from dpprobe.files.written_files import SHA256, forget_files, locate_file, read_written
+from dpprobe.json_values import hash_value
 
 FOLDER = ".shown"  # in results_dir, with one list per study
 FORMAT, FORMAT_VERSION = "dpprobe-shown", 1

@@ -1,0 +1,1 @@
+"""Writes, reads, records and marks files."""
