@@ -239,13 +239,11 @@ class Plan:
         return sum(mechanism.count for mechanism in self.mechanisms)
 
     def find_mechanism(self, name: str) -> Mechanism:
-        for mechanism in self.mechanisms:
-            if mechanism.name == name:
-                return mechanism
-        known = ", ".join(repr(mechanism.name) for mechanism in self.mechanisms) or "none"
-        raise PrivacyError(
-            f"plan: made for another method, because it has no mechanism {name!r}; it has {known}"
-        )
+        known = {mechanism.name: mechanism for mechanism in self.mechanisms}
+        if name not in known:
+            has = ", ".join(map(repr, known)) or "none"
+            raise PrivacyError(f"plan: of another method: no mechanism {name!r}; it has {has}")
+        return known[name]
 
     def to_dict(self) -> dict[str, Any]:
         """Returns a JSON-compatible dictionary; an infinite epsilon is "inf"."""
