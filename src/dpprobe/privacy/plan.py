@@ -198,8 +198,7 @@ class Plan:
             raise PrivacyError(f"plan: unit {self.unit!r}; write one of {', '.join(self.UNITS)}")
         if self.unit in self.GROUPS and self.patients is not None:
             raise PrivacyError(
-                "plan: patients have a separate epsilon although they are the unit of privacy; "
-                "pass only one of the two"
+                "plan: patients are the unit, and have a separate epsilon too; pass only one"
             )
         if not self.epsilon > 0:
             raise PrivacyError(f"plan: epsilon {self.epsilon!r} must be positive or infinite")
@@ -220,8 +219,7 @@ class Plan:
                 )
             if self.private and mechanism.noise_multiplier <= 0:
                 raise PrivacyError(
-                    f"plan: has epsilon {self.epsilon:g}, but mechanism {mechanism.name!r} adds "
-                    "no noise"
+                    f"plan: epsilon {self.epsilon:g}, but mechanism {mechanism.name!r} adds no noise"
                 )
         if self.private and not self.realised_epsilon <= self.epsilon:
             raise PrivacyError(
