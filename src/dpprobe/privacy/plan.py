@@ -219,7 +219,7 @@ class Plan:
                 )
             if self.private and mechanism.noise_multiplier <= 0:
                 raise PrivacyError(
-                    f"plan: epsilon {self.epsilon:g}, but mechanism {mechanism.name!r} adds no noise"
+                    f"plan: epsilon {self.epsilon:g}, but mechanism {mechanism.name!r} has no noise"
                 )
         if self.private and not self.realised_epsilon <= self.epsilon:
             raise PrivacyError(
