@@ -69,6 +69,49 @@ def test_all_files_have_the_number(check: ModuleType) -> None:
     assert codemeta["description"] == project["description"]
 
 
+def test_what_a_person_has_to_write_is_a_fault(check: ModuleType, tmp_path: Path) -> None:
+    for name in check.PREPARED:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(REPOSITORY / name, tmp_path / name)
+    marked = [
+        name
+        for name in check.PREPARED
+        for _ in range((tmp_path / name).read_text().count("PLACEHOLDER"))
+    ]
+    assert [fault.partition(":")[0] for fault in check.find_placeholders(tmp_path)] == marked
+    (tmp_path / "codemeta.json").write_text('{"version": "0.1",\n "a": ["PLACEHOLDER: place", 1]}')
+    (tmp_path / ".zenodo.json").write_text("{}")
+    (tmp_path / "paper/paper.md").unlink()
+    assert list(check.find_placeholders(tmp_path)) == [
+        "codemeta.json: line 2: placeholder; write the place",
+        "paper/paper.md: missing; restore it from git",
+    ]
+
+
+def test_the_paper_is_short_and_cites_what_is_listed() -> None:
+    text = (REPOSITORY / "paper/paper.md").read_text()
+    listed = re.findall(r"^@\w+\{(\w+),", (REPOSITORY / "paper/references.bib").read_text(), re.M)
+    assert set(re.findall(r"@(\w+)", text)) == set(listed)
+    assert len(set(listed)) == len(listed)
+    assert len(text.split()) <= 1000
+    for page in ("README.md", "docs/reproduction.md"):
+        counts = "six on MNIST and one on CIFAR-10"
+        assert counts in (REPOSITORY / page).read_text().replace("\n", " ")
+        assert counts in text.replace("\n", " ")
+
+
+def test_every_package_has_one_licence_and_names_tested_systems() -> None:
+    pages = [REPOSITORY / "pyproject.toml", *REPOSITORY.glob("integrations/*/pyproject.toml")]
+    own, *carriers = (tomllib.loads(page.read_text())["project"] for page in pages)
+    licences = {each["license"] for each in (own, *carriers)}
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
+    assert licences == {citation["license"]} == {"Apache-2.0"}
+    assert len(carriers) == 2
+    systems = [each for each in own["classifiers"] if each.startswith("Operating System")]
+    assert systems == ["Operating System :: POSIX :: Linux"]
+    assert "| ARM processors, macOS | not tested |" in (REPOSITORY / "docs/testing.md").read_text()
+
+
 def test_a_tagged_clone_may_be_published(check: ModuleType) -> None:
     if not (REPOSITORY / ".git").exists():
         pytest.skip("needs a clone, whose tags git lists")

@@ -10,7 +10,7 @@ import time
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-COMPLETE, WAITING = 0, 3  # as in client_app
+from dpprobe_flower.turns import FIRST, LATER, add_answers
 
 app = ServerApp()
 
@@ -25,39 +25,27 @@ def main(grid: Grid, context: Context) -> None:
             raise TimeoutError(f"{len(nodes)} of {sites} sites are connected")
         time.sleep(1)
     files: dict[str, bytes] = {}
-    known: dict[int, set[str]] = {node: set() for node in nodes}
-    turn, complete = 0, False
+    sent: dict[int, set[str]] = {node: set() for node in nodes}
+    action, turn, complete = FIRST, 0, False
     while not complete:
         turn += 1
-        messages = [
-            Message(
-                RecordDict(
-                    {
-                        "files": ConfigRecord(
-                            {name: files[name] for name in sorted(set(files) - known[node])}
-                        ),
-                        "known": ConfigRecord({"names": sorted(files)}),
-                    }
-                ),
-                dst_node_id=node,
-                message_type="query",
-            )
-            for node in nodes
-        ]
+        asked = ConfigRecord({"action": action, "known": sorted(files)})
+        messages = []
         for node in nodes:
-            known[node] |= set(files)
-        replies = list(grid.send_and_receive(messages))
-        statuses = []
-        for reply in replies:
+            new = ConfigRecord({name: files[name] for name in sorted(set(files) - sent[node])})
+            content = RecordDict({"files": new, "asked": asked})
+            messages.append(Message(content, dst_node_id=node, message_type="query"))
+            sent[node] |= set(files)
+        answers = {}
+        for reply in grid.send_and_receive(messages):
+            node = reply.metadata.src_node_id
             if reply.has_error():
-                raise RuntimeError(f"site {reply.metadata.src_node_id}: {reply.error.reason}")
-            state = reply.content["state"]
-            if state["status"] not in (COMPLETE, WAITING):
-                raise RuntimeError(f"site {reply.metadata.src_node_id}: {state['said']}")
+                raise RuntimeError(f"site {node}: {reply.error.reason}")
             new = {name: bytes(content) for name, content in reply.content["files"].items()}
-            files.update({name: new[name] for name in new if name not in files})
-            known[reply.metadata.src_node_id] |= set(new)
-            statuses.append(state["status"])
-        complete = len(statuses) == len(nodes) and not any(statuses)
+            answers[str(node)] = reply.content["state"]["status"], new
+            sent[node] |= set(new)
+        done = add_answers(files, answers)
+        complete = action == LATER and len(answers) == len(nodes) and done
+        action = LATER
         size = sum(map(len, files.values()))
-        print(f"turn {turn}: {len(files)} files, {size:,} bytes, {statuses.count(0)} complete")
+        print(f"turn {turn}: {len(files)} files, {size:,} bytes")

@@ -1,0 +1,1 @@
+../../flower/dpprobe_flower/turns.py
