@@ -43,7 +43,7 @@ _CALIBRATION = "dpprobe-calibration"
 # Formats that `write_record` does not write: the key of a record's own hash, and the version.
 _OWN_HASH = {
     "dpprobe-manifest": ("manifest_sha256", 2),
-    "dpprobe-plans": ("sha256", 4),
+    "dpprobe-plans": ("sha256", 5),
     _CALIBRATION: ("sha256", None),
 }
 # Places in results where each file has a recorded hash, beside it or of its job. Cells and networks
