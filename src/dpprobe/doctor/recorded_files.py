@@ -40,11 +40,11 @@ _DATA_PLACES = ("*/dataset.json", "downloads/*/receipt.json")
 # Folders, down to three levels, with records that are recognised by their format.
 _FOLDERS = (*sorted(FOLDERS), "overlap", "tracking")
 _CALIBRATION = "dpprobe-calibration"
-# Formats that `write_record` does not write: the key of a record's own hash, and the version.
-_OWN_HASH = {
-    "dpprobe-manifest": ("manifest_sha256", 2),
-    "dpprobe-plans": ("sha256", 5),
-    _CALIBRATION: ("sha256", None),
+# Formats that `write_record` does not write: the key of a record's own hash, and known versions.
+_OWN_HASH: Mapping[str, tuple[str, tuple[int | None, ...]]] = {
+    "dpprobe-manifest": ("manifest_sha256", (2,)),
+    "dpprobe-plans": ("sha256", (4, 5)),
+    _CALIBRATION: ("sha256", (None,)),
 }
 # Places in results where each file has a recorded hash, beside it or of its job. Cells and networks
 # are left out, whose records are written last.
@@ -174,10 +174,10 @@ def read_recorded(path: Path) -> FoundRecord | None:
 
 def _check_own_hash(values: Mapping[str, Any]) -> bool:
     """Checks a record's hash of its own values; returns False if the record has no hash."""
-    key, version = _OWN_HASH.get(values["format"], (None, None))
+    key, versions = _OWN_HASH.get(values["format"], (None, ()))
     body = {name: value for name, value in values.items() if name != key}
     if key and values.get(key) != hash_value(body):
-        if values.get("format_version") != version:
+        if values.get("format_version") not in versions:
             raise _KeptError(
                 "of another version of dpprobe, or changed",
                 "delete the record if you do not need it",
