@@ -142,8 +142,8 @@ def test_gradients_of_groups_are_marked_as_not_for_publication(made: Made) -> No
     assert "Not private, and not for publication" in _plain(section)
     rows = _table(section, "Gradients of subgroups of digits, not private")
     assert [(row["group"], row["alignment"]) for row in rows[1:3]] == [
-        ("F", "0.75 ± 0.12"),
-        ("M", "0.75 ± 0.12"),
+        ("F", "0.75 (0.62 to 0.88)"),
+        ("M", "0.75 (0.62 to 0.88)"),
     ]
     assert "gradients of subgroups are computed from them without noise" in _plain(text)
 

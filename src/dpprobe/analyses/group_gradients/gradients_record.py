@@ -39,6 +39,7 @@ class GroupGradients(RecordPart):
 
     attribute: str
     group: str
+    rows: int
     median: Spread
     p90: Spread
     clipped: Spread

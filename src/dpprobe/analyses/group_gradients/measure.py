@@ -56,7 +56,6 @@ from dpprobe.training.fit_inputs import FitInputs, read_labels
 Index = npt.NDArray[np.int64]
 # The memory of the sums of several groups, of which as many as fit are added in one pass.
 _SUM_BYTES = 2**28
-_QUANTILES = (0.5, 0.9)
 
 
 def measure_group_gradients(
@@ -82,7 +81,8 @@ def measure_group_gradients(
       DataError: if a cell is of other features, no row is usable, or rows lack the groups.
     """
     limit_threads(threads)
-    store = FeatureStore(train)  # with null examples, which count in the weights of a patient's rows
+    # With null examples, because they count in the weights of their patient's rows.
+    store = FeatureStore(train)
     cells = [(read_cell(path), check_file(path.with_name(WEIGHTS_FILE))) for path in metrics]
     for cell, path in cells:
         if (cell.dimension, tuple(cell.class_names)) != (store.dimension, store.class_names):
@@ -259,17 +259,6 @@ class ExampleGradients:
             yield from sums
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """The values of one group and one head."""
-
-    median: float
-    p90: float
-    clipped: float
-    alignment: float
-    unclipped_alignment: float
-
-
 def _measure_cell(
     cell: CellRecord,
     path: Path,
@@ -294,13 +283,11 @@ def _measure_cell(
             GroupGradients(
                 attribute=attribute,
                 group=group,
-                **{
-                    name: _spread([getattr(seed, name) for seed in seeds])
-                    for name in _Measured.__dataclass_fields__
-                },
+                rows=len(rows),
+                **{name: _spread([seed[name] for seed in seeds]) for name in seeds[0]},
             )
-            for (attribute, group), seeds in zip(
-                grouped.members, zip(*heads, strict=True), strict=True
+            for ((attribute, group), rows), *seeds in zip(
+                grouped.members.items(), *heads, strict=True
             )
         ),
     )
@@ -326,20 +313,20 @@ def read_gradients(
 
 def measure_head(
     gradients: ExampleGradients, clip: float, members: Sequence[Index]
-) -> list[_Measured]:
-    """Measures each group at one head; the first group has all usable rows."""
+) -> Iterator[dict[str, float]]:
+    """Yields each group's values at one head, as in `GroupGradients`; the first group has all."""
     norms = gradients.compute_norms()
     (unclipped,) = gradients.add_gradients(members[:1], math.inf)
     (whole,) = gradients.add_gradients(members[:1], clip)
-    return [
-        _Measured(
-            *np.quantile(norms[index], _QUANTILES).tolist(),
-            float((norms[index] > clip).mean()),
-            _cosine(total, whole),
-            _cosine(total, unclipped),
-        )
-        for index, total in zip(members, gradients.add_gradients(members, clip), strict=True)
-    ]
+    for index, total in zip(members, gradients.add_gradients(members, clip), strict=True):
+        median, p90 = np.quantile(norms[index], (0.5, 0.9)).tolist()
+        yield {
+            "median": median,
+            "p90": p90,
+            "clipped": float((norms[index] > clip).mean()),
+            "alignment": _cosine(total, whole),
+            "unclipped_alignment": _cosine(total, unclipped),
+        }
 
 
 def _cosine(first: torch.Tensor, second: torch.Tensor) -> float:

@@ -10,13 +10,10 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from dpprobe.analyses.analysis import Page
-from dpprobe.analyses.fairness.fairness_record import Group
 from dpprobe.analyses.group_gradients.gradients_record import (
-    ALL,
     GradientsCell,
     GradientsRecord,
     GroupedRows,
-    GroupGradients,
     Spread,
 )
 from dpprobe.counted_nouns import count_noun
@@ -25,7 +22,6 @@ from dpprobe.exhibits.epsilon_axis import EpsilonScale, draw_epsilon_axis
 from dpprobe.exhibits.tables import (
     Table,
     TableCell,
-    interval_text,
     make_row,
     make_table,
     write_html,
@@ -42,9 +38,9 @@ NOTE = (
     "not for publication: gradients of private training examples, without noise."
 )
 _MOST_DRAWN = 12
-# The title, factor, limits and attribute of each column of panels.
-_PANELS = (
-    ("longer than C (%)", 100, (-3, 103), "clipped"),
+# The title, factor, limits and value of each column of panels.
+_PANELS: Any = (
+    ("longer than C (%)", 100, (0, None), "clipped"),
     ("alignment (cosine)", 1, (-1.05, 1.05), "alignment"),
 )
 
@@ -78,12 +74,12 @@ def gradients_table(records: Sequence[GradientsRecord]) -> Table:
             f"{cell.max_grad_norm:g}",
             group.attribute,
             group.group,
-            f"{_count_rows(record, group):,}",
-            _spread_cell(group.median, digits=3),
-            _spread_cell(group.p90, digits=3),
-            _spread_cell(group.clipped, scale=100, digits=1),
-            _spread_cell(group.alignment, digits=2),
-            _spread_cell(group.unclipped_alignment, digits=2),
+            f"{group.rows:,}",
+            _spread_cell(group.median, ".2g"),
+            _spread_cell(group.p90, ".2g"),
+            _spread_cell(group.clipped, ".1f", scale=100),
+            _spread_cell(group.alignment, ".2f"),
+            _spread_cell(group.unclipped_alignment, ".2f"),
         )
         for record in records
         for cell in record.cells
@@ -93,25 +89,13 @@ def gradients_table(records: Sequence[GradientsRecord]) -> Table:
     return make_table("group_gradients", "", columns, rows, [NOTE, *notes])
 
 
-def _count_rows(record: GradientsRecord, group: GroupGradients) -> int:
-    if group.attribute == ALL:
-        return record.rows
-    return next(
-        each.rows
-        for attribute in record.attributes
-        if attribute.attribute == group.attribute
-        for each in attribute.groups
-        if each.group == group.group
-    )
-
-
-def _spread_cell(value: Spread | None, *, scale: float = 1, digits: int) -> TableCell:
+def _spread_cell(value: Spread | None, form: str, *, scale: float = 1) -> TableCell:
     if value is None:
         return TableCell(text="undefined")
     mean, low, high = (scale * each for each in (value.mean, value.low, value.high))
-    text = f"{mean:.{digits}f}"
+    text, *ends = (format(each, form) for each in (mean, low, high))
     if value.low < value.high:
-        text = f"{text} {interval_text(mean, low, high, digits=digits)}"
+        text += f" ({' to '.join(keep_unique(ends))})"
     return TableCell(text=text, value=mean, ends=(low, high))
 
 
@@ -168,7 +152,7 @@ def plot_group_gradients(*, record: Path, method: str) -> Figure:
     finite = tuple(sorted({cell.place for cell in cells if math.isfinite(cell.place)}))
     scale = EpsilonScale(finite=finite, infinite=math.isinf(cells[-1].place), curves=4)
     figure = Figure(figsize=(8.6, 2.7 * len(drawn) + 0.7), layout="constrained")
-    grid = figure.subplots(len(drawn), 2, squeeze=False)
+    grid = figure.subplots(len(drawn), 2, squeeze=False, sharey="col")
     for line, (attribute, groups) in zip(grid, drawn, strict=True):
         looks = dict(zip(groups, style.choose_looks(len(groups)), strict=True))
         for axes, (title, factor, limits, value) in zip(line, _PANELS, strict=True):
@@ -199,7 +183,7 @@ def plot_group_gradients(*, record: Path, method: str) -> Figure:
 
 def _choose_groups(attribute: GroupedRows) -> list[str]:
     """Returns the names of the largest measured groups, in the attribute's order."""
-    kept: list[Group] = [group for group in attribute.groups if group.left_out is None]
+    kept = [group for group in attribute.groups if group.left_out is None]
     largest = sorted(kept, key=lambda group: -group.units)[:_MOST_DRAWN]
     return [group.group for group in kept if group in largest]
 

@@ -24,6 +24,7 @@ def _group(attribute: str, group: str, **changes: Any) -> dict[str, Any]:
     return {
         "attribute": attribute,
         "group": group,
+        "rows": 1094 if group == "all" else 60,
         **spreads,
         "unclipped_alignment": None,
         **changes,
@@ -68,13 +69,13 @@ def test_a_row_has_the_numbers_of_a_group_and_notes_say_what_lacks(tmp_path: Pat
         "attribute": "sex",
         "group": "F",
         "rows": "60",
-        "median norm": "0.500 ± 0.125",
-        "90% norm": "1.250 ± 0.125",
-        "longer than C": "25.0 ± 12.5",
-        "alignment": "0.75 ± 0.12",
+        "median norm": "0.5 (0.38 to 0.62)",
+        "90% norm": "1.2 (1.1 to 1.4)",
+        "longer than C": "25.0 (12.5 to 37.5)",
+        "alignment": "0.75 (0.62 to 0.88)",
         "unclipped alignment": "undefined",
     }
-    assert (second["longer than C"], second["alignment"]) == ("50.0", "-0.50 ± 0.25")
+    assert (second["longer than C"], second["alignment"]) == ("50.0", "-0.50 (-0.75 to -0.25)")
     assert table.rows[2][9].ends == (50, 50), "CSV has the ends of every range"
     assert "Not private, and not for publication" in table.notes[0]
     assert table.notes[1:] == [
