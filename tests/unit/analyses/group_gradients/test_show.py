@@ -97,7 +97,7 @@ def test_a_line_of_panels_draws_the_groups_of_an_attribute(tmp_path: Path) -> No
     (f, m) = [x for _, x, y in curves_of(alignment) if y[0] == 0.75]
     assert (len(f), len(m)) == (2, 3), "an undefined cosine is no point"
     np.testing.assert_allclose(m[:2], np.log10([1, 4]))
-    (legend,) = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
+    (legend,) = [legend for axes in figure.axes if (legend := axes.get_legend())]
     assert [text.get_text() for text in legend.get_texts()] == ["F", "M"]
     title = " ".join(figure.get_suptitle().split())
     assert "gradients of training examples (not private)" in title
@@ -114,7 +114,7 @@ def test_of_many_groups_the_largest_are_drawn(tmp_path: Path) -> None:
     attributes = [{"attribute": "site", "groups": groups}]
     path = write_record(tmp_path, cell, attributes=attributes)
     figure = show.plot_group_gradients(record=path, method="sgd")
-    (legend,) = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
+    (legend,) = [legend for axes in figure.axes if (legend := axes.get_legend())]
     assert [text.get_text() for text in legend.get_texts()] == [str(n) for n in range(48, 60)]
     assert len(rows_of(show.make_gradients_table([path]))) == 21
 
