@@ -93,9 +93,9 @@ def _spread_cell(value: Spread | None, form: str, *, scale: float = 1) -> TableC
     if value is None:
         return TableCell(text="undefined")
     mean, low, high = (scale * each for each in (value.mean, value.low, value.high))
-    text, *ends = (format(each, form) for each in (mean, low, high))
-    if value.low < value.high:
-        text += f" ({' to '.join(keep_unique(ends))})"
+    text, first, last = (format(each, form) for each in (mean, low, high))
+    if first != last:
+        text += f" ({first} to {last})"
     return TableCell(text=text, value=mean, ends=(low, high))
 
 
