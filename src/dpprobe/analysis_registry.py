@@ -30,6 +30,7 @@ ANALYSES: dict[str, Registered] = {
     "long_tail": Registered("dpprobe.analyses.long_tail", 2, "long_tail"),
     "representation_law": Registered("dpprobe.analyses.representation_law", 2, "layers"),
     "fairness": Registered("dpprobe.analyses.fairness", 4, "fairness"),
+    "group_gradients": Registered("dpprobe.analyses.group_gradients", 1, "group_gradients"),
     "imbalance": Registered("dpprobe.analyses.imbalance", 3, "imbalance"),
     "tsne": Registered("dpprobe.analyses.tsne", 1, "embeddings"),
     "sites": Registered("dpprobe.analyses.sites", 1, "sites"),

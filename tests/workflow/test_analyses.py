@@ -23,6 +23,12 @@ ANALYSES: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, Any], str]]
         {"groups": ["sex"]},
         "fairness: groups: sex is not a group of any dataset",
     ),
+    "group_gradients": (
+        {"minimum": 20},
+        ("measure_group_gradients", "write_group_gradients", "plot_group_gradients"),
+        {"methods": ["nonprivate"]},
+        "group_gradients: no method clips gradients of examples: nonprivate (head nonprivate",
+    ),
     "imbalance": (
         {"datasets": ["digits"], "classes": [3], "fractions": [0.1]},
         ("compare_rare_classes", "select_features"),

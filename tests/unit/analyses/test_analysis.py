@@ -19,7 +19,7 @@ from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from dpprobe.versions import VERSIONS
-from tests.support.cell_files import write_cell
+from tests.support.cell_files import DIMENSION, write_cell
 from tests.support.feature_stores import write_split
 from tests.unit.analyses.zero_shot.test_measure import write_text
 
@@ -45,6 +45,7 @@ def study() -> Study:
             "long_tail": {"clusters": [2]},
             "sites": {},
             "fairness": {},
+            "group_gradients": {},
             "few_shot": {"backbones": ["pixels"], "shots": [1], "seeds": 1},
             "imbalance": {"datasets": ["digits"], "classes": ["3"], "fractions": [0.5]},
         }
@@ -121,7 +122,7 @@ def _write_inputs(files: StudyFiles, backbone: str) -> None:
     generator = np.random.default_rng(0)
     for split, rows in (("train", ROWS), ("test", ROWS // 2)):
         labels = np.arange(rows) % len(names)
-        features = generator.normal(size=(rows, 16)) + 2 * np.eye(16)[labels]
+        features = generator.normal(size=(rows, DIMENSION)) + 2 * np.eye(DIMENSION)[labels]
         folder = Path(files.locate_manifest("digits", backbone, split)).parent
         write_split(
             folder,
@@ -131,7 +132,7 @@ def _write_inputs(files: StudyFiles, backbone: str) -> None:
             backbone=backbone,
             backbone_options=files.study.backbones[backbone].extraction_params(),
         )
-    write_text(folder.with_name("text.safetensors"), np.eye(3, 16), class_names=names)
+    write_text(folder.with_name("text.safetensors"), np.eye(3, DIMENSION), class_names=names)
     for cell in files.list_study_cells("digits"):
         if cell.backbone == backbone:
             write_cell(Path(files.results), **cell._asdict(), class_names=names)

@@ -179,6 +179,21 @@ FAULTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         {"epsilons": [1], "methods": {"sgd": SGD}, "fairness": {"reference": "sgd"}},
         [r"reference: no cell trains sgd without privacy; .* at inf: none"],
     ),
+    "gradients of groups": (
+        "group_gradients",
+        {"group_gradients": {"groups": ["race", "class"], "methods": ["ours", "tuned"]}},
+        [
+            r"no method clips gradients of examples: ours \(head least_squares clips no "
+            r"gradients of examples\); tuned \(trains a network, .*\); add one, such as momentum",
+            r"groups: race is not a group of any dataset",
+        ],
+    ),
+    "gradients without a cell": (
+        "group_gradients",
+        {"epsilons": [1], "methods": {"sgd": SGD, "ceiling": METHODS["ceiling"]}}
+        | {"group_gradients": {"epsilons": ["inf"]}},
+        [NO_CELL],
+    ),
     "groups without a cell": (
         "fairness",
         {"fairness": {"methods": ["ceiling"], "epsilons": [1]}},

@@ -24,6 +24,7 @@ ASKED: dict[str, Any] = {
     "long_tail": {},
     "sites": {"splits": ["equal", "labels"]},
     "fairness": {},
+    "group_gradients": {},
     "representation_law": {},
     "few_shot": {},
     "imbalance": {"datasets": ["digits"], "classes": ["3"], "fractions": [0.5]},
@@ -38,6 +39,7 @@ MEASURED = {
     "long_tail": (SINGLE, BACKBONES),
     "representation_law": (SINGLE, NETWORKS),
     "fairness": (DATASETS, BACKBONES),
+    "group_gradients": (DATASETS, BACKBONES),
     "imbalance": (("digits",), BACKBONES),
     "tsne": (DATASETS, BACKBONES),
     "sites": (SINGLE, BACKBONES),
@@ -58,6 +60,11 @@ PLACES: dict[str, list[dict[str, str]]] = {
     "write_law_tables": [{"dataset": dataset} for dataset in SINGLE],
     "plot_fairness": ONE_EACH,
     "write_fairness_table": ONE_EACH,
+    "write_group_gradients": ONE_EACH,
+    "plot_group_gradients": [
+        {"dataset": d, "backbone": b, "method": m}
+        for d, b, m in product(DATASETS, BACKBONES, ("sgd", "auto"))
+    ],
     "plot_imbalance": [{"dataset": "digits", "backbone": backbone} for backbone in BACKBONES],
     "write_imbalance_tables": [{"dataset": "digits"}],
     "plot_tsne_grid": [{}],
@@ -190,6 +197,10 @@ def test_chosen_datasets_and_backbones_stand_in_the_study_s_order(ask: Ask) -> N
         "net/simulated sites",
     ]
     assert BY_NAME["sites"].list_unpriced(study, "skin") == []
+    gradients = ask(group_gradients={"methods": ["sgd"]})
+    assert BY_NAME["group_gradients"].list_unpriced(gradients, "chest") == [
+        f"{name}/gradients of subgroups" for name in BACKBONES
+    ]
     assert BY_NAME["zero_shot"].list_unpriced(study, "digits") == [], "reads no training image"
 
 
@@ -226,6 +237,8 @@ def test_memory_and_time_follow_what_a_job_holds_and_does(ask: Ask) -> None:
     # 4 private methods at 2 budgets and 5 at inf, two seeds each, half a minute for 25,000 rows
     heads = 2 * (4 * 2 + 5)
     assert costs["fairness"].minutes == pytest.approx(30 + heads * (0.5 + 0.5 * 12_000 / 25_000))
+    # sgd and auto at two budgets and inf, two seeds each
+    assert costs["group_gradients"] == (3000 + 3 * 2.2 * 5000, 20 + 2 * 2 * 3 * 5)
     unscored = ask(long_tail={"memorisation": None, "rows": 1000})
     few = _cost(BY_NAME["long_tail"], unscored, 6.0, 60_000, 10)
     assert few.memory_mb == pytest.approx(2000 + 4 * 4 * 6 / 60)

@@ -16,6 +16,7 @@ from tests.support.imbalance_records import imbalance_record, rare_cell
 from tests.support.law_records import law_record
 from tests.support.long_tail_records import write_long_tail
 from tests.support.report_page import ReportedStudy
+from tests.unit.analyses.group_gradients.test_show import write_record
 
 HOSTILE = {"ink": "<i>", "bold": "<b>x", "thin": "</script>"}
 
@@ -137,6 +138,18 @@ def test_long_tails_have_tables_and_notes(made: ReportedStudy) -> None:
     rows = _table(section, "Sub-classes of each class, not private")
     assert [row["clusters a class"] for row in rows] == ["5", "20"]
     assert "Digits, pixels: no memorisation: 8 units." in _plain(section)
+
+
+def test_gradients_of_groups_are_marked_as_not_for_publication(made: ReportedStudy) -> None:
+    text = _page(made, group_gradients=[write_record(made.results)]).text
+    section = _section(text, "group-gradients")
+    assert "Not private, and not for publication" in _plain(section)
+    rows = _table(section, "Gradients of subgroups of digits, not private")
+    assert [(row["group"], row["alignment"]) for row in rows[1:3]] == [
+        ("F", "0.75 (0.62 to 0.88)"),
+        ("M", "0.75 (0.62 to 0.88)"),
+    ]
+    assert "gradients of subgroups are computed from them without noise" in _plain(text)
 
 
 def test_laws_have_a_row_for_each_network_and_split(made: ReportedStudy) -> None:

@@ -75,10 +75,6 @@ def reference_of(study: Study, method: str, epsilon: str) -> tuple[str, str] | N
 def fairness_faults(study: Study, fairness: FairnessOptions) -> Iterator[str]:
     """Yields one line per fault in a study's options of subgroup comparisons."""
     at_infinity = study.job_methods(INFINITE)
-    given = list(map(group_name, fairness.groups or ()))
-    for name in dict.fromkeys(given):
-        if given.count(name) > 1:
-            yield f"groups: {name} appears twice; remove one"
     if fairness.reference and fairness.reference not in at_infinity:
         few = ", ".join(at_infinity) or "none"
         yield (
@@ -87,25 +83,10 @@ def fairness_faults(study: Study, fairness: FairnessOptions) -> Iterator[str]:
         )
     if not fairness_cells(study):
         yield "no cell of the study has these methods and epsilons; write other values"
-    by_dataset = {
-        name: set(map(group_name, dataset.named_people().groups))
-        for name, dataset in study.datasets.items()
-    }
-    for name, columns_of_it in by_dataset.items():
-        if given and CLASSES not in given and not columns_of_it & set(given):
-            named = ", ".join(fairness.groups or ())
-            yield (
-                f"groups: datasets.{name} has none of the groups {named}; "
-                f"add a group of this dataset, or `{CLASSES}`"
-            )
-    columns = set().union(*by_dataset.values())
     pairs = [(group_name(first), group_name(second)) for first, second in fairness.pairs]
-    for group in dict.fromkeys([*given, *itertools.chain(*pairs)]):
-        if group not in columns and group != CLASSES:
-            yield (
-                f"groups: {group} is not a group of any dataset; write some of "
-                f"{', '.join(sorted(columns)) or CLASSES}"
-            )
+    yield from find_group_faults(study, fairness.groups or (), list(itertools.chain(*pairs)))
+    by_dataset = _name_groups(study)
+    columns = set().union(*by_dataset.values())
     seen: set[frozenset[str]] = set()
     for first, second in pairs:
         pair = f"pairs: [{first}, {second}]"
@@ -120,6 +101,43 @@ def fairness_faults(study: Study, fairness: FairnessOptions) -> Iterator[str]:
         ):
             yield f"{pair}: no dataset has both columns; write two columns of one dataset"
         seen.add(frozenset((first, second)))
+
+
+def find_group_faults(
+    study: Study, groups: Sequence[str], paired: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yields one line per fault in names of groups, which may have the prefix `group_`.
+
+    Args:
+      groups: the names of an option `groups`.
+      paired: further names, without the prefix, that must be groups of some dataset.
+    """
+    given = list(map(group_name, groups))
+    for name in dict.fromkeys(given):
+        if given.count(name) > 1:
+            yield f"groups: {name} appears twice; remove one"
+    by_dataset = _name_groups(study)
+    for name, columns_of_it in by_dataset.items():
+        if given and CLASSES not in given and not columns_of_it & set(given):
+            yield (
+                f"groups: datasets.{name} has none of the groups {', '.join(groups)}; "
+                f"add a group of this dataset, or `{CLASSES}`"
+            )
+    columns = set().union(*by_dataset.values())
+    for group in dict.fromkeys([*given, *paired]):
+        if group not in columns and group != CLASSES:
+            yield (
+                f"groups: {group} is not a group of any dataset; write some of "
+                f"{', '.join(sorted(columns)) or CLASSES}"
+            )
+
+
+def _name_groups(study: Study) -> dict[str, set[str]]:
+    """Returns the names of each dataset's groups."""
+    return {
+        name: set(map(group_name, dataset.named_people().groups))
+        for name, dataset in study.datasets.items()
+    }
 
 
 def list_datasets(study: Study) -> list[str]:

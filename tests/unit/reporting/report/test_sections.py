@@ -44,7 +44,7 @@ def test_a_study_without_analyses_has_no_sections_of_them(made: ReportedStudy) -
     names = {
         name for path in templates for name in re.findall('<section id="([^"]+)"', path.read_text())
     }
-    assert len(names) == len(templates) == 6
+    assert len(names) == len(templates) == 7
     page = made.page()
     assert not names & {part.get("id") for part in page.all("section")}
     assert not {f"#{name}" for name in names} & {link.get("href") for link in page.all("a")}

@@ -474,6 +474,7 @@ RUNNING: dict[str, dict[str, Any]] = {
     "long_tail": {"long_tail": {}},
     "representation_law": {"representation_law": {}, "backbones": NETWORK},
     "fairness": {"fairness": {"groups": ["class"]}},
+    "group_gradients": {"group_gradients": {}},
     "imbalance": {"imbalance": {"datasets": ["digits"], "classes": ["3"], "fractions": [0.1]}},
     "tsne": {"tsne": {"split": "train"}},
     "sites": {"sites": {"counts": [2]}},
