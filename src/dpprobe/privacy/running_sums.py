@@ -144,7 +144,7 @@ class Cohort:
 
 
 class RunningSums:
-    """The cohorts before a release, and what the release adds to their sums.
+    """The cohorts before a release, and the sums that the release adds.
 
     Args:
       names: mechanisms whose sums add up over cohorts, each released once by a fit.

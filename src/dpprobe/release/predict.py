@@ -74,7 +74,7 @@ BATCH_SIZE = 256
 
 
 class Report(Protocol):
-    """What a watch tells about all images."""
+    """The result of a watch for all images."""
 
     def list_lines(self) -> list[str]: ...
 
@@ -97,7 +97,7 @@ class Watch(Protocol):
 class Summary:
     """The number of rows that `predict` wrote, and the id and fault of each unusable image.
 
-    `report` is that of the `watch`, if there is one.
+    `report` is the report of the `watch`, if there is one.
     `prevalence` has the class frequencies that `prevalence="estimate"` found.
     """
 
