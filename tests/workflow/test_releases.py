@@ -168,7 +168,7 @@ def test_an_altered_release_is_told_and_made_again_only_as_it_was(
     assert workspace.dpprobe("verify", "results/releases/first").returncode == 1
     output = workspace.run(STUDY, "releases", "--forcerun", "make_release", check=False)
     assert output.returncode
-    assert "bundle.json: differs from release first as it was made; delete it" in output.stdout
+    assert "bundle.json: differs from the stored release first; delete it" in output.stdout
     altered.unlink()
     workspace.run(STUDY, "releases")
     assert {name: contents(releases / name) for name in made} == made

@@ -106,7 +106,7 @@ class Factorisation:
         """Raises PrivacyError for a cohort that the chain's epsilon does not cover."""
         if self.horizon is not None and place > self.horizon:
             raise PrivacyError(
-                f"cohort {place} of a horizon of {self.horizon}: the price covers no more; begin a "
+                f"cohort {place}: epsilon covers only {self.horizon} cohorts (`horizon`); begin a "
                 "new chain without `predecessor`"
             )
 

@@ -183,8 +183,8 @@ class Predictor:
         rule = SetRule.choose_rule(read.calibration, coverage=coverage, abstain_below=abstain_below)
         if operating_point and thresholds:
             raise ConfigError(
-                f"threshold of {next(iter(thresholds))}: the operating point holds for its "
-                "threshold alone; write one of the two"
+                f"threshold of {next(iter(thresholds))}: an operating point has its own "
+                "threshold; remove one of the two"
             )
         given = read_operating_point(read.calibration) if operating_point else thresholds or {}
         checked = check_thresholds(given, read.facts, link=read.link)

@@ -48,7 +48,7 @@ logger = logging.getLogger("dpprobe")
 
 # The keys of a manifest that identify the rows that it lists.
 _CONTENT = ("dataset_fingerprint", "fingerprint", "features_sha256")
-_REMEDY = "name a file that was made only from public data"
+_REMEDY = "name a file that derives only from public data"
 # Weights count as equal up to a factor if 1 - |cosine| is less; float16 rounding causes about 1e-7.
 _SAME_DIRECTION = 5e-7
 # With fewer weights, two classes may have the same direction by chance.

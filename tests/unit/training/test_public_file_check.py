@@ -291,7 +291,7 @@ def test_a_head_in_disguise_is_no_public_start(
         start_from(private, path)
     assert str(caught.value) == (
         f"init_file {path}: the weights of a head in {cell_of(tmp_path, 'second')}; name a file "
-        "that was made only from public data"
+        "that derives only from public data"
     )
 
 

@@ -237,7 +237,7 @@ class LedgerFile:
             except (ValueError, KeyError, TypeError, AttributeError, PrivacyError) as error:
                 raise DataError(
                     f"{self.path}, line {number}: damaged ({error}); restore the file from a "
-                    "backup: until then no release of this dataset is made"
+                    "backup: until then, releases of this dataset are refused"
                 ) from error
             last = record["hash"]
         return Content(entries, last, len(written) - len(rest) * (end == "torn"), end)

@@ -187,7 +187,7 @@ def test_a_server_without_end_is_left(
     monkeypatch.setattr(downloads, "MOST_UNSTATED", 1000)
     monkeypatch.setattr(downloads, "CHUNK_BYTES", 4096)
     url = server.put("/data.zip", CONTENT, faults=[Unsized()])
-    assert "more than 1000 bytes, and the server does not say how many" in refused(
+    assert "more than 1000 bytes, and the server states no size" in refused(
         url, path, error=WrongDownloadError
     )
     assert sum(files(path).values()) <= 2 * 4096
