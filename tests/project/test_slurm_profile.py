@@ -499,7 +499,7 @@ def ask_for(names: str) -> dict[str, Any]:
 
 FILE, OTHER = ["out/a"], {"log": ["other/logs/a.log"], "output": ["other/a"], "params": {"x": 1}}
 GROUPS = [{"type": "group", "groupid": "small", "jobid": f"{name}0000000"} for name in "ab"]
-# What was left behind, what is asked for now, and whether the first is cancelled.
+# The jobs left behind, the jobs submitted now, and whether the first is cancelled.
 LEFT_BEHIND: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
     ({}, {"params": {"x": 1}}, True),
     ({}, OTHER, False),

@@ -1,4 +1,4 @@
-"""What hosts and the Snakemake workflow catalog look for in fixed places."""
+"""Files that hosts and the Snakemake workflow catalog expect in fixed places."""
 
 from __future__ import annotations
 

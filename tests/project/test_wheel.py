@@ -252,7 +252,7 @@ print(json.dumps([ended, there]))
 """
 COMMANDS = ("verify releases/blobs_v1", "predict releases/blobs_v1 vectors.npy")
 IMAGES = "images/clinic_v1"
-# What a person reads who lacks an extra: the missing package, and the extra that has it.
+# The error without an extra names the missing package, and the extra that has it.
 DOORS = {
     "run -n": ("dpprobe run: the package snakemake", "workflow"),
     "init .": ("dpprobe init: the package snakemake", "workflow"),

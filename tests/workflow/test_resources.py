@@ -216,7 +216,7 @@ def on_slurm(*resources: str) -> list[str]:
 
 
 def read_requests(output: str) -> Requests:
-    """What the jobs of each rule ask for, as a dry run says."""
+    """The resources that each rule's jobs request in a dry run."""
     found: Requests = {}
     for rule, asked in re.findall(r"^(\w+): (threads=.*)$", output, re.MULTILINE):
         parts = (part.split("=", 1) for part in asked.split(", "))

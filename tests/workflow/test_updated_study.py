@@ -43,7 +43,7 @@ SECOND = {
 # Methods of the archive whose heads have a `fit_version` above the archive's.
 CHANGED = {"covariance"}
 LEDGER = "data/digits/ledger.jsonl"
-# What an update must neither make again nor change: features, unchanged heads, the first release.
+# An update neither recomputes nor changes features, unchanged heads, and the first release.
 KEPT = (
     "data/digits/*.parquet",
     "results/features/**/*.h5",

@@ -1,4 +1,4 @@
-"""Mean scores of classes: what is summed, what they change, and what they are for."""
+"""Mean scores of classes: their sums, their effect, and their purpose."""
 
 from __future__ import annotations
 

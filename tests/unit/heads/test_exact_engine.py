@@ -169,7 +169,7 @@ def test_a_row_in_front_changes_the_sum_by_its_own_part(kind: str) -> None:
 
 
 def test_a_row_is_normalised_alike_in_any_block() -> None:
-    """What exact sums rest on where rows are copies: their bits depend on the row alone."""
+    """Exact sums with copied rows need this: a row's bits depend on the row alone."""
     generator = torch.Generator().manual_seed(0)
     for threads in (1, 3):
         torch.set_num_threads(threads)

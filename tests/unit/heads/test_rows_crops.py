@@ -102,7 +102,7 @@ def test_crops_that_are_the_rows_train_the_same_head(
 def test_a_step_sums_one_clipped_gradient_of_each_drawn_example_from_its_crop(
     engine: str, batch_size: Any, streamed: bool, units: Units | None
 ) -> None:
-    """Rows of a patient with m images weigh 1 / m, whichever crop they are of."""
+    """Rows of a patient with m images weigh 1 / m, for each crop."""
     data, watching = with_crops(*versions(), units=units, streamed=streamed), Watching()
     method = Options(engine=engine, batch_size=batch_size, steps=80, init="zero", max_grad_norm=0.9)
     fit_heads(method, data, plan_for(method, data.n), SEEDS[:1], observer=watching)

@@ -1,4 +1,4 @@
-"""Students on public images: what they learn, what is counted of them, and when they are used."""
+"""Students on public images: their training, the counts, and when a student is used."""
 
 from __future__ import annotations
 

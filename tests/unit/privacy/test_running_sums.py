@@ -39,7 +39,7 @@ def release(
 def run_chain(
     factorisation: Factorisation, sums: Sequence[torch.Tensor], *, noise: float = 2.0
 ) -> tuple[list[torch.Tensor], list[Cohort], float]:
-    """Returns all totals, what was kept, and the deviation stated for the last total."""
+    """Returns all totals, the kept sums, and the deviation stated for the last total."""
     kept: list[Cohort] = []
     totals = []
     for place, part in enumerate(sums):

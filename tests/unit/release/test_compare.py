@@ -106,7 +106,7 @@ def test_a_comparison_is_booked_closed_and_stored(made: tuple[Path, Study]) -> N
     assert entry.digest == record["record_sha256"]
     assert entry.booking.split == ledger(folder).read_entries()[0].booking.split
     assert entry.booking.units == ledger(folder).read_entries()[0].booking.units
-    # test units pay for exactly the noise that was drawn, training units nothing
+    # the booked epsilon of test units fits the drawn noise; training units have none
     (part,) = entry.booking.parts
     assert part.side == "test"
     for mechanism, stated in zip(part.mechanisms, record["mechanisms"], strict=True):

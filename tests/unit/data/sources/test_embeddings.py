@@ -258,7 +258,7 @@ ODD[[2, 5, 5, 9], [1, 0, 1, 1]] = np.nan, np.inf, np.nan, -1e300
 TWO = {"vectors": {"b": "Y", "a": "X"}}
 
 
-# What a second file has in place of lists of numbers.
+# The content of a second file, in place of lists of numbers.
 KINDS_OF_VECTORS: list[tuple[Any, Any, str]] = [
     (1.5, None, "floats"),
     ("1 2", None, "texts"),
@@ -271,7 +271,7 @@ KINDS_OF_VECTORS: list[tuple[Any, Any, str]] = [
     ([1, 2], pa.list_(pa.decimal128(9, 1)), "lists of decimal128(9, 1)"),
     (None, None, "null"),
 ]
-# Columns of the first and of a second file, and what is said of the second.
+# Columns of the first and of a second file, and the error about the second.
 COLUMNS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"kind": [["a"]] * 10}, "'kind' has lists of texts, but texts in"),
     ({}, {"kind": [b"a"] * 10}, "'kind' has binary, but texts in"),

@@ -1,4 +1,4 @@
-"""Exact sums of gradients: those of Python's whole numbers, row by row, and NumPy's steps."""
+"""Exact sums of gradients equal sums of Python integers, row by row, and NumPy's steps."""
 
 from __future__ import annotations
 

@@ -411,7 +411,7 @@ def test_a_killed_booking_frees_the_lock_and_counts_once_its_line_is_whole(
     assert ledger.book_release(booking("next"), FREE).number == 2
 
 
-# What a ledger prints of its entries and totals, and what a person may do to an entry.
+# The printed entries and totals of a ledger, and the changes that a person may make.
 
 
 REASON = "the job died before its noise"
