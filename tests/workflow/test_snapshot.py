@@ -67,7 +67,7 @@ def learning_rates(workspace: Workspace) -> list[float]:
 def test_an_edit_while_jobs_wait_belongs_to_the_next_run(
     cluster: Workspace, study: dict[str, Any]
 ) -> None:
-    """The changed files, and the added files."""
+    """The edit changes a value, and adds a method, an epsilon and seeds."""
     edited = json.loads(json.dumps(study))
     edited["methods"]["sgd"]["learning_rate"] = 0.001
     edited["methods"]["momentum"] = {**study["methods"]["sgd"], "head": "momentum"}
