@@ -1,4 +1,4 @@
-"""Garbage collection in a process that keeps nearly all that it makes."""
+"""Garbage collection in a process that keeps nearly all of its objects."""
 
 from __future__ import annotations
 

@@ -428,7 +428,7 @@ def test_a_job_is_submitted_with_what_it_asks_for(slurm: Slurm) -> None:
 def test_devices_and_partitions_are_one_option_each(
     slurm: Slurm, resources: dict[str, Any], words: list[str]
 ) -> None:
-    """Of two sbatch takes the last: a job with scratch from `default-resources` had no GPU."""
+    """sbatch takes the last of two: a job with scratch from `default-resources` had no GPU."""
     submitted(slurm, script(slurm, resources=resources))
     (call,) = slurm.calls("sbatch")
     assert [word for word in call.split() if word.startswith(("--gres", "--partition"))] == words

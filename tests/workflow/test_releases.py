@@ -91,7 +91,7 @@ def test_a_release_is_made_once(workspace: Workspace, made: dict[str, dict[str, 
 def test_other_options_and_more_than_the_budget_make_nothing(
     workspace: Workspace, made: dict[str, dict[str, bytes]]
 ) -> None:
-    """Under the name of a release that is made, and under a new one."""
+    """Tries the name of a finished release, and a new name."""
     releases = workspace.directory / RELEASES
     output = workspace.run(changed(epsilon=2), "release_second", check=False)
     assert output.returncode

@@ -202,7 +202,7 @@ def test_tracking_makes_the_store_of_the_other_folder_again(updated: Updated) ->
 
 
 def test_the_old_release_passes_for_a_predecessor(updated: Updated) -> None:
-    """Of the bundle of the second release, which today's code verifies with the first."""
+    """Today's code verifies the second release's bundle with the first as its predecessor."""
     bundle = updated.results / "releases/second"
     assert contents(bundle)
     verified = updated.workspace.dpprobe(

@@ -208,7 +208,7 @@ def test_a_metric_is_part_of_a_release(place: Path) -> None:
 
 
 def test_a_predecessor_is_part_of_a_release_of_a_chain_alone(place: Path) -> None:
-    """Of a cohort it says which sums are added up; of another release it is a remark."""
+    """For a cohort it determines the added sums; for another release it is a remark."""
     for more, same in (({}, True), ({"cohort": "now"}, False)):
         one, other = (
             make_task(place, place, **more, **each) for each in ({}, {"predecessor": "x"})

@@ -158,7 +158,7 @@ def test_the_released_number_is_the_sum_plus_noise(
 def test_a_macro_accuracy_has_the_frequencies_that_bundles_state(
     released: tuple[Path, Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a head that releases them, and of one that does not; the sum by a plain loop."""
+    """One head releases frequencies, and one does not; the sum is a plain loop's."""
     shutil.copytree(released[0], tmp_path, dirs_exist_ok=True)
     of = study(tmp_path, name="third", method="balanced", allow_useless=True)
     with refuses(ConfigError, "macro_accuracy", "frequencies", "toy"):

@@ -103,7 +103,7 @@ def kind_of(word: str) -> Kind:
 def read_word(text: str) -> str | None:
     """Returns the word of a name's last part, such as `mask` of `_mask_1`; None without a word.
 
-    A known word stands for all words of the part, so that `_aug_3f2` and `_aug_9c1` have one word.
+    A known word replaces all words of the part, so that `_aug_3f2` and `_aug_9c1` have one word.
     """
     if _BRACKETS.fullmatch(text):
         return NUMBERED

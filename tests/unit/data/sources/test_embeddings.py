@@ -475,7 +475,7 @@ def test_the_code_that_an_error_suggests_makes_vectors(tmp_path: Path, array: An
 def test_vectors_are_read_as_they_were_written(
     tmp_path: Path, write: Write, usual: str, vectors: dict[str, Any]
 ) -> None:
-    """Under their names; `usual` is the array that is read if the study names none."""
+    """Vectors have their names; `usual` is the array that is read if the study names none."""
     written = write(tmp_path)
     given = {"class_names": ["a", "b"], "duplicates": "warn"}
     file = options(tmp_path, written, **given).open_vectors("train")

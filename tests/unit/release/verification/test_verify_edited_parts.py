@@ -202,7 +202,7 @@ def measured_statement(
 
 @pytest.mark.parametrize("kind", MEASURED)
 def test_an_edit_of_a_part_is_named_by_its_check(original: Path, kind: str) -> None:
-    """Of numbers in lists, the first two are edited."""
+    """The first two numbers of each list are edited."""
     blocks, list_faults = measured_statement(original, kind)
     blocks |= BESIDE.get(kind, {})
     assert list_faults(blocks) == {}
