@@ -39,7 +39,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The scripts of an environment with the wheel, which sees the packages of this one."""
+    """The scripts of an environment with the wheel; it can import this environment's packages."""
     return install(wheel, tmp_path_factory.mktemp("installed") / "venv")
 
 

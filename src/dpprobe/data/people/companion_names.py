@@ -1,4 +1,4 @@
-"""Finds companions by names: `x_mask.png` beside `x.png`, and other pictures of the same picture.
+"""Finds companions by names: `x_mask.png` beside `x.png`, and other variants of one picture.
 
 A companion's name is the name of another image, its *base*, with a separator and a word. The word
 gives the kind of companion: a mask or preview, a copy, or something else. A word counts only if
