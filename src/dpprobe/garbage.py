@@ -1,4 +1,4 @@
-"""Garbage collection in a process that keeps nearly all that it makes."""
+"""Garbage collection in a process that keeps nearly all of its objects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def search_rarely() -> None:
     """Makes Python search for garbage rarely, and never at the end of the process.
 
     torch and the rules of Snakemake are 350,000 objects that stay. By default Python searches them
-    while they are made, and once more at the end, after `atexit`: 0.6 s of a training job.
+    during their creation and at the end, after `atexit`, which takes 0.6 s of a training job.
     """
     gc.set_threshold(_OBJECTS)
     atexit.register(_leave_objects)

@@ -1,7 +1,7 @@
-"""What a run makes again because this dpprobe writes a stage's files in another version.
+"""Lists the jobs of a run that repeat because dpprobe raised the version of a stage's files.
 
-The versions of `dpprobe.versions`, as params of rules, know their stage. Snakemake notes a job's
-params without their names, and by their text, which is that of the number alone.
+The versions of `dpprobe.versions`, as params of rules, know their stage. Snakemake records only the
+text of a job's params, without names: a version is recorded as its number.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from dpprobe import versions
 from dpprobe.counted_nouns import count_noun
 
-# What the files of a stage are called, where its name does not say it.
+# Names of the files of stages whose own name is not enough.
 _FILES = {
     "download": "downloads",
     "data": "split tables",
@@ -80,7 +80,7 @@ def find_raised(params: Iterable[Any], recorded: Sequence[str] | None) -> list[R
     values = [value for value in params if not callable(value)]
     stages = [value for value in values if isinstance(value, StageVersion)]
     constants = Counter(repr(value) for value in values if not isinstance(value, StageVersion))
-    # A number may be that of an option as well. If options come first, a version may seem to be
+    # An option may have the number of a version. If options come first, a version may seem to be
     # raised where an option has changed to its number.
     raised = _find_missing(stages, Counter(recorded) - constants)
     certain = _find_missing(stages, Counter(recorded))
@@ -113,7 +113,7 @@ def is_only_raised(raised: Sequence[Raised], old: Iterable[str], new: Iterable[s
 
 
 def describe_raised(jobs: Iterable[RaisedJob]) -> list[str]:
-    """Says in a line per stage what is made again, and why."""
+    """Returns one line per stage: which jobs run again, and why."""
     counts: dict[Raised, Counter[str]] = {}
     for job in jobs:
         for raised in job.stages:

@@ -135,7 +135,7 @@ def outside_imports(start: Path, source: Path, *, late: bool = True) -> set[str]
 
 
 def imported_names(node: ast.AST, *, late: bool) -> Iterator[str]:
-    """Yields modules that code imports when it is read; with `late`, those of functions too."""
+    """Yields the modules that code imports at the top; with `late`, also within functions."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
             for other in child.orelse:

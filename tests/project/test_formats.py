@@ -188,7 +188,7 @@ def test_stored_cohort_is_read() -> None:
 
 
 def test_stored_comparison_is_read() -> None:
-    """Of two heads on 120 test images; the interval follows from the released numbers."""
+    """It compares two heads on 120 test images; the interval follows from the released numbers."""
     record = read_record(
         STORED / "comparison-1/comparison.json", kind="dpprobe-comparison", version=1
     )
@@ -311,7 +311,7 @@ def test_every_name_in_a_statement_has_a_sentence_and_a_description() -> None:
 
 
 def test_new_statements_are_valid_by_the_schema() -> None:
-    """And those of version 2, which have sentences, are not."""
+    """Statements of version 2, which have sentences, are invalid."""
     schema = Draft202012Validator(read_json(SCHEMA))
     Draft202012Validator.check_schema(schema.schema)
     for version in sorted(path for path in (STORED / "releases").iterdir() if path.is_dir()):

@@ -4,8 +4,8 @@ Half a minute by default. By hand, longer and with new seeds, counts printed:
 
     FUZZ_SECONDS=600 FUZZ_SEED=7 python -m pytest -s tests/project/test_fuzzed_inputs.py
 
-A failure names its kind and its number; `FUZZ_ONLY="csv 1234"` makes that input again. What failed
-once stands in `test_hostile_inputs.py`, or in CORPUS below.
+A failure names its kind and its number; `FUZZ_ONLY="csv 1234"` makes that input again. Inputs that
+failed once are in `test_hostile_inputs.py`, or in CORPUS below.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ REASONS = {
     "several_labels": "a download's labels are not known before it",
     "weights_sha256": "the record of which weights an external program used",
 }
-# What uses a KEY: files, and how the key stands in them.
+# For each kind of key: the files that use keys, and the pattern of a key in them.
 USES = {
     "study": (["config.yaml", "config/*.yaml", "resources/**/*.yaml"], r"(?<![\w.])KEY:"),
     "page": (["README.md", "docs/*.md"], r"`[^`\n]*\bKEY\b[^`\n]*`|^ .*\bKEY:"),

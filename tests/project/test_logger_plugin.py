@@ -231,7 +231,7 @@ def test_a_terminal_that_is_gone_ends_the_messages_and_not_the_run(
 IN_CONFIG = 'Traceback (most recent call last):\n  File "x", in load_configfile\n'
 NO_RULE = 'MissingRuleException in file "/a", line 4:\nNo rule to produce {} (if you use'
 NO_ACCESS = "no access (Permission denied); correct the permissions of the file and its folder"
-# What Snakemake calls an error, what it says, and what dpprobe makes of it.
+# Snakemake's name of an error, its message, and dpprobe's message.
 ERRORS = (
     (
         "OSError",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 # What names a folder above the root, in code, in studies and in pages.
 ABOVE = re.compile(r"""\b(?:REPOSITORY|ROOT|repository)\.parent\b|\.\./shared\b""")
-# What a clone has; a used checkout also has results, an environment and caches.
+# The folders of a clone; a used checkout also has results, an environment and caches.
 PLACES = (
     ".ci",
     ".github",

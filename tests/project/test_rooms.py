@@ -161,7 +161,7 @@ def test_an_import_within_a_function_says_why(repository: Path, imports: list[Im
 
 
 def test_no_module_of_results_imports_torch() -> None:
-    """What only reads results need not wait for it."""
+    """Code that only reads results need not wait for it."""
     program = """
 import importlib, pkgutil, sys
 from dpprobe import results

@@ -428,7 +428,7 @@ def test_a_job_is_submitted_with_what_it_asks_for(slurm: Slurm) -> None:
 def test_devices_and_partitions_are_one_option_each(
     slurm: Slurm, resources: dict[str, Any], words: list[str]
 ) -> None:
-    """Of two sbatch takes the last: a job with scratch from `default-resources` had no GPU."""
+    """sbatch takes the last of two: a job with scratch from `default-resources` had no GPU."""
     submitted(slurm, script(slurm, resources=resources))
     (call,) = slurm.calls("sbatch")
     assert [word for word in call.split() if word.startswith(("--gres", "--partition"))] == words
@@ -499,7 +499,7 @@ def ask_for(names: str) -> dict[str, Any]:
 
 FILE, OTHER = ["out/a"], {"log": ["other/logs/a.log"], "output": ["other/a"], "params": {"x": 1}}
 GROUPS = [{"type": "group", "groupid": "small", "jobid": f"{name}0000000"} for name in "ab"]
-# What was left behind, what is asked for now, and whether the first is cancelled.
+# The jobs left behind, the jobs submitted now, and whether the first is cancelled.
 LEFT_BEHIND: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
     ({}, {"params": {"x": 1}}, True),
     ({}, OTHER, False),

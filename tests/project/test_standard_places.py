@@ -1,4 +1,4 @@
-"""What hosts and the Snakemake workflow catalog look for in fixed places."""
+"""Files that hosts and the Snakemake workflow catalog expect in fixed places."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_system_packages_are_installed_as_root_or_by_sudo(
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     script = repository / "tests/install_system_packages.sh"
-    # a folder without any of the programs that the part needs, but with those of the script
+    # a folder with the programs that the script needs, without those that the part needs
     (tmp_path / "env").symlink_to("/usr/bin/env")
     text = script.read_text()
     added = 'PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"'

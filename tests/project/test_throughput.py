@@ -1,4 +1,4 @@
-"""bench/throughput.py: what it measures, what it leaves out, and what the page takes of it."""
+"""bench/throughput.py: its measurements, its exclusions, and the numbers that the page shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Young parts may leave: no other code imports them, but for a few lines that say why.
+"""Young parts can be removed: no other code imports them, except a few lines that say why.
 
 docs/versions.md says which parts are young, docs/architecture.md which code that is.
 """

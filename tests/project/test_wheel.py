@@ -39,7 +39,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The scripts of an environment with the wheel, which sees the packages of this one."""
+    """The scripts of an environment with the wheel; it can import this environment's packages."""
     return install(wheel, tmp_path_factory.mktemp("installed") / "venv")
 
 
@@ -252,7 +252,7 @@ print(json.dumps([ended, there]))
 """
 COMMANDS = ("verify releases/blobs_v1", "predict releases/blobs_v1 vectors.npy")
 IMAGES = "images/clinic_v1"
-# What a person reads who lacks an extra: the missing package, and the extra that has it.
+# The error without an extra names the missing package, and the extra that has it.
 DOORS = {
     "run -n": ("dpprobe run: the package snakemake", "workflow"),
     "init .": ("dpprobe init: the package snakemake", "workflow"),

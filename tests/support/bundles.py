@@ -37,7 +37,7 @@ def state_tested(n: int) -> dict[str, Any]:
 
 
 def describe_backbone(loaded: Backbone, **facts: Any) -> BackboneFacts:
-    """What a bundle says of a backbone as it is loaded here."""
+    """A bundle's description of a backbone as it is loaded here."""
     facts = {"checkpoint": None, "precision": "float32", "dtype": "float32", "versions": {}} | facts
     return BackboneFacts(
         weights_sha256=loaded.weights_sha256,

@@ -280,7 +280,7 @@ EYES = {
 
 
 def eyepacs(entry: DatasetEntry, place: Place) -> Small:  # noqa: ARG001
-    """Both folders of images, Kaggle's table of training labels, and that of test labels."""
+    """Both folders of images, Kaggle's tables of training labels and of test labels."""
     pictures, root = _Pictures(), place.folder
     for part, file, columns in (
         ("train", "trainLabels.csv", ["image", "level"]),

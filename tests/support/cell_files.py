@@ -225,7 +225,7 @@ def write_study(
 ) -> list[Path]:
     """Writes the cells of a study on one dataset; the non-private method at inf alone.
 
-    Further options are those of `write_cell`.
+    Further options are passed to `write_cell`.
     """
     return [
         write_cell(

@@ -164,7 +164,7 @@ def state(folder: Path) -> dict[str, Any]:
 
 
 def files(folder: Path) -> tuple[str, ...]:
-    """Every file and folder, and the ledger's lines: what a killed run left, but for its draws."""
+    """Every file and folder of a killed run, and the ledger's lines, without the drawn numbers."""
     places = (path.relative_to(folder) for path in folder.rglob("*"))
     names = (str(place.with_name(without_token(place.name))) for place in places)
     entries = Ledger.of_dataset(folder / "data", "toy").read_entries()

@@ -54,7 +54,7 @@ STILL_WAITING = 3  # exit status of `dpprobe site sums`
 
 @dataclass(frozen=True)
 class StoredFiles:
-    """What a kind of release left in its folder.
+    """The content of the folder of a kind of release.
 
     Attributes:
       bundle: the folder of the bundle.
@@ -181,7 +181,7 @@ def vectors_dataset(
 
 
 def labels_dataset() -> Options:
-    """Vectors with two labels each, of which any number may hold."""
+    """Vectors with two labels each; a vector may have none, one or both."""
     generator = np.random.default_rng(3)
     marks = generator.integers(2, size=(ROWS, 2))
     vectors = generator.normal(size=(ROWS, DIMENSION))

@@ -15,7 +15,7 @@ from dpprobe.privacy.plan import Mechanism, Plan, Selection
 
 # One release on all rows and some on a few, in one plan.
 RATE, STEPS = 0.05, 60
-# The mean numbers of runs of which the best is released.
+# Mean numbers of runs; the best run is released.
 MEANS = [3.0, 10.0, 100.0]
 
 

@@ -43,9 +43,9 @@ METHODS: dict[str, Any] = {
 
 
 def study(folder: Path, **release: Any) -> Study:
-    """A study whose release `first` is of the method `covariance`, but for what is given.
+    """A study with the release `first` of the method `covariance`; arguments replace parts of it.
 
-    With `of_patients` the images are those of patients. `called` is the dataset's name, and `more`
+    With `of_patients` the units are patients. `called` is the dataset's name, and `more`
     are options of it.
     """
     called, more = release.pop("called", "toy"), release.pop("more", {})
@@ -88,7 +88,7 @@ def write_features(
     fingerprint: str = "secret-fingerprint",
     shares: tuple[int, ...] = (1, 1, 1),
 ) -> None:
-    """Writes two small splits of three classes that can be told apart.
+    """Writes two small splits of three separable classes.
 
     Args:
       images_per_patient: None for rows that name no patients.

@@ -106,7 +106,7 @@ def _stated(item: Mechanism, noise: float = 18.65) -> dict[str, Any]:
 
 
 def watched(n: int = 1000) -> dict[str, Any]:
-    """What documents read of the tables for new images in a release's statement."""
+    """The tables for new images that documents read from a release's statement."""
     tables: dict[str, list[float]] = {"predicted_class": [], "unusualness": []}
     mechanisms = [_stated(item, 5.9) for item in monitor_mechanisms(unusual=True)]
     values = {"n": n, "epsilon": 1.0, "together": 1.83}

@@ -99,7 +99,7 @@ class ReportedStudy:
     """Writes the files of a small study, and its report."""
 
     def __init__(self, root: Path, datasets: tuple[str, ...] = ("digits",), **options: Any) -> None:
-        """Writes them; further options are those of `write_cell`."""
+        """Writes them; further options are passed to `write_cell`."""
         self.root = root
         self.results = root / "results"
         shutil.copytree(_write_files(datasets, **options), root, dirs_exist_ok=True)

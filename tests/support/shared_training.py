@@ -42,7 +42,7 @@ Case = dict[str, Any]
 
 
 def inputs_of(case: Case) -> Inputs:
-    """The rows of a case, of which none takes part if the case has "null"."""
+    """The rows of a case; none takes part if the case has "null"."""
     inputs = mlp_inputs(case.get("rows", 40), units=case.get("units", False))
     return inputs.keep_rows(np.zeros(inputs.rows, dtype=bool)) if case.get("null") else inputs
 

@@ -59,7 +59,7 @@ def main(folder: Path) -> None:
 
 
 def move(site: Site, ready: Path, folder: Path) -> Site:
-    """The same site in a copy of all folders."""
+    """Returns the same site in a copy of all folders."""
     shutil.copytree(ready, folder)
     return Site(site.name, folder / site.name, site.members, folder / "exchange", site.options)
 

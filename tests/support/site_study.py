@@ -60,7 +60,7 @@ class Site:
 
 
 def make_sites(folder: Path, **options: Any) -> list[Site]:
-    """Writes the features of three sites; `options` are those of the release at all of them.
+    """Writes the features of three sites; `options` are the release's options, at all sites.
 
     With `of_patients` each patient has two images.
     """

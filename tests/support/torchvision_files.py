@@ -53,7 +53,7 @@ def serve_dataset(
       folder: where the files go, under their own names.
       monkeypatch: takes the checksums back.
       per_class: training rows of each class; of EuroSAT all rows of each class. One test row each.
-      class_names: those of CIFAR and of Places365, if not made up.
+      class_names: by default the class names of CIFAR and of Places365.
 
     Returns:
       Training rows, test rows (EuroSAT: all rows, 0) and classes.

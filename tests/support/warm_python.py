@@ -346,7 +346,7 @@ def describe_networks_once(folder: Path) -> None:
 def keep_prices(folder: Path) -> None:
     """Computes each price once for all processes, under a hash of all arguments.
 
-    Each job prices its plans again, most of them those of other tests' jobs.
+    Each job prices its plans again; most plans equal those of other tests' jobs.
     """
     from dpprobe.privacy import noise_calibration, trade_off
 

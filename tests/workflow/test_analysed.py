@@ -17,7 +17,7 @@ from dpprobe.files.json_files import read_json
 
 from .conftest import SMALL, Workspace
 
-# All analyses but those of networks, with one report.
+# All analyses except those of networks, with one report.
 ANALYSED: dict[str, Any] = SMALL | {
     "study": "analysed",
     "methods": {

@@ -134,8 +134,8 @@ def test_deleted_files_are_planned_again(finished: Workspace, study: dict[str, A
     assert set(HEALED) <= set(missing), "nothing would make them again"
 
 
-# By target, what is deleted, and the jobs that make it again. The study has one dataset of two
-# splits, two shards each, two backbones, and the epsilons 0.5, 8 and inf (of its ceiling).
+# For each target, the deleted files, and the jobs that recreate them. The study has one dataset of
+# two splits, two shards each, two backbones, and the epsilons 0.5, 8 and inf (of its ceiling).
 STAGES: dict[str, tuple[list[str], dict[str, int]]] = {
     "data": (["data/digits"], {"prepare_data": 1}),
     "features": (["results/features"], {"extract_features": 2 * 2 * 2, "write_manifest": 2 * 2}),
@@ -175,7 +175,7 @@ def test_a_stage_makes_all_that_it_names(
         assert finished.planned(study, target) == {target: 1, **jobs}
 
 
-# What belongs to no dataset alone.
+# Rules whose jobs belong to no single dataset.
 STUDY_WIDE = {
     "all",
     "plot_datasets",

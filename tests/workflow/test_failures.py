@@ -1,4 +1,4 @@
-"""Failures are told with their causes: of killed jobs, of those tried again, of ended runs."""
+"""Failures are reported with causes: killed jobs, retried jobs, ended runs."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_groups_are_compared_once_and_again_when_an_option_changes(
 
 
 def _require_the_metrics_of_groups(workspace: Workspace, record: FairnessRecord) -> None:
-    """Groups are those of the source's columns, and their AUCs those of the cells' predictions."""
+    """Groups come from the source's columns, and AUCs from the cells' predictions."""
     source = pd.read_parquet(workspace.directory / "raw/labels_test.parquet")
     assert record.rows == len(source)
     for attribute in record.attributes:

@@ -91,7 +91,7 @@ def test_a_release_is_made_once(workspace: Workspace, made: dict[str, dict[str, 
 def test_other_options_and_more_than_the_budget_make_nothing(
     workspace: Workspace, made: dict[str, dict[str, bytes]]
 ) -> None:
-    """Under the name of a release that is made, and under a new one."""
+    """Tries the name of a finished release, and a new name."""
     releases = workspace.directory / RELEASES
     output = workspace.run(changed(epsilon=2), "release_second", check=False)
     assert output.returncode
@@ -168,7 +168,7 @@ def test_an_altered_release_is_told_and_made_again_only_as_it_was(
     assert workspace.dpprobe("verify", "results/releases/first").returncode == 1
     output = workspace.run(STUDY, "releases", "--forcerun", "make_release", check=False)
     assert output.returncode
-    assert "bundle.json: differs from release first as it was made; delete it" in output.stdout
+    assert "bundle.json: differs from the stored release first; delete it" in output.stdout
     altered.unlink()
     workspace.run(STUDY, "releases")
     assert {name: contents(releases / name) for name in made} == made

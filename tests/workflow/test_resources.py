@@ -116,7 +116,7 @@ def test_training_asks_by_features_and_heads(
 def test_short_shards_are_one_job_with_one_gpu(
     workspace: Workspace, small: dict[str, Any], template: Template
 ) -> None:
-    """By the lines of docs/cluster.md and of the Slurm profile: four shards after each other."""
+    """Uses the lines of docs/cluster.md and of the Slurm profile: four shards in sequence."""
     template(workspace, small, "data")
     small["features"] = {"shards": 8}
     grouped = [
@@ -216,7 +216,7 @@ def on_slurm(*resources: str) -> list[str]:
 
 
 def read_requests(output: str) -> Requests:
-    """What the jobs of each rule ask for, as a dry run says."""
+    """The resources that each rule's jobs request in a dry run."""
     found: Requests = {}
     for rule, asked in re.findall(r"^(\w+): (threads=.*)$", output, re.MULTILINE):
         parts = (part.split("=", 1) for part in asked.split(", "))
@@ -261,7 +261,7 @@ def test_jobs_that_run_a_network_ask_for_the_gpu_of_this_machine(
 def test_a_network_on_two_processes_has_two_gpus(
     workspace: Workspace, networks: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the memory of two; other jobs have what they had."""
+    """It also has the memory of two; other jobs do not change."""
     several = networks | {"fine_tuning": {"processes": 2}}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     one, two = (

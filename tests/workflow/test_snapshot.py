@@ -1,4 +1,4 @@
-"""A run is what it was when it started: its study and its code may be edited while jobs wait."""
+"""A run keeps its study and code from its start; both may be edited while jobs wait."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def learning_rates(workspace: Workspace) -> list[float]:
 def test_an_edit_while_jobs_wait_belongs_to_the_next_run(
     cluster: Workspace, study: dict[str, Any]
 ) -> None:
-    """What is changed, and what is added."""
+    """The edit changes a value, and adds a method, an epsilon and seeds."""
     edited = json.loads(json.dumps(study))
     edited["methods"]["sgd"]["learning_rate"] = 0.001
     edited["methods"]["momentum"] = {**study["methods"]["sgd"], "head": "momentum"}

@@ -43,7 +43,7 @@ SECOND = {
 # Methods of the archive whose heads have a `fit_version` above the archive's.
 CHANGED = {"covariance"}
 LEDGER = "data/digits/ledger.jsonl"
-# What an update must neither make again nor change: features, unchanged heads, the first release.
+# An update neither recomputes nor changes features, unchanged heads, and the first release.
 KEPT = (
     "data/digits/*.parquet",
     "results/features/**/*.h5",
@@ -202,7 +202,7 @@ def test_tracking_makes_the_store_of_the_other_folder_again(updated: Updated) ->
 
 
 def test_the_old_release_passes_for_a_predecessor(updated: Updated) -> None:
-    """Of the bundle of the second release, which today's code verifies with the first."""
+    """Today's code verifies the second release's bundle with the first as its predecessor."""
     bundle = updated.results / "releases/second"
     assert contents(bundle)
     verified = updated.workspace.dpprobe(

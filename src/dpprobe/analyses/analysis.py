@@ -58,7 +58,7 @@ class Measurement:
 
     Attributes:
       rule: the name of the job's Snakemake rule.
-      words: the job's name in messages, which append "of <dataset>, <backbone>".
+      words: the job's name in messages; they append "of <dataset>, <backbone>".
       needs: the files that the job reads, by name.
       outputs: the files that the job writes, below the results folder, by name. The last output is
         the record, which marks the job as done. The job gets the path of an output with the name ""

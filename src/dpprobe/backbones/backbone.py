@@ -1,4 +1,4 @@
-"""A loaded backbone, its runtime, and the fingerprint of all that determines its features."""
+"""A loaded backbone, its runtime, and the fingerprint of its features."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Backbone:
       architecture: the model's name as its library resolves it; None without a library.
       pretrained_tag: the name of the library's own weights; None for other weights.
       trained: True if the weights come from training, on data that are assumed to be public.
-      fingerprint: a hash of all that decides the features: options, preprocessing, weights,
-        versions.
+      fingerprint: a hash of options, preprocessing, weights and versions, which decide the
+        features.
       scaled: how to decode JPEGs for `transform`; None if they are decoded in full.
       transform: image -> uint8 or float32 [channels, height, width], picklable. `forward` does the
         remaining steps on the device, such as the normalisation of uint8.

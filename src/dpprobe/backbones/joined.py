@@ -42,8 +42,8 @@ class Options(BackboneOptions):
     def _check_decoding(self) -> Options:
         if self.jpeg_decoding != "full" or self.grey_bits != MOST_GREY_BITS:
             raise ValueError(
-                "jpeg_decoding and grey_bits have no effect on joined features; write them in the "
-                "backbones that `of` names"
+                "jpeg_decoding and grey_bits have no effect on joined features; set them in the "
+                "backbones that are listed in `of`"
             )
         return self
 

@@ -54,7 +54,7 @@ def check_folder(model: str, config: str, *, weights: bool) -> None:
 def hide_folder(model: str, config: str) -> str:
     """Replaces a folder's path by the SHA-256 of its configuration, which decides the network.
 
-    Another copy of the folder then gives features of the same fingerprint.
+    So features from another copy of the folder have the same fingerprint.
     """
     if not model.startswith(PREFIX):
         return model
@@ -62,7 +62,7 @@ def hide_folder(model: str, config: str) -> str:
 
 
 def is_hidden(model: str) -> bool:
-    """Returns True for a name made by `hide_folder` of a folder."""
+    """Returns True for a name that `hide_folder` returned for a folder."""
     return re.fullmatch(f"{PREFIX}[0-9a-f]{{64}}", model) is not None
 
 

@@ -206,7 +206,7 @@ class Options(NetworkOptions):
         return {k: v for k, v in self.extraction_params().items() if k not in images}
 
     def extraction_params(self) -> dict[str, Any]:
-        """Returns the options that decide features; `Options` cannot be made from them again."""
+        """Returns the options that decide features; `Options` cannot be recreated from them."""
         values = super().extraction_params()
         del values["checkpoint"]
         hidden = local_folders.hide_folder(self.model, local_folders.OPEN_CLIP_CONFIG)

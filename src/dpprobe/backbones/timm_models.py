@@ -219,7 +219,8 @@ class Options(NetworkOptions):
     def extraction_params(self) -> dict[str, Any]:
         """Returns the options without the checkpoint's path.
 
-        The result cannot make `Options` again: without a checkpoint the weights would be random.
+        `Options` cannot be recreated from the result: without a checkpoint the weights would be
+        random.
         """
         values = super().extraction_params() | {"model": self.without_folder().model}
         del values["checkpoint"]

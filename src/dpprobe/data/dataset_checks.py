@@ -179,7 +179,7 @@ class Checks:
         """Counts the copies among the rows of a split, by image and by patient.
 
         In each count, `rows` is the number of rows that repeat an image of another unit. `most` is
-        the largest number of units with one image, and `by` tells how images were compared.
+        the largest number of units with one image, and `by` states how images were compared.
         """
         by = "bytes and pixels" if self._decoded else "bytes"
         copies = self._copies[split]

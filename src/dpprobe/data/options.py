@@ -55,7 +55,7 @@ class ClassUnits:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedPeople:
-    """What columns say about the patients of a dataset.
+    """The facts about a dataset's patients that columns give.
 
     Attributes:
       column: the column that names the patient of each image; None if no column does.
@@ -258,7 +258,7 @@ class DatasetOptions(Options, ABC):
         return []
 
     def judge_companions(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns what a run refuses of images that are companions by name, and what it warns of.
+        """Returns the errors and warnings of a run about images whose names are companions' names.
 
         Both are empty if the names are known only once the split tables are made.
         """

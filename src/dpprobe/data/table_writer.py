@@ -449,7 +449,7 @@ class _SplitWriter:
         faults = [[(k, d) for k, d in of_row or ()] for of_row in _optional_column(batch, "faults")]
         if self._drop:
             images = list(map(self._drop_unreadable, images, faults))
-        # what cannot be read is no copy of anything
+        # unreadable images are not compared
         images = [
             image._replace(sha256=None)
             if any(kind in WITHOUT_CONTENT for kind, _ in found)

@@ -104,7 +104,7 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
         what = f"{count_noun(len(left_behind), 'temporary file')} of killed jobs"
         remedy = "deleted" if arguments.fix else "the next run replaces it, or --fix deletes it"
         print(f"{what}, such as {left_behind[0]}: {remedy}")
-    # files beside a damaged record are made again with it
+    # files beside a damaged record are recomputed with it
     broken = {each.path.parent for each in damaged}
     unrecorded = [
         path

@@ -97,7 +97,7 @@ def _holds_vectors(path: Path, wishes: Wishes) -> bool:
 
 
 def _name_splits(place: str, files: list[Path]) -> VectorFiles:
-    """Names the files of training and test, if their names tell, such as test-00000.parquet."""
+    """Finds the files of training and test by names such as test-00000.parquet."""
     parts = find_parts(file.stem for file in files)
     splits: dict[Part, list[Path]] = {}
     for file in files:

@@ -162,7 +162,7 @@ def hide_values() -> Iterator[None]:
 
 
 def refuse_masks(name: str, values: Any) -> None:
-    """Raises ArrayError for a masked array, or a list with masked values, whatever is masked."""
+    """Raises ArrayError for every masked array, and for a list with masked values."""
     parts = values if isinstance(values, list | tuple) else ()
     if any(isinstance(each, np.ma.MaskedArray) for each in (values, *parts)):
         raise ArrayError(f"{name}: masked; fill the masked values, or leave their rows out")

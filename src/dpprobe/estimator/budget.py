@@ -186,7 +186,7 @@ class Budget:
     def _refuse_excess(self, booking: Booking) -> None:
         if booking.same_units_as is not None:
             raise PrivacyError(
-                f"budget: the rows are of a dataset with units of {booking.same_units_as} too "
+                f"budget: the dataset of the rows shares units with {booking.same_units_as} "
                 "(same_units_as). A budget in memory does not add up the costs of both; write "
                 "Budget(FOLDER, ...) with the dataset's folder under the study's data_dir"
             )

@@ -125,8 +125,8 @@ def _judge_missing(data: TrainingSet, *, accepted: bool) -> None:
     )
     if share >= MANY_LOST and not accepted:
         raise ArrayError(
-            f"{told}, which teach nothing; nothing was spent. Put constants that are public in "
-            'place of the values, or write missing="null"'
+            f"{told}; nothing was fitted or spent. Replace such values by public constants, "
+            'or write missing="null"'
         )
     warn_caller(told)
 

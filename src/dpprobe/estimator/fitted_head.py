@@ -1,4 +1,4 @@
-"""A fitted head and the facts of its privacy statement: all that an estimator keeps of a fit."""
+"""A fitted head and the facts of its privacy statement, which an estimator keeps after a fit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Fit:
         return self.entry is not None
 
     def count_spent(self) -> Spent:
-        """Returns the budget's present total, because users may choose among later fits too.
+        """Returns the budget's total now, because users may also choose among later fits.
 
         A budget copied to another process may see fewer fits than the fit itself saw.
         """

@@ -48,7 +48,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
       epsilon: the target epsilon, or a permitted risk: `{"advantage": 0.1}`, or `{"true_positives":
         0.01, "at": 0.001}`. In benchmark mode `math.inf` means no noise.
       delta: the target delta. By default the budget's delta, or in benchmark mode the largest power
-        of ten up to 1e-5 and 0.1 / n. A larger delta than 0.1 / n is warned of.
+        of ten up to 1e-5 and 0.1 / n. A delta above 0.1 / n gives a warning.
       head: the name of a method (`auto`, `momentum`, `least_squares`, ...) or a mapping with its
         options as in a study, such as `{"head": "sgd", "batch_size": 256}`.
       classes: the labels that y may have. The classes are published with the weights, so a private

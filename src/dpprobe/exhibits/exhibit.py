@@ -97,9 +97,10 @@ class Exhibit:
 
     Attributes:
       files: paths below the results, by the name of a group of files. A path without an ending is
-        made in each of `FORMATS`: the group "" has outputs named after the endings, such as `svg`,
-        and a group "law" has `law_svg`. A path with an ending is one file, named after its group. A
-        tuple of paths makes a list of files. `files` may be a function from study to paths.
+        written in each of `FORMATS`: the group "" has outputs named after the endings, such as
+        `svg`, and a group "law" has `law_svg`. A path with an ending is one file, named after its
+        group. A tuple of paths makes a list of files. `files` may be a function from study to
+        paths.
       make: the function that makes the exhibit, as "module:function". The function returns a figure
         or a table, or a list with a figure or table per path of `files`. A function that returns
         None writes the files itself. The function's arguments are the needs that are read. Further
@@ -111,13 +112,13 @@ class Exhibit:
         group; by default the file with the figure's name.
       labels: the labels in Snakemake's report; by default the dataset, if it is a wildcard.
       group_labels: further labels by the name of the group of files.
-      params: all that the files depend on besides `needs` and the version of exhibits. A param that
+      params: what the files depend on besides `needs` and the version of exhibits. A param that
         is a function gets the study and the wildcards.
       only: for some wildcards, the values that the rule accepts.
       places: function to list the wildcards of each job of a study; by default every combination
         of `only`, the study's datasets and its backbones.
-      order: the place in reports, such as `LAST`; exhibits of equal `order` stand as declared,
-        those of analyses after others.
+      order: the place in reports, such as `LAST`; exhibits of equal `order` keep the declared
+        order, with exhibits of analyses last.
       memory_factor: MB of memory per MB of input.
     """
 

@@ -87,7 +87,7 @@ class PieceDecoder(Protocol):
 
 @dataclass(frozen=True)
 class DecodingTask:
-    """What a process is asked to do: a decoder, and the pieces of rows that it decodes."""
+    """The task of a process: a decoder, and the pieces of rows to decode."""
 
     decoder: PieceDecoder
     pieces: tuple[range, ...]

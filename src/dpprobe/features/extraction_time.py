@@ -31,7 +31,7 @@ SMALLER_SIZE = 224  # pixels of a side, at which a network of larger images is t
 _PATIENCE = 30  # seconds until a network's timing is given up
 _SMALLER_PATIENCE = 6  # seconds within which the first timing must end for a second
 _GPU_BATCH = 16
-# Units of durations, their seconds, and the most units that are told.
+# For each unit of a duration: its seconds, and the largest number shown in this unit.
 _UNITS = (("minute", 60, 90), ("hour", 3600, 36))
 
 
@@ -90,7 +90,7 @@ def format_duration(seconds: float) -> str:
 def time_network(options: BackboneOptions, runtime: Runtime) -> list[Rate] | None:
     """Times a network in a process of its own, and at `SMALLER_SIZE` if its images are larger.
 
-    Returns no rate if the network cannot be loaded, and None if it takes over `_PATIENCE` seconds.
+    Returns [] if the network cannot be loaded, and None after `_PATIENCE` seconds.
     """
     asked = {
         "options": options.model_dump(mode="json"),
@@ -147,7 +147,7 @@ def _measure_rate(options: BackboneOptions, runtime: Runtime) -> Rate:
 
 
 def _time_processors(backbone: Backbone, image: Any) -> tuple[float, int]:
-    """Times one pass on each processor at once, as extraction computes; loading made a pass."""
+    """Times one pass on all processors at once, as in extraction; loading has run a first pass."""
     from dpprobe.features.extraction_pipeline import in_order  # heavy: torch
 
     count = len(os.sched_getaffinity(0))

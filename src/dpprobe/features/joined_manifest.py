@@ -14,7 +14,7 @@ from dpprobe.features.shard_header import FORMAT_VERSION
 from dpprobe.features.shard_manifest import MANIFEST_FORMAT, read_manifest
 from dpprobe.files import json_files
 
-# What the members' rows must have in common.
+# The facts that must be equal for all members' rows.
 _COMMON = (
     "split",
     "rows",

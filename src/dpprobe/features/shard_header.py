@@ -48,7 +48,7 @@ class ShardHeader:
       dataset_fingerprint: identifies the content of both split tables.
       backbone: the backbone's name in the study.
       backbone_options: the backbone's options, as written in the study.
-      backbone_fingerprint: identifies everything that determines the features.
+      backbone_fingerprint: identifies the options and weights that determine the features.
       weights_sha256: the hash of the weights; None for a backbone without weights.
       architecture, pretrained_tag: the model and weights that the library finds by name, if any.
       trained: True if the backbone's weights come from training.

@@ -74,7 +74,7 @@ def _check_links(path: Path, file: h5py.File) -> None:
 def read_column(dataset: h5py.Dataset) -> np.ndarray:
     """Reads a column; raises OSError for texts that are long, or far larger than the file.
 
-    Many rows may share one text of the file, so its rows alone do not tell the memory they need.
+    Many rows may share one text of the file, so the number of rows does not bound the memory.
     """
     if dataset.dtype.kind != "O":
         return np.asarray(dataset[:])

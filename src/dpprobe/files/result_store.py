@@ -1,9 +1,9 @@
-"""Finished results that take long to make, each in a folder named after all that it depends on.
+"""Finished results of slow jobs, each in a folder named after a hash of its inputs and options.
 
 Snakemake deletes a job's outputs before the job starts and after it failed. So cells, networks,
 audits and representation laws are kept in `<results>/.cells/<key>`, and their files are linked into
-the outputs of a job. A job that finds the key of a result makes nothing again; a result of former
-options is still there if the options come back. The key is the result's fingerprint.
+the outputs of a job. A job that finds the key of a result computes nothing; results of former
+options are still there if the options return. The key is the result's fingerprint.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ if a person named it. A metric that dpprobe derives from labels decides nothing.
 was fixed on public features; every record and statement names its version.
 
 The dimension is known only after extraction, so jobs that read features first resolve the options
-of `auto`. Resolving sets `rule` and `chosen`; all other properties are those of the chosen head.
+of `auto`. Resolving sets `rule` and `chosen`; all other properties come from the chosen head.
 """
 
 from __future__ import annotations

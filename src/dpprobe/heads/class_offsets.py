@@ -1,8 +1,8 @@
 """Corrects a trained head's biases by one more release: the training rows' mean scores.
 
 With few units, the noise of a released centre and of the weights moves all scores of a class up or
-down, so that a head that ranks well answers almost always with one class. Frequencies of classes
-(`balance`) cannot tell, because the shift depends on the noise that was drawn.
+down, so that a head that ranks well answers almost always with one class. Class frequencies
+(`balance`) do not determine the shift, because it depends on the drawn noise.
 
 **class_offsets** [K]: for each row x, let t be its scores minus their mean over the classes,
 divided by a width B, and shortened to norm at most 1. The release is the sum of u w_y t over the

@@ -175,7 +175,7 @@ class ExactTraining:
         heads, means = self._weights.numpy()[:, None], self.average.numpy()
         share = map if self._pool is None else self._pool.map
         if not all(share(sums.take_steps, batches, heads, noise, *further, means)):
-            raise PrivacyError("sums of gradients are off their grid; none is released")
+            raise PrivacyError("sums of gradients are off their grid; nothing is released")
 
     def _take_step(self, sums: ExactSums, drawn: list[Index]) -> None:
         """Takes one step of all seeds, on the drawn batches or on all rows."""

@@ -129,7 +129,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
         start, share = public_start(options, rows), 1.0
         running = releases.running
         if running is not None and running.last_weights is not None:
-            # The previous head was trained on earlier units, so gradients are of new units alone.
+            # The previous head was trained on earlier units, so gradients use only new units.
             # A smaller share of new units moves the head less (bench/results/cohorts.md).
             start, share = torch.from_numpy(running.last_weights).to(rows.device), running.new_share
         descent = Descent(options, rows, releases, clip, start=start, record=record)

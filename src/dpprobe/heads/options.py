@@ -59,7 +59,7 @@ class MethodOptions(Options, ABC):
     tunes_network: ClassVar[bool] = False
     # Raised if equal options lead to another head; cells of another version are trained again.
     fit_version: ClassVar[int] = 1
-    # Options that no search may change, whatever they cost.
+    # Options that no search may change.
     FIXED: ClassVar[frozenset[str]] = frozenset({"head", "normalize", "engine"})
     # Options that hold the path of a public file, in which "{dataset}" and "{backbone}" may stand.
     paths: ClassVar[tuple[str, ...]] = ()

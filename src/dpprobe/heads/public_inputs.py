@@ -2,7 +2,7 @@
 
 A training set carries the hashes of the public files that were compared with its rows. `fit_heads`
 and `train_network` refuse public files without a hash in the training set, so no fit skips the
-comparison. Heads get public rows as they get private rows, from whoever made the training set.
+comparison. Heads get public rows with the training set, as they get private rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PublicInputs:
     Attributes:
       hashes: the SHA-256 hash of each file when it was compared, by its path.
       open_rows: opens the rows of a public file; None if no file was compared.
-      synthetic: True for made-up rows, such as an audit's, from which no public file can derive.
+      synthetic: True for synthetic rows, such as an audit's, from which no public file can derive.
     """
 
     hashes: Mapping[str, str] = field(default_factory=dict)

@@ -71,7 +71,7 @@ def share_public_rows(spec: AroundCentre, private: TrainingSet) -> PublicRows | 
 
 
 def effective_dimension(spectrum: Spectrum) -> float:
-    """Returns trace^2 / trace of the square: d if all directions vary alike, 1 for one direction.
+    """Returns trace^2 / trace of the square: d if all directions vary equally, 1 for one direction.
 
     The dimension of an isotropic matrix with equal trace and equal mean square.
     """

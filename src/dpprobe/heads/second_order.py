@@ -247,7 +247,8 @@ class Design:
         return self.unit_weights[piece.start : piece.stop]
 
     def make_weights(self, parameters: torch.Tensor) -> torch.Tensor:
-        """Converts [..., K, d + 1] weights on rows with a constant to float32 with biases."""
+        """Converts weights [..., K, d + 1] for rows with an appended constant to float32 with
+        biases."""
         out = parameters.to(torch.float32)
         out[..., -1] = parameters[..., -1] * self.offset
         return out

@@ -61,7 +61,7 @@ def compare_student(method: MethodOptions, fit: Fitted, rows: Rows, releases: Re
       fit: heads on `rows`.
       rows: of norm 1, around the released centre, with one label each; not whitened.
 
-    Raises DataError if all public rows are alike.
+    Raises DataError if all public rows are equal.
     """
     assert isinstance(method.normalize, AroundCentre), method
     public = share_public_rows(method.normalize, rows.data)

@@ -208,7 +208,7 @@ class Options(MethodOptions):
 
 
 def _list_priced(mechanisms: tuple[Mechanism, ...]) -> list[tuple[Any, ...]]:
-    """Returns everything that epsilon depends on, up to a common factor on noise multipliers."""
+    """Returns the inputs of epsilon, up to a common factor on noise multipliers."""
     return [
         (
             item.name,

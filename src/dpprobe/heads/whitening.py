@@ -1,7 +1,7 @@
 """Whitens features with a released second moment: their variance becomes nearly isotropic.
 
-Clipping and noise treat all directions of the rows alike, but classes often differ in directions in
-which rows vary little. So heads are trained on z = A x / |A x|, for centred unit rows x, with
+Clipping and noise treat all directions of the rows equally, but classes often differ in directions
+in which rows vary little. So heads are trained on z = A x / |A x|, for centred unit rows x, with
 
     A = (G* + lambda I)^-w,
 

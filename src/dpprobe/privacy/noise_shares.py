@@ -33,7 +33,7 @@ docs/secure-sums-proof.md.
 
 **Accounting.** The noise of any h sites has at least the variance that the mechanism of the plan
 was calibrated with. So the accountants' epsilon of the plan remains valid, plus `Penalty`. The
-bound does not cover the best of several runs, whose epsilon is not that of one run.
+bound does not cover the best of several runs, which has another epsilon than one run.
 
 **The constant.** Let q = exp(-pi^2 s^2), with s the smallest share, and h q <= 1/50. Then
 

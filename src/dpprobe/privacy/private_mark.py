@@ -49,7 +49,7 @@ def check_unmarked(path: Path, *, option: str, written: str) -> None:
     if mark.get("format") == FORMAT or "head" in mark:
         raise PrivacyError(
             f"{option} {written}: {_describe_origin(mark)}. Epsilon does not cover a start from "
-            "private results; name a file that was made only from public data"
+            "private results; name a file that derives only from public data"
         )
 
 

@@ -21,7 +21,7 @@ def cell_seed(identity: Any, index: int) -> int:
     """Derives the seed of one repetition of a cell: 128 bits of a SHA-256.
 
     Args:
-      identity: everything that decides the cell's contents, JSON-compatible.
+      identity: the JSON-compatible options and inputs that decide the cell's contents.
       index: the number of the repetition, from 0.
     """
     text = json_values.canonical_json({"identity": identity, "index": index})

@@ -117,7 +117,7 @@ class Risk:
     def to_mu(self) -> float:
         """Returns the mu of Gaussian differential privacy whose printed rates attain the target.
 
-        Raises PrivacyError for a target that six decimals cannot tell from no risk.
+        Raises PrivacyError for a target that rounds to no risk at six decimals.
         """
         from scipy.special import ndtri  # heavy: planning imports what imports this module
 

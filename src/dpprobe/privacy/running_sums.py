@@ -22,8 +22,8 @@ valid. A C^-1 is computed in float64, from released numbers alone.
 A unit of two cohorts, s and t, has sums u_s and u_t. Added totals have independent noise, so the
 squared costs of two cohorts add up, as for any two releases. With a horizon, the sums of two
 cohorts change the same outputs: by the outer products of u_s with column s of C, and of u_t with
-  column t. As c > 0, the norm of both products' sum is largest for u_s = u_t, whatever earlier
-  outputs decided. The norm is the sensitivity times
+  column t. As c > 0, the norm of both products' sum is largest for u_s = u_t, for all earlier
+  outputs. The norm is the sensitivity times
 
     |column s + column t| <= |column s| + |column t| <= 2 `column_norm`
 
@@ -106,7 +106,7 @@ class Factorisation:
         """Raises PrivacyError for a cohort that the chain's epsilon does not cover."""
         if self.horizon is not None and place > self.horizon:
             raise PrivacyError(
-                f"cohort {place} of a horizon of {self.horizon}: the price covers no more; begin a "
+                f"cohort {place}: epsilon covers only {self.horizon} cohorts (`horizon`); begin a "
                 "new chain without `predecessor`"
             )
 
@@ -144,7 +144,7 @@ class Cohort:
 
 
 class RunningSums:
-    """The cohorts before a release, and what the release adds to their sums.
+    """The cohorts before a release, and the sums that the release adds.
 
     Args:
       names: mechanisms whose sums add up over cohorts, each released once by a fit.

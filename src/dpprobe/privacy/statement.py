@@ -76,7 +76,8 @@ class Statement:
         `stated_facts.NOT_RUN` or `NOT_PUBLISHED`. `subsample` has the `fraction` and the
         `public_seed` that chose the rows of a release.
       epsilon_all_heads: the epsilon, at an equal delta, of publishing the heads of all seeds.
-      private_choices: the name of what the head chose from private examples without a mechanism.
+      private_choices: the name of the option that the head chose from private examples, without
+        noise.
       priced_normalisation: True if the head's normalisation released statistics of the rows.
       engine_limits: the name of an engine that is not exact; None for exact releases.
       released_priors: True if the head released the frequencies of its classes.
@@ -85,10 +86,10 @@ class Statement:
       network: True if a part of the backbone was trained with the head.
       chosen_from: the `rule` that chose `head` and options, if any, and its public facts.
       allows: `describe_attacks` of this plan and these heads, computed before; None to compute it.
-      copies: the `rows` whose image an earlier row of another unit has, the `most` units that have
-        one image, and `by` what images were compared. `copies` is None if nobody counted copies.
+      copies: the number of `rows` that repeat an image of another unit, the largest number of units
+        with one image (`most`), and how images were compared (`by`); None if nobody counted copies.
       test_units: facts of the test units from which numbers are released with the head: `n`, the
-        rule of the `split`, and by what images of both sides were `compared`; None without any.
+        rule of the `split`, and how both sides' images were `compared`; None without any.
 
     Raises PrivacyError for an unknown mode, and for a release with a delta above 1 / n.
     """

@@ -1,6 +1,6 @@
 """Writes the sentences of a privacy statement from its facts, when somebody reads it.
 
-Sentences without a condition stand in `resources/statement.yaml`, by name. Numbers of a guarantee
+Unconditional sentences are in `resources/statement.yaml`, by name. Numbers of a guarantee
 are rounded up, so that no sentence promises more than its field.
 """
 

@@ -51,7 +51,7 @@ class Target:
 
     @classmethod
     def of_plan(cls, plan: Plan) -> Self:
-        """Returns the target that a plan was calibrated to, without judging its delta again."""
+        """Returns the target that a plan was calibrated to, without checking its delta again."""
         return cls(
             n=plan.n,
             unit=plan.unit,

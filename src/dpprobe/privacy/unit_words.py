@@ -1,4 +1,4 @@
-"""The words for a unit of privacy, and for what a head classifies: images, or rows of numbers."""
+"""Words for units of privacy and for classified items: images, or rows of numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class UnitWords:
       one, many: the unit, such as "patient" and "patients".
       whole: one unit with all its rows, such as "one training image".
       whole_short: the unit with all its rows, without "training".
-      item, items: what a head classifies: "image" or "row".
+      item, items: the object that a head classifies: "image" or "row".
       picture: the content of an item, such as "picture".
       person: who may be several units.
       who: the relative pronoun of the unit: "who" for patients, else "that".

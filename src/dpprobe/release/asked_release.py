@@ -108,7 +108,7 @@ def count_promise(
 
 
 def read_limits(study: Study, dataset: str) -> Limits:
-    """Returns the limits on a dataset's total, at the dataset's delta, whatever a release has."""
+    """Returns the limits on a dataset's total, at the dataset's delta, not a release's."""
     return Limits(
         delta=study.dataset_delta(dataset),
         max_epsilon=study.max_epsilon(dataset),

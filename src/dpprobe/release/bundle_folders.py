@@ -10,7 +10,7 @@ from dpprobe.release.bundle import FACTS_FILE, SUMS_FILE
 
 
 def list_sums(releases: Path) -> list[Path]:
-    """Lists the files of hashes of a folder's bundles, those of staged copies last."""
+    """Lists the files of hashes of a folder's bundles, staged copies last."""
     found = sorted(releases.glob(f"*/{SUMS_FILE}"))
     return sorted(found, key=lambda path: path.parent.name.startswith("."))
 

@@ -3,7 +3,7 @@
 The steps have the order of `release.make`, so that a crash at any moment is safe:
 
 1. Bundles, features and limits are checked, and nothing is written.
-2. The comparison is booked in the ledger of the dataset. Test units pay, training units do not.
+2. The comparison is booked in the ledger of the dataset. Only the test units' epsilon grows.
 3. Noise is drawn, and the record is written into a hidden file named after the entry.
 4. The ledger closes the entry, with the hash of the record.
 5. The record is copied to `<results_dir>/comparisons/<name>/comparison.json`.

@@ -70,8 +70,8 @@ def open_stores(
         same = one.ids == other.ids and one.dataset_fingerprint == other.dataset_fingerprint
         if not same or not np.array_equal(one.labels, other.labels):
             raise DataError(
-                f"{other.path}: its {one.split} rows are not those of {one.path}; run "
-                f"`{command}`, which makes the features of one dataset again"
+                f"{other.path}: its {one.split} rows differ from the rows of {one.path}; run "
+                f"`{command}`, which extracts the features of one dataset again"
             )
     return first, second
 

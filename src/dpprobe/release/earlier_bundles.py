@@ -1,8 +1,8 @@
 """Reads the statements and options of bundles that earlier versions of dpprobe made.
 
 A statement of version 2 has sentences beside its facts. This reader takes the facts and ignores the
-sentences. What version 2 said in sentences alone, such as the list of what is not covered, is
-absent: `release_statement.complete_statement` derives it from the facts.
+sentences. Facts that version 2 has only in sentences, such as the list of uncovered uses, are
+absent: `release_statement.complete_statement` derives them from the other facts.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from dpprobe.training.plan_file import check_price, plan_method
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRelease:
-    """Method, plans and parts of a release; counts of other sites are those of `agreed`."""
+    """Method, plans and parts of a release; counts of other sites are in `agreed`."""
 
     release: AskedRelease
     transport: Transport

@@ -74,7 +74,7 @@ BATCH_SIZE = 256
 
 
 class Report(Protocol):
-    """What a watch tells about all images."""
+    """The result of a watch for all images."""
 
     def list_lines(self) -> list[str]: ...
 
@@ -97,7 +97,7 @@ class Watch(Protocol):
 class Summary:
     """The number of rows that `predict` wrote, and the id and fault of each unusable image.
 
-    `report` is that of the `watch`, if there is one.
+    `report` is the report of the `watch`, if there is one.
     `prevalence` has the class frequencies that `prevalence="estimate"` found.
     """
 
@@ -183,8 +183,8 @@ class Predictor:
         rule = SetRule.choose_rule(read.calibration, coverage=coverage, abstain_below=abstain_below)
         if operating_point and thresholds:
             raise ConfigError(
-                f"threshold of {next(iter(thresholds))}: the operating point holds for its "
-                "threshold alone; write one of the two"
+                f"threshold of {next(iter(thresholds))}: an operating point has its own "
+                "threshold; remove one of the two"
             )
         given = read_operating_point(read.calibration) if operating_point else thresholds or {}
         checked = check_thresholds(given, read.facts, link=read.link)

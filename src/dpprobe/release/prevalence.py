@@ -26,7 +26,7 @@ from dpprobe.errors import ConfigError, DataError
 from dpprobe.release.bundle import Bundle, BundleFacts
 
 Floats = npt.NDArray[np.floating]
-# What a user asks for: frequencies of some classes or all, or their estimate.
+# A user's request: frequencies of some or all classes, or "estimate".
 Asked = Mapping[str, float] | Literal["estimate"]
 _TOLERANCE, _MOST_STEPS = 1e-10, 100_000
 _ROUNDING = 1e-6  # largest distance from 1 of a sum of frequencies that a person writes

@@ -83,7 +83,7 @@ class ReleaseFolders:
                 path.unlink()
             elif path.name not in ready or path.read_bytes() != ready[path.name].read_bytes():
                 raise PrivacyError(
-                    f"{path}: differs from release {self.name} as it was made; delete it and run "
+                    f"{path}: differs from the stored release {self.name}; delete it and run "
                     f"again, which restores the bundle from {staged}"
                 )
         for name in sorted(ready, key=lambda name: name == SUMS_FILE):

@@ -46,7 +46,7 @@ Fit = Callable[[JobFeatures, Entropy, Shared | None], Draw]
 
 
 class Agreed:
-    """What the sites of a release agreed on; of one site, which agrees with nobody.
+    """The agreement of a release's sites. This base class is for one site, without agreement.
 
     Attributes:
       n, test_n: the number of training and of test units of all sites; None for one site.

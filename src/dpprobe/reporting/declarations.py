@@ -104,7 +104,7 @@ _ACCURACY_TABLE = Exhibit(
     order=LAST,
 )
 
-# Every exhibit but those of analyses, in the order of reports.
+# All exhibits except the exhibits of analyses, in the order of reports.
 STUDY_EXHIBITS: tuple[Exhibit, ...] = (
     Exhibit(
         name="plot_datasets",

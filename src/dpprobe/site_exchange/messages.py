@@ -345,7 +345,7 @@ def _unpack_sums(path: Path, remedy: str) -> tuple[dict[str, Any], list[Sum]]:
             and all(isinstance(number, int | float) for number in (each.step, each.deviation))
             for each in sums
         ):
-            raise ValueError("a fact of its sums is of another type")
+            raise ValueError("a value in its sums has a wrong type")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: damaged ({error}); {remedy}") from error
     return values, sums

@@ -102,7 +102,7 @@ def snakemake_words(words: Sequence[str], root: Path, here: Path) -> list[str]:
     if not sized:
         before += ALL_CORES
     if not _names_study(words) and not (_directory(words, here) / STUDY).exists():
-        # --configfile stands last, because it takes every word that follows
+        # --configfile comes last, because it takes every word that follows
         return [*before, *named, "--configfile", str(root / STUDY)]
     return [*before, *named]
 

@@ -201,7 +201,7 @@ def _check_release(study: Study, name: str) -> list[str]:
 
 
 def _warn_of_delta(study: Study, name: str) -> list[str]:
-    """Warns of a release's own delta above 0.1 / n; its dataset's is warned of by itself."""
+    """Warns of a release's own delta above 0.1 / n; another check warns of the dataset's delta."""
     release = study.releases[name]
     if release.delta in (None, study.dataset_delta(release.dataset)):
         return []

@@ -45,7 +45,7 @@ class _Found:
       values: the key's values in the sources that have the key.
       rest: the text after the key.
       place: the key's file and line.
-      dotted: True if a dot stands before `rest`, which then begins with a key.
+      dotted: True if a dot precedes `rest`, which then begins with a key.
     """
 
     values: Sequence[_Source] = ()
@@ -109,7 +109,7 @@ class StudyLines:
 def _list_copies(written: Sequence[_Source]) -> Iterator[_Source]:
     """Yields the options that parts of the study take from `copies`, as if written in the parts.
 
-    These sources stand before the written ones, so that the lines of the parts themselves count.
+    These sources precede the written ones, so that the lines of the parts themselves count.
     """
     for taker in written:
         for part, kind in PARTS.items():

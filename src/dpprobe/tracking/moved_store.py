@@ -23,7 +23,7 @@ _EXPERIMENTS = """
     select artifact_location from experiments
     where experiment_id <> 0 or experiment_id in (select experiment_id from runs)
 """
-# What only people, or other programs, write into a store, by the words of a count.
+# Queries for entries that dpprobe never writes into a store, by the noun for their count.
 _OTHERS = {
     "run": """
         select coalesce(name, run_uuid) from runs
@@ -72,7 +72,7 @@ def set_moved_aside(database: Path, artifact_root: Path) -> str | None:
 
 
 def _refuse_others(connection: sqlite3.Connection, told: str, database: Path) -> None:
-    """Raises TrackingError if a store holds more than tracking would make again."""
+    """Raises TrackingError if a store holds entries that tracking would not recreate."""
     remedy = (
         f"move the results back, or rename {database} and run the study again, which recreates "
         "dpprobe's runs in a new store"

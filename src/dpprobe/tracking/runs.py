@@ -338,7 +338,7 @@ def dataset_input(dataset: str, info: DatasetInfo) -> DatasetInput:
 
 
 def pick_colour(index: int) -> str:
-    """Returns a run's colour in charts; MLflow's random colours may be alike for two runs."""
+    """Returns a run's colour in charts; MLflow's random colours may be similar for two runs."""
     return CLASS_COLOURS[index % len(CLASS_COLOURS)]
 
 

@@ -51,7 +51,7 @@ def create_tables(uri: str) -> None:
     database = sqlite_file(uri)
     if database is None:
         raise TrackingError(
-            f"tracking.uri: {public_uri(uri)!r} is of an unknown kind; write "
+            f"tracking.uri: {public_uri(uri)!r} has an unsupported scheme; write "
             "sqlite:///relative/path, http://server or https://server"
         )
     database.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Describes MLflow experiments and their views: columns, order, filter, groups and charts.
 
-Without a view, MLflow's table shows neither params nor metrics until a person picks columns. The
-keys of a view are those of the page's state in MLflow 3.17, without the assistant's panel.
+Without a view, MLflow's table shows neither params nor metrics until a person picks columns. A view
+has the keys of the page's state in MLflow 3.17, without the assistant's panel.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ _RECORDS_BYTES = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Resources of a job, which do not change the released network but for rounding.
+    """Resources of a job, which change the released network only by rounding.
 
     Attributes:
       memory_mb: the limit above which rows are read from disk batch by batch.

@@ -1,6 +1,6 @@
 """Compares files that are declared public with private data, before any training on the data.
 
-A file in any folder is refused if its content was made from private examples:
+A file in any folder is refused if its content derives from private examples:
 
 - heads that carry the mark of `dpprobe.privacy.private_mark`;
 - heads with the weights of one of this study's cells, or of a head that this process fitted, unless
@@ -48,14 +48,14 @@ logger = logging.getLogger("dpprobe")
 
 # The keys of a manifest that identify the rows that it lists.
 _CONTENT = ("dataset_fingerprint", "fingerprint", "features_sha256")
-_REMEDY = "name a file that was made only from public data"
+_REMEDY = "name a file that derives only from public data"
 # Weights count as equal up to a factor if 1 - |cosine| is less; float16 rounding causes about 1e-7.
 _SAME_DIRECTION = 5e-7
 # With fewer weights, two classes may have the same direction by chance.
 _FEWEST_WEIGHTS = 4
 
 
-# For made-up rows, such as an audit's, with which no public file needs to be compared.
+# For synthetic rows, such as an audit's, with which no public file needs to be compared.
 SYNTHETIC_ROWS = PublicInputs(open_rows=open_rows, synthetic=True)
 
 
@@ -98,7 +98,7 @@ class PrivateData:
         """Compares a method's public files, and their rows, with the private data; slow.
 
         All code paths to a fit call this function: a fit refuses public files without its result.
-        Raises PrivacyError if a file is made from private examples, DataError if classes differ.
+        Raises PrivacyError if a file derives from private examples, DataError if classes differ.
         """
         checked = self.check_files(options)
         self.check_rows(options)

@@ -222,7 +222,7 @@ class _Objective:
         ).compute_metrics()
         if self.task.headline not in evaluated:
             raise DataError(
-                f"{self.task.train.path}: each label is on all or on none of the {len(index)} "
+                f"{self.task.train.path}: no label is on some but not all of the {len(index)} "
                 "held-out rows, so there is no AUC; write a larger search.held_out"
             )
         return float(evaluated[self.task.headline])

@@ -79,7 +79,7 @@ class JobFiles:
     Attributes:
       plans: the file with the plans of all methods of the dataset and epsilon.
       results: the study's results, with the store of finished cells.
-      private: all private datasets of the study; no public file may be made from them.
+      private: all private datasets of the study; no public file may derive from them.
       data: the folder of all split tables, if this machine may have split tables.
       overlap: the file with the counts of a near-duplicate check, if the check was run.
     """

@@ -317,7 +317,7 @@ SMALL: dict[str, Any] = {"depth": 2, "embed_dim": 48, "num_heads": 3}
 
 
 def test_the_class_token_of_dinov3_is_the_first_token_after_its_norm() -> None:
-    """And with `append_patch_mean`, the mean of the tokens after four registers."""
+    """With `append_patch_mean`, features also have the mean of the tokens after four registers."""
     picture = noise((40, 40))
     made: dict[str, Any] = {}
     changes: dict[str, dict[str, Any]] = {

@@ -112,7 +112,7 @@ def test_every_source_refuses_wrong_values_by_their_key(
 
 @pytest.mark.parametrize("source", ["csv", "embeddings", "imagefolder", "parquet"])
 def test_files_tell_the_numbers_of_rows_and_classes(source: str) -> None:
-    """20 cats and 10 dogs, a fifth of which is tested, whatever file has them."""
+    """20 cats and 10 dogs, a fifth in the test split, in each kind of file."""
     options = of(source)
     options.check_files()
     assert options.count_rows() == count_used_rows(options) == (24, 6)

@@ -1,4 +1,4 @@
-"""The faults of a dataset are seen before extraction, and told at once."""
+"""The faults of a dataset are found before extraction, and reported together."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def set_all(split: str, **changed: Any) -> Spoil:
 
 
 def copy(source: int, *targets: int, split: str = "train", kind: str = "") -> Spoil:
-    """Makes images those of a training row, or the same pixels in another kind of file."""
+    """Copies a training row's image into other rows, or its pixels into another file format."""
 
     def spoil(rows: Rows) -> None:
         path = rows.splits["train"][source]["path"]
@@ -160,7 +160,7 @@ def copy(source: int, *targets: int, split: str = "train", kind: str = "") -> Sp
 def write_spoiled(rows: Rows, *spoils: Spoil, **options: Any) -> list[str]:
     """Writes good tables, spoils the rows, writes again; returns the lines of the error, if any.
 
-    Tables and a description of the day before may not pass for those of today.
+    Yesterday's tables and description must not be taken for today's.
     """
     rows.write()
     for spoil in spoils:
@@ -191,7 +191,7 @@ NO_PATIENT = (
     "missing patient, patient in both splits, or patient with two names",
     "keep each patient's images in one split, under one name",
 )
-# What is done to training row 4, a cat; the problem in problems.csv and its remedy; what is said.
+# The damage to training row 4, a cat; the problem in problems.csv and its remedy; the error.
 FAULTS: dict[str, tuple[Spoil, tuple[str, str], str]] = {
     "truncated": (content(noise(4)[:-100]), UNREADABLE, "no end marker"),
     "empty": (content(b""), UNREADABLE, "it is empty"),
@@ -354,7 +354,7 @@ def test_an_image_in_both_splits_stops_or_is_told(
     assert [text for text in caplog.messages if "test" in text.partition("class")[0]] == told * seen
 
 
-# Images of training rows that are made those of another row, and what is told of each copy. Rows
+# Training rows that get another row's image, and the report about each copy. Rows
 # 0, 2 and 4 are cats; patient t0 has rows 0 and 1, t1 has 2 and 3, t2 has 4 and 5.
 OTHER_LABEL = "; same picture, other label: dog and cat"
 COPIES: list[tuple[tuple[Spoil, ...], dict[int, str]]] = [

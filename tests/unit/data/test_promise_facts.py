@@ -30,7 +30,7 @@ BEARS = {
     "uncertain": {"images_fault"},
     "layout": {"split_rule", "unit_column"},
 }
-# Options of which a guarantee does not depend, by the reason.
+# Options on which no guarantee depends, by the reason.
 REASONS = {
     "say where the rows are: a row that is missing or unreadable is a null row": (
         "source name path root train test files revision repo table test_table train_values "

@@ -41,7 +41,7 @@ def chosen(options: dict[str, Any], rows: Sequence[tuple[int, str]]) -> set[int]
 
 
 def faults_of(dataset: DatasetOptions) -> str:
-    """What a release of images is told of the dataset."""
+    """Returns the errors of a release of images from the dataset."""
     return "; ".join(promise_facts(dataset).list_promise_faults("image"))
 
 

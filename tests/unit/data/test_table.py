@@ -134,7 +134,7 @@ def accept(*right: list[int | None] | None) -> list[Batch]:
     return [TRAIN, make_rows("test", [1, 0], accepted=right)]
 
 
-# Batches, what a source says of them, and what the error says.
+# Batches, the source's statement about them, and the error.
 MULTI, RIGHT, SEX = {"multi_label": True}, {"accepted": True}, {"groups": ["group_sex"]}
 WRONG: list[tuple[list[Batch], dict[str, Any], tuple[str, ...]]] = [
     ([TRAIN, TEST], {"rows": 6}, ("source sklearn: 5 rows instead of 6",)),
@@ -270,7 +270,7 @@ GROUPS: dict[str, tuple[Any, list[str]]] = {
 
 @dataclass(frozen=True)
 class Described:
-    """Three training rows, of which the test split has the first two with other images.
+    """Three training rows; the test split has the first two with other images.
 
     `right` has the labels that are accepted as the rows give them, and as they are meant.
     """

@@ -64,7 +64,7 @@ def read(tables: Path) -> dict[str, Any]:
 def test_a_row_s_readability_moves_no_other_row(
     tmp_path: Path, more: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Splits, subsamples, limits, labels and counts are those of the readable dataset."""
+    """Splits, subsamples, limits, labels and counts equal the readable dataset's."""
     tables = prepare(tmp_path, {}, **more)
     whole, before = read(tables), read_info(tables / "dataset.json")
     train = whole["train"].column("id").to_pylist()

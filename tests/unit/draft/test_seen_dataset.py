@@ -38,7 +38,7 @@ def test_studies_are_named_after_their_data(desk: Desk) -> None:
 
 @given(st.lists(st.text(max_size=9), max_size=3))
 def test_a_name_has_small_letters_digits_and_single_underscores(words: list[str]) -> None:
-    """And is a name already: naming it again changes nothing."""
+    """Such a name is final: naming it again changes nothing."""
     name = name_of(words)
     assert re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)*", name)
     assert name_of([name]) == name

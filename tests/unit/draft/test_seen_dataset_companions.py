@@ -113,7 +113,7 @@ def test_copies_are_told_and_left_out_by_the_draft(
 
 
 def test_pairs_on_both_sides_are_counted(desk: Desk) -> None:
-    """Of 20 masks, the last five of each class are in the test part, and their pictures are not."""
+    """The last five of 20 masks of each class are in the test part, and their pictures are not."""
     parts = [
         f"x/{part}/{kind}/{number}{end}.png"
         for kind in "ab"

@@ -55,7 +55,7 @@ def test_delta_is_the_largest_power_of_ten_below_a_tenth_of_one_over_n(n: int) -
 
 
 def test_delta_follows_from_the_training_patients_not_from_the_images(desk: Desk) -> None:
-    """Of 10,010 images of 5,005 patients, about 4,000 patients are trained on."""
+    """About 4,000 of the 5,005 patients with 10,010 images are training patients."""
     desk.table("files.csv", lesions(10_010))
     desk.file("files/0.jpg")
     assert desk.draft("files.csv").study.delta == 1e-5

@@ -132,7 +132,7 @@ def test_a_sampled_and_a_searched_fit_have_a_risk_as_well() -> None:
 
 
 def test_threads_share_it(budget: Budget) -> None:
-    """Of forty fits at once, those that fit into the limit are booked, and no more."""
+    """Forty threads fit at once; only the fits within the limit are booked."""
 
     def book(_: int) -> bool:
         try:

@@ -191,7 +191,7 @@ REFUSED: dict[str, tuple[PromiseFacts, str]] = {
     "split_fault": (PromiseFacts(split_fault="split_by: class"), "split_by: class"),
     "images_fault": (replace(OF_PATIENTS, images_fault="keeps the first"), "keeps the first"),
     "subsample_fault": (PromiseFacts(subsample_fault="fractions chooses"), "fractions chooses"),
-    "same_units_as": (PromiseFacts(same_units_as="films"), "with units of films too"),
+    "same_units_as": (PromiseFacts(same_units_as="films"), "shares units with films"),
 }
 
 

@@ -96,7 +96,7 @@ def workers_left() -> int:
 def test_a_device_gives_the_features_of_the_processor(
     table: SplitTable, layers: list[int], batch_size: int, threads: int
 ) -> None:
-    """To the bit where both pass as many rows, as here on a processor with passes of 16."""
+    """Bits are equal if both pass as many rows, as here on a processor with passes of 16."""
     backbone, device = network(**({"layers": layers} if layers else {})), StandIn()
     wanted = run(table, backbone, None, batch_size=16)
     parts = run(table, backbone, device, batch_size=batch_size, threads=threads)

@@ -1,4 +1,4 @@
-"""The time of an extraction is told before a run, if it is long."""
+"""The time of a long extraction is estimated before a run."""
 
 from __future__ import annotations
 

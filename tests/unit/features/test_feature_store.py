@@ -211,7 +211,7 @@ def stream_all(manifest: Path) -> None:
 def test_damaged_shard_is_refused_by_name(
     tmp_path: Path, damage: Callable[[Path], None], read: Callable[[Path], None]
 ) -> None:
-    """By readers; and an edit that was sealed again by the job that writes the manifest."""
+    """Readers refuse it; the job that writes the manifest refuses an edit that was resealed."""
     cut_into(tmp_path, SHARDS, layers=LAYERS, accepted=ACCEPTED, units=IDS)
     manifest, shard = tmp_path / "manifest.json", tmp_path / "shard-00001-of-00003.h5"
     read(manifest)

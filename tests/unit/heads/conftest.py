@@ -19,7 +19,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has rows come in several blocks, as in real sets, of which small ones would be one."""
+    """Splits rows into several blocks, as in real datasets; small ones would fit into one block."""
     monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 100)
     for place in ("training_set._CHUNK_BYTES", "training_set._PIECE_BYTES"):
         monkeypatch.setattr(f"dpprobe.heads.{place}", 100)  # less than a row may take

@@ -1,4 +1,4 @@
-"""Weights and priors of classes: what a unit adds, what noise there is, what else changes."""
+"""Weights and priors of classes: a unit's contribution, the noise, and all other changes."""
 
 from __future__ import annotations
 

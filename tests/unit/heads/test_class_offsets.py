@@ -1,4 +1,4 @@
-"""Mean scores of classes: what is summed, what they change, and what they are for."""
+"""Mean scores of classes: their sums, their effect, and their purpose."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Shown(Watching):
 
 @pytest.mark.parametrize("name", [name for name in HEADS if "whitened" not in name])
 def test_the_sum_is_of_clipped_scores_by_unit_and_class(name: str) -> None:
-    """By a plain loop over units; a null row adds nothing."""
+    """Compares with a plain loop over units; a null row adds nothing."""
     shown = Shown()
     units = Units.number_units([f"{row // 7}" for row in range(ROWS)])
     _, before, data = fits_of(name, 1.0, units, shown)

@@ -292,7 +292,7 @@ def test_a_device_with_other_products_is_refused(
 def test_second_moments_have_the_bits_of_the_kernels(
     monkeypatch: pytest.MonkeyPatch, device: str, kind: str
 ) -> None:
-    """Of rows whose lengths are known to the last bit: a device may round them otherwise."""
+    """Lengths are exact to the last bit, because a device may round others differently."""
     data = training_set(700, 33, 4)
     lengths = data.lengths
 

@@ -151,7 +151,7 @@ def test_any_order_any_blocks_any_threads_the_same_bits(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["none", "l2", "layer_norm"])
 def test_a_row_in_front_changes_the_sum_by_its_own_part(kind: str) -> None:
-    """And that by at most the sensitivity: nothing of the others' rounding moves."""
+    """The change is at most the sensitivity: the rounding of other rows does not change."""
     generator = torch.Generator().manual_seed(2)
     features = torch.rand(20_000, 24, generator=generator) + 0.5
     labels = torch.randint(0, 3, (20_000,), generator=generator)
@@ -169,7 +169,7 @@ def test_a_row_in_front_changes_the_sum_by_its_own_part(kind: str) -> None:
 
 
 def test_a_row_is_normalised_alike_in_any_block() -> None:
-    """What exact sums rest on where rows are copies: their bits depend on the row alone."""
+    """Exact sums with copied rows need this: a row's bits depend on the row alone."""
     generator = torch.Generator().manual_seed(0)
     for threads in (1, 3):
         torch.set_num_threads(threads)
@@ -210,7 +210,7 @@ class StepByStep(Sgd):
 def test_steps_at_a_time_are_single_steps(
     monkeypatch: pytest.MonkeyPatch, normalize: str, average: Any, batch_size: int
 ) -> None:
-    """To the last bit, with rows that add nothing, stopped after any step, with any threads."""
+    """All bits are equal, with rows that add nothing, stopped after any step, with any threads."""
     data = training_set(601, multi_label=average == "ema")
     features = features_of(data).clone()
     features[2::9], features[3::9, 1], features[4::9], features[5::9] = math.nan, math.inf, 0, 1e-40

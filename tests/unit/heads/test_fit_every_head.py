@@ -139,7 +139,7 @@ def large_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def added(large_store: Path, small_store: Path, repository: Path) -> tuple[dict[str, float], str]:
-    """Of each head, the megabytes that training on the large store took; and errors."""
+    """For each head, the megabytes of training on the large store; and errors."""
     paths = [str(repository), str(large_store), str(small_store)]
     result = subprocess.run(
         [sys.executable, "-c", MEASURE, *paths, *sorted(HEADS)],

@@ -136,7 +136,7 @@ def test_a_unit_moves_no_release_by_more_than_its_sensitivity(
 
 @EACH
 def test_a_unit_of_long_rows_nearly_uses_its_sensitivity(name: str) -> None:
-    """What the bounds are for: none is far above what a unit adds, or ignores a unit."""
+    """Every bound is useful: near the largest contribution of a unit, and for all units."""
     unit = torch.tensor([[300.0, -400.0, 100.0, 0.0]] * 7)
     labels = torch.zeros(13, dtype=torch.int64)
     if name in ("least_squares, two labels", "prototypes"):

@@ -211,7 +211,7 @@ SIGMOIDS = [name for name, values in WHOLE.items() if "loss" in values]
 
 @pytest.mark.parametrize("name", SIGMOIDS)
 def test_one_of_several_labels_is_a_class(name: str) -> None:
-    """With a loss of each label by itself, one label per row may be told in either form."""
+    """With a separate loss per label, one label per row may be given in either form."""
     features, labels = rows_of()
     values = WHOLE[name]
     classes = fit(values, TrainingSet(features.clone(), labels, CLASSES), noise=0.0)

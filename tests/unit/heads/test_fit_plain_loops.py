@@ -1,4 +1,4 @@
-"""Heads of gradient steps over many settings are those of a plain loop in float64, row by row."""
+"""Gradient heads in many settings equal the heads of a plain float64 loop, row by row."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def fit(data: TrainingSet, seeds: int = 2, record: Any = None, **changes: Any) -
 
 
 def patients(rows: int, seed: int = 0) -> list[str]:
-    """Names of rows: a third of them are of one patient, the others of one of many."""
+    """Names of rows: a third belong to one patient, the others to many patients."""
     generator = np.random.default_rng(seed)
     return [f"p{0 if row % 3 == 0 else generator.integers(1, rows)}" for row in range(rows)]
 

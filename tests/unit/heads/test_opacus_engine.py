@@ -177,7 +177,7 @@ def test_the_divisor_and_the_noise_are_the_plan_s() -> None:
 
 
 class Stepped:
-    """Opacus's accountants, each of which sees every step of the fits."""
+    """Opacus's accountants; each sees every step of the fits."""
 
     def __init__(self) -> None:
         with warnings.catch_warnings():

@@ -174,7 +174,7 @@ def test_centred_rows_are_unit_rows_around_their_mean() -> None:
 
 
 def test_a_centre_of_noise_alone_is_shrunk_away() -> None:
-    """To far below the noise, whose length would be that of unit rows here."""
+    """It becomes far shorter than the noise, which is as long as unit rows here."""
     data = TrainingSet(torch.zeros(10, 4000), torch.zeros(10, dtype=torch.int64), 2)
     value = Centred()
     centre = normalise_rows(data, value, releases(value, 10, noise=3.0)).transform.arrays[CENTRE]

@@ -88,7 +88,7 @@ ENGINES = [
 def test_crops_that_are_the_rows_train_the_same_head(
     head: Any, engine: str, batch_size: int | str
 ) -> None:
-    """To the bit: neither batches nor noise know of crops."""
+    """All bits are equal: neither batches nor noise depend on crops."""
     method = head(engine=engine, batch_size=batch_size, steps=30, average="ema", normalize="l2")
     rows = features_of(training_set())
     alone = fit(method, training_set())
@@ -102,7 +102,7 @@ def test_crops_that_are_the_rows_train_the_same_head(
 def test_a_step_sums_one_clipped_gradient_of_each_drawn_example_from_its_crop(
     engine: str, batch_size: Any, streamed: bool, units: Units | None
 ) -> None:
-    """Rows of a patient with m images weigh 1 / m, whichever crop they are of."""
+    """Rows of a patient with m images weigh 1 / m, for each crop."""
     data, watching = with_crops(*versions(), units=units, streamed=streamed), Watching()
     method = Options(engine=engine, batch_size=batch_size, steps=80, init="zero", max_grad_norm=0.9)
     fit_heads(method, data, plan_for(method, data.n), SEEDS[:1], observer=watching)
@@ -175,7 +175,7 @@ def test_a_crop_without_values_is_a_row_of_zeros(normalize: str) -> None:
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_each_crop_is_normalised_as_the_rows_are(kind: str, streamed: bool) -> None:
-    """By what was released of the central parts; these crops are the rows in another order."""
+    """It uses the statistics of the central parts; these crops are the rows in another order."""
     options: dict[str, dict[str, Any]] = {
         "group_norm": {"groups": 1},
         "channels": {"channels": 7, "max_mean_norm": 3.0, "max_deviation_norm": 3.0},
@@ -214,7 +214,7 @@ def test_heads_of_sums_over_all_rows_read_the_central_parts_alone(method: Method
 
 
 def test_crops_follow_labels_and_units_that_are_put_in_place_of_others() -> None:
-    """Of an audit's shadow heads, one unit of which is left out; rows are cleared once."""
+    """An audit's shadow heads each leave out one unit; rows are cleared once."""
     crops = versions()
     crops[1][5] = math.nan
     data = with_crops(*crops)

@@ -277,7 +277,7 @@ def test_spectrum_estimates_the_matrix_better_than_clamping() -> None:
 
 @pytest.mark.parametrize("part", [0.5, 1.0, 1.2, 2.0, 4.0])
 def test_no_damped_step_overshoots_far(part: float) -> None:
-    """Of one direction of A, whose eigenvalue is a part of what the noise hides."""
+    """In one direction of A; its eigenvalue is a part of the noise."""
     d, step, deviation = 400, 0.6, 10.0
     hidden = deviation * math.sqrt(d / 2)
     truth = torch.zeros(d, d, dtype=torch.float64)
@@ -314,7 +314,7 @@ def test_solve_and_noise_gain_are_numpys() -> None:
 
 
 def test_lambda_is_the_noises_or_the_floor() -> None:
-    """By public quantities under noise; without, of rows as long as they are."""
+    """With noise by public quantities; without noise by the rows' own lengths."""
     features, labels = classes_of(60, 8, 3)
     private, plain = (design_of(features, labels, private=each) for each in (True, False))
     floor = floor_ridge(9, 1.04)
@@ -345,7 +345,7 @@ def test_without_noise_as_many_features_as_rows_do_no_harm(head: str) -> None:
 
 
 def test_step_rate_holds_the_noise_of_logits() -> None:
-    """Of random rows whose second moment is released without error."""
+    """The second moment of these random rows is released without error."""
     rows = torch.randn(500, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     actual: Spectrum = estimate_spectrum(rows.T @ rows, 0.0)
     rate = step_rate(10.0, 300.0, actual.noise_gain(5.0), 500)

@@ -62,7 +62,7 @@ def test_least_squares_without_noise_are_numpys() -> None:
 
 
 def test_one_step_from_zero_is_least_squares() -> None:
-    """The first gradient is that of least squares on centred labels, K times as long a step."""
+    """The first step is K times the least-squares gradient for centred labels."""
     features, labels = classes_of()
     one = fit(
         feature_covariance.Options(normalize="none", steps=1, step=1.0),
@@ -343,7 +343,7 @@ def trained(
 @pytest.mark.parametrize("noise", [0.0, 0.5])
 @pytest.mark.parametrize("name", HEAD_VALUES)
 def test_units_of_equal_rows_train_the_head_of_one_row_each(name: str, noise: float) -> None:
-    """Under the same noise: n, steps, ridges and rates are those of the units."""
+    """With equal noise: n, steps, ridges and rates follow from the number of units."""
     options = options_of(HEAD_VALUES[name])
     features, labels = classes_of(300, 12, CLASSES)
     counts = torch.arange(300) % 20 + 1

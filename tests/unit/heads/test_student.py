@@ -1,4 +1,4 @@
-"""Students on public images: what they learn, what is counted of them, and when they are used."""
+"""Students on public images: their training, the counts, and when a student is used."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def fit_one(method: Any, observer: Watching, units: Units | None = None, n: int 
 @BLOCKS
 @pytest.mark.parametrize("sharpness", [1.0, 1e4])
 def test_a_student_is_the_discriminant_of_its_teacher_s_labels(sharpness: float) -> None:
-    """By a plain loop, and for hard labels by scikit-learn; rows without a direction are unused."""
+    """Compares with a plain loop, and for hard labels with scikit-learn; zero rows are unused."""
     generator = np.random.default_rng(0)
     rows = generator.normal(size=(80, 5)).astype(np.float32)
     head = sharpness * generator.normal(size=(3, 6)).astype(np.float32)
@@ -132,7 +132,7 @@ def test_a_student_is_the_discriminant_of_its_teacher_s_labels(sharpness: float)
 @BLOCKS
 @pytest.mark.parametrize("name", HEADS)
 def test_the_gain_is_a_count_of_units_weighted_by_class(name: str, public: str) -> None:
-    """By a plain loop over units, from the scores of the heads that are released."""
+    """Compares with a plain loop over units, on the scores of the released heads."""
     seen = Deciding(0.0)
     units = Units.number_units([f"{row // 7}" for row in range(ROWS)])
     method = method_of(name, public)
@@ -178,7 +178,7 @@ def test_the_student_is_used_above_two_standard_deviations_alone(name: str, publ
 
 
 def test_a_head_that_stays_is_the_one_without_a_student(public: str) -> None:
-    """And the count has its share of the budget."""
+    """The count has its share of the budget."""
     method, plain = (method_of("balanced", public, student_share=share) for share in (0.1, None))
     plan = plan_for(method, ROWS, 1.0)
     costs = {each.name: each.count / each.noise_multiplier**2 for each in plan.mechanisms}

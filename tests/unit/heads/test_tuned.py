@@ -1,4 +1,4 @@
-"""Random search as a head: what it may search, what it releases, what leaves."""
+"""Random search as a head: its options, its releases, and its output."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def training_set(rows: int = N, seed: int = 0) -> TrainingSet:
 
 
 class Spy:
-    """A base's module that notes what it is given, and releases as told."""
+    """A base's module that records its arguments, and makes the given releases."""
 
     def __init__(self, releases: int | None = None) -> None:
         self.calls: list[SimpleNamespace] = []

@@ -47,7 +47,7 @@ def test_no_group_pays_more_than_group_privacy_says(rate: float, size: int) -> N
     together = DELTA * math.expm1(size * alone) / math.expm1(alone)
     exact = accountants.group_epsilon(mechanisms, together, size)
     assert exact <= size * alone * 1.02
-    # And at the same delta it pays more than one does.
+    # At an equal delta, a group's epsilon exceeds a single unit's.
     assert accountants.group_epsilon(mechanisms, DELTA, size) > alone
 
 

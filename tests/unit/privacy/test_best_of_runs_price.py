@@ -99,7 +99,7 @@ def test_renyi_prices_agree_with_the_theorems(mean: float, mu: float, delta: flo
     orders = 1 + np.geomspace(1e-2, 2e3, 4000)
     reference = converted(orders, theorem_two(orders, mu**2 / 2, mean), delta)
     assert rdp == pytest.approx(reference, rel=0.04)
-    # And the price that is used is tighter.
+    # The price in use is tighter.
     pld = accountants.compute_epsilon([gaussians(1 / mu)], delta, "pld", selection=kind)
     assert pld < 0.92 * reference
     single = accountants.compute_epsilon([gaussians(1 / mu)], delta / mean, "pld")
@@ -150,7 +150,7 @@ def test_the_hinges_are_above_the_largest_line(mean: float, mu: float) -> None:
 def test_the_hinges_are_above_the_largest_line_where_all_lines_reach_one(
     mean: float, answer: float
 ) -> None:
-    """Of randomised response T rises steeply to nearly 1, and has a corner there."""
+    """For randomised response, T rises steeply to nearly 1, and has a corner there."""
     true = 1 / (1 + math.exp(-answer))
     profile = Profile(
         deltas=lambda epsilons: np.maximum(true - np.exp(epsilons) * (1 - true), 0.0),

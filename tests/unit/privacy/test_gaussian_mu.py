@@ -1,4 +1,4 @@
-"""mu in pure Python is that of the accountant."""
+"""mu in pure Python equals the accountant's mu."""
 
 from __future__ import annotations
 

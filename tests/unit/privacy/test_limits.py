@@ -138,7 +138,7 @@ def test_an_allowed_delta_above_one_over_n_is_warned_of(share: float) -> None:
 
 @pytest.mark.parametrize(("n", "delta"), [(1, 0.5), (4, Fraction(99, 400)), (6, Fraction(1, 60))])
 def test_publishing_each_row_with_probability_delta_keeps_delta(n: int, delta: Fraction) -> None:
-    """By all outputs: no event is likelier by more than delta, and delta n rows are published."""
+    """Over all outputs no event is likelier by more than delta, and delta n rows are published."""
     delta = Fraction(delta)
 
     def chances(rows: int) -> dict[int, Fraction]:

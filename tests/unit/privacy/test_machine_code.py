@@ -87,7 +87,7 @@ def test_a_module_is_one_file_that_the_next_process_loads(
     assert loaded.add(1.0, 2.0) == 4.0
     assert loaded.four_times(1.5) == 6.0
     assert compilations(loaded) == [0, 0, 0]
-    # Of another type than the module's: for this process alone.
+    # Another type than the module's is compiled for this process alone.
     assert loaded.twice(3) == 6
     assert compilations(module()) == [0, 0, 0]
 

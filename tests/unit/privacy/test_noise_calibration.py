@@ -169,7 +169,7 @@ def test_last_bits_of_an_accountant_do_not_change_the_plan(
     assert f"{first.mechanisms[0].noise_multiplier:.6g}" == str(
         first.mechanisms[0].noise_multiplier
     )
-    # The price is that of the noise that is used.
+    # The price belongs to the noise in use.
     price = original(first.mechanisms, 1e-5, "pld", interval=1e-4)
     assert price <= first.realised_epsilon <= price * (1 + 1.1e-5)
     if rate == 1:

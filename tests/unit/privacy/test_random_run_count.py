@@ -1,4 +1,4 @@
-"""The random number of runs, of which the best is released."""
+"""The random number of runs; the best run is released."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def accepted_area(ends: Sequence[Any]) -> list[Any]:
 
 @functools.cache
 def nodes() -> list[tuple[Any, Any]]:
-    """Of 48 points of Gauss-Legendre quadrature, on [-1, 1]."""
+    """Returns 48 points of Gauss-Legendre quadrature, on [-1, 1]."""
     nodes: list[tuple[Any, Any]] = GaussLegendre(mpmath.mp).calc_nodes(5, 200)
     return nodes
 

@@ -39,7 +39,7 @@ def release(
 def run_chain(
     factorisation: Factorisation, sums: Sequence[torch.Tensor], *, noise: float = 2.0
 ) -> tuple[list[torch.Tensor], list[Cohort], float]:
-    """Returns all totals, what was kept, and the deviation stated for the last total."""
+    """Returns all totals, the kept sums, and the deviation stated for the last total."""
     kept: list[Cohort] = []
     totals = []
     for place, part in enumerate(sums):
@@ -237,6 +237,6 @@ def test_a_horizon_is_a_number_of_cohorts_and_ends() -> None:
     with pytest.raises(ConfigError, match="horizon 1: write a number of cohorts from 2 to 120"):
         Factorisation.make(1)
     _, kept, _ = run_chain(Factorisation.make(2), [torch.zeros(1).double()] * 2)
-    with pytest.raises(PrivacyError, match="cohort 3 of a horizon of 2"):
+    with pytest.raises(PrivacyError, match="cohort 3: epsilon covers only 2"):
         RunningSums(Factorisation.make(2), kept, names=("sum",), n=1)
     RunningSums(Factorisation.make(None), kept * 100, names=("sum",), n=1)  # added without end

@@ -148,7 +148,7 @@ class Words(Keystream):
 def test_a_row_joins_where_its_number_is_below_the_rate(
     rate: float, rows: int, seed: int, agreeing: int
 ) -> None:
-    """In fractions, also where all rows' first digits are those of the rate."""
+    """In fractions, also if all rows' first digits equal the rate's."""
     words = np.random.default_rng(seed).integers(0, 2**64, 80, dtype=np.uint64).tolist()
     length = Fraction(rate).denominator.bit_length() - 1
     for place in range(min(agreeing, length)):

@@ -76,7 +76,7 @@ def test_the_usual_statement_lists_what_every_statement_does() -> None:
 
 
 GROUPED = {"rows_per_unit", "other_names", "copies_of_units"}
-# What each fact adds to what is public and to what is not covered, and nothing else.
+# Each fact adds its own lines to `public` and `not_covered`, and no others.
 ADDS: list[tuple[dict[str, Any], set[str], set[str]]] = [
     ({"sampled": True}, set(), set()),
     ({"seeds": [1], "epsilon_all_heads": 1.0}, set(), set()),

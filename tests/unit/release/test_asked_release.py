@@ -1,4 +1,4 @@
-"""What identifies a release, what it books and what sites agree on, where one thing differs."""
+"""A release's identity, booking and agreement of sites, after one change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.release_study import study
 
 MEMBERS = {"a": "0" * 64, "b": "1" * 64, "c": "2" * 64}
 MEASURED = {"evaluate": {"epsilon": 1}, "calibrate": {"epsilon": 1}, "monitor": {"epsilon": 2}}
-# What another price changes: the options' hash, what a chain binds, and what is booked.
+# Another price changes the options' hash, the chain's binding, and the booking.
 PRICE = {"options", "bind: epsilon or delta", "booking: parts"}
 METHOD = PRICE | {"bind: method", "term: method"}
 UNIT = {"options", "bind: unit of privacy", "booking: split"}
@@ -104,7 +104,7 @@ SITES: dict[str, tuple[dict[str, Any], set[str]]] = {
 
 
 def write_features(folder: Path, **changes: Any) -> None:
-    """Writes both splits; `changes` are of the training examples alone."""
+    """Writes both splits; `changes` apply only to training examples."""
     for split, rows in (("train", 300), ("test", 600)):
         given = {"rows": rows, "dimension": 6, "seed": 1, **(changes if split == "train" else {})}
         number, dimension, seed = (given.pop(name) for name in ("rows", "dimension", "seed"))
@@ -208,7 +208,7 @@ def test_a_metric_is_part_of_a_release(place: Path) -> None:
 
 
 def test_a_predecessor_is_part_of_a_release_of_a_chain_alone(place: Path) -> None:
-    """Of a cohort it says which sums are added up; of another release it is a remark."""
+    """For a cohort it determines the added sums; for another release it is a remark."""
     for more, same in (({}, True), ({"cohort": "now"}, False)):
         one, other = (
             make_task(place, place, **more, **each) for each in ({}, {"predecessor": "x"})

@@ -1,4 +1,4 @@
-"""The command line: exit statuses, and mistakes that are told in a line."""
+"""The command line: exit statuses, and one-line messages for mistakes."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_a_comparison_is_booked_closed_and_stored(made: tuple[Path, Study]) -> N
     assert entry.digest == record["record_sha256"]
     assert entry.booking.split == ledger(folder).read_entries()[0].booking.split
     assert entry.booking.units == ledger(folder).read_entries()[0].booking.units
-    # test units pay for exactly the noise that was drawn, training units nothing
+    # the booked epsilon of test units fits the drawn noise; training units have none
     (part,) = entry.booking.parts
     assert part.side == "test"
     for mechanism, stated in zip(part.mechanisms, record["mechanisms"], strict=True):
@@ -158,7 +158,7 @@ def test_the_released_number_is_the_sum_plus_noise(
 def test_a_macro_accuracy_has_the_frequencies_that_bundles_state(
     released: tuple[Path, Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a head that releases them, and of one that does not; the sum by a plain loop."""
+    """One head releases frequencies, and one does not; the sum is a plain loop's."""
     shutil.copytree(released[0], tmp_path, dirs_exist_ok=True)
     of = study(tmp_path, name="third", method="balanced", allow_useless=True)
     with refuses(ConfigError, "macro_accuracy", "frequencies", "toy"):

@@ -195,7 +195,7 @@ FREQUENCIES = [(), (0.2, 0.8), (0.1, 0.3, 0.6)]
 def test_the_interval_covers_the_true_difference(
     disagree: float, share: float, deviation: float, frequencies: tuple[float, ...]
 ) -> None:
-    """In 95% and more. Every class has the same difference, which is that of the recalls' mean."""
+    """In 95% and more. Every class has the same difference, so the mean recalls differ by it."""
     noise, metric = Noise(n=400, difference=deviation, squares=2 * deviation), Metric(frequencies)
     true = disagree * (2 * share - 1)
     drawn = draw_sums(400, noise, disagree, share, frequencies)

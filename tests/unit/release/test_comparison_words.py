@@ -1,4 +1,4 @@
-"""What people read of a comparison: its verdict, what it covers, and when a macro accuracy fits."""
+"""Sentences about a comparison: verdict, coverage, and when a macro accuracy fits."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_folders_and_files_are_rows_in_the_order_of_paths(names: list[str], ids:
 def test_a_folder_is_searched_below_through_links_and_never_round(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What is left out is counted: two texts in b, one in empty, bad.parquet, hidden ones."""
+    """Omitted files are counted: two texts in b, one in empty, bad.parquet, hidden ones."""
     assert find("") == images(*BELOW)
     (record,) = caplog.records
     check_tokens(record.getMessage(), "in", "6 entries")
@@ -249,7 +249,7 @@ def columns() -> dict[str, tuple[pa.Array, list[tuple[str | None, str]]]]:
     "kind", ["bytes", "large bytes", "paths", "large paths", "both", "bytes alone", "searched"]
 )
 def test_a_parquet_file_holds_images_or_their_paths(folder: Path, kind: str) -> None:
-    """Its ids are of the column `id`, else the paths as written, else the row's number."""
+    """Ids come from the column `id`, else the paths as written, else the row's number."""
     column, wanted = columns()[kind]
     ids: list[Any] = [3, None, 5, 6, 7][: len(column)]
     written = [each or f"in/rows.parquet:{row}" for row, (each, _) in enumerate(wanted)]

@@ -62,7 +62,7 @@ def contents(output: Path) -> dict[str, bytes]:
 def test_a_missing_gpu_is_told_before_a_booking(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only exact sums that pay ask for the study's GPU; the other heads are drawn on the CPU."""
+    """Only large exact sums request the study's GPU; other heads are drawn on the CPU."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     exact, other = (
         study(folder, method=name, name=name).model_copy(update={"device": "cuda"})
@@ -609,7 +609,7 @@ def test_a_bundle_that_hides_what_its_metric_chose_does_not_verify(
 def test_the_price_of_the_choice_waits_for_all_quick_checks(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes minutes, and a key that cannot be read is told at once."""
+    """A release takes minutes, and an unreadable key is reported at once."""
     module = "dpprobe.release.parts.choice.measure"
     monkeypatch.setattr(f"{module}.choice_block", lambda *_, **__: 1 / 0)
     key = folder / "key.pem"
@@ -635,7 +635,7 @@ def with_copies_across(folder: Path, count: int) -> None:
 def test_nothing_is_measured_on_test_images_that_were_trained_on(
     folder: Path, part: str, epsilon: float
 ) -> None:
-    """The picture would pay for the head and for the result: 3.81 of a ledger's 3 in the review.
+    """The picture's epsilons would add up, for head and result: 3.81 of a ledger's 3 in the review.
 
     A head alone reads one side.
     """

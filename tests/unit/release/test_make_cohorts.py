@@ -176,7 +176,7 @@ def test_a_later_cohort_is_useful_by_all_units_so_far(tmp_path: Path) -> None:
     assert bundle.read_bundle(output).statement["cohort"]["units"] == 600
 
 
-# No unit pays more than max_epsilon because it stands in two datasets, or was renamed.
+# No unit exceeds max_epsilon because it is in two datasets, or was renamed.
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Whole releases: what each states follows from what was asked, what was booked, and its noise."""
+"""Whole releases: each statement follows from the options, the booking and the noise."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def bundle(original: Path, tmp_path: Path) -> Path:
 
 
 def entities(folder: Path) -> dict[str, dict[str, Any]]:
-    """The entities of a crate by identifier, each of which appears once."""
+    """The entities of a crate by identifier; each appears once."""
     crate = json.loads((folder / "ro-crate-metadata.json").read_text())
     found = {each["@id"]: each for each in crate["@graph"]}
     assert len(found) == len(crate["@graph"])

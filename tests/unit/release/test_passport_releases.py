@@ -111,7 +111,7 @@ def test_another_reader_of_crates_finds_the_same(made: tuple[Callable[[Path], Pa
     assert crate.root_dataset["license"]["name"].startswith("empty")
 
 
-# What a reader asks of each document, by the field that has the answer.
+# Readers' questions about each document, by the field that has the answer.
 ASKED = (
     *("promise", "delta", "unit", "composition", "sure", "spent", "limit", "choice", "assumption"),
     *("measured", "released", "audited", "sites", "engine_limits", "to_patients"),

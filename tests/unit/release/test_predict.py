@@ -143,7 +143,7 @@ def test_predictions_are_those_of_stored_features(
     store = store_of(cifar, tmp_path / "store", backbone, dtype=dtype)
     options: dict[str, Any] = {"dtype": dtype, "dimension": store.dimension, "scale": 5.0}
     folder = write_release(tmp_path / "bundle", backbone, **options)
-    # What a bundle takes from the store is what the backbone says of itself.
+    # A bundle's facts from the store equal the backbone's own description.
     facts = read_bundle(folder).facts.backbone
     assert facts.options == store.backbone_options
     assert facts.weights_sha256 == store.weights_sha256
@@ -490,7 +490,7 @@ def test_a_backbone_that_computes_something_else_is_refused(
 def test_a_gpu_s_processes_predict_what_threads_do(
     predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From files, of which one cannot be read, and from images in memory."""
+    """From files, one of them unreadable, and from images in memory."""
     pictures = [picture(seed) for seed in range(40)]
     for seed, image in enumerate(pictures):
         image.save(tmp_path / f"{seed:02d}.png")

@@ -20,7 +20,7 @@ from tests.support.refusals import check_tokens, refusal_of, refuses
 def test_a_bundle_that_no_entry_lists_is_found_among_others(
     tmp_path: Path, unlisted: str | None
 ) -> None:
-    """Beside bundles of other data, and folders that are none."""
+    """The other folders are bundles of other data, and folders that are no bundles."""
     known = []
     for name, facts in {
         "a": "[]",

@@ -27,7 +27,7 @@ from tests.unit.release.ledger.test_ledger import DELTA, booking
 
 
 def result(value: float, low: float, high: float, metric: str = "macro_accuracy") -> dict[str, Any]:
-    """What the notes read of a statement with a test result."""
+    """The parts of a statement with a test result that the notes read."""
     block = measured(metric, value) | {"interval": [low, high]}
     plain = {"unit": "image", "public_data": {}, "epsilon_realised": 1.0}
     return with_tested({**plain, "evaluation": block})

@@ -55,7 +55,7 @@ def test_a_plan_is_priced_within_the_bounds(
 
 
 def test_a_patient_pays_as_a_group_of_their_images(plan: Plan) -> None:
-    """The mu of k images is k times that of one."""
+    """The mu of k images is k times the mu of one image."""
     worth = gaussian_epsilon(3 * gaussian_mu(plan.mechanisms), plan.delta)
     for factor, right in ((1, True), (1 + 5e-5, True), (1 - 5e-5, True), (1.0002, False)):
         of_three = replace(plan, patients=Patients(images=3, epsilon=worth * factor))
@@ -169,7 +169,7 @@ def test_what_is_no_number_is_refused(stated: Any) -> None:
 
 @pytest.fixture
 def tested() -> Plan:
-    """One release of noise 2, whose price is that of a Gaussian of mu 1/2."""
+    """One release of noise 2, with the price of a Gaussian of mu 1/2."""
     epsilon = gaussian_epsilon(0.5, 1e-5)
     return Plan(
         mechanisms=(gaussians(2.0),),

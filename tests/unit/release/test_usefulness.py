@@ -82,7 +82,7 @@ def test_the_headline_s_interval_begins_above_a_constant_prediction(
 def test_a_ranking_that_may_be_chance_is_one_fault(
     record: CellRecord, low: float, fault: bool
 ) -> None:
-    """Of whatever headline; the AUC as headline says it once."""
+    """For every headline metric; with the AUC as headline there is one fault, not two."""
     as_headline = changed(record, headline="auc", low=low)
     for each in (changed(record, auc_low=low), as_headline):
         said = [one for one in benchmark_faults(each) if "AUC" in one]
@@ -166,7 +166,7 @@ def test_without_a_benchmark_the_planner_names_a_number_that_is_enough(
 def test_a_benchmark_that_balances_otherwise_tells_only_how_well_the_head_ranks(
     tmp_path: Path, classes: int, ranks: bool
 ) -> None:
-    """Of two classes the AUC counts; of more the planner judges, by public facts."""
+    """With two classes the AUC decides; with more the planner decides, by public facts."""
     shares = (1.05 - 0.05 * classes, *[0.05] * (classes - 1))
     path = write_cell(
         tmp_path,
@@ -232,7 +232,7 @@ def test_an_accuracy_of_classes_that_are_unequal_is_refused(
 def test_an_accuracy_of_labels_of_which_one_is_rare_or_common_is_refused(
     present: list[int], refused: bool
 ) -> None:
-    """Of 40 rows: 13 or 27 with a label are one to more than two."""
+    """With 40 rows, 13 or 27 rows with a label are a ratio above one to two."""
     labels = (np.arange(40)[:, None] < present).astype(np.int8)
     said = check("accuracy", labels)
     assert (said is not None) == refused

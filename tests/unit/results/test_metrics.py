@@ -251,7 +251,7 @@ def test_intervals_over_patients_cover_where_those_over_rows_are_far_too_narrow(
             Evaluation(scores, labels).compute_metrics()["accuracy"], len(labels)
         )
         covered["rows"] += low <= 0.8 <= high
-    # Of 150 intervals that cover in 92 of 100 cases, fewer than 129 do so in 1 of 200.
+    # If intervals cover in 92 of 100 cases, fewer than 129 of 150 cover in 1 of 200.
     assert covered["accuracy"] >= 129
     assert covered["macro_accuracy"] >= 129
     assert covered["rows"] < 90, "an interval over rows takes them for a thousand patients"
@@ -312,7 +312,7 @@ def test_a_class_of_one_patient_widens_what_rests_on_it() -> None:
 def test_intervals_have_a_width_within_0_and_1_and_hold_the_mean(
     rows: int, patients: int, classes: int, seeds: int, several: bool, quality: float, seed: int
 ) -> None:
-    """Of rows or patients, which may span classes, be one, or have all or nothing right."""
+    """Units are rows or patients; they may span classes, be one, or be all right or wrong."""
     generator = np.random.default_rng(seed)
     scores, labels, _ = _made(seed, rows=rows, classes=classes, several=several)
     scores += quality * (labels * 2.0 - 1 if several else np.eye(classes)[labels])

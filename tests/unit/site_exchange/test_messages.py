@@ -369,7 +369,7 @@ MESSAGE_FACTS: dict[tuple[Any, ...], str] = {
     ("sums", 0, "name"): "sums differ: gra0 (",
     ("sums", 0, "step"): "sums differ: gram (5 numbers of 1.5",
     ("sums", 0, "deviation"): "sums differ: gram (5 numbers of 0.5, noise 10)",
-    ("sums", 0, "symmetric"): "a fact of its sums is of another type",
+    ("sums", 0, "symmetric"): "a value in its sums has a wrong type",
     ("sums", 0, "sha256"): "the file's numbers have changed",
 }
 FIRST = ("format_version", "symmetric", "sha256")  # held before the signature
@@ -409,7 +409,7 @@ OTHERS: list[tuple[list[dict[str, Any]], type[Exception], str]] = [
         for fact in ({"size": 6}, {"step": 0.25}, {"name": "targets"}, {"deviation": 8.0})
     ),
     *((sums, PrivacyError, "sent different numbers of sums") for sums in WRONG_NUMBERS),
-    *((sums, DataError, "a fact of its sums is of another type") for sums in WRONG_TYPES),
+    *((sums, DataError, "a value in its sums has a wrong type") for sums in WRONG_TYPES),
 ]
 
 

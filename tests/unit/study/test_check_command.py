@@ -268,7 +268,7 @@ def release_study(units: dict[str, ClassUnits | None], metrics: dict[str, str | 
 
 
 def test_classes_with_the_fewest_test_units_are_listed() -> None:
-    """Of equal counts the first names; a patient with images of two classes counts in parts."""
+    """With equal counts the first class is named; a patient of two classes counts in parts."""
     counts = dict.fromkeys(("d", "c", "b", "a"), 7) | {"few": 2, "most": 1234}
     parts = {"most": 9.0, "b": 1.5, "a": 1.25, "c": 2.0}
     units: dict[str, ClassUnits | None] = {

@@ -112,7 +112,7 @@ def test_a_copy_keeps_the_patients_of_the_entry(entry: str) -> None:
 
 
 def test_errors_name_the_line_of_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a wrong key, and of a file that is not there; study and copies are files of their own."""
+    """The faults are a wrong key and a missing file; study and copies are separate files."""
     monkeypatch.chdir(tmp_path)
     write_parquet("test.parquet", [0, 1] * 5)
     datasets = {"mine": STUDY["datasets"]["mine"]}

@@ -128,7 +128,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
 def test_the_line_of_a_key_is_found(
     files: tuple[Path, Path], said: str, part: str, part_in_last: str | None
 ) -> None:
-    """Of two files the last one that has the key counts, and a key that is typed before both."""
+    """The last file with the key counts, and a key on the command line before any file."""
     first, last = files
     expected = place_of(STUDY_TEXT, part, "first.yaml")
     in_last = place_of(LAST_TEXT, part_in_last, "last.yaml") if part_in_last else expected

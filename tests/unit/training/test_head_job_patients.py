@@ -88,7 +88,7 @@ def test_patients_are_the_unit_of_every_statement(
 
 
 def test_crops_make_cells_stale_and_keep_every_promise(run: Run) -> None:
-    """Of a patient's images, each in several random parts: one unit at the price of one part."""
+    """A patient's images in several random parts are one unit, at the price of one part."""
 
     def read_cells() -> dict[str, tuple[Any, Any]]:
         return {

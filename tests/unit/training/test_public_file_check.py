@@ -291,7 +291,7 @@ def test_a_head_in_disguise_is_no_public_start(
         start_from(private, path)
     assert str(caught.value) == (
         f"init_file {path}: the weights of a head in {cell_of(tmp_path, 'second')}; name a file "
-        "that was made only from public data"
+        "that derives only from public data"
     )
 
 
@@ -332,7 +332,7 @@ def test_a_head_that_this_process_fitted_is_known(
 def test_one_class_is_known_by_four_weights_or_more(
     private: PrivateData, tmp_path: Path, features: int, known: bool
 ) -> None:
-    """Of three weights, two classes of different heads may have one direction by chance."""
+    """With three weights, two classes of different heads may have one direction by chance."""
     save(cell_of(tmp_path, "second"), np.stack([OTHER, HEAD])[:, :, : features + 1])
     path = save(tmp_path / "start", change_class(1, lambda row: 2 * row)[:, : features + 1] + 0)
     weights = np.array(GENERATOR.normal(size=(KINDS, features + 1)), np.float32)
@@ -404,7 +404,7 @@ def test_features_of_a_private_table_are_known(private: PrivateData, tmp_path: P
 def test_shared_rows_are_counted_against_the_smaller_store(
     private: PrivateData, tmp_path: Path, dataset: str, shared: int, percent: int | None
 ) -> None:
-    """Of 30 private rows; a single one may be there by chance."""
+    """The study has 30 private rows; a single one may be there by chance."""
     fresh = np.random.default_rng(5).normal(size=(50, 6))
     write_features(tmp_path / "mixed", np.concatenate([fresh, VECTORS[dataset][:shared]]), "mixed")
     if percent is None:

@@ -81,7 +81,7 @@ def list_attacked(study: Study, dataset: str) -> list[str]:
 
 
 def has_attacks(path: Path) -> bool:
-    """True unless a file of an audit tells that the audit has no attacks on real examples."""
+    """Returns True for an audit's record with attacks on real examples, or an unreadable record."""
     if path.suffix != RECORD_SUFFIX:  # scores lie beside their record
         return False
     try:

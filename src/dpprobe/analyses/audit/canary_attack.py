@@ -210,7 +210,7 @@ class Runs:
       head_change: the largest difference between heads with and without canaries, given equal
         releases, relative to the largest weight; 0 if correct.
       unobserved_change: the difference between one seed's heads with and without an observer.
-      replay: the comparison of a release at full width with the reference, if made.
+      replay: the comparison of a release at full width with the reference, if it ran.
       noise: the results of the tests of noise.
       reach: maps a level to the deviations at which cutting the noise is surely refuted, if any.
     """

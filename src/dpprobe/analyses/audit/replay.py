@@ -9,7 +9,7 @@ They follow from earlier releases, and a sum must be right for any weights. At s
 gradients of rows of norm 1 may be shorter than the clipping norm. Heads of such rows therefore
 begin at large random weights, which give many rows a wrong class (`begin_apart`).
 
-Some random words of the noise are bent, in the fit and in the reference alike. So some numbers lie
+Some random words of the noise are changed, in the fit and in the reference. So some numbers lie
 beyond 8 deviations, where random words would give one in 10^15.
 
 Sums and noise of `engine: closed_form` are compared up to float32 rounding.
@@ -158,7 +158,7 @@ class MadeRows:
 
 
 class Expected:
-    """Computes by the reference what one seed of a method must release from made-up rows.
+    """Computes by the reference the releases of one seed of a method from synthetic rows.
 
     `batches` has the units of the next Poisson samples.
     """

@@ -164,7 +164,7 @@ class AuditedCell:
     made: MadeRows | None = None
 
     def replay(self, attack: Attack) -> Replay | None:
-        """Replays a fit at full width; None without made-up rows of this width."""
+        """Replays a fit at full width; None without synthetic rows of this width."""
         if self.made is None:
             return None
         return replay_release(attack, self.method, self.made, self.seed)

@@ -220,7 +220,7 @@ def _class_handles(names: Sequence[str], *, markersize: float) -> list[Line2D]:
 def _draw_names(axes: Axes, plane: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> None:
     """Writes each class's name at a point of the class, near the median, where no name is.
 
-    A name without room is only in the legend. Draw all other parts of the figure first.
+    A name that does not fit is only in the legend. Draw all other parts of the figure first.
     """
     figure = axes.get_figure(root=True)
     assert figure is not None

@@ -358,7 +358,7 @@ def _receive_body(response: requests.Response, wanted: _Wanted, partial: _Partia
             if not total and partial.size > MOST_UNSTATED:
                 raise WrongDownloadError(
                     f"{wanted.file_and_url}: more than {format_size(MOST_UNSTATED)}, and the "
-                    "server does not say how many; download it by hand, and name its folder "
+                    "server states no size; download it by hand, and name its folder "
                     f"under `downloads`; then delete {partial.path}"
                 )
             partial.write(chunk)

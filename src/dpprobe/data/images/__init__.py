@@ -1,1 +1,1 @@
-"""Opens one image, of whatever format, and judges whether it can be used."""
+"""Opens one image of any format, and checks whether it can be used."""

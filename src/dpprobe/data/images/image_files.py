@@ -116,7 +116,7 @@ def leads_back(folder: Path) -> bool:
 
 
 def is_image_start(data: bytes) -> bool:
-    """Returns True for the first bytes of an image, whatever the name of its file."""
+    """Returns True for the first bytes of an image; the file's name does not matter."""
     is_heif = data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS
     return data.startswith(_STARTS) or data[8:12] == b"WEBP" or is_heif or is_dicom(data)
 

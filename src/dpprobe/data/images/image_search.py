@@ -34,7 +34,7 @@ class ImagePaths:
 
     @property
     def pattern(self) -> str:
-        """The prefix, in which `*` stands for what the names of several folders differ in."""
+        """The prefix; `*` replaces the part in which the names of several folders differ."""
         if not self.more:
             return self.before
         names = [self.before, *self.more]

@@ -37,7 +37,7 @@ class SplitCounts:
     """Counts of a split for planning: rows of both tables, training patients, units per class.
 
     Attributes:
-      faults: what a run refuses in the names of units and groups; one line each.
+      faults: errors in the names of units and groups, one line each.
       warnings: lines about names of units that a run accepts with a warning.
       companions: the images that are companions of others by name.
       label_fault: a line on labels that are no class; None if there are none.

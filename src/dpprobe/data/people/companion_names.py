@@ -1,8 +1,8 @@
-"""Finds companions by names: `x_mask.png` beside `x.png`, and other pictures of the same picture.
+"""Finds companions by names: `x_mask.png` beside `x.png`, and other variants of one picture.
 
 A companion's name is the name of another image, its *base*, with a separator and a word. The word
-tells what a companion is: a mask or preview, a copy, or something else. A word counts only if many
-images have a companion with it:
+gives the kind of companion: a mask or preview, a copy, or something else. A word counts only if
+many images have a companion with it:
 
 - Three bases are enough for a known word, such as `mask` or `flip`: three names that consist of
   another name and such a word are no accident.
@@ -103,7 +103,7 @@ def kind_of(word: str) -> Kind:
 def read_word(text: str) -> str | None:
     """Returns the word of a name's last part, such as `mask` of `_mask_1`; None without a word.
 
-    A known word stands for all words of the part, so that `_aug_3f2` and `_aug_9c1` have one word.
+    A known word replaces all words of the part, so that `_aug_3f2` and `_aug_9c1` have one word.
     """
     if _BRACKETS.fullmatch(text):
         return NUMBERED
@@ -433,8 +433,8 @@ def find_left_out(
     """Returns True for each name with one of the words, in the file's name or a folder's name.
 
     A word has no letter beside it: `mask` is in `x_mask_1.png` and `masks/x.png`, but not in
-    `unmasked.png`. In a folder's name it stands alone. Each name is judged by itself, whatever the
-    other names are. `outer` is as in `find_companions`.
+    `unmasked.png`. A folder's name must equal the word. Each name is checked without the others.
+    `outer` is as in `find_companions`.
     """
     wanted = list(words)
     inside = re.compile("|".join(map(_pattern_of, wanted)), re.IGNORECASE)

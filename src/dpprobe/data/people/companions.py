@@ -47,8 +47,8 @@ class FoundCompanions:
     """The companions among the images of a dataset.
 
     Attributes:
-      folders: word -> number of images in folders of this name, and one of them. These images have
-        other names than all pictures, so nothing else tells that they are companions.
+      folders: word -> number of images in folders of this name, and one of them. No picture has a
+        name like theirs, so only the folder shows that they are companions.
     """
 
     images: int = 0
@@ -56,7 +56,7 @@ class FoundCompanions:
     folders: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
     def judge(self, written: str | tuple[str, ...] | None) -> Judgement:
-        """Returns what a run refuses, and what it warns of; `written` is the study's option."""
+        """Returns the errors and warnings of a run; `written` is the study's option."""
         if written == KEEP:
             return (), ()
         masks = [each for each in self.words if each.kind == "mask"]

@@ -149,7 +149,7 @@ def first_of_each(units: Iterable[str], most: int | None) -> list[bool]:
 def find_mistaken(sides: Mapping[SplitName, Iterable[str]]) -> dict[str, str]:
     """Maps each faulty unit to its fault, as the end of a sentence.
 
-    A unit is faulty if it is in both tables, or if a name that looks alike is in the other table.
+    A unit is faulty if the other table has its name, or a name that looks like it.
     Names that are one number in two spellings, such as 12.0 and 12, are faulty too.
     """
     tables = {side: set(units) for side, units in sides.items()}

@@ -36,7 +36,7 @@ _THOUSANDS = re.compile(r"\d{1,3}([,' _]\d{3})+(\.0*)?")
 _POWER = re.compile(r"\d{1,19}(?:\.\d{1,19})?e(\d{1,2})")
 _HEX = re.compile(r"[0-9a-f-]{6,}")
 # An inner _ joins words as a space does. Other marks of files' names count, such as __main__ and
-# a/b, unless they stand beside a number: site/2 is site2.
+# a/b, unless they are beside a number: site/2 is site2.
 _SEPARATORS = re.compile(
     r"[-\s_/.,;:#]+(?=\d)|(?<=\d)[-\s_/.,;:#]+|[-\s.,;:#]+|(?<=[^\W_])_(?=[^\W_])"
 )

@@ -219,7 +219,7 @@ class EmbeddingFile(ABC):
         )
 
     def _check_choice(self, name: str) -> None:
-        """Raises ConfigError for an array that nobody named and that seems to be no vectors."""
+        """Raises ConfigError for an array that may not be vectors, unless the study names it."""
         header = self.read_headers()[name]
         if name in USUAL or not name or seems_vectors(name, header):
             return

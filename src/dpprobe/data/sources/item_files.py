@@ -139,7 +139,7 @@ class ItemFolder(EmbeddingFile):
         return f"such as {name}.h5"
 
     def _find_fault(self, name: str, headers: Mapping[str, Header]) -> str | None:
-        """Tells how an item's array differs from what the study asks for, with the remedy."""
+        """Describes how an item's array differs from the study's options, with the remedy."""
         first, there = self._first, ", ".join(map(repr, headers)) or "nothing"
         if name not in headers:
             return f"no array {name!r}, only {there}; save it there"
@@ -174,8 +174,8 @@ class ItemFolder(EmbeddingFile):
     def _pool_item(self, row: int, names: Sequence[str]) -> list[Array]:
         """Returns an item's vectors; none if its file has a fault.
 
-        Files of another kind than the study says are of the kind `item`, so that `unreadable:
-        drop` does not hide them.
+        A file with another type of array than the study says is a fault of kind `item`, so that
+        `unreadable: drop` does not hide it.
         """
         path = self._find_item(self.items[row])
         if isinstance(path, tuple):

@@ -19,8 +19,8 @@ Part = tuple[str, str | None, str]
 def template_parts(template: str) -> list[Part]:
     """Splits a path template into its parts; raises ValueError if the template is invalid.
 
-    Braces contain only a column's whole name: no attribute, index or nested field. `*` stands for
-    a part of a folder's name, before the first column.
+    Braces contain only a column's whole name: no attribute, index or nested field. `*` matches a
+    part of a folder's name, before the first column.
     """
     try:
         parts = [
@@ -56,7 +56,7 @@ class SpreadFolders:
     """Folders over which a table's images are spread: each image is in one of them.
 
     Attributes:
-      pattern: the folders' common name, in which `*` stands for any text, with a slash at its end.
+      pattern: the folders' common name, in which `*` matches any text, with a slash at its end.
       folders: their paths.
     """
 

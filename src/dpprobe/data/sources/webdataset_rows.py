@@ -35,7 +35,7 @@ logger = logging.getLogger("dpprobe")
 class Row(NamedTuple):
     """One sample: the number of its shard, the offset of its image, and its other content.
 
-    `name` is the key, which tells of companions. `faults` are pairs (kind of problem, detail);
+    `name` is the key, by which companions are found. `faults` are pairs (kind of problem, detail);
     `label` is None if it is faulty.
     """
 
@@ -163,9 +163,9 @@ def _read_fields(
 def _clean_names(
     options: ShardOptions, fields: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[Fault]]:
-    """Replaces surrogates, such as "\\ud800", which JSON allows and split tables do not.
+    """Replaces surrogates such as "\\ud800", which are valid in JSON, but not in split tables.
 
-    Also returns the faults of names that have surrogates, or that are lists or mappings.
+    Also returns a fault for each name that has surrogates, or is a list or a mapping.
     """
     kinds: dict[str | None, str] = dict.fromkeys(_group_fields(options), "value")
     kinds |= {options.id_column: "id", options.unit_column: "patient"}

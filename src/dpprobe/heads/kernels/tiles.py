@@ -10,7 +10,7 @@ compiler behind Numba. Python runs such a function once, at compile time. Its `b
 compute: `builder.add(x, y)` appends an instruction, and a Python loop repeats instructions. Loops
 at run time are `cgutils.for_range` and `Code.walk_steps`. `vectors.Code` has the few instructions
 that are used. A vector has 16, 8 or 4 float32 numbers, by the processor, or half as many float64.
-The type of the first argument, an array, is that of all numbers.
+All numbers have the type of the first argument, an array.
 
 **Tiles.** A tile is a block of partial sums. They stay in registers while products are added:
 

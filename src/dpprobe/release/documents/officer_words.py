@@ -69,7 +69,7 @@ def answer_officer(statement: Facts, values: Mapping[str, Any]) -> dict[str, str
 
 
 def _state_test_price(statement: Facts, unit: UnitWords) -> str:
-    """States what one test unit pays for everything that was measured on test units."""
+    """States the epsilon of one test unit for all measurements on test units together."""
     blocks = tested_blocks(statement)
     if not blocks:
         return f"Nothing was measured on test {unit.many}, so a test {unit.one} pays nothing."
@@ -106,7 +106,7 @@ def _state_adjustments(values: Mapping[str, Any]) -> str:
 
 
 def _explain_copies(statement: Facts, words: StatementWords, unit: UnitWords) -> str:
-    """States how copies count, and by what training and test units were compared."""
+    """States how copies count, and how training and test units were compared."""
     named = zip(statement["not_covered"], words.not_covered, strict=True)
     treated = [text for name, text in named if "copies_of" in name or name == "both_sides"]
     said = [f"{text[:1].upper()}{text[1:]}." for text in treated]

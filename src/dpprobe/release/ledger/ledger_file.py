@@ -116,7 +116,7 @@ class Booking:
 
     Attributes:
       unit: the unit of privacy, a key of `Plan.UNITS`.
-      split: the public key of a split; releases with an equal key split all units alike.
+      split: the public key of a split; releases with an equal key split all units equally.
       parts: at most one part for each side.
       identity: hashes of the release's options and data; private, and only in the ledger.
       column: the column whose values are the units; None if each image is a unit.
@@ -237,7 +237,7 @@ class LedgerFile:
             except (ValueError, KeyError, TypeError, AttributeError, PrivacyError) as error:
                 raise DataError(
                     f"{self.path}, line {number}: damaged ({error}); restore the file from a "
-                    "backup: until then no release of this dataset is made"
+                    "backup: until then, releases of this dataset are refused"
                 ) from error
             last = record["hash"]
         return Content(entries, last, len(written) - len(rest) * (end == "torn"), end)

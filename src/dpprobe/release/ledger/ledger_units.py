@@ -169,7 +169,7 @@ def load_key(data_dir: Path, *, used: bool) -> bytes:
     path = data_dir / KEY_FILE
     if not path.exists():
         if used:
-            raise DataError(f"{path}: missing, but ledgers contain hashes made with it; {_LOST}")
+            raise DataError(f"{path}: missing, but ledgers have hashes computed with it; {_LOST}")
         write_private(path, secrets.token_bytes(_KEY_BYTES))
     if len(key := path.read_bytes()) != _KEY_BYTES:
         raise DataError(f"{path}: {len(key)} bytes, not {_KEY_BYTES}; {_LOST}")
@@ -194,7 +194,7 @@ def read_hashes(folder: Path, digest: str, key: bytes) -> Hashes:
             raise DataError("the file differs from its ledger's record")
         described, hashes = read_arrays(path, kind=FORMAT, version=FORMAT_VERSION)
         if described["key"] != _mark_key(key):
-            raise DataError(f"made with another key than {KEY_FILE}")
+            raise DataError(f"computed with another key than {KEY_FILE}")
     except (OSError, ValueError, KeyError, DataError) as error:
         raise DataError(f"{path}: cannot be used ({error}); {_LOST}") from error
     return hashes
@@ -220,7 +220,7 @@ def refuse_moved(
     if count_paying_twice(hashes, sides, hashes, sides):
         raise PrivacyError(
             f"release {booking.release!r}: an image is in both splits (equal bytes or pixels), and "
-            "would pay for the head and for the test result. The total counts one side for each "
+            "its epsilons of head and test result would add up. The total counts one side for each "
             "unit. Remove the copy from one split, or measure nothing on test images"
         )
     for entry in counting:

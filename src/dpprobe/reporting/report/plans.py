@@ -110,7 +110,8 @@ class _Part:
             delta=float(private.delta),
         )
         patients = (info.units or {}).get("train")
-        # A summary does not name the unit of privacy; with one image per patient, both count alike.
+        # A summary does not name the unit of privacy; with one image per patient, both counts are
+        # equal.
         by_patient = self.setting.n == patients != info.train_rows
         self.unit = "patient" if by_patient else "image"
         self.ceiling = best_ceiling(entry for _, entry in entries)

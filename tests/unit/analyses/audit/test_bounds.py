@@ -151,7 +151,7 @@ def test_an_accuracy_is_bounded_exactly(runs: int, share: float, confidence: flo
 
 
 def test_a_group_s_bound_is_one_on_each_canary() -> None:
-    """Of 400 audits of a group of five, no more exceed one canary's epsilon than is stated."""
+    """Among 400 audits of a group of five, no more exceed one canary's epsilon than is stated."""
     group, mu, delta = 5, 0.3, 1e-5
     truth, generator = gaussian_epsilon(mu, delta), np.random.default_rng(8)
     bounds = []

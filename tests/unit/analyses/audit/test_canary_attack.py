@@ -87,7 +87,7 @@ def test_a_replay_keeps_the_order_of_seeds_whichever_seed_released_first() -> No
 def test_what_one_canary_uses_of_a_sensitivity_is_its_longest_change(
     name: str, joined: int
 ) -> None:
-    """Of several canaries that are in together each makes its part; of a sample each is alone."""
+    """Canaries that are in together share the change; in a sample each canary is alone."""
     attack = attack_on(name)
     seed = derived_seed(2, "0")
     _, recorder = attack._train_heads(attack.worlds[0], [seed], present=False)

@@ -51,7 +51,7 @@ def p_values(seed: int, runs: int, fault: Fault | None = None) -> dict[str, floa
 
 
 def test_false_alarms_are_as_rare_as_stated() -> None:
-    """Of 300 audits at one level for all tests together, and of each test alone."""
+    """Counts false alarms in 300 audits, for all tests together and for each test alone."""
     seen = [p_values(seed, 12) for seed in range(300)]
     level = 0.2
     alarms = np.mean([min(values.values()) <= level / len(values) for values in seen])

@@ -110,7 +110,7 @@ def test_a_claim_lies_above_its_bound_and_all_controls_are_caught(
 
 
 def test_bounds_exceed_the_claim_no_more_often_than_stated(calibrations: Path) -> None:
-    """Of 50 audits of 40 runs, at 90% confidence."""
+    """Runs 50 audits of 40 runs, at 90% confidence."""
     method = METHODS["exact_sgd"]
     plan = planned(method, 2.0, calibrations)
     cell = cell_of(plan, 2000, method=method, confidence=0.9)
@@ -182,7 +182,7 @@ def test_every_test_of_an_audit_can_refute_the_claim(calibrations: Path) -> None
 def test_exact_counts_in_the_published_biases_refute_the_claim(
     calibrations: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the head's weights alone, and because they depend on more than what was released."""
+    """The head's weights suffice, because they depend on more than the released numbers."""
     plan = planned(METHODS["prototypes"], 1.0, calibrations)
 
     def fit_with_counts(
@@ -388,7 +388,7 @@ def test_each_class_has_canaries_in_turn(classes: int, several: bool, labels: in
 def test_a_canary_is_as_long_as_needed_to_reach_the_clipping_norm(
     clip: float, length: float
 ) -> None:
-    """Of norms 1, 30 and 1000 the smallest that changes sums by 99% of what the largest does."""
+    """The chosen norm of 1, 30 and 1000 is the smallest with 99% of the largest one's change."""
     method = head("least_squares", normalize="none", max_row_norm=clip)
     attack, strength = cell_of(plan_of(method, N), 12, method)._piloted_attack
     assert float(attack.worlds[-1].canary.norm()) == pytest.approx(length, rel=1e-5)
@@ -397,7 +397,7 @@ def test_a_canary_is_as_long_as_needed_to_reach_the_clipping_norm(
 
 
 def runs_of(runs: int = 400, **changes: Any) -> canary_attack.Runs:
-    """Of eight runs in turn, half in, six are guessed right by releases and by heads alike."""
+    """Releases and heads both guess six of eight runs right; half of the runs are in."""
     members = np.arange(runs) % 2 == 0
     scores = np.where(members, 1.0, -1.0) * np.where(np.arange(runs) % 8 < 6, 1, -1)
     values = {"members": members, "releases": scores, "bundle": scores} | changes

@@ -298,7 +298,7 @@ def test_rows_of_the_table_name_rate_label_and_counts() -> None:
 
 
 TRIALS, ROWS = 120, 400
-# Of 120 trials with 95% chance, at least 106 succeed but in one case of a thousand.
+# Among 120 trials with 95% chance, at least 106 succeed in 999 of 1,000 cases.
 LEAST = 105.5 / TRIALS
 
 

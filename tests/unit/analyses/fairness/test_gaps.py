@@ -140,7 +140,7 @@ def test_one_head_of_several_that_stands_out_lifts_no_bound() -> None:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_calibration_error_that_rows_explain_is_not_taken_for_a_gap(shared: bool) -> None:
-    """Of a small group; or of two views, whose patients have a row of either."""
+    """Either a small group, or two views with one row per patient in each."""
     seen, chances, gaps, plain = 0, [], [], 0
     groups = np.tile([0, 1], 500) if shared else (np.arange(1000) < 40).astype(int)
     units, count = (np.repeat(np.arange(500), 2), 500) if shared else (None, 1000)
@@ -313,7 +313,7 @@ def test_an_interval_at_the_end_of_what_a_share_can_be_is_joined_with_wilsons(le
 
 
 def test_an_interval_s_ends_are_ranks_of_the_resamples_that_have_the_group() -> None:
-    """Of 21 values from -0.1 to 0.1 around 0.5; at 80% the third and the nineteenth."""
+    """For 21 values from -0.1 to 0.1 around 0.5, the 80% ends are the third and the nineteenth."""
     drawn = np.linspace(0.4, 0.6, 21)[None, None]
     lost = np.concatenate([drawn, np.full((1, 1, 9), np.nan)], axis=2)
     for resamples in (drawn, lost):

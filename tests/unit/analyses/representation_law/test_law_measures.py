@@ -131,7 +131,7 @@ def test_a_law_is_recovered(rho: float) -> None:
 
 @pytest.mark.parametrize(("rows", "dimension"), [(60, 5), (60, 40), (30, 80)])
 def test_residuals_are_those_of_scikit_learn_s_regression(rows: int, dimension: int) -> None:
-    """Of one target per class the mean, of held-out rows relative to their own variance."""
+    """Means over one target per class; held-out rows are relative to their own variance."""
     x, labels = clouds(rows, dimension, 3)
     others, other_labels = clouds(25, dimension, 3, seed=1)
     found = measure_residuals(x, labels, held_out=others, held_out_labels=other_labels)

@@ -142,7 +142,7 @@ LINKS = [
     (tarfile.BLKTYPE, ""),
     (tarfile.FIFOTYPE, ""),
 ]
-# Suffix, files, other members, an edit of the archive's bytes, and what is said. A changed byte of
+# Suffix, files, other members, an edit of the archive's bytes, and the message. A changed byte of
 # a tar without a checksum stays unseen here: the file's own checksum finds it.
 REFUSED: list[tuple[str, dict[str, bytes], list[tarfile.TarInfo], Edit | None, str]] = [
     *(

@@ -1,5 +1,4 @@
-"""Downloads from a server that misbehaves: what is said, what is on disk, and that a good attempt
-afterwards succeeds."""
+"""Downloads from a misbehaving server: the message, the files left, and a later success."""
 
 from __future__ import annotations
 
@@ -133,7 +132,7 @@ def test_a_file_arrives_whole_whatever_happens_on_the_way(
     ("faults", "content", "kept", "said", "afterwards"),
     [
         ([Cut(1000), Cut(0), Cut(0)], CONTENT, 1000, "1000 bytes were", [206]),
-        # The file became smaller: all that was kept is of another file.
+        # The file became smaller, so the kept bytes belong to another file.
         ([Cut(400_000), Cut(0), Cut(0)], OTHER + OTHER, 400_000, "0.4 MB were", [416, 200]),
     ],
 )
@@ -187,7 +186,7 @@ def test_a_server_without_end_is_left(
     monkeypatch.setattr(downloads, "MOST_UNSTATED", 1000)
     monkeypatch.setattr(downloads, "CHUNK_BYTES", 4096)
     url = server.put("/data.zip", CONTENT, faults=[Unsized()])
-    assert "more than 1000 bytes, and the server does not say how many" in refused(
+    assert "more than 1000 bytes, and the server states no size" in refused(
         url, path, error=WrongDownloadError
     )
     assert sum(files(path).values()) <= 2 * 4096

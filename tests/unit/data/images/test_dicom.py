@@ -231,7 +231,7 @@ def test_padding_is_black_and_not_of_the_range(
 @pytest.mark.parametrize("low", [0, 2, 4])
 @pytest.mark.parametrize("bits", [10, 12])
 def test_values_lie_where_the_header_says(signed: bool, low: int, bits: int) -> None:
-    """Other bits, such as those of an overlay, are no part of them."""
+    """Other bits, such as an overlay's bits, are ignored."""
     values = np.round(np.linspace(0, 2**bits - 1, 48)).astype(np.int32).reshape(6, 8)
     stored = ((values - signed * 2 ** (bits - 1)) & (2**bits - 1)) << low
     stored |= 1 << 15 if low + bits < 16 else 0

@@ -172,7 +172,7 @@ def with_chunk(png: bytes, kind: bytes, body: bytes) -> bytes:
 SHORT, PNG = RAMP.tobytes(), encoded(Image.fromarray(RAMP), "PNG")
 # Colours of 16 bits: twelve bits of blue, fewer of red.
 BLUE = tiff(np.stack([RAMP // 9, 0 * RAMP, RAMP], 2).tobytes(), 16, (277, 3), photometric=2)
-# name -> file, the bits that must be told (None if the file does), whether 0 is white
+# name -> file, the bits that must be given (None if the file has them), whether 0 is white
 GREY: dict[str, tuple[bytes, int | None, bool]] = {
     "12 bits in a PNG of 16": (PNG, 12, False),
     "10 bits in a PNG of 16": (encoded(Image.fromarray(RAMP // 4), "PNG"), 10, False),

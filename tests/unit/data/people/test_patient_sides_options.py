@@ -21,7 +21,7 @@ from tests.support.shards import CLASSES
 from tests.support.small_study import STUDY
 from tests.support.sources import write_manifest
 
-# Patient p has p images, and every third patient is of the second class.
+# Patient p has p images, and every third patient belongs to the second class.
 PATIENTS = [f"p{number}" for number in range(1, 13) for _ in range(number)]
 
 
@@ -56,7 +56,7 @@ def test_alike_names_of_one_split_are_no_fault() -> None:
 
 
 def test_a_fault_that_is_added_to_a_row_is_of_this_row_alone() -> None:
-    """Sources add the faults of a row's groups and image to those of its patient."""
+    """Sources add faults of a row's groups and image to the patient's faults."""
     twice = ("patient", "patient 'p' is in both splits")
     rows = patient_sides.list_faults(["p", "p", "q"], {"p": "is in both splits"}, "who")
     rows[0].append(("group", "age is blank"))

@@ -239,7 +239,7 @@ def test_images_are_the_same_whatever_labels_and_splits_them(tmp_path: Path) -> 
 
 def test_rows_are_counted_as_a_plain_loop_counts_them() -> None:
     assert of(test="b.csv").count_rows() == (30, 7)
-    # 20 cats and 10 dogs, of which a fifth is tested
+    # 20 cats and 10 dogs; a fifth is in the test split
     assert of().count_rows() == (24, 6)
     assert of(test_fraction=0.4).count_rows() == (18, 12)
     folds = [number % 4 for number in range(30)]

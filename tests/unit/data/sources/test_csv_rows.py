@@ -74,7 +74,7 @@ def table(header: str, *lines: str) -> str:
     return "\n".join([header, *lines]) + "\n"
 
 
-# What a file of text holds.
+# The content of a text file.
 
 
 def packed(rows: list[list[str]], delimiter: str) -> bytes:

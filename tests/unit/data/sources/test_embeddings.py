@@ -258,7 +258,7 @@ ODD[[2, 5, 5, 9], [1, 0, 1, 1]] = np.nan, np.inf, np.nan, -1e300
 TWO = {"vectors": {"b": "Y", "a": "X"}}
 
 
-# What a second file has in place of lists of numbers.
+# The content of a second file, in place of lists of numbers.
 KINDS_OF_VECTORS: list[tuple[Any, Any, str]] = [
     (1.5, None, "floats"),
     ("1 2", None, "texts"),
@@ -271,7 +271,7 @@ KINDS_OF_VECTORS: list[tuple[Any, Any, str]] = [
     ([1, 2], pa.list_(pa.decimal128(9, 1)), "lists of decimal128(9, 1)"),
     (None, None, "null"),
 ]
-# Columns of the first and of a second file, and what is said of the second.
+# Columns of the first and of a second file, and the error about the second.
 COLUMNS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"kind": [["a"]] * 10}, "'kind' has lists of texts, but texts in"),
     ({}, {"kind": [b"a"] * 10}, "'kind' has binary, but texts in"),
@@ -475,7 +475,7 @@ def test_the_code_that_an_error_suggests_makes_vectors(tmp_path: Path, array: An
 def test_vectors_are_read_as_they_were_written(
     tmp_path: Path, write: Write, usual: str, vectors: dict[str, Any]
 ) -> None:
-    """Under their names; `usual` is the array that is read if the study names none."""
+    """Vectors have their names; `usual` is the array that is read if the study names none."""
     written = write(tmp_path)
     given = {"class_names": ["a", "b"], "duplicates": "warn"}
     file = options(tmp_path, written, **given).open_vectors("train")

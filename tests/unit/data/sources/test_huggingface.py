@@ -145,7 +145,7 @@ def ask_as_a_stranger(hub: Hub, patch: pytest.MonkeyPatch) -> None:
 Spoil = Callable[[Hub, pytest.MonkeyPatch], Any]
 PAGE = f"https://huggingface.co/datasets/{REPO}"
 NO_LOGIN = "set HF_TOKEN for a private dataset"
-# What is asked for, what is wrong, the error, facts in its message, and the requests for a commit.
+# The options, the fault, the error, facts in its message, and the requests for a commit.
 REFUSED: dict[str, tuple[dict[str, Any], Spoil, type[Exception], list[str], int]] = {
     # the list of files is open, the first file is not
     "gated": (

@@ -1,4 +1,4 @@
-"""Exact sums of gradients: those of Python's whole numbers, row by row, and NumPy's steps."""
+"""Exact sums of gradients equal sums of Python integers, row by row, and NumPy's steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLIP = 0.7
 NOTHING = np.zeros(0, np.float32)
 
 
-# Of a row: its scale, its shift, and the centre that the shift multiplies.
+# A row's scale and shift, and the centre that the shift multiplies.
 Move = tuple[Numbers, Numbers, npt.NDArray[np.float32]]
 
 

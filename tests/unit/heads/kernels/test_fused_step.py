@@ -77,7 +77,7 @@ def test_sums_of_any_shape_are_numpys(
 
 @pytest.mark.parametrize("classes", [1, 2, 7])
 def test_probabilities_are_those_of_float64(classes: int) -> None:
-    """Of logits up to the ends of float32's exponents, ties, and those that are not finite."""
+    """Logits reach the ends of float32's exponents, are tied, or are not finite."""
     logits = np.random.default_rng(1).uniform(-40, 40, (classes, 128)).astype(np.float32)
     logits[:, 0], logits[:, 1], logits[-1, 2:6] = 0, 1e30, [np.nan, np.inf, -np.inf, -86]
     logits[0, 6:9] = [np.nan, np.inf, -np.inf]
@@ -191,7 +191,7 @@ def test_batches_that_are_too_large_are_left_out(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_step_s_noise_is_what_is_drawn_elsewhere() -> None:
-    """Of several pieces, the last of which is not whole, without rows: the sum is the noise."""
+    """Without rows the sum is the noise, in several pieces, the last one incomplete."""
     classes, columns, steps = 7, 5001, 3
     assert classes * columns > 2 * fused_step._DRAWN
     wanted = GaussianNoise([1], classes * columns, CPU).draw_steps(steps, 0.3)[0].double().sum(0)

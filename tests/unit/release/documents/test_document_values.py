@@ -1,4 +1,4 @@
-"""What the documents of a bundle share: numbers rounded up, texts that show as they are."""
+"""Values in all documents of a bundle: numbers rounded up, texts shown unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model card: what the Hub's library reads of it, what it tells people, what it escapes."""
+"""The model card: metadata for the Hub's library, text for people, and escapes."""
 
 from __future__ import annotations
 

@@ -411,7 +411,7 @@ def test_a_killed_booking_frees_the_lock_and_counts_once_its_line_is_whole(
     assert ledger.book_release(booking("next"), FREE).number == 2
 
 
-# What a ledger prints of its entries and totals, and what a person may do to an entry.
+# The printed entries and totals of a ledger, and the changes that a person may make.
 
 
 REASON = "the job died before its noise"
@@ -494,7 +494,7 @@ def test_each_entry_is_a_row_with_its_prices_and_state(ledger: Ledger) -> None:
 
 
 def test_totals_are_printed_by_side_of_each_split_and_for_any_unit(ledger: Ledger) -> None:
-    """Of the counted entries, at the largest delta of the releases unless another is asked."""
+    """Totals count entries at the largest delta of the releases, or at a requested delta."""
     test = replace(part("test", gaussian(10.0)), delta=1e-3)
     ledger.book_release(booking("a", part("train", gaussian(5.0)), test), FREE)
     ledger.book_release(booking("b", part("train", gaussian(5.0)), split="seed_2"), FREE)

@@ -1,7 +1,7 @@
 """Histories of three ledgers that hypothesis draws, against a model of a few lines.
 
-Whatever is booked, closed, abandoned, cut short or refused: the files hold what was done and
-nothing else, and the total is that of the worst unit.
+Whatever is booked, closed, abandoned, cut short or refused: the files record exactly the completed
+actions, and the total is the worst unit's.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ def test_sampled_sums_are_bounded_as_dp_accounting_does() -> None:
 def test_a_search_and_other_releases_are_bounded_by_renyi_divergences(
     more: tuple[float, ...],
 ) -> None:
-    """Of a search alone the plan's own price holds, which is smaller or equal."""
+    """A search alone has the plan's own price, which is smaller or equal."""
     search = part("train", gaussian(9.0), selection=Selection(mean=4, repeated=("gradients",)))
     bookings = [booking("search", search)]
     bookings += [booking(str(sigma), part("train", gaussian(sigma))) for sigma in more]

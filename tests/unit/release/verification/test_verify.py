@@ -270,7 +270,7 @@ def test_every_edit_of_the_facts_is_noticed_but_these(original: Path, tmp_path: 
     assert {place.split(".")[0] for place in passed} == {"name", "study", "dpprobe", "card"}
 
 
-# What this version of dpprobe writes may be reworded and restyled; what is stated stays a fact.
+# This version's documents may be reworded and restyled, with unchanged facts.
 
 
 def find_check(folder: Path, name: str) -> Check:

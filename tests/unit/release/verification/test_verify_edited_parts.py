@@ -46,7 +46,7 @@ MEASURED: dict[str, tuple[int, Any, float | None, bool]] = {
 }
 EARLIER = [{"release": f"r{place}", "cohort": f"c{place}", "n": 500} for place in (1, 2)]
 POINT = WantedPoint(positive_class="b", position=1, sensitivity=0.4)
-# What is not measured, beside some of these parts.
+# Parts that are not measured, beside some of these parts.
 BESIDE: dict[str, dict[str, Any]] = {
     "accuracy": {"evidence": EVIDENCE, "sites": of_sites()},
     "area": {"sites": of_sites("a")},
@@ -116,7 +116,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measure_parts(folder: Path, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What facts and a statement have of a release whose parts are measured on 500 test units."""
+    """Facts and statement of a release with parts that are measured on 500 test units."""
     classes, metric, own, monitored = MEASURED[kind]
     several, generator = kind == "areas", np.random.default_rng(0)
     drawn: Any = generator.integers(
@@ -202,7 +202,7 @@ def measured_statement(
 
 @pytest.mark.parametrize("kind", MEASURED)
 def test_an_edit_of_a_part_is_named_by_its_check(original: Path, kind: str) -> None:
-    """Of numbers in lists, the first two are edited."""
+    """The first two numbers of each list are edited."""
     blocks, list_faults = measured_statement(original, kind)
     blocks |= BESIDE.get(kind, {})
     assert list_faults(blocks) == {}
@@ -236,7 +236,7 @@ def test_an_edit_of_a_part_is_named_by_its_check(original: Path, kind: str) -> N
 def test_a_count_that_changes_beyond_its_noise_is_noticed(
     original: Path, place: tuple[Any, ...]
 ) -> None:
-    """The blind spots above are those of small changes alone."""
+    """The blind spots above concern only small changes."""
     blocks, list_faults = measured_statement(original, "recalls")
     inner: Any = blocks
     for key in place[:-1]:

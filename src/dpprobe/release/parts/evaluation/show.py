@@ -194,7 +194,7 @@ def _explain_metric(block: Facts) -> str:
 
 
 def _explain_composition(block: Facts, unit: UnitWords, statement: Facts) -> str:
-    """States what training and test units pay; a release is refused for an image on both sides."""
+    """States the epsilon of training and test units; an image on both sides stops a release."""
     tested = statement["test_units"]
     split = tested["split"]
     drawn = (
@@ -213,7 +213,7 @@ def _explain_composition(block: Facts, unit: UnitWords, statement: Facts) -> str
 
 
 def _explain_comparison(compared: Sequence[str] | None, unit: UnitWords, statement: Facts) -> str:
-    """States by what images of both sides were compared.
+    """States how images of both sides were compared.
 
     Each site compares its own images, and a statement has only the comparison of one site.
     """

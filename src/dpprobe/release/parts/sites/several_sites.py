@@ -250,7 +250,7 @@ class AgreedSites(Agreed):
         if entry is not None and entry.booking.sites != self.promise:
             raise PrivacyError(
                 f"release {self.release.name}: entry {entry.number} of {self.release.ledger.path} "
-                f"is of another agreement of the sites; {ANOTHER_NAME}"
+                f"belongs to another agreement of the sites; {ANOTHER_NAME}"
             )
         return entry
 

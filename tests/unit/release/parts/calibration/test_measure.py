@@ -134,7 +134,7 @@ def test_a_head_s_planted_error_is_described(
     assert described["offset"] == pytest.approx(offset, abs=0.05)
 
 
-# The block of a calibration: what it holds, which release pays, and how few units are refused.
+# The block of a calibration: its content, the release that books it, and too few units.
 
 
 LITTLE = 1e-3

@@ -1,4 +1,4 @@
-"""What choosing a release by a look at the benchmark costs."""
+"""The epsilon of choosing a release after looking at the benchmark."""
 
 from __future__ import annotations
 
@@ -360,7 +360,7 @@ def test_cells_that_lie_there_count_though_the_study_lists_them_no_longer(tmp_pa
     chosen = with_datasets(tmp_path)
 
     def check(case: str, cells: int, half: int, two: int) -> None:
-        """Compares the price with that of so many heads at epsilon 0.5 and 2."""
+        """Compares the price with the price of so many heads at epsilon 0.5 and 2."""
         block, epsilon = price_choice(chosen, tmp_path), composed(tmp_path, {0.5: half, 2.0: two})
         assert block["cells"] == cells, case
         assert epsilon <= block["epsilon"] <= epsilon * (1 + 1e-5), case
@@ -506,7 +506,7 @@ def test_each_analysis_is_unpriced_or_reads_no_training_row(analysis: Analysis) 
             assert not path.endswith(("heads.safetensors", "history.parquet"))
 
 
-# What a bundle states of a choice among results, and what verification believes.
+# A bundle's statement about a choice among results, and its verification.
 
 
 PLAN = made_plan([gaussians(8.0)], n=1000)

@@ -69,7 +69,7 @@ PLAN = made_plan([gaussians(8.0)], n=1000)
 
 
 def state(block: dict[str, Any], predecessor: Any) -> dict[str, Any]:
-    """What the check of a cohort reads of a statement."""
+    """The parts of a statement that the check of a cohort reads."""
     return {"cohort": block, "predecessor": predecessor, "unit": "image", "public_data": {}}
 
 
@@ -129,7 +129,7 @@ def test_units_of_a_cohort_are_those_of_the_plan() -> None:
         check_cohort(state(block, {"name": "r0"}), PLAN)
 
 
-# What a study may not ask of a chain of cohorts, said before anything is booked.
+# Invalid options of a chain of cohorts are refused before anything is booked.
 
 
 COVARIANCE = {"head": "feature_covariance", "normalize": "l2"}

@@ -28,7 +28,7 @@ from dpprobe.release.parts.evaluation.class_recalls import (
 def test_intervals_cover(
     units: tuple[int, ...], recalls: tuple[float, ...], deviation: float
 ) -> None:
-    """Of 2,000 tests, 93% and more: a coverage of 95% falls below with a chance of 6e-5."""
+    """In 93% of 2,000 tests or more: with a coverage of 95%, fewer have a chance of 6e-5."""
     generator, runs = np.random.default_rng(1), 2000
     n, p = np.array(units), np.array(recalls)
     covered = worst_covered = 0

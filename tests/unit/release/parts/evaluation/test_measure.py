@@ -83,7 +83,7 @@ def two_classes(n: int, generator: np.random.Generator, apart: float = 1.5) -> A
 def test_no_unit_moves_what_is_released_by_more_than_its_sensitivity(
     metric: Metric, multi_label: bool, units: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of whole evaluations: units are null rows in one, and the outputs of the other are seen."""
+    """Compares whole evaluations: in one of them, units are null rows."""
     generator, whose = np.random.default_rng(5), np.array(units)
     classes, n = 3 if multi_label else 2, len(set(units))
     wanted = results.evaluation_mechanisms(metric, classes=classes, multi_label=multi_label)

@@ -1,4 +1,4 @@
-"""The evidence beside a release's promise: which audit is taken, and what is said of it."""
+"""The evidence in a release: the chosen audit, and the sentences about it."""
 
 from __future__ import annotations
 

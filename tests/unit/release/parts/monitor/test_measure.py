@@ -159,7 +159,7 @@ def make_release(folder: Path, **options: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle of a release with everything that test units pay for."""
+    """The bundle of a release with all measurements on test units."""
     everything = {"calibrate": {"epsilon": 2}, "evaluate": {"epsilon": 1}}
     return make_release(tmp_path_factory.mktemp("watched"), **everything)
 

@@ -1,4 +1,4 @@
-"""A chain of predecessors is followed to its end, by digests; what is not passed is said."""
+"""A chain of predecessors is followed to its end, by digests; missing folders are reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.refusals import check_tokens, refuses
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Three releases, each of which replaces the one before."""
+    """Three releases; each replaces its predecessor."""
     place = tmp_path_factory.mktemp("chain")
     bundles: list[Path] = []
     for name in ("v1", "v2", "v3"):

@@ -29,7 +29,7 @@ TESTED = {"delta": 1e-5, "epsilon": 2.0}
 
 
 def state(plan: Plan = PLAN, evaluation: Any = None, **changes: Any) -> str:
-    """What verification says of a ledger's block beside a test result."""
+    """The verification of a ledger's block beside a test result."""
     said, passed = check_ledger({"ledger": BLOCK | changes, "evaluation": evaluation}, plan)
     assert passed
     return said
