@@ -211,15 +211,14 @@ class Plan:
             self.find_mechanism(name)
         if self.private and not self.mechanisms:
             raise PrivacyError(f"plan: has epsilon {self.epsilon:g} but no mechanism")
-        for mechanism in self.mechanisms:
-            if not self.private and mechanism.noise_multiplier != 0:
+        for each in self.mechanisms:
+            if not self.private and each.noise_multiplier != 0:
                 raise PrivacyError(
-                    f"plan: epsilon is infinite but mechanism {mechanism.name!r} has noise "
-                    f"multiplier {mechanism.noise_multiplier:g}; it must be 0"
+                    f"plan: infinite epsilon, but {each.name!r} has noise {each.noise_multiplier:g}"
                 )
-            if self.private and mechanism.noise_multiplier <= 0:
+            if self.private and each.noise_multiplier <= 0:
                 raise PrivacyError(
-                    f"plan: epsilon {self.epsilon:g}, but mechanism {mechanism.name!r} has no noise"
+                    f"plan: epsilon {self.epsilon:g}, but mechanism {each.name!r} has no noise"
                 )
         if self.private and not self.realised_epsilon <= self.epsilon:
             raise PrivacyError(

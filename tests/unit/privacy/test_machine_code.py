@@ -215,7 +215,7 @@ def test_every_module_of_compiled_functions_is_listed_and_compiled_beforehand(
     modules = {
         ".".join(path.relative_to(source).with_suffix("").parts)
         for path in source.rglob("*.py")
-        if "= MachineCode(__file__" in path.read_text(encoding="utf-8")
+        if "MACHINE_CODE = MachineCode(__file__" in path.read_text(encoding="utf-8")
     }
     assert modules == {*FLOAT_KERNELS, *DRAWING_KERNELS, *EXACT_KERNELS}
     makefile = (repository / "Makefile").read_text(encoding="utf-8")

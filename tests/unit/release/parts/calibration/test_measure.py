@@ -203,10 +203,11 @@ def test_counts_of_four_classes_are_those_of_their_rows() -> None:
 
 
 def test_an_operating_point_is_of_the_class_that_it_names() -> None:
-    task: Any = SimpleNamespace(stores=(None, SimpleNamespace(class_names=("a", "b", "c"))))
+    release = SimpleNamespace(stores=(None, SimpleNamespace(class_names=("a", "b", "c"))))
+    planned: Any = SimpleNamespace(release=release)
     for position, name in enumerate("abc"):
         asked = SimpleNamespace(positive_class=name, sensitivity=0.8)
-        steps = calibration.Steps(task, SimpleNamespace(operating_point=asked))
+        steps = calibration.Steps(planned, SimpleNamespace(operating_point=asked))
         assert steps.point == replace(POINT, positive_class=name, position=position)
 
 
