@@ -214,7 +214,7 @@ class Plan:
         for each in self.mechanisms:
             if not self.private and each.noise_multiplier != 0:
                 raise PrivacyError(
-                    f"plan: infinite epsilon, but {each.name!r} has noise {each.noise_multiplier:g}"
+                    f"plan: epsilon inf, but {each.name!r} has noise {each.noise_multiplier:g}, not 0"
                 )
             if self.private and each.noise_multiplier <= 0:
                 raise PrivacyError(
