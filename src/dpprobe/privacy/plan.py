@@ -212,14 +212,11 @@ class Plan:
         if self.private and not self.mechanisms:
             raise PrivacyError(f"plan: has epsilon {self.epsilon:g} but no mechanism")
         for each in self.mechanisms:
-            if not self.private and each.noise_multiplier != 0:
-                raise PrivacyError(
-                    f"plan: epsilon inf, but {each.name!r} has noise {each.noise_multiplier:g}, not 0"
-                )
-            if self.private and each.noise_multiplier <= 0:
-                raise PrivacyError(
-                    f"plan: epsilon {self.epsilon:g}, but mechanism {each.name!r} has no noise"
-                )
+            name, noise = each.name, each.noise_multiplier
+            if not self.private and noise != 0:
+                raise PrivacyError(f"plan: epsilon inf, but {name!r} has noise {noise:g}; write 0")
+            if self.private and noise <= 0:
+                raise PrivacyError(f"plan: epsilon {self.epsilon:g}, but {name!r} has no noise")
         if self.private and not self.realised_epsilon <= self.epsilon:
             raise PrivacyError(
                 f"plan: realised epsilon {self.realised_epsilon:g} exceeds the target "
