@@ -28,7 +28,7 @@ DECLARED = (
     ),
     (
         "results/metrics.py",
-        "SCALAR_METRICS: dict[str, Callable[[Judged], float | None]] = {\n",
+        "SCALAR_METRICS: dict[str, Callable[[Evaluation], float | None]] = {\n",
         '    "error_rate": lambda of: 1 - of.share(of.right),\n',
     ),
 )
