@@ -1,4 +1,4 @@
-"""The job of subgroups' gradients: those of a linear head's loss at the trained weights.
+"""The job of subgroups' gradients: gradients of a linear head's loss at the trained weights.
 
 Not private: computed from training examples without noise, so no result may be published.
 
@@ -317,8 +317,9 @@ def measure_head(
     """Yields each group's values at one head, as in `GroupGradients`; the first group has all."""
     norms = gradients.compute_norms()
     (unclipped,) = gradients.add_gradients(members[:1], math.inf)
-    (whole,) = gradients.add_gradients(members[:1], clip)
+    whole = None
     for index, total in zip(members, gradients.add_gradients(members, clip), strict=True):
+        whole = total if whole is None else whole
         median, p90 = np.quantile(norms[index], (0.5, 0.9)).tolist()
         yield {
             "median": median,

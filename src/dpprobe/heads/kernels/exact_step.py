@@ -77,52 +77,50 @@ def to_integers(head, bits, out):
     return math.ldexp(1.0, exponent)
 
 
+@jit("void(f4[::1], f8, f8, f4[::1], f8[::1])")
+def _move_row(source, scale, shift, centre, row):
+    """Fills `row` with [scale * source - shift * centre, 1]; an empty centre subtracts nothing."""
+    d = source.shape[0]
+    if centre.shape[0]:
+        for j in range(d):
+            row[j] = scale * np.float64(source[j]) - shift * np.float64(centre[j])
+    else:
+        for j in range(d):
+            row[j] = scale * np.float64(source[j])
+    row[d] = 1.0
+
+
 @jit("void(f4[:, ::1], f4[::1], f4[::1], f4[::1], f4[::1], f8[::1])")
 def measure_rows(features, scale, shift, centre, weights, norms):
-    """Writes the norm of each row x = [scale * features - shift * centre, 1] to `norms`.
+    """Writes the norm of each row, with its constant 1, to `norms`.
 
-    If `centre` is empty, nothing is subtracted. The norm is 0 if it is not finite, or if the row
-    has weight 0.
+    The norm is 0 if it is not finite, or if the row has weight 0.
     """
-    d = features.shape[1]
-    row = np.empty(d + 1)
-    row[d] = 1.0
+    row = np.empty(features.shape[1] + 1)
     for i in range(features.shape[0]):
-        source, norms[i] = features[i], 0.0
-        if not weights[i] > 0:
-            continue
-        if centre.shape[0]:
-            for j in range(d):
-                row[j] = scale[i] * np.float64(source[j]) - shift[i] * np.float64(centre[j])
-        else:
-            for j in range(d):
-                row[j] = scale[i] * np.float64(source[j])
-        norm = np.sqrt(_square_norm(row))
-        if norm <= _LARGEST:
-            norms[i] = norm
+        norms[i] = 0.0
+        if weights[i] > 0:
+            moved = shift[i] if shift.shape[0] else 0.0
+            _move_row(features[i], scale[i], moved, centre, row)
+            norm = np.sqrt(_square_norm(row))
+            norms[i] = norm if norm <= _LARGEST else 0.0
 
 
 # Rows for a GPU are float32, which represents whole numbers of up to 24 bits.
-@jit(*(f"void(f4[::1], f8, f8, f4[::1], f8, f8, {kind}[::1])" for kind in ("f4", "f8")))
-def to_grid(source, scale, shift, centre, norm, entry, out):
-    """Fills `out` with a row x / norm of `measure_rows`, in steps of `entry`.
+@jit(*(f"void(f4[::1], f8, f8, f4[::1], f8, f8, f8[::1], {kind}[::1])" for kind in ("f4", "f8")))
+def to_grid(source, scale, shift, centre, norm, entry, row, out):
+    """Fills `out` with a row over its norm of `measure_rows`, in steps of `entry`.
 
     Entries are rounded towards zero, so the rounded row's norm is at most 1. A row of norm 0
-    becomes 0.
+    becomes 0. `row` is working memory.
     """
-    d = source.shape[0]
     if norm == 0:
-        out[: d + 1] = 0.0
+        out[: row.shape[0]] = 0.0
         return
+    _move_row(source, scale, shift, centre, row)
     factor = (1 - MARGIN) / (norm * entry)
-    if centre.shape[0]:
-        for j in range(d):
-            value = scale * np.float64(source[j]) - shift * np.float64(centre[j])
-            out[j] = np.trunc(value * factor)
-    else:
-        for j in range(d):
-            out[j] = np.trunc(scale * np.float64(source[j]) * factor)
-    out[d] = np.trunc(factor)
+    for j in range(row.shape[0]):
+        out[j] = np.trunc(row[j] * factor)
 
 
 @jit("void(f8[:, ::1], f8[::1], f8[::1], i8[::1], u1[:, ::1], i8[::1], f8, f8, b1)")
@@ -186,10 +184,11 @@ _GIVEN = "Tuple((i8, f8, f8, f8, b1))"
 def fill_units(data, rows, entry, out):
     """Writes chosen rows, rounded by `to_grid`, to d + 1 columns of `out`."""
     features, scale, shift, centre, _, _, _, norms = data
+    work = np.empty(features.shape[1] + 1)
     for i in range(rows.shape[0]):
         row = rows[i]
         moved = shift[row] if shift.shape[0] else 0.0
-        to_grid(features[row], scale[row], moved, centre, norms[row], entry, out[i])
+        to_grid(features[row], scale[row], moved, centre, norms[row], entry, work, out[i])
 
 
 @jit()
@@ -252,8 +251,7 @@ def _add_rows(data, rows, start, stop, heads, given, scratch):
         for seed in range(seeds):
             # Only the last seed's products fetch rows, as in `fused_step`.
             fetched = due if seed == seeds - 1 else 0
-            half, address = fetched // 2 // together * together, later.ctypes.data
-            ahead = (address, half, together, lines, pointers.ctypes.data)
+            ahead, afterwards = tiles.split_fetches(later, fetched, together, lines, pointers)
             tiles.multiply_rows(pointers, m, columns, whole_heads[seed], z, ahead)
             for k in range(classes):
                 for i in range(m):
@@ -261,8 +259,7 @@ def _add_rows(data, rows, start, stop, heads, given, scratch):
             to_factors(
                 z[:classes], row_norms, row_weights, labels, multi_hot, chosen, clip, step, sigmoid
             )
-            ahead = (address + 8 * half, fetched - half, together, lines, pointers.ctypes.data)
-            tiles.multiply_back(pointers, m, columns, z, totals[seed], panel, ahead)
+            tiles.multiply_back(pointers, m, columns, z, totals[seed], panel, afterwards)
 
 
 @jit(f"void({_DATA}, i8[::1], f8[:, :, ::1], {_GIVEN}, f8[:, :, ::1])")

@@ -199,9 +199,7 @@ def _add_chunk(data, rows, following, weights, classes, release, scratch):
     for seed in range(seeds):
         # Only the last seed's products prefetch rows: the cache would drop rows fetched earlier.
         due = next_rows if seed == seeds - 1 else 0
-        half = due // 2 // together * together
-        address = later.ctypes.data
-        ahead = (address, half, together, lines, pointers.ctypes.data)
+        ahead, afterwards = tiles.split_fetches(later, due, together, lines, pointers)
         head = weights[seed]
         tiles.multiply_rows(pointers, m, d, head, z, ahead)
         _finish_logits(z, classes, m, row_scale, top, head, d, usable)
@@ -219,8 +217,7 @@ def _add_chunk(data, rows, following, weights, classes, release, scratch):
         _clip_residuals(
             z, classes, m, row_bounds, row_scale, row_parts, usable, factors, release[seed], d
         )
-        ahead = (address + 8 * half, due - half, together, lines, pointers.ctypes.data)
-        tiles.multiply_back(pointers, m, d, z, release[seed], panel, ahead)
+        tiles.multiply_back(pointers, m, d, z, release[seed], panel, afterwards)
 
 
 @jit("i8(i8, i8)")

@@ -304,6 +304,22 @@ def aim_at(first, stride, following, m, kinds, later):
 
 
 @jit()
+def split_fetches(later, rows, together, lines, pointers):
+    """Divides the next rows among both products; returns the argument `ahead` of each.
+
+    Args:
+      later, together: of `aim_at`; `rows` is how many of the next rows are fetched.
+      lines: the cache lines of a row.
+      pointers: the addresses of the present rows.
+    """
+    half, address = rows // 2 // together * together, later.ctypes.data
+    return (
+        (address, half, together, lines, pointers.ctypes.data),
+        (address + 8 * half, rows - half, together, lines, pointers.ctypes.data),
+    )
+
+
+@jit()
 def spare_pointers(m):
     """Returns how many addresses the products of m rows read: whole tiles, and rows to fetch."""
     return max(-(-m // _ROWS) * _ROWS, 2 * INTERLEAVED)

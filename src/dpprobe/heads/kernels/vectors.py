@@ -15,9 +15,8 @@ from numba.extending import intrinsic
 # The number of rows whose cache lines are fetched in turn; doubled if steps are too few.
 INTERLEAVED = 4
 _FEATURES = binding.get_host_cpu_features()
-# The float32 numbers of a vector, and the float64 ones.
+# The float32 numbers of a vector; it has half as many float64.
 LANES = 16 if _FEATURES.get("avx512f") else 8 if _FEATURES.get("avx2") else 4
-HALF_LANES = LANES // 2
 # Registers for vectors: x86 has 16 without AVX-512, ARM 32.
 REGISTERS = 16 if _FEATURES.get("sse2") and LANES < 16 else 32
 # Steps of a tile between two fetches of cache lines: with few registers a step has few products.
@@ -54,7 +53,7 @@ class Code:
     def __init__(self, builder: Any, *, wide: bool = False) -> None:
         self.builder = builder
         self.number = ir.DoubleType() if wide else ir.FloatType()
-        self.size, self.lanes = (8, HALF_LANES) if wide else (4, LANES)
+        self.size, self.lanes = (8, LANES // 2) if wide else (4, LANES)
         self._vector = ir.VectorType(self.number, self.lanes)
         self.zero = ir.Constant(self._vector, [0.0] * self.lanes)
 

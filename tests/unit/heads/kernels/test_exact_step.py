@@ -37,7 +37,7 @@ def on_grid(
     norms, one = np.empty(1), np.ones(1, np.float32)
     exact_step.measure_rows(x[None], one * scale, one * shift, centre, one, norms)
     norm = float(norms[0])
-    exact_step.to_grid(x, scale, shift, centre, norm, entry, out)
+    exact_step.to_grid(x, scale, shift, centre, norm, entry, np.empty(len(out)), out)
     with np.errstate(all="ignore"):
         x = np.append(
             scale * x.astype(float) - shift * (centre.astype(float) if len(centre) else 0), 1
