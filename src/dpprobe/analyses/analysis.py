@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpprobe.analysis_registry import ANALYSES
 from dpprobe.errors import DpprobeError
-from dpprobe.exhibits.exhibit import Exhibit, Need, Paths, Place
+from dpprobe.exhibits.exhibit import Exhibit, Need, Paths, Place, one
+from dpprobe.files.records import locate_record
 from dpprobe.options import Options
 
 if TYPE_CHECKING:
@@ -196,6 +197,15 @@ def of_datasets(list_files: Callable[[StudyFiles, str], Iterable[str]]) -> Paths
     return lambda files, _place: [
         path for name in files.study.datasets for path in list_files(files, name)
     ]
+
+
+def one_record(folder: str) -> Need:
+    """Declares the record of a place's dataset and backbone in a folder of the results."""
+    return one(
+        lambda files, place: str(
+            locate_record(f"{files.results}/{folder}", place["dataset"], place["backbone"])
+        )
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dpprobe.analyses.analysis import Analysis, Cost, JobSize, Measurement, Section
+from dpprobe.analyses.analysis import Analysis, Cost, JobSize, Measurement, Section, one_record
 from dpprobe.analyses.fairness import find_group_faults
 from dpprobe.analyses.group_gradients.options import GroupGradientsOptions
 from dpprobe.exhibits.exhibit import LAST_FIGURES, TABLES, Exhibit, Place, many, one, waits
-from dpprobe.files.records import locate_record
 from dpprobe.heads.balance_options import BalanceOptions
 from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.normalisation import Whitened
@@ -134,13 +133,7 @@ FIGURE = Exhibit(
     kind="figure",
     order=LAST_FIGURES,
     files={"": "figures/{dataset}/group_gradients_{backbone}-{method}"},
-    needs={
-        "record": one(
-            lambda files, place: str(
-                locate_record(f"{files.results}/{FOLDER}", place["dataset"], place["backbone"])
-            )
-        )
-    },
+    needs={"record": one_record(FOLDER)},
     make=f"{PACKAGE}.show:plot_group_gradients",
     words="gradients of the subgroups of {dataset}, {backbone}, {method}",
     category="Subgroups",

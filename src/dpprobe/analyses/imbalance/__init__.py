@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dpprobe.analyses.analysis import Analysis, Section, of_datasets
+from dpprobe.analyses.analysis import Analysis, Section, of_datasets, one_record
 from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE
-from dpprobe.exhibits.exhibit import LAST_FIGURES, TABLES, Exhibit, many, one, waits
+from dpprobe.exhibits.exhibit import LAST_FIGURES, TABLES, Exhibit, many, waits
 from dpprobe.files.records import locate_record
 
 if TYPE_CHECKING:
@@ -39,13 +39,7 @@ IMBALANCE_FIGURES = Exhibit(
     kind="figure",
     order=LAST_FIGURES,
     files={"": "figures/{dataset}/imbalance_{backbone}"},
-    needs={
-        "record": one(
-            lambda files, place: str(
-                locate_record(f"{files.results}/{IMBALANCE}", place["dataset"], place["backbone"])
-            )
-        )
-    },
+    needs={"record": one_record(IMBALANCE)},
     make=f"{PACKAGE}.show:plot_imbalance",
     words="figure of rare classes of {dataset}, {backbone}",
     category="Rare classes",

@@ -13,6 +13,7 @@ from dpprobe.analyses.analysis import (
     Section,
     find_several_labels,
     list_single_label,
+    one_record,
 )
 from dpprobe.analyses.sites.options import SimulatedSitesOptions
 from dpprobe.exhibits.exhibit import Exhibit, Place, many, one, waits
@@ -121,7 +122,7 @@ FIGURE = Exhibit(
     name="plot_sites",
     kind="figure",
     files={"": "figures/{dataset}/sites_{backbone}"},
-    needs={"record": one(lambda f, p: f"{f.results}/sites/{p['dataset']}/{p['backbone']}.json")},
+    needs={"record": one_record("sites")},
     make=f"{PACKAGE}.show:plot_sites",
     words="figure of the simulated sites of {dataset}, {backbone}",
     category="Several sites",
