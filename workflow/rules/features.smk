@@ -169,7 +169,9 @@ rule embed_text:
         gpu=network_gpus,
     params:
         backbone=lambda wildcards: STUDY.backbones[wildcards.backbone].text_params(),
-        prompts=lambda wildcards: DATASETS[wildcards.dataset].model_dump(mode="json", include={"prompts", "prompt_names"}),
+        prompts=lambda wildcards: DATASETS[wildcards.dataset].model_dump(
+            mode="json", include={"prompts", "prompt_names"}
+        ),
         version=VERSIONS["text"],
         files=outside_state(backbone_files),
     message:
