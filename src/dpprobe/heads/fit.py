@@ -75,7 +75,7 @@ def fit_heads(
       >>> fit_heads(method_options({"head": "least_squares"}), data, plan, seeds=[11])
       Traceback (most recent call last):
           ...
-      dpprobe.errors.PrivacyError: plan: of another method: ... it has 'class_sums'
+      dpprobe.errors.PrivacyError: plan: it was made for another method, ... it has 'class_sums'
     """
     check_inputs(method, data, plan, seeds)
     if running is not None and (fault := cohort_fault(method)):

@@ -198,7 +198,8 @@ class Plan:
             raise PrivacyError(f"plan: unit {self.unit!r}; write one of {', '.join(self.UNITS)}")
         if self.unit in self.GROUPS and self.patients is not None:
             raise PrivacyError(
-                "plan: patients are the unit, and have a separate epsilon too; pass only one"
+                "plan: patients are the unit of privacy, and also have an epsilon of their own; "
+                "pass only one of the two"
             )
         if not self.epsilon > 0:
             raise PrivacyError(f"plan: epsilon {self.epsilon!r} must be positive or infinite")
@@ -212,11 +213,16 @@ class Plan:
         if self.private and not self.mechanisms:
             raise PrivacyError(f"plan: has epsilon {self.epsilon:g} but no mechanism")
         for each in self.mechanisms:
-            name, noise = each.name, each.noise_multiplier
-            if not self.private and noise != 0:
-                raise PrivacyError(f"plan: epsilon inf, but {name!r} has noise {noise:g}; write 0")
-            if self.private and noise <= 0:
-                raise PrivacyError(f"plan: epsilon {self.epsilon:g}, but {name!r} has no noise")
+            if not self.private and each.noise_multiplier != 0:
+                raise PrivacyError(
+                    f"plan: epsilon is infinite, but mechanism {each.name!r} has noise multiplier "
+                    f"{each.noise_multiplier:g}; it must be 0"
+                )
+            if self.private and each.noise_multiplier <= 0:
+                raise PrivacyError(
+                    f"plan: epsilon is {self.epsilon:g}, but mechanism {each.name!r} adds no "
+                    "noise; its noise multiplier must be above 0"
+                )
         if self.private and not self.realised_epsilon <= self.epsilon:
             raise PrivacyError(
                 f"plan: realised epsilon {self.realised_epsilon:g} exceeds the target "
@@ -236,7 +242,10 @@ class Plan:
         known = {mechanism.name: mechanism for mechanism in self.mechanisms}
         if name not in known:
             has = ", ".join(map(repr, known)) or "none"
-            raise PrivacyError(f"plan: of another method: no mechanism {name!r}; it has {has}")
+            raise PrivacyError(
+                f"plan: it was made for another method, because it has no mechanism {name!r}; it "
+                f"has {has}"
+            )
         return known[name]
 
     def to_dict(self) -> dict[str, Any]:

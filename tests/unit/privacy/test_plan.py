@@ -223,7 +223,7 @@ UNPROMISED: dict[str, Any] = {"epsilon": math.inf, "realised_epsilon": math.inf}
         ({"delta": 1.0}, ("delta 1.0",)),
         ({"delta": -0.1}, ("delta -0.1",)),
         ({"mechanisms": ()}, ("epsilon 1", "mechanism")),
-        ({"mechanisms": (SILENT,)}, ("epsilon 1", "gradients")),
+        ({"mechanisms": (SILENT,)}, ("epsilon is 1", "gradients", "above 0")),
         ({"mechanisms": (PART, PART)}, ("['gradients', 'gradients']",)),
         (UNPROMISED, ("gradients", 0.75, 0)),
         ({"realised_epsilon": 1.0001}, ("epsilon 1.0001", 1)),
