@@ -345,8 +345,8 @@ def trained(
 def test_units_of_equal_rows_train_the_head_of_one_row_each(name: str, noise: float) -> None:
     """With equal noise: n, steps, ridges and rates follow from the number of units."""
     options = options_of(HEAD_VALUES[name])
-    features, labels = classes_of(300, 12, CLASSES)
-    counts = torch.arange(300) % 20 + 1
+    features, labels = classes_of(100, 6, CLASSES)
+    counts = torch.arange(100) % 9 + 1
     *rows, units = repeated(features, labels, counts)
     alone = trained(options, (features, labels), noise)
     actual = trained(options, (rows[0], rows[1]), noise, units=units)
