@@ -20,7 +20,17 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Splits rows into several blocks, as in real datasets; small ones would fit into one block."""
-    monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 100)
-    for place in ("training_set._CHUNK_BYTES", "training_set._PIECE_BYTES"):
-        monkeypatch.setattr(f"dpprobe.heads.{place}", 100)  # less than a row may take
+    split_rows(monkeypatch, 100)  # less than a row may take
     monkeypatch.setattr("dpprobe.heads.exact_sums._PIECE_BYTES", 200)
+
+
+@pytest.fixture
+def larger_blocks(several_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Splits hundreds of rows into blocks of several rows, of which a fit needs less time."""
+    split_rows(monkeypatch, 2000)
+
+
+def split_rows(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Sets the bytes of a block."""
+    for name in ("_CACHE_BLOCK", "_CHUNK_BYTES", "_PIECE_BYTES"):
+        monkeypatch.setattr(f"dpprobe.heads.training_set.{name}", size)

@@ -140,8 +140,12 @@ def test_weights_of_zero_take_no_step() -> None:
     assert np.isfinite(heads.weights).all()
 
 
-def test_few_patients_are_answered_with_both_classes(tmp_path: Path) -> None:
+def test_few_patients_are_answered_with_both_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A law: where the centre is mostly noise, balanced accuracy rises, over 40 seeds."""
+    for name in ("_CACHE_BLOCK", "_CHUNK_BYTES", "_PIECE_BYTES"):
+        monkeypatch.setattr(f"dpprobe.heads.training_set.{name}", 30_000)  # rows of 1,600
     generator = torch.Generator().manual_seed(0)
     n, d, directions = 100, 400, 30
     labels = (torch.arange(n) % 4 > 0).long()

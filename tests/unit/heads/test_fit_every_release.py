@@ -146,6 +146,7 @@ def test_a_unit_of_long_rows_nearly_uses_its_sensitivity(name: str) -> None:
         assert max(moved) > 0.45 or mechanism == "score", mechanism
 
 
+@pytest.mark.usefixtures("larger_blocks")
 @EACH
 def test_each_release_has_the_noise_that_was_priced(name: str) -> None:
     method, watching = method_options(CASES[name]), Watching(through=True)

@@ -10,7 +10,7 @@ from dpprobe.heads.prototypes import Options
 from dpprobe.heads.scoring import score_rows
 from tests.support.second_order_data import classes_of, fit
 
-pytestmark = pytest.mark.usefixtures("several_blocks")
+pytestmark = pytest.mark.usefixtures("larger_blocks")
 
 
 def test_without_noise_it_is_the_nearest_class_sum() -> None:

@@ -348,6 +348,7 @@ def test_whitened_rows_keep_the_device_of_exact_sums() -> None:
     assert rows.device == CPU
 
 
+@pytest.mark.usefixtures("larger_blocks")
 def test_without_noise_and_with_a_half_rows_are_white() -> None:
     rows, labels = quiet_classes(20_000)
     out = whitened(0.0, TrainingSet(rows, labels, K), Whitened(exponent=0.5))
@@ -367,6 +368,7 @@ def test_noise_alone_leaves_rows_as_they_are() -> None:
     torch.testing.assert_close(matrix, scale * torch.eye(D), atol=0.1 * float(scale), rtol=0)
 
 
+@pytest.mark.usefixtures("larger_blocks")
 def test_a_row_is_mapped_by_itself_wherever_it_stands() -> None:
     rows, labels = quiet_classes(3000)
     first = whole(whitened(1.0, TrainingSet(rows, labels, K)))
@@ -391,14 +393,15 @@ def test_heads_are_for_rows_as_they_are() -> None:
     assert torch.equal(on_x.argmax(1), on_z.argmax(1))
 
 
+@pytest.mark.usefixtures("larger_blocks")
 @pytest.mark.parametrize("engine", ["closed_form", "exact"])
 def test_classes_along_quiet_directions_are_learned(engine: str) -> None:
-    rows, labels = quiet_classes(20_000)
+    rows, labels = quiet_classes(4000)
     test, truth = quiet_classes(2000, seed=1)
 
     def accuracy(normalize: str) -> float:
         options = momentum.Options(normalize=normalize, engine=engine)
-        priced = plan_for(options, 20_000, noise=200.0)
+        priced = plan_for(options, 4000, noise=40.0)
         fitted = fit_heads(options, TrainingSet(rows.clone(), labels, K), priced, [1, 2, 3])
         right = score_rows(fitted, test).argmax(2) == truth.numpy()
         return float(right.mean())

@@ -46,7 +46,7 @@ from tests.support.second_order_data import (
     rows_of,
 )
 
-pytestmark = pytest.mark.usefixtures("several_blocks")
+pytestmark = pytest.mark.usefixtures("larger_blocks")
 
 
 def test_least_squares_without_noise_are_numpys() -> None:
