@@ -146,8 +146,8 @@ def asking(path: str, *words: str) -> list[str]:
 
 def asking_in_script(path: str) -> str:
     """Returns a shell's command that prints a job script with its Python asked for."""
-    cold = [sys.executable, "-m", "snakemake"]
-    return f"sed 's#{' '.join(cold)}#{' '.join(asking(path, *cold[1:]))}#'"
+    asked = " ".join(asking(path, "-m", "snakemake"))
+    return f"sed 's#[^ ]*python[0-9.]* -m snakemake#{asked}#'"  # `python` where no disk is shared
 
 
 class Server:

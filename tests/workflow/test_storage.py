@@ -13,16 +13,18 @@ from .conftest import WarmPython, Workspace, contents, copy_code, on_cluster
 pytestmark = pytest.mark.skipif(shutil.which("rsync") is None, reason="the plugin needs rsync")
 
 # Runs a job in an empty folder, with the sources and the snapshot that Snakemake gives to a job.
+# Jobs run one by one, in a folder of one name: its rules are then compiled once.
 SUBMIT = """
-folder=$(mktemp -d {jobs}/XXXXXX)
-cp -r {code}/* $folder
-mkdir $folder/.snakemake
-cp -r .snakemake/dpprobe $folder/.snakemake
-cd $folder
-{job} >job.log 2>&1 && touch done
-basename $folder
+rm -rf {jobs}/here
+mkdir -p {jobs}/here/.snakemake
+cp -r {code}/* {jobs}/here
+cp -r .snakemake/dpprobe {jobs}/here/.snakemake
+cd {jobs}/here
+log=$(mktemp {jobs}/XXXXXX)
+{job} >$log 2>&1 && touch $log.done
+basename $log
 """
-STATUS = "test -e {jobs}/$1/done && echo success || echo failed"
+STATUS = "test -e {jobs}/$1.done && echo success || echo failed"
 
 
 @pytest.fixture(scope="module")
