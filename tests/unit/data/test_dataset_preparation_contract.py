@@ -30,7 +30,7 @@ from safetensors.numpy import save_file
 from dpprobe.data import dataset_preparation, table_writer
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.sources import embedding_files, parquet
+from dpprobe.data.sources import csv_rows, embedding_files, parquet
 from dpprobe.data.sources.embedding_rows import read_vector
 from dpprobe.data.table import SplitTable, decode_image, read_info
 from dpprobe.errors import DataError
@@ -38,7 +38,7 @@ from tests.support.hub_server import COMMIT, Repository, ask_only, serve
 from tests.support.shards import pack
 from tests.support.sources import write_table
 
-ROWS, TESTED = 1100, 400
+ROWS, TESTED = 480, 200
 CLASSES = ["cat", "dog", "owl"]
 FRACTION, SEED = 0.3, 5
 Sides = list[str | None]
@@ -227,7 +227,7 @@ def parquet_bytes(rows: Sequence[Row], setting: Setting) -> bytes:
         "name": pa.array([row.name for row in rows]),
     }
     stream = io.BytesIO()
-    pq.write_table(pa.table(columns), stream, row_group_size=170)
+    pq.write_table(pa.table(columns), stream, row_group_size=110)
     return stream.getvalue()
 
 
@@ -490,9 +490,9 @@ def test_a_class_without_test_rows_and_embedding_are_up_to_the_options(
 def test_tables_have_the_rows_of_their_source(
     source: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert max(table_writer.BATCH_ROWS, parquet.BATCH_ROWS, embedding_files.BLOCK_ROWS) < ROWS
-    monkeypatch.setattr(table_writer, "GROUP_ROWS", 300)  # several row groups
-    monkeypatch.setattr(embedding_files, "BLOCK_ROWS", 300)
+    assert max(table_writer.BATCH_ROWS, csv_rows.BATCH_ROWS, parquet.BATCH_ROWS) < TESTED
+    monkeypatch.setattr(table_writer, "GROUP_ROWS", 130)  # several row groups
+    monkeypatch.setattr(embedding_files, "BLOCK_ROWS", 130)
     setting = SETTINGS.get(name) or Setting(name)
     options, ids = prepare(source, setting, tmp_path, monkeypatch)
     wanted = expected_tables(setting, ids, in_folders=source == "folder")
