@@ -7,6 +7,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 from types import ModuleType
@@ -119,7 +120,7 @@ def outside_imports(start: Path, source: Path, *, late: bool = True) -> set[str]
     """Returns the packages of others that a file imports, itself or by a module of `source`."""
     found, seen, todo = set(), {start}, [start]
     while todo:
-        for name in imported_names(ast.parse(todo.pop().read_text()), late=late):
+        for name in names_of(todo.pop(), late=late):
             top, *parts = name.split(".")
             if (source / top).is_dir():
                 paths = [source.joinpath(top, *parts[:depth]) for depth in range(len(parts) + 1)]
@@ -132,6 +133,11 @@ def outside_imports(start: Path, source: Path, *, late: bool = True) -> set[str]
             elif top not in sys.stdlib_module_names:
                 found.add(top)
     return found
+
+
+@cache  # each stage imports most of the same files
+def names_of(path: Path, *, late: bool) -> set[str]:
+    return set(imported_names(ast.parse(path.read_text()), late=late))
 
 
 def imported_names(node: ast.AST, *, late: bool) -> Iterator[str]:
