@@ -246,7 +246,7 @@ def chance_below(hit: float, p: float, n: int, deviation: float) -> float:
 def search(function: Any) -> float:
     """The p at which a falling function is 0.025, by bisection; the nearer end without one."""
     low, high = 0.0, 1.0
-    for _ in range(40):
+    for _ in range(24):  # to 1e-7
         middle = (low + high) / 2
         low, high = (middle, high) if function(middle) > 0.025 else (low, middle)
     return low
