@@ -27,6 +27,7 @@ def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def larger_blocks(several_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Splits hundreds of rows into blocks of several rows, of which a fit needs less time."""
+    del several_blocks  # whose sizes these replace
     split_rows(monkeypatch, 2000)
 
 

@@ -28,6 +28,8 @@ from tests.support.observers import Watching
 from tests.support.refusals import refuses
 from tests.support.second_order_data import classes_of
 
+from .conftest import split_rows
+
 pytestmark = pytest.mark.usefixtures("several_blocks")
 
 OFFSETS = {"class_priors": "released", "offset_share": 0.1}
@@ -144,8 +146,7 @@ def test_few_patients_are_answered_with_both_classes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A law: where the centre is mostly noise, balanced accuracy rises, over 40 seeds."""
-    for name in ("_CACHE_BLOCK", "_CHUNK_BYTES", "_PIECE_BYTES"):
-        monkeypatch.setattr(f"dpprobe.heads.training_set.{name}", 30_000)  # rows of 1,600
+    split_rows(monkeypatch, 30_000)  # rows have 1,600 bytes
     generator = torch.Generator().manual_seed(0)
     n, d, directions = 100, 400, 30
     labels = (torch.arange(n) % 4 > 0).long()
