@@ -87,7 +87,7 @@ def test_images_are_the_table_s(
     tmp_path: Path, less: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In memory where they take exactly the most, and decoded anew where they take a byte more."""
-    monkeypatch.setattr(inputs_module, "_DECODED_AT_ONCE", 4)
+    monkeypatch.setattr(inputs_module, "DECODED_AT_ONCE", 4)
     most: Any = WANTED.numel() / 1e6 - less
     inputs = images_of(write_images(tmp_path), memory_mb=most)
     assert isinstance(inputs._source, torch.Tensor) != inputs.slow == (less > 0)

@@ -20,7 +20,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Splits rows into several blocks, as in real datasets; small ones would fit into one block."""
-    monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 100)
-    for place in ("training_set._CHUNK_BYTES", "training_set._PIECE_BYTES"):
+    monkeypatch.setattr("dpprobe.heads.training_set.CPU_BLOCK_BYTES", 100)
+    for place in ("training_set.CHUNK_BYTES", "training_set.PIECE_BYTES"):
         monkeypatch.setattr(f"dpprobe.heads.{place}", 100)  # less than a row may take
-    monkeypatch.setattr("dpprobe.heads.exact_sums._PIECE_BYTES", 200)
+    monkeypatch.setattr("dpprobe.heads.exact_sums.PIECE_BYTES", 200)

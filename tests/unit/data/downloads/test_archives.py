@@ -191,7 +191,7 @@ def test_files_out_of_proportion_to_their_archive_are_not_unpacked(
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
             packed.writestr("zeros", files["zeros"])
     assert archive.stat().st_size < 10**4
-    monkeypatch.setattr(plain_files, "_ALWAYS_READ", 10**5)
+    monkeypatch.setattr(plain_files, "ALWAYS_READ", 10**5)
     assert "less than 1/100" in refused(archive)
     monkeypatch.undo()
     archives.extract_archive(archive, tmp_path / "data")  # small files may have any proportion
