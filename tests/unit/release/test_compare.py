@@ -238,7 +238,7 @@ def test_a_crash_before_noise_leaves_an_open_entry(
     assert compare(folder, of)["entry"] == 4
 
 
-@pytest.mark.parametrize("step", ["_close_entry", "_publish"])
+@pytest.mark.parametrize("step", ["ledger.ledger.Ledger.close_entry", "compare.atomic_path"])
 def test_a_crash_after_noise_is_finished_without_new_noise(
     made: tuple[Path, Study], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -248,7 +248,7 @@ def test_a_crash_after_noise_is_finished_without_new_noise(
         raise DataError("the power failed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ComparisonTask, step, crash)
+        patch.setattr(f"dpprobe.release.{step}", crash)
         with refuses(DataError, "the power failed"):
             compare(folder, of)
     (staged,) = (folder / "results/comparisons/first_vs_second").glob(".entry-*.json")
@@ -268,7 +268,7 @@ def test_a_record_of_an_abandoned_entry_is_never_shown(
         raise DataError("the power failed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ComparisonTask, "_close_entry", crash)
+        patch.setattr(Ledger, "close_entry", crash)
         with refuses(DataError, "the power failed"):
             compare(folder, of)
     ledger(folder).abandon_entry(3, "nobody saw the record")

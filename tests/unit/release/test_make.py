@@ -192,7 +192,7 @@ def test_a_damaged_stage_is_never_published(folder: Path, monkeypatch: pytest.Mo
         return whole
 
     with monkeypatch.context() as patch:
-        patch.setattr(make.ReleaseTask, "_close_entry", die)
+        patch.setattr(Ledger, "close_entry", die)
         with refuses(DataError, "died early"):
             release(folder, study(folder))
     output = folder / "results/releases/first"

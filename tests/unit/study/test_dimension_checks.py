@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx2
+import huggingface_hub
 import pytest
 from huggingface_hub import constants
 
@@ -89,11 +92,12 @@ def test_weights_that_cannot_be_fetched_are_warned_of(
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     asked = []
 
-    def find_fault(address: str) -> str:
+    def refuse(address: str, **_: Any) -> None:
         asked.append(address)
-        return "no route"
+        raise httpx2.ConnectError("no route")
 
-    monkeypatch.setattr("dpprobe.backbones.hub_files._find_connection_fault", find_fault)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://nowhere")
+    monkeypatch.setattr(huggingface_hub, "get_session", lambda: SimpleNamespace(head=refuse))
     files = {"vit": [HubFile("weights", "timm/test_vit.r160_in1k", ("model.safetensors",))]}
     told = Dimensions(known={"vit": 64}, blocks={"vit": 6}, hub_files=files)
     monkeypatch.setattr("dpprobe.study.dimension_checks.read_dimensions", lambda *_: told)

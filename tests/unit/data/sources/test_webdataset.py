@@ -315,11 +315,12 @@ def test_a_field_has_the_class_or_several(
     ],
 )
 def test_a_number_is_a_class_unless_classes_are_named_by_numbers(
-    names: list[str], value: Any, number: int | None
+    tmp_path: Path, names: list[str], value: Any, number: int | None
 ) -> None:
-    found, fault = webdataset_rows._class_number(names, "label", value)
-    assert found == number
-    assert (fault is None) == (number is not None)
+    field = json.dumps({"label": value}).encode()
+    row = row_of(tmp_path, {"n01/0003.json": field}, **FIELDS | {"class_names": names})
+    assert row.label == number
+    assert [kind for kind, _ in row.faults] == ["label"] * (number is None)
 
 
 def test_ids_patients_and_groups_come_from_fields(tmp_path: Path) -> None:
