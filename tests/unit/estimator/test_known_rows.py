@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -43,14 +43,6 @@ LABELS = np.arange(ROWS) % 3
 OF_PATIENTS = PromiseFacts(unit_column="who")
 STRANGERS = separable(np.arange(30) % 3, DIMENSION, seed=9).astype(np.float32)
 Door = Callable[[PrivateClassifier, FeatureStore, list[str] | None], Any]
-
-
-@pytest.fixture(autouse=True)
-def forget() -> Iterator[None]:
-    """Each test opens its own stores."""
-    known_rows._OPENED.clear()
-    yield
-    known_rows._OPENED.clear()
 
 
 def open_store(
