@@ -8,6 +8,7 @@ import math
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -243,10 +244,7 @@ def test_a_crash_after_noise_is_finished_without_new_noise(
     made: tuple[Path, Study], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     folder, of = made
-
-    def crash(*_: Any) -> None:
-        raise DataError("the power failed")
-
+    crash = Mock(side_effect=DataError("the power failed"))
     with monkeypatch.context() as patch:
         patch.setattr(f"dpprobe.release.{step}", crash)
         with refuses(DataError, "the power failed"):
@@ -263,10 +261,7 @@ def test_a_record_of_an_abandoned_entry_is_never_shown(
     made: tuple[Path, Study], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, of = made
-
-    def crash(*_: Any) -> None:
-        raise DataError("the power failed")
-
+    crash = Mock(side_effect=DataError("the power failed"))
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "close_entry", crash)
         with refuses(DataError, "the power failed"):

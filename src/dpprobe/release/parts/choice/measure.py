@@ -347,8 +347,7 @@ def _check_uncovered(stated: Values, *, earlier: bool) -> None:
 
 # words
 
-# Names of uncovered results, by kind.
-RESULT_KINDS = {
+RESULT_KINDS = {  # names of uncovered results
     "cell": "{name}",
     "method": "{name}",
     "analysis": "{name}",
