@@ -15,9 +15,7 @@ def run_main(monkeypatch: pytest.MonkeyPatch, *words: object) -> int | str | Non
     monkeypatch.setattr(sys, "argv", ["dpprobe", *map(str, words)])
     logger = logging.getLogger("dpprobe")
     level = logger.level
-    try:
-        with pytest.raises(SystemExit) as ended:
-            main()
-    finally:
-        logger.setLevel(level)  # the command's would stay
+    with pytest.raises(SystemExit) as ended:
+        main()
+    logger.setLevel(level)  # the command's would stay
     return ended.value.code

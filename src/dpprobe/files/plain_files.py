@@ -11,7 +11,7 @@ from pathlib import Path
 from dpprobe.files.disk_errors import format_size
 
 LARGEST_TEXT = 1 << 28  # bytes of a JSON file; larger ones are not dpprobe's, and fill memory
-# An array of more bytes than ALWAYS_READ may need MOST_EXPANSION times the bytes of its file.
+# Arrays of ALWAYS_READ bytes are always read, larger ones up to MOST_EXPANSION times their file.
 ALWAYS_READ, MOST_EXPANSION = 1 << 28, 100
 # First bytes of files that are sometimes saved in place of images or weights.
 _KINDS = {

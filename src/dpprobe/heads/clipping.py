@@ -34,8 +34,7 @@ from dpprobe.privacy.sampling import Sampler
 # Keeps a clipped gradient's exact norm at most C: norms and clip factors are float64, and their
 # product with r rounds by at most 2^-24, or 2^-23 if the factor is rounded first.
 _MARGIN = 4 * 2.0**-24
-# Bytes of the rows of batches that are gathered at a time.
-PIECE_BYTES = 32 * 2**20
+PIECE_BYTES = 32 * 2**20  # of batches' rows that are gathered at a time
 # Working memory of PyTorch's sums per row and class.
 _ENTRY_BYTES = 32
 # A sum over many rows is split into slices, whose number depends on the rows and the head alone, so

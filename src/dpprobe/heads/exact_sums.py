@@ -24,8 +24,7 @@ from dpprobe.privacy.grid import (
 )
 
 _NONE = torch.zeros(0)
-# Bytes of the rows of a batch that are copied at a time.
-PIECE_BYTES = 32 * 2**20
+PIECE_BYTES = 32 * 2**20  # of a batch's rows that are copied at a time
 # The fewest rows of a thread's slice.
 SLICE_ROWS = 512
 

@@ -26,14 +26,12 @@ logger = logging.getLogger("dpprobe")
 # Rows longer than LONGEST_ROW count as not finite, because their squares would overflow float32.
 # Rows shorter than SHORTEST_ROW, but not zero, would overflow when scaled to unit length.
 LONGEST_ROW, SHORTEST_ROW = 1e18, 1e-20
-# Bytes of working memory of a range of rows.
-CHUNK_BYTES = 32 * 2**20
+CHUNK_BYTES = 32 * 2**20  # of working memory for a range of rows
 # A block of rows fits into a CPU's cache; on a GPU, computing a block takes longer than launching
 # its kernels. Block sizes depend only on the kind of device, as sums over blocks may depend on
 # them.
 CPU_BLOCK_BYTES, GPU_BLOCK_BYTES = 4 * 2**20, 2**28
-# Bytes of the rows whose lengths a CPU computes at a time.
-PIECE_BYTES = 2**18
+PIECE_BYTES = 2**18  # of the rows whose lengths a CPU computes at a time
 
 T = TypeVar("T")
 

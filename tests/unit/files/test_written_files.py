@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from dpprobe.doctor.doctor_command import _treat_damage, check_files
+from dpprobe.doctor.doctor_command import check_files, treat_damage
 from dpprobe.files import atomic_writes, json_files, run_marks, written_files
 from dpprobe.files.atomic_writes import write_text
 from dpprobe.files.json_files import read_record, write_record
@@ -159,7 +159,7 @@ def fix_all() -> None:
     run = Run(RESULTS, Path("data"), [])
     for each in check_files(RESULTS, None):
         if each.fault:
-            _treat_damage(each, RESULTS, None, run, fix=True)
+            treat_damage(each, RESULTS, None, run, fix=True)
 
 
 def read_files() -> dict[str, bytes]:
