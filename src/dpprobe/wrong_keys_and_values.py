@@ -227,7 +227,7 @@ def _known_keys(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> list
         values = values[part]
         fields = [each.model_fields[part] for each in classes if part in each.model_fields]
         if fields:  # a dataset's name or an index is no field: classes stay
-            classes = [inner for field in fields for inner in _list_classes(field.annotation)]
+            classes = [inner for field in fields for inner in list_classes(field.annotation)]
         if isinstance(values, Mapping):
             classes = [
                 options_class(registry, name)
@@ -237,10 +237,11 @@ def _known_keys(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> list
     return sorted({name for each in classes for name in written_keys(each)})
 
 
-def _list_classes(annotation: Any) -> list[type[BaseModel]]:
+def list_classes(annotation: Any) -> list[type[BaseModel]]:
+    """Lists the blocks of options that an annotation names, also inside unions and lists."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [cls for inner in get_args(annotation) for cls in _list_classes(inner)]
+    return [cls for inner in get_args(annotation) for cls in list_classes(inner)]
 
 
 def _explain_error(place: Sequence[Any], item: Any, values: Any, cls: type[BaseModel]) -> str:

@@ -10,6 +10,6 @@ from dpprobe.heads import auto, auto_rule
 def raise_rule(monkeypatch: pytest.MonkeyPatch) -> int:
     """Makes the next number the current rule, with today's choices; returns the number."""
     number = auto_rule.RULE + 1
-    monkeypatch.setitem(auto_rule._LIMITS, number, auto_rule._LIMITS[auto_rule.RULE])
+    monkeypatch.setitem(auto_rule.LIMITS, number, auto_rule.LIMITS[auto_rule.RULE])
     monkeypatch.setattr(auto, "RULE", number)
     return number

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
-from dpprobe.backbones import loading
+from dpprobe.backbones import describe, loading
 from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.describe import describe_backbone
 from dpprobe.backbones.feature_digest import probe_image
 from dpprobe.backbones.registry import backbone_options
 
@@ -48,6 +53,23 @@ DEPTHS = {
     "convnext": 9,
     "nfnet": 4,
 }
+
+
+def describe_here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Describes networks in this process, as another takes seconds; returns the names asked for."""
+    asked: list[str] = []
+    run = subprocess.run
+
+    def answer(command: list[str], **given: Any) -> Any:
+        if command[-1] != describe.__name__:
+            return run(command, **given)
+        networks = json.loads(given["input"])
+        asked.extend(networks)
+        told = {name: describe_backbone(backbone_options(one)) for name, one in networks.items()}
+        return SimpleNamespace(stdout=json.dumps(told))
+
+    monkeypatch.setattr(subprocess, "run", answer)
+    return asked
 
 
 def load(runtime: Runtime = CPU, /, **options: Any) -> Backbone:

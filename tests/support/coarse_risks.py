@@ -11,4 +11,4 @@ from dpprobe.privacy import noise_calibration
 def coarse_risks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the epsilon of a risk be a third too small; tests/unit/privacy/test_risk.py has how near
     it comes."""
-    monkeypatch.setattr(noise_calibration, "_TOLERANCE", 0.5)
+    monkeypatch.setattr(noise_calibration, "RISK_TOLERANCE", 0.5)

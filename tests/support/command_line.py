@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import pytest
 
-from dpprobe import __main__ as program
+from dpprobe.__main__ import main
 
 
 def run_main(monkeypatch: pytest.MonkeyPatch, *words: object) -> int | str | None:
     """The exit status of a command, or its one line."""
     monkeypatch.setattr(sys, "argv", ["dpprobe", *map(str, words)])
-    monkeypatch.setattr(program, "_show_progress", lambda: None)  # it would stay
+    logger = logging.getLogger("dpprobe")
+    level = logger.level
     with pytest.raises(SystemExit) as ended:
-        program.main()
+        main()
+    logger.setLevel(level)  # the command's would stay
     return ended.value.code

@@ -17,7 +17,7 @@ _PRICES: dict[tuple[Any, ...], tuple[float, bool]] = {}
 @pytest.fixture(scope="module", autouse=True)
 def _shared_calibrations() -> Iterator[None]:
     """Has each answer found once; it depends on the arguments alone."""
-    solve = noise_calibration._find_answer
+    solve = noise_calibration.solve_target
 
     def answer(mechanisms: Any, target: Target, selection: Any) -> Any:
         key = (tuple(mechanisms), target.epsilon, target.delta, target.accountant, selection)
@@ -26,7 +26,7 @@ def _shared_calibrations() -> Iterator[None]:
         return {**_ANSWERS[key]}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(noise_calibration, "_find_answer", answer)
+        patch.setattr(noise_calibration, "solve_target", answer)
         yield
 
 

@@ -88,7 +88,7 @@ def train_and_fail(ranks: Ranks, folder: Path, case: Case, how: str) -> None:
     made = Checkpoints(folder=folder / "checkpoint", fingerprint="f", minutes=0)
     with pytest.MonkeyPatch.context() as patch, changed_step(how if ranks.rank == 1 else ""):
         if how == "hangs":  # no other rank ends, whose failure would have to end the job first
-            patch.setattr("dpprobe.finetune.ranks._PATIENCE", 0.1)
+            patch.setattr("dpprobe.finetune.ranks.PATIENCE", 0.1)
         trained = train(case, ranks, checkpoint=made, record=norm)
     np.save(folder / f"0-{ranks.rank}.npy", flat(trained.state))
 

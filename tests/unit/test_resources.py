@@ -54,4 +54,6 @@ def test_clones_and_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for name in ("version", "distribution"):
         monkeypatch.setattr(f"importlib.metadata.{name}", Mock(side_effect=PackageNotFoundError))
     assert versions.code_version.__wrapped__() == UNKNOWN
-    assert not versions._is_installed(tmp_path)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: f"5 of {name}")
+    monkeypatch.setattr(versions, "clone_root", lambda: tmp_path)
+    assert versions.code_version.__wrapped__() == UNKNOWN, "not installed from this folder"

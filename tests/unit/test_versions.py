@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from packaging.version import Version
@@ -46,6 +48,12 @@ def running() -> str:
         return code_version()
     finally:
         code_version.cache_clear()
+
+
+def install_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the installed dpprobe an editable installation of a folder."""
+    origin = SimpleNamespace(read_text=lambda _: json.dumps({"url": folder.as_uri()}))
+    monkeypatch.setattr("importlib.metadata.distribution", lambda _: origin)
 
 
 def commit_of(folder: Path) -> str:
@@ -120,7 +128,7 @@ def test_without_a_history_it_is_what_was_installed(
     shutil.rmtree(clone / ".git")
     monkeypatch.setattr("importlib.metadata.version", lambda name: f"5.0 of {name}")
     assert running() == built(clone) == UNKNOWN
-    monkeypatch.setattr(module, "_is_installed", lambda _: True)
+    install_from(clone, monkeypatch)
     assert running() == "5.0 of dpprobe"
     # the commit of a repository around it would be no commit of this code
     git(clone.parent, "init", "-q", ".")
@@ -136,7 +144,7 @@ def test_no_fault_of_a_clone_ends_a_job(
     """Not the installed version, which may be of an earlier commit of this clone."""
     git(clone, "tag", TAG)
     monkeypatch.setattr("importlib.metadata.version", lambda _: VERSION)
-    monkeypatch.setattr(module, "_is_installed", lambda _: True)
+    install_from(clone, monkeypatch)
     with monkeypatch.context() as context:
         context.setenv("PATH", str(tmp_path))  # where no git is
         assert running() == UNKNOWN

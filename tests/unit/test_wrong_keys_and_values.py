@@ -166,7 +166,7 @@ def list_blocks() -> list[type[Options]]:
     while pending:
         fields = pending.pop().model_fields.values()
         inner = {
-            cls for field in fields for cls in module._list_classes(field.annotation)
+            cls for field in fields for cls in module.list_classes(field.annotation)
         } - known.keys()
         known |= dict.fromkeys(inner)
         pending += inner

@@ -345,7 +345,7 @@ def _make_network(
     if not options.with_projection:
         _remove_projection(visual, options.architecture)
     network = network_forward.prepare_network(
-        _wrap_tower(visual),
+        wrap_tower(visual),
         options,
         runtime,
         name=options.architecture,
@@ -554,7 +554,7 @@ def _remove_projection(visual: Any, name: str) -> None:
         )
 
 
-def _wrap_tower(visual: Any) -> torch.nn.Module:
+def wrap_tower(visual: Any) -> torch.nn.Module:
     """Wraps the image tower, which may return embeddings and tokens, to return only embeddings."""
     import torch
 

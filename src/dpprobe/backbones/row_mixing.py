@@ -151,14 +151,15 @@ def check_rows_apart(model: nn.Module, example: torch.Tensor, *, name: str) -> N
         model(example)
     for count in _SMALL_BATCHES:
         if mixed := find_mixed_row(model, example, count):
-            layer = _find_layer(model, *mixed)
+            layer = find_layer(model, *mixed)
             raise ConfigError(
                 f"tune: layer {layer or 'of its own'} of {name} mixes the rows of a batch, so a "
                 "row's gradient depends on other rows; choose another backbone"
             )
 
 
-def _find_layer(model: nn.Module, row: int, batches: list[torch.Tensor]) -> str:
+def find_layer(model: nn.Module, row: int, batches: list[torch.Tensor]) -> str:
+    """Names the first layer whose output for a row differs between two batches; "" if none."""
     first, second = (_collect_outputs(model, batch, row) for batch in batches)
     culprits = (
         path

@@ -38,8 +38,9 @@ from dpprobe.tracking.receipt import CHECKED, find_store_fault, set_aside
 STORE_SUFFIX = ".db"
 _LOCKS = Path(".snakemake/locks")
 _THREADS = 8  # threads help: reading takes most of the time, and hashing releases Python's lock
-# A folder changed in the last 60 s is checked up to 4 times, as a job may be publishing it.
-_RECENT, _LOOKS, _PAUSE = 60, 4, 0.5
+# A folder changed in the last RECENT seconds is checked again up to LOOKS times, PAUSE seconds
+# apart, as a job may be publishing it.
+RECENT, LOOKS, PAUSE = 60, 4, 0.5
 
 
 def add_command(commands: Any) -> None:
@@ -91,7 +92,7 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
     damaged = sorted(each for each in checked if each.fault)
     left = 0
     for each in damaged:
-        made_again, remedy = _treat_damage(each, results, data, run, fix=arguments.fix)
+        made_again, remedy = treat_damage(each, results, data, run, fix=arguments.fix)
         left += not made_again
         print(one_line(f"{each.path}: {each.fault}; {remedy}"))
     if arguments.fix:
@@ -155,12 +156,12 @@ def check_files(results: Path, data: Path | None) -> list[Checked]:
     records = [*list_records(results), *(list_records(data, data=True) if data else ())]
     folders = [results] if data is None else [results, data]
     checked = {each.path: (record, each) for record, each in _check_records(records, folders)}
-    for _ in range(_LOOKS):
+    for _ in range(LOOKS):
         damaged = {record for record, each in checked.values() if each.fault}
         again = sorted(record for record in damaged if _changed_recently(record.parent))
         if not again:
             break
-        time.sleep(_PAUSE)
+        time.sleep(PAUSE)
         checked = {path: pair for path, pair in checked.items() if pair[0] not in again}
         checked |= {each.path: (record, each) for record, each in _check_records(again, folders)}
     faulty = {path for path, (_, each) in checked.items() if each.fault}
@@ -308,13 +309,13 @@ def _check_places(results: Path, data: Path | None) -> Iterator[Checked]:
 
 
 def _changed_recently(folder: Path) -> bool:
-    limit = time.time() - _RECENT
+    limit = time.time() - RECENT
     with suppress(OSError):
         return any(path.lstat().st_mtime > limit for path in (folder, *folder.iterdir()))
     return True
 
 
-def _treat_damage(
+def treat_damage(
     damage: Checked, results: Path, data: Path | None, run: Run | None, *, fix: bool
 ) -> tuple[bool, str]:
     """Deletes a damaged file if `fix`; returns whether a run recreates it, and the remedy."""

@@ -72,7 +72,7 @@ def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any, raw: Any) -> No
         warn_caller(warning)
     class_names = tuple(map(str, planned.classes))
     data = TrainingSet(
-        _read_features(rows, planned.plan),
+        load_features(rows, planned.plan),
         torch.from_numpy(number_labels(labels, planned.classes)),
         num_classes=len(planned.classes),
         units=planned.units,
@@ -82,7 +82,7 @@ def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any, raw: Any) -> No
     # A result of `read_features` may have null examples, which its study accepted.
     _judge_missing(data, accepted=classifier.missing == "null" or isinstance(X, FeatureStore))
     if classifier.budget is None:
-        seed = _draw_seed(classifier.random_state)
+        seed = draw_seed(classifier.random_state)
         heads = fit_heads(planned.method, data, planned.plan, [seed], entropy=SEEDED)
         booked: dict[str, Any] = {}
     else:
@@ -217,7 +217,8 @@ def _read_rows(
     return rows, np.asarray(labels)
 
 
-def _draw_seed(state: int | np.random.RandomState | None) -> int:
+def draw_seed(state: int | np.random.RandomState | None) -> int:
+    """Returns the seed of a fit: a whole number as it is, drawn by a state, or 128 random bits."""
     if isinstance(state, numbers.Integral):
         return int(state)
     if isinstance(state, np.random.RandomState):
@@ -227,7 +228,7 @@ def _draw_seed(state: int | np.random.RandomState | None) -> int:
     return secrets.randbits(128)
 
 
-def _read_features(
+def load_features(
     rows: npt.NDArray[np.float32] | RowSource, plan: Plan
 ) -> torch.Tensor | RowSource:
     """Reads a source's rows into memory if they are few, or if the plan samples rows."""

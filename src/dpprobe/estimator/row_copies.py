@@ -23,7 +23,7 @@ def warn_of_copies(
 
     Two images of one picture may have features that differ, so counts of `promise` matter too.
     """
-    copied, most = _count_copies(rows, units)
+    copied, most = count_copies(rows, units)
     unit = "image" if units is None else "patient"
     counted = None if promise is None else promise.count_copies(unit)
     if counted is not None:
@@ -46,9 +46,7 @@ def warn_of_copies(
     warn_caller(f"{message}. {_PRIVATE}")
 
 
-def _count_copies(
-    rows: npt.NDArray[np.float32] | RowSource, units: Units | None
-) -> tuple[int, int]:
+def count_copies(rows: npt.NDArray[np.float32] | RowSource, units: Units | None) -> tuple[int, int]:
     """Counts rows that repeat a row of another unit, and the most units with one row.
 
     Rows of NaN alone are null examples, not copies.

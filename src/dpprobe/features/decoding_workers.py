@@ -52,7 +52,7 @@ _ROUNDS = 8
 _AHEAD = 2
 _PLACES = _AHEAD + 1
 # Timeout in seconds. A piece takes seconds, or longer on slow network drives.
-_HANG_SECONDS = 600
+HANG_SECONDS = 600
 _FAULT = re.compile(r"DataLoader (worker \(pid|timed out)")
 
 Row = tuple[int, str]
@@ -133,7 +133,7 @@ class Workers:
                 batch_size=None,
                 num_workers=count,
                 prefetch_factor=_AHEAD,
-                timeout=_HANG_SECONDS,
+                timeout=HANG_SECONDS,
                 worker_init_fn=partial(_prepare_process, os.getpid()),
                 multiprocessing_context=context,
                 generator=torch.Generator(),  # keeps the process's random state unchanged

@@ -94,7 +94,7 @@ def compute_rows(
       accelerator: the backbone's device; None for a CPU.
       workers: processes that already have their order; by default new processes are forked.
     """
-    sizes = _Sizes(decoder.split)
+    sizes = SizeCheck(decoder.split)
     if accelerator is None:
         images, rows = read([range(count)]), rows_per_pass(batch_size, None)
         tiles = tile_rows(count, batch_size, PIECE_ROWS)
@@ -199,7 +199,7 @@ class Decoder:
     def decode_piece(self, images: list[EncodedImage], memory: torch.Tensor | None = None) -> Piece:
         rows = tuple((image.row, image.id) for image in images)
         tensors = [self.decode_one(image) for image in images]
-        sizes = _Sizes(self.split)
+        sizes = SizeCheck(self.split)
         for row, tensor in zip(rows, tensors, strict=True):
             sizes.check_size(row, tensor.shape)
         return Piece(rows, _stack_rows(tensors, memory, self.split, rows))
@@ -242,7 +242,7 @@ class TolerantDecoder(Decoder):
         return Piece(tuple(rows), stacked, tuple(faults))
 
 
-class _Sizes:
+class SizeCheck:
     """Raises an error for the first image whose size differs from earlier images."""
 
     def __init__(self, split: str) -> None:
@@ -299,7 +299,7 @@ def _on_cpu(
     backbone: Backbone,
     rows: int,
     threads: int,
-    sizes: _Sizes,
+    sizes: SizeCheck,
 ) -> Generator[Features]:
     def compute_piece(item: list[EncodedImage]) -> tuple[Piece, Outputs]:
         piece = decoder.decode_piece(item)
@@ -312,7 +312,7 @@ def _on_cpu(
             yield _make_features(piece, outputs)
 
 
-def _check_piece(piece: Piece, sizes: _Sizes) -> None:
+def _check_piece(piece: Piece, sizes: SizeCheck) -> None:
     if piece.images is not None:
         sizes.check_size(piece.rows[0], piece.images.shape[1:])
 
@@ -332,11 +332,11 @@ def _on_accelerator(
     backbone: Backbone,
     accelerator: Accelerator,
     batch_size: int,
-    sizes: _Sizes,
+    sizes: SizeCheck,
 ) -> Generator[Features]:
     """Launches each batch before fetching the previous batch's results, to keep the device busy."""
     before: _Launched | None = None
-    for batch in _make_batches(pieces, accelerator, batch_size, sizes):
+    for batch in make_batches(pieces, accelerator, batch_size, sizes):
         launched = _launch(batch, backbone, accelerator, batch_size)
         if before is not None:
             yield _fetch(before, accelerator)
@@ -345,8 +345,8 @@ def _on_accelerator(
         yield _fetch(before, accelerator)
 
 
-def _make_batches(
-    pieces: Iterable[Piece], accelerator: Accelerator, batch_size: int, sizes: _Sizes
+def make_batches(
+    pieces: Iterable[Piece], accelerator: Accelerator, batch_size: int, sizes: SizeCheck
 ) -> Iterator[Piece]:
     """Copies whole pieces into one block of host memory per batch."""
     rows: tuple[Row, ...] = ()

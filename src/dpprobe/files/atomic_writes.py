@@ -39,7 +39,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         if is_left_behind(left, path.name):
             with suppress(OSError):
                 left.unlink()
-    token = f"{_this_machine()}-{os.getpid()}.{secrets.token_hex(4)}"
+    token = f"{name_machine()}-{os.getpid()}.{secrets.token_hex(4)}"
     temporary = path.with_name(f".{path.name}.{token}{PARTIAL_SUFFIX}")
     try:
         yield temporary
@@ -67,7 +67,7 @@ def is_left_behind(temporary: Path, name: str | None = None) -> bool:
     if parts is None or name not in (None, parts["name"]):
         return False
     try:
-        if parts["machine"] != _this_machine():
+        if parts["machine"] != name_machine():
             return time.time() - temporary.lstat().st_mtime > _DAY
         os.kill(int(parts["process"]), 0)
     except (ProcessLookupError, FileNotFoundError):
@@ -78,7 +78,7 @@ def is_left_behind(temporary: Path, name: str | None = None) -> bool:
 
 
 @cache
-def _this_machine() -> str:
+def name_machine() -> str:
     """Names this machine, since its start, and its container, where processes have own numbers."""
     facts = [socket.gethostname()]
     with suppress(OSError):

@@ -11,7 +11,8 @@ from pathlib import Path
 from dpprobe.files.disk_errors import format_size
 
 LARGEST_TEXT = 1 << 28  # bytes of a JSON file; larger ones are not dpprobe's, and fill memory
-_ALWAYS_READ, _MOST_EXPANSION = 1 << 28, 100
+# Arrays of ALWAYS_READ bytes are always read, larger ones up to MOST_EXPANSION times their file.
+ALWAYS_READ, MOST_EXPANSION = 1 << 28, 100
 # First bytes of files that are sometimes saved in place of images or weights.
 _KINDS = {
     b"\xff\xd8\xff": "a JPEG image",
@@ -58,12 +59,12 @@ def require_proportion(path: Path, name: str, promised: int) -> None:
     """Raises OSError if an array needs far more memory or disk than its file's bytes justify.
 
     Args:
-      promised: bytes of the array, by the file's header; less than 256 MB are always accepted.
+      promised: bytes of the array, by the file's header; up to `ALWAYS_READ` are always accepted.
     """
-    if promised > max(_ALWAYS_READ, _MOST_EXPANSION * (size := path.stat().st_size)):
+    if promised > max(ALWAYS_READ, MOST_EXPANSION * (size := path.stat().st_size)):
         raise OSError(
             f"{name!r:.60} needs {format_size(promised)}, but the file has {format_size(size)}, "
-            f"less than 1/{_MOST_EXPANSION}; if the file is right, write it without compression"
+            f"less than 1/{MOST_EXPANSION}; if the file is right, write it without compression"
         )
 
 

@@ -16,9 +16,9 @@ from dpprobe.finetune.example_gradients import Call, Gradients, Rule, by_rows, c
 # From this many positions, one convolution per row is faster than one with rows as groups.
 _POSITIONS_BY_ROW = 1024
 # Up to this many numbers in a row's patches, a matrix product is faster than a convolution.
-_PATCH_NUMBERS = 2**15
+PATCH_NUMBERS = 2**15
 # Bytes of patches in one matrix product; GPUs need large products.
-_PIECE_BYTES = {"cpu": 2**22, "cuda": 2**28}
+PIECE_BYTES = {"cpu": 2**22, "cuda": 2**28}
 
 
 class Conv2dRule(Rule):
@@ -83,7 +83,7 @@ class Conv2dRule(Rule):
         dense = groups == 1 or positions >= _POSITIONS_BY_ROW
         shape = module.weight.shape
         on_cpu = outputs.device.type == "cpu"
-        is_small = not on_cpu or positions * shape[1:].numel() <= _PATCH_NUMBERS
+        is_small = not on_cpu or positions * shape[1:].numel() <= PATCH_NUMBERS
         if groups == 1 and is_small:
             return _patch_gradients(module, inputs, outputs, padding, call.rows)
         if dense and on_cpu:
@@ -145,7 +145,7 @@ def _patch_gradients(
     filters, channels, *kernel = module.weight.shape
     gradients = inputs.new_empty(rows, *module.weight.shape)
     views, numbers = len(inputs) // rows, outputs[0, 0].numel() * module.weight[0].numel()
-    piece = max(1, _PIECE_BYTES[inputs.device.type] // (4 * views * numbers))
+    piece = max(1, PIECE_BYTES[inputs.device.type] // (4 * views * numbers))
     pairs = zip(inputs.split(piece * views), outputs.split(piece * views), strict=True)
     for part, (maps, map_gradients) in zip(gradients.split(piece), pairs, strict=True):
         windows = functional.pad(maps, (padding[1], padding[1], padding[0], padding[0]))

@@ -73,7 +73,7 @@ def check_network(
     else:
         labels = torch.arange(ROWS) % classes
     labels = labels.to(example.device)
-    with _move_parameters(network, generator):
+    with move_parameters(network, generator):
         flat = inputs.flatten(0, 1) if inputs.ndim == len(network.shape) + 2 else inputs
         with refuse_branches():
             _compute_scores(network, flat, precision)
@@ -101,7 +101,7 @@ def _draw_inputs(example: torch.Tensor, views: int, generator: torch.Generator) 
 
 
 @contextmanager
-def _move_parameters(network: FineTunedNetwork, generator: torch.Generator) -> Iterator[None]:
+def move_parameters(network: FineTunedNetwork, generator: torch.Generator) -> Iterator[None]:
     """Replaces zero or nearly zero parameters by random numbers during a network's check.
 
     A zero parameter stops gradients to earlier layers, and a small scale hides a branch's wrong

@@ -22,7 +22,7 @@ from torch import nn
 from torch.func import functional_call, vjp, vmap
 
 Gradients = dict[str, torch.Tensor]  # gradients per row, [m, ...], by the parameter's name
-_PIECE_BYTES = 2**22
+PIECE_BYTES = 2**22  # of inputs that a CPU multiplies with gradients at a time
 _PART = 1024  # number of squares that are added in float32, before sums continue in float64
 _TINY = 2.0**-126  # smaller float32 products may be rounded to zero
 
@@ -146,7 +146,7 @@ def channels_last(tensor: torch.Tensor, rows: int) -> torch.Tensor:
 
 
 def _sum_products(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
-    piece = max(1, _PIECE_BYTES // max(1, 4 * inputs[0].numel()))
+    piece = max(1, PIECE_BYTES // max(1, 4 * inputs[0].numel()))
     if piece >= len(inputs) or inputs.device.type != "cpu":
         return (inputs * outputs).sum(1)
     pairs = zip(inputs.split(piece), outputs.split(piece), strict=True)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dpprobe.finetune.options import Augment
 
 Index = npt.NDArray[np.int64]
-_DECODED_AT_ONCE = 256
+DECODED_AT_ONCE = 256  # images that are read before they are decoded
 _READ_ROWS = 1024
 
 
@@ -262,7 +262,7 @@ class _Decoding:
         progress = Progress(self._table.rows, label=f"decode {self._decoder.split}")
         with progress:
             table = self._table.read_images(0, self._table.rows)
-            while images := list(islice(table, _DECODED_AT_ONCE)):
+            while images := list(islice(table, DECODED_AT_ONCE)):
                 start = images[0].row
                 self._decode_images(images, out[start : start + len(images)])
                 progress.advance_by(len(images))

@@ -37,7 +37,7 @@ T = TypeVar("T")
 TIMEOUT = timedelta(minutes=30)
 # Seconds that a rank waits before it reports lost contact, so that the failure of the rank that
 # ended ends the job first.
-_PATIENCE = 10.0
+PATIENCE = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class Ranks:
         try:
             collective(*values, **rest)
         except RuntimeError as error:
-            time.sleep(_PATIENCE)
+            time.sleep(PATIENCE)
             raise WorkerError(
                 f"fine_tuning.processes: process {self.rank} of {self.count} gets no answer from "
                 f"the others ({' '.join(str(error).split())[:200]}); run again to resume from the "

@@ -35,7 +35,7 @@ from dpprobe.heads.facts import BALANCED_METRIC, DataFacts
 from dpprobe.privacy.gaussian_mu import gaussian_mu
 
 
-class _Limits(NamedTuple):
+class Limits(NamedTuple):
     """Limits on n mu / sqrt(d): of whitening, a larger share of the centre, offsets, students."""
 
     whiten_from: float
@@ -46,7 +46,7 @@ class _Limits(NamedTuple):
 
 RULE = 3
 # Choices of earlier rules can be repeated. Rule 1 chose as rule 2 does without a metric.
-_LIMITS = {1: _Limits(100, 0, 0), 2: _Limits(100, 0, 0), RULE: _Limits(50, 15, 10)}
+LIMITS = {1: Limits(100, 0, 0), 2: Limits(100, 0, 0), RULE: Limits(50, 15, 10)}
 EARLIER = (1, 2)
 
 _LARGER_SHARE, _OFFSET_SHARE, _OFFSET_SHARE_OF_TWO = 0.2, 0.1, 0.05
@@ -75,7 +75,7 @@ def choose_head(
     balanced = facts.metric == BALANCED_METRIC and not facts.multi_label
     return {
         "head": "momentum",
-        "normalize": _choose_normalisation(facts, _LIMITS[rule], public),
+        "normalize": _choose_normalisation(facts, LIMITS[rule], public),
         "loss": "sigmoid" if facts.multi_label else "softmax",
         **({} if public_head is None else {"public_head": public_head}),
         **(balance_options(facts, rule) if balanced else {}),
@@ -84,7 +84,7 @@ def choose_head(
 
 def balance_options(facts: DataFacts, rule: int) -> dict[str, Any]:
     """Returns the options that balance the chosen head's classes."""
-    signal, limit = _signal_of(facts), _LIMITS[rule].offsets_below
+    signal, limit = _signal_of(facts), LIMITS[rule].offsets_below
     if signal < limit:
         return {"class_priors": "released", "offset_share": _OFFSET_SHARE}
     if limit and facts.classes == 2:
@@ -94,11 +94,11 @@ def balance_options(facts: DataFacts, rule: int) -> dict[str, Any]:
 
 def may_have_student(facts: DataFacts, rule: int) -> bool:
     """True if a student on public images is tried where a person asked for one."""
-    return _signal_of(facts) < _LIMITS[rule].student_below
+    return _signal_of(facts) < LIMITS[rule].student_below
 
 
 def _choose_normalisation(
-    facts: DataFacts, limits: _Limits, public: str | None
+    facts: DataFacts, limits: Limits, public: str | None
 ) -> dict[str, Any] | str:
     signal, fits = _signal_of(facts), facts.dimension <= MOST_FEATURES
     if fits and signal >= limits.whiten_from:

@@ -34,16 +34,16 @@ from dpprobe.privacy.sampling import Sampler
 # Keeps a clipped gradient's exact norm at most C: norms and clip factors are float64, and their
 # product with r rounds by at most 2^-24, or 2^-23 if the factor is rounded first.
 _MARGIN = 4 * 2.0**-24
-_PIECE_BYTES = 32 * 2**20
+PIECE_BYTES = 32 * 2**20  # of batches' rows that are gathered at a time
 # Working memory of PyTorch's sums per row and class.
 _ENTRY_BYTES = 32
 # A sum over many rows is split into slices, whose number depends on the rows and the head alone, so
 # that threads do not change the sum. _SLICE_BYTES limits the memory of slices' sums per seed.
 _SLICE_ROWS, _MOST_SLICES, _SLICE_BYTES = 512, 8, 8 * 2**20
-# Normalised rows up to _KEPT_BYTES are cached between full-batch steps; larger sets are not.
-_KEPT_BYTES = 64 * 2**20
+# Normalised rows up to KEPT_BYTES are cached between full-batch steps; larger sets are not.
+KEPT_BYTES = 64 * 2**20
 # The most rows of a batch that one thread sums in compiled steps.
-_LARGEST_BATCH = 1024
+LARGEST_BATCH = 1024
 
 Index = npt.NDArray[np.int64]
 
@@ -98,7 +98,7 @@ class ClippedGradients:
     @cached_property
     def copies(self) -> list[fused_step.Arrays] | None:
         """Blocks of all rows after normalisation; None if they are too many to keep."""
-        if 4 * len(self.rows) * self.rows.dimension > _KEPT_BYTES:
+        if 4 * len(self.rows) * self.rows.dimension > KEPT_BYTES:
             return None
         return list(self.read_copies())
 
@@ -236,7 +236,7 @@ class NativePoissonSum(ClippedGradientSum):
         """Draws batches, and gathers their rows unless they lie in memory or are too many."""
         rows, sizes = drawn_rows(self.gradients.rows, self._sampler, steps)
         arrays = self.gradients.arrays
-        if arrays is None and len(rows) * 4 * self.gradients.rows.dimension <= _PIECE_BYTES:
+        if arrays is None and len(rows) * 4 * self.gradients.rows.dimension <= PIECE_BYTES:
             arrays, rows = self._gather_rows(rows), np.arange(len(rows))
         self._arrays, self._rows, self._sizes = arrays, rows, sizes
         self._step, self._start = 0, 0
@@ -250,9 +250,9 @@ class NativePoissonSum(ClippedGradientSum):
           gathered.
         """
         sizes = self._sizes[self._step :]
-        if self._arrays is None or sizes[0] > _LARGEST_BATCH:
+        if self._arrays is None or sizes[0] > LARGEST_BATCH:
             return None
-        large = sizes > _LARGEST_BATCH
+        large = sizes > LARGEST_BATCH
         if large.any():
             sizes = sizes[: int(large.argmax())]
         rows = self._rows[self._start :]
@@ -266,7 +266,7 @@ class NativePoissonSum(ClippedGradientSum):
         if self._arrays is not None:
             self._add_rows(self._arrays, batch, release)
             return
-        piece = max(1, _PIECE_BYTES // (4 * self.gradients.rows.dimension))
+        piece = max(1, PIECE_BYTES // (4 * self.gradients.rows.dimension))
         for start in range(0, len(batch), piece):
             arrays = self._gather_rows(batch[start : start + piece])
             self._add_rows(arrays, np.arange(len(arrays.features)), release)
@@ -360,7 +360,7 @@ class TorchSum(ClippedGradientSum):
 
     def _add_batch(self, seed: slice, batch: torch.Tensor) -> None:
         row_bytes = 4 * self.gradients.rows.dimension + _ENTRY_BYTES * self._weights.shape[1]
-        for index in batch.split(max(1, _PIECE_BYTES // row_bytes)):
+        for index in batch.split(max(1, PIECE_BYTES // row_bytes)):
             self._add_rows(seed, self.gradients.rows.copy_rows(index), index)
 
     def _add_rows(self, chosen: slice, block: torch.Tensor, index: torch.Tensor | slice) -> None:

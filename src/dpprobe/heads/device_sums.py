@@ -43,7 +43,7 @@ from dpprobe.heads.kernels import exact_step
 from dpprobe.privacy.grid import GridSum
 
 # Working memory of a block of rows.
-_WORK_BYTES = 2 * 2**30
+WORK_BYTES = 2 * 2**30
 # Columns on the device are a multiple of _COLUMNS; the tested product is [_TESTED, _TESTED].
 _COLUMNS, _TESTED = 16, 128
 
@@ -74,10 +74,10 @@ class DeviceSums(ExactSums):
         require_exact_products(device)
         self._device, (classes, columns) = device, self._shape
         self._columns, rows = -(-columns // _COLUMNS) * _COLUMNS, self._rows
-        self._size = max(1, min(len(rows), _WORK_BYTES // (8 * self._columns + 48 * classes)))
+        self._size = max(1, min(len(rows), WORK_BYTES // (8 * self._columns + 48 * classes)))
         self._labels, self._shares = rows.labels.to(device), self._weights.double().to(device)
         self._kept: _Block | None = None
-        if devices.spare_bytes(device) > 4 * self._columns * len(rows) + _WORK_BYTES:
+        if devices.spare_bytes(device) > 4 * self._columns * len(rows) + WORK_BYTES:
             units = torch.empty((len(rows), self._columns), device=device)
             norms = torch.empty(len(rows), dtype=torch.float64, device=device)
             for block in self._copy_blocks(None):

@@ -24,7 +24,7 @@ from dpprobe.privacy.grid import (
 )
 
 _NONE = torch.zeros(0)
-_PIECE_BYTES = 32 * 2**20
+PIECE_BYTES = 32 * 2**20  # of a batch's rows that are copied at a time
 # The fewest rows of a thread's slice.
 SLICE_ROWS = 512
 
@@ -207,7 +207,7 @@ class ExactSums:
         if self.whole is not None:
             yield self.whole, index
             return
-        piece = max(1, _PIECE_BYTES // (4 * self._rows.dimension))
+        piece = max(1, PIECE_BYTES // (4 * self._rows.dimension))
         for start in range(0, len(index), piece):
             chosen = torch.from_numpy(index[start : start + piece])
             rows = self._rows.copy_rows(chosen)

@@ -40,9 +40,9 @@ from dpprobe.progress import Progress
 if TYPE_CHECKING:
     from dpprobe.heads.opacus_engine import OpacusHead
 
-# The noise drawn at a time has _NOISE_BYTES, which fit into half of a core's second-level cache.
+# The noise drawn at a time has NOISE_BYTES, which fit into half of a core's second-level cache.
 # Batches drawn at a time have _BLOCK_ROWS expected rows per seed.
-_NOISE_BYTES = 2**19
+NOISE_BYTES = 2**19
 _BLOCK_ROWS = 2**14
 
 
@@ -329,7 +329,7 @@ def block_steps(size: int, mechanism: Mechanism, rows: int) -> int:
 
     On a GPU the number of steps changes the noise, so it must not depend on the number of seeds.
     """
-    steps = _NOISE_BYTES // (4 * size)
+    steps = NOISE_BYTES // (4 * size)
     if mechanism.sample_rate < 1:
         steps = min(steps, batch_steps(mechanism, rows))
     return max(1, steps)

@@ -35,8 +35,8 @@ from dpprobe.heads.clipping import ClippedGradients, drawn_rows
 from dpprobe.privacy.sampling import Sampler
 
 AddNoise = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-# Gradients of a linear head's rows are formed together up to _PIECE_BYTES, which fit a cache.
-_PIECE_BYTES = 2**23
+# Gradients of a linear head's rows are formed together up to PIECE_BYTES, which fit a cache.
+PIECE_BYTES = 2**23
 
 
 class _Receiver(torch.optim.Optimizer):
@@ -156,7 +156,7 @@ class OpacusHead:
         self._parameters, self._sampler = parameters, sampler
         self._batches: Iterator[torch.Tensor | None] = iter(())
         classes, columns = parameters.shape[1:]
-        self._most = max(1, _PIECE_BYTES // (4 * classes * columns))
+        self._most = max(1, PIECE_BYTES // (4 * classes * columns))
         with torch.inference_mode(False):
             linear = nn.Linear(columns, classes, bias=False, device=parameters.device)
             self._weight = linear.weight

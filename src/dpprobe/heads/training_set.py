@@ -26,12 +26,12 @@ logger = logging.getLogger("dpprobe")
 # Rows longer than LONGEST_ROW count as not finite, because their squares would overflow float32.
 # Rows shorter than SHORTEST_ROW, but not zero, would overflow when scaled to unit length.
 LONGEST_ROW, SHORTEST_ROW = 1e18, 1e-20
-_CHUNK_BYTES = 32 * 2**20
+CHUNK_BYTES = 32 * 2**20  # of working memory for a range of rows
 # A block of rows fits into a CPU's cache; on a GPU, computing a block takes longer than launching
 # its kernels. Block sizes depend only on the kind of device, as sums over blocks may depend on
 # them.
-_CACHE_BLOCK, _GPU_BLOCK = 4 * 2**20, 2**28
-_PIECE_BYTES = 2**18
+CPU_BLOCK_BYTES, GPU_BLOCK_BYTES = 4 * 2**20, 2**28
+PIECE_BYTES = 2**18  # of the rows whose lengths a CPU computes at a time
 
 T = TypeVar("T")
 
@@ -194,7 +194,7 @@ class TrainingSet(Cached):
 
 def block_bytes(device: torch.device) -> int:
     """Returns the working memory of one block of rows."""
-    return _CACHE_BLOCK if devices.has_kernels(device) else _GPU_BLOCK
+    return CPU_BLOCK_BYTES if devices.has_kernels(device) else GPU_BLOCK_BYTES
 
 
 def _check_features(features: torch.Tensor) -> None:
@@ -222,7 +222,7 @@ def _check_labels(labels: torch.Tensor, rows: int, num_classes: int) -> None:
 
 def row_lengths(rows: torch.Tensor) -> torch.Tensor:
     """Returns a block's row norms (L2), float64 [m]; on the CPU without a float64 copy."""
-    size = max(1, _PIECE_BYTES // (4 * rows.shape[1]))
+    size = max(1, PIECE_BYTES // (4 * rows.shape[1]))
     # Exported graphs must accept any number of rows, so blocks are not split there.
     whole = torch.compiler.is_exporting() or not devices.has_kernels(rows.device)
     pieces = [rows] if whole else rows.split(size)
@@ -236,7 +236,7 @@ def find_unusable(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
 
 
 def chunk_rows(rows: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
-    """Yields row ranges whose working memory stays near 32 MiB."""
-    size = max(1, _CHUNK_BYTES // bytes_per_row)
+    """Yields row ranges whose working memory stays near `CHUNK_BYTES`."""
+    size = max(1, CHUNK_BYTES // bytes_per_row)
     for start in range(0, rows, size):
         yield start, min(start + size, rows)

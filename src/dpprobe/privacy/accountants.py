@@ -48,7 +48,7 @@ logger = logging.getLogger("dpprobe")
 
 _SMALL_MU = 1e-6  # below this mu both terms of a delta agree in most digits
 # Renyi orders: fractional for large epsilons, powers of two up to 2^14 for small epsilons.
-_RDP_ORDERS = (
+RDP_ORDERS = (
     *(1 + step / 10 for step in range(1, 100)),
     *range(11, 64),
     *(2**power for power in range(6, 15)),
@@ -352,7 +352,7 @@ def all_together(fits: Sequence[Fits], delta: float) -> tuple[float, bool]:
     for item in once:
         key = replace(item, name="", released="", sensitivity=1.0, count=1)
         alike[key] = alike.get(key, 0) + item.count
-    accountant = SampledAccountant(_RDP_ORDERS)
+    accountant = SampledAccountant(RDP_ORDERS)
     with _quiet_absl():
         if alike:
             accountant.compose(
@@ -609,7 +609,7 @@ def _rdp_epsilon(
     mechanisms: Sequence[Mechanism],
     delta: float,
     selection: Selection | None = None,
-    orders: Sequence[float] = _RDP_ORDERS,
+    orders: Sequence[float] = RDP_ORDERS,
     times: int = 1,
 ) -> float:
     from dpprobe.privacy.sampled_divergences import SampledAccountant  # imports dp-accounting
@@ -627,12 +627,12 @@ def _early_rdp_epsilon(
     _refuse_selection(selection)
     opacus = import_accounting("analysis.rdp")
     divergences = sum(
-        opacus.compute_rdp(q=rate, noise_multiplier=noise, steps=count, orders=_RDP_ORDERS)
+        opacus.compute_rdp(q=rate, noise_multiplier=noise, steps=count, orders=RDP_ORDERS)
         for noise, rate, count in _condense_mechanisms(mechanisms)
     )
     return min(
         float(divergence) + math.log(1 / delta) / (order - 1)
-        for order, divergence in zip(_RDP_ORDERS, divergences, strict=True)
+        for order, divergence in zip(RDP_ORDERS, divergences, strict=True)
     )
 
 

@@ -163,10 +163,11 @@ class Words(NamedTuple):
 
     @classmethod
     def start_words(cls, seed: int) -> Words:
-        return cls(_start_lanes(seed, "noise", LANES), _start_lanes(seed, "noise tail", 1))
+        return cls(start_lanes(seed, "noise", LANES), start_lanes(seed, "noise tail", 1))
 
 
-def _start_lanes(seed: int, name: str, lanes: int) -> npt.NDArray[np.uint64]:
+def start_lanes(seed: int, name: str, lanes: int) -> npt.NDArray[np.uint64]:
+    """Returns the state [4, lanes] with which `draw_words` begins a stream."""
     state = np.ones((4, lanes), dtype=np.uint64)
     state[:3] = open_stream(seed, name).bit_generator.random_raw(3 * lanes).reshape(3, lanes)
     out = np.empty(lanes * _WARM_UP, dtype=np.uint64)

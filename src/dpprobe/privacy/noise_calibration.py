@@ -37,8 +37,8 @@ from dpprobe.versions import VERSIONS
 logger = logging.getLogger("dpprobe")
 
 FORMAT = "dpprobe-calibration"
-# The epsilon found for a risk is at most a share _TOLERANCE below the largest permitted epsilon.
-_TOLERANCE = 0.005
+# The epsilon found for a risk is at most this share below the largest permitted epsilon.
+RISK_TOLERANCE = 0.005
 # Most of a search uses a grid that is coarser by the factor _COARSER.
 _COARSER = 8
 # A search may end a share `_LARGEST_STEP` below its target, where the price falls in a step.
@@ -139,7 +139,7 @@ def _search_plan(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) -
         low, high = make_plan(max(low.epsilon / 2, SMALLEST_EPSILON)), low
     if risk.permits(high):
         return high
-    while high.epsilon / low.epsilon > 1 + _TOLERANCE:
+    while high.epsilon / low.epsilon > 1 + RISK_TOLERANCE:
         middle = make_plan(round_down(math.sqrt(high.epsilon * low.epsilon)))
         low, high = (middle, high) if risk.permits(middle) else (low, middle)
     return low
@@ -271,7 +271,7 @@ def _recall_answer(
     if answer is not None and (not checked or "checks" in answer):
         return answer
     with report_wait(f"calibration: searching for the noise of {target}"):
-        answer = answer or _find_answer(mechanisms, target, selection)
+        answer = answer or solve_target(mechanisms, target, selection)
         if checked:
             resolved = accountants.resolve_accountant(mechanisms, target.accountant)
             scaled = tuple(item.scale_noise(answer["factor"]) for item in priced_alike(mechanisms))
@@ -284,9 +284,10 @@ def _recall_answer(
     return answer
 
 
-def _find_answer(
+def solve_target(
     mechanisms: Sequence[Mechanism], target: Target, selection: Selection | None
 ) -> dict[str, Any]:
+    """Searches for the factor on the noise that meets a target; returns it with its epsilon."""
     started, epsilon = time.monotonic(), target.nominal_epsilon
     resolved = accountants.resolve_accountant(mechanisms, target.accountant)
     what = f"{target} by accountant {resolved!r}"

@@ -30,7 +30,7 @@ _SEARCHED = 1 / 3
 # Distances are cut to _FARTHEST, beyond all rows of all steps, so that sums cannot overflow.
 _FARTHEST = 2.0**53
 # The number of words drawn at a time, more than the digits of any float64.
-_WORDS = 1 << 13
+WORDS_AT_ONCE = 1 << 13
 _AT_ONCE = 64
 # Digits that are compared between checks for undecided rows, which processors mispredict.
 _TOGETHER = 12
@@ -156,7 +156,7 @@ class ExactPoissonSampler:
         self.rate = rate
         self._keystream = keystream
         self._digits = _binary_digits(rate)
-        self._words: Words = np.zeros(_WORDS + len(self._digits), dtype=np.uint64)
+        self._words: Words = np.zeros(WORDS_AT_ONCE + len(self._digits), dtype=np.uint64)
         self._place = len(self._words)
         self._buffer = np.empty(1 << 12, dtype=np.int64)
 

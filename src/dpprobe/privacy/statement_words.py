@@ -105,18 +105,19 @@ def _tell_unseen(compared: Sequence[str] | None) -> str:
 
 
 @cache
-def _sentences() -> dict[str, dict[str, str]]:
+def read_sentences() -> dict[str, dict[str, str]]:
+    """Reads the sentences of statements, by kind and name."""
     return dict(read_yaml("statement.yaml"))
 
 
 def describe_unpriced(name: str) -> str:
     """Describes what a head chose from private examples without a mechanism."""
-    return _sentences()["not_covered"].get(name, name)
+    return read_sentences()["not_covered"].get(name, name)
 
 
 def _find_sentence(kind: str, name: str, unit: UnitWords, values: Facts | None = None) -> str:
     """Returns the sentence of a name; the name itself for a head of another package."""
-    return unit.fill(_sentences()[kind].get(name, name.replace("_", " ")), values)
+    return unit.fill(read_sentences()[kind].get(name, name.replace("_", " ")), values)
 
 
 def format_epsilon(epsilon: float | str) -> str:
@@ -167,7 +168,7 @@ def _promise_one(statement: Facts, unit: UnitWords) -> str:
     what, *beside = statement["outputs"]
     kind = "network" if what == "network" else "head"
     which = f"the {kind}" if _count_heads(statement) == 1 else f"any one of the {kind}s"
-    names = _sentences()["outputs"]
+    names = read_sentences()["outputs"]
     told = [unit.fill(names[each]) for each in beside]
     with_them = f", with {' and '.join(told)}," if beside else ""
     return (

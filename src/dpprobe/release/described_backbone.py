@@ -56,7 +56,7 @@ def _describe_one(asked: AskedRelease, store: FeatureStore, name: str) -> Backbo
         architecture=store.architecture,
         pretrained_tag=store.pretrained_tag,
         trained=store.trained,
-        preprocessing={**store.preprocessing, **_describe_vectors(asked, name)},
+        preprocessing={**store.preprocessing, **describe_vectors(asked, name)},
         precision=header.precision,
         dtype=header.dtype,
         probe=dict(first.probe),
@@ -64,7 +64,7 @@ def _describe_one(asked: AskedRelease, store: FeatureStore, name: str) -> Backbo
     )
 
 
-def _describe_vectors(asked: AskedRelease, name: str) -> dict[str, str]:
+def describe_vectors(asked: AskedRelease, name: str) -> dict[str, str]:
     """Says how files became vectors, so that new files are read in the same way."""
     source, options = asked.dataset, asked.study.backbones[name]
     if not isinstance(source, embeddings.Options) or not isinstance(options, external.Options):

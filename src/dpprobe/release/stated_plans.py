@@ -117,7 +117,7 @@ def check_price(plan: Plan, _matched: bool) -> tuple[str, bool]:
     if not math.isclose(plan.realised_epsilon, cost, rel_tol=PRICE_TOLERANCE):
         raise _other_price(plan, f"{plan.realised_epsilon:.6g}", f"{cost:.6g}")
     by, computed = _check_opinions(plan)
-    _check_patients(plan)
+    check_patients(plan)
     for fault in list_risk_faults(plan):
         raise PrivacyError(fault)
     others = [f"{value:.6g} by {name}" for name, value in computed.items() if value is not None]
@@ -160,7 +160,8 @@ def _key_by_name(values: Mapping[str, T]) -> dict[str, T]:
     return {_drop_versions(name): value for name, value in values.items()}
 
 
-def _check_patients(plan: Plan) -> None:
+def check_patients(plan: Plan) -> None:
+    """Raises PrivacyError if the epsilon for patients is not that of a group of their images."""
     if plan.patients is None:
         return
     images, stated = plan.patients.images, plan.patients.epsilon

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
-_BLOCK_BYTES = 8 * 2**20  # a block of resamples fits into the processor's cache
+BLOCK_BYTES = 8 * 2**20  # a block of resamples fits into the processor's cache
 
 
 def _percentile_ends(values: np.ndarray) -> tuple[float, float]:
@@ -39,7 +39,7 @@ def bootstrap_intervals(
     """
     generator = np.random.Generator(np.random.Philox(seed))
     drawn: dict[str, list[np.ndarray]] = {name: [] for name in drawable}
-    block = max(1, _BLOCK_BYTES // (4 * units))
+    block = max(1, BLOCK_BYTES // (4 * units))
     for start in range(0, RESAMPLES, block):
         counts = np.empty((units, min(block, RESAMPLES - start)), dtype=np.float32)
         for column in range(counts.shape[1]):

@@ -84,7 +84,7 @@ class Secret:
 
     def open_noise(self, transcript: str, place: int, exact: Sum) -> RoundedGaussian:
         """Returns the noise of a site's exact sum, a function of the sum and the transcript."""
-        use = hash_value([transcript, place, _describe(exact)])
+        use = hash_value([transcript, place, describe_sum(exact)])
         return RoundedGaussian(Keystream(self.noise, "noise of a site").make_part(use))
 
 
@@ -160,7 +160,7 @@ class Exchange:
         self._check_own_messages()
         for site in self.agreement.names:
             for path in sorted(self.folder.glob(f"sums-*.{site}.safetensors")):
-                self._read_message(path, site)
+                self.read_message(path, site)
 
     def read_rounds(self) -> list[list[Sum]]:
         """Returns the totals of all complete rounds, and stores new totals.
@@ -174,9 +174,9 @@ class Exchange:
                 if self.list_missing(number):
                     break
                 totals = self._add_messages(rounds)
-                values = {"round": number, "sums": [*map(_describe, totals)]}
-                write_private(kept, _pack_sums(totals, values))
-            _, totals = _unpack_sums(kept, ANOTHER_NAME)
+                values = {"round": number, "sums": [*map(describe_sum, totals)]}
+                write_private(kept, pack_sums(totals, values))
+            _, totals = unpack_sums(kept, ANOTHER_NAME)
             rounds.append(totals)
         return rounds
 
@@ -195,7 +195,7 @@ class Exchange:
         path = self.message_path(number, site)
         if site == self.site:
             path = self._sent_path(number)
-        values, sums = self._read_message(path, site)
+        values, sums = self.read_message(path, site)
         self._require_bound(path, site, values, {"round": number})
         if values.get("transcript") != transcript:
             raise PrivacyError(
@@ -276,11 +276,11 @@ class Exchange:
             "site": self.site,
             "round": number,
             "transcript": transcript,
-            "sums": [*map(_describe, masked)],
+            "sums": [*map(describe_sum, masked)],
         }
-        return _pack_sums(masked, {**values, "signature": sign_values(self.signer, values)})
+        return pack_sums(masked, {**values, "signature": sign_values(self.signer, values)})
 
-    def _read_message(self, path: Path, site: str) -> tuple[dict[str, Any], list[Sum]]:
+    def read_message(self, path: Path, site: str) -> tuple[dict[str, Any], list[Sum]]:
         """Reads an untrusted message.
 
         Raises DataError for damage, PrivacyError for a message of another site or agreement.
@@ -293,7 +293,7 @@ class Exchange:
 
     def _read_signed(self, path: Path, site: str) -> tuple[dict[str, Any], list[Sum]]:
         again = "remove it" if site == self.site else f"ask site {site} for its sums again"
-        values, sums = _unpack_sums(path, again)
+        values, sums = unpack_sums(path, again)
         signature = values.pop("signature", "")
         check_signature(str(path), values, signature, self.members[site])
         return values, sums
@@ -309,17 +309,18 @@ class Exchange:
                 )
 
 
-def _pack_sums(sums: Sequence[Sum], values: Mapping[str, Any]) -> bytes:
+def pack_sums(sums: Sequence[Sum], values: Mapping[str, Any]) -> bytes:
+    """Returns the content of a file with sums and other values."""
     return pack_arrays({str(place): each.numbers for place, each in enumerate(sums)}, values)
 
 
 def hash_totals(agreement: Agreement, rounds: Sequence[Sequence[Sum]]) -> str:
     """Returns the transcript: the SHA-256 of an agreement and the totals of all rounds so far."""
-    return hash_value([agreement.digest, *([*map(_describe, totals)] for totals in rounds)])
+    return hash_value([agreement.digest, *([*map(describe_sum, totals)] for totals in rounds)])
 
 
-def _unpack_sums(path: Path, remedy: str) -> tuple[dict[str, Any], list[Sum]]:
-    """Reads a file that `_pack_sums` packed; raises DataError for any other content."""
+def unpack_sums(path: Path, remedy: str) -> tuple[dict[str, Any], list[Sum]]:
+    """Reads a file that `pack_sums` packed; raises DataError for any other content."""
     try:
         values, named = read_arrays(
             path, kind=FORMAT, version=FORMAT_VERSION, largest=_LARGEST_MESSAGE
@@ -337,7 +338,7 @@ def _unpack_sums(path: Path, remedy: str) -> tuple[dict[str, Any], list[Sum]]:
         ]
         if not all(array.dtype == np.int64 and array.ndim == 1 for array in arrays):
             raise ValueError("the file's numbers are not whole")
-        if [*map(_describe, sums)] != values["sums"]:
+        if [*map(describe_sum, sums)] != values["sums"]:
             raise ValueError("the file's numbers have changed")
         if not all(
             isinstance(each.name, str)
@@ -351,7 +352,8 @@ def _unpack_sums(path: Path, remedy: str) -> tuple[dict[str, Any], list[Sum]]:
     return values, sums
 
 
-def _describe(one: Sum) -> dict[str, Any]:
+def describe_sum(one: Sum) -> dict[str, Any]:
+    """Describes a sum, with the hash of its numbers."""
     return {
         "name": one.name,
         "step": one.step,

@@ -32,7 +32,7 @@ def fit_together(
       colluders: number of colluding sites, whose noise does not count. None for an aggregator that
         adds all noise: the head then equals, to the last bit, a head trained without sites.
     """
-    sites = [_Site(number, len(parts), seed, colluders) for number in range(len(parts))]
+    sites = [SimulatedSite(number, len(parts), seed, colluders) for number in range(len(parts))]
     totals: list[Sum] = []
     while True:
         answers: list[tuple[Sum, ...]] = []
@@ -50,7 +50,7 @@ def fit_together(
         totals += [add_sums(sums) for sums in zip(*answers, strict=True)]
 
 
-class _Site:
+class SimulatedSite:
     """The noise of one site, from published seeds; if `colluders` is None, one site adds all noise.
 
     One random stream gives the noise of all releases of a mechanism, as in a fit without sites.

@@ -135,7 +135,7 @@ def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
         ),
         params={**named, **option_params(facts.head.options, named)},
         tags={**named, "private": "true", "guarantee": guarantee, DIGEST: digest},
-        metrics=_list_metrics(statement),
+        metrics=list_metrics(statement),
         artifacts=[],
     )
 
@@ -144,7 +144,8 @@ def _result_key(study: str, release: str) -> str:
     return f"{study}/release/{release}"
 
 
-def _list_metrics(statement: Any) -> list[MetricValue]:
+def list_metrics(statement: Any) -> list[MetricValue]:
+    """Lists the metrics of a release's run."""
     values = {
         "privacy/epsilon_target": statement["epsilon_target"],
         "privacy/epsilon_realised": rounded_up(statement["epsilon_realised"]),
@@ -181,7 +182,7 @@ def _register_bundle(
             # MLflow warns that no input example is stored, but an example would be private.
             warnings.simplefilter("ignore", UserWarning)
             folder = Path(temporary, FOLDER)
-            pyfunc.save_model(folder, **_write_bundle(bundle, Path(temporary)))
+            pyfunc.save_model(folder, **write_bundle(bundle, Path(temporary)))
             client.log_artifacts(run_id, str(folder), FOLDER)
     if registered is None:
         registered = client.create_model_version(
@@ -233,7 +234,7 @@ def _is_whole(client: MlflowClient, run_id: str, bundle: Bundle) -> bool:
     )
 
 
-def _write_bundle(bundle: Bundle, folder: Path) -> dict[str, Any]:
+def write_bundle(bundle: Bundle, folder: Path) -> dict[str, Any]:
     """Copies the bundle's files; returns the MLflow model's settings, such as its signature."""
     data = folder / DATA
     data.mkdir()

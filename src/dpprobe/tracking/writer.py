@@ -244,7 +244,7 @@ class Writer:
             self.client.log_batch(run_id, params=params[start : start + PARAMS_A_CALL])
         for start in range(METRICS_A_CALL, len(metrics), METRICS_A_CALL):
             self.client.log_batch(run_id, metrics[start : start + METRICS_A_CALL])
-        _call_again(lambda: self.client.log_inputs(run_id, list(item.inputs)))
+        repeat_call(lambda: self.client.log_inputs(run_id, list(item.inputs)))
         for path, folder in item.artifacts:
             self._log_artifact(run, folder, path.name, path)
         for name, draw in item.drawn.items():
@@ -380,7 +380,7 @@ def _local_folder(run: Run) -> Path | None:
 def _find_experiment(client: MlflowClient, wanted: ExperimentContents) -> Experiment:
     """Returns the experiment; creates or restores it if needed."""
     location = None if wanted.location is None else wanted.location.resolve().as_uri()
-    experiment = client.get_experiment_by_name(wanted.name) or _new_experiment(
+    experiment = client.get_experiment_by_name(wanted.name) or create_experiment(
         client, wanted.name, location
     )
     if experiment.lifecycle_stage == "deleted":
@@ -396,7 +396,7 @@ def _find_experiment(client: MlflowClient, wanted: ExperimentContents) -> Experi
     return experiment
 
 
-def _new_experiment(client: MlflowClient, name: str, location: str | None) -> Experiment:
+def create_experiment(client: MlflowClient, name: str, location: str | None) -> Experiment:
     """Creates an experiment, or returns the experiment that another writer has just created."""
     try:
         return client.get_experiment(client.create_experiment(name, artifact_location=location))
@@ -417,10 +417,10 @@ def restore_experiment(client: MlflowClient, experiment: Experiment) -> None:
 
 
 def _set_tag(client: MlflowClient, experiment: Experiment, key: str, value: str) -> None:
-    _call_again(lambda: client.set_experiment_tag(experiment.experiment_id, key, value))
+    repeat_call(lambda: client.set_experiment_tag(experiment.experiment_id, key, value))
 
 
-def _call_again(call: Callable[[], None]) -> None:
+def repeat_call(call: Callable[[], None]) -> None:
     """Makes a database call, and repeats the call once if the database refuses it.
 
     MLflow looks for a database row before it inserts the row. If another writer inserts an equal

@@ -59,7 +59,7 @@ def _train_all(tasks: Sequence[CellTask], features: JobFeatures) -> dict[str, Ex
     errors: dict[str, Exception] = {}
     for task in tasks:
         try:
-            _train_cell(task, features)
+            train_cell(task, features)
         except DpprobeError as error:
             logger.warning("%s failed; the reason follows at the end of the job", task.name.method)
             errors[task.name.method] = error
@@ -69,7 +69,7 @@ def _train_all(tasks: Sequence[CellTask], features: JobFeatures) -> dict[str, Ex
     return errors
 
 
-def _train_cell(task: CellTask, features: JobFeatures) -> None:
+def train_cell(task: CellTask, features: JobFeatures) -> None:
     """Trains a cell's missing seeds, and stores the complete cell."""
     earlier = task.find_reusable()
     done = earlier.indices if earlier else ()
@@ -89,7 +89,7 @@ def _fit_seeds(task: CellTask, features: JobFeatures, indices: Sequence[int]) ->
         features.train,
         task.plan,
         [task.derive_seed(index) for index in indices],
-        record=_make_observer(features, task.link),
+        record=make_observer(features, task.link),
     )
     return CellContents(
         indices=tuple(indices),
@@ -104,7 +104,7 @@ def _fit_seeds(task: CellTask, features: JobFeatures, indices: Sequence[int]) ->
     )
 
 
-def _make_observer(features: JobFeatures, link: metrics.Link) -> Observe:
+def make_observer(features: JobFeatures, link: metrics.Link) -> Observe:
     """Returns the function that computes test metrics in training: accuracy, and AUC if defined."""
     labels = torch.from_numpy(features.test_labels).to(features.train.device)
     each = row_weights(features.test_units)

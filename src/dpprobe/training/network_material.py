@@ -100,7 +100,7 @@ class Material:
             return _drop_nulls(inputs, cut.nulls)
         assert self.files.tables is not None, "images without tables"
         table = SplitTable(self.files.tables[split])
-        _check_table(table, store)
+        check_table(table, store)
         inputs = image_inputs(
             table,
             self.backbone,
@@ -155,7 +155,7 @@ def _check_weights(store: FeatureStore, backbone: Backbone) -> None:
         )
 
 
-def _check_table(table: SplitTable, store: FeatureStore) -> None:
+def check_table(table: SplitTable, store: FeatureStore) -> None:
     """Raises DataError unless the features were computed from the table's images, because seeds
     derive from the identity of the features."""
     info = read_info(table.path.with_name("dataset.json"))

@@ -48,11 +48,11 @@ def test_the_ceiling_of_attacks_is_the_non_private_head_on_the_same_features(ask
         "another method": {"membership": {}, "methods": ["sgd"]},
     }.items():
         files = StudyFiles(ask(audit=block), results="r")
-        found[name] = audit._ceiling_audit(files, place)
+        found[name] = audit.MEMBERSHIP.needs["ceiling"].paths(files, place)
     assert found == {
-        "attacked": "r/audit/chest/clip/ceiling/eps-inf.json",
-        "not attacked": None,
-        "another method": None,
+        "attacked": ["r/audit/chest/clip/ceiling/eps-inf.json"],
+        "not attacked": [],
+        "another method": [],
     }
 
 

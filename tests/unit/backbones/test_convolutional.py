@@ -114,10 +114,10 @@ def test_it_computes_what_its_options_say_from_a_public_start() -> None:
     assert one.fingerprint == again.fingerprint != other.fingerprint
     assert not one.trained
     alike = [{"filters": 6, "kernel": 3, "pool": 1}] * 3
-    network = convolutional._make_model(convolutional.Options(**SMALL | {"stages": alike}))
+    graph: Any = load(**SMALL | {"stages": alike}).graph
     torch.manual_seed(0)
     drawn = [torch.nn.Conv2d(channels, 6, 3).weight for channels in (1, 6, 6)]
-    kernels = [each for each in network.parameters() if each.ndim == 4]
+    kernels = [each for each in graph.model.parameters() if each.ndim == 4]
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(kernels, drawn, strict=True))
 
 

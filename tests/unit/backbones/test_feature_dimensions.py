@@ -22,7 +22,7 @@ from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.blocks import blocks_of
 from tests.support import tiny_clip
-from tests.support.backbones import load
+from tests.support.backbones import describe_here, load
 
 TINY: dict[str, Any] = {"family": "timm", "model": "test_vit", "pretrained": False}
 
@@ -35,14 +35,7 @@ def read(folder: Path, **backbones: dict[str, Any]) -> Dimensions:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names that were asked for; answers come without a process."""
-    names: list[str] = []
-
-    def ask(backbones: dict[str, Any], _: Dimensions) -> dict[str, Any]:
-        names.extend(backbones)
-        return {name: describe.describe_backbone(options) for name, options in backbones.items()}
-
-    monkeypatch.setattr(feature_dimensions, "_ask_process", ask)
-    return names
+    return describe_here(monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -206,9 +199,7 @@ def test_a_model_of_the_hub_is_warned_of(monkeypatch: pytest.MonkeyPatch, tmp_pa
     options = backbone_options({"family": "timm", "model": "hf-hub:nobody/nothing"})
     answer = describe.describe_backbone(options)
     assert (answer["certain"], "no route" in answer["fault"]) == (False, True)
-    monkeypatch.setattr(
-        feature_dimensions, "_ask_process", lambda asked, _: dict.fromkeys(asked, answer)
-    )
+    describe_here(monkeypatch)
     result = read(tmp_path, hub=options.model_dump(mode="json"))
     assert result.faults == {}
     assert "no route to the Hub" in result.warnings[0]

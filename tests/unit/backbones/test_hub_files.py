@@ -18,7 +18,7 @@ import torch
 from huggingface_hub import constants
 
 from dpprobe.backbones import open_clip_models
-from dpprobe.backbones.hub_files import HubFile, _find_connection_fault, describe_missing
+from dpprobe.backbones.hub_files import HubFile, describe_missing
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 from tests.support import tiny_clip
@@ -80,7 +80,9 @@ def test_only_what_cannot_be_connected_to_is_unreachable(
         raise error
 
     monkeypatch.setattr(huggingface_hub, "get_session", lambda: SimpleNamespace(head=fail))
-    assert _find_connection_fault(f"http://{type(error).__name__}") == said
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://{type(error).__name__}")
+    told = describe_missing([WEIGHTS], network=True)
+    assert told is None if said is None else f"cannot be reached ({said})" in str(told)
 
 
 def test_a_revision_is_looked_for_by_its_own_name(cache: Path, hub: Hub) -> None:
@@ -170,5 +172,5 @@ def test_a_tokenizer_is_looked_for_where_it_can_be_run(
             open_clip_models.make_tokenizer(options)
     assert asked == files[1:] * 5
     for output in (torch.ones(2), (torch.ones(2), torch.zeros(3))):  # embeddings, and tokens
-        tower = open_clip_models._wrap_tower(Mock(return_value=output))
+        tower = open_clip_models.wrap_tower(Mock(return_value=output))
         assert torch.equal(tower(torch.zeros(1)), torch.ones(2))

@@ -115,9 +115,9 @@ class Mix(nn.Module):
 def test_a_layer_of_several_views_a_row_that_mixes_rows_is_named() -> None:
     rows = torch.arange(12.0).reshape(4, 3)
     batches = [rows, torch.cat([rows[:1], rows[1:] + 1])]
-    assert row_mixing._find_layer(Views(), 0, batches) == "mix"
+    assert row_mixing.find_layer(Views(), 0, batches) == "mix"
     batches = [rows, torch.cat([rows[:3] + 1, rows[3:]])]
-    assert row_mixing._find_layer(Views(), 3, batches) == "mix"
+    assert row_mixing.find_layer(Views(), 3, batches) == "mix"
     with pytest.raises(ConfigError, match="tune: layer mix of net mixes the rows of a batch"):
         row_mixing.check_rows_apart(Views(), rows[:3], name="net")
 

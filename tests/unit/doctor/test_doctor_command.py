@@ -138,8 +138,7 @@ def doctor(
 ) -> Doctor:
     """Runs the command in a folder with results that a run has left."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dpprobe.__main__._show_progress", lambda: None)  # it would stay
-    monkeypatch.setattr(doctor_command, "_PAUSE", 0.001)
+    monkeypatch.setattr(doctor_command, "PAUSE", 0.001)
     shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     FOLDER.mkdir(parents=True)
     study = {"results_dir": "results", "data_dir": "data"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,10 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, Phase, settings
 
-from dpprobe.__main__ import main
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
+from tests.support.command_line import run_main
 from tests.support.sources import write_table
 
 STUDY = "study.yaml"
@@ -93,12 +92,9 @@ class Desk:
         return self.run("init", *arguments)
 
     def run(self, *arguments: str) -> str:
-        self.monkeypatch.setattr(sys, "argv", ["dpprobe", *arguments])
-        self.monkeypatch.setattr("dpprobe.__main__._show_progress", lambda: None)  # it would stay
-        with pytest.raises(SystemExit) as ended:
-            main()
+        code = run_main(self.monkeypatch, *arguments)
         printed = self.capsys.readouterr().out
-        return printed if ended.value.code == 0 else str(ended.value.code)
+        return printed if code == 0 else str(code)
 
     def draft(self, *arguments: str) -> Drafted:
         """Runs `init`, and holds its study against `check`, which refuses what it announced."""

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from dpprobe.backbones import describe, feature_dimensions
 from dpprobe.backbones.feature_dimensions import Dimensions
 from dpprobe.draft import available_backbone
 from dpprobe.study import catalog
+from tests.support.backbones import describe_here
 from tests.unit.draft.conftest import Desk
 
 MODELS = timm.list_models()
@@ -32,11 +32,7 @@ ON_THE_HUB = {
 @pytest.fixture
 def folder(desk: Desk) -> Desk:
     """Networks are looked at in this process: to start another takes seconds."""
-
-    def ask(backbones: dict[str, Any], _: Dimensions) -> dict[str, Any]:
-        return {name: describe.describe_backbone(one) for name, one in backbones.items()}
-
-    desk.monkeypatch.setattr(feature_dimensions, "_ask_process", ask)
+    describe_here(desk.monkeypatch)
     desk.images("x/a", "x/b", count=30)
     return desk
 
@@ -130,7 +126,7 @@ def test_a_checkpoint_s_network_is_the_longest_name_of_timm(
     stem = file.lower().partition(".")[0]  # timm reads what follows a dot as a tag of weights
     starts = (stem[:end] for end in range(len(stem), 0, -1))
     longest = next(start for start in starts if timm.is_model(start))  # also an older name
-    assert available_backbone._model_of(Path("some", file)) == longest
+    assert available_backbone.find_model(Path("some", file)) == longest
 
 
 def test_a_network_of_the_hub_gets_a_name_that_a_study_may_have(folder: Desk) -> None:

@@ -19,18 +19,16 @@ from tests.support.classifiers import make_benchmark, make_rows
 
 def test_a_seed_is_a_whole_number_or_drawn_by_a_random_state() -> None:
     """As scikit-learn's estimators draw: from the state, which moves on."""
-    assert fit_and_score._draw_seed(7) == 7
-    assert fit_and_score._draw_seed(np.int64(2)) == 2  # type: ignore[arg-type]
+    assert fit_and_score.draw_seed(7) == 7
+    assert fit_and_score.draw_seed(np.int64(2)) == 2  # type: ignore[arg-type]
     state, twin = np.random.RandomState(3), np.random.RandomState(3)
     for _ in range(2):
-        assert fit_and_score._draw_seed(state) == twin.randint(2**31)
+        assert fit_and_score.draw_seed(state) == twin.randint(2**31)
     for other in (7.0, "7", np.random.default_rng(0)):
         with pytest.raises(ConfigError, match="random_state .*: write a whole number, or None"):
-            fit_and_score._draw_seed(other)  # type: ignore[arg-type]
+            fit_and_score.draw_seed(other)  # type: ignore[arg-type]
 
-
-def test_without_a_seed_128_bits_are_drawn() -> None:
-    drawn = {fit_and_score._draw_seed(None) for _ in range(40)}
+    drawn = {fit_and_score.draw_seed(None) for _ in range(40)}
     assert len(drawn) == 40
     assert 2**120 < max(drawn) < 2**128
 
@@ -62,7 +60,7 @@ def test_rows_are_streamed_if_they_are_many_and_all_are_used(
     plan: Any = SimpleNamespace(mechanisms=[SimpleNamespace(sample_rate=rate) for rate in rates])
     for size, small in ((95, False), (96, True)):
         monkeypatch.setattr(fit_and_score, "STREAMED_BYTES", size)
-        read = fit_and_score._read_features(array_inputs.MappedRows(rows), plan)
+        read = fit_and_score.load_features(array_inputs.MappedRows(rows), plan)
         in_memory = small or min(rates) < 1
         assert isinstance(read, torch.Tensor) == in_memory
         whole = read.numpy() if isinstance(read, torch.Tensor) else array_inputs.read_source(read)

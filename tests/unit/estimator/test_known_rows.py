@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -43,14 +44,6 @@ LABELS = np.arange(ROWS) % 3
 OF_PATIENTS = PromiseFacts(unit_column="who")
 STRANGERS = separable(np.arange(30) % 3, DIMENSION, seed=9).astype(np.float32)
 Door = Callable[[PrivateClassifier, FeatureStore, list[str] | None], Any]
-
-
-@pytest.fixture(autouse=True)
-def forget() -> Iterator[None]:
-    """Each test opens its own stores."""
-    known_rows._OPENED.clear()
-    yield
-    known_rows._OPENED.clear()
 
 
 def open_store(
@@ -215,10 +208,13 @@ def budget_of(head: PrivateClassifier) -> Budget:
 
 def see_split(head: Any, store: FeatureStore, door: Door) -> None:
     """A fit reads all of its rows as a split of its own, whose cost adds to every side."""
-    door(head, store, None)
-    assert {(each.split, each.parts[0].side) for each in budget_of(head)._bookings} == {
-        ("all rows", "train")
-    }
+    budget = budget_of(head)
+    booked = Mock(wraps=budget.book_fit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(budget, "book_fit", booked)
+        door(head, store, None)
+    bookings = [call.args[0] for call in booked.call_args_list]
+    assert {(each.split, each.parts[0].side) for each in bookings} == {("all rows", "train")}
 
 
 def see_subsample(head: Any, store: FeatureStore, door: Door) -> None:

@@ -258,7 +258,7 @@ def act_at(row: int, act: Callable[[], None]) -> Callable[[EncodedImage], Image.
 def test_a_process_that_is_killed_or_hangs_ends_the_work(
     table: SplitTable, act: Callable[[], None], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoding_workers, "_HANG_SECONDS", 2)
+    monkeypatch.setattr(decoding_workers, "HANG_SECONDS", 2)
     backbone = pixels()
     decoder = TolerantDecoder(backbone, act_at(60, act))
     with pytest.raises(

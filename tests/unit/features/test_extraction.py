@@ -688,8 +688,8 @@ def make_pieces(counts: list[tuple[int, int]]) -> list[Piece]:
 
 
 def batches_of(pieces: list[Piece]) -> list[Piece]:
-    sizes = extraction_pipeline._Sizes("train")
-    return list(extraction_pipeline._make_batches(pieces, StandIn(), BATCH, sizes))
+    sizes = extraction_pipeline.SizeCheck("train")
+    return list(extraction_pipeline.make_batches(pieces, StandIn(), BATCH, sizes))
 
 
 @given(

@@ -81,7 +81,7 @@ def test_processes_of_another_start_or_container_are_of_another_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A number of a process may stand for another one there."""
-    names = {atomic_writes._this_machine.__wrapped__()}
+    names = {atomic_writes.name_machine.__wrapped__()}
     for place, name, stub in (
         (socket, "gethostname", lambda: "far"),
         (Path, "read_text", lambda *_, **__: "another start"),
@@ -89,7 +89,7 @@ def test_processes_of_another_start_or_container_are_of_another_machine(
     ):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, stub)
-            names.add(atomic_writes._this_machine.__wrapped__())
+            names.add(atomic_writes.name_machine.__wrapped__())
     assert len(names) == 4
 
 

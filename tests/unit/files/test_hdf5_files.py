@@ -48,7 +48,7 @@ def test_one_text_of_many_rows_is_refused_before_it_fills_memory(
     share_one_text(path, b"x" * 50_000, 600)
     with open_hdf5(path) as file:
         assert {len(text) for text in read_column(file["id"])} == {50_000}
-    monkeypatch.setattr(plain_files, "_ALWAYS_READ", 10**6)
+    monkeypatch.setattr(plain_files, "ALWAYS_READ", 10**6)
     with open_hdf5(path) as file, pytest.raises(OSError, match="'/id' needs .* less than 1/100"):
         read_column(file["id"])
 

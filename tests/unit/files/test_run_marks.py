@@ -153,7 +153,6 @@ def test_marks_of_several_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     new, old = tmp_path / "new/results", tmp_path / "old"
     old.mkdir()
     marks: list[Any] = []
-    monkeypatch.setattr(run_marks, "_HELD", [])
     monkeypatch.setattr("atexit.register", lambda *given, **named: marks.append((given, named)))
     run_marks.mark_run([new, old, new, old])
     assert [given[1].parent for given, _ in marks] == [new / ".runs", old / ".runs"]

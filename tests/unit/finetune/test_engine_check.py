@@ -22,7 +22,7 @@ from dpprobe.backbones.row_mixing import (
 from dpprobe.devices import use_precision
 from dpprobe.errors import ConfigError
 from dpprobe.finetune import example_gradients, gradient_rules
-from dpprobe.finetune.engine_check import _move_parameters, check_network
+from dpprobe.finetune.engine_check import check_network, move_parameters
 from tests.support.gpu import DEVICES
 from tests.unit.finetune.small_networks import Small, of_timm
 
@@ -228,7 +228,7 @@ def test_parameters_that_are_nearly_zero_are_moved_alone_and_come_back() -> None
     def list_moved() -> set[str]:
         return {name for name, one in network.trained.items() if not one.equal(before[name])}
 
-    with _move_parameters(network, torch.Generator().manual_seed(0)):
+    with move_parameters(network, torch.Generator().manual_seed(0)):
         assert list_moved() == {name for name, one in before.items() if not one.any()}
         assert len(list_moved()) == 3 < len(before)
         generator = torch.Generator().manual_seed(0)

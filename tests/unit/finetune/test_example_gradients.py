@@ -239,7 +239,7 @@ def test_parts_of_layers_are_trained_alone(
     name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In pieces of one row, too."""
-    monkeypatch.setattr(example_gradients, "_PIECE_BYTES", 2**6)
+    monkeypatch.setattr(example_gradients, "PIECE_BYTES", 2**6)
     whole = started(name)
     network = Small.of(whole.module, whole.shape, lambda name: name.endswith(kind))
     inputs, labels = batch(network)
@@ -273,8 +273,8 @@ def test_patches_have_the_gradients_and_sums_of_convolutions(
     for forms, numbers, piece in ((1, 0, 1), (1, 10**9, 1), (1, 10**9, 10**9), (0, 0, 1)):
         rows: Any = (lambda _: True) if forms else (lambda sizes: sizes[0] >= 10**6)
         monkeypatch.setattr(ghost, "forms_gradients", rows)
-        monkeypatch.setattr(convolution_gradients, "_PATCH_NUMBERS", numbers)
-        monkeypatch.setattr(convolution_gradients, "_PIECE_BYTES", {"cpu": piece})
+        monkeypatch.setattr(convolution_gradients, "PATCH_NUMBERS", numbers)
+        monkeypatch.setattr(convolution_gradients, "PIECE_BYTES", {"cpu": piece})
         results.append(added(sums(network, 0.1), inputs, labels, None))
     monkeypatch.setattr(
         convolution_gradients.Conv2dRule, "add_weight", Rule.add_weight

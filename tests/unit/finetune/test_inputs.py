@@ -27,7 +27,7 @@ from dpprobe.finetune import inputs as inputs_module
 from dpprobe.finetune.inputs import ImageInputs, Inputs, cut_inputs, image_inputs, views_of
 from dpprobe.finetune.options import Augment
 from dpprobe.heads.patient_groups import Units
-from dpprobe.privacy.float32_noise import _start_lanes
+from dpprobe.privacy.float32_noise import start_lanes
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.privacy.randomness import cell_seed, derived_seed, open_stream, stream_seed
 from tests.support.feature_stores import write_store
@@ -87,10 +87,10 @@ def test_images_are_the_table_s(
     tmp_path: Path, less: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In memory where they take exactly the most, and decoded anew where they take a byte more."""
-    monkeypatch.setattr(inputs_module, "_DECODED_AT_ONCE", 4)
+    monkeypatch.setattr(inputs_module, "DECODED_AT_ONCE", 4)
     most: Any = WANTED.numel() / 1e6 - less
     inputs = images_of(write_images(tmp_path), memory_mb=most)
-    assert isinstance(inputs._source, torch.Tensor) != inputs.slow == (less > 0)
+    assert inputs.slow == (less > 0)
     assert inputs.shape == (3, SIZE, SIZE + 2)
     assert (inputs.rows, inputs.n, inputs.num_classes) == (ROWS, ROWS, 3)
     assert inputs.labels.tolist() == [row % 3 for row in range(ROWS)]
@@ -210,7 +210,7 @@ def test_activations_are_the_store_s_and_a_part_shares_them(tmp_path: Path, less
     store = FeatureStore(write_store(tmp_path, rows=30, dimension=12, classes=3))
     most: Any = 4 * 30 * 12 / 1e6 - less
     inputs = cut_inputs(store, shape=(3, 2, 2), memory_mb=most)
-    assert isinstance(inputs._source, torch.Tensor) != inputs.slow == (less > 0)
+    assert inputs.slow == (less > 0)
     wanted = torch.from_numpy(store.read()).view(30, 3, 2, 2)
     assert inputs.labels.tolist() == store.labels.tolist()
     assert inputs.num_classes == 3
@@ -221,10 +221,12 @@ def test_activations_are_the_store_s_and_a_part_shares_them(tmp_path: Path, less
     with pytest.raises(DataError, match=r"each row has 12 numbers, but the network takes \[3, 5\]"):
         cut_inputs(store, shape=(3, 5), memory_mb=1)
     labels = torch.zeros(4, dtype=torch.int64)
-    whole = Inputs(torch.zeros(4, 2), labels, 2, shape=(2,), units=None)
+    rows = torch.zeros(4, 2)
+    whole = Inputs(rows, labels, 2, shape=(2,), units=None)
     part = whole.keep_rows(np.array([True, False, True, True]))
     assert part.n == 4
-    assert part._source is whole._source
+    rows[1] = 7.0
+    assert part.read_batch(np.array([1]), step=None).tolist() == [[7.0, 7.0]], "shared, not copied"
     assert whole.kept is None
 
 
@@ -290,7 +292,7 @@ def test_no_word_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         drawn.append(np.array([derived_seed(seed, name) >> 64, stream_seed(seed, f"{name} ")]))
         part = Keystream.from_seed(seed, name).make_part("part")
         drawn.append(part.draw_words(WORDS))
-        drawn.append(_start_lanes(seed, f"lanes of {name}", 8)[:3].reshape(-1))
+        drawn.append(start_lanes(seed, f"lanes of {name}", 8)[:3].reshape(-1))
     drawn.append(
         np.array([cell_seed({"a": one}, index) >> 64 for one in range(9) for index in range(9)])
     )

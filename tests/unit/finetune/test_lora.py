@@ -14,8 +14,6 @@ from dpprobe.errors import ConfigError
 from dpprobe.finetune.lora import (
     ChannelAffine,
     LoraLinear,
-    _ends_with,
-    _last_parts,
     check_reached,
     find_normalisations,
     insert_lora,
@@ -87,9 +85,22 @@ class Small(nn.Module):
         return y
 
 
-def lora(model: Small, *targets: str, rank: int = 2, seed: int = 0) -> dict[str, LoraLinear]:
-    lora = Lora(rank=rank, targets=targets)
-    insert_lora(model, list(model.blocks), lora, seed=seed, name="small")
+def named(*paths: str) -> nn.Module:
+    """A block with linear layers of these names."""
+    block = nn.Module()
+    for path in paths:
+        *folders, name = path.split(".")
+        parent = block
+        for folder in folders:
+            parent.add_module(folder, dict(parent.named_children()).get(folder, nn.Module()))
+            parent = parent.get_submodule(folder)
+        parent.add_module(name, nn.Linear(2, 2))
+    return block
+
+
+def lora(model: nn.Module, *targets: str, rank: int = 2, seed: int = 0) -> dict[str, LoraLinear]:
+    lora, blocks = Lora(rank=rank, targets=targets), list(getattr(model, "blocks", [model]))
+    insert_lora(model, blocks, lora, seed=seed, name="small")
     return {path: one for path, one in model.named_modules() if isinstance(one, LoraLinear)}
 
 
@@ -112,15 +123,12 @@ def test_lora_stands_at_its_targets_and_starts_from_the_seed_and_each_layer() ->
 def test_lora_without_a_layer_or_a_call_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"no linear layer of small ends in 'fc1'; write some of"):
         lora(Small(), "qkv", "fc1")
-    shown = ["blocks.a.b.fc", "blocks.a.b.proj", "c.b.fc", "head", "1.2", "x.3"]
-    assert _last_parts(shown) == ["b.fc", "b.proj", "head", "x.3"]
-    assert _last_parts([f"a.{number}" for number in range(12)]) == [f"a.{n}" for n in range(8)]
-    assert [_ends_with(path, "b.c") for path in ("b.c", "a.b.c", "ab.c", "b.c.d")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    shown = ["d.a.b.fc", "d.a.b.proj", "c.b.fc", "head", "1.2", "x.3"]
+    many = [f"a.{number}" for number in range(12)]
+    for paths, told in ((shown, "b.fc, b.proj, head, x.3"), (many, ", ".join(many[:8]))):
+        with pytest.raises(ConfigError, match=rf"some of {told}$"):
+            lora(named(*paths), "none")
+    assert lora(named("b.c", "a.b.c", "ab.c", "b.c.d"), "b.c").keys() == {"b.c", "a.b.c"}
     empty = nn.Sequential(nn.Conv2d(1, 1, 1))
     with pytest.raises(ConfigError, match="conv has no linear layer in its blocks"):
         insert_lora(empty, [empty[0]], Lora(rank=1), seed=0, name="conv")

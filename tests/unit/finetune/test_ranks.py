@@ -219,7 +219,7 @@ def _wait_until(holds: Any) -> None:
 
 
 def test_no_process_starts_without_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_seen", ["3"])
+    monkeypatch.setenv(devices.VISIBLE, "3")
     with pytest.raises(DeviceError, match=r"processes: 2, but the job sees 1 GPU.*gpu=2"):
         run_ranks(partial(note_and_wait, folder=Path()), 2, device="cuda")
 

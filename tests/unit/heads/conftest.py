@@ -21,7 +21,7 @@ def one_thread() -> Iterator[None]:
 def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Splits rows into several blocks, as in real datasets; small ones would fit into one block."""
     split_rows(monkeypatch, 100)  # less than a row may take
-    monkeypatch.setattr("dpprobe.heads.exact_sums._PIECE_BYTES", 200)
+    monkeypatch.setattr("dpprobe.heads.exact_sums.PIECE_BYTES", 200)
 
 
 @pytest.fixture
@@ -33,5 +33,5 @@ def larger_blocks(several_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None
 
 def split_rows(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Sets the bytes of a block."""
-    for name in ("_CACHE_BLOCK", "_CHUNK_BYTES", "_PIECE_BYTES"):
+    for name in ("CPU_BLOCK_BYTES", "CHUNK_BYTES", "PIECE_BYTES"):
         monkeypatch.setattr(f"dpprobe.heads.training_set.{name}", size)

@@ -151,7 +151,7 @@ def test_batches_in_pieces_are_the_same(
     weights = random_weights(rows)
     whole_sums = poisson_sums(rows, 1.0, weights, 0.4, sigmoid=False, native=native)
     wanted = [next(whole_sums) for _ in range(6)]
-    monkeypatch.setattr(clipping, "_PIECE_BYTES", 300)
+    monkeypatch.setattr(clipping, "PIECE_BYTES", 300)
     pieces = poisson_sums(rows, 1.0, weights, 0.4, sigmoid=False, native=native)
     for own_wanted in wanted:
         assert relative(next(pieces), own_wanted) < 1e-6

@@ -241,7 +241,7 @@ def test_blocks_and_places_change_no_bit(monkeypatch: pytest.MonkeyPatch, kind: 
     rows = normalised(data, kind)
     wanted, _ = both_sums(rows, weights, 0.7, sigmoid=False)
     for work in (1, 9_000, 2**30):
-        monkeypatch.setattr(device_sums, "_WORK_BYTES", work)
+        monkeypatch.setattr(device_sums, "WORK_BYTES", work)
         for spare in (0.0, math.inf):
             monkeypatch.setattr(devices, "spare_bytes", lambda _, spare=spare: spare)
             assert torch.equal(both_sums(rows, weights, 0.7, sigmoid=False)[1], wanted)

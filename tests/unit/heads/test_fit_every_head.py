@@ -99,7 +99,7 @@ from dpprobe.heads.training_set import TrainingSet
 from pathlib import Path
 
 for module in (clipping, exact_engine, training_set, shard_file):
-    for name in ("_PIECE_BYTES", "_KEPT_BYTES", "_CHUNK_BYTES", "READ_BYTES", "CACHE_BYTES"):
+    for name in ("PIECE_BYTES", "KEPT_BYTES", "CHUNK_BYTES", "READ_BYTES", "CACHE_BYTES"):
         if hasattr(module, name):
             setattr(module, name, getattr(module, name) // 4)
 

@@ -82,7 +82,7 @@ def test_blocks_do_not_depend_on_how_many_seeds_train(
         return original(self, steps, deviation)
 
     monkeypatch.setattr(GaussianNoise, "draw_steps", draw)
-    monkeypatch.setattr(gradient_steps, "_NOISE_BYTES", 4 * 40 * 7)
+    monkeypatch.setattr(gradient_steps, "NOISE_BYTES", 4 * 40 * 7)
     options = Adam(batch_size=batch_size, steps=200)
     fit_heads(options, dead_rows(50, 9, 4), plan_for(options, 50), list(range(1, seeds + 1)))
     each = seeds if batch_size == 5 else 1  # seeds draw their batches, and noise, one by one
@@ -275,7 +275,7 @@ def test_history_follows_training(loss: str, average: Any) -> None:
 @pytest.mark.parametrize("most", [41, 50, 60])
 def test_the_loss_on_record_is_of_first_rows(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In whole blocks of 20 rows here."""
-    monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 20 * 12 * 4)
+    monkeypatch.setattr("dpprobe.heads.training_set.CPU_BLOCK_BYTES", 20 * 12 * 4)
     monkeypatch.setattr("dpprobe.heads.history.LOSS_ROWS", most)
     data, options = training_set(), Options(steps=3)
     fitted = fit_heads(options, data, plan_for(options, 120), [1], record=lambda *_: None)

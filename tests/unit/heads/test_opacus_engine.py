@@ -81,8 +81,8 @@ def test_without_privacy_nothing_is_clipped_but_the_mean() -> None:
 
 def test_large_batches_are_formed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = both({"head": "sgd", "steps": 3, "batch_size": "full"}, training_set())[1]
-    monkeypatch.setattr(opacus_engine, "_PIECE_BYTES", 4 * 8 * 4 * 7)
-    monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 20 * 7 * 4)
+    monkeypatch.setattr(opacus_engine, "PIECE_BYTES", 4 * 8 * 4 * 7)
+    monkeypatch.setattr("dpprobe.heads.training_set.CPU_BLOCK_BYTES", 20 * 7 * 4)
     pieces = both({"head": "sgd", "steps": 3, "batch_size": "full"}, training_set())[1]
     np.testing.assert_allclose(pieces, whole, rtol=0, atol=1e-6)
     assert not np.array_equal(pieces, whole)

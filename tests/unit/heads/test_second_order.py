@@ -228,7 +228,7 @@ def test_sums_are_the_same_bits_in_any_order_block_and_thread(
         places = (torch.arange(len(features)), order)
         units = [Units.number_units([f"{i * i % 61}" for i in each.tolist()]) for each in places]
     expected = sums_of(features, labels, centre, units[0])
-    monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 8_000)
+    monkeypatch.setattr("dpprobe.heads.training_set.CPU_BLOCK_BYTES", 8_000)
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
@@ -381,7 +381,7 @@ def test_gradients_on_a_gpu_are_those_on_the_cpu(
     sigmoid: bool, private: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for last bits of probabilities, a step of a factor or less."""
-    monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 4_000)
+    monkeypatch.setattr("dpprobe.heads.training_set.CPU_BLOCK_BYTES", 4_000)
     features, labels = classes_of(300, 9, 4)
     design = design_of(features, labels, 4, private=private, intercept=0.3)
     head = torch.randn(4, 10, generator=torch.Generator().manual_seed(0))
@@ -451,7 +451,7 @@ def test_sums_are_those_of_python_s_whole_numbers(
         step = Fraction(steps.entry) * Fraction(steps.factor)
         assert (outer**2).sum() * step**2 <= Fraction(loss.clip) ** 2
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", block)
+        patch.setattr("dpprobe.heads.training_set.CPU_BLOCK_BYTES", block)
         actual = second_moment(design).units, sum_gradients(design, loss, head).units
     for one, wanted in zip(actual, (squares, sums), strict=True):
         np.testing.assert_array_equal(whole_numbers(one), wanted)

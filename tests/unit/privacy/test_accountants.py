@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any
+from unittest.mock import Mock
 
 import mpmath  # type: ignore[import-untyped]
 import pytest
@@ -181,15 +181,14 @@ def test_sampling_all_but_all_is_the_exact_price(noise: float, steps: int, delta
 
 
 def test_a_check_that_fails_is_noted_and_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any) -> float:
-        raise ValueError("no such luck")
-
-    monkeypatch.setattr(accountants, "_prv_epsilon", broken)
+    broken = Mock(side_effect=ValueError("no such luck"))
+    monkeypatch.setattr(accountants, "import_accounting", broken)
     answers, notes = accountants.check_epsilons([gaussians(1.0, 0.1, 5)], DELTA, "pld")
     (name,) = (name for name in answers if name.startswith("prv"))
     assert answers[name] is None
     assert "no such luck" in notes[name]
-    monkeypatch.setattr(accountants, "_prv_epsilon", lambda *_: 3.037)
+    opacus = Mock(**{"return_value.PRVAccountant.return_value.get_epsilon.return_value": 3.037})
+    monkeypatch.setattr(accountants, "import_accounting", opacus)
     answers, notes = accountants.check_epsilons([gaussians(30.0)], DELTA, "pld")
     assert answers[name] is None
     assert "exceeds the upper bound" in notes[name]

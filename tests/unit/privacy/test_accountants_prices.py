@@ -51,7 +51,7 @@ def event_of(mechanisms: list[Mechanism], selection: Selection | None = None) ->
 def renyi(*events: Any) -> float:
     before = logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)
-    accountant = RdpAccountant(accountants._RDP_ORDERS)
+    accountant = RdpAccountant(accountants.RDP_ORDERS)
     for event in events:
         accountant.compose(event)
     logging.set_verbosity(before)

@@ -157,7 +157,9 @@ def test_whatever_changes_the_code_changes_the_name_of_its_file(
     target: Any = cpu_target.target_context.codegen()
     other = SimpleNamespace(flatten=lambda: f"{cpu.flatten()},+new")
     patches: list[tuple[Any, str, Any]] = [
-        *((numba.config, name, 7) for name in machine_code._SETTINGS),
+        *((numba.config, name, 7) for name in ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE")),
+        *((numba.config, name, 7) for name in ("ENABLE_AVX", "CPU_NAME", "CPU_FEATURES")),
+        *((numba.config, name, 7) for name in ("BOUNDSCHECK", "DEBUGINFO_DEFAULT")),
         (numba, "__version__", "0.1"),
         (llvmlite, "__version__", "0.1"),
         (platform, "python_version", lambda: "2.7"),

@@ -69,7 +69,7 @@ def test_checks_are_added_to_an_answer_without_them(
     def never(*_: Any) -> None:
         raise AssertionError("calibrated twice")
 
-    monkeypatch.setattr(noise_calibration, "_find_answer", never)
+    monkeypatch.setattr(noise_calibration, "solve_target", never)
     assert find(checked=False) == unchecked
     plan = find()
     assert [name[:3] for name in plan.checks] == ["rdp", "prv"]
@@ -384,7 +384,7 @@ def test_what_cannot_be_calibrated_is_refused_before_any_search(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(noise_calibration, "_find_answer", None)
+    monkeypatch.setattr(noise_calibration, "solve_target", None)
     with pytest.raises(PrivacyError, match=message):
         calibrate(parts, aim(**values), cache=tmp_path)
     assert not list(tmp_path.iterdir())
@@ -410,7 +410,7 @@ def test_what_is_at_the_ends_of_the_ranges_is_calibrated_and_read_again(
     assert exact == pytest.approx(plan.realised_epsilon, rel=1.1e-5)
     assert exact <= target.nominal_epsilon
     assert Target.of_plan(plan) == target
-    monkeypatch.setattr(noise_calibration, "_find_answer", None)
+    monkeypatch.setattr(noise_calibration, "solve_target", None)
     assert calibrate(parts, target, cache=tmp_path) == plan
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy import accountants, noise_calibration, risk
+from dpprobe.privacy import accountants, risk
 from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.limits import LARGEST_EPSILON
 from dpprobe.privacy.noise_calibration import calibrate
@@ -160,7 +160,6 @@ def test_a_plan_on_all_rows_attains_the_risk(risk: Risk, tmp_path: Path) -> None
 def test_a_plan_that_samples_keeps_to_the_risk_and_nearly_attains_it(
     risk: Risk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noise_calibration._cached_checks.cache_clear()
     asked: list[float] = []
     check = accountants.check_epsilons
 
@@ -169,7 +168,7 @@ def test_a_plan_that_samples_keeps_to_the_risk_and_nearly_attains_it(
         return check(mechanisms, *rest)
 
     monkeypatch.setattr(accountants, "check_epsilons", counted)
-    part = gaussians(1.0, 0.2, count=4)
+    part = gaussians(1.0, 0.2, count=5)  # no other test checks it, so no check is remembered
     plan = solve(part, epsilon=risk, folder=tmp_path, checked=True)
     assert asked == [plan.mechanisms[0].noise_multiplier], "only the last plan needs checks"
     assert len(plan.checks) == 2
@@ -181,7 +180,7 @@ def test_a_plan_that_samples_keeps_to_the_risk_and_nearly_attains_it(
     if risk.advantage is not None:
         noise = plan.mechanisms[0].noise_multiplier
         event = dp_event.PoissonSampledDpEvent(0.2, dp_event.GaussianDpEvent(noise))
-        theirs = PLDAccountant().compose(event, 4).get_delta(0.0)
+        theirs = PLDAccountant().compose(event, 5).get_delta(0.0)
         assert 0.98 * risk.advantage <= theirs <= risk.advantage + 1e-9
 
 

@@ -168,7 +168,7 @@ def test_64_rows_share_words_until_all_are_decided(
     rate: float, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Digit by digit, word by word, over several batches and reads of the keystream."""
-    monkeypatch.setattr("dpprobe.privacy.sampling._WORDS", 100)
+    monkeypatch.setattr("dpprobe.privacy.sampling.WORDS_AT_ONCE", 100)
     length = Fraction(rate).denominator.bit_length() - 1
     words = iter(Keystream.from_seed(3, "s").draw_words(200_000).tolist())
     sampler = ExactPoissonSampler(rows, rate, Keystream.from_seed(3, "s"))

@@ -134,7 +134,7 @@ def identify(task: ReleaseTask, **sites: Any) -> dict[str, Any]:
     """All values by which releases are told apart, by name."""
     values = {"name": "a", "members": MEMBERS, "key": "k", "exchange": "e", **sites}
     agreed, planned = list_terms(task, SitesOptions.model_validate(values)), task.plan_release()
-    binds = CohortSteps(planned)._list_binds()
+    binds = CohortSteps(planned).list_binds()
     booking = planned.make_booking().to_dict()
     del booking["identity"], booking["study"]
     return {

@@ -8,6 +8,7 @@ import math
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -238,17 +239,14 @@ def test_a_crash_before_noise_leaves_an_open_entry(
     assert compare(folder, of)["entry"] == 4
 
 
-@pytest.mark.parametrize("step", ["_close_entry", "_publish"])
+@pytest.mark.parametrize("step", ["ledger.ledger.Ledger.close_entry", "compare.atomic_path"])
 def test_a_crash_after_noise_is_finished_without_new_noise(
     made: tuple[Path, Study], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     folder, of = made
-
-    def crash(*_: Any) -> None:
-        raise DataError("the power failed")
-
+    crash = Mock(side_effect=DataError("the power failed"))
     with monkeypatch.context() as patch:
-        patch.setattr(ComparisonTask, step, crash)
+        patch.setattr(f"dpprobe.release.{step}", crash)
         with refuses(DataError, "the power failed"):
             compare(folder, of)
     (staged,) = (folder / "results/comparisons/first_vs_second").glob(".entry-*.json")
@@ -263,12 +261,9 @@ def test_a_record_of_an_abandoned_entry_is_never_shown(
     made: tuple[Path, Study], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, of = made
-
-    def crash(*_: Any) -> None:
-        raise DataError("the power failed")
-
+    crash = Mock(side_effect=DataError("the power failed"))
     with monkeypatch.context() as patch:
-        patch.setattr(ComparisonTask, "_close_entry", crash)
+        patch.setattr(Ledger, "close_entry", crash)
         with refuses(DataError, "the power failed"):
             compare(folder, of)
     ledger(folder).abandon_entry(3, "nobody saw the record")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -205,15 +205,17 @@ def test_a_file_that_differs_is_refused_and_removed(
 ) -> None:
     bundle, exported = written
     model = onnx.load(exported.path)
-    monkeypatch.setattr(export, "_trace_model", lambda *_: model)  # not traced again
+    traced = SimpleNamespace(model_proto=model)
+    monkeypatch.setattr(torch.onnx, "export", lambda *_, **__: traced)  # not traced again
     (tmp_path / "out").mkdir()
     path = tmp_path / "out" / "model.onnx"
-    real: Callable[..., Any] = export._run_onnx
-    monkeypatch.setattr(export, "_run_onnx", lambda *given: real(*given) + np.float32(2e-4))
+    session = onnxruntime.InferenceSession
+    run = session.run
+    monkeypatch.setattr(session, "run", lambda *given: [run(*given)[0] + np.float32(2e-4)])
     with refuses(DataError, path, 0.0002, "`dpprobe predict`"):
         export_onnx(bundle, path)
     assert list(path.parent.iterdir()) == []
-    monkeypatch.setattr(export, "_run_onnx", lambda *given: real(*given) * np.float32(np.nan))
+    monkeypatch.setattr(session, "run", lambda *given: [run(*given)[0] * np.float32(np.nan)])
     with refuses(DataError, path, "nan", "`dpprobe predict`"):
         export_onnx(bundle, path)
     assert list(path.parent.iterdir()) == []

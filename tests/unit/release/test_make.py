@@ -11,6 +11,7 @@ import socket
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -181,9 +182,7 @@ def test_a_bundle_that_is_gone_or_altered_is_not_made_again(folder: Path) -> Non
 
 def test_a_damaged_stage_is_never_published(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk may lose a byte between two runs: of an open entry, and of one that is closed."""
-
-    def die(*_: Any) -> None:
-        raise DataError("died early")
+    die = Mock(side_effect=DataError("died early"))
 
     def spoil_head(staged: Path) -> bytes:
         head = staged / bundle.HEAD_FILE
@@ -192,7 +191,7 @@ def test_a_damaged_stage_is_never_published(folder: Path, monkeypatch: pytest.Mo
         return whole
 
     with monkeypatch.context() as patch:
-        patch.setattr(make.ReleaseTask, "_close_entry", die)
+        patch.setattr(Ledger, "close_entry", die)
         with refuses(DataError, "died early"):
             release(folder, study(folder))
     output = folder / "results/releases/first"

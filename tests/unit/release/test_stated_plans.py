@@ -60,22 +60,17 @@ def test_a_patient_pays_as_a_group_of_their_images(plan: Plan) -> None:
     for factor, right in ((1, True), (1 + 5e-5, True), (1 - 5e-5, True), (1.0002, False)):
         of_three = replace(plan, patients=Patients(images=3, epsilon=worth * factor))
         if right:
-            stated_plans._check_patients(of_three)
+            stated_plans.check_patients(of_three)
         else:
             with refuses(PrivacyError, "patients", "3 images"):
-                stated_plans._check_patients(of_three)
-    stated_plans._check_patients(replace(plan, patients=None))
-
-
-@pytest.mark.parametrize(("images", "epsilon"), [(3, None), (None, 2.0)])
-def test_a_price_to_a_patient_needs_a_number_of_images(
-    plan: Plan, images: int | None, epsilon: float | None
-) -> None:
-    stated_plans._check_patients(replace(plan, patients=Patients(images=None, epsilon=None)))
-    with refuses(PrivacyError, "patients", epsilon, images):
-        stated_plans._check_patients(
-            replace(plan, patients=Patients(images=images, epsilon=epsilon))
-        )
+                stated_plans.check_patients(of_three)
+    for free in (None, Patients(images=None, epsilon=None)):
+        stated_plans.check_patients(replace(plan, patients=free))
+    for images, epsilon in ((3, None), (None, 2.0)):  # a price needs a number of images
+        with refuses(PrivacyError, "patients", epsilon, images):
+            stated_plans.check_patients(
+                replace(plan, patients=Patients(images=images, epsilon=epsilon))
+            )
 
 
 def test_the_first_lines_of_a_statement_are_those_of_a_private_release(tmp_path: Path) -> None:

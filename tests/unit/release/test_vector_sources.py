@@ -137,4 +137,4 @@ def test_a_bundle_says_how_files_became_vectors(
     external = {"family": "external", "model": "m", "each_by_itself": True}
     study = SimpleNamespace(backbones={"uni": backbone_options(external)})
     asked: Any = SimpleNamespace(study=study, dataset=dataset)
-    assert described_backbone._describe_vectors(asked, "uni") == wanted
+    assert described_backbone.describe_vectors(asked, "uni") == wanted

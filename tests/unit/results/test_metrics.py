@@ -432,7 +432,7 @@ def test_weighted_areas_are_those_of_repeated_rows() -> None:
 def test_the_bootstrap_does_not_depend_on_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     scores, labels, _ = _made(4, rows=50, several=True)
     whole = _summary(scores, labels)
-    monkeypatch.setattr(bootstrap, "_BLOCK_BYTES", 50 * 4 * 300)
+    monkeypatch.setattr(bootstrap, "BLOCK_BYTES", 50 * 4 * 300)
     assert _summary(scores, labels) == whole
 
 

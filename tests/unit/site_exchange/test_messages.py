@@ -36,7 +36,7 @@ from dpprobe.release.ledger.site_folder import has_sent, lock_folder, site_folde
 from dpprobe.site_exchange import agreement as agreements
 from dpprobe.site_exchange import messages as exchanges
 from dpprobe.site_exchange.agreement import Agreement, Offer, offer_path, read_offers, write_offer
-from dpprobe.site_exchange.messages import Exchange, Secret, _describe, _pack_sums, _unpack_sums
+from dpprobe.site_exchange.messages import Exchange, Secret, describe_sum, pack_sums, unpack_sums
 from dpprobe.site_exchange.shared_sums import Sum
 
 NAMES, ALL = ("east", "north"), ("north", "west", "east")
@@ -100,7 +100,7 @@ def test_the_total_is_that_of_all_sites_and_a_message_alone_tells_nothing(folder
         for n, total in zip(counts, totals, strict=True):
             np.testing.assert_array_equal(total.numbers, np.full(n, 7 * n))
             assert (total.name, total.step, total.deviation) == ("gram", 0.5, n)
-    _, masked = exchange._read_message(exchange.message_path(1, "east"), "east")
+    _, masked = exchange.read_message(exchange.message_path(1, "east"), "east")
     for n, one in zip(counts, masked, strict=True):
         assert not np.isin(one.numbers, (3 * n, 4 * n, 7 * n)).any()
     # else the difference of two sums of one name is exact
@@ -146,13 +146,13 @@ def test_masks_and_noise_belong_to_the_totals_before(folder: Path) -> None:
     with pytest.raises(PrivacyError, match="1 rounds are complete, and these sums do not follow"):
         north.send_sums(other, [zeros], SECRETS["north"])
     path = east.send_sums(rounds, [zeros], SECRETS["east"])
-    _, (masked,) = east._read_message(path, "east")
-    total.write_bytes(_pack_sums(other[0], {"sums": [*map(_describe, other[0])]}))
+    _, (masked,) = east.read_message(path, "east")
+    total.write_bytes(pack_sums(other[0], {"sums": [*map(describe_sum, other[0])]}))
     with pytest.raises(PrivacyError, match=r"sums-2\.east.*other totals of earlier rounds"):
         north.send_sums(other, [zeros], SECRETS["north"])
     path.unlink()
     sent = north.send_sums(other, [zeros], SECRETS["north"])
-    _, (cancelling,) = north._read_message(sent, "north")
+    _, (cancelling,) = north.read_message(sent, "north")
     assert (masked.numbers + cancelling.numbers != 0).all()
     with pytest.raises(PrivacyError, match=r"sums-2\.north.*other totals of earlier rounds"):
         east.read_rounds()
@@ -383,9 +383,9 @@ def test_each_field_of_a_message_is_held_by_its_signature_and_by_the_round(
     send(folder)
     exchange = open_exchange(folder, "east")
     path = exchange.message_path(1, "north")
-    values, sums = _unpack_sums(path, "again")
+    values, sums = unpack_sums(path, "again")
     change_fact(values, place, signed=signed, lost=lost)
-    path.write_bytes(_pack_sums(sums, values))
+    path.write_bytes(pack_sums(sums, values))
     said = MESSAGE_FACTS[place]
     if not signed and place[-1] not in FIRST:
         said = "not signed by the key"
@@ -427,12 +427,12 @@ def test_a_member_s_signature_makes_no_other_array_a_sum(folder: Path, numbers: 
     send(folder)
     exchange = open_exchange(folder, "east")
     path = exchange.message_path(1, "north")
-    values, (one,) = _unpack_sums(path, "again")
+    values, (one,) = unpack_sums(path, "again")
     for whole in ([], [one]):
         sums = [*whole, one.replace_numbers(numbers)]
-        values["sums"] = [*map(_describe, sums)]
+        values["sums"] = [*map(describe_sum, sums)]
         change_fact(values, ("round",), signed=True)
-        path.write_bytes(_pack_sums(sums, values))
+        path.write_bytes(pack_sums(sums, values))
         with pytest.raises(DataError, match="numbers are not whole"):
             exchange.read_rounds()
 

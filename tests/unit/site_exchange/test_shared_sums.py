@@ -27,7 +27,7 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.rounded_gaussian import RoundedGaussian
 from dpprobe.site_exchange.masks import mask_numbers
 from dpprobe.site_exchange.shared_sums import SharedSums, Sum, SumsMissing, add_sums
-from dpprobe.site_exchange.simulated_fit import _Site, fit_together
+from dpprobe.site_exchange.simulated_fit import SimulatedSite, fit_together
 from dpprobe.training.public_file_check import SYNTHETIC_ROWS
 from tests.support.mechanisms import made_plan
 
@@ -339,7 +339,7 @@ def test_patients_of_several_sites_are_the_units_of_one_place() -> None:
 def test_each_site_draws_its_share_from_its_own_stream(colluders: int | None) -> None:
     zero = Sum(name="gram", step=1.0, deviation=9.0, symmetric=False, numbers=np.zeros(3, np.int64))
     for number in range(3):
-        site = _Site(number, 3, 7, colluders)
+        site = SimulatedSite(number, 3, 7, colluders)
         alone = 100.0 * (number == 0)
         share = alone if colluders is None else split_noise(100.0, 3, colluders)
         assert site.share_noise(100.0) == share

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from dpprobe.__main__ import main
 from dpprobe.data.options import ClassUnits
 from dpprobe.study import check_command
 from dpprobe.study.check_command import list_limits, list_tested
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from tests.support import release_study as toy
+from tests.support.command_line import run_main
 from tests.support.refusals import check_tokens
 from tests.support.small_study import STUDY
 from tests.support.sources import write_parquet
@@ -39,9 +39,7 @@ imbalance: {{datasets: [scans], classes: [x], fractions: [0.1, 0.01]}}
 
 
 def check(monkeypatch: pytest.MonkeyPatch, *files: Path) -> None:
-    monkeypatch.setattr(sys, "argv", ["dpprobe", "check", *map(str, files)])
-    monkeypatch.setattr("dpprobe.__main__._show_progress", lambda: None)  # it would stay
-    main()
+    sys.exit(run_main(monkeypatch, "check", *files))
 
 
 def test_a_good_study_is_counted_and_its_command_told(

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
+import httpx2
+import huggingface_hub
 import pytest
 from huggingface_hub import constants
 
@@ -87,26 +91,22 @@ def test_weights_that_cannot_be_fetched_are_warned_of(
     """A plan asks no network; `dpprobe check` does, once."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    asked = []
-
-    def find_fault(address: str) -> str:
-        asked.append(address)
-        return "no route"
-
-    monkeypatch.setattr("dpprobe.backbones.hub_files._find_connection_fault", find_fault)
+    head = Mock(side_effect=httpx2.ConnectError("no route"))
+    monkeypatch.setattr(constants, "ENDPOINT", "http://nowhere")
+    monkeypatch.setattr(huggingface_hub, "get_session", lambda: SimpleNamespace(head=head))
     files = {"vit": [HubFile("weights", "timm/test_vit.r160_in1k", ("model.safetensors",))]}
     told = Dimensions(known={"vit": 64}, blocks={"vit": 6}, hub_files=files)
     monkeypatch.setattr("dpprobe.study.dimension_checks.read_dimensions", lambda *_: told)
     network = {"family": "timm", "model": "test_vit"}
     study = study_of(tmp_path, {"vit": network}, {"plain": {"head": "momentum"}})
     assert check_dimensions(study) == []
-    assert asked == []
+    head.assert_not_called()
     (warning,) = check_dimensions(study, network=True)
     start = "backbones.vit: model: timm/test_vit.r160_in1k (weights: model.safetensors) is not in"
     assert warning.startswith(start)
-    assert asked == [constants.ENDPOINT]
+    assert head.call_args.args == (constants.ENDPOINT,)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     (warning,) = check_dimensions(study)
     assert "HF_HUB_OFFLINE is set; unset it" in warning
-    assert len(asked) == 1
+    head.assert_called_once()

@@ -15,13 +15,12 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from dpprobe.backbones import feature_dimensions
-from dpprobe.backbones.describe import describe_backbone
 from dpprobe.errors import ConfigError
 from dpprobe.study.dimension_checks import check_dimensions
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
+from tests.support.backbones import describe_here
 from tests.support.programs import run_program
 from tests.support.refusals import check_lines, read_refusals, write_files
 from tests.support.small_study import STUDY
@@ -484,14 +483,7 @@ TABLE = Path(__file__).with_name("refused.yaml")
 
 @pytest.fixture
 def described_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Describes networks in this process: another one for each study imports PyTorch anew."""
-    monkeypatch.setattr(
-        feature_dimensions,
-        "_ask_process",
-        lambda backbones, _: {
-            name: dict(describe_backbone(one)) for name, one in backbones.items()
-        },
-    )
+    describe_here(monkeypatch)
 
 
 def check_all(study: Study) -> None:

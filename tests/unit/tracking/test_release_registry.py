@@ -253,7 +253,7 @@ def test_a_release_needs_the_versions_that_computed_it(bundle: Path, tmp_path: P
             read = replace(read, statement={**read.statement, "calibration": calibration})
             folder = tmp_path / f"{len(changes)} {calibration is None}"
             folder.mkdir()
-            model = release_registry._write_bundle(read, folder)
+            model = release_registry.write_bundle(read, folder)
             needed, signature = model["pip_requirements"], model["signature"].to_dict()
             names = [each["name"] for each in json.loads(signature["outputs"])]
             assert {"torch==0.0.1", "zlib==2", "abc==3"} < {*needed}

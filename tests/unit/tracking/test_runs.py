@@ -443,7 +443,7 @@ def test_a_release_shows_a_result_that_tells_something(
         "allows": {"balanced_accuracy": 0.5, "true_positives": {"0.01": 0.02}},
         "evaluation": evaluation,
     }
-    assert release_registry._list_metrics(released) == [
+    assert release_registry.list_metrics(released) == [
         ("privacy/epsilon_target", 1.0, 0),
         ("privacy/epsilon_realised", 0.9877, 0),
         *((f"evaluation/{name}", value, 0) for name, value in shown),

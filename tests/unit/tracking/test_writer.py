@@ -189,7 +189,7 @@ def test_a_refused_call_is_repeated_where_another_writer_may_be_the_cause() -> N
         refused.error_code = code
         call = Mock(side_effect=[refused, None])
         with nullcontext() if calls == 2 else pytest.raises(MlflowException):
-            writer_module._call_again(call)
+            writer_module.repeat_call(call)
         assert call.call_count == calls
     for code, other in (
         ("RESOURCE_ALREADY_EXISTS", None),
@@ -201,7 +201,7 @@ def test_a_refused_call_is_repeated_where_another_writer_may_be_the_cause() -> N
         client.get_experiment_by_name.return_value = other
         found = code != "INTERNAL_ERROR" and other is not None
         with nullcontext() if found else pytest.raises(MlflowException):
-            assert str(writer_module._new_experiment(client, "a", None)) == "theirs"
+            assert str(writer_module.create_experiment(client, "a", None)) == "theirs"
 
 
 def test_an_experiment_that_another_writer_restores_is_no_error() -> None:

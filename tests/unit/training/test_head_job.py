@@ -568,7 +568,7 @@ def test_a_job_names_each_method_that_failed_and_trains_the_others(
         if error := faults.get(task.name.method):
             raise error
 
-    monkeypatch.setattr("dpprobe.training.head_fits._train_cell", train)
+    monkeypatch.setattr("dpprobe.training.head_fits.train_cell", train)
     with pytest.raises(DpprobeError) as caught:
         run.train(methods=methods)
     few, *rest = str(caught.value).splitlines()

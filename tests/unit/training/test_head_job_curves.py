@@ -57,7 +57,7 @@ def measure(
         headline="accuracy",
     )
     assert isinstance(features.test, FeatureStore) == (memory_mb == 0)
-    observe = head_fits._make_observer(features, "sigmoid" if several else "softmax")
+    observe = head_fits.make_observer(features, "sigmoid" if several else "softmax")
     heads = torch.from_numpy(WEIGHTS[:, :classes])
     observed: Any = observe(1, heads, Transform(NoNormalisation()))
     return dict(observed)
@@ -71,7 +71,7 @@ def scores_of(head: int, rows: int, classes: int) -> np.ndarray:
 @pytest.fixture(params=[9, 0], ids=["in memory", "streamed"])
 def memory_mb(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """In blocks of five rows, of which the last has three; streamed, a block is a shard's."""
-    monkeypatch.setattr(training_set, "_CHUNK_BYTES", 5 * 4 * DIMENSION)
+    monkeypatch.setattr(training_set, "CHUNK_BYTES", 5 * 4 * DIMENSION)
     memory: int = request.param
     return memory
 

@@ -15,7 +15,7 @@ import torch
 
 from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.estimator.known_rows import find_origins, remember_store
-from dpprobe.estimator.row_copies import _count_copies
+from dpprobe.estimator.row_copies import count_copies
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.patient_groups import Units
@@ -138,9 +138,9 @@ def test_null_rows_are_known_as_nobody_s(tmp_path: Path) -> None:
     )
     remember_store(store)
     rows = store.read()[::-1].copy()
-    assert _count_copies(rows, None) == (0, 1)
+    assert count_copies(rows, None) == (0, 1)
     (origin,) = find_origins(rows, np.zeros(len(rows), int))
     origin.check_units("image", None)
     assert len(origin.rows) == 100
     assert {len(names) for names in origin.names} == {1}
-    assert _count_copies(np.full((3, 2), np.nan, np.float32), None) == (0, 0)
+    assert count_copies(np.full((3, 2), np.nan, np.float32), None) == (0, 0)

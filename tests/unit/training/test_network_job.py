@@ -355,12 +355,12 @@ def test_images_of_another_table_are_refused(tmp_path: Path) -> None:
     write_features(tmp_path)
     store = FeatureStore(tmp_path / "train" / "manifest.json")
     with pytest.raises(DataError, match="from the images"):
-        network_material._check_table(table, store)
+        network_material.check_table(table, store)
     store.dataset_fingerprint = info.fingerprint
-    network_material._check_table(table, store)
+    network_material.check_table(table, store)
     table.fingerprint = "another"
     with pytest.raises(DataError, match="from the images"):
-        network_material._check_table(table, store)
+        network_material.check_table(table, store)
 
 
 def test_seeds_and_options_have_networks_of_their_own_and_physical_batches_none(run: Run) -> None:

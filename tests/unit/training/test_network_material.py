@@ -42,7 +42,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     monkeypatch.setattr(network_material, "image_inputs", note)
     monkeypatch.setattr(network_material, "check_network", note)
     monkeypatch.setattr(network_material, "SplitTable", Table)
-    monkeypatch.setattr(network_material, "_check_table", lambda *_: None)
+    monkeypatch.setattr(network_material, "check_table", lambda *_: None)
     loaded = SimpleNamespace(weights_sha256=None)
     monkeypatch.setattr(network_material, "load_backbone", lambda *_, **__: loaded)
     return calls

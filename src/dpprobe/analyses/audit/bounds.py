@@ -83,7 +83,7 @@ def epsilon_lower_bound(
         bound = math.exp(group * epsilon) * unlikely + delta * links.sum()
         return bool((likely > bound).any())
 
-    return _largest_rejected(rejects_epsilon)
+    return find_largest_rejected(rejects_epsilon)
 
 
 def accuracy_lower_bound(correct: int, runs: int, confidence: float) -> float:
@@ -133,7 +133,7 @@ def _share_below(count: int, trials: int, error: float) -> float:
     return float(betaincinv(count, trials - count + 1, error)) if count else 0.0
 
 
-def _largest_rejected(rejects: Callable[[float], bool]) -> float:
+def find_largest_rejected(rejects: Callable[[float], bool]) -> float:
     """Searches by bisection for the largest value that a test rejects; 0 if none above 0.
 
     Returns the rejected end of the final interval, so that a lower bound is never rounded up.

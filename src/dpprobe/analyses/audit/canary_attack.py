@@ -71,7 +71,7 @@ from dpprobe.training.public_file_check import SYNTHETIC_ROWS
 Numbers = npt.NDArray[np.float64]
 
 # Bytes of recorded releases that a chunk of runs may keep in memory.
-_CHUNK_BYTES = 48 * 2**20
+CHUNK_BYTES = 48 * 2**20
 _MOST_AT_ONCE = 64
 # The number of training rows besides the canaries.
 OTHERS = 64
@@ -318,7 +318,7 @@ class Attack:
                 + block.sums.nelement() * block.sums.element_size()
                 for block in recorder.transcripts[seeds[0]]
             )
-            most = max(1, min(most, _CHUNK_BYTES // max(size, 1)))
+            most = max(1, min(most, CHUNK_BYTES // max(size, 1)))
         turns = np.arange(len(seeds)) % len(self.worlds)
         for turn, worlds in enumerate(self.worlds):
             for present in (False, True):

@@ -84,7 +84,7 @@ def audit_cells(
         asked=request.asked,
     )
     tasks = [
-        _Task(
+        AuditTask(
             name=request.name_cell(name),
             options=options,
             audit=audit,
@@ -128,7 +128,9 @@ def audit_cells(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Task:
+class AuditTask:
+    """The audit of one cell."""
+
     name: CellName
     options: MethodOptions
     audit: AuditOptions

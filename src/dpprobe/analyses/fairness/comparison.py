@@ -232,7 +232,7 @@ def measure_comparison(
 ) -> Measured:
     """Computes a comparison for one cell; `once` has all test examples, without resampling."""
     whole = np.mean([comparison.compute_whole(head, once) for head in heads], axis=0)
-    chance_gap, excess, spread = _compute_chance(comparison, heads[0], once)
+    chance_gap, excess, spread = compute_chance(comparison, heads[0], once)
     least = np.maximum(smallest_deviation(comparison.count_units(), confidence), spread)
     groups, values, drawn = [], np.zeros(()), np.zeros((), dtype=np.float32)
     for head in heads:
@@ -250,7 +250,7 @@ def measure_comparison(
     )
 
 
-def _compute_chance(
+def compute_chance(
     comparison: Comparison, head: Head, once: Resamples
 ) -> tuple[float | None, Values, Values]:
     """Returns the 95% quantile of gaps between random groups, and each group's excess and spread.
@@ -334,7 +334,7 @@ def group_rows(measured: Measured, confidence: float) -> Iterator[dict[str, Any]
         units = np.array([comparison.units[group] for group in comparison.kept], dtype=np.float64)
         if values.shape[1] != units.shape[1]:
             units = np.broadcast_to(count_units(units)[:, None], values.shape)
-        low, high = _compute_intervals(values, drawn, units, confidence)
+        low, high = compute_intervals(values, drawn, units, confidence)
         for (place, column), value in np.ndenumerate(values):
             group = comparison.kept[place]
             positives = comparison.positives
@@ -371,7 +371,7 @@ def left_out_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
             }
 
 
-def _compute_intervals(
+def compute_intervals(
     values: Values, drawn: Drawn, units: Values, confidence: float
 ) -> tuple[Values, Values]:
     """Returns the ends [groups, labels] of each value's interval over test units.

@@ -37,7 +37,7 @@ _LANES = 64  # number of resamples that are computed together, whose counts fill
 _MOST = 255  # the largest count that uint8 can hold
 PERMUTATIONS = 500
 _ROUNDING = 1e-9  # far above rounding errors, far below the weight of a row
-_TOGETHER = 2**14  # rows (of several permutations) that are summed in one call, to fit the cache
+ROWS_AT_ONCE = 2**14  # rows (of several permutations) that are summed in one call, to fit the cache
 
 
 class Resamples:
@@ -148,7 +148,7 @@ class _Sum:
         """Returns the sums [groups, sums, permutations]; `block` has the block of each row."""
         out = np.empty((groups, self.places, len(ways)))
         blocks, width = block[self.row], (groups + 1) * self.places
-        step = max(1, _TOGETHER // max(1, len(blocks)))
+        step = max(1, ROWS_AT_ONCE // max(1, len(blocks)))
         for start in range(0, len(ways), step):
             group = ways[start : start + step, blocks].astype(np.int64)
             place = group * self.places + self.place + width * np.arange(len(group))[:, None]

@@ -55,7 +55,7 @@ from dpprobe.training.fit_inputs import FitInputs, read_labels
 
 Index = npt.NDArray[np.int64]
 # The memory of the sums of several groups, of which as many as fit are added in one pass.
-_SUM_BYTES = 2**28
+SUM_BYTES = 2**28
 
 
 def measure_group_gradients(
@@ -244,7 +244,7 @@ class ExampleGradients:
     def add_gradients(self, members: Sequence[Index], clip: float) -> Iterator[torch.Tensor]:
         """Yields the weighted sum of the clipped gradients of each group's rows, float64."""
         shape = self.weights.shape[1:]
-        at_once = max(1, _SUM_BYTES // (8 * shape.numel()))
+        at_once = max(1, SUM_BYTES // (8 * shape.numel()))
         for first in range(0, len(members), at_once):
             part = members[first : first + at_once]
             sums = [torch.zeros(shape, dtype=torch.float64) for _ in part]

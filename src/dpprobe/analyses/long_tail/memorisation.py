@@ -145,7 +145,7 @@ def measure_memorisation(
     right = np.zeros((2, len(rows)), dtype=np.int64)
     trained = np.zeros((2, len(rows)), dtype=np.int64)
     with Progress(heads, label="memorisation", unit="heads") as progress:
-        for out in _draw_subsets(units, heads, seed=seed, name="memorisation subsets"):
+        for out in draw_subsets(units, heads, seed=seed, name="memorisation subsets"):
             weights = family.weights_without(np.flatnonzero(out))
             hit = (rows @ weights).argmax(axis=1) == labels
             for side, chosen in enumerate((~out, out)):
@@ -168,7 +168,7 @@ def choose_ridge(rows: Numbers, targets: Numbers, units: Index, *, seed: int) ->
     errors = []
     for ridge in RIDGES:
         family, error = Heads(rows, targets, ridge), 0.0
-        for out in _draw_subsets(units, PILOT_HEADS, seed=seed, name="ridge subsets"):
+        for out in draw_subsets(units, PILOT_HEADS, seed=seed, name="ridge subsets"):
             left = np.flatnonzero(out)
             error += float(
                 np.square(rows[left] @ family.weights_without(left) - targets[left]).sum()
@@ -177,7 +177,7 @@ def choose_ridge(rows: Numbers, targets: Numbers, units: Index, *, seed: int) ->
     return RIDGES[int(np.argmin(errors))]
 
 
-def _draw_subsets(units: Index, heads: int, *, seed: int, name: str) -> Iterator[Flags]:
+def draw_subsets(units: Index, heads: int, *, seed: int, name: str) -> Iterator[Flags]:
     """Yields for each head the rows [n] that it leaves out: all rows of 30% of the units."""
     count = int(units.max()) + 1
     left_out = count - round(SHARE * count)

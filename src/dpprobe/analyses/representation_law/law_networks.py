@@ -80,7 +80,7 @@ class LawTask:
           ConfigError: if the backbone gives no access to its blocks.
           DataError: naming an image that cannot be read.
         """
-        fingerprint = self._hash_inputs()
+        fingerprint = self.hash_inputs()
         stored = locate_stored(self.results, fingerprint) / LAW_FILE
         if not self._is_stored(stored, fingerprint):
             self._measure_networks(stored, fingerprint, threads=threads)
@@ -115,7 +115,7 @@ class LawTask:
         ]
         law_job(
             subjects,
-            {split: self._read_rows(tables[split], loaded) for split in SPLITS},
+            {split: self.read_rows(tables[split], loaded) for split in SPLITS},
             stored,
             dataset=self.dataset,
             backbone=self.backbone_name,
@@ -143,17 +143,18 @@ class LawTask:
         cell = (self.dataset, self.backbone_name, method, epsilon)
         return network_folder(self.results / NETWORKS_FOLDER, cell, 0)
 
-    def _read_chosen(self, method: str, epsilon: str) -> dict[str, Any]:
+    def read_chosen(self, method: str, epsilon: str) -> dict[str, Any]:
         """Returns the options that a search chose for a network."""
         return dict(NetworkRecord.read(self._folder_of(method, epsilon) / RECORD_FILE).chosen)
 
-    def _hash_inputs(self) -> str:
+    def hash_inputs(self) -> str:
+        """Hashes everything that decides the results."""
         networks = [
             {
                 "method": method,
                 "epsilon": epsilon,
                 "options": self.methods[method].identity_options(),
-                "chosen": self._read_chosen(method, epsilon),
+                "chosen": self.read_chosen(method, epsilon),
                 "state": sha256_file(self._folder_of(method, epsilon) / STATE_FILE),
             }
             for method, epsilon in self.networks
@@ -175,7 +176,7 @@ class LawTask:
             }
         )
 
-    def _read_rows(self, table: SplitTable, backbone: Backbone) -> Rows:
+    def read_rows(self, table: SplitTable, backbone: Backbone) -> Rows:
         """Reads the images of a split, or a seeded sample of a split with more than `rows`.
 
         Training examples are preprocessed like test examples, without random crops.
@@ -211,7 +212,7 @@ class LawTask:
         # Blocks' features depend neither on the head nor on the normalisation of the head's input.
         network = whole_network(
             backbone,
-            trained_options(self.methods[method], self._read_chosen(method, epsilon)),
+            trained_options(self.methods[method], self.read_chosen(method, epsilon)),
             split_state(load_file(self._folder_of(method, epsilon) / STATE_FILE))[0],
             classes=classes,
             device=device,

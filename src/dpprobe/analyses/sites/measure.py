@@ -85,7 +85,7 @@ def simulate_sites(
     identity |= {"backbone": backbone, "options": method.identity_options()}
     cells = []
     for epsilon in inputs["epsilons"]:
-        make_plan = _plan_sizes(method, epsilon, inputs, folder.parent / "calibration")
+        make_plan = plan_sizes(method, epsilon, inputs, folder.parent / "calibration")
         seeds = [cell_seed({**identity, "epsilon": epsilon}, i) for i in range(study.seeds)]
         fits = [fit_heads(method, pool.features.train, make_plan(pool.n), [each]) for each in seeds]
         pooled = pool.estimate([[pool.score(heads)] for heads in fits])
@@ -288,9 +288,11 @@ def describe_alone(pool: Pool, seeds: Sequence[Alone]) -> dict[str, Any]:
     }
 
 
-def _plan_sizes(
+def plan_sizes(
     method: MethodOptions, epsilon: str, inputs: Mapping[str, Any], calibrated: Path
 ) -> MakePlan:
+    """Returns a function that plans fits of n units at one budget, each n once."""
+
     @cache
     def make_plan(n: int) -> Plan:
         target = Target(

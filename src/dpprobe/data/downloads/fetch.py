@@ -101,7 +101,7 @@ def fetch_file(
             if folder is not None:
                 sha256 = _link_verified(wanted, resolve_path(folder) / path.name)
             else:
-                with _Partial(path) as partial:
+                with PartialFile(path) as partial:
                     sha256 = _fetch_verified(wanted, partial)
                     partial.move(path)
         except OSError as error:
@@ -139,7 +139,7 @@ class _TransientError(Exception):
         self.wait = wait
 
 
-class _Partial:
+class PartialFile:
     """The file of received bytes; a lock protects the file from other processes."""
 
     def __init__(self, path: Path) -> None:
@@ -242,7 +242,7 @@ def _link_verified(wanted: _Wanted, copy: Path) -> str:
     return sha256
 
 
-def _fetch_verified(wanted: _Wanted, partial: _Partial) -> str:
+def _fetch_verified(wanted: _Wanted, partial: PartialFile) -> str:
     """Completes the partial file and returns its SHA-256 once the checksum is right."""
     _transfer_missing(wanted, partial)
     sha256, fault = _verify(partial.path, wanted.checksum)
@@ -272,7 +272,7 @@ def _fetch_verified(wanted: _Wanted, partial: _Partial) -> str:
     )
 
 
-def _transfer_missing(wanted: _Wanted, partial: _Partial) -> None:
+def _transfer_missing(wanted: _Wanted, partial: PartialFile) -> None:
     """Requests the missing bytes until the file is complete or too many attempts failed."""
 
     def choose_wait(state: RetryCallState) -> float:
@@ -301,7 +301,7 @@ def _transfer_missing(wanted: _Wanted, partial: _Partial) -> None:
         ) from None
 
 
-def _request_missing(session: requests.Session, wanted: _Wanted, partial: _Partial) -> None:
+def _request_missing(session: requests.Session, wanted: _Wanted, partial: PartialFile) -> None:
     """Makes one request for the missing bytes; raises _TransientError if a retry may help."""
     headers = {"Accept-Encoding": "identity", **wanted.headers}
     if partial.size:
@@ -322,7 +322,7 @@ def _request_missing(session: requests.Session, wanted: _Wanted, partial: _Parti
         _receive_body(response, wanted, partial)
 
 
-def _check_status(response: requests.Response, wanted: _Wanted, partial: _Partial) -> None:
+def _check_status(response: requests.Response, wanted: _Wanted, partial: PartialFile) -> None:
     code = response.status_code
     if code in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
         return
@@ -340,7 +340,7 @@ def _check_status(response: requests.Response, wanted: _Wanted, partial: _Partia
     raise WrongDownloadError(f"{place}: {text}: {REMEDIES.get(code, 'correct the address')}")
 
 
-def _receive_body(response: requests.Response, wanted: _Wanted, partial: _Partial) -> None:
+def _receive_body(response: requests.Response, wanted: _Wanted, partial: PartialFile) -> None:
     """Appends a response's body to the partial file, or starts the file again."""
     chunks = _read_chunks(response)
     first = next(chunks, b"")

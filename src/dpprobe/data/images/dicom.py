@@ -38,7 +38,8 @@ _OPTIONAL = (
     "WindowWidth", "VOILUTFunction",
 )  # fmt: skip
 _PIXELS = ("PixelData", "FloatPixelData", "DoubleFloatPixelData")
-_TAGS = (
+# All other fields stay unread.
+READ_FIELDS = (
     *_OPTIONAL, *_PIXELS,
     "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames",
     "Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation",
@@ -104,7 +105,7 @@ def _read_dicom(data: bytes) -> Dataset:
     # pydicom's messages about faulty values would repeat these values.
     config.settings.reading_validation_mode = config.IGNORE
     try:
-        return pydicom.dcmread(io.BytesIO(data), specific_tags=list(_TAGS))
+        return pydicom.dcmread(io.BytesIO(data), specific_tags=list(READ_FIELDS))
     except Exception as error:  # pydicom's errors are of any kind, and their texts quote the file
         raise ImageError(
             "DICOM: its header cannot be read, so the file may be cut short "

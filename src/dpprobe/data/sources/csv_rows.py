@@ -40,7 +40,8 @@ logger = logging.getLogger("dpprobe")
 
 BATCH_ROWS = 128
 SHOWN = 5
-_MATCHING, _MATCHING_ROW = 10.0, 1e-3  # seconds to match a pattern: per file, and per row
+# The time that matching a pattern may take: per file, and per row.
+MATCHING_SECONDS, MATCHING_SECONDS_PER_ROW = 10.0, 1e-3
 LINE = "\0line"  # a name that no column of a file can have, because it contains NUL
 # Codes of faulty labels. Valid codes: a class's number, or 0 and 1 if rows have several labels.
 UNCERTAIN, BLANK, OTHER, DROP = -1, -2, -3, -4
@@ -295,7 +296,7 @@ def _read_split(
     options.check_length(name, len(frame))
     for column, extract in used.items():
         with limited_time(
-            _MATCHING + _MATCHING_ROW * len(frame),
+            MATCHING_SECONDS + MATCHING_SECONDS_PER_ROW * len(frame),
             f"extract.{column}: {file}: {extract.pattern!r} needs too long; write a pattern "
             "without a repetition inside another repetition, such as (a+)+",
         ):

@@ -121,7 +121,7 @@ class Options(CompanionOptions, SplitOptions):
         return (self.path,)
 
     def count_rows(self) -> tuple[int, int]:
-        rows = _split_rows(self, list_images(self))
+        rows = split_rows(self, list_images(self))
         return len(rows["train"]), len(rows["test"])
 
     def count_classes(self) -> int:
@@ -131,18 +131,18 @@ class Options(CompanionOptions, SplitOptions):
         listing = list_images(self)
 
         def count_at(at: Options) -> class_units.Sides:
-            rows = _split_rows(at, listing)
+            rows = split_rows(at, listing)
             return Counter((name, label) for name, part in rows.items() for _, label in part)
 
         return class_units.count_classes(self, listing.class_names, count_at)
 
     def find_companions(self) -> FoundCompanions:
-        rows = _split_rows(self, list_images(self))
+        rows = split_rows(self, list_images(self))
         return _find_companions(self, rows)
 
     def judge_companions(self) -> Judgement:
         listing = list_images(self)
-        faults, warnings = _find_companions(self, _split_rows(self, listing)).judge(self.companions)
+        faults, warnings = _find_companions(self, split_rows(self, listing)).judge(self.companions)
         named = () if self.companions == KEEP else _describe_named_folders(self, listing)
         return (*_mask_folder_faults(self, listing), *faults), (*named, *warnings)
 
@@ -514,7 +514,7 @@ def _enter_folder(folder: Path) -> Path:
     return folder
 
 
-def _split_rows(options: Options, listing: Listing) -> dict[str, list[tuple[str, int]]]:
+def split_rows(options: Options, listing: Listing) -> dict[str, list[tuple[str, int]]]:
     """Returns (file, class number) for each row of both tables."""
     rows = {
         name: [
@@ -542,7 +542,7 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
 
     listing = list_images(options)
     root = resolve_path(options.path)
-    rows = _split_rows(options, listing)
+    rows = split_rows(options, listing)
     faults, warnings = options.judge_companions()
     if faults:
         raise ConfigError(join_lines(faults))

@@ -93,7 +93,7 @@ def derive_statement(
         blocks={name: values.get(name) for name in (*ALWAYS_STATED, *STATED_IF_ASKED)},
         subsample=_subsample(values),
         chosen_from=describe_choice(options, data_facts(options, plan, facts, values)),
-        test_units=_test_units(values),
+        test_units=read_test_units(values),
     )
 
 
@@ -136,7 +136,7 @@ def _subsample(values: Values) -> Values | None:
     return said
 
 
-def _test_units(values: Values) -> Values | None:
+def read_test_units(values: Values) -> Values | None:
     """Returns the stated facts of test units; they are stated if a part measures test units."""
     said: Values | None = values["test_units"]
     require_true((said is not None) == bool(tested_blocks(values)), "test_units: present or absent")

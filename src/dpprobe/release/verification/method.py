@@ -158,7 +158,7 @@ def check_head(
     readers = load_readers().values()
     shapes = {
         WEIGHTS: (len(facts.class_names), facts.dimension + 1),
-        **_expected_arrays(options.normalize, facts.dimension),
+        **list_arrays(options.normalize, facts.dimension),
         **({CLASS_PRIORS: (len(facts.class_names),)} if options.releases_priors else {}),
         **({STUDENT_GAIN: (2,)} if options.has_student else {}),
     }
@@ -176,7 +176,7 @@ def check_head(
     if options.releases_priors:
         _check_priors(tensors[CLASS_PRIORS], facts.head.class_priors or ())
     if facts.head.student is not None:
-        _check_student(tensors[STUDENT_GAIN], facts.head.student, plan)
+        check_student(tensors[STUDENT_GAIN], facts.head.student, plan)
     for reader in readers:
         reader.check_arrays(tensors)
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
@@ -200,7 +200,7 @@ def _check_priors(priors: Array, stated: Sequence[float]) -> None:
     require_same(f"head.{CLASS_PRIORS}", priors.tolist(), list(stated))
 
 
-def _check_student(released: Array, stated: StudentFacts, plan: Plan) -> None:
+def check_student(released: Array, stated: StudentFacts, plan: Plan) -> None:
     """Checks that the released gain, the plan's noise and the choice of the head agree."""
     threshold = float(np.float32(gain_threshold(plan)))
     require_same("head.student.threshold", threshold, stated.threshold)
@@ -208,10 +208,10 @@ def _check_student(released: Array, stated: StudentFacts, plan: Plan) -> None:
     require_same("head.student.used", stated.gain > stated.threshold, stated.used)
 
 
-def _expected_arrays(spec: kinds.Normalisation, dimension: int) -> dict[str, tuple[int, ...]]:
+def list_arrays(spec: kinds.Normalisation, dimension: int) -> dict[str, tuple[int, ...]]:
+    """Lists the arrays that a normalisation releases, with their shapes."""
     if isinstance(spec, kinds.AroundCentre):
         return {kinds.CENTRE: (dimension,)}
     if isinstance(spec, kinds.Channels):
-        names = kinds.CHANNEL_MEANS, kinds.CHANNEL_DEVIATIONS
-        return dict.fromkeys(names, (spec.channels,))
+        return dict.fromkeys((kinds.CHANNEL_MEANS, kinds.CHANNEL_DEVIATIONS), (spec.channels,))
     return {}

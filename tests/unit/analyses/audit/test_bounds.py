@@ -168,6 +168,6 @@ def test_a_group_s_bound_is_one_on_each_canary() -> None:
 
 def test_a_bound_is_a_value_that_was_rejected() -> None:
     for truth in (0.3, 7.5, 1e-4):
-        bound = bounds._largest_rejected(truth.__gt__)
+        bound = bounds.find_largest_rejected(truth.__gt__)
         assert truth - 1e-6 * max(truth, 1e-3) < bound < truth
-    assert bounds._largest_rejected(lambda _: False) == 0.0
+    assert bounds.find_largest_rejected(lambda _: False) == 0.0

@@ -69,7 +69,7 @@ def test_the_ratio_of_a_sample_weighs_every_number_of_canaries() -> None:
 def test_runs_are_the_same_for_any_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     attack = attack_on("exact_sgd")
     whole = run(attack, 9)
-    monkeypatch.setattr("dpprobe.analyses.audit.canary_attack._CHUNK_BYTES", 1)
+    monkeypatch.setattr("dpprobe.analyses.audit.canary_attack.CHUNK_BYTES", 1)
     np.testing.assert_array_equal(run(attack, 9).releases, whole.releases)
 
 

@@ -23,7 +23,7 @@ from dpprobe.analyses.audit.audit_record import (
     audit_path,
     power_in_words,
 )
-from dpprobe.analyses.audit.measure import _Task, audit_cells, claim_of_plan
+from dpprobe.analyses.audit.measure import AuditTask, audit_cells, claim_of_plan
 from dpprobe.analyses.audit.options import AuditOptions, MembershipOptions
 from dpprobe.errors import DownloadError, DpprobeError, PrivacyError
 from dpprobe.files.json_files import read_json, write_json
@@ -361,7 +361,7 @@ def test_whatever_decides_an_audit_changes_its_identity(monkeypatch: pytest.Monk
     monkeypatch.setattr("dpprobe.analyses.audit.measure.identity_device", str)
     store: Any = SimpleNamespace(dimension=8, num_classes=3, multi_label=False, fingerprint="f")
     plan = plan_of(METHODS["full"], 300)
-    task = _Task(
+    task = AuditTask(
         name=make_job().name_cell("full"),
         options=METHODS["full"],
         study_seed=0,

@@ -374,7 +374,7 @@ def drop_last_block(patch: pytest.MonkeyPatch) -> None:
         yield from first
 
     patch.setattr(Rows, "read_blocks", read_some)
-    patch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 2**17)
+    patch.setattr("dpprobe.heads.training_set.CPU_BLOCK_BYTES", 2**17)
 
 
 def count_unusable(patch: pytest.MonkeyPatch) -> None:

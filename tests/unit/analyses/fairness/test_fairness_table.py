@@ -97,6 +97,15 @@ def test_a_gap_that_cannot_be_measured_is_told(tmp_path: Path) -> None:
     assert fairness_table.shown_metrics(record, "gone") == []
 
 
+def _is_bold(path: Path, title: str) -> bool:
+    """Returns True if the value of sgd at ε 0.5 is bold in a row on gaps of ink's AUC."""
+    return any(
+        row[6].bold
+        for row in fairness_table.make_fairness_table([path]).rows
+        if [cell.text for cell in row[1:4]] == ["sgd", "ink", "AUC"] and title in row[4].text
+    )
+
+
 def _gap(**changes: float | None) -> Any:
     gap = made_record().cells[0].find_gap("ink", "auc")
     assert gap is not None
@@ -118,10 +127,10 @@ def _gap(**changes: float | None) -> Any:
     ids=str,
 )
 def test_a_gap_is_beyond_chance_above_0_and_above_chance(
-    changes: dict[str, float | None], beyond: bool
+    tmp_path: Path, changes: dict[str, float | None], beyond: bool
 ) -> None:
     assert fairness_table.beyond_chance(_gap(**changes)) is beyond
-    assert fairness_table._gap_cell(_gap(**changes)).bold is beyond
+    assert _is_bold(write_fairness(tmp_path, gap=APART | changes), "gap, best") is beyond
 
 
 @pytest.mark.parametrize(
@@ -136,11 +145,11 @@ def test_a_gap_is_beyond_chance_above_0_and_above_chance(
     ],
 )
 def test_a_difference_stands_apart_where_its_interval_excludes_0(
-    low: float | None, high: float | None, apart: bool
+    tmp_path: Path, low: float | None, high: float | None, apart: bool
 ) -> None:
-    gap = _gap(difference_low=low, difference_high=high)
-    assert fairness_table.stands_apart(gap) is apart
-    assert fairness_table._difference_cell(gap).bold is apart
+    interval = {"difference_low": low, "difference_high": high}
+    assert fairness_table.stands_apart(_gap(**interval)) is apart
+    assert _is_bold(write_fairness(tmp_path, gap=APART | interval), "gap minus") is apart
 
 
 def _notes(path: Path) -> str:

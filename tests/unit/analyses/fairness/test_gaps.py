@@ -12,8 +12,8 @@ from scipy.stats import binomtest, norm
 
 from dpprobe.analyses.fairness.comparison import (
     Comparison,
-    _compute_chance,
-    _compute_intervals,
+    compute_chance,
+    compute_intervals,
     gap_of,
     measure_comparison,
 )
@@ -104,7 +104,7 @@ def test_chance_is_that_of_random_groups_with_a_metric(missing: float, metric: s
     whole = {"compute_whole": lambda *_: np.array([0.2, 0.4])}
     of_groups = {"compute_shuffled": lambda *_: shuffled[None]}
     made: Any = SimpleNamespace(ways=0, metric=metric, **of_groups, **whole)
-    gap, (excess,), (spread,) = _compute_chance(made, SimpleNamespace(), _resamples(2, 0))  # type: ignore[arg-type]
+    gap, (excess,), (spread,) = compute_chance(made, SimpleNamespace(), _resamples(2, 0))  # type: ignore[arg-type]
     groups, ways = ([one[np.isfinite(one)] for one in each] for each in (shuffled, shuffled.T))
     gaps = [np.ptp(one) for one in ways if len(one) > 1]
     assert gap == (pytest.approx(np.quantile(gaps, 0.95)) if gaps else None)
@@ -194,7 +194,7 @@ def test_bounds_of_two_groups_are_normal_quantiles() -> None:
 
 def test_intervals_of_groups_are_central_quantiles_of_resamples() -> None:
     drawn = np.random.default_rng(0).normal(size=(1, 1, 20_000), scale=0.05) + 0.7
-    low, high = _compute_intervals(
+    low, high = compute_intervals(
         np.full((1, 1), 0.6), drawn.astype(np.float32), np.full((1, 1), 100.0), 0.95
     )
     assert (0.6 - low.item()) / 0.05 == pytest.approx(1.96, abs=0.04)
@@ -305,7 +305,7 @@ def test_an_interval_at_the_end_of_what_a_share_can_be_is_joined_with_wilsons(le
     values = np.array([[1.0, 0.0, 0.5]])
     drawn = np.repeat(values[..., None], 61, axis=2).astype(np.float32)
     drawn[0, 2] = np.nan
-    low, high = _compute_intervals(values, drawn, np.full((1, 3), 20.0), level)
+    low, high = compute_intervals(values, drawn, np.full((1, 3), 20.0), level)
     for place, right in enumerate((20, 0, 10)):
         wilson = binomtest(right, 20).proportion_ci(level, method="wilson")
         assert low[0, place] == pytest.approx(wilson.low, abs=1e-9)
@@ -317,7 +317,7 @@ def test_an_interval_s_ends_are_ranks_of_the_resamples_that_have_the_group() -> 
     drawn = np.linspace(0.4, 0.6, 21)[None, None]
     lost = np.concatenate([drawn, np.full((1, 1, 9), np.nan)], axis=2)
     for resamples in (drawn, lost):
-        low, high = _compute_intervals(
+        low, high = compute_intervals(
             np.full((1, 1), 0.7), resamples.astype(np.float32), np.full((1, 1), 9.0), 0.8
         )
         assert (low.item(), high.item()) == pytest.approx((0.62, 0.78), abs=1e-6)
@@ -326,6 +326,6 @@ def test_an_interval_s_ends_are_ranks_of_the_resamples_that_have_the_group() -> 
 def test_an_interval_that_touches_0_is_joined_with_wilsons_there_too() -> None:
     """The lower end is 0 exactly, which no resample can fall below."""
     one, three = np.full((1, 1), 0.125), np.array([[[0.0, 0.125, 0.25]]], dtype=np.float32)
-    low, high = _compute_intervals(one, three, np.full((1, 1), 24.0), 0.95)
+    low, high = compute_intervals(one, three, np.full((1, 1), 24.0), 0.95)
     wilson = binomtest(3, 24).proportion_ci(0.95, method="wilson")
     assert (low.item(), high.item()) == pytest.approx((0.0, max(0.25, wilson.high)))

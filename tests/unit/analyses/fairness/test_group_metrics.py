@@ -104,7 +104,7 @@ def test_a_group_without_rows_of_both_kinds_in_a_resample_has_no_value_there() -
 def test_groups_at_random_have_the_metrics_of_the_rows_they_are_given(
     metric: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_metrics, "_TOGETHER", 100)  # fewer than rows
+    monkeypatch.setattr(group_metrics, "ROWS_AT_ONCE", 100)  # fewer than rows
     labels, scores, groups, units = _data("several", seed=2)
     rows = made_rows(labels, {"site": groups.tolist()}, units=units)
     comparison, made = compare(rows, metric), head(rows, scores)

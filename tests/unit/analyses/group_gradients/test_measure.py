@@ -155,7 +155,7 @@ def test_values_of_groups_are_those_of_autograd(
     setting = {"several": False, "centre": False, "longest": 1.0, "constant": 1.0} | changes
     several = setting["several"]
     arrays = ARRAYS if setting["centre"] else {}
-    monkeypatch.setattr(measure, "_SUM_BYTES", 8 * 3 * (DIMENSION + 1) * 2)  # two groups at once
+    monkeypatch.setattr(measure, "SUM_BYTES", 8 * 3 * (DIMENSION + 1) * 2)  # two groups at once
     paths = write_inputs(tmp_path, options, several=several, patients=several, **arrays)
     record = run(tmp_path, paths, groups=["side", "class"], memory_mb=0 if streamed else 100)
     (cell,) = record.cells

@@ -35,7 +35,7 @@ def test_counts_are_those_of_heads_that_scikit_learn_fits(a_unit: int) -> None:
     ridge = choose_ridge(rows, np.eye(3)[labels], units, seed=2)
     assert measured.ridge == ridge
     right, trained = np.zeros((2, 90), dtype=int), np.zeros((2, 90), dtype=int)
-    subsets = memorisation._draw_subsets(units, HEADS, seed=2, name="memorisation subsets")
+    subsets = memorisation.draw_subsets(units, HEADS, seed=2, name="memorisation subsets")
     for out in subsets:
         assert len(np.unique(units[out])) == 90 // a_unit - round(0.7 * 90 / a_unit)
         assert not set(units[out]) & set(units[~out]), "rows of a unit are in or out together"
@@ -55,7 +55,7 @@ def test_the_ridge_has_the_smallest_error_on_rows_left_out(monkeypatch: pytest.M
     features, labels = clouds(60, 30, 3, apart=1.0)
     rows, units = scale_columns(features), np.arange(60) // 2
     errors = dict.fromkeys(RIDGES, 0.0)
-    for out in memorisation._draw_subsets(units, 5, seed=1, name="ridge subsets"):
+    for out in memorisation.draw_subsets(units, 5, seed=1, name="ridge subsets"):
         for ridge in RIDGES:
             left = _predict(rows, labels, out, ridge)[out] - np.eye(3)[labels[out]]
             errors[ridge] += float((left**2).sum())

@@ -199,7 +199,7 @@ def test_a_sample_of_rows_is_drawn_with_the_seed(tmp_path: Path, tables: dict[An
         SplitTable(tables["test"]),
     )
     task = _task(tmp_path, tables, CONVOLUTIONAL, [], rows=30)
-    drawn = [replace(task, seed=seed)._read_rows(table, loaded) for seed in (0, 1, 0)]
+    drawn = [replace(task, seed=seed).read_rows(table, loaded) for seed in (0, 1, 0)]
     draws = {tuple(rows.labels) for rows in drawn} | {tuple(table.read_labels()[:30])}
     assert len(draws) == 3, "neither the first rows nor those of another seed"
     assert torch.equal(drawn[0].images, drawn[2].images)
@@ -210,7 +210,7 @@ def test_whatever_decides_laws_changes_their_fingerprint(monkeypatch: pytest.Mon
     monkeypatch.setattr(f"{module}.SplitTable", lambda path: SimpleNamespace(fingerprint=path.name))
     monkeypatch.setattr(f"{module}.sha256_file", str)
     chosen: dict[str, Any] = {}
-    monkeypatch.setattr(LawTask, "_read_chosen", lambda *_: chosen)
+    monkeypatch.setattr(LawTask, "read_chosen", lambda *_: chosen)
     task = LawTask(
         networks=[("one", "1"), ("two", "1")],
         results=Path("r"),
@@ -242,9 +242,9 @@ def test_whatever_decides_laws_changes_their_fingerprint(monkeypatch: pytest.Mon
         {"device": "cuda"},
     ]
     monkeypatch.setattr(type(VIT), "input_files", lambda self: ["w"] if self is local else [])
-    prints = [replace(task, **change)._hash_inputs() for change in changes]
+    prints = [replace(task, **change).hash_inputs() for change in changes]
     chosen["learning_rate"] = 0.5
-    assert len({*prints, task._hash_inputs()}) == len(changes) + 1
+    assert len({*prints, task.hash_inputs()}) == len(changes) + 1
 
 
 def test_a_sample_of_images_keeps_its_labels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +275,7 @@ def test_a_sample_of_images_keeps_its_labels(monkeypatch: pytest.MonkeyPatch) ->
     )
     for count in (20, 87, 88, 89):
         few = replace(task, options=RepresentationLawOptions(rows=count))
-        rows = few._read_rows(table, backbone)
+        rows = few.read_rows(table, backbone)
         places = rows.images[:, 0, 0, 0].numpy()
         assert len(places) == min(count, 88)
         assert not {4, 70} & {*places}

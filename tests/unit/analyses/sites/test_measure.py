@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpprobe.analyses.sites import measure
-from dpprobe.analyses.sites.measure import Pool, _plan_sizes, simulate_sites, split_units
+from dpprobe.analyses.sites.measure import Pool, plan_sizes, simulate_sites, split_units
 from dpprobe.analyses.sites.options import SimulatedSitesOptions
 from dpprobe.analyses.sites.show import sites_table
 from dpprobe.analyses.sites.sites_record import SitesRecord
@@ -106,7 +106,7 @@ def test_secure_sums_with_an_aggregator_are_the_pooled_head(
     pool = read_pool(stores, "patient")
     method = method_options(HEAD)
     inputs = {"delta": 1e-4, "accountant": "pld", "unit": "patient"}
-    make_plan = _plan_sizes(method, "1", inputs, tmp_path)
+    make_plan = plan_sizes(method, "1", inputs, tmp_path)
     parts = split_units(pool.labels, 5, split, 2)
     together = pool.fit_together(method, parts, make_plan, 9, None)
     pooled = fit_heads(method, pool.features.train, make_plan(pool.n), [9])
@@ -174,7 +174,7 @@ def test_a_plan_is_for_the_number_of_units_that_it_is_asked_for(tmp_path: Path) 
     """Noise of a site's own head is that of its own units, at the budget of all."""
     for unit in ("image", "patient"):
         inputs = {"delta": 1e-4, "accountant": "pld", "unit": unit}
-        make_plan = _plan_sizes(method_options(HEAD), "1", inputs, tmp_path)
+        make_plan = plan_sizes(method_options(HEAD), "1", inputs, tmp_path)
         for n in (80, 200):
             plan = make_plan(n)
             assert (plan.n, plan.unit, plan.delta) == (n, unit, 1e-4)
@@ -194,7 +194,7 @@ def _needs(least: int, make_plan: Any) -> Any:
 @pytest.fixture
 def pool_and_plans(small: tuple[Path, Path], tmp_path: Path) -> tuple[Pool, Any]:
     inputs = {"delta": 1e-4, "accountant": "pld", "unit": "image"}
-    return read_pool(small, "image"), _plan_sizes(method_options(HEAD), "1", inputs, tmp_path)
+    return read_pool(small, "image"), plan_sizes(method_options(HEAD), "1", inputs, tmp_path)
 
 
 def test_a_site_alone_has_its_own_rows_plan_and_noise(pool_and_plans: tuple[Pool, Any]) -> None:

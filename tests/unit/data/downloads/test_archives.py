@@ -107,13 +107,12 @@ def test_what_an_interrupted_one_left_is_removed(
     archive = make_zip(tmp_path / "data.zip", FILES)
     # A killed process does not tidy up.
     with monkeypatch.context() as patch:
-        patch.setattr(archives, "_extract_zip", lambda _, folder: (folder / "x").write_bytes(b"1"))
         patch.setattr(Path, "replace", Mock(side_effect=KeyboardInterrupt))
-        patch.setattr(archives, "_remove_folder", lambda _: None)
+        patch.setattr("shutil.rmtree", lambda _: None)
         with pytest.raises(KeyboardInterrupt):
             archives.extract_archive(archive, tmp_path / "out")
     (left,) = tmp_path.glob(".out.extracting-*")
-    assert (left / "x").exists()
+    assert any(left.iterdir())
     assert not (tmp_path / "out").exists()
     archives.extract_archive(archive, tmp_path / "out")
     assert read_folder(tmp_path / "out") == FILES
@@ -191,7 +190,7 @@ def test_files_out_of_proportion_to_their_archive_are_not_unpacked(
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
             packed.writestr("zeros", files["zeros"])
     assert archive.stat().st_size < 10**4
-    monkeypatch.setattr(plain_files, "_ALWAYS_READ", 10**5)
+    monkeypatch.setattr(plain_files, "ALWAYS_READ", 10**5)
     assert "less than 1/100" in refused(archive)
     monkeypatch.undo()
     archives.extract_archive(archive, tmp_path / "data")  # small files may have any proportion
@@ -269,16 +268,16 @@ def test_two_runs_unpack_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = make_zip(tmp_path / "data.zip", FILES)
-    unpack, runs = archives._extract_zip, []
+    list_members, runs = zipfile.ZipFile.infolist, []
     entered, waiting = threading.Event(), threading.Event()
 
-    def slow(archive: Path, folder: Path) -> None:
-        runs.append(folder)
+    def slow(packed: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+        runs.append(packed)
         entered.set()
         waiting.wait(0.5)
-        unpack(archive, folder)
+        return list_members(packed)
 
-    monkeypatch.setattr(archives, "_extract_zip", slow)
+    monkeypatch.setattr(zipfile.ZipFile, "infolist", slow)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(archives.extract_archive, archive, tmp_path / "out")
         assert entered.wait(10)

@@ -339,7 +339,7 @@ def test_a_splice_within_one_attempt_is_found_by_the_checksum(server: Server, pa
 def test_what_was_whole_when_a_process_died_is_only_verified(server: Server, path: Path) -> None:
     url = server.put("/data.zip", CONTENT)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(downloads, "_verify", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr("hashlib.new", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             get(url, path)
     assert files(path)[".data.zip.partial"] == 300_000
@@ -407,7 +407,7 @@ def test_two_processes_do_not_write_one_file(
     server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path.parent.mkdir()
-    with downloads._Partial(path):
+    with downloads.PartialFile(path):
         text = refused(server.put("/data.zip", CONTENT), path)
     assert "another process is fetching this file" in text
     succeeds(server, path)
@@ -421,7 +421,7 @@ def test_two_processes_do_not_write_one_file(
     monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "no locks")))
     succeeds(server, path)
     path.unlink()
-    monkeypatch.setattr(downloads._Partial, "write", FULL)
+    monkeypatch.setattr(downloads.PartialFile, "write", FULL)
     with pytest.raises(OSError, match="it is full"):
         get(server.url("/data.zip"), path)
 

@@ -21,7 +21,7 @@ from pydicom.encaps import encapsulate
 from pydicom.pixels.processing import apply_modality_lut, apply_windowing
 
 from dpprobe.data import dataset_preparation
-from dpprobe.data.images.dicom import _TAGS
+from dpprobe.data.images.dicom import READ_FIELDS
 from dpprobe.data.images.image_files import is_image_file, open_image
 from dpprobe.data.problems import ImageError
 from dpprobe.data.registry import dataset_options
@@ -345,7 +345,7 @@ STRANGE: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("field", _TAGS)
+@pytest.mark.parametrize("field", READ_FIELDS)
 @pytest.mark.parametrize(
     "others",
     [{}, WINDOW, {"RescaleSlope": 1, "RescaleIntercept": 0}, {"values": np.zeros((4, 4, 3), "u1")}],

@@ -317,7 +317,10 @@ def test_the_rows_of_test_have_a_path_template_of_their_own() -> None:
     paths = {"path_template": "one/{path}", "test_path_template": "two/{path}"}
     options = options_of(test="b.csv", **paths)
     parts = csv_rows.read_rows(options)
-    made = {name: csv_rows._make_paths(options, rows) for name, rows in parts.items()}
+    made = {
+        name: [image["path"] for image in part.to_pydict()["image"]]
+        for name, part in csv_rows.make_batches(options, parts)
+    }
     assert made == {"train": ["one/a.png", "one/b.png"], "test": ["two/a.png", "two/b.png"]}
 
 
@@ -358,7 +361,6 @@ def test_a_patient_of_both_splits_is_a_fault_of_each_row() -> None:
 
 
 def test_a_column_chooses_the_split(caplog: pytest.LogCaptureFixture) -> None:
-    csv_rows._warn_of_rest.cache_clear()
     lines = [f"{n}.png,cat,{age},x" for n, age in enumerate("123124")]
     Path("a.csv").write_text(table(HEADER, *lines))
     options = options_of(test=None, split_column="age", train_values=[1, "2"], test_values=[3])
@@ -423,7 +425,7 @@ def test_an_extracted_column_is_what_the_pattern_finds() -> None:
 
 
 def test_a_pattern_that_tries_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_rows, "_MATCHING", 0.3)
+    monkeypatch.setattr(csv_rows, "MATCHING_SECONDS", 0.3)
     earlier = signal.getsignal(signal.SIGALRM)
     content = f"{HEADER}\n{'a' * 60}!,cat,7,x\n{DOG}\n"
     part = {"column": "path", "pattern": r"^((?:\w+)+)$"}

@@ -171,7 +171,7 @@ def test_files_are_the_pictures_of_the_folders(
     wanted = sorted(path.relative_to(root).as_posix() for path in root.glob("*/*.png"))
     assert sorted(file for part in found.files["train"].values() for file in part) == wanted
     assert sum(options.count_rows()) == len(wanted)
-    rows = imagefolder._split_rows(options, found)
+    rows = imagefolder.split_rows(options, found)
     assert sorted(file for part in rows.values() for file, _ in part) == wanted
     for part in rows.values():
         assert all(file.split("/")[0] == found.class_names[label] for file, label in part)

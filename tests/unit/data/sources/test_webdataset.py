@@ -264,6 +264,7 @@ def test_a_member_cls_has_the_class(
 
 
 ONE, SEVERAL = FIELDS, FIELDS | {"several_labels": True}
+NUMBERS = FIELDS | {"class_names": ["a", "1", "0"]}
 
 
 @pytest.mark.parametrize(
@@ -272,6 +273,9 @@ ONE, SEVERAL = FIELDS, FIELDS | {"several_labels": True}
         (ONE, {"label": "dog"}, 1, None),
         (ONE, {"label": 0}, 0, None),
         (ONE, {"label": "1"}, 1, None),
+        (ONE, {"label": "01"}, 1, None),
+        (ONE, {"label": 2}, None, "label is '2', which is not in class_names"),
+        (ONE, {"label": "\u0661"}, None, "which is not in class_names"),
         (ONE, {"label": 1.0}, None, "label is '1.0', which is not in class_names"),
         (ONE, {"label": True}, None, "label is 'True', which is not in class_names"),
         (ONE, {"label": [1]}, None, "label is '[1]', which is not in class_names"),
@@ -280,6 +284,10 @@ ONE, SEVERAL = FIELDS, FIELDS | {"several_labels": True}
         (ONE, [], None, "n01/0003.json is not a mapping of fields"),
         (ONE, b"{", None, "n01/0003.json is not JSON"),
         (ONE, None, None, "no member n01/0003.json"),
+        # numbers that are names are read as names alone
+        (NUMBERS, {"label": 1}, 1, None),
+        (NUMBERS, {"label": "0"}, 2, None),
+        (NUMBERS, {"label": 2}, None, "label is '2', which is not in class_names"),
         (SEVERAL, {"label": [0, 1]}, [0, 1], None),
         (SEVERAL, {"label": [0, 0]}, [0, 0], None),
         *(
@@ -298,28 +306,6 @@ def test_a_field_has_the_class_or_several(
     assert row.label == label
     assert [kind for kind, _ in row.faults] == ([] if said is None else ["label"])
     assert said is None or said in row.faults[0][1]
-
-
-@pytest.mark.parametrize(
-    ("names", "value", "number"),
-    [
-        (CLASSES, "cat", 0),
-        (CLASSES, 1, 1),
-        (CLASSES, "01", 1),
-        (CLASSES, 2, None),
-        (CLASSES, "\u0661", None),
-        # numbers that are names are read as names alone
-        (["a", "1", "0"], 1, 1),
-        (["a", "1", "0"], "0", 2),
-        (["a", "1", "0"], 2, None),
-    ],
-)
-def test_a_number_is_a_class_unless_classes_are_named_by_numbers(
-    names: list[str], value: Any, number: int | None
-) -> None:
-    found, fault = webdataset_rows._class_number(names, "label", value)
-    assert found == number
-    assert (fault is None) == (number is not None)
 
 
 def test_ids_patients_and_groups_come_from_fields(tmp_path: Path) -> None:

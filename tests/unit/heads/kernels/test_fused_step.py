@@ -168,7 +168,7 @@ def test_batches_that_are_too_large_are_left_out(monkeypatch: pytest.MonkeyPatch
     sampler = PoissonSampler(rows.n, 0.1, open_stream(1, "sampling"))
     wanted, sizes = PoissonSampler(rows.n, 0.1, open_stream(1, "sampling")).draw_block(50)
     limit = int(sizes.max()) - 1
-    monkeypatch.setattr(clipping, "_LARGEST_BATCH", limit)
+    monkeypatch.setattr(clipping, "LARGEST_BATCH", limit)
     weights = padded(random_weights(rows, 1))
     sums = NativePoissonSum(ClippedGradients(rows, 1.0, sigmoid=False), weights, sampler, None)
     sums.draw_batches(50)

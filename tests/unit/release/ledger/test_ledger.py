@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from dpprobe.errors import DataError, DiskError, DpprobeError, PrivacyError, WaitingError, may_pass
-from dpprobe.json_values import hash_value
+from dpprobe.json_values import canonical_json, hash_value
 from dpprobe.privacy.accountants import compute_epsilon, gaussian_epsilon
 from dpprobe.privacy.limits import round_up
 from dpprobe.privacy.noise_calibration import calibrate
@@ -233,7 +233,7 @@ def test_a_record_that_does_not_fit_is_refused_though_its_hashes_are_right(
     def append(**changes: Any) -> None:
         record = {**last, "previous": last["hash"], **changes}
         del record["hash"]
-        line = ledger_file._make_line(record, hash_value(record))
+        line = canonical_json({**record, "hash": hash_value(record)}).encode()
         three_lines.path.write_bytes(whole + line + b"\n")
 
     cases: Any = (

@@ -48,7 +48,7 @@ CHOICES: dict[str, dict[str, Any]] = {
             },
         }
         for reason in (choice.NOT_PRIVATE, choice.NOT_KNOWN)
-        for kind in choice._KINDS
+        for kind in choice.RESULT_KINDS
     },
     **{
         f"{others} fits": {"cells": 0, "epsilon": None, "uncovered": None, "other_fits": others}

@@ -119,7 +119,7 @@ def test_gain_threshold_and_the_head_that_was_used_agree() -> None:
     for gain, used in ((least + 1, True), (least - 1, False), (-9.0, False)):
         released = np.array([gain, least], np.float32)
         told = bundle.StudentFacts(gain=float(released[0]), threshold=least, used=used)
-        method._check_student(released, told, plan)
+        method.check_student(released, told, plan)
         wrong: list[tuple[dict[str, Any], Any]] = [
             ({"used": not used}, released),
             ({"threshold": least / 2}, np.array([gain, least / 2], np.float32)),
@@ -127,7 +127,7 @@ def test_gain_threshold_and_the_head_that_was_used_agree() -> None:
         ]
         for change, tensor in wrong:
             with pytest.raises(DataError, match=r"head\.student"):
-                method._check_student(tensor, told.model_copy(update=change), plan)
+                method.check_student(tensor, told.model_copy(update=change), plan)
 
 
 def test_auto_is_no_head_before_it_has_chosen(facts: bundle.BundleFacts) -> None:
@@ -199,7 +199,7 @@ def test_each_normalisation_has_its_arrays() -> None:
     for kind, arrays in expected.items():
         given = json.loads(kind) if kind.startswith("{") else kind
         options = method_options({"head": "feature_covariance", "normalize": given})
-        assert method._expected_arrays(options.normalize, 64) == arrays
+        assert method.list_arrays(options.normalize, 64) == arrays
 
 
 WEIGHTS = np.ones((3, 65), np.float32)

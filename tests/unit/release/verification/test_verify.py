@@ -312,12 +312,12 @@ def test_a_reworded_sentence_and_another_style_change_no_verdict_of_an_older_bun
     """Documents that this version would write otherwise, of a bundle that it or another wrote."""
     reworded = {
         kind: {name: f"In other words, {sentence}" for name, sentence in sentences.items()}
-        for kind, sentences in statement_words._sentences().items()
+        for kind, sentences in statement_words.read_sentences().items()
     }
     templates = Path(shutil.copytree(document_values.TEMPLATES, tmp_path / "templates"))
     style = (templates / "style.css").read_text(encoding="utf-8")
     (templates / "style.css").write_text(f"{style}body {{ font: 9pt serif }}\n", encoding="utf-8")
-    monkeypatch.setattr(statement_words, "_sentences", lambda: reworded)
+    monkeypatch.setattr(statement_words, "read_sentences", lambda: reworded)
     monkeypatch.setattr(page, "TEMPLATES", templates)
     assert failed(verify_bundle(bundle)) == ["documents"], "both documents are this version's"
     before = [(bundle / name).read_bytes() for name in (files.CARD_FILE, files.PAGE_FILE)]

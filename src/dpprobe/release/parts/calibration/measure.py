@@ -174,7 +174,7 @@ def calibrate_head(
     )
     releases = open_releases(draw, plan, wanted)
     scores, weights = score_test_rows(draw.heads, features), weights_of_rows(features, plan)
-    noisy = _release_tables(scores, features.test_labels, weights, releases, point)
+    noisy = release_tables(scores, features.test_labels, weights, releases, point)
     releases.check_counts()
     return {
         **describe_calibration(noisy, plan.mechanisms, plan.n, point),
@@ -252,13 +252,14 @@ def _describe_two(
     return {"scale": scale, "offset": offset, **derived}
 
 
-def _release_tables(
+def release_tables(
     scores: npt.NDArray[Any],
     labels: npt.NDArray[Any],
     weights: Floats,
     releases: Releases,
     point: WantedPoint | None = None,
 ) -> dict[str, Any]:
+    """Releases the temperatures' sums and the noisy counts that describe a calibration."""
     n, usable = releases.plan.n, find_usable(scores)
     logits = np.where(usable[:, None], scores, 0.0).astype(np.float64)
     right = logits.argmax(axis=1) == labels

@@ -233,8 +233,8 @@ def describe_classes(top: Floats, label: Floats, *, n: int, deviation: float) ->
     low, high = np.array(TOP_EDGES[:-1]), np.array(TOP_EDGES[1:])
     return {
         "sets": _list_sets(candidates, n),
-        "reliability": _join_ranges(low, high, (low + high) / 2, top[:, 0], top[:, 1], deviation),
-        "abstention": _list_abstention(low, low, top[:, 0], top[:, 1], n, deviation),
+        "reliability": join_ranges(low, high, (low + high) / 2, top[:, 0], top[:, 1], deviation),
+        "abstention": list_abstention(low, low, top[:, 0], top[:, 1], n, deviation),
     }
 
 
@@ -267,9 +267,9 @@ def describe_two(
         {} if scale else {"cut_offs": [], "net_benefit": []}
     )  # with scale 0, all rows have equal probabilities
     return {
-        "sets": _list_sets(_two_class_candidates(ends, positives, negatives, deviation), n),
-        "reliability": _join_ranges(ends[:-1], ends[1:], middle, positives, negatives, deviation),
-        "abstention": _list_abstention(least, sides.max(axis=0), right, wrong, n, deviation),
+        "sets": _list_sets(list_thresholds(ends, positives, negatives, deviation), n),
+        "reliability": join_ranges(ends[:-1], ends[1:], middle, positives, negatives, deviation),
+        "abstention": list_abstention(least, sides.max(axis=0), right, wrong, n, deviation),
         "cut_offs": _list_cut_offs(ends, positives, negatives, deviation),
         "net_benefit": _list_benefits(ends, positives, negatives, n, deviation),
         **told,
@@ -283,7 +283,7 @@ def probability_ends(edges: Floats, scale: float, offset: float) -> Floats:
     return ends
 
 
-def _two_class_candidates(
+def list_thresholds(
     ends: Floats, positives: Floats, negatives: Floats, deviation: float
 ) -> list[tuple[float, float, float]]:
     """Lists thresholds at edges; a bin that a threshold divides counts as missed."""
@@ -309,7 +309,7 @@ def _list_sets(candidates: Sequence[tuple[float, float, float]], n: int) -> list
     ]
 
 
-def _join_ranges(
+def join_ranges(
     low: Floats, high: Floats, middle: Floats, hits: Floats, others: Floats, deviation: float
 ) -> list[dict[str, float]]:
     """Compares probabilities with shares of right predictions, over ranges that have enough rows.
@@ -351,7 +351,7 @@ def _observed(share: Share) -> dict[str, float]:
     return {"observed": share.value, "low": share.low, "high": share.high}
 
 
-def _list_abstention(
+def list_abstention(
     least: Floats, most: Floats, right: Floats, wrong: Floats, n: int, deviation: float
 ) -> list[dict[str, float]]:
     """Lists, for limits of the largest probability, shares of answered rows and of right answers.

@@ -342,12 +342,12 @@ def _check_uncovered(stated: Values, *, earlier: bool) -> None:
         texts = set(each) <= {"kind", "dataset", "name"} and all(
             isinstance(text, str) for text in each.values()
         )
-        require_true(texts and each["kind"] in _KINDS, "uncovered: an unknown kind of result")
+        require_true(texts and each["kind"] in RESULT_KINDS, "uncovered: an unknown kind of result")
 
 
 # words
 
-_KINDS = {
+RESULT_KINDS = {  # names of uncovered results
     "cell": "{name}",
     "method": "{name}",
     "analysis": "{name}",
@@ -440,7 +440,7 @@ def _explain_fits(others: int) -> str:
 
 
 def _describe_result(result: Facts, unit: UnitWords) -> str:
-    words = unit.fill(_KINDS[result["kind"]], {"name": result.get("name")})
+    words = unit.fill(RESULT_KINDS[result["kind"]], {"name": result.get("name")})
     return f"{result['dataset']}: {words}" if "dataset" in result else words
 
 

@@ -206,7 +206,7 @@ class Steps(PartSteps):
                 f"dataset {dataset}: its units are in this chain of cohorts already, and would "
                 "count twice; write a dataset of new units"
             )
-        binds = self._list_binds()
+        binds = self.list_binds()
         if other := [name for name in binds if chain.binds and chain.binds[name] != binds[name]]:
             raise PrivacyError(
                 f"predecessor {chain.links[-1].release}: has another "
@@ -216,7 +216,7 @@ class Steps(PartSteps):
         names = method.running_sums or ()
         return RunningSums(chain.factorisation, chain.cohorts, names=names, n=self.planned.plan.n)
 
-    def _list_binds(self) -> dict[str, str]:
+    def list_binds(self) -> dict[str, str]:
         """Hashes options and facts that all releases of a chain share, by their names in errors."""
         release, planned, store = self.release, self.planned, self.release.stores[0]
         return {
@@ -269,7 +269,7 @@ class Steps(PartSteps):
                 self._chain,
                 self._running.make_cohort(heads.weights[0]),
                 label=str(self.release.options.cohort),
-                binds=self._list_binds(),
+                binds=self.list_binds(),
             )
 
     def drop(self, entry: Entry) -> None:

@@ -97,7 +97,7 @@ LARGEST_SCORE, RANGES_COUNT = 1000.0, 64
 FEWEST_BINS, MOST_BINS = 16, 128
 # Counts of ranges below EMPTY standard deviations of their noise are taken as 0.
 EMPTY = 2.0
-_SIMULATIONS = 4000
+SIMULATIONS = 4000  # draws of the noise on counts, whose areas give an area's error
 # Logit of the outermost quantile that is a bin edge: quantiles are dense at both ends, for rare
 # labels.
 _TAIL = 4.5
@@ -231,7 +231,7 @@ def enough_of_a_class(plan: Plan, *, classes: int) -> float:
     deviation = counts.noise_scale
     if counts.name == CLASS_COUNTS:
         return units_for_result(class_deviation(deviation), classes)
-    bins = _count_bins(plan.n, deviation)
+    bins = count_bins(plan.n, deviation)
     return units_for_result(deviation * math.sqrt(bins), classes)
 
 
@@ -329,8 +329,8 @@ def release_score_counts(
     end = math.asinh(LARGEST_SCORE / SCORE_UNIT)
     fixed = np.linspace(-end, end, RANGES_COUNT + 1)
     noisy = release_counts(RANGES, label_counts(places, None, units, [fixed] * places.shape[1]))
-    bins = _count_bins(n, releases.noise_deviation(SCORE_COUNTS))
-    edges = [_noisy_quantiles(of, fixed, releases.noise_deviation(RANGES), bins) for of in noisy]
+    bins = count_bins(n, releases.noise_deviation(SCORE_COUNTS))
+    edges = [place_edges(of, fixed, releases.noise_deviation(RANGES), bins) for of in noisy]
     counts = release_counts(SCORE_COUNTS, label_counts(places, present, units, edges))
     return ScoreCounts(
         np.stack(edges), counts.reshape(len(edges), 2, -1), releases.noise_deviation(SCORE_COUNTS)
@@ -347,12 +347,12 @@ def _rank_rows(
     return wide[:, 1:] - wide[:, :1], (labels == 1)[:, None]
 
 
-def _count_bins(n: int, deviation: float) -> int:
+def count_bins(n: int, deviation: float) -> int:
     """Returns the number of score bins that suits n test units and the noise's deviation."""
     return min(max(round(math.sqrt(n / deviation)), FEWEST_BINS), MOST_BINS)
 
 
-def _noisy_quantiles(noisy: Floats, fixed: Floats, deviation: float, bins: int) -> Floats:
+def place_edges(noisy: Floats, fixed: Floats, deviation: float, bins: int) -> Floats:
     """Returns the edges of bins, [bins + 1]: quantiles of the noisy counts in fixed ranges."""
     full = np.where(noisy > EMPTY * deviation, noisy, 0.0)
     if not full.any():
@@ -381,9 +381,9 @@ def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, int]:
     left_out = len(counts) - len(kept)
     if not len(kept):
         return Estimate(0.5, 0.0, 1.0, 0.5), left_out
-    areas = _histogram_areas(kept)
+    areas = compute_areas(kept)
     value = float(np.clip(areas.mean(), 0, 1))
-    noise = _noise_of_area(kept, deviation)
+    noise = simulate_noise(kept, deviation)
 
     def area_spread(area: float) -> float:
         # labels share rows, so errors of all labels may have one sign
@@ -395,7 +395,7 @@ def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, int]:
     return Estimate(value, low, high, area_spread(value)), left_out
 
 
-def _histogram_areas(counts: Floats) -> Floats:
+def compute_areas(counts: Floats) -> Floats:
     """Returns the Mann-Whitney areas of histograms [..., 2, bins], with ties counted as a half."""
     positive, negative = counts[..., 0, :], counts[..., 1, :]
     below = np.cumsum(negative, axis=-1) - negative / 2
@@ -403,18 +403,16 @@ def _histogram_areas(counts: Floats) -> Floats:
     return np.asarray(wins / (positive.sum(axis=-1) * negative.sum(axis=-1)))
 
 
-def _noise_of_area(counts: Floats, deviation: float) -> float:
+def simulate_noise(counts: Floats, deviation: float) -> float:
     """Simulates the standard deviation of a mean area caused by noise on the counts.
 
     The deviation comes from percentiles, since errors of a ratio are unbounded. A fixed seed gives
     equal intervals for equal counts, and the simulated noise protects nothing.
     """
     generator = np.random.default_rng(0)
-    block = max(1, _SIMULATIONS // 16)
+    block = max(1, SIMULATIONS // 16)
     drawn = [
-        _histogram_areas(counts + generator.normal(0, deviation, (block, *counts.shape))).mean(
-            axis=-1
-        )
+        compute_areas(counts + generator.normal(0, deviation, (block, *counts.shape))).mean(axis=-1)
         for _ in range(16)
     ]
     ends = np.percentile(np.concatenate(drawn), [100 * ndtr(-_Z), 100 * ndtr(_Z)])

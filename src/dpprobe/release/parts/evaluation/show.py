@@ -60,7 +60,7 @@ def check_evaluation(values: Values, plan: Plan, facts: BundleFacts) -> tuple[st
     block, tested, cost = read_tested(
         "evaluation", values["evaluation"], EVALUATION_KEYS | more, plan, wanted
     )
-    _check_result(block, tested, facts.class_names)
+    check_result(block, tested, facts.class_names)
     unit = words_of_statement(values)
     return f"{state_measured(block)}, epsilon {cost:.6g} on {tested.n} test {unit.many}", True
 
@@ -72,7 +72,8 @@ def list_wanted(block: Facts, facts: BundleFacts) -> tuple[Mechanism, ...]:
     )
 
 
-def _check_result(block: Values, tested: Plan, class_names: Sequence[str]) -> None:
+def check_result(block: Values, tested: Plan, class_names: Sequence[str]) -> None:
+    """Raises DataError for a result whose numbers do not follow from each other and the plan."""
     low, high = (read_real("interval", end) for end in block["interval"])
     value = read_real("value", block["value"])
     error = read_real("standard_error", block["standard_error"])

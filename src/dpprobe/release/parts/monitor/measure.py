@@ -230,13 +230,13 @@ def check_monitor(
     require_true(agree(edges, block["edges"]), "edges: not the public edges")
     sizes = table_sizes(len(facts.class_names), edges)
     tables = read_block("tables", block["tables"], set(sizes))
-    _check_totals(tables, sizes, tested)
+    check_totals(tables, sizes, tested)
     unit = words_of_statement(values)
     said = f"new {unit.items} can be compared with {tested.n} test {unit.many}"
     return f"{said}, epsilon {cost:.6g}", True
 
 
-def _check_totals(tables: Values, sizes: Mapping[str, int], tested: Plan) -> None:
+def check_totals(tables: Values, sizes: Mapping[str, int], tested: Plan) -> None:
     """Checks that all tables count equally many rows, apart from noise."""
     (item,) = tested.mechanisms
     deviation, totals = item.noise_scale, {}

@@ -72,7 +72,7 @@ def sums_of(
     point: WantedPoint | None = None,
 ) -> Sums:
     sums: Any = Sums(plan, answers)
-    calibration._release_tables(scores, labels, weights, sums, point)
+    calibration.release_tables(scores, labels, weights, sums, point)
     return sums
 
 
@@ -128,7 +128,7 @@ def test_a_head_s_planted_error_is_described(
     labels = (truth.cumsum(axis=1) > generator.random((n, 1))).argmax(axis=1)
     plan = planned(tmp_path, n=n, epsilon=8.0, classes=classes)
     sums: Any = Sums(plan)
-    noisy = calibration._release_tables(logits / scale, labels, np.ones(n), sums)
+    noisy = calibration.release_tables(logits / scale, labels, np.ones(n), sums)
     described = calibration.describe_calibration(noisy, plan.mechanisms, n)
     assert described["scale"] == pytest.approx(scale, rel=0.1)
     assert described["offset"] == pytest.approx(offset, abs=0.05)

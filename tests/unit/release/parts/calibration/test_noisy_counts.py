@@ -49,7 +49,7 @@ def test_sets_of_ten_thousand_releases_cover(
     n: int, deviation: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """New units, test units and noise anew each time: at most 10% of sets miss the true class."""
-    for other in ("_join_ranges", "_list_abstention"):  # most of the time, and no part of sets
+    for other in ("join_ranges", "list_abstention"):  # most of the time, and no part of sets
         monkeypatch.setattr(calibration, other, lambda *_: [])
     generator, releases = np.random.default_rng(3), 10_000
     values, labels = draw_rows(200_000, generator)
@@ -181,7 +181,7 @@ def test_the_share_of_answered_rows_never_rises_with_the_limit() -> None:
     least, most = edges[:-1], edges[1:]
     for _ in range(50):
         right, wrong = random.normal(2.0, 40.0, (2, len(least)))
-        rows = calibration._list_abstention(least, most, right, wrong, 300, 40.0)
+        rows = calibration.list_abstention(least, most, right, wrong, 300, 40.0)
         shares = [row["answered"] for row in rows]
         assert shares == sorted(shares, reverse=True)
         assert 0 <= min(shares) <= max(shares) <= 1
@@ -399,7 +399,7 @@ def test_ranges_of_the_diagram_are_joined_until_they_exceed_their_noise() -> Non
     hits, others = np.full(10, 30.0), np.full(10, 10.0)
 
     def ends(deviation: float) -> list[tuple[float, float]]:
-        rows = calibration._join_ranges(low, high, middle, hits, others, deviation)
+        rows = calibration.join_ranges(low, high, middle, hits, others, deviation)
         return [(round(row["from"], 6), round(row["to"], 6)) for row in rows]
 
     each = [(round(a, 6), round(b, 6)) for a, b in zip(low, high, strict=True)]
@@ -409,7 +409,7 @@ def test_ranges_of_the_diagram_are_joined_until_they_exceed_their_noise() -> Non
     assert ends(100.0) == [(0.0, 1.0)]
     hits[:3] = others[:3] = 0.1
     assert ends(1.0) == [(0.0, 0.4), *each[4:]]
-    (first, *_) = calibration._join_ranges(low, high, middle, hits, others, 1.0)
+    (first, *_) = calibration.join_ranges(low, high, middle, hits, others, 1.0)
     totals = hits + others
     assert first["predicted"] == pytest.approx(np.average(middle[:4], weights=totals[:4]))
     share = calibration.estimate_share(hits[:4].sum(), totals[:4].sum(), 2.0, 2.0)
@@ -419,7 +419,7 @@ def test_ranges_of_the_diagram_are_joined_until_they_exceed_their_noise() -> Non
 def test_the_candidates_of_two_classes_count_a_divided_bin_as_missed() -> None:
     ends = np.array([0.0, 0.2, 0.7, 1.0])
     positives, negatives = np.array([1.0, 10, 100]), np.array([1000.0, 10_000, 100_000])
-    found = calibration._two_class_candidates(ends, positives, negatives, 2.0)
+    found = calibration.list_thresholds(ends, positives, negatives, 2.0)
     # of thresholds 0.2 and 1 - 0.7: rows of the second class below, of the first above 1 minus it
     expected = [(0.2, 1 + 100_000, 2), (0.3, 11 + 100_000, 3)]
     for (threshold, misses, deviation), (edge, count, bins) in zip(found, expected, strict=True):

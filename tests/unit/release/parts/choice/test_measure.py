@@ -161,14 +161,14 @@ def test_backbones_and_seeds_share_calibrations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     solved: list[float] = []
-    solve = noise_calibration._find_answer
+    solve = noise_calibration.solve_target
 
     def counted(mechanisms: Any, target: Target, *rest: Any) -> Any:
         solved.append(target.nominal_epsilon)
         return solve(mechanisms, target, *rest)
 
     plan_of(COVARIANCE, 1.0, tmp_path)
-    monkeypatch.setattr(noise_calibration, "_find_answer", counted)
+    monkeypatch.setattr(noise_calibration, "solve_target", counted)
     backbones = {f"pixels_{size}": {"family": "pixels", "size": size} for size in range(2, 52)}
     methods = {f"covariance_{index}": COVARIANCE for index in range(10)}
     many = study(methods, [0.5, 2], backbones=backbones)

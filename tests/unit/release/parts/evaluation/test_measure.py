@@ -157,7 +157,7 @@ def test_without_noise_the_area_is_the_benchmarks() -> None:
 @pytest.fixture
 def few_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the part of a spread that is noise be off by 3%: how near it comes is tested below."""
-    monkeypatch.setattr(results, "_SIMULATIONS", 1000)
+    monkeypatch.setattr(results, "SIMULATIONS", 1000)
 
 
 @pytest.mark.usefixtures("few_simulations")
@@ -187,8 +187,8 @@ def test_standard_errors_and_spreads_are_those_of_draws() -> None:
     assert estimate.standard_error == pytest.approx(drawn.std(), rel=0.03)
     counts = np.array([[np.arange(16.0), np.arange(16.0)[::-1]]]) + 20
     noise = generator.normal(0, 3, (20_000, *counts.shape))
-    areas = results._histogram_areas(counts + noise).mean(axis=-1)
-    assert results._noise_of_area(counts, 3.0) == pytest.approx(areas.std(), rel=0.05)
+    areas = results.compute_areas(counts + noise).mean(axis=-1)
+    assert results.simulate_noise(counts, 3.0) == pytest.approx(areas.std(), rel=0.05)
 
 
 def test_negative_counts_give_an_area_in_range() -> None:
@@ -207,7 +207,7 @@ def test_with_the_stated_test_units_95_percent_of_areas_have_a_result(
     plan = plan_area(tmp_path, 1000, epsilon)
     deviation = plan.mechanisms[-1].noise_scale
     enough = results.enough_of_a_class(plan, classes=2)
-    bins = results._count_bins(plan.n, deviation)
+    bins = results.count_bins(plan.n, deviation)
     generator = np.random.default_rng(3)
     noise = generator.normal(0, deviation, (3000, 1, 2, bins))
     shares = [
@@ -290,8 +290,8 @@ def test_the_ends_of_an_area_are_where_newcombe_rejects_it(labels: int, deviatio
     """1.96 deviations from the value; the errors of labels may all have one sign."""
     counts = draw_counts(labels, 16, 5)
     estimate, _ = results.area_estimate(counts, deviation)
-    areas = results._histogram_areas(counts)
-    noise = results._noise_of_area(counts, deviation)
+    areas = results.compute_areas(counts)
+    noise = results.simulate_noise(counts, deviation)
 
     def spread(area: float) -> float:
         errors = []
@@ -343,7 +343,7 @@ def test_edges_of_bins_are_quantiles(seed: int, bins: int) -> None:
     generator, fixed = np.random.default_rng(seed), np.linspace(-3, 3, 13)
     counts = generator.integers(0, 50, 12).astype(float)
     counts[generator.integers(12)] += 10
-    edges = results._noisy_quantiles(counts, fixed, 0.0, bins)
+    edges = results.place_edges(counts, fixed, 0.0, bins)
     assert len(edges) == bins + 1
     assert (edges[0], edges[-1]) == (-3, 3)
     assert (np.diff(edges) >= 0).all()
@@ -355,11 +355,11 @@ def test_edges_of_bins_are_quantiles(seed: int, bins: int) -> None:
 def test_ranges_within_their_noise_have_no_edge() -> None:
     """A count of at most two deviations is taken as 0, unless all are."""
     fixed = np.arange(5.0)
-    inner = results._noisy_quantiles(np.array([9.0, 2.0, 2.0, 1.9]), fixed, 1.0, 9)[1:-1]
+    inner = results.place_edges(np.array([9.0, 2.0, 2.0, 1.9]), fixed, 1.0, 9)[1:-1]
     assert (inner <= 1 + 1e-4).all()
-    inner = results._noisy_quantiles(np.array([9.0, 2.0, 2.0, 9.1]), fixed, 1.0, 9)[1:-1]
+    inner = results.place_edges(np.array([9.0, 2.0, 2.0, 9.1]), fixed, 1.0, 9)[1:-1]
     assert not ((inner > 1.001) & (inner < 2.999)).any()
-    inner = results._noisy_quantiles(np.array([0.0, 2.0, 0.0, -1.9]), fixed, 1.0, 9)[1:-1]
+    inner = results.place_edges(np.array([0.0, 2.0, 0.0, -1.9]), fixed, 1.0, 9)[1:-1]
     assert ((inner > 0.999) & (inner < 2.001)).all()
 
 

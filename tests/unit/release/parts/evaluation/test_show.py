@@ -99,7 +99,7 @@ def test_an_impossible_interval_is_named(
 ) -> None:
     given = block("accuracy", value, low, high) | {"standard_error": error}
     with refuses(DataError, f"{value:g}", f"{low:g}"):
-        show._check_result(given, made_plan(HITS, 9), ["a", "b"])
+        show.check_result(given, made_plan(HITS, 9), ["a", "b"])
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
@@ -107,7 +107,7 @@ def test_an_interval_follows_from_value_and_noise(value: float) -> None:
     plan = made_plan(HITS, 40)
     estimate = results.accuracy_estimate(value, 40, plan.mechanisms[0].noise_scale)
     given = block("accuracy", *estimate[:3]) | {"standard_error": estimate.standard_error}
-    show._check_result(given, plan, ["a", "b"])
+    show.check_result(given, plan, ["a", "b"])
     for edit in (
         {"standard_error": estimate.standard_error * 1.01},
         {"interval": [estimate.low, estimate.high - 0.01]}
@@ -115,7 +115,7 @@ def test_an_interval_follows_from_value_and_noise(value: float) -> None:
         else {"interval": [estimate.low + 0.01, estimate.high]},
     ):
         with refuses(DataError, "value", "interval", "standard error", f"{estimate.value:g}"):
-            show._check_result(given | edit, plan, ["a", "b"])
+            show.check_result(given | edit, plan, ["a", "b"])
 
 
 @pytest.mark.parametrize(("left", "right"), [(0, True), (3, True), (4, False), (-1, False)])
@@ -123,10 +123,10 @@ def test_an_area_leaves_out_labels_that_it_has(left: int, right: bool) -> None:
     areas = results.evaluation_mechanisms("auc", classes=3, multi_label=True)
     given = block("auc", 0.8, 0.7, 0.85) | {"standard_error": 0.02, "labels_left_out": left}
     if right:
-        show._check_result(given, made_plan(areas, 90), ["a", "b", "c"])
+        show.check_result(given, made_plan(areas, 90), ["a", "b", "c"])
         return
     with refuses(DataError, "labels_left_out", left + 1):
-        show._check_result(given, made_plan(areas, 90), ["a", "b", "c"])
+        show.check_result(given, made_plan(areas, 90), ["a", "b", "c"])
 
 
 # Which test result and calibration a study may ask for.

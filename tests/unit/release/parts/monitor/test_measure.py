@@ -32,7 +32,7 @@ from dpprobe.release import bundle
 from dpprobe.release import image_monitor as monitor
 from dpprobe.release.image_sources import find_images
 from dpprobe.release.parts.monitor import measure
-from dpprobe.release.parts.monitor.measure import READER, _check_totals
+from dpprobe.release.parts.monitor.measure import READER, check_totals
 from dpprobe.release.predict import Predictor, predict
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.results.unit_counts import row_weights
@@ -285,7 +285,7 @@ def check(first: float, second: list[float], *, n: int, deviation: float) -> Non
     """Two tables of one and of more bins."""
     plan = made_plan(FOUR, n, noise=deviation / made_plan(FOUR, n).mechanisms[0].noise_scale)
     sizes = {"a": 1, "b": len(second)}
-    _check_totals({"a": [first], "b": second}, sizes, plan)
+    check_totals({"a": [first], "b": second}, sizes, plan)
 
 
 def test_a_total_exceeds_n_by_its_noise_alone() -> None:
@@ -315,10 +315,10 @@ def test_a_total_exceeds_another_table_by_the_noise_of_both() -> None:
 def test_another_number_of_cells_is_named() -> None:
     plan = made_plan(FOUR, 300)
     with refuses(DataError, "b", "2 bins", 3):
-        _check_totals({"a": [1.0], "b": [1.0, 1.0]}, {"a": 1, "b": 3}, plan)
+        check_totals({"a": [1.0], "b": [1.0, 1.0]}, {"a": 1, "b": 3}, plan)
     for bad in (math.nan, "1", True):
         with refuses(DataError, "a"):
-            _check_totals({"a": [bad]}, {"a": 1}, plan)
+            check_totals({"a": [bad]}, {"a": 1}, plan)
 
 
 def test_directions_are_orthonormal_and_hold_the_centre() -> None:

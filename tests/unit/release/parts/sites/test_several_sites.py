@@ -329,18 +329,18 @@ def change_message(site: Site, number: int) -> None:
     """Lets a malicious site replace a message of its own by another one that it signs."""
     exchange = open_exchange(site)
     path = exchange.message_path(number, site.name)
-    values, sums = exchange._read_message(path, site.name)
+    values, sums = exchange.read_message(path, site.name)
     shift = 10**12 * (np.arange(sums[0].numbers.size) < DIMENSION)
     changed = [each.replace_numbers(each.numbers + shift) for each in sums]
-    values["sums"] = [*map(exchanges._describe, changed)]
+    values["sums"] = [*map(exchanges.describe_sum, changed)]
     values["signature"] = sign_values(exchange.signer, values)
-    path.write_bytes(exchanges._pack_sums(changed, values))
+    path.write_bytes(exchanges.pack_sums(changed, values))
 
 
 def read_sums(victim: Site, others: list[Site], *, masks: bool) -> np.ndarray:
     """The numbers of the message of round 3, with or without the masks that the others know."""
     exchange = open_exchange(victim)
-    values, (sums,) = exchange._read_message(exchange.message_path(3, victim.name), victim.name)
+    values, (sums,) = exchange.read_message(exchange.message_path(3, victim.name), victim.name)
     numbers = sums.numbers
     for other in [] if masks else others:
         secret = exchanges.read_secret(other.private)
