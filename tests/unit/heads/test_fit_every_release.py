@@ -42,11 +42,13 @@ CASES: dict[str, dict[str, Any]] = {
     "least_squares, two labels": {"head": "least_squares", "max_labels": 2, **PLAIN},
     "prototypes": {"head": "prototypes", "max_labels": 2},
     "prototypes, channels": {"head": "prototypes", "normalize": CHANNELS, "max_row_norm": 1e-4},
+    "prototypes, long": {"head": "prototypes", **PLAIN},
     "newton": {"head": "newton", "steps": 2, "class_priors": "released"},
     "newton, sigmoid": {"head": "newton", "steps": 2, "max_grad_norm": None, **SIGMOID},
     "newton, one step": {"head": "newton", "steps": 1, "max_grad_norm": None, **PLAIN},
     "newton, per class": {"head": "newton", "loss": "sigmoid", "hessian": "per_class", **PLAIN},
     "feature_covariance": {"head": "feature_covariance", "steps": 2, "max_grad_norm": 0.005},
+    "feature_covariance, long": {"head": "feature_covariance", "steps": 2, **PLAIN},
     "feature_covariance, whitened": {"head": "feature_covariance", "normalize": "whitened"},
     "tuned": {
         "head": "tuned",

@@ -183,6 +183,35 @@ def test_bounds_that_gradients_have_by_themselves_clip_nothing(
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+def test_curvatures_are_second_derivatives_over_their_bound(loss: Any) -> None:
+    """Of each class's logit; a softmax has one curvature for all classes, their mean."""
+    features, labels = classes_of(30, 3, 4)
+    options = newton.Options(normalize="none", loss=loss, max_grad_norm=None, init_bias=0.0)
+    descent = descent_of(options, features, labels)
+    head = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+    factors = descent.design.make_factors(head)
+
+    def compute_loss(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        if loss == "softmax":
+            return torch.nn.functional.cross_entropy(logits, target.argmax())
+        return torch.nn.functional.binary_cross_entropy_with_logits(
+            logits, target, reduction="sum"
+        )
+
+    second = torch.func.vmap(torch.func.hessian(compute_loss))
+    for piece, block in descent.design.read_blocks():
+        logits = descent.design.compute_logits(block, factors)
+        targets = torch.nn.functional.one_hot(labels[piece.start : piece.stop], 4)
+        curvatures = second(logits.double(), targets.double()).diagonal(dim1=1, dim2=2)
+        if loss == "softmax":  # p (1 - p) has the largest mean where all p are 1 / 4
+            expected = curvatures.mean(1, keepdim=True) / (0.25 * 0.75)
+        else:
+            expected = curvatures / 0.25
+        actual = descent.compute_curvatures(block, factors)
+        torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("max_grad_norm", [None, 0.7, 0.05])
 def test_newton_s_gradients_are_the_clipped_ones_and_reach_their_sensitivity(
     loss: Any, max_grad_norm: float | None
