@@ -109,6 +109,39 @@ def test_published_settings_are_the_published_update() -> None:
     np.testing.assert_allclose(actual[:, -1], -10)
 
 
+@pytest.mark.parametrize("hessian", ["shared", "per_class"])
+def test_newton_s_steps_are_a_plain_loop(hessian: Any) -> None:
+    """A shared Hessian is the mean of all so far, of the classes' mean curvature."""
+    options = newton.Options(
+        normalize="none",
+        loss="sigmoid",
+        hessian=hessian,
+        steps=3,
+        learning_rate=0.2,
+        ridge=0,
+        max_grad_norm=None,
+        intercept=0,
+        init_bias=0.5,
+        average="last",
+    )
+    features, labels = classes_of(100, 4, 3)
+    actual = fit(options, features, labels, 3, seeds=(1,)).weights[0]
+    rows, targets = features.double(), torch.nn.functional.one_hot(labels, 3).double()
+    weights = torch.zeros(3, 4, dtype=torch.float64)
+    moments = torch.zeros(3, 4, 4, dtype=torch.float64)
+    for step in range(3):
+        p = torch.sigmoid(rows @ weights.T + 0.5)
+        curvatures = (p * (1 - p) * (2 + 2 * math.cosh(0.5))).clamp(max=1)  # over the start's
+        if hessian == "shared":
+            curvatures = curvatures.mean(1, keepdim=True).expand(-1, 3)
+        now = torch.stack([rows.T @ (each[:, None] * rows) for each in curvatures.T])
+        moments = now if hessian == "per_class" else (step * moments + now) / (step + 1)
+        gradients = (p - targets).T @ rows
+        weights -= 0.2 * torch.linalg.solve(moments, gradients)
+    np.testing.assert_allclose(actual[:, :-1], weights, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(actual[:, -1], 0.5)
+
+
 def test_a_diverged_head_is_refused() -> None:
     features, labels = classes_of()
     options = feature_covariance.Options(
