@@ -144,6 +144,12 @@ def test_each_name_is_left_out_by_itself(
     assert find_left_out(files, chosen) == alone
 
 
+def test_numbers_after_a_point_are_no_extension() -> None:
+    """DICOM files are often named by a UID alone."""
+    names = [f"1.2.840.{number}" for number in range(5)]
+    assert words([*names, *(f"{name}_mask" for name in names)]) == {"mask": 5}
+
+
 def test_a_name_with_a_zero_character_is_a_name() -> None:
     names = [f"a{number}{end}" for number in range(3) for end in ("", "\0", "_mask", "\0_mask")]
     assert words(names) == {"mask": 6}
