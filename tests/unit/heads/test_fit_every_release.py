@@ -42,11 +42,14 @@ CASES: dict[str, dict[str, Any]] = {
     "least_squares, two labels": {"head": "least_squares", "max_labels": 2, **PLAIN},
     "prototypes": {"head": "prototypes", "max_labels": 2},
     "prototypes, channels": {"head": "prototypes", "normalize": CHANNELS, "max_row_norm": 1e-4},
+    "prototypes, long": {"head": "prototypes", **PLAIN},
     "newton": {"head": "newton", "steps": 2, "class_priors": "released"},
+    "newton, clipped": {"head": "newton", "steps": 2, "max_grad_norm": 0.05, **PLAIN},
     "newton, sigmoid": {"head": "newton", "steps": 2, "max_grad_norm": None, **SIGMOID},
     "newton, one step": {"head": "newton", "steps": 1, "max_grad_norm": None, **PLAIN},
     "newton, per class": {"head": "newton", "loss": "sigmoid", "hessian": "per_class", **PLAIN},
     "feature_covariance": {"head": "feature_covariance", "steps": 2, "max_grad_norm": 0.005},
+    "feature_covariance, long": {"head": "feature_covariance", "steps": 2, **PLAIN},
     "feature_covariance, whitened": {"head": "feature_covariance", "normalize": "whitened"},
     "tuned": {
         "head": "tuned",
@@ -167,6 +170,36 @@ def test_each_release_has_the_noise_that_was_priced(name: str) -> None:
         deviations = 5 / math.sqrt(2 * len(numbers))
         assert float(numbers.std()) == pytest.approx(item.noise_scale, rel=deviations), item.name
         assert len(numbers.unique()) > 0.9 * len(numbers)
+
+
+class Grids(Replaying):
+    """Keeps the grid and the shape of each release."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+        self.grids: list[tuple[str, float | None, torch.Size]] = []
+
+    def change_output(self, name: str, output: torch.Tensor, step: float | None) -> torch.Tensor:
+        self.grids.append((name, step, output.shape))
+        return super().change_output(name, output, step)
+
+
+@EACH
+def test_grids_and_shapes_follow_from_public_facts(name: str) -> None:
+    """Values, labels, and the number of each unit's rows are private."""
+    method, generator = method_options(CASES[name]), torch.Generator().manual_seed(0)
+    seen = []
+    for counts, scale in (([1] * 6, 1.0), ([1, 90, 2, 1, 7, 1], 1e9), ([3] * 6, math.nan)):
+        units = Units.number_units([name for name, m in zip("abcdef", counts) for _ in range(m)])
+        rows = scale * torch.randn(sum(counts), 4, generator=generator)
+        labels = torch.arange(len(rows)) // 2 % CLASSES
+        plan, grids = plan_for(method, 6, 1.0), Grids()
+        fit_heads(
+            method, TrainingSet(rows, labels, CLASSES, units=units), plan, [1], observer=grids
+        )
+        seen.append(grids.grids)
+    assert seen[0] == seen[1] == seen[2]
+    assert seen[0]
 
 
 SGD_TUNED = {"head": "tuned", "base": SGD | {"batch_size": "full"}, "score_share": 0.2}

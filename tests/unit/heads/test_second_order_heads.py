@@ -109,6 +109,39 @@ def test_published_settings_are_the_published_update() -> None:
     np.testing.assert_allclose(actual[:, -1], -10)
 
 
+@pytest.mark.parametrize("hessian", ["shared", "per_class"])
+def test_newton_s_steps_are_a_plain_loop(hessian: Any) -> None:
+    """A shared Hessian is the mean of all so far, of the classes' mean curvature."""
+    options = newton.Options(
+        normalize="none",
+        loss="sigmoid",
+        hessian=hessian,
+        steps=3,
+        learning_rate=0.2,
+        ridge=0,
+        max_grad_norm=None,
+        intercept=0,
+        init_bias=0.5,
+        average="last",
+    )
+    features, labels = classes_of(100, 4, 3)
+    actual = fit(options, features, labels, 3, seeds=(1,)).weights[0]
+    rows, targets = features.double(), torch.nn.functional.one_hot(labels, 3).double()
+    weights = torch.zeros(3, 4, dtype=torch.float64)
+    moments = torch.zeros(3, 4, 4, dtype=torch.float64)
+    for step in range(3):
+        p = torch.sigmoid(rows @ weights.T + 0.5)
+        curvatures = (p * (1 - p) * (2 + 2 * math.cosh(0.5))).clamp(max=1)  # over the start's
+        if hessian == "shared":
+            curvatures = curvatures.mean(1, keepdim=True).expand(-1, 3)
+        now = torch.stack([rows.T @ (each[:, None] * rows) for each in curvatures.T])
+        moments = now if hessian == "per_class" else (step * moments + now) / (step + 1)
+        gradients = (p - targets).T @ rows
+        weights -= 0.2 * torch.linalg.solve(moments, gradients)
+    np.testing.assert_allclose(actual[:, :-1], weights, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(actual[:, -1], 0.5)
+
+
 def test_a_diverged_head_is_refused() -> None:
     features, labels = classes_of()
     options = feature_covariance.Options(
@@ -180,6 +213,35 @@ def test_bounds_that_gradients_have_by_themselves_clip_nothing(
     actual = sum_gradients(descent.design, descent.loss, head)
     # residuals are rounded towards zero to 2^-16
     torch.testing.assert_close(actual.values[:, :-1], plain.double(), rtol=1e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+def test_curvatures_are_second_derivatives_over_their_bound(loss: Any) -> None:
+    """Of each class's logit; a softmax has one curvature for all classes, their mean."""
+    features, labels = classes_of(30, 3, 4)
+    options = newton.Options(normalize="none", loss=loss, max_grad_norm=None, init_bias=0.0)
+    descent = descent_of(options, features, labels)
+    head = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+    factors = descent.design.make_factors(head)
+
+    def compute_loss(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        if loss == "softmax":
+            return torch.nn.functional.cross_entropy(logits, target.argmax())
+        return torch.nn.functional.binary_cross_entropy_with_logits(
+            logits, target, reduction="sum"
+        )
+
+    second = torch.func.vmap(torch.func.hessian(compute_loss))
+    for piece, block in descent.design.read_blocks():
+        logits = descent.design.compute_logits(block, factors)
+        targets = torch.nn.functional.one_hot(labels[piece.start : piece.stop], 4)
+        curvatures = second(logits.double(), targets.double()).diagonal(dim1=1, dim2=2)
+        if loss == "softmax":  # p (1 - p) has the largest mean where all p are 1 / 4
+            expected = curvatures.mean(1, keepdim=True) / (0.25 * 0.75)
+        else:
+            expected = curvatures / 0.25
+        actual = descent.compute_curvatures(block, factors)
+        torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])

@@ -331,6 +331,8 @@ def test_kinds_of_fits_together_are_one_composition() -> None:
     price, exact = accountants.all_together([whole, whole], DELTA)
     assert exact
     assert price == pytest.approx(exact_epsilon(2 * WHOLE_MU), rel=1e-6)
+    twice, _ = accountants.all_together([sampled, sampled], DELTA)
+    assert twice == pytest.approx(renyi(*[events[1]] * 2 * sampled.times), rel=2e-3)
     for kinds in ([sampled], [whole, sampled], [searched], KINDS):
         price, exact = accountants.all_together(kinds, DELTA)
         assert not exact

@@ -509,7 +509,8 @@ def test_a_plan_priced_again_has_its_price_to_one_to_groups_and_to_several_fits(
 def test_second_opinions_with_checks_are_those_of_the_calibration_rounded_up(
     selection: Selection | None, tmp_path: Path
 ) -> None:
-    plan = calibrate([relative(1.0, 4)], aim(), cache=tmp_path, selection=selection)
+    parts = [relative(1.0, 4), relative(1.0, 2, 3.0, "centre")]
+    plan = calibrate(parts, aim(), cache=tmp_path, selection=selection)
     by, checks, notes = noise_calibration.second_opinions(plan)
     assert (by, checks, notes) == (plan.priced_by, plan.checks, plan.check_notes)
     values, reasons = accountants.check_epsilons(plan.mechanisms, 1e-5, "gaussian", selection)

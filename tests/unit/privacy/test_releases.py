@@ -252,6 +252,16 @@ def test_the_same_sums_on_another_grid_are_released_to_within_a_step() -> None:
     assert float((fine - coarse).abs().max()) <= 2.0**-11 * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("entropy", [SEEDED, SystemEntropy()])
+def test_a_chain_of_cohorts_has_its_noise_whoever_draws_it(entropy: Any) -> None:
+    running = RunningSums(Factorisation.make(4), [], names=("a",), n=10)
+    parts = mechanism("a"), mechanism("b")
+    taken = releases(*parts, seeds=(1,), running=running, entropy=entropy)
+    assert running.noise_growth > 1
+    assert taken.noise_multiplier("a") == 2.0 * running.noise_growth
+    assert taken.noise_multiplier("b") == 2.0
+
+
 @pytest.mark.parametrize("take", ["release_gaussian", "release_symmetric"])
 def test_sums_of_several_sites_take_the_sites_noise_also_in_a_chain_of_cohorts(take: str) -> None:
     """The seeds of a fit of several sites are public, so no noise may come from them."""

@@ -232,6 +232,7 @@ def test_a_risk_that_no_noise_reaches_is_refused(tmp_path: Path) -> None:
         ({"advantage": 0.1}, "advantage-0.1"),
         ("advantage-1e-1", "advantage-0.1"),
         ("advantage-1e-07", "advantage-1e-07"),
+        ({"advantage": 0.12345678}, "advantage-0.12345678"),
         ({"true_positives": 0.01, "at": 0.001}, "tpr-0.01-at-0.001"),
         ("tpr-0.20-at-1e-1", "tpr-0.2-at-0.1"),
         (RiskEpsilon(0.9, "advantage-0.1"), "advantage-0.1"),

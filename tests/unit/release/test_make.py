@@ -34,6 +34,7 @@ from dpprobe.json_values import hash_value
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.release import bundle, make, packing, planned_release
 from dpprobe.release.ledger.ledger import Ledger
+from dpprobe.release.release_folders import ReleaseFolders
 from dpprobe.release.stated_plans import check_price, read_plan
 from dpprobe.release.verification import method as checking
 from dpprobe.release.verification.verify import verify_bundle
@@ -319,8 +320,14 @@ def test_an_error_after_the_booking_says_that_the_entry_counts(
             release(folder, study(folder))
     with pytest.raises(PrivacyError, match="--abandon 1 --reason"):
         release(folder, study(folder))
-    ledger(folder).abandon_entry(1, "it diverged, and nothing was written")
+    (entry,) = ledger(folder).read_entries()
+    folders = ReleaseFolders("first", folder / "results/releases/first", ledger(folder).path)
+    left = [folders.staged(entry), folders.partial(entry)]
+    for each in left:
+        each.mkdir(parents=True)
+    ledger(folder).abandon_entry(1, "it diverged")
     release(folder, study(folder))
+    assert not any(each.exists() for each in left), "nobody may see an abandoned head"
     assert [entry.state for entry in ledger(folder).read_entries()] == ["abandoned", "closed"]
 
 

@@ -60,11 +60,12 @@ def test_another_name_with_a_known_word_is_a_companion(part: str, word: str) -> 
         [f"IM-{number:04}" for number in range(9)] + [f"IM-{n:04}-0002" for n in range(9)],
         [f"202401{day}" for day in range(10, 20)] + [f"202401{d}_120000" for d in range(10, 20)],
         ["a", "a b", "c", "c d", "e", "e f"],
+        [f"x{number}" for number in range(9)] + [f"visit_x{number}" for number in range(9)],
         [f"x{number}" for number in range(9)] + [f"x{n}mask" for n in range(9)],
         [f"{number}_mask" for number in range(9)],
         ["x", "y", "x_mask", "y_mask"],
     ],
-    ids=["eyes", "sides", "numbers", "series", "times", "chance", "joined", "alone", "few"],
+    ids=["eyes", "sides", "numbers", "series", "times", "chance", "before", "joined", "alone", "few"],
 )
 def test_other_pictures_of_a_person_are_no_companions(names: list[str]) -> None:
     assert words([f"{name}.dcm" for name in names]) == {}
@@ -144,6 +145,12 @@ def test_each_name_is_left_out_by_itself(
     assert find_left_out(files, chosen) == alone
 
 
+def test_numbers_after_a_point_are_no_extension() -> None:
+    """DICOM files are often named by a UID alone."""
+    names = [f"1.2.840.{number}" for number in range(5)]
+    assert words([*names, *(f"{name}_mask" for name in names)]) == {"mask": 5}
+
+
 def test_a_name_with_a_zero_character_is_a_name() -> None:
     names = [f"a{number}{end}" for number in range(3) for end in ("", "\0", "_mask", "\0_mask")]
     assert words(names) == {"mask": 6}
@@ -156,4 +163,6 @@ def test_images_in_folders_of_masks_are_named() -> None:
     assert find_named_folders([*pictures, *masks[:2]]) == {}
     assert find_named_folders(masks) == {}
     assert find_named_folders([*pictures, *masks], outer=1) == {}
-    assert find_named_folders([*masks, *(f"no_mask/{number}.png" for number in range(5))]) == {}
+    for others in ("no_mask", "No_Mask"):
+        beside = [f"{others}/{number}.png" for number in range(5)]
+        assert find_named_folders([*masks, *beside]) == {}

@@ -360,6 +360,7 @@ LONG = [1234567890123456789 + 1000003 * step for step in range(6)]
         [str(int(float(each))) for each in LONG],
         [f"{float(each):.1f}" for each in LONG],
         [f"{each // 10**6}000000" for each in LONG],
+        [f"{each // 10**4}00" for each in LONG],  # the 15 digits that spreadsheets keep
         [str(each) for each in np.array(LONG, dtype=float).tolist()],
         ["12345678901234567168.0"],
     ],
@@ -373,6 +374,7 @@ def test_long_numbers_that_lost_digits_are_told(names: Sequence[Any]) -> None:
 
 def test_whole_long_numbers_are_not_told() -> None:
     assert name_warnings(map(str, LONG)) == []
+    assert name_warnings(f"{each // 10**3}000" for each in LONG) == [], "16 digits are left"
     assert name_warnings(["12345678901234567", "1e-5", "p" * 40, "123456789012.5"]) == []
 
 

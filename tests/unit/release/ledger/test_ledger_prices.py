@@ -220,6 +220,8 @@ def test_a_release_above_max_risk_is_refused_with_both_risks() -> None:
     check_tokens(str(caught.value), "the book", "max_risk")
     both = Limits(delta=DELTA, max_epsilon=100.0, max_risk=tight)
     assert "above max_risk" in str(refusal_of(refuse_excess, booked, asked, both, ledger=""))
+    both = Limits(delta=DELTA, max_epsilon=0.01, max_risk=loose)
+    assert "above max_epsilon" in str(refusal_of(refuse_excess, booked, asked, both, ledger=""))
     rate = Risk(true_positives=0.0015, at=0.001)  # 0.0025 is allowed by mu = 0.28
     refusal = refusal_of(
         refuse_excess, booked, asked, Limits(delta=DELTA, max_risk=rate), ledger=""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,7 @@ BLIND: dict[str, dict[str, str]] = {
     },
     "not measurable": {"evaluation.class_counts": ONE_COUNT},
 }
+UNKNOWN = {"sites.names"}  # only the sites know how many they are
 AREAS = {"value", "interval", "standard_error", "labels_left_out"}
 # Other checks that may name a lie in a block, because their numbers follow from it.
 FOLLOWING = {"evaluation": {"calibration", "monitor"}, "predecessor": {"cohort", "predecessors"}}
@@ -228,6 +229,43 @@ def test_an_edit_of_a_part_is_named_by_its_check(original: Path, kind: str) -> N
                 unnamed[place] = f"{lie}: {faults}"
     assert unnoticed == {}, "verify believes these lies"
     assert unnamed == {}, "verify blames another block"
+
+
+def list_containers(value: Any, place: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    """Yields the places of all lists and objects, of lists the first two items alone."""
+    items = value.items() if isinstance(value, dict) else enumerate(value[:2])
+    yield place
+    for key, inner in items:
+        if isinstance(inner, dict | list):
+            yield from list_containers(inner, (*place, key))
+
+
+def resize(value: Any) -> list[Any]:
+    """Returns a list or an object with one item less, and with one more."""
+    if isinstance(value, dict):
+        last = [*value][-1:]
+        return [{k: v for k, v in value.items() if k not in last}, {**value, "another": 1}]
+    return [value[:-1], [*value, *(value[-1:] or [1])]]
+
+
+@pytest.mark.parametrize("kind", MEASURED)
+def test_an_item_less_or_more_is_named_by_its_check(original: Path, kind: str) -> None:
+    blocks, list_faults = measured_statement(original, kind)
+    blocks |= BESIDE.get(kind, {})
+    missed = []
+    for block in blocks:
+        for keys in list_containers(blocks[block], (block,)):
+            edited = copy.deepcopy(blocks)
+            inner = edited
+            for key in keys[:-1]:
+                inner = inner[key]
+            for changed in resize(inner[keys[-1]]):
+                inner[keys[-1]] = changed
+                place = ".".join(map(str, keys))
+                named = {block, *FOLLOWING.get(block, ())} & set(list_faults(edited))
+                if not named and place not in UNKNOWN:
+                    missed.append((place, f"{changed!r:.60}"))
+    assert missed == []
 
 
 @pytest.mark.parametrize(

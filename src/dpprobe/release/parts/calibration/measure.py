@@ -360,6 +360,10 @@ class Steps(PartSteps):
 
 DERIVED_KEYS = {"scale", "offset", "sets", "reliability", "abstention"}
 TWO_CLASS_KEYS = {"cut_offs", "net_benefit"}
+_TABLE_SHAPES = {
+    TOP_COUNTS: (len(TOP_EDGES) - 1, 2),
+    LABEL_COUNTS: (len(noisy_counts.LABEL_EDGES) - 1,),
+}
 
 
 def check_calibration(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, bool]:
@@ -380,6 +384,9 @@ def check_calibration(values: Values, plan: Plan, facts: BundleFacts) -> tuple[s
         tables = {mechanism.name for mechanism in wanted}
         keys |= tables | {"together"}
         _, tested, cost = read_tested("calibration", stated, keys, plan, wanted)
+        for name in tables & _TABLE_SHAPES.keys():
+            shape = _TABLE_SHAPES[name]
+            require_true(np.shape(stated[name]) == shape, f"{name}: not a table of {shape} numbers")
         require_same("delta", plan.delta, stated["delta"])
         together = compose_test_price(result and make_tested_plan(result, plan), tested)
         check_together(tested, together, stated["together"])

@@ -30,6 +30,7 @@ from dpprobe.release.parts.part import Facts, PartReader
 from dpprobe.release.stated_plans import agree, read_tested
 from dpprobe.release.stated_values import (
     Values,
+    read_block,
     read_real,
     read_whole,
     require_same,
@@ -105,13 +106,14 @@ def _check_area(block: Values, stated: Estimate, tested: Plan, classes: int) -> 
     if SCORE_COUNTS not in block:
         read_whole(f"{LEFT_OUT} + 1", left_out + 1, largest=classes + 1)
         return
-    edges = [read_real("edges", each) for each in block[SCORE_COUNTS]["edges"]]
+    counted = read_block(SCORE_COUNTS, block[SCORE_COUNTS], {"edges", "counts"})
+    edges = [read_real("edges", each) for each in counted["edges"]]
     ends = [-LARGEST_SCORE, LARGEST_SCORE]
     require_true(
         edges == sorted(edges) and np.allclose([edges[0], edges[-1]], ends, rtol=1e-6),
         f"{SCORE_COUNTS}: edges must rise from {ends[0]:g} to {ends[1]:g}",
     )
-    counts = np.array(block[SCORE_COUNTS]["counts"], float)[None]
+    counts = np.array(counted["counts"], float)[None]
     computed, left = area_estimate(counts, tested.mechanisms[-1].noise_scale)
     _require_estimate(stated, computed)
     require_same(LEFT_OUT, left, left_out)
