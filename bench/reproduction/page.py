@@ -14,7 +14,7 @@ from dpprobe.study import catalog
 from dpprobe.study.ablations import keep_unique
 from reproduction.compare import CHANGE, Comparison, compare_all, title
 from reproduction.facts import Facts, Weights
-from reproduction.record import Record
+from reproduction.record import Record, read_throughput
 
 WIDTH = 118
 COMMAND = "python bench/reproduction_page.py RESULTS_DIR..."
@@ -54,7 +54,7 @@ READY = (
 
 
 def compare_record(published: Published, facts: Facts, record: Record) -> list[Comparison]:
-    return compare_all(published, facts, record.results(), record.throughput)
+    return compare_all(published, facts, record.results(), read_throughput())
 
 
 def reproduction_page(published: Published, facts: Facts, record: Record) -> str:
