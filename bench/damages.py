@@ -49,6 +49,16 @@ PLANS = RESULTS / "calibration/digits/eps-1.json"
 SUMMARY = RESULTS / "summary/digits.parquet"
 TSNE = RESULTS / "embeddings/digits"
 RECEIPT, STORE = RESULTS / "tracking/digits.json", RESULTS / "mlflow.db"
+RAISED = "set value = 0.999 where key = 'test/accuracy'"
+STORE_EDITS = {
+    "metrics 0.999": (f"update metrics {RAISED}", f"update latest_metrics {RAISED}"),
+    "latest metrics 0.999": (f"update latest_metrics {RAISED}",),
+    "a parameter": ("update params set value = '100' where key = 'epsilon'",),
+    "ten runs deleted": (
+        "update runs set lifecycle_stage = 'deleted' "
+        "where run_uuid in (select run_uuid from runs limit 10)",
+    ),
+}
 
 
 def keep_time(damage: Callable[..., None]) -> Callable[..., None]:
@@ -171,16 +181,9 @@ def change_artifact(path: Path) -> None:
         raise_metrics(copy)
 
 
-class Damage(NamedTuple):
-    """A kind of damage: its name, what it does, and the paths that it gets."""
-
-    name: str
-    do: Callable[..., None]
-    paths: tuple[Any, ...]
-
-
-def list_damages() -> list[Damage]:
-    listed: list[tuple[Any, ...]] = [
+def list_damages() -> list[tuple[Any, ...]]:
+    """Lists each kind of damage: its name, what does it, and the paths that it gets."""
+    return [
         ("split table: cut", cut, DATA / "train.parquet"),
         ("split table: one bit", flip, DATA / "train.parquet"),
         ("split table: one bit, old time", keep_time(flip), DATA / "test.parquet"),
@@ -237,32 +240,7 @@ def list_damages() -> list[Damage]:
         ("cell: a link to itself", link_to_itself, CELL),
         ("cell record: a link to itself", link_to_itself, CELL / "metrics.json"),
         ("shard: half of a killed job", leave_partial, SHARD),
-        (
-            "MLflow: metrics 0.999",
-            edit_store(
-                "update metrics set value = 0.999 where key = 'test/accuracy'",
-                "update latest_metrics set value = 0.999 where key = 'test/accuracy'",
-            ),
-            STORE,
-        ),
-        (
-            "MLflow: latest metrics 0.999",
-            edit_store("update latest_metrics set value = 0.999 where key = 'test/accuracy'"),
-            STORE,
-        ),
-        (
-            "MLflow: a parameter",
-            edit_store("update params set value = '100' where key = 'epsilon'"),
-            STORE,
-        ),
-        (
-            "MLflow: ten runs deleted",
-            edit_store(
-                "update runs set lifecycle_stage = 'deleted' where run_uuid in "
-                "(select run_uuid from runs limit 10)"
-            ),
-            STORE,
-        ),
+        *((f"MLflow: {name}", edit_store(*do), STORE) for name, do in STORE_EDITS.items()),
         ("MLflow: store cut", cut, STORE),
         ("MLflow: store empty", empty, STORE),
         ("MLflow: store half-made", halve_store, STORE),
@@ -270,7 +248,6 @@ def list_damages() -> list[Damage]:
         ("MLflow: artifacts edited", change_artifact, RESULTS / "mlartifacts/digits"),
         ("MLflow: artifacts deleted", remove, RESULTS / "mlartifacts"),
     ]
-    return [Damage(name, do, tuple(paths)) for name, do, *paths in listed]
 
 
 class Tool(NamedTuple):
@@ -349,14 +326,15 @@ def say(done: subprocess.CompletedProcess[str]) -> str:
     return f"{done.returncode} {told[-1][:150] if told else nothing}".strip()
 
 
-def try_damage(damage: Damage, tool: Tool, template: Path, first: Mapping[str, str]) -> list[str]:
+def try_damage(
+    damage: tuple[Any, ...], tool: Tool, template: Path, first: Mapping[str, str]
+) -> list[str]:
+    name, do, *paths = damage
+
     def prepare() -> None:
         shutil.rmtree(tool.folder, ignore_errors=True)
         subprocess.run(["cp", "-a", str(template), str(tool.folder)], check=True)
-        arguments = [
-            tool.folder / each if isinstance(each, Path) else each for each in damage.paths
-        ]
-        damage.do(*arguments)
+        do(*(tool.folder / each if isinstance(each, Path) else each for each in paths))
 
     prepare()
     plain = say(tool.run())
@@ -367,7 +345,7 @@ def try_damage(damage: Damage, tool: Tool, template: Path, first: Mapping[str, s
     healed = describe_state(first, tool.folder)
     told = [done.stdout.splitlines()[-1].rpartition(": ")[2] for done in (doctor, fixed)]
     checks = [f"{doctor.returncode}, {told[0]}", f"{fixed.returncode}, {told[1]}"]
-    return [damage.name, plain, state, *checks, rerun, healed]
+    return [name, plain, state, *checks, rerun, healed]
 
 
 def main() -> None:
@@ -394,7 +372,7 @@ def main() -> None:
     print("|", " | ".join(columns), "|")
     print("|", " | ".join(["---"] * len(columns)), "|")
     for damage in list_damages():
-        if arguments.words and not any(word in damage.name for word in arguments.words):
+        if arguments.words and not any(word in damage[0] for word in arguments.words):
             continue
         row = try_damage(damage, tool, template, first)
         print("|", " | ".join(cell.replace("|", "/") for cell in row), "|", flush=True)

@@ -312,7 +312,7 @@ def speeds(cases: list[Measured], options: argparse.Namespace) -> list[str]:
         f"{machine}; {options.threads} threads; precision {options.precision}. Medians of "
         f"{options.rounds} interleaved rounds. The limit is the forward pass, the faster of two on "
         "a CPU; on a GPU decoding, where it is slower. In brackets the lowest and the highest "
-        "round. How each is run: [bench/README.md](../README.md).",
+        "round. The docstring of `bench/extract.py` says how each is run.",
         "",
         "| " + " | ".join(titles) + " |",
         "|---" * len(titles) + "|",

@@ -23,18 +23,13 @@ import torch
 from scipy import stats
 from sklearn.metrics import balanced_accuracy_score
 
-from dpprobe.heads.facts import DataFacts
-from dpprobe.heads.fit import fit_heads
-from dpprobe.heads.fitted import STUDENT_GAIN, Heads
-from dpprobe.heads.registry import method_options
+from dpprobe.heads.fitted import STUDENT_GAIN
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.target import Target
-from dpprobe.training.plan_file import plan_method
 from dpprobe.training.public_file_check import SYNTHETIC_ROWS
+from small_n import fit
 
-DELTA, TESTED, OTHERS = 1e-5, 2000, 1000
+TESTED, OTHERS = 2000, 1000
 
 
 def main() -> None:
@@ -84,32 +79,20 @@ def measure(
             more = {"student_share": 0.04}
         found = []
         for values in (without, without | more):
-            heads, plan = fit(values, features[train], labels[train], epsilon, seed)
+            data = TrainingSet(
+                torch.from_numpy(features[train].copy()),
+                torch.from_numpy(labels[train]),
+                int(labels.max()) + 1,
+                public=SYNTHETIC_ROWS,  # this script's own features: nothing is released
+                warn=lambda _: None,
+            )
+            heads, plan = fit(values, data, "image", epsilon, seed)
             scores = np.asarray(score_rows(heads, features[tested]))[0]
             found.append(100 * balanced_accuracy_score(labels[tested], scores.argmax(1)))
     if heads.gains is None:
         return found[0], found[1], np.nan, np.nan
     gain, least = heads.gains[0].tolist()
     return found[0], found[1], gain / plan.find_mechanism(STUDENT_GAIN).noise_scale, gain > least
-
-
-def fit(
-    values: dict[str, Any], features: np.ndarray, labels: np.ndarray, epsilon: float, seed: int
-) -> tuple[Heads, Plan]:
-    data = TrainingSet(
-        torch.from_numpy(features.copy()),
-        torch.from_numpy(labels),
-        int(labels.max()) + 1,
-        public=SYNTHETIC_ROWS,  # this script's own features: nothing is released
-        warn=lambda _: None,
-    )
-    target = Target(n=data.n, unit="image", epsilon=epsilon, delta=DELTA)
-    facts = DataFacts.of_target(
-        target, dimension=data.dimension, classes=data.num_classes, multi_label=False
-    )
-    method = method_options(values).resolve_choice(facts)
-    plan = plan_method(method, target, cache=Path(tempfile.gettempdir()) / "dpprobe-few-images")
-    return fit_heads(method, data, plan, [seed]), plan
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import gc
 import multiprocessing
 import statistics
 import warnings
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+import memory
 from clock import Clock, number
 from copies import find_checkpoint
 from dpprobe.backbones import loading
@@ -37,7 +37,6 @@ from dpprobe.finetune.lora import ChannelAffine
 from dpprobe.finetune.options import Options
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.rows import Transform
-from memory import _status
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results" / "fine_tune.md"
@@ -129,10 +128,8 @@ def measured(
     """Measures a case with all engines; returns the lines of the case's table."""
     workers, peaks = {}, {}
     for way in (OURS, *PEERS, *BESIDE):
-        case = Case(
-            backbone, tune, rows, way, arguments.device, arguments.precision, arguments.threads
-        )
-        workers[way] = Worker(case)
+        asked = {field: getattr(arguments, field) for field in ("device", "precision", "threads")}
+        workers[way] = Worker(Case(backbone, tune, rows, way, **asked))
     for way, worker in list(workers.items()):
         try:
             peaks[way] = worker.answer()
@@ -209,18 +206,9 @@ def _work(pipe: Connection, case: Case) -> None:
     warnings.filterwarnings("ignore")
     try:
         step = made(case)
-        gc.collect()
-        if case.device == "cpu":
-            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-            before = _status("VmRSS")
-        else:
-            before = float(torch.cuda.memory_allocated())
-            torch.cuda.reset_peak_memory_stats()
+        above = memory.peak(step, case.device)
         step()
-        on_cpu = case.device == "cpu"
-        after = _status("VmHWM") if on_cpu else float(torch.cuda.max_memory_allocated())
-        step()
-        pipe.send(after - before)
+        pipe.send(above)
         clock = Clock(case.device)
         while True:
             pipe.recv()
@@ -298,19 +286,17 @@ def ours_step(
     labels: torch.Tensor,
     precision: Any,
     update: Update,
+    *,
+    forward: Callable[[torch.Tensor], torch.Tensor] = lambda rows: rows,
 ) -> Step:
-    """Returns dpprobe's step: the clipped sum of all rows, then `update`."""
-    clipping = ClippedSums(
-        network,
-        sigmoid=False,
-        max_grad_norm=CLIP,
-        clipping="fixed",
-        precision=precision,
+    """Returns dpprobe's step: the clipped sum of all rows behind `forward`, then `update`."""
+    sums = ClippedSums(
+        network, sigmoid=False, max_grad_norm=CLIP, clipping="fixed", precision=precision
     )
 
     def step() -> None:
-        total = torch.zeros(clipping.size, device=inputs.device)
-        clipping.add_rows(total, inputs, labels, None)
+        total = torch.zeros(sums.size, device=inputs.device)
+        sums.add_rows(total, forward(inputs), labels, None)
         update(total, len(inputs))
 
     return step
@@ -327,29 +313,22 @@ def last_layer_step(
     images = make_inputs(whole, case)
     body = whole.module.requires_grad_(False)
     body.head = nn.Identity()
-    with torch.inference_mode():
-        stored = body(images).float()
-    stored = stored.clone()
-    if case.way.endswith("stored features"):
-        return ours_step(network, stored, labels, case.precision, update)
-    sums = ClippedSums(
-        network,
-        sigmoid=False,
-        max_grad_norm=CLIP,
-        clipping="fixed",
-        precision="float32",
-    )
-    on_cpu = case.device == "cpu"
 
-    def step() -> None:
-        total = torch.zeros(sums.size, device=images.device)
-        given = images.contiguous(memory_format=torch.channels_last) if on_cpu else images
+    def forward(images: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode(), _autocast(images, case.precision):
-            features = body(given)
-        sums.add_rows(total, features.float().clone(), labels, None)
-        update(total, len(images))
+            features = body(_channels_last(images))
+        return features.float().clone()
 
-    return step
+    if case.way.endswith("stored features"):
+        return ours_step(network, forward(images), labels, case.precision, update)
+    return ours_step(network, images, labels, "float32", update, forward=forward)
+
+
+def _channels_last(images: torch.Tensor) -> torch.Tensor:
+    """Returns images in the order of numbers in which a CPU is faster."""
+    if images.ndim == 4 and images.device.type == "cpu":
+        return images.contiguous(memory_format=torch.channels_last)
+    return images
 
 
 def _autocast(tensor: torch.Tensor, precision: str) -> torch.autocast:
@@ -357,22 +336,32 @@ def _autocast(tensor: torch.Tensor, precision: str) -> torch.autocast:
     return torch.autocast(tensor.device.type, dtype=torch.bfloat16, enabled=enabled)
 
 
-def _not_private(
-    network: FineTunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, precision: str
+def _autograd_step(
+    model: Any,
+    optimizer: Any,
+    criterion: Any,
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+    precision: str,
 ) -> Step:
-    parameters = list(network.trained.values())
-    optimizer = torch.optim.SGD(parameters, lr=RATE)
-    if inputs.ndim == 4 and inputs.device.type == "cpu":
-        inputs = inputs.contiguous(memory_format=torch.channels_last)
-
     def step() -> None:
         optimizer.zero_grad()
         with _autocast(inputs, precision):
-            scores = network.module(inputs)
-        nn.functional.cross_entropy(scores.float(), labels).backward()
+            scores = model(inputs)
+        criterion(scores.float(), labels).backward()
         optimizer.step()
 
     return step
+
+
+def _not_private(
+    network: FineTunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, precision: str
+) -> Step:
+    optimizer = torch.optim.SGD(list(network.trained.values()), lr=RATE)
+    loss = nn.CrossEntropyLoss()
+    return _autograd_step(
+        network.module, optimizer, loss, _channels_last(inputs), labels, precision
+    )
 
 
 def _functional(
@@ -432,15 +421,7 @@ def _opacus_hooks(
 
     model = GradSampleModule(_for_opacus(network), loss_reduction="mean", strict=False)
     optimizer = _opacus_optimizer(DPOptimizer, model, len(inputs))
-
-    def step() -> None:
-        optimizer.zero_grad()
-        with _autocast(inputs, precision):
-            scores = model(inputs)
-        nn.functional.cross_entropy(scores.float(), labels).backward()
-        optimizer.step()
-
-    return step
+    return _autograd_step(model, optimizer, nn.CrossEntropyLoss(), inputs, labels, precision)
 
 
 def _opacus_ghost(
@@ -461,15 +442,7 @@ def _opacus_ghost(
     criterion = DPLossFastGradientClipping(
         model, optimizer, nn.CrossEntropyLoss(), loss_reduction="mean"
     )
-
-    def step() -> None:
-        optimizer.zero_grad()
-        with _autocast(inputs, precision):
-            scores = model(inputs)
-        criterion(scores.float(), labels).backward()
-        optimizer.step()
-
-    return step
+    return _autograd_step(model, optimizer, criterion, inputs, labels, precision)
 
 
 def _opacus_optimizer(kind: Any, model: nn.Module, rows: int) -> Any:

@@ -14,7 +14,6 @@ patients, to predict.
 from __future__ import annotations
 
 import argparse
-import csv
 import hashlib
 import math
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from medical_standin import Patient
+from medical_standin import Patient, write_csv
 
 COUNT, NEW = 3300, 12
 MALIGNANT = 11  # one image in eleven is malignant
@@ -39,10 +38,7 @@ def write_standin(folder: Path, *, count: int) -> None:
         _write(row, folder / row["file"])
     for row in _rows(NEW, after=len(rows)):
         _write(row, _new(folder) / Path(row["file"]).name)
-    with (folder / "lesions.csv").open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(folder / "lesions.csv", rows)
 
 
 def write_sheet(file: Path) -> None:

@@ -94,10 +94,10 @@ def write_standin(images: Path, folder: Path, *, count: int) -> None:
     names = [row["Path"].split("/")[2] for row in rows]
     cut = names.index(names[len(rows) - max(1, min(234, len(rows) // 10))])
     for name, part in (("train", rows[:cut]), ("valid", rows[cut:])):
-        _write_csv(folder / FOLDER / f"{name}.csv", part)
+        write_csv(folder / FOLDER / f"{name}.csv", part)
     last = int(names[-1].removeprefix("patient"))
     people = [Patient(number) for number in range(1, last + 1)]
-    _write_csv(
+    write_csv(
         folder / "chexpert_demo.csv",
         [{"PATIENT": person.name, "PRIMARY_RACE": person.race} for person in people],
     )
@@ -156,7 +156,7 @@ def _older(data: bytes) -> bytes:
     return stream.getvalue()
 
 
-def _write_csv(path: Path, rows: list[dict[str, str]]) -> None:
+def write_csv(path: Path, rows: list[dict[str, str]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, list(rows[0]))

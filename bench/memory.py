@@ -15,38 +15,45 @@ from clock import Work
 def above(work: Work, warm: Work, device: str) -> float:
     """Returns the bytes that `work` allocates at its peak, beyond the memory used before.
 
-    On a CPU a forked process first runs `warm`, equal work on few numbers, to load the code. The
-    result is the process's later peak (Linux's VmHWM) minus its memory after `warm`. Call `above`
-    before any other work, because reuse of memory that was freed earlier cannot be measured.
+    First runs `warm`, equal work on few numbers, to load the code; on a CPU in a forked process.
+    Call `above` before any other work, because reuse of memory that was freed earlier cannot be
+    measured.
     """
     if device != "cpu":
         warm()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        work()
-        return float(torch.cuda.max_memory_allocated() - before)
+        return peak(work, device)
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_measure, args=(sender, work, warm))
     child.start()
     sender.close()
     try:
-        peak: float = receiver.recv()
+        measured: float = receiver.recv()
     except EOFError:
         raise RuntimeError("the process that measures memory ended; was it short of it?") from None
     finally:
         child.join()
-    return peak
+    return measured
 
 
 def _measure(sender: Connection, work: Work, warm: Work) -> None:
     warm()
+    sender.send(peak(work, "cpu"))
+
+
+def peak(work: Work, device: str) -> float:
+    """Returns the bytes of this process's peak during work (Linux's VmHWM), less those before."""
     gc.collect()
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        work()
+        return float(torch.cuda.max_memory_allocated() - before)
     # Writing 5 to clear_refs sets Linux's recorded peak to the memory that is used now.
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    before = _status("VmRSS")
+    resident = _status("VmRSS")
     work()
-    sender.send(_status("VmHWM") - before)
+    return _status("VmHWM") - resident
 
 
 def _status(name: str) -> float:

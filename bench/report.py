@@ -83,17 +83,18 @@ def machine(versions: Mapping[str, str | None]) -> str:
     return f"{processor()}; Python {platform.python_version()}, {libraries}; {peers}."
 
 
+def cpu_model() -> str:
+    """Returns the processor's model, as Linux names it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
 def processor() -> str:
     """Returns the processor's model, and its vector extensions, which matter as much."""
-    info = Path("/proc/cpuinfo")
-    if not info.exists():
-        return platform.processor() or platform.machine()
-    fields = dict(
-        line.split(":", 1) for line in info.read_text(encoding="utf-8").splitlines() if ":" in line
-    )
-    values = {name.strip(): value.strip() for name, value in fields.items()}
     vector = {16: "AVX-512", 8: "AVX2", 4: "neither AVX-512 nor AVX2"}[LANES]
-    return f"{values.get('model name', platform.machine())} ({vector})"
+    return f"{cpu_model()} ({vector})"
 
 
 def sets(engines: Engines) -> str:

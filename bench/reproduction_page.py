@@ -31,7 +31,6 @@ CONFIG = project_root() / "config"
 PAGE = REPOSITORY / "docs" / "reproduction.md"
 README = REPOSITORY / "README.md"
 HEADING = "\n## Published numbers\n\n"
-THROUGHPUT = REPOSITORY / "bench" / "results" / "throughput.json"
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -54,12 +53,6 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--copies", type=Path, help="the file of copies with which the folders' studies were run"
     )
-    parser.add_argument(
-        "--throughput",
-        type=Path,
-        default=THROUGHPUT,
-        help="measured by bench/throughput.py; %(default)s",
-    )
     try:
         write_page(parser.parse_args(words))
     except DpprobeError as error:
@@ -69,8 +62,7 @@ def main(words: Sequence[str] | None = None) -> None:
 def write_page(arguments: argparse.Namespace) -> None:
     """Adds the folders' results to the record and writes the page."""
     before = record.read_reproduced(arguments.record)
-    measured = record.read_throughput(arguments.throughput)
-    kept = before.with_parts(record.Record(throughput=measured))
+    kept = before
     for folder in arguments.folders:
         file, values = find_study(folder, arguments.study)
         if arguments.copies is not None:

@@ -26,10 +26,12 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.fitted import Heads
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
 from dpprobe.training.plan_file import plan_method
 from dpprobe.training.public_file_check import SYNTHETIC_ROWS
@@ -151,22 +153,28 @@ def score_methods(
 def fit_and_score(
     values: dict[str, Any], training: Images, tested: np.ndarray, epsilon: float, seed: int
 ) -> np.ndarray:
-    units = Units.number_units(list(training.patients))
-    labels = torch.from_numpy(training.labels.astype(np.int64))
     data = TrainingSet(
         torch.from_numpy(training.features.astype(np.float32)),
-        labels,
+        torch.from_numpy(training.labels.astype(np.int64)),
         2,
-        units=units,
+        units=Units.number_units(list(training.patients)),
         public=SYNTHETIC_ROWS,  # this script's own features: nothing is released
     )
-    target = Target(n=data.n, unit="patient", epsilon=epsilon, delta=DELTA)
-    facts = DataFacts.of_target(target, dimension=data.dimension, classes=2, multi_label=False)
-    method = method_options(values).resolve_choice(facts)
-    cache = Path(tempfile.gettempdir()) / "dpprobe-small-n"
-    plan = plan_method(method, target, cache=cache)
-    heads = fit_heads(method, data, plan, [seed])
+    heads, _ = fit(values, data, "patient", epsilon, seed)
     return np.asarray(score_rows(heads, tested.astype(np.float32)))[0]
+
+
+def fit(
+    values: dict[str, Any], data: TrainingSet, unit: str, epsilon: float, seed: int
+) -> tuple[Heads, Plan]:
+    """Fits a method, with the choice of `auto` made, in benchmark mode at δ = 1e-5."""
+    target = Target(n=data.n, unit=unit, epsilon=epsilon, delta=DELTA)
+    facts = DataFacts.of_target(
+        target, dimension=data.dimension, classes=data.num_classes, multi_label=False
+    )
+    method = method_options(values).resolve_choice(facts)
+    plan = plan_method(method, target, cache=Path(tempfile.gettempdir()) / "dpprobe-small-n")
+    return fit_heads(method, data, plan, [seed]), plan
 
 
 if __name__ == "__main__":

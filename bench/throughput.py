@@ -11,9 +11,7 @@ which counts once per batch. Table 8 states no batch size, so the default comes 
 other tables. Weights and images are random, because rates do not depend on them. A measurement that
 needs more memory than is free is skipped with a message.
 
-Rates are per second of processor time on a CPU, and per second of wall time on a GPU. Energy is
-measured if Linux shows the processor's counter (/sys/class/powercap). The counter includes all
-other work of the processor, so nothing else should run.
+Rates are per second of processor time on a CPU, and per second of wall time on a GPU.
 """
 
 from __future__ import annotations
@@ -32,6 +30,7 @@ from typing import Any, NamedTuple
 import torch
 
 import fine_tune
+import report
 from clock import Clock
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Runtime
@@ -43,7 +42,6 @@ from dpprobe.finetune.network_optimisers import OPTIMISERS
 from dpprobe.study import catalog
 
 RESULTS = Path(__file__).resolve().parent / "results" / "throughput.json"
-POWER = Path("/sys/class/powercap")
 WAYS = {
     "full": fine_tune.OURS,
     "last": "last layer, with forward pass",
@@ -109,13 +107,11 @@ class Timing(NamedTuple):
       sums: seconds of the clipped sum of a case's rows, the median over rounds.
       update: seconds of noise and optimiser, the median over rounds.
       side: pixels per side of the images.
-      joules: energy of all rounds; None if not measured.
     """
 
     sums: float
     update: float
     side: int
-    joules: float | None
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -125,8 +121,6 @@ def main(words: Sequence[str] | None = None) -> None:
     for name in arguments.networks:
         measured[name] = measure_network(name, arguments)
         print(describe_network(name, measured[name]), flush=True)
-    if not any("joules_an_image" in entry for entry in measured.values()):
-        print(f"Energy: not measured, {POWER} has no counter that can be read.")
     if arguments.write:
         before = read_json(arguments.output) if arguments.output.exists() else {}
         write_json(arguments.output, dict(sorted({**before, **measured}.items())))
@@ -177,16 +171,8 @@ def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "rates": {},
     }
     for way in arguments.ways:
-        case = Case(
-            name,
-            way,
-            arguments.rows,
-            arguments.rounds,
-            arguments.device,
-            arguments.precision,
-            arguments.threads,
-            arguments.optimiser,
-        )
+        asked = {field: getattr(arguments, field) for field in Case._fields[2:]}
+        case = Case(name, way, **asked)
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, mp_context=context) as pool:
             try:
@@ -197,10 +183,6 @@ def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         entry["side"] = timing.side
         an_image = timing.sums / arguments.rows + timing.update / arguments.batch
         entry["rates"][way] = float(f"{1 / an_image:.3g}")
-        if timing.joules is not None:
-            images = arguments.rows * arguments.rounds
-            joules = float(f"{timing.joules / images:.3g}")
-            entry.setdefault("joules_an_image", {})[way] = joules
     return entry
 
 
@@ -208,13 +190,7 @@ def describe_machine(device: str, threads: int) -> str:
     """Names the measured device: a GPU, or the processor with its cores."""
     if device == "cuda":
         return torch.cuda.get_device_name()
-    names = [
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        if line.startswith("model name")
-    ]
-    cores = f"{threads} of {os.cpu_count()} cores"
-    return f"{cores} of {names[0] if names else 'an unnamed CPU'}"
+    return f"{threads} of {os.cpu_count()} cores of {report.cpu_model()}"
 
 
 def describe_network(name: str, entry: Mapping[str, Any]) -> str:
@@ -222,9 +198,6 @@ def describe_network(name: str, entry: Mapping[str, Any]) -> str:
     parts = [f"{way} {rate:g}" for way, rate in rates.items()]
     if {"full", "last"} <= rates.keys():
         parts.append(f"last layer over full {rates['last'] / rates['full']:.1f}x")
-    parts += [
-        f"{way} {joules:g} J an image" for way, joules in entry.get("joules_an_image", {}).items()
-    ]
     text = f"{name} ({entry['model']}), images a second on {entry['machine']}: {', '.join(parts)}"
     if entry["row"]:
         numbers = read_published().select_numbers(paper="mehta_2022", table="8", row=entry["row"])
@@ -245,16 +218,9 @@ def time_steps(case: Case) -> Timing:
     step, side = make_step(case, clock, updates)
     step()
     updates.clear()
-    before = read_joules()
     steps = [clock.seconds(step) for _ in range(case.rounds)]
-    after = read_joules()
-    joules = None
-    if case.device == "cpu" and before and before.keys() == after.keys():
-        # a counter that overflowed during the steps has no meaning
-        parts = [after[counter] - before[counter] for counter in before]
-        joules = sum(parts) if min(parts) >= 0 else None
     sums = [whole - update for whole, update in zip(steps, updates, strict=True)]
-    return Timing(statistics.median(sums), statistics.median(updates), side, joules)
+    return Timing(statistics.median(sums), statistics.median(updates), side)
 
 
 def make_step(case: Case, clock: Clock, updates: list[float]) -> tuple[Callable[[], object], int]:
@@ -314,18 +280,6 @@ def make_update(
             each.step(parameter, part.view_as(parameter), fine_tune.RATE)
 
     return lambda total, rows: updates.append(clock.seconds(lambda: work(total, rows)))
-
-
-def read_joules(folder: Path | None = None) -> dict[str, float]:
-    """Reads the energy counters of all processor packages; empty if they cannot be read."""
-    try:
-        return {
-            path.parent.name: int(path.read_text(encoding="ascii")) / 1e6
-            for path in sorted((folder or POWER).glob("intel-rapl:[0-9]*/energy_uj"))
-            if path.parent.name.count(":") == 1  # parts of a package have a second colon
-        }
-    except (OSError, ValueError):
-        return {}
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ def version() -> str | None:
 
 
 def trainer(task: Task, features: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Run:
+    import dp_accounting
     import jax
     import jax.numpy as jnp
     import optax
@@ -42,7 +43,7 @@ def trainer(task: Task, features: npt.NDArray[Any], labels: npt.NDArray[Any]) ->
         keep_batch_dim=False,
         microbatch_size=task.physical,
     )
-    relation = _add_or_remove_one()
+    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
     privatizer = noise_addition.gaussian_privatizer(
         stddev=task.noise_multiplier * gradient.sensitivity(relation), prng_key=0
     )
@@ -90,12 +91,6 @@ def _on_device(array: npt.NDArray[Any]) -> Any:
     if id(array) not in _ON_DEVICE:
         _ON_DEVICE[id(array)] = (array, jnp.asarray(array))
     return _ON_DEVICE[id(array)][1]
-
-
-def _add_or_remove_one() -> Any:
-    import dp_accounting
-
-    return dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 
 
 def _batches(task: Task) -> Iterator[npt.NDArray[Any]]:

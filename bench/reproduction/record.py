@@ -1,15 +1,14 @@
-"""The record of our runs, small enough for git: results of studies, and throughput.
+"""The record of our runs, small enough for git: results of studies.
 
 Results folders are not in the repository, so the page is made from the record, which a command
 writes from results folders. The record has no dates and no paths of a machine. The file is JSON
-with one line per backbone, method, cell and network, so that a changed result changes one line.
+with one line per backbone, method and cell, so that a changed result changes one line.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,10 @@ from dpprobe.results.cell_results import CellResult, read_cell_results
 from dpprobe.study.comparisons import describe_backbones
 from dpprobe.study.published_names import published_names
 from dpprobe.study.study import Study
-from reproduction.facts import Kept
 
 FORMAT, FORMAT_VERSION = "dpprobe-reproduced", 1
 FILE = Path(__file__).with_name("reproduced.json")
+THROUGHPUT = Path(__file__).parents[1] / "results" / "throughput.json"
 LINE_DEPTH = 4  # file, studies, a study, its cells
 
 
@@ -44,8 +43,6 @@ class Result:
       passes: passes over the training images in gradient steps; None if unknown.
       noise: the noise multiplier of a gradient step; None if PLD computed the cell's epsilon.
       pld_epsilon: PLD's epsilon, if another accountant computed the cell's epsilon.
-      page: the page of `bench/results` that has the result, if the cells no longer exist.
-      text: the mean as `page` prints it, with its standard deviation.
     """
 
     study: str
@@ -69,16 +66,13 @@ class Result:
     passes: float | None = None
     noise: float | None = None
     pld_epsilon: float | None = None
-    page: str | None = None
-    text: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """All our runs: results by study, and throughput (of `bench/throughput.py`) by network."""
+    """The results of all our runs, by study."""
 
     studies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    throughput: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def results(self) -> list[Result]:
         """Returns the results of all cells, in the order of the record."""
@@ -89,7 +83,7 @@ class Record:
         ]
 
     def with_parts(self, other: Record) -> Record:
-        """Returns this record with studies and networks of another record replaced or added.
+        """Returns this record with studies of another record replaced or added.
 
         Keeps this record's cells that the other lacks, if the study's options are equal.
         """
@@ -97,14 +91,10 @@ class Record:
             name: _with_earlier_cells(study, self.studies.get(name, {}))
             for name, study in other.studies.items()
         }
-        return Record(
-            studies=dict(sorted({**self.studies, **studies}.items())),
-            throughput=dict(sorted({**self.throughput, **other.throughput}.items())),
-        )
+        return Record(studies=dict(sorted({**self.studies, **studies}.items())))
 
     def write(self, path: Path) -> None:
-        values = {"studies": self.studies, "throughput": self.throughput}
-        record = {"format": FORMAT, "format_version": FORMAT_VERSION, **values}
+        record = {"format": FORMAT, "format_version": FORMAT_VERSION, "studies": self.studies}
         write_text(path, _format_lines(record, depth=LINE_DEPTH) + "\n")
 
 
@@ -143,7 +133,7 @@ def read_reproduced(path: Path = FILE) -> Record:
         return Record()
     values = read_record(path, kind=FORMAT, version=FORMAT_VERSION)
     try:
-        record = Record(studies=values["studies"], throughput=values["throughput"])
+        record = Record(studies=values["studies"])
         record.results()
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: not a record of results ({error!r}); write it again") from None
@@ -229,46 +219,6 @@ def _result(name: str, study: Mapping[str, Any], cell: Mapping[str, Any]) -> Res
     )
 
 
-def kept_result(kept: Kept) -> Result:
-    """Makes a result from the facts that a page of `bench/results` has."""
-    return Result(
-        study=kept.study,
-        dataset=kept.dataset,
-        backbone=kept.backbone,
-        backbone_options=kept.backbone_options,
-        method=kept.method,
-        head=kept.head,
-        options={"head": kept.head, **kept.options},
-        epsilon=kept.epsilon,
-        delta=kept.delta,
-        private=math.isfinite(kept.epsilon),
-        network=False,
-        metric="accuracy",
-        values=(),
-        mean=float(kept.mean) / 100,
-        low=None,
-        high=None,
-        train_rows=kept.train_rows,
-        seeds=kept.seeds,
-        page=kept.page,
-        text=f"{kept.mean} (standard deviation {kept.deviation})",
-    )
-
-
-def read_throughput(path: Path) -> dict[str, dict[str, Any]]:
-    """Reads the file of `bench/throughput.py`, empty if missing; raises DataError if damaged."""
-    if not path.exists():
-        return {}
-    try:
-        measured = dict(read_json(path))
-        keys = {"model", "row", "machine", "settings", "unlike", "rates"}
-        if not all(keys <= entry.keys() for entry in measured.values()):
-            raise ValueError(f"an entry lacks one of {', '.join(sorted(keys))}")
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: unreadable ({error}); run bench/throughput.py again") from None
-    return measured
-
-
-def all_results(record: Record, kept: Iterable[Kept]) -> Sequence[Result]:
-    """Returns the results of a record's cells, then results that only pages have."""
-    return [*record.results(), *(kept_result(item) for item in kept)]
+def read_throughput() -> dict[str, dict[str, Any]]:
+    """Reads what `bench/throughput.py` measured, by network."""
+    return dict(read_json(THROUGHPUT))

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import scheduler
-
 import states
 
 LOGS = Path("logs/slurm")
