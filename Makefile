@@ -128,6 +128,7 @@ schema: $(READY)
 	$(BIN)/python bench/schemas.py
 	$(BIN)/python bench/options_page.py
 	$(BIN)/python bench/entries.py
+	$(BIN)/python bench/rules_page.py
 	$(BIN)/python bench/reference_page.py
 	$(BIN)/python bench/method_cards.py
 	$(BIN)/python bench/pipeline_picture.py

@@ -120,3 +120,19 @@ def test_snakemake_lists_every_rule_with_what_it_makes(repository: Path, tmp_pat
     assert names >= {exhibit.name for exhibit in EXHIBITS}
     measured = [analysis.measurement for analysis in load_analyses() if analysis.measurement]
     assert names >= {measurement.rule for measurement in measured}
+    # A rule without a `rule` line stands in the table of loops, so that a search finds it.
+    files = [repository / "Snakefile", *(repository / "workflow").rglob("*.smk")]
+    spelt = {
+        name
+        for file in files
+        for name in re.findall(
+            r"^ *(?:use )?rule (?:\w+ as )?(\w+)(?: with)?:$", file.read_text(), re.M
+        )
+    }
+    page = (repository / "docs/workflow.md").read_text(encoding="utf-8")
+    script = load_script(repository / "bench/rules_page.py")
+    assert page == script.rewrite_page(page), "run `make schema`"
+    table = {name.replace("<dataset>", "mnist") for name in re.findall(r"`rule (\S+)`", page)}
+    assert names - spelt <= table
+    assert table.isdisjoint(spelt)
+    assert "fairness" in table

@@ -190,7 +190,8 @@ def test_grids_and_shapes_follow_from_public_facts(name: str) -> None:
     method, generator = method_options(CASES[name]), torch.Generator().manual_seed(0)
     seen = []
     for counts, scale in (([1] * 6, 1.0), ([1, 90, 2, 1, 7, 1], 1e9), ([3] * 6, math.nan)):
-        units = Units.number_units([name for name, m in zip("abcdef", counts) for _ in range(m)])
+        names = [f"p{unit}" for unit, m in enumerate(counts) for _ in range(m)]
+        units = Units.number_units(names)
         rows = scale * torch.randn(sum(counts), 4, generator=generator)
         labels = torch.arange(len(rows)) // 2 % CLASSES
         plan, grids = plan_for(method, 6, 1.0), Grids()
