@@ -168,6 +168,20 @@ def test_a_row_at_the_centre_but_for_its_last_bits_stays_within_its_norm(clip: f
         assert float(labels.values.norm()) <= clip
 
 
+@pytest.mark.parametrize("longest", [0.5, 1.0, 1.5, 9.0])
+def test_labels_of_a_row_are_shortened_to_the_limit_and_keep_their_direction(
+    longest: float,
+) -> None:
+    labels = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 1, 1], [0, 0, 0]], dtype=torch.uint8)
+    rows = rows_of(torch.randn(4, 2, generator=torch.Generator().manual_seed(0)), labels, 3)
+    design = Design(Options(normalize="none"), rows, private=True)
+    clipped = torch.cat([clipped_labels(rows, piece, longest) for piece in design.read_pieces()])
+    lengths = torch.tensor([1.0, math.sqrt(2), math.sqrt(3), 1.0])
+    expected = labels * torch.clamp(longest / lengths, max=1)[:, None]
+    torch.testing.assert_close(clipped, expected.double(), rtol=1e-6, atol=0)
+    assert float(clipped.norm(dim=1).max()) <= longest
+
+
 @pytest.mark.parametrize(
     ("sigmoid", "clip", "bias"),
     [(True, 0.005, -4.0), (True, 0.005, -10.0), (True, 0.7, -7.0), (False, 0.7, 0.0)],

@@ -227,9 +227,7 @@ def test_curvatures_are_second_derivatives_over_their_bound(loss: Any) -> None:
     def compute_loss(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         if loss == "softmax":
             return torch.nn.functional.cross_entropy(logits, target.argmax())
-        return torch.nn.functional.binary_cross_entropy_with_logits(
-            logits, target, reduction="sum"
-        )
+        return torch.nn.functional.binary_cross_entropy_with_logits(logits, target, reduction="sum")
 
     second = torch.func.vmap(torch.func.hessian(compute_loss))
     for piece, block in descent.design.read_blocks():

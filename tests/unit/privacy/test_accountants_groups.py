@@ -51,6 +51,24 @@ def test_no_group_pays_more_than_group_privacy_says(rate: float, size: int) -> N
     assert accountants.group_epsilon(mechanisms, DELTA, size) > alone
 
 
+@pytest.mark.parametrize("size", [1, 3])
+def test_the_profile_of_a_group_is_that_of_one_gaussian(size: int) -> None:
+    """Balle and Wang 2018, theorem 8: Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)."""
+    mu, epsilon = size * 2 / 5, 0.7  # four releases at noise 5
+    ends = norm.cdf([mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu])
+    profile = accountants.privacy_profile([gaussians(5.0, count=4)], DELTA, size=size)
+    (delta,) = profile.deltas(np.array([epsilon]))
+    assert delta == pytest.approx(ends[0] - math.exp(epsilon) * ends[1], rel=1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_the_profile_of_samples_is_on_the_grid_of_their_epsilon(size: int) -> None:
+    parts = [gaussians(1.0, 0.05, 20)]
+    epsilon = accountants.group_epsilon(parts, DELTA, size)
+    (delta,) = accountants.privacy_profile(parts, DELTA, size=size).deltas(np.array([epsilon]))
+    assert delta == pytest.approx(DELTA, rel=1e-4)
+
+
 @pytest.mark.parametrize("selection", [None, best_of(10)])
 def test_at_a_rate_near_one_sampling_hides_no_group(selection: Selection | None) -> None:
     whole, nearly = (

@@ -10,6 +10,7 @@ import shutil
 import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -90,6 +91,15 @@ def test_a_device_with_other_products_is_told_before_a_booking(
     monkeypatch.setattr("torch.Tensor.double", torch.Tensor.float)
     with refuses(DeviceError, "exact"):
         release(folder, one, "steps")
+    assert not ledger(folder).read_entries()
+
+
+def test_a_full_disk_is_told_before_a_booking(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(total=10**9, free=10))
+    with pytest.raises((OSError, DataError), match=r"(?i)no space|full"):
+        release(folder, study(folder))
     assert not ledger(folder).read_entries()
 
 
