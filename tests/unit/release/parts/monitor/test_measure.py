@@ -321,6 +321,14 @@ def test_another_number_of_cells_is_named() -> None:
             check_totals({"a": [bad]}, {"a": 1}, plan)
 
 
+def test_a_monitor_of_too_few_test_units_is_refused_whatever_trains_the_head(
+    tmp_path: Path,
+) -> None:
+    write_features(tmp_path)
+    with refuses(PrivacyError, "monitor", "epsilon 0.05"):
+        release(tmp_path, study(tmp_path, monitor={"epsilon": 0.05}))
+
+
 def test_directions_are_orthonormal_and_hold_the_centre() -> None:
     rows = np.eye(2, 4, dtype=np.float32)
     inside, outside = np.array([3.0, 4, 0, 0]), np.array([3.0, 0, 4, 0])
