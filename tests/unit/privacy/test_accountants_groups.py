@@ -69,6 +69,16 @@ def test_the_profile_of_samples_is_on_the_grid_of_their_epsilon(size: int) -> No
     assert delta == pytest.approx(DELTA, rel=1e-4)
 
 
+def test_the_profile_depends_on_no_order() -> None:
+    parts = [gaussians(5.0, name="whole"), gaussians(1.0, 0.05, 20)]
+    one, other = (
+        accountants.privacy_profile(each, DELTA).deltas(np.array([0.5]))
+        for each in (parts, parts[::-1])
+    )
+    np.testing.assert_allclose(one, other, rtol=1e-9)
+    assert one > accountants.privacy_profile(parts[1:], DELTA).deltas(np.array([0.5]))
+
+
 @pytest.mark.parametrize("selection", [None, best_of(10)])
 def test_at_a_rate_near_one_sampling_hides_no_group(selection: Selection | None) -> None:
     whole, nearly = (

@@ -96,6 +96,16 @@ def test_companions_in_other_folders_and_before_the_name(
     assert find_based(names, outer=outer) == expected
 
 
+def test_each_name_has_an_outer_folder_of_its_own() -> None:
+    """As in one dataset of folders that are named by class, and of others."""
+    plain = [each.format(n) for n in range(5) for each in ("images/{}.jpg", "masks/{}.png")]
+    names = [*plain, *(f"c/{name}" for name in plain)]
+    found = find_companions(names, outer=[0] * 10 + [1] * 10)
+    assert sorted(pair for each in found for pair in each.pairs) == [
+        (at + 1, at) for at in range(0, 20, 2)
+    ]
+
+
 def test_classes_of_masks_are_no_folders_of_companions() -> None:
     classes = {name: [f"{name}/{n}.png" for n in range(9)] for name in ("mask", "no_mask")}
     assert words([*chain(*classes.values())]) == {}
