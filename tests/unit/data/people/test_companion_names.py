@@ -65,7 +65,7 @@ def test_another_name_with_a_known_word_is_a_companion(part: str, word: str) -> 
         [f"{number}_mask" for number in range(9)],
         ["x", "y", "x_mask", "y_mask"],
     ],
-    ids="eyes sides numbers series times chance before joined alone few".split(),
+    ids=["eyes", "sides", "count", "series", "times", "chance", "before", "joined", "alone", "few"],
 )
 def test_other_pictures_of_a_person_are_no_companions(names: list[str]) -> None:
     assert words([f"{name}.dcm" for name in names]) == {}
