@@ -34,8 +34,8 @@ def test_directions_are_as_long_as_their_rows_are_certain() -> None:
     data = TrainingSet(features[kept].clone(), labels[kept], 4)
     plan = plan_for(options, data.n, 20.0)
     fitted = fit_heads(options, data, plan, [1], observer=watching)
-    (noisy,) = watching.outputs["class_sums"]
-    noisy = noisy.double().numpy()
+    (output,) = watching.outputs["class_sums"]
+    noisy = output.double().numpy()
     certain = (noisy[:, -1] / (2 * plan.mechanisms[-1].noise_scale)).clip(0, 1)
     assert certain.max() == 1
     assert 0 < sorted(certain)[1] < 1
