@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, model_validator
@@ -123,6 +123,30 @@ class Needs(Options):
     gigabytes: str = ""
 
 
+class Kept(Options):
+    """A result whose cells no longer exist, as printed on a page of `bench/results`.
+
+    Attributes:
+      mean, deviation: mean and standard deviation over seeds, in percent, as printed on the page.
+      page: the file of the page, which prints mean and deviation.
+    """
+
+    study: Text
+    dataset: Key
+    backbone: Text
+    backbone_options: dict[str, Any]
+    method: Text
+    head: Text
+    options: dict[str, Any]
+    epsilon: float = Field(gt=0)
+    delta: float = Field(gt=0, lt=1)
+    train_rows: int = Field(ge=1)
+    mean: Annotated[str, Field(pattern=r"^\d+\.\d+$")]
+    deviation: Annotated[str, Field(pattern=r"^\d+\.\d+$")]
+    seeds: int = Field(ge=2)
+    page: Text
+
+
 class Facts(Options):
     """The content of the file.
 
@@ -136,6 +160,7 @@ class Facts(Options):
     parts: dict[str, Key] = Field({})
     needs: dict[str, Needs] = Field({})
     weights: dict[Key, Weights] = Field({})
+    kept: tuple[Kept, ...] = ()
     entries: tuple[Entry, ...]
 
     @model_validator(mode="after")

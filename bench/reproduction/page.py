@@ -14,7 +14,7 @@ from dpprobe.study import catalog
 from dpprobe.study.ablations import keep_unique
 from reproduction.compare import CHANGE, Comparison, compare_all, title
 from reproduction.facts import Facts, Weights
-from reproduction.record import Record, read_throughput
+from reproduction.record import Record, all_results, read_throughput
 
 WIDTH = 118
 COMMAND = "python bench/reproduction_page.py RESULTS_DIR..."
@@ -54,7 +54,8 @@ READY = (
 
 
 def compare_record(published: Published, facts: Facts, record: Record) -> list[Comparison]:
-    return compare_all(published, facts, record.results(), read_throughput())
+    results = all_results(record, facts.kept)
+    return compare_all(published, facts, results, read_throughput())
 
 
 def reproduction_page(published: Published, facts: Facts, record: Record) -> str:
@@ -342,7 +343,7 @@ def _study(comparison: Comparison, facts: Facts, *, method: bool = True) -> str:
 
 
 def _runs(facts: Facts, record: Record) -> str:
-    """Makes the table of the studies that were run."""
+    """Makes the table of the studies that were run, and of results that only pages have."""
     rows = [
         make_row(
             f"`{study['file']}`" if study["file"] else name,
@@ -355,6 +356,16 @@ def _runs(facts: Facts, record: Record) -> str:
             facts.notes.get(name, ""),
         )
         for name, study in record.studies.items()
+    ]
+    rows += [
+        make_row(
+            f"`config/{kept.study}.yaml`",
+            title(kept.dataset),
+            kept.backbone,
+            "1",
+            f"[{kept.page}](../{kept.page}) keeps it. {facts.notes.get(kept.study, '')}".strip(),
+        )
+        for kept in facts.kept
     ]
     columns = ("<Study", "<Data", "<Backbone", "Cells", "<Not as published")
     return write_markdown(make_table("runs", "", columns, rows, []))
@@ -396,6 +407,8 @@ def _ours(comparison: Comparison) -> str:
         return f"{comparison.value:.3g}"
     assert result is not None
     seeds = f"{result.seeds} seeds" if result.seeds > 1 else "one seed"
+    if result.text is not None:
+        return f"{result.text}, {seeds}"
     digits = 3 if number.metric == "auc" else 1
     low, high = comparison.ends or (None, None)
     text = mean_cell(comparison.value, low, high, scale=1.0, digits=digits).text

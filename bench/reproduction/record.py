@@ -8,7 +8,8 @@ with one line per backbone, method and cell, so that a changed result changes on
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from dpprobe.results.cell_results import CellResult, read_cell_results
 from dpprobe.study.comparisons import describe_backbones
 from dpprobe.study.published_names import published_names
 from dpprobe.study.study import Study
+from reproduction.facts import Kept
 
 FORMAT, FORMAT_VERSION = "dpprobe-reproduced", 1
 FILE = Path(__file__).with_name("reproduced.json")
@@ -43,6 +45,8 @@ class Result:
       passes: passes over the training images in gradient steps; None if unknown.
       noise: the noise multiplier of a gradient step; None if PLD computed the cell's epsilon.
       pld_epsilon: PLD's epsilon, if another accountant computed the cell's epsilon.
+      page: the page of `bench/results` that has the result, if the cells no longer exist.
+      text: the mean as `page` prints it, with its standard deviation.
     """
 
     study: str
@@ -66,6 +70,8 @@ class Result:
     passes: float | None = None
     noise: float | None = None
     pld_epsilon: float | None = None
+    page: str | None = None
+    text: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,3 +228,34 @@ def _result(name: str, study: Mapping[str, Any], cell: Mapping[str, Any]) -> Res
 def read_throughput() -> dict[str, dict[str, Any]]:
     """Reads what `bench/throughput.py` measured, by network."""
     return dict(read_json(THROUGHPUT))
+
+
+def kept_result(kept: Kept) -> Result:
+    """Makes a result from the facts that a page of `bench/results` has."""
+    return Result(
+        study=kept.study,
+        dataset=kept.dataset,
+        backbone=kept.backbone,
+        backbone_options=kept.backbone_options,
+        method=kept.method,
+        head=kept.head,
+        options={"head": kept.head, **kept.options},
+        epsilon=kept.epsilon,
+        delta=kept.delta,
+        private=math.isfinite(kept.epsilon),
+        network=False,
+        metric="accuracy",
+        values=(),
+        mean=float(kept.mean) / 100,
+        low=None,
+        high=None,
+        train_rows=kept.train_rows,
+        seeds=kept.seeds,
+        page=kept.page,
+        text=f"{kept.mean} (standard deviation {kept.deviation})",
+    )
+
+
+def all_results(record: Record, kept: Iterable[Kept]) -> Sequence[Result]:
+    """Returns the results of a record's cells, then results that only pages have."""
+    return [*record.results(), *(kept_result(item) for item in kept)]

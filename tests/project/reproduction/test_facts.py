@@ -18,6 +18,14 @@ def test_studies_and_pages_that_are_named_are_there() -> None:
     assert all(w.nearest in catalog.backbone_entries() for w in read.weights.values() if w.nearest)
 
 
+def test_kept_results_are_those_of_their_pages() -> None:
+    kept = facts.read().kept
+    assert kept
+    for item in kept:
+        page = (ROOT / item.page).read_text(encoding="utf-8")
+        assert f"{item.mean} ± {item.deviation} ({item.seeds} seeds)" in page
+
+
 def test_weights_of_a_catalog_backbone_are_the_catalogs() -> None:
     options = [entry["options"] for entry in catalog.backbone_entries().values()]
     for weights in facts.read().weights.values():
