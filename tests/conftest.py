@@ -84,7 +84,7 @@ def process_stays_as_it_was() -> Iterator[None]:
     yield
     assert describe() == before
     if known_rows := sys.modules.get("dpprobe.estimator.known_rows"):
-        known_rows.OPENED_STORES.clear()  # private fits of later tests would recognise their rows
+        known_rows._OPENED_STORES.clear()  # private fits of later tests would recognise their rows
 
 
 @pytest.fixture(scope="session")

@@ -92,7 +92,7 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
     damaged = sorted(each for each in checked if each.fault)
     left = 0
     for each in damaged:
-        made_again, remedy = treat_damage(each, results, data, run, fix=arguments.fix)
+        made_again, remedy = _treat_damage(each, results, data, run, fix=arguments.fix)
         left += not made_again
         print(one_line(f"{each.path}: {each.fault}; {remedy}"))
     if arguments.fix:
@@ -315,7 +315,7 @@ def _changed_recently(folder: Path) -> bool:
     return True
 
 
-def treat_damage(
+def _treat_damage(
     damage: Checked, results: Path, data: Path | None, run: Run | None, *, fix: bool
 ) -> tuple[bool, str]:
     """Deletes a damaged file if `fix`; returns whether a run recreates it, and the remedy."""

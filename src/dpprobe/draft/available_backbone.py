@@ -107,7 +107,7 @@ def _of_checkpoint(checkpoint: str, model: str | None, size: int | None) -> Chos
     path = resolve_path(checkpoint)
     if not path.is_file():
         raise ConfigError(f"--checkpoint {checkpoint}: no such file; correct the path")
-    model = model or find_model(path)
+    model = model or _find_model(path)
     keys: dict[str, Any] = {"family": "timm", "model": model, "checkpoint": checkpoint}
     stated = read_stated_config(path, model)
     if stated is not None:
@@ -175,7 +175,7 @@ def _make_options(keys: Mapping[str, Any]) -> BackboneOptions:
     return options
 
 
-def find_model(path: Path) -> str:
+def _find_model(path: Path) -> str:
     """Returns the longest name of a timm model that is a prefix of the file's name."""
     known = known_architectures() or {}
     stem = path.name.lower()

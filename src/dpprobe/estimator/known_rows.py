@@ -37,14 +37,14 @@ _FEWEST_LABELS = 20  # fewer labels may be those of a store by chance
 # probability below 1e-12.
 _COMPARED, _ALIKE, _FEWEST_FREE = 8, 0.9999, 10
 # Stores that this process opened, by their paths.
-OPENED_STORES: dict[Path, FeatureStore] = {}
+_OPENED_STORES: dict[Path, FeatureStore] = {}
 _DIGESTS: dict[tuple[Path, str], npt.NDArray[np.uint64]] = {}
 
 
 def remember_store(store: FeatureStore) -> FeatureStore:
     """Keeps a store, so that private fits recognise its rows; returns the store."""
     path = store.path.absolute()  # found again from another working directory
-    OPENED_STORES[path] = store if store.path == path else FeatureStore(path)
+    _OPENED_STORES[path] = store if store.path == path else FeatureStore(path)
     return store
 
 
@@ -132,7 +132,7 @@ def find_origins(
     same = _find_equal_rows(rows)
     return same or [
         Origin.of_store(store)
-        for store in OPENED_STORES.values()
+        for store in _OPENED_STORES.values()
         if _has_labels(store, labels) and _has_columns(store, rows, labels)
     ]
 
@@ -141,7 +141,7 @@ def find_equal_labels(labels: npt.NDArray[Any]) -> list[Path]:
     """Returns the places of stores with facts that a fit could miss, and with these labels."""
     return [
         store.path.parent
-        for store in OPENED_STORES.values()
+        for store in _OPENED_STORES.values()
         if _has_labels(store, labels) and _has_facts(store)
     ]
 
@@ -150,7 +150,7 @@ def _find_equal_rows(rows: npt.NDArray[np.float32] | RowSource) -> list[Origin]:
     dimension = rows.shape[1] if isinstance(rows, np.ndarray) else rows.dimension
     stores = [
         store.leave_out_nulls()  # null examples of all stores are equal
-        for store in OPENED_STORES.values()
+        for store in _OPENED_STORES.values()
         if store.dimension == dimension and not _is_gone(store)
     ]
     if not stores:

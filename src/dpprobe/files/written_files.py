@@ -25,7 +25,7 @@ FORMAT, FORMAT_VERSION = "dpprobe-written", 1
 # Times of modification and of change, in nanoseconds: no program can set the latter back.
 TIMES, SHA256, BYTES = "times", "sha256", "bytes"
 OUTPUT = "output"  # key of a file that no rule names: the output that is made with the file
-EXTRA_FILES: set[Path] = set()  # files that this job wrote besides its outputs
+_EXTRA_FILES: set[Path] = set()  # files that this job wrote besides its outputs
 
 
 def locate_record(log: str | Path, results: Path) -> Path:
@@ -118,7 +118,7 @@ def forget_files(record: Path, names: Collection[str]) -> None:
 
 def add_file(path: Path) -> None:
     """Adds a file that is not among the job's outputs to the record of this process's job."""
-    EXTRA_FILES.add(path)
+    _EXTRA_FILES.add(path)
 
 
 class JobRecord:
@@ -148,7 +148,7 @@ class JobRecord:
         if self._results is None:
             return
         made = {path: path for path in sorted(self._outputs) if path.is_file()}
-        made = {extra: next(iter(made), extra) for extra in sorted(EXTRA_FILES)} | made
+        made = {extra: next(iter(made), extra) for extra in sorted(_EXTRA_FILES)} | made
         for path in [path for path in self._outputs if path.suffix == ".json" and path in made]:
             with suppress(ValueError):
                 values = parse_record(path.read_bytes())

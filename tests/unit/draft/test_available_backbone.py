@@ -126,7 +126,7 @@ def test_a_checkpoint_s_network_is_the_longest_name_of_timm(
     stem = file.lower().partition(".")[0]  # timm reads what follows a dot as a tag of weights
     starts = (stem[:end] for end in range(len(stem), 0, -1))
     longest = next(start for start in starts if timm.is_model(start))  # also an older name
-    assert available_backbone.find_model(Path("some", file)) == longest
+    assert available_backbone._find_model(Path("some", file)) == longest
 
 
 def test_a_network_of_the_hub_gets_a_name_that_a_study_may_have(folder: Desk) -> None:

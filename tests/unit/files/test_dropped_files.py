@@ -20,7 +20,7 @@ BACKBONES = ("a", "b")
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Results of a study of two backbones: a figure of each, one of both, and a cell of each."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dpprobe.files.written_files.EXTRA_FILES", set())
+    monkeypatch.setattr("dpprobe.files.written_files._EXTRA_FILES", set())
     folder = tmp_path / "results"
     monkeypatch.setenv(MARKED, json.dumps([str(folder), str(tmp_path / "data")]))
     for name in BACKBONES:

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from dpprobe.doctor.doctor_command import check_files, treat_damage
+from dpprobe.doctor.doctor_command import _treat_damage, check_files
 from dpprobe.files import atomic_writes, json_files, run_marks, written_files
 from dpprobe.files.atomic_writes import write_text
 from dpprobe.files.json_files import read_record, write_record
@@ -28,7 +28,7 @@ RESULTS = Path("results")
 @pytest.fixture(autouse=True)
 def _in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dpprobe.files.written_files.EXTRA_FILES", set())
+    monkeypatch.setattr("dpprobe.files.written_files._EXTRA_FILES", set())
     monkeypatch.setenv(MARKED, json.dumps([str(tmp_path / "results"), str(tmp_path / "data")]))
 
 
@@ -159,7 +159,7 @@ def fix_all() -> None:
     run = Run(RESULTS, Path("data"), [])
     for each in check_files(RESULTS, None):
         if each.fault:
-            treat_damage(each, RESULTS, None, run, fix=True)
+            _treat_damage(each, RESULTS, None, run, fix=True)
 
 
 def read_files() -> dict[str, bytes]:
@@ -243,7 +243,7 @@ def test_damaged_records_of_written_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     results, record = tmp_path / "results", tmp_path / "results/.written/a.json"
-    monkeypatch.setattr(written_files, "EXTRA_FILES", set())
+    monkeypatch.setattr(written_files, "_EXTRA_FILES", set())
     monkeypatch.setenv(run_marks.MARKED, json.dumps([str(results)]))
     names = [f"cells/{name}" for name in ("b.json", "a.json", "c", "gone", "e")]
     paths = [results / name for name in names]

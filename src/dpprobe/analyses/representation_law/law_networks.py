@@ -143,7 +143,7 @@ class LawTask:
         cell = (self.dataset, self.backbone_name, method, epsilon)
         return network_folder(self.results / NETWORKS_FOLDER, cell, 0)
 
-    def read_chosen(self, method: str, epsilon: str) -> dict[str, Any]:
+    def _read_chosen(self, method: str, epsilon: str) -> dict[str, Any]:
         """Returns the options that a search chose for a network."""
         return dict(NetworkRecord.read(self._folder_of(method, epsilon) / RECORD_FILE).chosen)
 
@@ -154,7 +154,7 @@ class LawTask:
                 "method": method,
                 "epsilon": epsilon,
                 "options": self.methods[method].identity_options(),
-                "chosen": self.read_chosen(method, epsilon),
+                "chosen": self._read_chosen(method, epsilon),
                 "state": sha256_file(self._folder_of(method, epsilon) / STATE_FILE),
             }
             for method, epsilon in self.networks
@@ -212,7 +212,7 @@ class LawTask:
         # Blocks' features depend neither on the head nor on the normalisation of the head's input.
         network = whole_network(
             backbone,
-            trained_options(self.methods[method], self.read_chosen(method, epsilon)),
+            trained_options(self.methods[method], self._read_chosen(method, epsilon)),
             split_state(load_file(self._folder_of(method, epsilon) / STATE_FILE))[0],
             classes=classes,
             device=device,

@@ -210,7 +210,7 @@ def test_whatever_decides_laws_changes_their_fingerprint(monkeypatch: pytest.Mon
     monkeypatch.setattr(f"{module}.SplitTable", lambda path: SimpleNamespace(fingerprint=path.name))
     monkeypatch.setattr(f"{module}.sha256_file", str)
     chosen: dict[str, Any] = {}
-    monkeypatch.setattr(LawTask, "read_chosen", lambda *_: chosen)
+    monkeypatch.setattr(LawTask, "_read_chosen", lambda *_: chosen)
     task = LawTask(
         networks=[("one", "1"), ("two", "1")],
         results=Path("r"),
