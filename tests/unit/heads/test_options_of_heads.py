@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from scipy.optimize import brentq
 from scipy.stats import norm
 
@@ -385,6 +386,22 @@ def test_whitened_rows_have_norm_1_in_the_mean_and_loud_directions_shrink(
 def test_without_signal_rows_stay_as_they_are() -> None:
     flat = compute_whitener(Spectrum(torch.zeros(2).double(), torch.eye(2)), 0.5, ridge=0.7, n=50)
     assert torch.allclose(flat, torch.eye(2).double())
+
+
+# Numbers for which 0 means "none".
+WITH_ZERO = {"backbone_rate", "beta", "beta1", "beta2", "intercept", "ridge", "warmup"}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_numbers_are_positive_unless_0_means_none(name: str) -> None:
+    model = options_class(METHODS, name)
+    for key, field in model.model_fields.items():
+        if not re.search(r"\b(int|float)\b", str(field.annotation)) or key in ("rule", "init_bias"):
+            continue
+        for value in (-1,) if key in WITH_ZERO else (0, -1):
+            with pytest.raises(ValidationError) as caught:
+                model.model_validate({"head": name, key: value, "unknown": value})
+            assert key in [error["loc"][0] for error in caught.value.errors()], (key, value)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -34,6 +34,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.releases import Releases
 from tests.support.linear_heads import CPU, Source, plan_for, whole
 from tests.support.mechanisms import made_plan
+from tests.support.observers import Watching
 
 pytestmark = pytest.mark.usefixtures("several_blocks")
 
@@ -366,6 +367,32 @@ def test_noise_alone_leaves_rows_as_they_are() -> None:
     matrix = out.scored_weights(torch.cat([torch.eye(D), torch.zeros(D, 1)], 1))[:, :-1]
     scale = matrix.diagonal().mean()
     torch.testing.assert_close(matrix, scale * torch.eye(D), atol=0.1 * float(scale), rtol=0)
+
+
+def test_the_whitener_follows_from_the_released_moment() -> None:
+    """Eigenvalues lose the noise's repulsion: s^2 times the sum of 1 / gap, smoothed over s."""
+    rows, labels = quiet_classes()
+    value, watching = Whitened(exponent=0.4), Watching(through=True)
+    plan = plan_for(momentum.Options(normalize=value), N, 3.0)
+    with_noise = Releases(plan, [1], CPU, observer=watching)
+    out = normalise_rows(TrainingSet(rows, labels, K), value, with_noise)
+    actual = out.scored_weights(torch.cat([torch.eye(D), torch.zeros(D, 1)], 1))[:, :-1]
+
+    (moment,) = watching.outputs["second_moment"]
+    deviation = plan.find_mechanism("second_moment").noise_multiplier
+    found, vectors = np.linalg.eigh(moment.numpy())
+    values = np.array(
+        [
+            v
+            - deviation**2
+            * sum((v - other) / ((v - other) ** 2 + 2 * deviation**2) for other in found)
+            for v in found
+        ]
+    ).clip(0)
+    factors = (values + deviation * math.sqrt(D)) ** -0.4
+    factors *= math.sqrt(N / (values * factors**2).sum())
+    expected = (vectors * factors) @ vectors.T
+    np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-3, atol=1e-3 * factors.max())
 
 
 @pytest.mark.usefixtures("larger_blocks")

@@ -39,6 +39,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.releases import Releases
 from tests.support.linear_heads import Source, plan_for
+from tests.support.observers import Watching
 from tests.support.second_order_data import (
     check_logistic_regression,
     classes_of,
@@ -140,6 +141,53 @@ def test_newton_s_steps_are_a_plain_loop(hessian: Any) -> None:
         weights -= 0.2 * torch.linalg.solve(moments, gradients)
     np.testing.assert_allclose(actual[:, :-1], weights, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(actual[:, -1], 0.5)
+
+
+class Flat(Watching):
+    """Continues each fit with a multiple of the identity, and with 1, 2, 3 for other sums."""
+
+    def __init__(self, eigenvalue: float) -> None:
+        super().__init__()
+        self._eigenvalue = eigenvalue
+
+    def change_output(self, name: str, output: torch.Tensor, step: float | None) -> torch.Tensor:
+        if name in ("gram", "covariance"):
+            return output * self._eigenvalue
+        return torch.arange(1.0, output.numel() + 1, dtype=output.dtype).view(output.shape)
+
+
+@pytest.mark.parametrize("ridge", [None, 30.0])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"head": "feature_covariance", "steps": 1, "learning_rate": 1.0, "average": "last"},
+        {"head": "least_squares"},
+    ],
+)
+def test_the_ridge_is_the_given_one_or_the_rule_for_noise(
+    values: dict[str, Any], ridge: float | None
+) -> None:
+    """Weights are b (a + ridge)^-1 for a released matrix a I, so that two fits tell the ridge."""
+    classes, dimension, rows = 3, 15, 300
+    method = method_options({**values, "normalize": "l2", "intercept": 0, "ridge": ridge})
+    plan = plan_for(method, rows, 5.0)
+    first, second = (
+        fit_heads(
+            method,
+            TrainingSet(*classes_of(rows, dimension, classes), classes),
+            plan,
+            [1],
+            observer=Flat(eigenvalue),
+        ).weights[0, 0, 0]
+        for eigenvalue in (100.0, 1000.0)
+    )
+    found = (1000 * second - 100 * first) / (first - second)
+    if ridge is None:
+        matrix, target = (each.noise_multiplier for each in plan.mechanisms)
+        ridge = math.sqrt(dimension + 1) * (0.07 * matrix + 0.02 * classes * target)
+        if method.head == "least_squares":  # half of the noise's reach, at least
+            ridge = max(ridge, 0.5 * (ridge + matrix * math.sqrt((dimension + 1) / 2)))
+    assert found == pytest.approx(ridge, rel=1e-3)
 
 
 def test_a_diverged_head_is_refused() -> None:
