@@ -1,0 +1,18 @@
+"""Heads that earlier versions trained on private rows stay known as private."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpprobe.errors import PrivacyError
+from dpprobe.privacy.private_mark import check_unmarked
+
+STORED = Path(__file__).parents[2] / "stored"
+
+
+@pytest.mark.parametrize("name", ["bundle-1/head.safetensors", "cell-4/heads.safetensors"])
+def test_heads_of_earlier_versions_are_no_public_start(name: str) -> None:
+    with pytest.raises(PrivacyError, match="trained on private rows of "):
+        check_unmarked(STORED / name, option="init_file", written=name)
