@@ -42,7 +42,7 @@ def convert_mode(image: Image.Image, mode: Mode) -> Image.Image:
         return image.convert(mode)
     except ValueError as error:
         raise DataError(
-            f"pixels of mode {image.mode} cannot become {mode}; convert the image to RGB"
+            f"an image of mode {image.mode} cannot be converted to {mode}; convert it to RGB"
         ) from error
 
 

@@ -94,7 +94,7 @@ def make_batch(
         try:
             columns[name] = _text_column(values)
         except pa.ArrowException as error:
-            raise DataError(f"{name}: cannot be read as text ({error}); store texts") from error
+            raise DataError(f"{name}: cannot be read as text ({error}); store strings") from error
     if accepted is not None:
         columns["accepted"] = pa.array(accepted, pa.list_(pa.int64()))
     if faults is not None:

@@ -60,8 +60,8 @@ class _SteadyRows:
             yield start, block
         if self._content not in (None, content.digest()):
             raise ArrayError(
-                "X: its rows changed between two passes, so clipping would not bound them. Pass "
-                "rows that stay as they are, such as a file that nobody writes"
+                "X: the rows changed between two passes over the data, so clipping would not bound "
+                "them. Pass an array or a file that nothing else modifies"
             )
         self._content = content.digest()
 

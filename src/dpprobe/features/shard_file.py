@@ -117,8 +117,8 @@ def check_seal(path: Path) -> None:
         raise unreadable_shard(path, error) from error
     if seal is None or digest.encode() != seal[1]:
         raise StoreError(
-            f"{path}: the shard cannot be read, damaged or cut short (its bytes differ from the "
-            f"SHA-256 at its beginning); {REMEDY}"
+            f"{path}: the shard is damaged or truncated (its bytes differ from the SHA-256 "
+            f"at its beginning); {REMEDY}"
         )
 
 
@@ -144,9 +144,7 @@ def opened_shard(path: Path) -> Iterator[h5py.File]:
             yield file
     except (OSError, KeyError, RuntimeError, ValueError) as error:
         line = " ".join(str(error).split())
-        raise StoreError(
-            f"{path}: the shard cannot be read, damaged or cut short ({line}); {REMEDY}"
-        ) from error
+        raise StoreError(f"{path}: the shard is damaged or truncated ({line}); {REMEDY}") from error
 
 
 def read_header(path: Path) -> ShardHeader:

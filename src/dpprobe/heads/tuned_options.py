@@ -180,8 +180,8 @@ class Options(MethodOptions):
                 )
             if (trial.link, trial.multi_label) != (self.link, self.multi_label):
                 raise ConfigError(
-                    f"search: {spell_options(values)} changes the meaning of the head's scores; "
-                    "search other options"
+                    f"search: {spell_options(values)} changes how scores become probabilities, "
+                    "or whether an image has several labels; search other options"
                 )
             clipped_anew |= {
                 item.name

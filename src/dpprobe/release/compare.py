@@ -64,10 +64,10 @@ class ComparisonTask(AskedComparison):
         least = least_difference(Noise.of_plan(self.plan), self.metric, disagreement=HOPELESS)
         if not anyway and least > HOPELESS:
             raise PrivacyError(
-                f"{self.title}: only a difference of {round_up(100 * least):.1f} points or more "
-                f"would be found with probability {POWER:.0%}, if the heads disagree on "
-                f"{HOPELESS:.0%} of the test {self.words.many}, so nothing would be learned. No "
-                "epsilon was spent. Write a larger --epsilon, use more test units, or add --anyway"
+                f"{self.title}: a difference would be found with probability {POWER:.0%} only from "
+                f"{round_up(100 * least):.1f} points upwards, if the heads disagree on "
+                f"{HOPELESS:.0%} of the test {self.words.many}. No epsilon was spent. Choose a "
+                "larger --epsilon, use more test units, or add --anyway"
             )
 
     def _check_heads(self) -> None:

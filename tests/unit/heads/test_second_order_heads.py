@@ -151,6 +151,7 @@ class Flat(Watching):
         self._eigenvalue = eigenvalue
 
     def change_output(self, name: str, output: torch.Tensor, step: float | None) -> torch.Tensor:
+        del step
         if name in ("gram", "covariance"):
             return output * self._eigenvalue
         return torch.arange(1.0, output.numel() + 1, dtype=output.dtype).view(output.shape)

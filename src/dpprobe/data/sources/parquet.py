@@ -384,7 +384,7 @@ def _read_column(options: Options, name: SplitName, column: str) -> list[Any]:
             values.extend(batch.column(0).to_pylist())
         except ValueError as error:  # such as a time zone that nobody knows
             raise DataError(
-                f"{name}: {column}: cannot be read as text ({error}); store texts"
+                f"{name}: {column}: cannot be read as text ({error}); store strings"
             ) from error
     return values
 

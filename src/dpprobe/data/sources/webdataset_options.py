@@ -122,7 +122,7 @@ class ShardOptions(CompanionOptions, UnitOptions):
                 place = f"in the folder {pattern}" if folder else pattern
                 if "{" in pattern and ".." in pattern:
                     raise ConfigError(
-                        f"{name}: no .tar file {pattern}: braces are not read; write "
+                        f"{name}: no .tar file {pattern}: braces are not expanded; write "
                         f"{re.sub('{[^}]*}', '*', pattern)}, or a list of shards"
                     )
                 raise ConfigError(

@@ -220,8 +220,9 @@ def refuse_moved(
     if count_paying_twice(hashes, sides, hashes, sides):
         raise PrivacyError(
             f"release {booking.release!r}: an image is in both splits (equal bytes or pixels), and "
-            "its epsilons of head and test result would add up. The total counts one side for each "
-            "unit. Remove the copy from one split, or measure nothing on test images"
+            "the epsilons of head and test result would add up for it. The ledger counts one of "
+            "the two for each unit. Remove the copy from one split, or measure nothing on test "
+            "images"
         )
     for entry in counting:
         if entry.booking.split != booking.split or entry.booking.units is None:

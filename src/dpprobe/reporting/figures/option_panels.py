@@ -57,7 +57,7 @@ def draw_panels(panels: Sequence[Panel], *, title: str, label: str) -> Figure:
     Raises NothingToShow if `panels` is empty.
     """
     if not panels:
-        raise NothingToShow(f"{title}: the results have no two values to compare")
+        raise NothingToShow(f"{title}: no option has results for two or more values")
     epsilons = sorted({cell.epsilon for panel in panels for _, cell in panel.cells})
     looks = dict(zip(epsilons, style.choose_looks(len(epsilons)), strict=True))
     figure, grid = style.panel_grid(len(panels), legend=len(epsilons))

@@ -79,7 +79,7 @@ def test_shards_are_listed_by_pattern_and_then_by_name(
     [
         ("none", "train: no .tar file none; correct the path or put the shards there"),
         ("empty", "train: no .tar file in the folder empty"),
-        ("t-{000..009}.tar", r"braces are not read; write t-\*\.tar, or a list"),
+        ("t-{000..009}.tar", r"braces are not expanded; write t-\*\.tar, or a list"),
         (["t.tar", "*.none"], r"train: no .tar file \*.none"),
         ("t.tar.gz", "t.tar.gz is not a plain .tar file; unpack it if it is compressed"),
         ("mixed", "mixed: b.tgz is not a plain .tar file"),
