@@ -1,4 +1,4 @@
-"""The command line: exit statuses, and one-line messages for mistakes."""
+"""Release commands: exit statuses, and one-line messages for mistakes."""
 
 from __future__ import annotations
 

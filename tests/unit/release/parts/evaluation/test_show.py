@@ -1,4 +1,4 @@
-"""How a test result is stated and rounded, and which impossible ones are refused."""
+"""How a test result is stated and rounded, and which impossible results are refused."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_an_area_leaves_out_labels_that_it_has(left: int, right: bool) -> None:
         show.check_result(given, made_plan(areas, 90), ["a", "b", "c"])
 
 
-# Which test result and calibration a study may ask for.
+# Test results and calibrations that a study may ask for.
 
 
 def wanted(
