@@ -80,7 +80,7 @@ def test_no_unit_moves_a_sum_by_more_than_one(
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 49, 1000, 99_991])
 def test_a_unit_of_any_size_adds_one_at_most(size: int) -> None:
-    """Where all its rows differ alike; its weights, rounded down, hardly lose anything."""
+    """The bound is reached if all rows of a unit differ alike; rounded weights cost little."""
     added = total(np.zeros(size), np.ones(size), [0] * size)
     assert 1 - size * 2.0**-25 <= added <= 1
     assert total(np.ones(size), np.zeros(size), [0] * size) == -added
@@ -195,10 +195,7 @@ FREQUENCIES = [(), (0.2, 0.8), (0.1, 0.3, 0.6)]
 def test_the_interval_covers_the_true_difference(
     disagree: float, share: float, deviation: float, frequencies: tuple[float, ...]
 ) -> None:
-    """Coverage is at least 95%.
-
-    All classes have the same difference, so mean recalls have it too.
-    """
+    """Coverage is at least 95%. All classes share the same difference, and so do mean recalls."""
     noise, metric = Noise(n=400, difference=deviation, squares=2 * deviation), Metric(frequencies)
     true = disagree * (2 * share - 1)
     drawn = draw_sums(400, noise, disagree, share, frequencies)

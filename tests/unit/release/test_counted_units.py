@@ -225,7 +225,7 @@ def count_slowly(
 
 @given(st.integers(0, 12), st.booleans(), st.randoms(use_true_random=False))
 def test_rows_are_counted_by_label_and_bin(count: int, flags: bool, chance: Any) -> None:
-    """A value at an edge belongs to the bin above; values beyond all edges to the outermost."""
+    """A value at an edge belongs to the bin above; values beyond all edges, to the outer bins."""
     known = [-20.0, -0.5, 0.0, 0.1, 0.15, 0.2, 0.3, 0.7, 1.0, 9.0, 20.0]
     places = np.array([[chance.choice(known) for _ in EDGES] for _ in range(count)])
     places = places.reshape(count, len(EDGES))

@@ -282,7 +282,7 @@ def test_rows_like_the_test_units_look_alike_and_moved_ones_do_not(unusual: bool
 
 
 def test_images_of_a_group_count_as_one() -> None:
-    """Forty images in pairs and twenty others are forty units; all in one group are one unit."""
+    """Forty images in pairs and twenty others are forty units; one group of all is one unit."""
     pairs = {f"{row}.png": f"g{row // 2}" for row in range(40)}
     found = watch_rows(draw(), pairs)
     assert (found.images, found.units) == (60, 40)

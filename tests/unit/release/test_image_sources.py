@@ -208,7 +208,7 @@ def png() -> bytes:
 
 
 def columns() -> dict[str, tuple[pa.Array, list[tuple[str | None, str]]]]:
-    """A column by kind; each row's id as written, and its image or fault."""
+    """Returns a column per kind and, for each row, the written id and the image or its fault."""
     data, place = png(), {"bytes": None, "path": "in/x.png"}
     cut = "cannot be decoded"
     return {
@@ -281,7 +281,7 @@ def test_a_parquet_file_holds_images_or_their_paths(folder: Path, kind: str) -> 
 def test_a_parquet_file_without_images_is_refused(
     folder: Path, table: pa.Table, said: tuple[object, ...]
 ) -> None:
-    """In a table with only text, a name without a suffix is taken as an image."""
+    """Columns with names that images may have (`image_id`) count only in tables of text."""
     pq.write_table(table, folder / "rows.parquet")
     with refuses(ConfigError, *said):
         find("rows.parquet")

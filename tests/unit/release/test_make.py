@@ -284,7 +284,7 @@ def test_a_release_keeps_to_a_permitted_risk_of_its_own(folder: Path, method: st
 
 
 def test_the_limit_is_at_the_dataset_s_delta(folder: Path) -> None:
-    with pytest.raises(PrivacyError, match="above max_epsilon"):  # epsilon 2 at the release's own delta
+    with pytest.raises(PrivacyError, match="above max_epsilon"):  # 2 at the release's delta
         release(folder, study(folder, max_epsilon=2.3, delta=3e-3))
     release(folder, study(folder, max_epsilon=3, delta=3e-3))
     with pytest.raises(PrivacyError, match="max_epsilon"):
@@ -537,7 +537,7 @@ def test_a_calibration_that_adds_too_little_noise_is_refused(folder: Path) -> No
 def test_a_release_of_auto_names_the_rule_and_what_it_chose(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new rule neither changes nor refuses it; only the rule tells of other options."""
+    """A new rule leaves the release as it is; only the check of its rule mentions other options."""
     output = release(folder, study(folder, method="auto"))
     facts = DataFacts(
         n=300, dimension=6, classes=3, multi_label=False, epsilon=2.0, delta=1e-4, unit="image"
@@ -651,7 +651,7 @@ def with_copies_across(folder: Path, count: int) -> None:
 def test_nothing_is_measured_on_test_images_that_were_trained_on(
     folder: Path, part: str, epsilon: float
 ) -> None:
-    """The epsilons of head and result add up for such a picture: 3.81, above the ledger's limit of 3.
+    """For such an image, epsilons of head and result add up: 3.81, above the ledger's limit of 3.
 
     A head without test results uses only the training split.
     """

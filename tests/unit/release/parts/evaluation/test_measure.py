@@ -475,7 +475,7 @@ def test_an_accuracy_within_20_points_of_noise_is_measured() -> None:
 
 
 def test_macro_accuracy_needs_enough_of_each_class() -> None:
-    """Without noise, more than one unit; the chance of a class falls with their number."""
+    """Each class needs more than one unit even without noise; more classes need more units."""
     plan = made_plan(recall_mechanisms(), 30, noise=2.0)
     deviation = plan.mechanisms[0].noise_scale * math.sqrt(2)
     for classes in (2, 5):

@@ -177,7 +177,7 @@ def test_a_metric_fits_the_labels(
 
 
 def test_accuracy_is_measured_and_hashed_by_default() -> None:
-    """A release with the default metric has one hash, whether or not it is written."""
+    """Writing the default metric explicitly does not change the hash of a release."""
     default, written = EvaluateOptions(epsilon=1), EvaluateOptions(epsilon=1, metric="accuracy")
     assert default.model_dump() == written.model_dump()
     assert default.published == written.published == "accuracy"

@@ -378,7 +378,7 @@ def test_moments_of_a_search_give_no_directions() -> None:
 
 
 def test_a_monitor_needs_twenty_deviations_of_test_units() -> None:
-    """A count's noise is the multiplier times the root of the tables."""
+    """The noise of a count is the noise multiplier times the root of the number of tables."""
     assert FOUR[0].sensitivity == pytest.approx(2)
     assert THREE[0].sensitivity == pytest.approx(math.sqrt(3))
     assert "unusualness" in FOUR[0].released
