@@ -1,4 +1,4 @@
-"""Each fact about a dataset is used, stated or refused at each door of the estimator, never dropped.
+"""Each fact of a dataset is used, stated or refused at each door of the estimator, not dropped.
 
 The lists are generated: facts are the fields of `PromiseFacts`, and a door is each way in which
 rows of a store reach a private fit.
@@ -232,7 +232,7 @@ def see_copies(head: Any, store: FeatureStore, door: Door) -> None:
 
 
 def see_limit(head: Any, store: FeatureStore, door: Door) -> None:
-    """Images as units: the statement prices a patient of the public largest number of images."""
+    """Checks that for images as units, a patient's epsilon assumes the public limit of images."""
     fitted = door(head.set_params(unit="image"), store, None)
     if fitted is not None:
         patients = find_head(fitted).privacy_["patients"]
@@ -286,7 +286,7 @@ def test_patients_are_the_units_where_their_names_are_given(door: str, tmp_path:
 
 @pytest.mark.parametrize("unit", ["patient", "image"])
 def test_a_store_brings_the_names_of_its_patients(unit: Any, tmp_path: Path) -> None:
-    """20 patients of 6 images are 20 units: one person pays one epsilon, or has no guarantee."""
+    """Patients with 6 images are 20 units with one epsilon; image units protect no patients."""
     store = open_store(tmp_path, OF_PATIENTS)
     head = make_head(unit=unit).fit(store, store.labels)
     assert head.plan_.n == (PATIENTS if unit == "patient" else ROWS)

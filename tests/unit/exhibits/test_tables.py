@@ -1,4 +1,4 @@
-"""The writer of tables."""
+"""Writing of tables as files."""
 
 from __future__ import annotations
 

@@ -45,10 +45,7 @@ def of_labels(facts: BundleFacts) -> BundleFacts:
 def test_the_most_probable_class_that_reaches_its_threshold_is_named(
     facts: BundleFacts, row: list[float], thresholds: dict[str, float]
 ) -> None:
-    """If none does, the best class without a threshold is named.
-
-    0.7 reaches 0.7 in float32, too.
-    """
+    """Otherwise, the best class without a threshold is named. Float32 values of 0.7 reach 0.7."""
     reached = [name for name, limit in thresholds.items() if row[NAMES.index(name)] >= limit]
     candidates = reached or [name for name in NAMES if name not in thresholds]
     best = max(row[NAMES.index(name)] for name in candidates)
