@@ -1,4 +1,4 @@
-"""`dpprobe doctor` names each kind of damage, and deletes only files that are surely damaged."""
+"""`dpprobe doctor` names each kind of damage, and deletes no file that may still be needed."""
 
 from __future__ import annotations
 
@@ -631,7 +631,7 @@ def list_release(bundle: Path) -> Ledger:
 
 
 def bundles_that_the_ledger_lacks() -> Calls:
-    """After a backup of the ledger was restored, its loss, and an exchange of folders."""
+    """Cases: an old backup of the ledger is restored, the ledger is lost, folders are swapped."""
     bundle = Path("results/releases/clinic_v1")
     shutil.copytree(unpack_release(Path("stored")), bundle)
     ledger = list_release(bundle)
@@ -717,7 +717,7 @@ def releases_and_ledgers() -> Calls:
 
 
 def records_of_comparisons() -> Calls:
-    shutil.copy(STORED / "ledger-1/ledger.jsonl", "data/digits")  # entry 1 is abandoned, entry 2 closed
+    shutil.copy(STORED / "ledger-1/ledger.jsonl", "data/digits")  # entry 1: abandoned, 2: closed
     folder = Path("results/comparisons/a_vs_b")
     record = folder / "comparison.json"
     stored = {"format": "dpprobe-comparison", "format_version": 1, "dataset": "digits"}

@@ -44,7 +44,7 @@ def link(kind: str) -> Any:
 def test_probabilities_are_those_of_scipy() -> None:
     np.testing.assert_allclose(link("softmax"), softmax(SCORES.astype(float), axis=1))
     chances = link("sigmoid")
-    each = expit(SCORES[::2].astype(float))  # one sigmoid per label, normalized per row
+    each = expit(SCORES[::2].astype(float))  # one sigmoid per label, normalised per row
     np.testing.assert_allclose(chances[::2], each / each.sum(axis=1, keepdims=True))
     # all sigmoids round to 0, but not their ratios: sigmoid(-x) is nearly exp(-x)
     expected = np.exp(log_softmax(SCORES[1].astype(float)))

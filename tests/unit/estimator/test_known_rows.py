@@ -286,7 +286,7 @@ def test_patients_are_the_units_where_their_names_are_given(door: str, tmp_path:
 
 @pytest.mark.parametrize("unit", ["patient", "image"])
 def test_a_store_brings_the_names_of_its_patients(unit: Any, tmp_path: Path) -> None:
-    """Patients with 6 images are 20 units with one epsilon; image units protect no patients."""
+    """20 patients of 6 images are 20 units: one person pays one epsilon, or has no guarantee."""
     store = open_store(tmp_path, OF_PATIENTS)
     head = make_head(unit=unit).fit(store, store.labels)
     assert head.plan_.n == (PATIENTS if unit == "patient" else ROWS)
@@ -365,7 +365,7 @@ def normalise(rows: np.ndarray) -> np.ndarray:
     return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
 
 
-# Changes after which a store's columns are recognized, and changes after which only labels match.
+# Changes after which a store's columns are recognised, and changes after which only labels match.
 CHANGED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "scaled": lambda rows: 3 * rows,
     "standardised": lambda rows: StandardScaler().fit_transform(rows),
@@ -549,7 +549,7 @@ def test_a_store_whose_rows_cannot_be_compared_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fitted_before", [False, True])
 def test_a_store_that_is_deleted_hinders_no_later_fit(tmp_path: Path, fitted_before: bool) -> None:
-    """Rows of a deleted store are still recognized if an earlier fit compared them."""
+    """Rows of a deleted store are still recognised if an earlier fit compared them."""
     store = open_store(tmp_path, OF_PATIENTS)
     rows, labels = store.read()[::-1], store.labels[::-1]
     if fitted_before:

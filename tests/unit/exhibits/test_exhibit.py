@@ -101,7 +101,7 @@ def test_every_study_knows_its_exhibits(path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_published_results_are_known_by_the_catalog_unless_told() -> None:
-    """A part of a dataset is compared only where its number of rows does not matter."""
+    """For a part of a dataset, only tables that match numbers of rows show published results."""
     part = {"catalog": "cifar10", "subsample": {"per_class": 20}}
     datasets = {"mine": {"catalog": "cifar10"}, "other": {"catalog": "mnist"}, "part": part}
     values = yaml.safe_load((CONFIG / "config.yaml").read_text()) | {"datasets": datasets}

@@ -114,7 +114,7 @@ WORK = {"short": "A", "authors": "Ann, Bob", "title": "On", "year": 2020, "venue
 
 
 def _published(*rows: dict[str, Any], **table: Any) -> published.Published:
-    """One table of accuracies at epsilon 8 with two columns, `y` and `x` at 0.5 to 2."""
+    """Returns a table of accuracies: column `y` at epsilon 8, and column `x` at 0.5 to 2."""
     columns = {"y": {"title": "Y"}, "x": {"title": "Accuracy", "epsilon": [0.5, 2.0]}}
     facts = {"title": "t", "metric": "accuracy", "dataset": "d", "epsilon": 8.0}
     named = [{"row": str(number)} | row for number, row in enumerate(rows)]
@@ -131,7 +131,7 @@ def test_of_a_models_results_at_one_epsilon_the_best_is_marked_and_by_rising_eps
         {"values": {"y": 75.0}},  # the best at 8
         {"values": {"y": 75.0}},  # equally good: the first one counts
         {"values": {"y": 72.0}, "model": "another"},  # also at 8
-        {"values": {"y": 50.0}, "epsilon": 2.0} | model,  # below the 60 that its model reaches in the range
+        {"values": {"y": 50.0}, "epsilon": 2.0} | model,  # the range gives its model 60
         {"values": {"y": 55.0}, "epsilon": 2.5} | model,  # outside the range
         {"values": {"x": 60.0}} | model,
         {"values": {"y": 61.0}, "epsilon": 0.5} | model,  # better than the range

@@ -68,7 +68,7 @@ def predictor(bundle: Path) -> Predictor:
 
 
 def expected(folder: Path, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """Returns softmax probabilities of feature rows, normalized to unit length, by plain NumPy."""
+    """Returns softmax probabilities of feature rows, normalised to unit length, by plain NumPy."""
     weights = read_bundle(folder).weights.astype(np.float64)
     unit = features / np.linalg.norm(features.astype(np.float64), axis=1, keepdims=True)
     scores = unit @ weights[:, :-1].T + weights[:, -1]

@@ -61,10 +61,7 @@ def attack(total: np.ndarray, shift: float) -> float:
 
 @pytest.mark.parametrize("colluders", [1, 2])
 def test_what_colluders_can_subtract_leaves_the_noise_that_is_priced(colluders: int) -> None:
-    """If the server and the colluders pool everything, the advantage is that of mu.
-
-    With one more colluder it is larger.
-    """
+    """If server and colluders pool all they know, the advantage is mu's; with one more, larger."""
     mu, half = 1.0, TRIALS // 2
     shift = mu * DEVIATION
 

@@ -95,7 +95,7 @@ def test_bounds_exceed_the_truth_no_more_often_than_stated(mu: float) -> None:
 
 
 def test_pure_randomised_response_is_not_exceeded() -> None:
-    """Randomized response attains (epsilon, 0)-DP at its corner."""
+    """Randomised response attains (epsilon, 0)-DP at its corner."""
     epsilon, generator = 1.0, np.random.default_rng(0)
     truthful = math.exp(epsilon) / (1 + math.exp(epsilon))
     above = 0

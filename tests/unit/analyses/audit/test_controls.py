@@ -105,7 +105,7 @@ def named_cell(name: str, monkeypatch: pytest.MonkeyPatch, seed: int) -> white_b
 
 
 def drawn(plan: Plan) -> tuple[float, float, float]:
-    *_, item = plan.mechanisms  # the last mechanism has each norm in its sensitivity once
+    *_, item = plan.mechanisms  # each norm enters the last one's sensitivity once
     return item.noise_scale, item.sample_rate, item.count
 
 

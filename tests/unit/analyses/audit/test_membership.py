@@ -1,4 +1,4 @@
-"""Membership attacks find memorized rows, find nothing by chance, and accept unusual data."""
+"""Membership attacks find memorised rows, find nothing by chance, and accept unusual data."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NONPRIVATE: dict[str, Any] = {"head": "nonprivate", "penalties": [1e-5], "tolera
 def random_rows(
     rows: int = 60, dimension: int = 40, classes: int = 3, *, seed: int = 0
 ) -> TrainingSet:
-    """Returns rows with random labels: a head can get them right only by memorizing."""
+    """Returns rows with random labels: a head can get them right only by memorising."""
     generator = np.random.default_rng(seed)
     features = torch.from_numpy(generator.normal(size=(rows, dimension)).astype(np.float32))
     labels = torch.from_numpy(generator.integers(classes, size=rows))

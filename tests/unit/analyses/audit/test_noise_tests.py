@@ -115,7 +115,7 @@ def test_a_fault_at_any_place_is_seen(fault: Fault, test: str) -> None:
 
 
 def test_cut_noise_is_seen_as_far_as_the_stated_reach() -> None:
-    """A cut is certainly refuted from the number of runs at which the reach includes it.
+    """A run has thirty numbers; a cut is surely refuted once enough runs let the reach include it.
 
     The reach follows from the normal distribution's tails alone: of N numbers none lies beyond t
     with probability (1 - 2 Phi(-t))^N.

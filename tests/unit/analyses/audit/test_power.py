@@ -117,7 +117,7 @@ def test_noise_too_small_by_the_caught_factor_is_caught(mu: float, strength: flo
 def test_where_no_noise_shows_enough_nothing_is_claimed(
     noise: float, rate: float, steps: int
 ) -> None:
-    """A canary in no batch is never recognized, and some are recognized too rarely at any noise."""
+    """A canary in no batch is never recognised, and some are recognised too rarely at any noise."""
     caught = caught_factor(family(gaussians(noise, rate, steps)), 200)
     assert math.isnan(caught) or caught > 1
     if steps == 1:

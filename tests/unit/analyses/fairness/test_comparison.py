@@ -23,7 +23,7 @@ from dpprobe.analyses.fairness.group_metrics import Resamples
 from dpprobe.analyses.fairness.groupings import TestRows, make_groupings
 from tests.support.fairness_rows import FEW, compare, head, made_rows
 
-# Patients with and without the label: 2 and 3 in group x, 4 and 1 in y, one of them in both.
+# Patients with and without the label: 2 and 3 in x, 4 and 1 in y; one of y is counted in both.
 HAS = [1, 1, 0, 0, 0, 1, 1, 1, 1, 0]
 SITES = ["x"] * 5 + ["y"] * 5
 UNITS = [0, 1, 2, 3, 4, 5, 6, 7, 8, 8]
@@ -115,7 +115,7 @@ def test_groups_that_are_kept_alike_are_shuffled_alike() -> None:
     assert all(item.ways is None for item in make_comparisons(rows, labels, FEW, seed=0))
 
 
-# Equalized odds and demographic parity: fairlearn's numbers, laws, coverage, missing classes.
+# Equalised odds and demographic parity: fairlearn's numbers, laws, coverage, missing classes.
 
 
 FAIRLEARN = {

@@ -261,7 +261,7 @@ def test_differences_are_to_all_rows_and_gaps_to_the_reference(
 
 
 def test_a_gap_is_the_mean_of_the_heads_gaps_with_their_deviation(tmp_path: Path) -> None:
-    """A release publishes one head, so heads are compared before their gaps are averaged."""
+    """A release publishes one head, so groups are compared per head, and then gaps are averaged."""
     test = drawn(2, seeds=3)
     gap = run(test, tmp_path)[0].cells[0].find_gap("site", "accuracy")
     assert gap is not None
@@ -331,7 +331,7 @@ def test_a_budget_given_as_a_risk_has_its_cell_s_epsilon(tmp_path: Path) -> None
     references = [("sgd", "advantage-0.1", "nonprivate", "inf")]
     record, _ = run(test, tmp_path, references=references)
     risk, plain, ceiling = record.cells
-    # the realized epsilon of made-up cells is 0.996 times the epsilon in their path
+    # the realised epsilon of made-up cells is 0.996 times the epsilon in their path
     assert risk.epsilon_at_delta == pytest.approx(0.996)
     assert risk.reference is not None
     assert (plain.epsilon_at_delta, ceiling.epsilon_at_delta) == (None, None)

@@ -1,4 +1,4 @@
-"""The measurement of long tails: datasets, sub-classes, memorization and the record."""
+"""The measurement of long tails: datasets, sub-classes, memorisation and the record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memorization, compared with scikit-learn's ridge regression and with hand-computed cases."""
+"""Memorisation, compared with scikit-learn's ridge regression and with hand-computed cases."""
 
 from __future__ import annotations
 

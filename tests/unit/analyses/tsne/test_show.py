@@ -1,4 +1,4 @@
-"""Figures of t-SNE: points coloured by class, and the stated agreement."""
+"""Figures of t-SNE: points have the colour and marker of their class."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_a_search_and_other_releases_are_bounded_by_renyi_divergences(
     else:
         assert spent.epsilon == pytest.approx(search.epsilon, rel=1e-5)
         assert spent.epsilon <= limit
-    # a search counts by its epsilon only: attacks as on any (epsilon, delta) mechanism
+    # only the epsilon of a search is known: the bound is for any (epsilon, delta) mechanism
     bound = bound_bookings(bookings, RATES, DELTA)
     assert not bound.exact
     factor = math.exp(spent.epsilon)

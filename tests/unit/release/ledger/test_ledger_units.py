@@ -81,7 +81,7 @@ def book(folder: Path, dataset: str, booking: Booking, units: Units | None, **mo
 
 @pytest.mark.parametrize("other", [named("Ann", "Di"), named("Eva", test=("Ann",))])
 def test_names_that_another_ledger_has_too_are_refused(tmp_path: Path, other: Units) -> None:
-    """Names on either side count; a user declares other people or adds up the ledgers."""
+    """Names on either side count. Users may declare different people, or add up the ledgers."""
     book(tmp_path, "a", asked("v1"), named("Ann", test=("Bo",)))
     said = refusal_of(book, tmp_path, "b", asked("v2"), other)
     assert said
@@ -348,7 +348,7 @@ def test_undecodable_images_are_not_compared(
 
 
 def test_current_tables_compare_the_images_of_an_earlier_entry(tmp_path: Path) -> None:
-    """Current tables serve for entries without a kind of comparison if they have all its images."""
+    """An old entry without a kind of comparison uses today's tables if they have all its images."""
     units = tables(tmp_path / "a", ["p"], ["r"])
     bare = replace(units, tables=None)
     bytes_only = {split: {*table} for split, table in units.contents.images.items()}

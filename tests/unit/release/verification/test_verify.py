@@ -453,7 +453,7 @@ def test_values_of_another_kind_fail_and_raise_nothing(bundle: Path, junk: Any) 
         write_json(bundle / files.STATEMENT_FILE, {**written, key: junk})
         files.write_sums(bundle)
         report = verify_bundle(bundle)
-        # statements without a test result or a selection are valid, but card and page contradict
+        # statements without a test result or a selection are valid, but contradict card and page
         assert failed(report), key
 
 

@@ -94,7 +94,7 @@ def test_losses_by_backbone_rise_with_the_ceiling_and_have_a_line_per_epsilon(
 
 
 def _two_datasets(**constants: float) -> Grid:
-    """Ceilings of 90% and 60%; of a third dataset, one class is always right."""
+    """Returns ceilings of 90%, 60% and 100% for three datasets, with the given constant results."""
     means: dict[Any, float] = {}
     for dataset, ceiling in (("near", 90.0), ("far", 60.0), ("old", 100.0)):
         means |= {
@@ -115,7 +115,7 @@ def test_shift_is_measured_by_the_ceiling_and_by_zero_shot(
 ) -> None:
     _read(monkeypatch, _two_datasets(old=100.0, far=40.0))
     records = [
-        write_zero_shot(tmp_path, dataset="near", backbone="x", auc=0.8),  # not the metric of the cells
+        write_zero_shot(tmp_path, dataset="near", backbone="x", auc=0.8),  # not the cells' metric
         write_zero_shot(tmp_path, dataset="far", backbone="x", accuracy=0.7),
         write_zero_shot(tmp_path, dataset="far", backbone="other", accuracy=0.8),
     ]

@@ -1,4 +1,4 @@
-"""Tables 1, 2, 3 and 9 of Mehta et al. 2022: batch sizes, and models with one optimizer."""
+"""Tables 1, 2, 3 and 9 of Mehta et al. 2022: batch sizes, and models with one optimiser."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def test_counts_of_two_classes_are_those_of_their_rows() -> None:
 
 
 def test_the_counts_of_an_area_calibrate_at_no_price() -> None:
-    """Scores and offset in use are scaled and shifted: the calibration recovers both."""
+    """Scores are scaled and shifted here; the calibration recovers both."""
     scores, labels = draw_rows(2, 20_000)
     scores[:, 1] = 3 * (scores[:, 1] - scores[:, 0]) + 2
     scores[:, 0] = 0

@@ -339,7 +339,7 @@ def test_labels_that_are_too_rare_are_left_out() -> None:
 
 @given(seed=st.integers(0, 10**6), bins=st.integers(3, 30))
 def test_edges_of_bins_are_quantiles(seed: int, bins: int) -> None:
-    """Dense at both ends, for rare labels; without noise, each range's rows are spread evenly."""
+    """Edges are dense at both ends, for rare labels; without noise, ranges are filled evenly."""
     generator, fixed = np.random.default_rng(seed), np.linspace(-3, 3, 13)
     counts = generator.integers(0, 50, 12).astype(float)
     counts[generator.integers(12)] += 10

@@ -99,7 +99,7 @@ def test_test_units_pay_at_the_same_delta() -> None:
 
 
 def test_all_that_test_units_pay_counts_together() -> None:
-    """Here the only such part is a monitor, with its Gaussian epsilon."""
+    """Here only a monitor uses test units, with its Gaussian epsilon."""
     monitor = watched() | {"epsilon": 2.0, "epsilon_target": 2.0, "delta": 1e-5}
     noise = monitor["mechanisms"][0]["noise_multiplier"]
     price = gaussian_epsilon(1 / noise, 1e-5)
