@@ -286,7 +286,7 @@ def test_patients_are_the_units_where_their_names_are_given(door: str, tmp_path:
 
 @pytest.mark.parametrize("unit", ["patient", "image"])
 def test_a_store_brings_the_names_of_its_patients(unit: Any, tmp_path: Path) -> None:
-    """20 patients of 6 images are 20 units: one person pays one epsilon, or has no guarantee."""
+    """As units, 20 patients have the fit's epsilon; if images are the units, patients have none."""
     store = open_store(tmp_path, OF_PATIENTS)
     head = make_head(unit=unit).fit(store, store.labels)
     assert head.plan_.n == (PATIENTS if unit == "patient" else ROWS)

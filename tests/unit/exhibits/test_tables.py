@@ -1,4 +1,4 @@
-"""Writing of tables as files."""
+"""Tables are written as Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ def test_releases_together_keep_to_a_limit(folder: Path, key: str, limit: Any) -
 @pytest.mark.usefixtures("coarse_risks")
 @pytest.mark.parametrize("method", ["covariance", "steps"])
 def test_a_release_keeps_to_a_permitted_risk_of_its_own(folder: Path, method: str) -> None:
-    """It is booked like any other release, and its statement has target, mu and epsilon."""
+    """The release is booked like any other, and its statement has target, mu and epsilon."""
     limit = {"max_risk": {"advantage": 0.3}}
     asked = study(folder, method=method, epsilon={"advantage": 0.3}, **limit)
     output = release(folder, asked)
@@ -367,7 +367,7 @@ def test_an_error_after_the_booking_says_that_the_entry_counts(
 def test_a_fault_is_refused_before_the_booking(
     folder: Path, options: dict[str, Any], words: tuple[object, ...]
 ) -> None:
-    """This holds even if the study was not checked."""
+    """Faults are refused even if the study was not checked."""
     asked = dict(options)
     write_features(folder, shares=asked.pop("shares", (1, 1, 1)), images_per_patient=3)
     with refuses(DpprobeError, *words):

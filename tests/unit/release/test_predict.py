@@ -308,7 +308,7 @@ def test_standard_output_has_the_table_alone(
 
 
 def test_a_calibrated_release_has_probabilities_and_sets(tmp_path: Path) -> None:
-    """This also holds for scores that are not logits."""
+    """Scores that are not logits are calibrated, too."""
     for row in range(20):
         picture(row, (8, 8)).save(tmp_path / f"{row:02d}.png")
     pixels = {"family": "pixels", "size": 8}

@@ -43,7 +43,7 @@ def write_vectors(path: Path, values: Any) -> Path:
 def test_a_table_has_the_answers_of_python(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This also holds if a file is read in several blocks."""
+    """A file may be read in several blocks."""
     monkeypatch.setattr(embedding_files, "BLOCK_ROWS", 50)
     X = make_rows(3).X
     parts = {

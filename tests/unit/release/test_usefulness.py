@@ -82,7 +82,7 @@ def test_the_headline_s_interval_begins_above_a_constant_prediction(
 def test_a_ranking_that_may_be_chance_is_one_fault(
     record: CellRecord, low: float, fault: bool
 ) -> None:
-    """This applies to every headline metric; AUC as headline gives one fault, not two."""
+    """The fault applies to every headline metric; AUC as headline gives one fault, not two."""
     as_headline = changed(record, headline="auc", low=low)
     for each in (changed(record, auc_low=low), as_headline):
         said = [one for one in benchmark_faults(each) if "AUC" in one]

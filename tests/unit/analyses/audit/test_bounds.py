@@ -87,7 +87,7 @@ def test_bounds_of_rates_equal_slow_loops(name: str, group: int, delta: float) -
 
 @pytest.mark.parametrize("mu", [0.0, 0.25, 1.0])
 def test_bounds_exceed_the_truth_no_more_often_than_stated(mu: float) -> None:
-    """Over 200 draws at confidence 0.8, at which a wrong split of the error would show."""
+    """Runs 200 draws at confidence 0.8, at which a wrong split of the error would show."""
     truth = gaussian_epsilon(mu, DELTA) if mu else 0.0
     draws = [coin_flips(mu, 400, seed) for seed in range(200)]
     above = sum(epsilon_lower_bound(*draw, DELTA, 0.8) > truth for draw in draws)

@@ -105,7 +105,7 @@ def test_what_one_canary_uses_of_a_sensitivity_is_its_longest_change(
 @pytest.mark.parametrize("rate", [1.0, 0.3])
 @pytest.mark.parametrize("group", [1, 4])
 def test_the_ratio_of_releases_is_that_of_the_mixture_s_densities(rate: float, group: int) -> None:
-    """SciPy's N(j d, s), mixed over the number j of k canaries in a batch, against N(0, s)."""
+    """The reference is SciPy: N(j d, s), mixed over j of k canaries in a batch, against N(0, s)."""
     generator = np.random.default_rng(0)
     changes, outputs, deviation = generator.normal(size=7), generator.normal(size=7), 1.7
     wanted = 0.0

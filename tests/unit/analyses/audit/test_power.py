@@ -56,7 +56,7 @@ def test_without_sampling_all_is_the_closed_form(mu: float, factor: float) -> No
 
 
 def test_a_sampled_release_has_its_total_variation() -> None:
-    """For a single sampled release: the rate times the total variation of two Gaussians."""
+    """A single sampled release has the rate times the total variation of two Gaussians."""
     one = family(gaussians(0.8, 0.3))
     exact = 0.3 * (2 * norm.cdf(1 / 0.8 / 2) - 1)
     assert exact <= one.total_variation() <= exact * 1.001
@@ -96,7 +96,7 @@ def test_more_than_sampling_allows_gives_the_least_factor() -> None:
 @pytest.mark.parametrize("strength", [1.0, 0.7])
 @pytest.mark.parametrize("mu", [0.27, 1.67])
 def test_noise_too_small_by_the_caught_factor_is_caught(mu: float, strength: float) -> None:
-    """In simulations of the test on normal scores; smaller faults are caught less often."""
+    """Simulated tests on normal scores catch the fault as often as stated; smaller faults less."""
     whole, runs, repeats = family(gaussians(1 / mu)), 1000, 2000
     caught = caught_factor(whole, runs, strength=strength)
     assert caught > 1

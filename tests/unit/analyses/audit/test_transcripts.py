@@ -157,7 +157,7 @@ def test_nobody_observes_a_release() -> None:
 
 @pytest.mark.parametrize("at_once", [1, 3, 40])
 def test_pairs_in_batches_are_counted_as_a_plain_loop_counts_them(at_once: int) -> None:
-    """This holds for any number of steps per block, and for empty batches."""
+    """Blocks may have any number of steps, and batches may be empty."""
     drawn = [[1, 2, 5, 6], [], [2, 5], [5], [0, 1, 5, 7], [0, 1, 2, 3, 5]] * 7
     left = list(drawn)
 

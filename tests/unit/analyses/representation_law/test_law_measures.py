@@ -45,7 +45,7 @@ def _direct(x: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
 
 @pytest.mark.parametrize(("rows", "dimension"), [(30, 12), (6, 12), (4, 40)])
 def test_both_orders_are_their_definitions(rows: int, dimension: int) -> None:
-    """This holds for fewer rows than dimensions, where the scatter is singular."""
+    """With fewer rows than dimensions, the scatter is singular."""
     x, labels = _classes(1, classes=4, rows=rows, dimension=dimension)
     x, labels = x[:-1], labels[:-1]  # classes of unequal size
     measured = measure_scatter(x, labels)

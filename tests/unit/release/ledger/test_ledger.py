@@ -197,8 +197,7 @@ def test_reading_writes_nothing(ledger: Ledger) -> None:
 def test_every_altered_byte_is_noticed(three_lines: Ledger) -> None:
     whole = three_lines.path.read_bytes()
     for place, byte in enumerate(whole):
-        # the lowest bit flipped and, in turn, another case (as of an exponent), a newline, a space,
-        # ...
+        # the lowest bit flipped and, in turn, another case (of an exponent), a newline, a space ...
         turn = (byte ^ 0x80, byte ^ 0x20, ord("\n"), byte ^ 0x20, ord(" "), byte ^ 0x20, 0)
         for other in {byte ^ 1, turn[place % len(turn)]} - {byte}:
             altered = bytearray(whole)

@@ -280,7 +280,7 @@ def find_check(folder: Path, name: str) -> Check:
 
 @pytest.mark.parametrize("name", [files.CARD_FILE, files.PAGE_FILE])
 def test_an_edited_document_fails_in_the_version_that_wrote_it(bundle: Path, name: str) -> None:
-    """This holds for recomputed hashes, too."""
+    """Recomputed hashes do not hide the edit."""
     text = (bundle / name).read_text(encoding="utf-8")
     (bundle / name).write_text(text.replace("epsilon 1", "epsilon 0.1"), encoding="utf-8")
     files.write_sums(bundle)

@@ -94,7 +94,7 @@ def test_losses_by_backbone_rise_with_the_ceiling_and_have_a_line_per_epsilon(
 
 
 def _two_datasets(**constants: float) -> Grid:
-    """Returns ceilings of 90%, 60% and 100% for three datasets, with the given constant results."""
+    """Returns ceilings of 90%, 60% and 100%; `constants` has majority-class baselines."""
     means: dict[Any, float] = {}
     for dataset, ceiling in (("near", 90.0), ("far", 60.0), ("old", 100.0)):
         means |= {

@@ -67,7 +67,7 @@ def test_each_backbone_has_its_best_with_and_without_privacy_and_the_gap() -> No
 
 
 def test_a_paper_s_models_stand_below_with_their_best_numbers() -> None:
-    """On imagenet: for the largest model of Mehta et al. 2022, 81.4 (table 4) next to 86.9."""
+    """On imagenet, Mehta et al. 2022 have 81.4 (table 4) and 86.9 for their largest model."""
     cells = _cells()
     figure = backbone_figure(
         cells, dataset="mine", published=published.read_published(), name="imagenet"

@@ -50,7 +50,7 @@ def _dots(axes: Any) -> list[tuple[float, float]]:
 
 
 def _looks(figure: Any) -> tuple[list[tuple[str, str]], dict[str, tuple[str, str]]]:
-    """Returns colour and marker of the first front's points, and by name those of the legend."""
+    """Returns colour and marker for each point of the first front, and for each legend name."""
     drawn = [container.lines[0] for container in figure.axes[0].containers]
     named = dict(zip(legend_texts(figure), figure.legends[0].legend_handles, strict=True))
     each = {name: (line.get_color(), line.get_marker()) for name, line in named.items()}

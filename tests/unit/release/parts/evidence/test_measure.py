@@ -1,4 +1,4 @@
-"""Audits as evidence in a release: which one is chosen, and its sentences."""
+"""Audits as evidence in a release: which audit is chosen, and the sentences about it."""
 
 from __future__ import annotations
 

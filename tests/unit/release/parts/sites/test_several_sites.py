@@ -194,7 +194,7 @@ def test_sites_with_other_options_do_not_begin(tmp_path: Path) -> None:
 def test_a_fault_of_the_release_stops_a_site_before_its_offer_and_before_it_books(
     tmp_path: Path, changes: dict[str, Any], words: tuple[object, ...]
 ) -> None:
-    """This holds even if the study was not checked: a split by class at epsilon 1 costs 2.21."""
+    """Unchecked studies are refused, too: a split by class priced at epsilon 1 costs 2.21."""
     sites = make_sites(tmp_path, **changes)
     with refuses(ConfigError, *words):
         sites[0].task().make_offer()
